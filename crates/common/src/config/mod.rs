@@ -1,0 +1,148 @@
+//! Configuration that all roles share. Plain data: documented defaults, `validate()`, unknown fields reported.
+
+mod load;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::ids::NodeId;
+use crate::key::SLOTS;
+
+pub use load::{ConfigError, load};
+
+/// One server of a tier.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Unique in its tier; 1 or more.
+    pub id: NodeId,
+    /// `host:port` of its gRPC service.
+    pub addr: String,
+}
+
+/// What every server of a cluster must agree on. [`ClusterConfig::fingerprint`] travels in every handshake: servers with
+/// different values do not talk to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterConfig {
+    /// Name of the cluster; data directories remember it.
+    pub id: String,
+    /// Number of partitions; fixed when the cluster is created.
+    pub partitions: u32,
+    pub memtable: Vec<Server>,
+    pub sstable: Vec<Server>,
+    #[serde(default)]
+    pub lease: LeaseConfig,
+}
+
+/// How leases are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseMode {
+    /// Leases of some hundred milliseconds; holders acknowledge bf-logs while Raft replicates.
+    #[default]
+    Ack,
+    /// The paper's: expiry = now + group interval + a lower bound of the log write time; no acknowledgements, commit wait.
+    Timed,
+}
+
+/// Lengths in milliseconds. The order `heartbeat < lease <= leader_lease` is enforced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeaseConfig {
+    pub mode: LeaseMode,
+    /// Longest lease of a p-node. Never outlives the leader's own lease.
+    pub lease_ms: u64,
+    /// How long a leader may serve after the send time of the last round that a majority acknowledged. Also how long every
+    /// node abstains from votes after it heard from a leader.
+    pub leader_lease_ms: u64,
+    /// Raft heartbeats.
+    pub heartbeat_ms: u64,
+    /// Random extra wait before a node campaigns, 0 to so many.
+    pub election_jitter_ms: u64,
+    /// Bound on the drift of monotonic clocks against true time, in parts per million.
+    pub drift_ppm: u64,
+    /// The paper's fixed wait before a group is formed, in microseconds. 0: natural batching only.
+    pub group_interval_us: u64,
+}
+
+impl Default for LeaseConfig {
+    fn default() -> Self {
+        Self {
+            mode: LeaseMode::Ack,
+            lease_ms: 300,
+            leader_lease_ms: 400,
+            heartbeat_ms: 60,
+            election_jitter_ms: 150,
+            drift_ppm: 500,
+            group_interval_us: 0,
+        }
+    }
+}
+
+impl LeaseConfig {
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    pub fn leader_lease(&self) -> Duration {
+        Duration::from_millis(self.leader_lease_ms)
+    }
+
+    /// The longest that `d` on one clock can last on another, both within the drift bound: d * (1 + rho)^2, rounded up.
+    pub fn stretched(&self, d: Duration) -> Duration {
+        let ns = d.as_nanos();
+        Duration::from_nanos((ns + ns * u128::from(2 * self.drift_ppm + 1) / 1_000_000 + 1) as u64)
+    }
+}
+
+impl ClusterConfig {
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::invalid(what));
+        if self.id.is_empty() || self.id.len() > 64 {
+            return bad("cluster.id: 1 to 64 characters".into());
+        }
+        if self.partitions == 0 || self.partitions > u32::from(SLOTS) {
+            return bad(format!("cluster.partitions is {}: 1 to {SLOTS}", self.partitions));
+        }
+        for (tier, servers) in [("memtable", &self.memtable), ("sstable", &self.sstable)] {
+            if servers.is_empty() {
+                return bad(format!("cluster.{tier}: at least one server"));
+            }
+            let mut ids: Vec<_> = servers.iter().map(|s| s.id).collect();
+            ids.sort();
+            if ids[0].0 == 0 || ids.windows(2).any(|w| w[0] == w[1]) {
+                return bad(format!("cluster.{tier}: server ids are 1 or more, and unique"));
+            }
+            if let Some(server) = servers.iter().find(|s| !s.addr.contains(':')) {
+                return bad(format!("cluster.{tier}: {:?} is not host:port", server.addr));
+            }
+        }
+        let l = &self.lease;
+        if l.heartbeat_ms == 0 || l.heartbeat_ms * 2 > l.leader_lease_ms {
+            return bad(
+                "cluster.lease: heartbeat_ms must be at least 1 and at most half of leader_lease_ms".into()
+            );
+        }
+        if l.lease_ms == 0 || l.lease_ms > l.leader_lease_ms {
+            return bad("cluster.lease: lease_ms must be at least 1 and at most leader_lease_ms".into());
+        }
+        if l.drift_ppm > 100_000 {
+            return bad("cluster.lease: drift_ppm is above 100000 (10 %)".into());
+        }
+        Ok(())
+    }
+
+    /// Hash of what servers must agree on for leases and routing to be safe: id, partitions, lease lengths. Addresses may
+    /// differ (a server can be reached under several).
+    pub fn fingerprint(&self) -> u64 {
+        let l = &self.lease;
+        let text = format!(
+            "{}\n{}\n{:?} {} {} {} {}",
+            self.id, self.partitions, l.mode, l.lease_ms, l.leader_lease_ms, l.heartbeat_ms, l.drift_ppm
+        );
+        xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
+}

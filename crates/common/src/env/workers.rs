@@ -1,0 +1,38 @@
+//! Threads, behind a trait.
+
+use futures::future::BoxFuture;
+
+pub trait Workers: Send + Sync + 'static {
+    /// Runs a task on a thread of its own, with a single-threaded tokio runtime (in a simulation: as a task of the host). The
+    /// task may block: nothing else runs on its thread. Ends when the task does.
+    fn dedicated(&self, name: &str, task: BoxFuture<'static, ()>);
+
+    /// Runs blocking work on a pool (in a simulation: at once). Must be called within a tokio runtime.
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>);
+}
+
+/// Real threads.
+#[derive(Debug, Default)]
+pub struct ThreadWorkers;
+
+impl Workers for ThreadWorkers {
+    #[allow(clippy::disallowed_methods, reason = "the one place where real threads are made")]
+    fn dedicated(&self, name: &str, task: BoxFuture<'static, ()>) {
+        let built = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                Ok(runtime) => runtime.block_on(task),
+                Err(e) => tracing::error!("no runtime for a worker: {e}"),
+            }
+        });
+        if let Err(e) = built {
+            // Without its worker a server would hang in silence.
+            tracing::error!("cannot start thread {name}: {e}");
+            std::process::abort();
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "the one place where the blocking pool is used")]
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        tokio::task::spawn_blocking(work);
+    }
+}

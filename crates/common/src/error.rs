@@ -1,0 +1,147 @@
+//! One error type for what crosses a crate's boundary; its kind tells the caller what to *do*.
+
+use std::borrow::Cow;
+
+/// What the caller should do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorKind {
+    /// Certainly not executed: try again, after a short wait.
+    Retry,
+    /// Not here: ask the leader that the error names, or find it.
+    NotLeader,
+    /// Fix the request.
+    Invalid,
+    /// The table is not known (yet): create it, or retry if it was just created.
+    UnknownTable,
+    /// The session has expired or never existed: open one. The request was not executed.
+    UnknownSession,
+    /// Flushing or memory cannot keep up: slow down, then try again. Not executed.
+    Overloaded,
+    /// No majority, no replica or no server could be reached within the deadline. Not executed, as far as known.
+    Unavailable,
+    /// A write may or may not take effect. A retry under the same session and request number tells.
+    OutcomeUnknown,
+    /// Stored bytes failed a check: the message names file and offset. Another replica may answer.
+    Corrupt,
+    /// No space or another refusal of the disk.
+    Disk,
+    /// The server is stopping.
+    Stopping,
+    /// A bug: please report it.
+    Internal,
+}
+
+/// An error with its kind and a message for people. Carries no keys or values.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{message}")]
+pub struct Error {
+    pub kind: ErrorKind,
+    pub message: Cow<'static, str>,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, message: message.into() }
+    }
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+    pub fn retry(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Retry, message)
+    }
+    pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Unavailable, message)
+    }
+    pub fn corrupt(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// Whether the same request may be sent again without a change (it was certainly not executed).
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind, ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Overloaded)
+    }
+}
+
+impl From<std::io::Error> for Error {
+    fn from(e: std::io::Error) -> Self {
+        let kind = match e.kind() {
+            std::io::ErrorKind::InvalidData => ErrorKind::Corrupt,
+            _ => ErrorKind::Disk,
+        };
+        Self::new(kind, e.to_string())
+    }
+}
+
+/// gRPC status codes in the standard sense; the kind travels in metadata `sextant-kind`, so that it survives the trip.
+impl From<Error> for tonic::Status {
+    fn from(e: Error) -> Self {
+        use tonic::Code;
+        let code = match e.kind {
+            ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::Stopping => {
+                Code::Unavailable
+            }
+            ErrorKind::Invalid => Code::InvalidArgument,
+            ErrorKind::UnknownTable => Code::NotFound,
+            ErrorKind::UnknownSession => Code::FailedPrecondition,
+            ErrorKind::Overloaded => Code::ResourceExhausted,
+            ErrorKind::OutcomeUnknown => Code::Unknown,
+            ErrorKind::Corrupt => Code::DataLoss,
+            ErrorKind::Disk => Code::Aborted,
+            ErrorKind::Internal => Code::Internal,
+        };
+        let mut status = tonic::Status::new(code, e.message.to_string());
+        if let Ok(value) = e.kind.name().parse() {
+            status.metadata_mut().insert(KIND_HEADER, value);
+        }
+        status
+    }
+}
+
+const KIND_HEADER: &str = "sextant-kind";
+
+impl From<tonic::Status> for Error {
+    fn from(status: tonic::Status) -> Self {
+        use tonic::Code;
+        let named = status.metadata().get(KIND_HEADER).and_then(|v| v.to_str().ok());
+        let kind = named.and_then(ErrorKind::from_name).unwrap_or(match status.code() {
+            Code::InvalidArgument | Code::OutOfRange => ErrorKind::Invalid,
+            Code::NotFound => ErrorKind::UnknownTable,
+            Code::ResourceExhausted => ErrorKind::Overloaded,
+            Code::DataLoss => ErrorKind::Corrupt,
+            Code::Internal | Code::Unimplemented => ErrorKind::Internal,
+            _ => ErrorKind::Unavailable,
+        });
+        Error::new(kind, status.message().to_string())
+    }
+}
+
+impl ErrorKind {
+    const ALL: [(ErrorKind, &'static str); 12] = [
+        (ErrorKind::Retry, "retry"),
+        (ErrorKind::NotLeader, "not-leader"),
+        (ErrorKind::Invalid, "invalid"),
+        (ErrorKind::UnknownTable, "unknown-table"),
+        (ErrorKind::UnknownSession, "unknown-session"),
+        (ErrorKind::Overloaded, "overloaded"),
+        (ErrorKind::Unavailable, "unavailable"),
+        (ErrorKind::OutcomeUnknown, "outcome-unknown"),
+        (ErrorKind::Corrupt, "corrupt"),
+        (ErrorKind::Disk, "disk"),
+        (ErrorKind::Stopping, "stopping"),
+        (ErrorKind::Internal, "internal"),
+    ];
+
+    /// The stable name that travels over the wire and stands in logs and metrics.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("internal", |(_, name)| name)
+    }
+
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, n)| *n == name).map(|(kind, _)| *kind)
+    }
+}

@@ -1,0 +1,126 @@
+//! Keys: the one hash that filters use, and the way from a key to its partition.
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::ids::PartitionId;
+use crate::manifest::TableOptions;
+
+/// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and of the
+/// bf-log: it must never change.
+pub fn filter_hash(key: &[u8]) -> u64 {
+    xxh3_64(key)
+}
+
+/// Number of hash slots. Slot -> partition is a versioned map, so that partitions can move and split later.
+pub const SLOTS: u16 = 16_384;
+
+/// The part of the key that decides its partition: what stands in the first `{braces}` if that is not empty (as in Redis
+/// Cluster), else the table's prefix if it has one, else the whole key.
+pub fn routing_part<'k>(key: &'k [u8], options: &TableOptions) -> &'k [u8] {
+    if options.partition_prefix > 0 {
+        return &key[..key.len().min(options.partition_prefix as usize)];
+    }
+    if let Some(open) = key.iter().position(|b| *b == b'{') {
+        let tail = &key[open + 1..];
+        if let Some(len) = tail.iter().position(|b| *b == b'}')
+            && len > 0
+        {
+            return &tail[..len];
+        }
+    }
+    key
+}
+
+/// The slot of a key: CRC-16/XMODEM of the routing part modulo [`SLOTS`], as in Redis Cluster, so that its tools agree.
+pub fn slot(key: &[u8], options: &TableOptions) -> u16 {
+    crc16(routing_part(key, options)) % SLOTS
+}
+
+/// Which partition owns which slot. Fixed when the cluster is created: partition i of n owns the i-th of n equal ranges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotMap {
+    /// Rises with each change.
+    pub version: u64,
+    partitions: u32,
+}
+
+impl SlotMap {
+    pub fn even(partitions: u32) -> Self {
+        assert!(partitions > 0 && partitions <= u32::from(SLOTS), "1 to 16384 partitions");
+        Self { version: 1, partitions }
+    }
+
+    pub fn partitions(&self) -> u32 {
+        self.partitions
+    }
+
+    pub fn partition_of_slot(&self, slot: u16) -> PartitionId {
+        PartitionId(u32::from(slot) * self.partitions / u32::from(SLOTS))
+    }
+
+    pub fn partition_of(&self, key: &[u8], options: &TableOptions) -> PartitionId {
+        self.partition_of_slot(slot(key, options))
+    }
+}
+
+/// CRC-16/XMODEM (polynomial 0x1021, initial value 0): the hash of Redis Cluster.
+fn crc16(bytes: &[u8]) -> u16 {
+    const TABLE: [u16; 256] = {
+        let mut table = [0u16; 256];
+        let mut i = 0;
+        while i < 256 {
+            let mut crc = (i as u16) << 8;
+            let mut bit = 0;
+            while bit < 8 {
+                crc = if crc & 0x8000 != 0 { (crc << 1) ^ 0x1021 } else { crc << 1 };
+                bit += 1;
+            }
+            table[i] = crc;
+            i += 1;
+        }
+        table
+    };
+    bytes.iter().fold(0, |crc, b| (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ b)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_agree_with_redis_cluster() {
+        let options = TableOptions::default();
+        // From the Redis Cluster specification and `redis-cli cluster keyslot`.
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"foo", &options), 12182);
+        assert_eq!(slot(b"{user1000}.following", &options), slot(b"{user1000}.followers", &options));
+        assert_eq!(slot(b"foo{}{bar}", &options), crc16(b"foo{}{bar}") % SLOTS);
+        assert_eq!(slot(b"foo{{bar}}zap", &options), crc16(b"{bar") % SLOTS);
+    }
+
+    #[test]
+    fn every_slot_has_a_partition_and_every_partition_has_slots() {
+        for partitions in [1, 2, 3, 5, 16_384] {
+            let map = SlotMap::even(partitions);
+            let mut seen = vec![0u32; partitions as usize];
+            for slot in 0..SLOTS {
+                seen[map.partition_of_slot(slot).0 as usize] += 1;
+            }
+            assert!(seen.iter().all(|n| *n > 0), "{partitions}");
+        }
+    }
+
+    #[test]
+    fn the_filter_hash_is_pinned() {
+        // Golden values: a change makes every stored filter and every bf-log unreadable.
+        assert_eq!(filter_hash(b""), 0x2d06_8005_38d3_94c2);
+        assert_eq!(filter_hash(b"sextant"), xxhash_rust::xxh3::xxh3_64(b"sextant"));
+    }
+
+    #[test]
+    fn a_prefix_decides_alone() {
+        let options = TableOptions { partition_prefix: 3, ..TableOptions::default() };
+        assert_eq!(slot(b"abc1", &options), slot(b"abc2{x}", &options));
+        assert_eq!(routing_part(b"ab", &options), b"ab");
+    }
+}

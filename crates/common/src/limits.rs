@@ -1,0 +1,65 @@
+//! The published size limits. Beyond them a request is refused with an error that states the limit.
+
+use crate::error::{Error, Result};
+
+/// Longest key, in bytes.
+pub const KEY_BYTES_MAX: usize = 16 * 1024;
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Largest batch (keys and values together), in bytes. Also the largest Raft entry, less a little framing.
+pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Most operations in one batch.
+pub const BATCH_OPS_MAX: usize = 100_000;
+/// Longest name of a table, in bytes.
+pub const TABLE_NAME_BYTES_MAX: usize = 128;
+/// Most tables in a cluster: each has a memtable and filters in every partition.
+pub const TABLES_MAX: usize = 1024;
+
+/// Checks a key: 1 byte to [`KEY_BYTES_MAX`].
+pub fn check_key(key: &[u8]) -> Result<()> {
+    if key.is_empty() {
+        return Err(Error::invalid("key is empty: a key has 1 byte to 16 KiB"));
+    }
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "key has {} bytes: the limit is {KEY_BYTES_MAX} bytes (16 KiB)",
+            key.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks a value: up to [`VALUE_BYTES_MAX`].
+pub fn check_value(value: &[u8]) -> Result<()> {
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "value has {} bytes: the limit is {VALUE_BYTES_MAX} bytes (8 MiB)",
+            value.len()
+        )));
+    }
+    Ok(())
+}
+
+/// Checks the sum of the sizes of a batch's keys and values, and the number of its operations.
+pub fn check_batch(ops: usize, bytes: usize) -> Result<()> {
+    if ops > BATCH_OPS_MAX {
+        return Err(Error::invalid(format!("batch has {ops} operations: the limit is {BATCH_OPS_MAX}")));
+    }
+    if bytes > BATCH_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "batch has {bytes} bytes: the limit is {BATCH_BYTES_MAX} bytes (16 MiB)"
+        )));
+    }
+    Ok(())
+}
+
+/// Checks a table's name: 1 to [`TABLE_NAME_BYTES_MAX`] characters out of letters, digits, `_`, `-` and `.`.
+pub fn check_table_name(name: &str) -> Result<()> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    if name.is_empty() || name.len() > TABLE_NAME_BYTES_MAX || !name.chars().all(good) {
+        return Err(Error::invalid(format!(
+            "bad table name {name:?}: 1 to {TABLE_NAME_BYTES_MAX} characters out of A-Z a-z 0-9 _ - ."
+        )));
+    }
+    Ok(())
+}

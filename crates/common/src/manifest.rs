@@ -1,0 +1,134 @@
+//! The manifest: which SSTables exist. One per partition, part of its replicated state; p-nodes hold copies.
+//!
+//! Pure data. What may change it, and when, is the memtable server's business.
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
+
+/// How a table's blocks are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    None,
+    #[default]
+    Lz4,
+}
+
+/// Options of a table, fixed when it is created.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TableOptions {
+    /// Every write of a new key leaves a bit in B_m: then "in no filter" means absent without asking a server. Costs 8 bytes a
+    /// new key and p-node; workloads that look for missing keys want it.
+    pub filter_inserts: bool,
+    /// If not 0: the first so many bytes of a key decide its partition.
+    pub partition_prefix: u32,
+    pub compression: Compression,
+}
+
+/// One sealed SSTable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SstMeta {
+    pub id: SstId,
+    pub table: TableId,
+    /// Records, tombstones included.
+    pub records: u64,
+    pub tombstones: u64,
+    pub min_key: Bytes,
+    pub max_key: Bytes,
+    pub min_seq: u64,
+    pub max_seq: u64,
+    pub file_bytes: u64,
+    /// xxh3_64 of the whole file.
+    pub checksum: u64,
+    /// The servers that are to hold it.
+    pub replicas: Vec<NodeId>,
+}
+
+impl SstMeta {
+    /// Whether the key lies in the table's range.
+    pub fn covers(&self, key: &[u8]) -> bool {
+        self.min_key.as_ref() <= key && key <= self.max_key.as_ref()
+    }
+}
+
+/// The part of the manifest that belongs to one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableManifest {
+    pub table: TableId,
+    pub name: String,
+    pub options: TableOptions,
+    /// The last memtable whose flush flag was applied: writes of it and of older ones are skipped in replay.
+    pub flushed_generation: Generation,
+    /// The version that the last flush of this table made.
+    pub last_flush_version: ManifestVersion,
+    /// Log position of the last flushed freeze: the local persistence point (PASV, section 5.2).
+    pub persisted: LogPosition,
+    /// Newest first.
+    pub ssts: Vec<SstMeta>,
+}
+
+/// A flush, remembered for a while so that a cache can be carried over it after a compaction swallowed its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushRecord {
+    pub version: ManifestVersion,
+    pub table: TableId,
+    /// None: the frozen memtable was empty.
+    pub id: Option<SstId>,
+}
+
+/// How many flushes a manifest remembers. A p-node that missed more drops what it cached before.
+pub const FLUSH_RECORDS_MAX: usize = 64;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manifest {
+    pub partition: PartitionId,
+    pub version: ManifestVersion,
+    /// By rising table id.
+    pub tables: Vec<TableManifest>,
+    /// Oldest first.
+    pub recent_flushes: Vec<FlushRecord>,
+    /// Every flush after this version is in `recent_flushes`.
+    pub flushes_known_after: ManifestVersion,
+}
+
+impl Manifest {
+    pub fn empty(partition: PartitionId) -> Self {
+        Self {
+            partition,
+            version: ManifestVersion(0),
+            tables: Vec::new(),
+            recent_flushes: Vec::new(),
+            flushes_known_after: ManifestVersion(0),
+        }
+    }
+
+    pub fn table(&self, id: TableId) -> Option<&TableManifest> {
+        self.tables.binary_search_by_key(&id, |t| t.table).ok().map(|at| &self.tables[at])
+    }
+
+    pub fn table_mut(&mut self, id: TableId) -> Option<&mut TableManifest> {
+        let at = self.tables.binary_search_by_key(&id, |t| t.table).ok()?;
+        Some(&mut self.tables[at])
+    }
+
+    pub fn table_by_name(&self, name: &str) -> Option<&TableManifest> {
+        self.tables.iter().find(|t| t.name == name)
+    }
+
+    /// All SSTables of all tables.
+    pub fn all_ssts(&self) -> impl Iterator<Item = &SstMeta> {
+        self.tables.iter().flat_map(|t| t.ssts.iter())
+    }
+
+    /// Remembers a flush, forgetting the oldest beyond [`FLUSH_RECORDS_MAX`].
+    pub fn remember_flush(&mut self, record: FlushRecord) {
+        self.recent_flushes.push(record);
+        while self.recent_flushes.len() > FLUSH_RECORDS_MAX {
+            let gone = self.recent_flushes.remove(0);
+            self.flushes_known_after = gone.version;
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Randomness, behind a trait so that a simulation can replay it.
+
+use parking_lot::Mutex;
+
+/// A source of random numbers. Not for secrets.
+pub trait Rng: Send + Sync + 'static {
+    fn next_u64(&self) -> u64;
+}
+
+/// Methods that every source has.
+impl dyn Rng {
+    /// A number in `0..bound` (0 if the bound is 0).
+    pub fn below(&self, bound: u64) -> u64 {
+        if bound == 0 { 0 } else { ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64 }
+    }
+
+    /// A number in `0.0..1.0`.
+    pub fn unit_f64(&self) -> f64 {
+        (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// 16 random bytes, for ids that are random per process.
+    pub fn id16(&self) -> [u8; 16] {
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&self.next_u64().to_le_bytes());
+        out[8..].copy_from_slice(&self.next_u64().to_le_bytes());
+        out
+    }
+
+    /// A random id that is not 0.
+    pub fn nonzero_u64(&self) -> u64 {
+        self.next_u64().max(1)
+    }
+}
+
+/// A generator with a seed: the same seed gives the same numbers.
+#[derive(Debug)]
+pub struct SeededRng(Mutex<fastrand::Rng>);
+
+impl SeededRng {
+    pub fn new(seed: u64) -> Self {
+        Self(Mutex::new(fastrand::Rng::with_seed(seed)))
+    }
+
+    /// A generator whose seed the operating system chose.
+    #[allow(clippy::disallowed_methods, reason = "the one place where real randomness enters")]
+    pub fn from_os() -> Self {
+        Self::new(fastrand::Rng::new().u64(..) ^ u64::from(std::process::id()) << 32)
+    }
+}
+
+impl Rng for SeededRng {
+    fn next_u64(&self) -> u64 {
+        self.0.lock().u64(..)
+    }
+}
