@@ -1,6 +1,6 @@
 //! Compiles the protobuf files with protox, a compiler written in Rust: no `protoc` is needed.
 
-const FILES: [&str; 7] = ["types", "raft", "rows", "lease", "sstable", "kv", "admin"];
+const FILES: [&str; 8] = ["types", "log", "raft", "rows", "lease", "sstable", "kv", "admin"];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files: Vec<String> = FILES.iter().map(|name| format!("proto/{name}.proto")).collect();

@@ -1,1 +1,98 @@
-fn main() {}
+//! Chores of the repository: `cargo xtask <command>`.
+//!
+//! `verify` never changes a file; `fix` does. Standard library only, so that it builds in a second.
+
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  verify [step..]   check all that is checked before a merge, or only the steps named:
+                      fmt      formatting
+                      clippy   lints, as errors
+                      test     all tests
+  fix               format, and let clippy mend what it can
+";
+
+/// A step's name and the arguments of cargo.
+type Step = (&'static str, &'static [&'static str]);
+
+const VERIFY: [Step; 3] = [
+    ("fmt", &["fmt", "--all", "--check"]),
+    ("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    ("test", &["test", "--workspace", "--no-fail-fast"]),
+];
+
+const FIX: [Step; 2] = [
+    ("clippy", &["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"]),
+    // After clippy, whose changes need formatting.
+    ("fmt", &["fmt", "--all"]),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
+        ["fix"] => run(&FIX),
+        _ => Err(USAGE.to_owned()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{}", message.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// All steps of `verify`, or those named, in the order of [`VERIFY`].
+fn steps_named(names: &[&str]) -> Result<Vec<Step>, String> {
+    if let Some(unknown) = names.iter().find(|name| VERIFY.iter().all(|(known, _)| known != *name)) {
+        return Err(format!("verify has no step {unknown:?}\n\n{USAGE}"));
+    }
+    Ok(VERIFY.into_iter().filter(|(name, _)| names.is_empty() || names.contains(name)).collect())
+}
+
+/// Runs the steps in order; the first that fails ends it.
+fn run(steps: &[Step]) -> Result<(), String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    for (name, arguments) in steps {
+        let shown = format!("cargo {}", arguments.join(" "));
+        eprintln!("xtask: {shown}");
+        let status = Command::new(&cargo).args(*arguments).current_dir(root()).status();
+        match status {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("xtask: step {name} failed ({status}): {shown}")),
+            Err(e) => return Err(format!("xtask: step {name}: cannot start {shown}: {e}")),
+        }
+    }
+    Ok(())
+}
+
+/// The root of the workspace, wherever the command was started.
+fn root() -> &'static str {
+    concat!(env!("CARGO_MANIFEST_DIR"), "/..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_run_in_their_own_order_and_unknown_ones_are_named() {
+        let names =
+            |given: &[&str]| steps_named(given).map(|s| s.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+        assert_eq!(names(&[]).unwrap(), ["fmt", "clippy", "test"]);
+        assert_eq!(names(&["test", "fmt"]).unwrap(), ["fmt", "test"]);
+        assert!(names(&["tset"]).unwrap_err().contains("no step \"tset\""));
+    }
+
+    #[test]
+    fn verify_never_writes() {
+        for (name, arguments) in VERIFY {
+            assert!(!arguments.contains(&"--fix"), "{name}");
+            assert!(name != "fmt" || arguments.contains(&"--check"));
+        }
+    }
+}

@@ -102,7 +102,8 @@ impl From<Error> for tonic::Status {
     }
 }
 
-const KIND_HEADER: &str = "sextant-kind";
+/// Metadata key that carries [`ErrorKind::name`]. A status without it was not made by a server's handler.
+pub const KIND_HEADER: &str = "sextant-kind";
 
 impl From<tonic::Status> for Error {
     fn from(status: tonic::Status) -> Self {
@@ -143,5 +144,61 @@ impl ErrorKind {
 
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|(_, n)| *n == name).map(|(kind, _)| *kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_survives_the_trip_over_grpc() {
+        for (kind, name) in ErrorKind::ALL {
+            let status = tonic::Status::from(Error::new(kind, "partition 3: gone"));
+            // What the wire carries: code, message, metadata.
+            let received = tonic::Status::from_header_map(&headers_of(&status)).unwrap();
+            let error = Error::from(received);
+            assert_eq!((error.kind, error.message.as_ref()), (kind, "partition 3: gone"));
+            assert_eq!(ErrorKind::from_name(name), Some(kind));
+            assert_eq!(kind.name(), name);
+        }
+    }
+
+    fn headers_of(status: &tonic::Status) -> axum::http::HeaderMap {
+        let response = status.clone().into_http::<axum::body::Body>();
+        response.into_parts().0.headers
+    }
+
+    #[test]
+    fn a_status_of_somebody_else_gets_the_nearest_kind() {
+        use tonic::Code;
+        for (code, kind) in [
+            (Code::Unavailable, ErrorKind::Unavailable),
+            (Code::DeadlineExceeded, ErrorKind::Unavailable),
+            (Code::OutOfRange, ErrorKind::Invalid),
+            (Code::Unimplemented, ErrorKind::Internal),
+            (Code::DataLoss, ErrorKind::Corrupt),
+        ] {
+            assert_eq!(Error::from(tonic::Status::new(code, "")).kind, kind);
+        }
+        let mut status = tonic::Status::unavailable("");
+        status.metadata_mut().insert(KIND_HEADER, "of-a-newer-version".parse().unwrap());
+        assert_eq!(Error::from(status).kind, ErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn only_what_was_certainly_not_executed_is_retryable() {
+        let retryable: Vec<_> =
+            ErrorKind::ALL.iter().filter(|(k, _)| Error::new(*k, "").is_retryable()).collect();
+        let names: Vec<_> = retryable.iter().map(|(_, name)| *name).collect();
+        assert_eq!(names, ["retry", "not-leader", "overloaded"]);
+    }
+
+    #[test]
+    fn a_disk_error_is_told_from_damage() {
+        let full = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        assert_eq!(Error::from(full).kind, ErrorKind::Disk);
+        let damaged = std::io::Error::new(std::io::ErrorKind::InvalidData, "a.sst at 7: bad checksum");
+        assert_eq!(Error::from(damaged).kind, ErrorKind::Corrupt);
     }
 }

@@ -114,7 +114,8 @@ mod tests {
     fn the_filter_hash_is_pinned() {
         // Golden values: a change makes every stored filter and every bf-log unreadable.
         assert_eq!(filter_hash(b""), 0x2d06_8005_38d3_94c2);
-        assert_eq!(filter_hash(b"sextant"), xxhash_rust::xxh3::xxh3_64(b"sextant"));
+        assert_eq!(filter_hash(b"sextant"), 0xf489_12a2_99b1_5a37);
+        assert_eq!(filter_hash(&[b'k'; 300]), 0x3e90_1c94_ff54_faa0);
     }
 
     #[test]
@@ -122,5 +123,22 @@ mod tests {
         let options = TableOptions { partition_prefix: 3, ..TableOptions::default() };
         assert_eq!(slot(b"abc1", &options), slot(b"abc2{x}", &options));
         assert_eq!(routing_part(b"ab", &options), b"ab");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_key_has_a_partition_and_braces_keep_keys_together(
+            key in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..40),
+            tag in "[a-z]{1,8}",
+            partitions in 1..=16_384u32,
+            partition_prefix in 0..5u32,
+        ) {
+            let map = SlotMap::even(partitions);
+            let options = TableOptions { partition_prefix, ..TableOptions::default() };
+            proptest::prop_assert!(map.partition_of(&key, &options).0 < partitions);
+            let tagged = [b"{", tag.as_bytes(), b"}", &key[..]].concat();
+            let plain = TableOptions::default();
+            proptest::prop_assert_eq!(slot(&tagged, &plain), slot(tag.as_bytes(), &plain));
+        }
     }
 }

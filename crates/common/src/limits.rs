@@ -63,3 +63,38 @@ pub fn check_table_name(name: &str) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limits_are_inclusive_and_named_in_the_error() {
+        check_key(b"k").unwrap();
+        check_key(&[0; KEY_BYTES_MAX]).unwrap();
+        check_value(b"").unwrap();
+        check_value(&vec![0; VALUE_BYTES_MAX]).unwrap();
+        check_batch(BATCH_OPS_MAX, BATCH_BYTES_MAX).unwrap();
+        for (result, limit) in [
+            (check_key(b""), "1 byte to 16 KiB"),
+            (check_key(&[0; KEY_BYTES_MAX + 1]), "16 KiB"),
+            (check_value(&vec![0; VALUE_BYTES_MAX + 1]), "8 MiB"),
+            (check_batch(BATCH_OPS_MAX + 1, 0), "100000"),
+            (check_batch(1, BATCH_BYTES_MAX + 1), "16 MiB"),
+        ] {
+            let error = result.unwrap_err();
+            assert_eq!(error.kind, crate::ErrorKind::Invalid);
+            assert!(error.message.contains(limit), "{error} does not name {limit}");
+        }
+    }
+
+    #[test]
+    fn a_table_name_is_plain_and_short() {
+        for name in ["default", "a", "A-1_b.c", &"x".repeat(TABLE_NAME_BYTES_MAX)] {
+            check_table_name(name).unwrap();
+        }
+        for name in ["", "a b", "a/b", "\u{e4}", "a\n", &"x".repeat(TABLE_NAME_BYTES_MAX + 1)] {
+            assert_eq!(check_table_name(name).unwrap_err().kind, crate::ErrorKind::Invalid, "{name:?}");
+        }
+    }
+}

@@ -31,3 +31,30 @@ impl Shutdown {
         *self.0.borrow() || self.0.has_changed().is_err()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_waiters_hear_the_signal_also_late_ones() {
+        let (trigger, shutdown) = channel();
+        let (mut early, mut late) = (shutdown.clone(), shutdown.clone());
+        assert!(!shutdown.is_triggered() && early.wait().now_or_never().is_none());
+        trigger.trigger();
+        assert!(shutdown.is_triggered());
+        early.wait().await;
+        late.wait().await;
+        late.wait().await;
+    }
+
+    #[tokio::test]
+    async fn a_trigger_that_is_dropped_is_a_signal() {
+        let (trigger, mut shutdown) = channel();
+        drop(trigger);
+        assert!(shutdown.is_triggered());
+        shutdown.wait().await;
+    }
+}

@@ -1,1 +1,25 @@
-//! (Being written.)
+//! The memtable tier: Raft-replicated partitions.
+//!
+//! A memtable server hosts a replica of every partition: its log ([`sextant_raft_log`]), its memtables and their filters,
+//! its leases and its manifest. Writes enter at the leader's worker ([`worker`]), become groups ([`command`]), take effect in
+//! the partition's pure state ([`partition`]) when they are appended, and become visible when Raft has committed them and no
+//! lease forbids it ([`lease`]). Frozen memtables leave for the sstable servers ([`flush`]).
+//!
+//! Does not own: the log's bytes, the SSTables' bytes, the routing of clients.
+
+pub mod command;
+mod config;
+mod flush;
+pub mod leadership;
+pub mod lease;
+pub mod memtable;
+mod metrics;
+pub mod partition;
+mod raft;
+mod server;
+mod service;
+mod shared;
+mod worker;
+
+pub use config::{MemtableServerConfig, Tuning};
+pub use server::MemtableServer;

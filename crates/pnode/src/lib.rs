@@ -1,1 +1,19 @@
-//! (Being written.)
+//! The p-node: Sextant's query node, as a library ([`PNode`]) and as a server ([`PNodeServer`]).
+//!
+//! Owns: routing, copies of the memtables' filters under leases, the record cache, retries and failover. Does not own
+//! anything that must survive: it starts empty and pulls.
+
+mod api;
+mod config;
+mod engine;
+mod metrics;
+mod server;
+
+pub use api::{
+    BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId, ScanPage,
+    ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,
+};
+pub use config::{EngineConfig, PNodeConfig};
+pub use engine::PNode;
+pub use metrics::PNodeMetrics;
+pub use server::PNodeServer;

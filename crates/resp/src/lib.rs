@@ -1,1 +1,25 @@
-//! (Being written.)
+//! The Redis protocol front end.
+//!
+//! Owns sockets, framing (RESP2, RESP3, inline), the command table, the order of replies and of a connection's commands, and
+//! the limits that keep one client from exhausting the server. Does not own data or routing: every key is asked of a
+//! [`Store`], and nothing here knows what is behind it.
+//!
+//! Invariants
+//! * Replies leave a connection in the order of its commands.
+//! * Commands of one connection that touch the same key, one of them writing, take effect in their order. Commands on
+//!   different keys, and reads, may run side by side: see [`connection`](crate::RespServer) for what that means to clients.
+//! * What a client announces costs nothing; only what it sends does, and that is bounded.
+
+mod clients;
+mod command;
+mod config;
+mod connection;
+pub mod frame;
+mod metrics;
+mod server;
+mod store;
+
+pub use config::RespConfig;
+pub use metrics::RespMetrics;
+pub use server::RespServer;
+pub use store::{SetCondition, Store};

@@ -69,3 +69,25 @@ impl Clock for ManualClock {
         self.mono_ns.load(Ordering::SeqCst)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_moves_only_when_told_to() {
+        let clock = ManualClock::default();
+        let (wall, mono) = (clock.wall_guess_ns(), clock.holder_ns());
+        clock.advance(Duration::from_nanos(5));
+        clock.advance_mono(Duration::from_nanos(7));
+        assert_eq!((clock.wall_guess_ns() - wall, clock.holder_ns() - mono), (5, 12));
+        assert_eq!(clock.grantor_ns(), clock.holder_ns());
+        clock.set_wall_ns(100);
+        assert_eq!(clock.wall(), WallInterval { earliest_ns: 100, latest_ns: 100 });
+        clock.set_error(Some(Duration::from_nanos(200)));
+        assert_eq!(clock.wall(), WallInterval { earliest_ns: 0, latest_ns: 300 });
+        clock.set_error(None);
+        assert_eq!(clock.wall(), WallInterval::UNSYNCHRONISED);
+        assert_eq!(clock.holder_ns() - mono, 12, "a step of the wall clock moves nothing else");
+    }
+}

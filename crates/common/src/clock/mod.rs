@@ -8,13 +8,15 @@
 
 mod manual;
 mod simulated;
+mod source;
 mod system;
 
 use std::sync::Arc;
 
 pub use manual::ManualClock;
 pub use simulated::SimulatedErrorClock;
-pub use system::{SystemClock, WallSource};
+pub use source::WallSource;
+pub use system::SystemClock;
 
 /// An interval of wall time, nanoseconds since 1970, that contains the true time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -54,3 +54,52 @@ impl Clock for SimulatedErrorClock {
         self.inner.grantor_ns()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::clock::ManualClock;
+    use crate::rng::SeededRng;
+
+    fn clock(seed: u64, delta: Duration) -> (Arc<ManualClock>, SimulatedErrorClock) {
+        let truth = Arc::new(ManualClock::default());
+        (truth.clone(), SimulatedErrorClock::new(truth, Arc::new(SeededRng::new(seed)), delta))
+    }
+
+    proptest! {
+        #[test]
+        fn the_interval_contains_the_true_time_and_is_two_delta_wide(
+            seed: u64,
+            delta_ns in 0..10_000_000_000u64,
+            steps in prop::collection::vec(0..1_000_000_000u64, 1..50),
+        ) {
+            let (truth, clock) = clock(seed, Duration::from_nanos(delta_ns));
+            for step in steps {
+                truth.advance(Duration::from_nanos(step));
+                let (interval, now) = (clock.wall(), truth.wall_guess_ns());
+                prop_assert!(interval.earliest_ns <= now && now <= interval.latest_ns);
+                prop_assert_eq!(interval.latest_ns - interval.earliest_ns, 2 * delta_ns);
+                prop_assert_eq!((clock.holder_ns(), clock.grantor_ns()), (truth.holder_ns(), truth.grantor_ns()));
+            }
+        }
+    }
+
+    #[test]
+    fn the_error_is_a_truncated_normal_one() {
+        const DELTA_NS: i64 = 1_000_000;
+        let (truth, clock) = clock(5, Duration::from_nanos(DELTA_NS as u64));
+        let errors: Vec<i64> = (0..20_000)
+            .map(|_| (clock.wall().earliest_ns as i64 + DELTA_NS) - truth.wall_guess_ns() as i64)
+            .collect();
+        let mean = errors.iter().sum::<i64>() / errors.len() as i64;
+        assert!(mean.abs() < DELTA_NS / 50, "{mean}");
+        // Within one standard deviation, delta / 2: 68.3 % of 95.4 %.
+        let near = errors.iter().filter(|e| e.abs() < DELTA_NS / 2).count();
+        assert!((14_000..14_700).contains(&near), "{near} of 20000");
+        assert!(
+            errors.iter().any(|e| e.abs() > DELTA_NS * 9 / 10) && errors.iter().all(|e| e.abs() <= DELTA_NS)
+        );
+    }
+}

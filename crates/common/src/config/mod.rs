@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::key::SLOTS;
 
-pub use load::{ConfigError, load};
+pub use load::{ConfigError, load, parse};
 
 /// One server of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -91,10 +91,14 @@ impl LeaseConfig {
         Duration::from_millis(self.leader_lease_ms)
     }
 
-    /// The longest that `d` on one clock can last on another, both within the drift bound: d * (1 + rho)^2, rounded up.
+    /// The longest that `d` on one clock can last on another, both within the drift bound: d * (1 + rho) / (1 - rho), rounded
+    /// up.
     pub fn stretched(&self, d: Duration) -> Duration {
-        let ns = d.as_nanos();
-        Duration::from_nanos((ns + ns * u128::from(2 * self.drift_ppm + 1) / 1_000_000 + 1) as u64)
+        const MILLION: u64 = 1_000_000;
+        let (fast, slow) =
+            (MILLION.saturating_add(self.drift_ppm), MILLION.saturating_sub(self.drift_ppm).max(1));
+        let ns = (d.as_nanos() * u128::from(fast)).div_ceil(u128::from(slow));
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 }
 
@@ -121,7 +125,7 @@ impl ClusterConfig {
             }
         }
         let l = &self.lease;
-        if l.heartbeat_ms == 0 || l.heartbeat_ms * 2 > l.leader_lease_ms {
+        if l.heartbeat_ms == 0 || l.heartbeat_ms.saturating_mul(2) > l.leader_lease_ms {
             return bad(
                 "cluster.lease: heartbeat_ms must be at least 1 and at most half of leader_lease_ms".into()
             );
@@ -144,5 +148,89 @@ impl ClusterConfig {
             self.id, self.partitions, l.mode, l.lease_ms, l.leader_lease_ms, l.heartbeat_ms, l.drift_ppm
         );
         xxhash_rust::xxh3::xxh3_64(text.as_bytes())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(id: u64, addr: &str) -> Server {
+        Server { id: NodeId(id), addr: addr.into() }
+    }
+
+    fn good() -> ClusterConfig {
+        ClusterConfig {
+            id: "c".into(),
+            partitions: 4,
+            memtable: vec![server(1, "m:1"), server(2, "m:2")],
+            sstable: vec![server(1, "s:1")],
+            lease: LeaseConfig::default(),
+        }
+    }
+
+    #[test]
+    fn the_defaults_are_valid_and_every_mistake_is_named() {
+        good().validate().unwrap();
+        type Mistake = fn(&mut ClusterConfig);
+        let mistakes: [(Mistake, &str); 11] = [
+            (|c| c.id.clear(), "cluster.id"),
+            (|c| c.partitions = 0, "cluster.partitions is 0"),
+            (|c| c.partitions = 16_385, "cluster.partitions is 16385"),
+            (|c| c.memtable.clear(), "cluster.memtable: at least one"),
+            (|c| c.memtable[1].id = NodeId(1), "cluster.memtable: server ids"),
+            (|c| c.sstable[0].id = NodeId(0), "cluster.sstable: server ids"),
+            (|c| c.sstable[0].addr = "nowhere".into(), "\"nowhere\" is not host:port"),
+            (|c| c.lease.heartbeat_ms = 201, "heartbeat_ms"),
+            (|c| c.lease.heartbeat_ms = u64::MAX, "heartbeat_ms"),
+            (|c| c.lease.lease_ms = 401, "lease_ms"),
+            (|c| c.lease.drift_ppm = 100_001, "drift_ppm"),
+        ];
+        for (mistake, expected) in mistakes {
+            let mut config = good();
+            mistake(&mut config);
+            let error = config.validate().unwrap_err();
+            assert!(error.message.contains(expected), "{error} is not about {expected}");
+            assert_eq!(error.kind, crate::ErrorKind::Invalid);
+        }
+    }
+
+    #[test]
+    fn the_fingerprint_covers_what_must_agree_and_nothing_else() {
+        let same = ClusterConfig { memtable: vec![server(1, "other:1")], ..good() };
+        assert_eq!(same.fingerprint(), good().fingerprint());
+        let different: [fn(&mut ClusterConfig); 7] = [
+            |c| c.id.push('x'),
+            |c| c.partitions += 1,
+            |c| c.lease.mode = LeaseMode::Timed,
+            |c| c.lease.lease_ms += 1,
+            |c| c.lease.leader_lease_ms += 1,
+            |c| c.lease.heartbeat_ms += 1,
+            |c| c.lease.drift_ppm += 1,
+        ];
+        let prints = different.map(|change| {
+            let mut config = good();
+            change(&mut config);
+            config.fingerprint()
+        });
+        assert!(!prints.contains(&good().fingerprint()));
+    }
+
+    #[test]
+    fn a_stretched_duration_outlasts_the_slowest_clock() {
+        for drift_ppm in [0, 1, 500, 100_000] {
+            let lease = LeaseConfig { drift_ppm, ..LeaseConfig::default() };
+            let rho = drift_ppm as f64 / 1e6;
+            for ns in [0u64, 1, 999, 300_000_000, 86_400_000_000_000] {
+                let stretched = lease.stretched(Duration::from_nanos(ns)).as_nanos() as f64;
+                // On the slow clock `ns` take ns / (1 - rho) of true time, which the fast clock counts as that * (1 + rho).
+                let exact = ns as f64 / (1.0 - rho) * (1.0 + rho);
+                assert!(
+                    stretched >= exact.floor() && stretched <= exact + 2.0,
+                    "{drift_ppm} {ns}: {stretched} {exact}"
+                );
+            }
+            assert_eq!(lease.stretched(Duration::MAX).as_nanos(), u128::from(u64::MAX));
+        }
     }
 }

@@ -12,7 +12,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
-pub use net::{Connection, Listener, Network, TcpNetwork, grpc_channel, grpc_incoming};
+pub use net::{Connection, DetachedConnection, Listener, Network, TcpNetwork, grpc_channel, grpc_incoming};
 pub use workers::{ThreadWorkers, Workers};
 
 /// Time, randomness, disk, network, threads, and what to do when going on would be unsafe. Cheap to clone.
@@ -77,5 +77,53 @@ impl Env {
 impl std::fmt::Debug for Env {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Env")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_runs_elsewhere_and_its_result_comes_back() {
+        let env = Env::real();
+        let here = std::thread::current().id();
+        let there = env.blocking(|| std::thread::current().id()).await;
+        assert!(there.is_some_and(|there| there != here));
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        env.dedicated("worker-7", async move {
+            let _ = tx.send(std::thread::current().name().map(str::to_owned));
+        });
+        assert_eq!(rx.await.unwrap().as_deref(), Some("worker-7"));
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_gives_nothing() {
+        assert_eq!(Env::real().blocking(|| panic!("on purpose")).await, None::<()>);
+    }
+
+    #[tokio::test]
+    async fn connections_arrive_until_the_stream_is_dropped() {
+        let net = Env::real().net;
+        let listener = net.bind("127.0.0.1:0".into()).await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let in_use = net.bind(addr.clone()).await.err().unwrap();
+        assert!(in_use.to_string().contains(&addr), "{in_use}");
+        let mut incoming = Box::pin(grpc_incoming(listener));
+        let mut near = net.connect(addr.clone()).await.unwrap();
+        let mut far = incoming.next().await.unwrap().unwrap();
+        assert!(near.peer.is_some_and(|peer| peer.to_string() == addr) && far.peer.is_some());
+        near.write_all(b"ping").await.unwrap();
+        let mut buf = [0; 4];
+        far.read_exact(&mut buf).await.unwrap();
+        assert_eq!(&buf, b"ping");
+        drop(incoming);
+        // The listener closes as soon as its task notices.
+        while net.connect(addr.clone()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -15,13 +15,61 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 
 /// A byte stream to a peer. Nagle's algorithm is off.
 pub struct Connection {
-    io: Box<dyn Io>,
+    io: Stream,
     pub peer: Option<SocketAddr>,
+}
+
+enum Stream {
+    Tcp(tokio::net::TcpStream),
+    Other(Box<dyn Io>),
+}
+
+/// A connection that belongs to no runtime: on its way from the thread that accepted it to the one that serves it.
+pub struct DetachedConnection {
+    io: DetachedStream,
+    peer: Option<SocketAddr>,
+}
+
+enum DetachedStream {
+    Tcp(std::net::TcpStream),
+    Other(Box<dyn Io>),
 }
 
 impl Connection {
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Option<SocketAddr>) -> Self {
-        Self { io: Box::new(io), peer }
+        Self { io: Stream::Other(Box::new(io)), peer }
+    }
+
+    fn tcp(stream: tokio::net::TcpStream, peer: Option<SocketAddr>) -> Self {
+        Self { io: Stream::Tcp(stream), peer }
+    }
+
+    /// Takes a TCP socket off this runtime's reactor, so that another runtime can serve it without waking this one for
+    /// every message. Streams of another kind (a simulation's) are passed on as they are.
+    pub fn detach(self) -> io::Result<DetachedConnection> {
+        let io = match self.io {
+            Stream::Tcp(stream) => DetachedStream::Tcp(stream.into_std()?),
+            Stream::Other(io) => DetachedStream::Other(io),
+        };
+        Ok(DetachedConnection { io, peer: self.peer })
+    }
+
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn Io + '_)> {
+        match &mut self.get_mut().io {
+            Stream::Tcp(stream) => Pin::new(stream),
+            Stream::Other(io) => Pin::new(&mut **io),
+        }
+    }
+}
+
+impl DetachedConnection {
+    /// Registers the connection with the runtime that this is called in.
+    pub fn attach(self) -> io::Result<Connection> {
+        let io = match self.io {
+            DetachedStream::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            DetachedStream::Other(io) => Stream::Other(io),
+        };
+        Ok(Connection { io, peer: self.peer })
     }
 }
 
@@ -52,7 +100,7 @@ impl Listener for TcpAcceptor {
         Box::pin(async move {
             let (stream, peer) = self.0.accept().await?;
             stream.set_nodelay(true)?;
-            Ok(Connection::new(stream, Some(peer)))
+            Ok(Connection::tcp(stream, Some(peer)))
         })
     }
 }
@@ -72,7 +120,7 @@ impl Network for TcpNetwork {
             let stream = tokio::net::TcpStream::connect(&addr).await?;
             stream.set_nodelay(true)?;
             let peer = stream.peer_addr().ok();
-            Ok(Connection::new(stream, peer))
+            Ok(Connection::tcp(stream, peer))
         })
     }
 }
@@ -140,37 +188,36 @@ impl tonic::transport::server::Connected for Connection {
 }
 
 impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.io).poll_read(cx, buf)
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.io).poll_write(cx, buf)
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.stream().poll_write(cx, buf)
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.io).poll_write_vectored(cx, bufs)
+        self.stream().poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        match &self.io {
+            Stream::Tcp(stream) => stream.is_write_vectored(),
+            Stream::Other(io) => io.is_write_vectored(),
+        }
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.io).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut *self.io).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.stream().poll_shutdown(cx)
     }
 }

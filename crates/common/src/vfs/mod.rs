@@ -5,13 +5,15 @@
 
 mod faulty;
 mod real;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use faulty::FaultyVfs;
+pub use faulty::{CrashMode, Fault, FaultyVfs, IoCounts};
 pub use real::RealVfs;
 
 /// What is about to be done to a disk; see [`Vfs::delay`].
@@ -36,6 +38,7 @@ pub enum OpenMode {
 /// A file system. Paths are absolute, or relative to the process' directory.
 pub trait Vfs: Send + Sync + 'static {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn VfsFile>>;
+    /// Makes a directory and the parents that it lacks, durably: the directories that got a new entry are fsynced.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
     /// Paths of the files (not directories) in a directory, sorted.
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>>;
@@ -83,11 +86,14 @@ pub trait VfsFile: Send + Sync + 'static {
     }
 }
 
-/// Writes a small file so that after a crash either the old or the new contents are there: temporary file, fsync, rename,
-/// fsync of the directory.
+/// Writes a small file so that after a crash either the old or the new contents are there: temporary file (`<name>.tmp`),
+/// fsync, rename, fsync of the directory. Two writers of one path at a time are not allowed. After an error either contents
+/// may be there; retry or stop.
 pub fn write_file_atomically(vfs: &dyn Vfs, path: &Path, contents: &[u8]) -> io::Result<()> {
     let dir = path.parent().ok_or_else(|| io::Error::other("a file needs a directory"))?;
-    let temporary = path.with_extension("tmp");
+    let mut name = path.file_name().ok_or_else(|| io::Error::other("a file needs a name"))?.to_owned();
+    name.push(".tmp");
+    let temporary = dir.join(name);
     if vfs.exists(&temporary) {
         vfs.remove_file(&temporary)?;
     }

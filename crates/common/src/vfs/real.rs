@@ -67,7 +67,13 @@ impl Vfs for RealVfs {
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        std::fs::create_dir_all(path).map_err(named(path))
+        let missing = path.ancestors().take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists()).count();
+        std::fs::create_dir_all(path).map_err(named(path))?;
+        // The parent of each directory that is new.
+        for parent in path.ancestors().skip(1).take(missing) {
+            self.sync_dir(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
+        }
+        Ok(())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {

@@ -1,0 +1,108 @@
+//! What a failed attempt means: which kind of error, whether the p-node is to blame, whether the request may have been
+//! executed all the same.
+
+use sextant_common::error::{Error, ErrorKind, KIND_HEADER};
+use tonic::{Code, Status};
+
+/// A failed attempt.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub error: Error,
+    /// The p-node is out of reach, silent, stopping or cut off: others are asked for a while.
+    pub blames_endpoint: bool,
+    /// The request may have been executed although no result came back.
+    pub ambiguous: bool,
+}
+
+impl Failure {
+    /// No answer within the attempt's time.
+    pub fn silence() -> Self {
+        Self {
+            error: Error::unavailable("no answer from the p-node in time"),
+            blames_endpoint: true,
+            ambiguous: true,
+        }
+    }
+
+    pub fn from_status(status: Status) -> Self {
+        if status.metadata().contains_key(KIND_HEADER) {
+            // Said by the p-node itself.
+            let error = Error::from(status);
+            let blames_endpoint = matches!(error.kind, ErrorKind::Stopping | ErrorKind::Unavailable);
+            // `Unavailable` is only "not executed, as far as known".
+            let ambiguous = matches!(
+                error.kind,
+                ErrorKind::OutcomeUnknown | ErrorKind::Unavailable | ErrorKind::Internal
+            );
+            return Self { error, blames_endpoint, ambiguous };
+        }
+        match status.code() {
+            // Refused by the gRPC layer before any handler ran.
+            Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented | Code::ResourceExhausted => {
+                Self { error: Error::from(status), blames_endpoint: false, ambiguous: false }
+            }
+            // A lost connection shows up under many codes (Unknown, Unavailable, Internal, Cancelled).
+            _ => {
+                let unsent = never_connected(&status);
+                let message = if unsent { "cannot connect to the p-node" } else { "connection to the p-node lost" };
+                Self {
+                    error: Error::unavailable(format!("{message}: {}", root_cause(&status))),
+                    blames_endpoint: true,
+                    ambiguous: !unsent,
+                }
+            }
+        }
+    }
+}
+
+fn sources(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
+    std::iter::successors(std::error::Error::source(status), |e| e.source())
+}
+
+/// The connection was never made, so the request was never sent.
+fn never_connected(status: &Status) -> bool {
+    sources(status).any(|e| e.is::<tonic::ConnectError>())
+}
+
+/// The innermost message: "Connection refused (os error 111)" says more than "transport error".
+fn root_cause(status: &Status) -> String {
+    sources(status).last().map_or_else(|| status.message().to_owned(), |e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_says_keeps_its_kind() {
+        for (kind, ambiguous, blames) in [
+            (ErrorKind::Retry, false, false),
+            (ErrorKind::Overloaded, false, false),
+            (ErrorKind::UnknownSession, false, false),
+            (ErrorKind::OutcomeUnknown, true, false),
+            (ErrorKind::Unavailable, true, true),
+            (ErrorKind::Stopping, false, true),
+        ] {
+            let failure = Failure::from_status(Error::new(kind, "x").into());
+            assert_eq!(failure.error.kind, kind);
+            assert_eq!(failure.ambiguous, ambiguous, "{kind:?}");
+            assert_eq!(failure.blames_endpoint, blames, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_is_ambiguous_whatever_its_code() {
+        for code in [Code::Unknown, Code::Unavailable, Code::Internal, Code::Cancelled, Code::DeadlineExceeded] {
+            let failure = Failure::from_status(Status::new(code, "transport error"));
+            assert!(failure.ambiguous && failure.blames_endpoint, "{code:?}");
+            assert_eq!(failure.error.kind, ErrorKind::Unavailable);
+        }
+    }
+
+    #[test]
+    fn a_refusal_by_the_grpc_layer_was_not_executed() {
+        let failure = Failure::from_status(Status::new(Code::OutOfRange, "message too large"));
+        assert!(!failure.ambiguous);
+        assert_eq!(failure.error.kind, ErrorKind::Invalid);
+    }
+}

@@ -1,0 +1,57 @@
+//! Point reads.
+
+use bytes::Bytes;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::Seq;
+use sextant_common::limits;
+use sextant_proto::v1;
+
+use crate::client::{Client, kv};
+use crate::retry::{Repeat, timed};
+
+/// A value and the version that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub value: Bytes,
+    /// Unique and rising per partition; for [`crate::Expected::Seq`].
+    pub seq: Seq,
+}
+
+impl Client {
+    /// The record of a key, or `None`. Linearizable. `table`: `""` is the default table.
+    pub async fn get(&self, table: &str, key: impl Into<Bytes>) -> Result<Option<Record>> {
+        let key = key.into();
+        limits::check_key(&key)?;
+        let request = v1::KvGetRequest { table: table.to_owned(), key, mode: self.mode().to_wire() };
+        let reply = self
+            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                Ok(kv(channel).get(timed(request.clone(), limit)).await?.into_inner())
+            })
+            .await?;
+        Ok(record(reply))
+    }
+
+    /// The records of several keys, in their order. Linearizable for each key by itself; the keys are not read at one
+    /// instant.
+    pub async fn multi_get(&self, table: &str, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        for key in &keys {
+            limits::check_key(key)?;
+        }
+        limits::check_batch(keys.len(), keys.iter().map(Bytes::len).sum())?;
+        let expected = keys.len();
+        let request = v1::KvMultiGetRequest { table: table.to_owned(), keys, mode: self.mode().to_wire() };
+        let reply = self
+            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                Ok(kv(channel).multi_get(timed(request.clone(), limit)).await?.into_inner())
+            })
+            .await?;
+        if reply.replies.len() != expected {
+            return Err(Error::internal(format!("{} answers for {expected} keys", reply.replies.len())));
+        }
+        Ok(reply.replies.into_iter().map(record).collect())
+    }
+}
+
+fn record(reply: v1::KvGetReply) -> Option<Record> {
+    reply.found.then_some(Record { value: reply.value, seq: Seq(reply.seq) })
+}

@@ -1,0 +1,220 @@
+//! Scans, page by page.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::Stream;
+use futures::stream::{self, BoxStream, StreamExt};
+use sextant_common::error::Result;
+use sextant_common::ids::{PartitionId, Seq};
+use sextant_proto::v1;
+
+use crate::client::{Client, kv};
+use crate::failure::Failure;
+use crate::retry::Repeat;
+
+/// Which records a scan delivers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScanOptions {
+    /// Inclusive; empty: from the first key.
+    pub start: Bytes,
+    /// Exclusive; empty: to the last key.
+    pub end: Bytes,
+    /// If not empty: exactly the keys with this prefix; `start` and `end` must be empty.
+    pub prefix: Bytes,
+    /// From the largest key to the smallest.
+    pub reverse: bool,
+    /// Most records to deliver; 0: all.
+    pub limit: u64,
+    /// Most records a page; 0: the p-node's default.
+    pub page_records: u32,
+}
+
+impl ScanOptions {
+    pub fn prefix(prefix: impl Into<Bytes>) -> Self {
+        Self { prefix: prefix.into(), ..Self::default() }
+    }
+
+    pub fn range(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
+        Self { start: start.into(), end: end.into(), ..Self::default() }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanRecord {
+    pub key: Bytes,
+    pub value: Bytes,
+    pub seq: Seq,
+}
+
+/// A page. Pages are not synchronised with each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScanPage {
+    /// The partition of which the page is a snapshot; `None` if the page merges records of several partitions, which are not
+    /// synchronised with each other.
+    pub partition: Option<PartitionId>,
+    /// The published seq of the snapshot; 0 if the page has several partitions.
+    pub snapshot_seq: Seq,
+    pub records: Vec<ScanRecord>,
+}
+
+/// The pages of a scan. Ends after the first error.
+pub struct ScanStream(BoxStream<'static, Result<ScanPage>>);
+
+impl Stream for ScanStream {
+    type Item = Result<ScanPage>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(cx)
+    }
+}
+
+impl std::fmt::Debug for ScanStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ScanStream")
+    }
+}
+
+impl ScanStream {
+    /// All records, as one vector. For ranges that are known to be small.
+    pub async fn collect_records(mut self) -> Result<Vec<ScanRecord>> {
+        let mut records = Vec::new();
+        while let Some(page) = self.0.next().await {
+            records.extend(page?.records);
+        }
+        Ok(records)
+    }
+}
+
+/// Where a scan stands.
+struct Scan {
+    client: Client,
+    /// What is still to come: after each page the range begins behind its last record.
+    request: v1::KvScanRequest,
+    pages: Option<tonic::Streaming<v1::KvScanPage>>,
+    ended: bool,
+}
+
+impl Client {
+    /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the scan goes
+    /// on behind the last record through another one.
+    pub fn scan(&self, table: &str, options: ScanOptions) -> ScanStream {
+        let (start, end) = if options.prefix.is_empty() {
+            (options.start, options.end)
+        } else {
+            let end = prefix_end(&options.prefix);
+            (options.prefix, end)
+        };
+        let request = v1::KvScanRequest {
+            table: table.to_owned(),
+            start,
+            end,
+            prefix: Bytes::new(),
+            reverse: options.reverse,
+            limit: options.limit,
+            page_records: options.page_records,
+        };
+        let scan = Scan { client: self.clone(), request, pages: None, ended: false };
+        ScanStream(stream::unfold(scan, Scan::step).boxed())
+    }
+}
+
+impl Scan {
+    async fn step(mut self) -> Option<(Result<ScanPage>, Scan)> {
+        if self.ended {
+            return None;
+        }
+        let result = self.next_page().await.transpose()?;
+        self.ended |= result.is_err();
+        Some((result.map(page_from_wire), self))
+    }
+
+    async fn next_page(&mut self) -> Result<Option<v1::KvScanPage>> {
+        let broken = match &mut self.pages {
+            None => None,
+            Some(pages) => match tokio::time::timeout(self.client.deadline(), pages.message()).await {
+                Ok(Ok(page)) => return Ok(self.advance(page)),
+                Ok(Err(status)) => Some(Failure::from_status(status)),
+                Err(_) => Some(Failure::silence()),
+            },
+        };
+        if let Some(failure) = broken
+            && !failure.blames_endpoint
+            && !failure.error.is_retryable()
+        {
+            return Err(failure.error);
+        }
+        let (pages, first) = self.client.first_page(&self.request).await?;
+        self.pages = Some(pages);
+        Ok(self.advance(first))
+    }
+
+    /// Moves the range that is still to come behind a page.
+    fn advance(&mut self, page: Option<v1::KvScanPage>) -> Option<v1::KvScanPage> {
+        let page = page?;
+        let delivered = page.records.len() as u64;
+        if let Some(last) = page.records.last() {
+            if self.request.reverse {
+                self.request.end = last.key.clone();
+            } else {
+                self.request.start = successor(&last.key);
+            }
+        }
+        if self.request.limit > 0 {
+            self.request.limit = self.request.limit.saturating_sub(delivered);
+            // 0 would mean "no limit" to a scan that goes on.
+            self.ended |= self.request.limit == 0;
+        }
+        Some(page)
+    }
+}
+
+impl Client {
+    /// Opens the stream and waits for its first page (`None`: the range is empty).
+    async fn first_page(
+        &self,
+        request: &v1::KvScanRequest,
+    ) -> Result<(tonic::Streaming<v1::KvScanPage>, Option<v1::KvScanPage>)> {
+        self.call(Repeat::Harmless, self.deadline(), async |channel, _limit| {
+            // No deadline for the call as a whole: a scan lasts as long as its range; every page has one.
+            let mut pages = kv(channel).scan(tonic::Request::new(request.clone())).await?.into_inner();
+            let first = pages.message().await?;
+            Ok((pages, first))
+        })
+        .await
+    }
+}
+
+/// The number that stands for several partitions on the wire.
+const MANY_PARTITIONS: u32 = u32::MAX;
+
+/// The smallest key above `key`.
+fn successor(key: &[u8]) -> Bytes {
+    let mut next = Vec::with_capacity(key.len() + 1);
+    next.extend_from_slice(key);
+    next.push(0);
+    next.into()
+}
+
+/// The smallest key above all keys that begin with `prefix`; empty: there is none.
+fn prefix_end(prefix: &[u8]) -> Bytes {
+    let kept = prefix.iter().rposition(|b| *b != 0xff).map_or(0, |at| at + 1);
+    let mut end = prefix[..kept].to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end.into()
+}
+
+fn page_from_wire(page: v1::KvScanPage) -> ScanPage {
+    ScanPage {
+        partition: (page.partition != MANY_PARTITIONS).then_some(PartitionId(page.partition)),
+        snapshot_seq: Seq(page.snapshot_seq),
+        records: page
+            .records
+            .into_iter()
+            .map(|r| ScanRecord { key: r.key, value: r.value, seq: Seq(r.seq) })
+            .collect(),
+    }
+}

@@ -1,0 +1,346 @@
+//! Writes: single records and atomic batches.
+
+use std::future::Future;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::Seq;
+use sextant_common::limits;
+use sextant_proto::v1;
+use tonic::transport::Channel;
+use tonic::{Response, Status};
+
+use crate::client::{Client, kv};
+use crate::retry::{Repeat, timed};
+
+/// What became of one write of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpOutcome {
+    /// False: its condition failed.
+    pub applied: bool,
+    /// Whether the key existed before; known only if the write had a condition.
+    pub existed: bool,
+    /// The new version if applied; else the version that failed the condition (0: the key is absent).
+    pub seq: Seq,
+}
+
+/// What a compare-and-set expects to find.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Absent,
+    /// The key exists and has exactly this value.
+    Value(Bytes),
+    /// The key's newest version is this one, as a read or a write reported it.
+    Seq(Seq),
+}
+
+/// What a compare-and-set does if it finds what it expects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Put(Bytes),
+    Delete,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    Put(Bytes),
+    Delete,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum OpCondition {
+    #[default]
+    None,
+    Absent,
+    Present,
+    ValueEquals(Bytes),
+    SeqEquals(Seq),
+}
+
+/// One write of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchOp {
+    /// `""`: the default table. A batch may write to several tables.
+    pub table: String,
+    pub key: Bytes,
+    pub kind: OpKind,
+    pub condition: OpCondition,
+    /// A failed condition skips this write only; otherwise it fails the whole batch.
+    pub skip_on_failure: bool,
+}
+
+impl BatchOp {
+    /// A blind put into the default table.
+    pub fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
+        Self::new(key, OpKind::Put(value.into()))
+    }
+
+    /// A blind delete from the default table.
+    pub fn delete(key: impl Into<Bytes>) -> Self {
+        Self::new(key, OpKind::Delete)
+    }
+
+    fn new(key: impl Into<Bytes>, kind: OpKind) -> Self {
+        Self { table: String::new(), key: key.into(), kind, condition: OpCondition::None, skip_on_failure: false }
+    }
+
+    pub fn in_table(mut self, table: impl Into<String>) -> Self {
+        self.table = table.into();
+        self
+    }
+
+    pub fn only_if(mut self, condition: OpCondition) -> Self {
+        self.condition = condition;
+        self
+    }
+
+    pub fn skip_on_failure(mut self) -> Self {
+        self.skip_on_failure = true;
+        self
+    }
+
+    fn bytes(&self) -> usize {
+        self.key.len() + if let OpKind::Put(value) = &self.kind { value.len() } else { 0 }
+    }
+
+    fn check(&self) -> Result<()> {
+        limits::check_key(&self.key)?;
+        if let OpKind::Put(value) = &self.kind {
+            limits::check_value(value)?;
+        }
+        Ok(())
+    }
+
+    fn into_wire(self) -> v1::KvBatchOp {
+        let mut op = v1::KvBatchOp {
+            table: self.table,
+            key: self.key,
+            skip_on_failure: self.skip_on_failure,
+            ..Default::default()
+        };
+        match self.kind {
+            OpKind::Put(value) => {
+                op.set_kind(v1::WriteKind::WritePut);
+                op.value = value;
+            }
+            OpKind::Delete => op.set_kind(v1::WriteKind::WriteDelete),
+        }
+        let condition = match self.condition {
+            OpCondition::None => v1::Condition::None,
+            OpCondition::Absent => v1::Condition::Absent,
+            OpCondition::Present => v1::Condition::Present,
+            OpCondition::ValueEquals(value) => {
+                op.expected_value = value;
+                v1::Condition::ValueEquals
+            }
+            OpCondition::SeqEquals(seq) => {
+                op.expected_seq = seq.0;
+                v1::Condition::SeqEquals
+            }
+        };
+        op.set_condition(condition);
+        op
+    }
+}
+
+/// What became of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BatchOutcome {
+    /// False: a condition failed and nothing took effect.
+    pub applied: bool,
+    /// One for each write, in their order.
+    pub results: Vec<OpOutcome>,
+}
+
+impl Client {
+    /// Writes a record, whether it exists or not. Returns its version.
+    pub async fn put(&self, table: &str, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<Seq> {
+        let request = put_request(table, key.into(), value.into())?;
+        let reply = self.write(Put(request)).await?;
+        Ok(single(&reply)?.seq)
+    }
+
+    /// Writes a record only if its key does not exist; see [`OpOutcome::applied`].
+    pub async fn insert(&self, table: &str, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<OpOutcome> {
+        let request = put_request(table, key.into(), value.into())?;
+        let reply = self.write(Insert(request)).await?;
+        single(&reply)
+    }
+
+    /// Deletes a record, whether it exists or not. Returns the version of the deletion.
+    pub async fn delete(&self, table: &str, key: impl Into<Bytes>) -> Result<Seq> {
+        Ok(self.delete_request(table, key.into(), false).await?.seq)
+    }
+
+    /// Deletes a record and tells whether it existed ([`OpOutcome::existed`]). Costs a check like an insert's.
+    pub async fn delete_checked(&self, table: &str, key: impl Into<Bytes>) -> Result<OpOutcome> {
+        self.delete_request(table, key.into(), true).await
+    }
+
+    async fn delete_request(&self, table: &str, key: Bytes, check_exists: bool) -> Result<OpOutcome> {
+        limits::check_key(&key)?;
+        let request = v1::KvDeleteRequest { table: table.to_owned(), key, check_exists, request: None };
+        let reply = self.write(Delete(request)).await?;
+        single(&reply)
+    }
+
+    /// Compare-and-set: `effect` takes place only if the record is as `expected`; see [`OpOutcome::applied`].
+    pub async fn cas(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        expected: Expected,
+        effect: Effect,
+    ) -> Result<OpOutcome> {
+        use v1::kv_compare_and_set_request as wire;
+        let key = key.into();
+        limits::check_key(&key)?;
+        if let Effect::Put(value) = &effect {
+            limits::check_value(value)?;
+        }
+        let request = v1::KvCompareAndSetRequest {
+            table: table.to_owned(),
+            key,
+            expected: Some(match expected {
+                Expected::Absent => wire::Expected::Seq(0),
+                Expected::Value(value) => wire::Expected::Value(value),
+                Expected::Seq(seq) => wire::Expected::Seq(seq.0),
+            }),
+            effect: Some(match effect {
+                Effect::Put(value) => wire::Effect::NewValue(value),
+                Effect::Delete => wire::Effect::Delete(true),
+            }),
+            request: None,
+        };
+        let reply = self.write(CompareAndSet(request)).await?;
+        single(&reply)
+    }
+
+    /// Several writes, atomic and visible at once. All keys must be of one partition (`Invalid` otherwise).
+    pub async fn batch(&self, ops: Vec<BatchOp>) -> Result<BatchOutcome> {
+        if ops.is_empty() {
+            return Ok(BatchOutcome { applied: true, results: Vec::new() });
+        }
+        for op in &ops {
+            op.check()?;
+        }
+        limits::check_batch(ops.len(), ops.iter().map(BatchOp::bytes).sum())?;
+        let expected = ops.len();
+        let ops = ops.into_iter().map(BatchOp::into_wire).collect();
+        let request = v1::KvBatchRequest { ops, request: None };
+        let reply = self.write(Batch(request)).await?;
+        if reply.applied && reply.results.len() != expected {
+            return Err(Error::internal(format!("{} results for {expected} writes", reply.results.len())));
+        }
+        Ok(BatchOutcome { applied: reply.applied, results: reply.results.iter().map(outcome).collect() })
+    }
+
+    /// Sends a write under a session and a number (if sessions are on), again and again under the same ones until it is
+    /// answered. If the session turns out to be gone before anything could have been executed, a new one is opened.
+    async fn write<W: Write>(&self, write: W) -> Result<v1::KvWriteReply> {
+        if !self.uses_sessions() {
+            let attempt = |channel, limit| send(write.clone(), channel, limit);
+            return self.call(Repeat::Unsafe, self.deadline(), attempt).await;
+        }
+        let sessions = &self.inner.sessions;
+        let clock = &self.inner.env.clock;
+        let started_ns = clock.holder_ns();
+        let left = || self.deadline().saturating_sub(Duration::from_nanos(clock.holder_ns() - started_ns));
+        let mut reopened = 0;
+        loop {
+            let ticket = match tokio::time::timeout(left(), sessions.ticket(|| self.open_session(left()))).await {
+                Ok(ticket) => ticket?,
+                Err(_) => return Err(Error::unavailable("no session could be opened in time")),
+            };
+            let attempt = |channel, limit| send(write.numbered(ticket.request_id()), channel, limit);
+            match self.call(Repeat::Once, left(), attempt).await {
+                Err(e) if e.kind == ErrorKind::UnknownSession && reopened < REOPENED_MAX => {
+                    reopened += 1;
+                    sessions.forget(ticket);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn open_session(&self, deadline: Duration) -> Result<u64> {
+        let reply = self
+            .call(Repeat::Harmless, deadline, async |channel, limit| {
+                let request = timed(v1::KvOpenSessionRequest {}, limit);
+                Ok(kv(channel).open_session(request).await?.into_inner())
+            })
+            .await?;
+        if reply.session == 0 {
+            return Err(Error::internal("the p-node gave session 0, which means none"));
+        }
+        Ok(reply.session)
+    }
+}
+
+/// How often one write opens a new session. More than once or twice means that the servers lose sessions as fast as they
+/// are opened.
+const REOPENED_MAX: u32 = 3;
+
+/// A write request, which can carry a session and a number.
+trait Write: Clone + Send + Sync {
+    fn numbered(&self, id: v1::RequestId) -> Self;
+    fn send(
+        self,
+        channel: Channel,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Response<v1::KvWriteReply>, Status>> + Send;
+}
+
+async fn send<W: Write>(write: W, channel: Channel, limit: Duration) -> Result<v1::KvWriteReply, Status> {
+    Ok(write.send(channel, limit).await?.into_inner())
+}
+
+macro_rules! write_requests {
+    ($($name:ident($request:ty) => $method:ident),* $(,)?) => {$(
+        #[derive(Clone)]
+        struct $name($request);
+
+        impl Write for $name {
+            fn numbered(&self, id: v1::RequestId) -> Self {
+                let mut request = self.0.clone();
+                request.request = Some(id);
+                Self(request)
+            }
+
+            async fn send(
+                self,
+                channel: Channel,
+                limit: Duration,
+            ) -> Result<Response<v1::KvWriteReply>, Status> {
+                kv(channel).$method(timed(self.0, limit)).await
+            }
+        }
+    )*};
+}
+
+write_requests! {
+    Put(v1::KvPutRequest) => put,
+    Insert(v1::KvPutRequest) => insert,
+    Delete(v1::KvDeleteRequest) => delete,
+    CompareAndSet(v1::KvCompareAndSetRequest) => compare_and_set,
+    Batch(v1::KvBatchRequest) => batch,
+}
+
+fn put_request(table: &str, key: Bytes, value: Bytes) -> Result<v1::KvPutRequest> {
+    limits::check_key(&key)?;
+    limits::check_value(&value)?;
+    Ok(v1::KvPutRequest { table: table.to_owned(), key, value, request: None })
+}
+
+fn outcome(result: &v1::OpResult) -> OpOutcome {
+    OpOutcome { applied: result.applied, existed: result.existed, seq: Seq(result.seq) }
+}
+
+/// The outcome of a request with one write.
+fn single(reply: &v1::KvWriteReply) -> Result<OpOutcome> {
+    match &reply.results[..] {
+        [result] => Ok(OpOutcome { applied: reply.applied && result.applied, ..outcome(result) }),
+        results => Err(Error::internal(format!("{} results for one write", results.len()))),
+    }
+}

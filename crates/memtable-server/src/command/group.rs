@@ -1,0 +1,238 @@
+//! A group: the writes that one Raft entry commits, grouped by table, with consecutive seqs.
+//!
+//! Bytes (integers little-endian): term u64, first seq u64, time ms u64, tables u32, requests u32; then per table: id u32,
+//! generation u64, section length u32, writes u32, and the section: per write ordinal u32, flags u8 (1: tombstone, 2:
+//! leaves a bf-log entry), key length u32, value length u32, key, value; then per request: session u64, number u64, acked
+//! below u64, results u32, and per result flags u8 (1: applied, 2: existed), seq u64.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Generation, TableId};
+
+const FLAG_TOMBSTONE: u8 = 1;
+const FLAG_LEAVES_BIT: u8 = 2;
+const FLAG_APPLIED: u8 = 1;
+const FLAG_EXISTED: u8 = 2;
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    pub term: u64,
+    /// Write i of the group (its ordinal) has seq `first_seq + i`.
+    pub first_seq: u64,
+    /// The leader's wall clock when the group was formed; never falls within a log. Sessions expire by it.
+    pub time_ms: u64,
+    pub tables: Vec<TableWrites>,
+    /// Requests that carried a session, with their results, for the duplicate table.
+    pub requests: Vec<RequestResult>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableWrites {
+    pub table: TableId,
+    /// Of the memtable that the writes were evaluated against.
+    pub generation: Generation,
+    pub writes: Vec<Write>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Write {
+    pub ordinal: u32,
+    pub key: Bytes,
+    /// None: a tombstone.
+    pub value: Option<Bytes>,
+    /// Did it leave a bf-log entry? Replay reproduces filters by this flag.
+    pub leaves_bit: bool,
+}
+
+/// The result of one operation, as it is answered and remembered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpResult {
+    pub applied: bool,
+    pub existed: bool,
+    pub seq: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestResult {
+    pub session: u64,
+    pub number: u64,
+    pub acked_below: u64,
+    pub results: Vec<OpResult>,
+}
+
+impl Group {
+    /// Number of writes: the seqs that the group takes.
+    pub fn seqs(&self) -> u64 {
+        self.tables.iter().map(|t| t.writes.len() as u64).sum()
+    }
+
+    pub fn encode(&self, out: &mut BytesMut) {
+        let bytes: usize =
+            self.tables.iter().flat_map(|t| &t.writes).map(|w| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + 13).sum();
+        out.reserve(bytes + 64 + self.tables.len() * 20 + self.requests.len() * 48);
+        out.put_u64_le(self.term);
+        out.put_u64_le(self.first_seq);
+        out.put_u64_le(self.time_ms);
+        out.put_u32_le(self.tables.len() as u32);
+        out.put_u32_le(self.requests.len() as u32);
+        for table in &self.tables {
+            out.put_u32_le(table.table.0);
+            out.put_u64_le(table.generation.0);
+            let length_at = out.len();
+            out.put_u32_le(0);
+            out.put_u32_le(table.writes.len() as u32);
+            let start = out.len();
+            for write in &table.writes {
+                let tombstone = if write.value.is_none() { FLAG_TOMBSTONE } else { 0 };
+                let bit = if write.leaves_bit { FLAG_LEAVES_BIT } else { 0 };
+                let value = write.value.as_deref().unwrap_or_default();
+                out.put_u32_le(write.ordinal);
+                out.put_u8(tombstone | bit);
+                out.put_u32_le(write.key.len() as u32);
+                out.put_u32_le(value.len() as u32);
+                out.put_slice(&write.key);
+                out.put_slice(value);
+            }
+            let length = (out.len() - start) as u32;
+            out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
+        }
+        for request in &self.requests {
+            out.put_u64_le(request.session);
+            out.put_u64_le(request.number);
+            out.put_u64_le(request.acked_below);
+            out.put_u32_le(request.results.len() as u32);
+            for result in &request.results {
+                let applied = if result.applied { FLAG_APPLIED } else { 0 };
+                let existed = if result.existed { FLAG_EXISTED } else { 0 };
+                out.put_u8(applied | existed);
+                out.put_u64_le(result.seq);
+            }
+        }
+    }
+
+    pub fn decode(body: &[u8]) -> Result<Self> {
+        let mut from = Reader(body);
+        let mut group =
+            Group { term: from.u64()?, first_seq: from.u64()?, time_ms: from.u64()?, ..Group::default() };
+        let (tables, requests) = (from.u32()?, from.u32()?);
+        for _ in 0..tables {
+            let table = TableId(from.u32()?);
+            let generation = Generation(from.u64()?);
+            let (length, count) = (from.u32()? as usize, from.u32()?);
+            // The one copy: keys and values are slices of it.
+            let section = Bytes::copy_from_slice(from.take(length)?);
+            let mut writes = Vec::with_capacity((count as usize).min(length / 13 + 1));
+            let mut at = Reader(&section);
+            for _ in 0..count {
+                let ordinal = at.u32()?;
+                let flags = at.u8()?;
+                let (key_len, value_len) = (at.u32()? as usize, at.u32()? as usize);
+                let key = section.slice_ref(at.take(key_len)?);
+                let value = section.slice_ref(at.take(value_len)?);
+                writes.push(Write {
+                    ordinal,
+                    key,
+                    value: (flags & FLAG_TOMBSTONE == 0).then_some(value),
+                    leaves_bit: flags & FLAG_LEAVES_BIT != 0,
+                });
+            }
+            at.end()?;
+            group.tables.push(TableWrites { table, generation, writes });
+        }
+        for _ in 0..requests {
+            let (session, number, acked_below) = (from.u64()?, from.u64()?, from.u64()?);
+            let count = from.u32()?;
+            let mut results = Vec::with_capacity((count as usize).min(from.0.len() / 9 + 1));
+            for _ in 0..count {
+                let flags = from.u8()?;
+                results.push(OpResult {
+                    applied: flags & FLAG_APPLIED != 0,
+                    existed: flags & FLAG_EXISTED != 0,
+                    seq: from.u64()?,
+                });
+            }
+            group.requests.push(RequestResult { session, number, acked_below, results });
+        }
+        from.end()?;
+        Ok(group)
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Result<&'a [u8]> {
+        let (head, tail) = self.0.split_at_checked(n).ok_or_else(|| Error::corrupt("group: truncated"))?;
+        self.0 = tail;
+        Ok(head)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        self.take(N)?.try_into().map_err(|_| Error::corrupt("group: truncated"))
+    }
+
+    fn u8(&mut self) -> Result<u8> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn end(&self) -> Result<()> {
+        if self.0.is_empty() { Ok(()) } else { Err(Error::corrupt("group: trailing bytes")) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes() -> impl Strategy<Value = Bytes> {
+        prop::collection::vec(any::<u8>(), 0..40).prop_map(Bytes::from)
+    }
+
+    fn groups() -> impl Strategy<Value = Group> {
+        let write = (any::<u32>(), bytes(), prop::option::of(bytes()), any::<bool>())
+            .prop_map(|(ordinal, key, value, leaves_bit)| Write { ordinal, key, value, leaves_bit });
+        let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8)).prop_map(|(t, g, writes)| {
+            TableWrites { table: TableId(t), generation: Generation(g), writes }
+        });
+        let result = (any::<bool>(), any::<bool>(), any::<u64>())
+            .prop_map(|(applied, existed, seq)| OpResult { applied, existed, seq });
+        let request = (any::<u64>(), any::<u64>(), any::<u64>(), prop::collection::vec(result, 0..4)).prop_map(
+            |(session, number, acked_below, results)| RequestResult { session, number, acked_below, results },
+        );
+        (
+            any::<u64>(),
+            any::<u64>(),
+            any::<u64>(),
+            prop::collection::vec(table, 0..4),
+            prop::collection::vec(request, 0..4),
+        )
+            .prop_map(|(term, first_seq, time_ms, tables, requests)| Group {
+                term,
+                first_seq,
+                time_ms,
+                tables,
+                requests,
+            })
+    }
+
+    proptest! {
+        #[test]
+        fn groups_round_trip_and_every_truncation_is_an_error(group in groups()) {
+            let mut out = BytesMut::new();
+            group.encode(&mut out);
+            prop_assert_eq!(&Group::decode(&out).unwrap(), &group);
+            for cut in 0..out.len() {
+                prop_assert!(Group::decode(&out[..cut]).is_err());
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Configuration of a memtable server.
+
+use std::path::PathBuf;
+
+use sextant_common::clock::WallSource;
+use sextant_common::config::ClusterConfig;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::NodeId;
+use serde::{Deserialize, Serialize};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MemtableServerConfig {
+    /// Which of `cluster.memtable` this server is.
+    pub id: NodeId,
+    pub cluster: ClusterConfig,
+    /// `host:port` of the gRPC service.
+    pub listen: String,
+    /// `host:port` of metrics, health and status; none: no HTTP.
+    #[serde(default)]
+    pub http: Option<String>,
+    /// Directory for snapshots (manifests).
+    pub data_dir: PathBuf,
+    /// Directories of the log, one per device. Empty: `data_dir/log`.
+    #[serde(default)]
+    pub log_devices: Vec<PathBuf>,
+    #[serde(default)]
+    pub clock: WallSource,
+    #[serde(default)]
+    pub tuning: Tuning,
+}
+
+/// What may be changed without harm. Sizes in bytes, times in milliseconds.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tuning {
+    /// A log segment.
+    pub log_segment_bytes: u64,
+    /// Recent log entries kept in memory per partition, for followers.
+    pub log_cache_bytes: u64,
+    /// A table's memtable is frozen when it reaches this size (per partition).
+    pub memtable_bytes: u64,
+    /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
+    pub freeze_log_bytes: u64,
+    /// Memory for memtables that are not yet flushed, of all partitions of this server. Writes are slowed at three quarters and
+    /// refused at the whole.
+    pub memory_bytes: u64,
+    /// How long, and for how many bytes per partition, flushed memtables still answer readers of older manifests.
+    pub grace_ms: u64,
+    pub grace_bytes: u64,
+    /// Replicas of each SSTable, and how many must be durable before the flush flag.
+    pub sst_replicas: usize,
+    pub sst_replicas_required: usize,
+    /// A table of a partition with so many SSTables is compacted into one. 0: only on command.
+    pub compaction_trigger: usize,
+    /// Replaced SSTables are deleted after this time.
+    pub sst_delete_grace_ms: u64,
+    /// How often the leader compares the sstable servers with the manifest.
+    pub repair_interval_ms: u64,
+    /// Groups that may be appended but not yet committed: while they are under way the next group fills up.
+    pub groups_in_flight: usize,
+    /// Largest group, in bytes of keys and values (a single larger batch still makes a group of its own).
+    pub group_bytes: usize,
+    /// Requests waiting to be sequenced, per partition; beyond it they are refused as overloaded.
+    pub queue_requests: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        const MIB: u64 = 1024 * 1024;
+        Self {
+            log_segment_bytes: 64 * MIB,
+            log_cache_bytes: 32 * MIB,
+            memtable_bytes: 64 * MIB,
+            freeze_log_bytes: 256 * MIB,
+            memory_bytes: 1024 * MIB,
+            grace_ms: 2_000,
+            grace_bytes: 64 * MIB,
+            sst_replicas: 3,
+            sst_replicas_required: 2,
+            compaction_trigger: 6,
+            sst_delete_grace_ms: 15_000,
+            repair_interval_ms: 1_000,
+            groups_in_flight: 4,
+            group_bytes: 4 * MIB as usize,
+            queue_requests: 16_384,
+        }
+    }
+}
+
+impl MemtableServerConfig {
+    pub fn validate(&self) -> Result<()> {
+        self.cluster.validate()?;
+        let bad = |what: String| Err(Error::invalid(what));
+        if !self.cluster.memtable.iter().any(|s| s.id == self.id) {
+            return bad(format!("id {} is not in cluster.memtable", self.id));
+        }
+        let t = &self.tuning;
+        if t.log_segment_bytes < 1024 * 1024 {
+            return bad("tuning.log_segment_bytes: at least 1 MiB".into());
+        }
+        if t.memtable_bytes < 4096 || t.memory_bytes < 2 * t.memtable_bytes {
+            return bad("tuning: memtable_bytes at least 4 KiB, memory_bytes at least twice memtable_bytes".into());
+        }
+        if t.sst_replicas == 0 || t.sst_replicas_required == 0 || t.sst_replicas_required > t.sst_replicas {
+            return bad("tuning: sst_replicas_required must be 1 to sst_replicas".into());
+        }
+        if t.groups_in_flight == 0 || t.queue_requests == 0 || t.group_bytes == 0 {
+            return bad("tuning: groups_in_flight, queue_requests and group_bytes must be at least 1".into());
+        }
+        Ok(())
+    }
+
+    /// Directories of the log.
+    pub fn devices(&self) -> Vec<PathBuf> {
+        if self.log_devices.is_empty() { vec![self.data_dir.join("log")] } else { self.log_devices.clone() }
+    }
+}

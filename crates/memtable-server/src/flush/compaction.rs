@@ -1,0 +1,46 @@
+//! Major compaction: one server merges, the others copy the result.
+
+use sextant_common::error::{Error, Result};
+use sextant_common::manifest::SstMeta;
+use sextant_proto::convert::sst_id_to_wire;
+use sextant_proto::v1;
+
+use super::{Background, CompactionJob};
+
+pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<Option<SstMeta>> {
+    let id = background.new_id(job.plan, job.epoch);
+    let targets = background.servers.choose(id, background.tuning.sst_replicas);
+    let request = v1::CompactRequest {
+        inputs: job.inputs.iter().map(|s| sst_id_to_wire(s.id)).collect(),
+        output: sst_id_to_wire(id),
+        table: job.table.0,
+        options: Some((&job.options).into()),
+        // All tables of the LSM-tree are inputs, so nothing older can hold a key.
+        drop_tombstones: true,
+    };
+    let mut errors = Vec::new();
+    for worker in &targets {
+        let meta = match worker.compact(request.clone()).await {
+            Ok(Some(meta)) => meta,
+            Ok(None) => return Ok(None),
+            Err(e) => {
+                errors.push(format!("server {}: {e}", worker.id));
+                continue;
+            }
+        };
+        let required = background.tuning.sst_replicas_required.min(targets.len());
+        let mut durable = 1;
+        for other in targets.iter().filter(|s| s.id != worker.id) {
+            match other.copy(&meta, vec![worker.addr.clone()]).await {
+                Ok(()) => durable += 1,
+                Err(e) => errors.push(format!("server {}: copy: {e}", other.id)),
+            }
+        }
+        if durable >= required {
+            return Ok(Some(SstMeta { replicas: targets.iter().map(|s| s.id).collect(), ..meta }));
+        }
+        break;
+    }
+    background.give_up(id);
+    Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
+}

@@ -1,0 +1,114 @@
+//! Work in the background of a partition's leader: flushes, compactions, deletions. Each job runs as a task, talks to
+//! sstable servers, and reports to the worker, which decides what becomes of the result.
+
+mod compaction;
+mod minor;
+mod repair;
+mod servers;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
+use sextant_common::manifest::{SstMeta, TableOptions};
+use tokio::sync::mpsc;
+
+use crate::config::Tuning;
+use crate::memtable::Memtable;
+use crate::shared::{Event, Shared};
+
+pub use repair::repair_loop;
+pub use servers::{SstServer, SstServers};
+
+/// Write one frozen memtable as an SSTable (minor compaction).
+pub struct FlushJob {
+    pub term: u64,
+    pub epoch: Epoch,
+    pub table: TableId,
+    pub options: TableOptions,
+    pub memtable: Arc<Memtable>,
+    pub freeze: LogPosition,
+}
+
+/// Merge all SSTables of a table into one (major compaction).
+pub struct CompactionJob {
+    pub term: u64,
+    pub epoch: Epoch,
+    pub table: TableId,
+    pub options: TableOptions,
+    /// Newest first.
+    pub inputs: Vec<SstMeta>,
+    pub plan: LogPosition,
+}
+
+/// Starts jobs for one partition. Cheap to clone.
+#[derive(Clone)]
+pub struct Background {
+    pub runtime: tokio::runtime::Handle,
+    pub shared: Arc<Shared>,
+    pub servers: Arc<SstServers>,
+    pub events: mpsc::UnboundedSender<Event>,
+    pub tuning: Tuning,
+    /// Counts attempts: an SSTable id is never given twice.
+    pub attempts: Arc<AtomicU32>,
+}
+
+impl Background {
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        self.runtime.spawn(task);
+    }
+
+    /// An id for a new attempt, registered as pending so that nobody takes its table for an orphan.
+    fn new_id(&self, plan: LogPosition, epoch: Epoch) -> SstId {
+        let counter = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let id = SstId { partition: self.shared.id, plan, epoch, counter };
+        self.shared.pending_ssts.lock().push(id);
+        id
+    }
+
+    /// The attempt came to nothing.
+    fn give_up(&self, id: SstId) {
+        self.shared.pending_ssts.lock().retain(|p| *p != id);
+        self.delete(vec![id], Duration::ZERO);
+    }
+
+    pub fn flush(&self, job: FlushJob) {
+        let this = self.clone();
+        self.spawn(async move {
+            let (term, table, generation) = (job.term, job.table, job.memtable.generation);
+            let result = minor::run(&this, &job).await;
+            let _ = this.events.send(Event::Flushed { term, table, generation, result });
+        });
+    }
+
+    pub fn compact(&self, job: CompactionJob) {
+        let this = self.clone();
+        self.spawn(async move {
+            let inputs = job.inputs.iter().map(|s| s.id).collect();
+            let (term, table) = (job.term, job.table);
+            let result = compaction::run(&this, &job).await;
+            let _ = this.events.send(Event::Compacted { term, table, inputs, result });
+        });
+    }
+
+    /// Deletes replaced tables after their grace: p-nodes with the older manifest may still read them.
+    pub fn delete_later(&self, tables: Vec<SstMeta>) {
+        let ids = tables.into_iter().map(|t| t.id).collect();
+        self.delete(ids, Duration::from_millis(self.tuning.sst_delete_grace_ms));
+    }
+
+    /// Always by id. What a server misses now is found as an orphan later.
+    fn delete(&self, ids: Vec<SstId>, after: Duration) {
+        let this = self.clone();
+        self.spawn(async move {
+            tokio::time::sleep(after).await;
+            for server in this.servers.all() {
+                if let Err(e) = server.delete(&ids).await {
+                    tracing::debug!("sstable server {}: delete: {e}", server.id);
+                }
+            }
+        });
+    }
+}

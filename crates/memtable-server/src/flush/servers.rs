@@ -1,0 +1,117 @@
+//! The sstable servers, as a leader talks to them. Every call has a deadline.
+
+use std::future::Future;
+use std::time::Duration;
+
+use sextant_common::Env;
+use sextant_common::config::Server;
+use sextant_common::env::grpc_channel;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{NodeId, PartitionId, SstId};
+use sextant_common::manifest::SstMeta;
+use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
+use sextant_proto::v1;
+use sextant_proto::v1::sst_client::SstClient;
+use tonic::transport::Channel;
+
+const SHORT: Duration = Duration::from_secs(2);
+/// A flush or a copy moves at most a memtable's worth of data or a merged table.
+const TRANSFER: Duration = Duration::from_secs(300);
+const COMPACTION: Duration = Duration::from_secs(1800);
+
+pub struct SstServer {
+    pub id: NodeId,
+    pub addr: String,
+    client: SstClient<Channel>,
+}
+
+pub struct SstServers(Vec<SstServer>);
+
+/// A table that a server says it has.
+pub struct Held {
+    pub id: SstId,
+    pub damaged: bool,
+}
+
+impl SstServers {
+    pub fn connect(env: &Env, servers: &[Server]) -> Self {
+        let connect = |s: &Server| SstServer {
+            id: s.id,
+            addr: s.addr.clone(),
+            client: SstClient::new(grpc_channel(&env.net, &s.addr))
+                .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
+        };
+        Self(servers.iter().map(connect).collect())
+    }
+
+    pub fn all(&self) -> &[SstServer] {
+        &self.0
+    }
+
+    pub fn get(&self, id: NodeId) -> Option<&SstServer> {
+        self.0.iter().find(|s| s.id == id)
+    }
+
+    /// The replicas of a new table: by rendezvous hashing over its id, so that another attempt tries other servers.
+    pub fn choose(&self, id: SstId, replicas: usize) -> Vec<&SstServer> {
+        let weight = |server: &SstServer| {
+            let mut bytes = id.to_bytes().to_vec();
+            bytes.extend_from_slice(&server.id.0.to_le_bytes());
+            xxhash_rust::xxh3::xxh3_64(&bytes)
+        };
+        let mut servers: Vec<_> = self.0.iter().collect();
+        servers.sort_by_key(|s| std::cmp::Reverse(weight(s)));
+        servers.truncate(replicas);
+        servers
+    }
+}
+
+async fn call<T>(
+    limit: Duration,
+    what: &'static str,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => Err(Error::unavailable(format!("sstable server: no answer to {what} within {limit:?}"))),
+    }
+}
+
+impl SstServer {
+    pub async fn ingest(
+        &self,
+        stream: impl tokio_stream::Stream<Item = v1::IngestRequest> + Send + 'static,
+    ) -> Result<SstMeta> {
+        let reply = call(TRANSFER, "ingest", self.client.clone().ingest(stream)).await?;
+        reply.meta.ok_or_else(|| Error::internal("ingest answered without a table"))?.try_into()
+    }
+
+    pub async fn compact(&self, request: v1::CompactRequest) -> Result<Option<SstMeta>> {
+        let reply = call(COMPACTION, "compact", self.client.clone().compact(request)).await?;
+        reply.meta.map(TryInto::try_into).transpose()
+    }
+
+    /// Makes the server copy a table from others.
+    pub async fn copy(&self, table: &SstMeta, sources: Vec<String>) -> Result<()> {
+        let request = v1::CopyRequest {
+            id: sst_id_to_wire(table.id),
+            checksum: table.checksum,
+            file_bytes: table.file_bytes,
+            sources,
+        };
+        call(TRANSFER, "copy", self.client.clone().copy(request)).await.map(|_| ())
+    }
+
+    pub async fn inventory(&self, partition: PartitionId) -> Result<Vec<Held>> {
+        let request = v1::InventoryRequest { partition: partition.0 };
+        let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
+        let held = |e: v1::InventoryEntry| Ok(Held { id: sst_id_from_wire(&e.id)?, damaged: e.damaged });
+        reply.entries.into_iter().map(held).collect()
+    }
+
+    pub async fn delete(&self, ids: &[SstId]) -> Result<()> {
+        let request = v1::DeleteRequest { ids: ids.iter().map(|id| sst_id_to_wire(*id)).collect() };
+        call(SHORT, "delete", self.client.clone().delete(request)).await.map(|_| ())
+    }
+}

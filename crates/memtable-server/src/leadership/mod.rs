@@ -1,0 +1,15 @@
+//! When this node may act as leader, and when it may help to make another one.
+//!
+//! openraft's own lease is not enough for leases given to third parties: a voter that restarts forgets it, a self-vote
+//! passes no handler, a forced election ignores it. So (design, section 7):
+//!
+//! * [`LeaderLease`]: a leader grants and reads only within `leader_lease` of the *send* time of the last round that a
+//!   majority acknowledged, minus a drift margin.
+//! * [`VoteGuard`]: no node votes, pre-votes or campaigns until process start + lease, the last append or snapshot accepted
+//!   from a leader + lease, and (if it led) its own last acknowledged round + lease have all passed.
+
+mod leader_lease;
+mod vote_guard;
+
+pub use leader_lease::LeaderLease;
+pub use vote_guard::VoteGuard;

@@ -1,0 +1,277 @@
+//! One partition's lease desk: ring, grantor and the newest manifest, behind a mutex held for microseconds.
+//!
+//! The partition's worker pushes bf-log entries *before* it proposes their group, and asks the publish rule; pulls come from
+//! the service's tasks. Outside of a leadership the desk is closed: it grants nothing and answers "not leader".
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use sextant_common::config::LeaseMode;
+use sextant_common::ids::{Epoch, ManifestVersion, Serial};
+use sextant_common::manifest::Manifest;
+
+use super::grantor::{Grantor, HolderId, Now, Permission, Refusal};
+use super::ring::{Ring, Run};
+
+/// A lease shorter than this is not worth its round trip.
+const LEASE_NS_MIN: u64 = 2_000_000;
+
+/// Where a holder stands: what it uses, and so acknowledges.
+#[derive(Clone, Copy, Debug)]
+pub struct Position {
+    pub epoch: Epoch,
+    pub serial: Serial,
+    pub manifest: ManifestVersion,
+    pub has_filters: bool,
+}
+
+/// What a pull answers for one partition.
+#[derive(Debug)]
+pub enum Answer {
+    NotLeader,
+    NotReady,
+    NeedFilters { epoch: Epoch },
+    News(News),
+}
+
+#[derive(Debug)]
+pub struct News {
+    pub epoch: Epoch,
+    pub from: Serial,
+    pub to: Serial,
+    pub runs: Vec<Run>,
+    /// If newer than the holder's.
+    pub manifest: Option<Arc<Manifest>>,
+    pub lease: Option<Lease>,
+    pub throttled: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub manifest: ManifestVersion,
+    pub expiry_mono_ns: u64,
+    pub expiry_wall_ns: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    epoch: Epoch,
+    ring: Ring,
+    grantor: Grantor,
+    /// None until the leader's own first entry is applied: before that its manifest may lag.
+    manifest: Option<Arc<Manifest>>,
+    /// Publication waits for an acknowledgement.
+    waiting: bool,
+}
+
+#[derive(Debug)]
+pub struct LeaseDesk {
+    mode: LeaseMode,
+    open: Mutex<Option<Open>>,
+}
+
+/// What hearing a position leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// There is something to answer at once.
+    pub news: bool,
+    /// The worker waits for acknowledgements and should look again.
+    pub wake_worker: bool,
+}
+
+impl LeaseDesk {
+    pub fn new(mode: LeaseMode) -> Self {
+        Self { mode, open: Mutex::new(None) }
+    }
+
+    /// Opens for an epoch: an empty ring at serial 0, no grants. Holders take whole filters.
+    pub fn open(&self, epoch: Epoch) {
+        *self.open.lock() = Some(Open {
+            epoch,
+            ring: Ring::default(),
+            grantor: Grantor::default(),
+            manifest: None,
+            waiting: false,
+        });
+    }
+
+    /// A new ring incarnation within the term (bf-log entries of a refused group may be out). Grants of the epoch before
+    /// stay binding until they expire, so their end is returned: nothing may be published before it.
+    pub fn reopen(&self, epoch: Epoch) -> u64 {
+        let mut guard = self.open.lock();
+        let before = guard.take();
+        let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
+        let manifest = before.and_then(|b| b.manifest);
+        *guard = Some(Open { epoch, ring: Ring::default(), grantor: Grantor::default(), manifest, waiting: false });
+        until
+    }
+
+    pub fn close(&self) {
+        *self.open.lock() = None;
+    }
+
+    pub fn epoch(&self) -> Option<Epoch> {
+        self.open.lock().as_ref().map(|o| o.epoch)
+    }
+
+    /// Adds bf-log entries; the serial after them.
+    pub fn push(&self, runs: impl IntoIterator<Item = Run>) -> Serial {
+        let mut guard = self.open.lock();
+        let Some(open) = guard.as_mut() else { return Serial(0) };
+        runs.into_iter().for_each(|run| open.ring.push(run));
+        open.ring.serial()
+    }
+
+    pub fn serial(&self) -> Serial {
+        self.open.lock().as_ref().map_or(Serial(0), |o| o.ring.serial())
+    }
+
+    pub fn set_manifest(&self, manifest: Arc<Manifest>) {
+        if let Some(open) = self.open.lock().as_mut() {
+            open.manifest = Some(manifest);
+        }
+    }
+
+    pub fn may_publish(&self, serial: Serial, now: Now) -> Permission {
+        let mut guard = self.open.lock();
+        let Some(open) = guard.as_mut() else { return Permission::Granted };
+        let permission = open.grantor.may_publish(serial, now);
+        open.waiting = permission != Permission::Granted;
+        permission
+    }
+
+    /// Records what the holder acknowledges, and tells whether there is news for it.
+    pub fn hear(&self, holder: HolderId, position: &Position, now: Now) -> Heard {
+        let mut guard = self.open.lock();
+        let Some(open) = guard.as_mut() else { return Heard { news: true, wake_worker: false } };
+        if position.epoch != open.epoch || !position.has_filters {
+            return Heard { news: true, wake_worker: false };
+        }
+        if self.mode == LeaseMode::Ack {
+            open.grantor.acknowledge(holder, position.serial, now);
+        }
+        let newer = open.manifest.as_ref().is_some_and(|m| m.version > position.manifest);
+        Heard { news: open.ring.serial() > position.serial || newer, wake_worker: open.waiting }
+    }
+
+    /// Answers a pull, with a lease of `lease_ns` if the leader can give one.
+    pub fn answer(&self, holder: HolderId, position: &Position, lease_ns: Option<u64>, now: Now) -> Answer {
+        let mut guard = self.open.lock();
+        let Some(open) = guard.as_mut() else { return Answer::NotLeader };
+        if position.epoch != open.epoch || !position.has_filters {
+            return if open.manifest.is_some() {
+                Answer::NeedFilters { epoch: open.epoch }
+            } else {
+                Answer::NotReady
+            };
+        }
+        let Some(manifest) = open.manifest.clone() else { return Answer::NotReady };
+        let Some(runs) = open.ring.since(position.serial) else {
+            return Answer::NeedFilters { epoch: open.epoch };
+        };
+        let to = open.ring.serial();
+        let mut throttled = false;
+        let lease = lease_ns.filter(|ns| *ns >= LEASE_NS_MIN || self.mode == LeaseMode::Timed).and_then(|ns| {
+            let expiry_mono_ns = now.mono_ns + ns;
+            let expiry_wall_ns = if now.wall.is_synchronised() { now.wall.earliest_ns + ns } else { 0 };
+            match open.grantor.grant(holder, to, expiry_mono_ns, expiry_wall_ns, now) {
+                Ok(()) => Some(Lease { manifest: manifest.version, expiry_mono_ns, expiry_wall_ns }),
+                Err(Refusal::Throttled | Refusal::TooManyHolders) => {
+                    throttled = true;
+                    None
+                }
+            }
+        });
+        let manifest = (manifest.version > position.manifest).then_some(manifest);
+        Answer::News(News { epoch: open.epoch, from: position.serial, to, runs, manifest, lease, throttled })
+    }
+
+    pub fn release(&self, holder: HolderId) {
+        if let Some(open) = self.open.lock().as_mut() {
+            open.grantor.release(holder);
+        }
+    }
+
+    /// (holders known, holders with a live lease), for status.
+    pub fn holders(&self, now: Now) -> (usize, usize) {
+        self.open.lock().as_ref().map_or((0, 0), |o| (o.grantor.holders(), o.grantor.live(now)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sextant_common::clock::WallInterval;
+    use sextant_common::ids::{Generation, PartitionId, TableId};
+
+    const A: HolderId = [1; 16];
+    const EPOCH: Epoch = Epoch { term: 3, incarnation: 1 };
+
+    fn now(ns: u64) -> Now {
+        Now { mono_ns: ns, wall: WallInterval::UNSYNCHRONISED }
+    }
+
+    fn desk() -> LeaseDesk {
+        let desk = LeaseDesk::new(LeaseMode::Ack);
+        desk.open(EPOCH);
+        desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
+        desk
+    }
+
+    fn position(serial: u64) -> Position {
+        Position { epoch: EPOCH, serial: Serial(serial), manifest: ManifestVersion(0), has_filters: true }
+    }
+
+    fn bits(hashes: &[u64]) -> Run {
+        Run { table: TableId(1), generation: Generation(1), freeze: false, hashes: hashes.to_vec() }
+    }
+
+    #[test]
+    fn serials_do_not_continue_across_epochs() {
+        let desk = desk();
+        desk.push([bits(&[1, 2])]);
+        let old = Position { epoch: Epoch { term: 2, incarnation: 1 }, ..position(1) };
+        assert!(matches!(desk.answer(A, &old, Some(1 << 30), now(0)), Answer::NeedFilters { .. }));
+        // Nor does such a position acknowledge anything.
+        desk.answer(A, &position(2), Some(1 << 30), now(0));
+        desk.push([bits(&[3])]);
+        desk.hear(A, &Position { serial: Serial(9), ..old }, now(1));
+        assert!(matches!(desk.may_publish(Serial(3), now(1)), Permission::WaitUntil(_)));
+        desk.hear(A, &position(3), now(1));
+        assert_eq!(desk.may_publish(Serial(3), now(1)), Permission::Granted);
+    }
+
+    #[test]
+    fn no_manifest_is_served_before_the_leaders_own_first_entry_is_applied() {
+        let desk = LeaseDesk::new(LeaseMode::Ack);
+        desk.open(EPOCH);
+        assert!(matches!(desk.answer(A, &position(0), Some(1 << 30), now(0)), Answer::NotReady));
+    }
+
+    #[test]
+    fn a_closed_desk_knows_no_leases() {
+        let desk = desk();
+        desk.close();
+        assert!(matches!(desk.answer(A, &position(0), Some(1 << 30), now(0)), Answer::NotLeader));
+    }
+
+    #[test]
+    fn a_new_incarnation_remembers_how_long_old_leases_bind() {
+        let desk = desk();
+        desk.answer(A, &position(0), Some(1 << 30), now(5));
+        assert_eq!(desk.reopen(Epoch { term: 3, incarnation: 2 }), 5 + (1 << 30));
+        assert!(matches!(desk.answer(A, &position(0), Some(1 << 30), now(6)), Answer::NeedFilters { .. }));
+    }
+
+    #[test]
+    fn in_timed_mode_acknowledgements_do_not_count() {
+        let desk = LeaseDesk::new(LeaseMode::Timed);
+        desk.open(EPOCH);
+        desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
+        desk.answer(A, &position(0), Some(1000), now(0));
+        let serial = desk.push([bits(&[1])]);
+        desk.hear(A, &position(1), now(1));
+        assert_eq!(desk.may_publish(serial, now(2)), Permission::WaitUntil(500_002), "commit wait");
+        assert_eq!(desk.may_publish(serial, now(1000)), Permission::Granted);
+    }
+}

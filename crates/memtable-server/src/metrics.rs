@@ -1,0 +1,94 @@
+//! A memtable server's metrics. One registry a server.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+#[derive(Debug)]
+pub struct Metrics {
+    pub read_messages: Counter,
+    pub reads: Counter,
+    pub stale_reads: Counter,
+    pub write_messages: Counter,
+    pub write_requests: Counter,
+    pub stale_writes: Counter,
+    pub overloaded: Counter,
+    pub refused_proposals: Counter,
+    pub pulls: Counter,
+    pub leases: Counter,
+    pub whole_filters: Counter,
+    pub scan_pages: Counter,
+    pub elections_won: Counter,
+    pub truncations: Counter,
+    pub flushes: Counter,
+    pub flush_failures: Counter,
+    pub compactions: Counter,
+    pub compaction_failures: Counter,
+    pub snapshots_installed: Counter,
+    pub votes_dropped: Counter,
+    /// From proposal to publication, in seconds: log write, replication and commit wait together.
+    pub commit_to_publish: Histogram,
+    pub group_writes: Histogram,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry) -> Self {
+        let mut counter = |name: &str, help: &str| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        let read_messages = counter("memtable_read_messages", "Messages with memtable reads");
+        let reads = counter("memtable_reads", "Memtable reads");
+        let stale_reads = counter("memtable_stale_reads", "Reads answered StaleManifest");
+        let write_messages = counter("memtable_write_messages", "Messages with writes");
+        let write_requests = counter("memtable_write_requests", "Write requests");
+        let stale_writes = counter("memtable_stale_writes", "Conditions voided by a flush");
+        let overloaded = counter("memtable_overloaded", "Writes refused because flushing cannot keep up");
+        let refused_proposals = counter("memtable_refused_proposals", "Groups that Raft refused");
+        let pulls = counter("memtable_lease_pulls", "Lease pulls answered");
+        let leases = counter("memtable_leases_granted", "Leases granted");
+        let whole_filters = counter("memtable_whole_filters", "Whole-filter transfers");
+        let scan_pages = counter("memtable_scan_pages", "Scan pages answered");
+        let elections_won = counter("memtable_elections_won", "Terms led by this server");
+        let truncations = counter("memtable_truncations", "Truncations of the log");
+        let flushes = counter("memtable_flushes", "Flush flags applied");
+        let flush_failures = counter("memtable_flush_failures", "Flushes that failed and were tried again");
+        let compactions = counter("memtable_compactions", "Compactions applied");
+        let compaction_failures = counter("memtable_compaction_failures", "Compactions that failed");
+        let snapshots_installed = counter("memtable_snapshots_installed", "Snapshots taken from a leader");
+        let votes_dropped = counter("memtable_votes_dropped", "Vote requests dropped by the vote guard");
+        let commit_to_publish = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
+        registry.register(
+            "memtable_propose_to_publish_seconds",
+            "From proposal of a group to its publication",
+            commit_to_publish.clone(),
+        );
+        let group_writes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
+        registry.register("memtable_group_writes", "Writes in a group", group_writes.clone());
+        Self {
+            read_messages,
+            reads,
+            stale_reads,
+            write_messages,
+            write_requests,
+            stale_writes,
+            overloaded,
+            refused_proposals,
+            pulls,
+            leases,
+            whole_filters,
+            scan_pages,
+            elections_won,
+            truncations,
+            flushes,
+            flush_failures,
+            compactions,
+            compaction_failures,
+            snapshots_installed,
+            votes_dropped,
+            commit_to_publish,
+            group_writes,
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Committed entries change the manifest: flush flags, compactions, tables.
+
+use std::sync::Arc;
+
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, SstId, TableId};
+use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+
+use super::Partition;
+use super::table::Grace;
+use crate::command::Command;
+
+/// What a commit changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    TableCreated(TableId),
+    Flushed { table: TableId, generation: Generation },
+    /// The inputs are no longer in the manifest: they may be deleted after a grace.
+    Compacted { table: TableId, removed: Vec<SstMeta> },
+    /// A flush flag or compaction that no longer fits; its tables are orphans.
+    Ignored { table: TableId, orphan: Option<SstId> },
+}
+
+impl Partition {
+    /// Entries up to `index` are committed. `now_ns`: the grantor's clock, for the grace of flushed memtables.
+    pub fn commit(&mut self, index: u64, now_ns: u64) -> Vec<Change> {
+        let mut changes = Vec::new();
+        if index <= self.committed_index {
+            return changes;
+        }
+        self.committed_index = index;
+        self.forget_undo(index);
+        while self.uncommitted.front().is_some_and(|(at, _)| at.index <= index) {
+            let Some((at, command)) = self.uncommitted.pop_front() else { break };
+            match command {
+                Command::Flush { table, generation, freeze, sst, .. } => {
+                    changes.push(self.apply_flush(table, generation, freeze, sst, now_ns));
+                }
+                Command::Compaction { table, inputs, output, .. } => {
+                    changes.push(self.apply_compaction(table, &inputs, output));
+                }
+                Command::EnsureTable { name, options, id, .. } => {
+                    changes.extend(self.apply_table(at, name, options, id));
+                }
+                Command::Group(_) | Command::Freeze { .. } | Command::OpenSession { .. } => {}
+            }
+        }
+        changes
+    }
+
+    fn change_manifest(&mut self) -> (&mut Manifest, ManifestVersion) {
+        let manifest = Arc::make_mut(&mut self.manifest);
+        manifest.version = ManifestVersion(manifest.version.0 + 1);
+        let version = manifest.version;
+        (manifest, version)
+    }
+
+    /// Flags of one table go strictly in freeze order; one for a memtable that was flushed already is ignored.
+    fn apply_flush(
+        &mut self,
+        table: TableId,
+        generation: Generation,
+        freeze: LogPosition,
+        sst: Option<SstMeta>,
+        now_ns: u64,
+    ) -> Change {
+        let orphan = sst.as_ref().map(|s| s.id);
+        let expected = self.manifest.table(table).map(|t| Generation(t.flushed_generation.0 + 1));
+        if expected != Some(generation) {
+            return Change::Ignored { table, orphan };
+        }
+        let (manifest, version) = self.change_manifest();
+        if let Some(entry) = manifest.table_mut(table) {
+            entry.flushed_generation = generation;
+            entry.last_flush_version = version;
+            entry.persisted = freeze;
+            if let Some(sst) = sst {
+                entry.ssts.insert(0, sst);
+            }
+        }
+        manifest.remember_flush(FlushRecord { version, table, id: orphan });
+        let state = self.table_mut(table);
+        state.flushed_generation = generation;
+        while state.frozen.front().is_some_and(|f| f.memtable.generation <= generation) {
+            if let Some(frozen) = state.frozen.pop_front() {
+                state.grace.push_back(Grace { memtable: frozen.memtable, flushed_at: version, since_ns: now_ns });
+            }
+        }
+        Change::Flushed { table, generation }
+    }
+
+    /// Applies only if all inputs are still in the manifest, next to each other.
+    fn apply_compaction(&mut self, table: TableId, inputs: &[SstId], output: Option<SstMeta>) -> Change {
+        let orphan = output.as_ref().map(|s| s.id);
+        let position = self.manifest.table(table).and_then(|t| {
+            let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
+            let found = t.ssts.get(start..start + inputs.len())?;
+            found.iter().map(|s| &s.id).eq(inputs).then_some(start)
+        });
+        let Some(start) = position else { return Change::Ignored { table, orphan } };
+        let (manifest, _) = self.change_manifest();
+        let removed = manifest.table_mut(table).map_or_else(Vec::new, |entry| {
+            entry.ssts.splice(start..start + inputs.len(), output).collect()
+        });
+        Change::Compacted { table, removed }
+    }
+
+    /// Idempotent: a name or an id that exists is left as it is.
+    fn apply_table(
+        &mut self,
+        at: LogPosition,
+        name: String,
+        options: TableOptions,
+        id: Option<TableId>,
+    ) -> Option<Change> {
+        let known = |t: &TableManifest| t.name == name || Some(t.table) == id;
+        if self.manifest.tables.iter().any(known) {
+            return None;
+        }
+        let id = id.unwrap_or(TableId(self.next_table));
+        self.next_table = self.next_table.max(id.0 + 1);
+        let (manifest, _) = self.change_manifest();
+        manifest.tables.push(TableManifest {
+            table: id,
+            name,
+            options,
+            flushed_generation: Generation(0),
+            last_flush_version: ManifestVersion(0),
+            persisted: at,
+            ssts: Vec::new(),
+        });
+        manifest.tables.sort_by_key(|t| t.table);
+        self.table_mut(id);
+        Some(Change::TableCreated(id))
+    }
+}

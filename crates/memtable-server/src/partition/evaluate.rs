@@ -1,0 +1,298 @@
+//! The sequencer's decision: which of the waiting requests take effect, and what their group says.
+//!
+//! Conditions are evaluated against the newest **appended** state: an overlay of the group being formed, then the
+//! memtables, then what the p-node found in the SSTables at a version since which no flush of the table was applied. Whether
+//! a key is in the active memtable is asked of the memtable, never of its filter (truncation leaves bits behind).
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use sextant_common::ids::{Generation, ManifestVersion, TableId};
+use sextant_common::key::filter_hash;
+
+use super::Partition;
+use super::sessions::Seen;
+use crate::command::group::OpResult;
+use crate::command::{Group, RequestResult, TableWrites, Write};
+use crate::lease::ring::Run;
+use crate::memtable::Version;
+
+/// The condition of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Condition {
+    None,
+    /// Makes the operation an INSERT.
+    Absent,
+    Present,
+    ValueEquals(Bytes),
+    /// 0: the key is absent.
+    SeqEquals(u64),
+}
+
+/// What the p-node found in the SSTables of a manifest version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    pub manifest: ManifestVersion,
+    pub present: bool,
+    pub seq: u64,
+    pub value_matches: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Op {
+    pub table: TableId,
+    pub key: Bytes,
+    /// None: delete.
+    pub value: Option<Bytes>,
+    pub condition: Condition,
+    pub base: Option<Base>,
+    pub skip_on_failure: bool,
+}
+
+/// An atomic batch of one client.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// 0: no duplicate suppression.
+    pub session: u64,
+    pub number: u64,
+    pub acked_below: u64,
+    pub ops: Vec<Op>,
+}
+
+/// What is to be answered to a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is part of the group: answer when the group is published.
+    Applied(Vec<OpResult>),
+    /// It changes nothing: answer when everything that it saw is published. `ok`: no condition failed (a duplicate, or only
+    /// skipped operations).
+    Unchanged { ok: bool, results: Vec<OpResult> },
+    /// Nothing was decided: answer at once.
+    Refused(Refusal),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    UnknownTable,
+    /// A flush of the table was applied after the version in `base`: the check is void in both directions.
+    StaleManifest,
+    UnknownSession,
+    TooOld,
+    /// A condition needs `base`, and no memtable has the key.
+    NeedsBase,
+}
+
+/// A group, and what the requests are to be answered.
+#[derive(Debug, Default)]
+pub struct Evaluated {
+    /// None if nothing took effect.
+    pub group: Option<Group>,
+    /// The bf-log entries that must be out before the group is proposed.
+    pub runs: Vec<Run>,
+    /// One for each request, in their order.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// The newest appended state of a key, as far as a memtable has it.
+enum Newest {
+    InActive(Version),
+    InFrozen(Version),
+    Nowhere,
+}
+
+struct Forming {
+    term: u64,
+    first_seq: u64,
+    ordinal: u32,
+    tables: HashMap<TableId, usize>,
+    writes: Vec<TableWrites>,
+    requests: Vec<RequestResult>,
+    /// Index into `requests` by (session, number): a retry may stand in the same group as its original.
+    by_number: HashMap<(u64, u64), usize>,
+    overlay: HashMap<(TableId, Bytes), Version>,
+    hashes: HashMap<TableId, Vec<u64>>,
+}
+
+impl Partition {
+    /// Decides on requests in their order. `now_ms`: the leader's wall clock.
+    pub fn evaluate(&self, term: u64, requests: &[Request], now_ms: u64) -> Evaluated {
+        let time_ms = self.time_ms().max(now_ms);
+        let mut forming = Forming {
+            term,
+            first_seq: self.next_seq,
+            ordinal: 0,
+            tables: HashMap::new(),
+            writes: Vec::new(),
+            requests: Vec::new(),
+            by_number: HashMap::new(),
+            overlay: HashMap::new(),
+            hashes: HashMap::new(),
+        };
+        let verdicts = requests.iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
+        if forming.ordinal == 0 {
+            return Evaluated { verdicts, ..Evaluated::default() };
+        }
+        let mut tables: Vec<_> = forming.hashes.into_iter().collect();
+        tables.sort_by_key(|(t, _)| *t);
+        let runs = tables
+            .into_iter()
+            .map(|(table, hashes)| Run { table, generation: self.generation(table), freeze: false, hashes })
+            .collect();
+        let group = Group {
+            term: forming.term,
+            first_seq: forming.first_seq,
+            time_ms,
+            tables: forming.writes,
+            requests: forming.requests,
+        };
+        Evaluated { group: Some(group), runs, verdicts }
+    }
+
+    fn generation(&self, table: TableId) -> Generation {
+        self.tables.get(&table).map_or(Generation(1), |t| t.generation())
+    }
+
+    fn evaluate_request(&self, request: &Request, time_ms: u64, forming: &mut Forming) -> Verdict {
+        if request.session != 0 {
+            if let Some(at) = forming.by_number.get(&(request.session, request.number)) {
+                return Verdict::Unchanged { ok: true, results: forming.requests[*at].results.clone() };
+            }
+            match self.sessions.seen(request.session, request.number, time_ms) {
+                Seen::New => {}
+                Seen::Duplicate(results) => return Verdict::Unchanged { ok: true, results: results.to_vec() },
+                Seen::TooOld => return Verdict::Refused(Refusal::TooOld),
+                Seen::UnknownSession => return Verdict::Refused(Refusal::UnknownSession),
+            }
+        }
+        if let Some(op) = request.ops.iter().find(|op| self.manifest.table(op.table).is_none()) {
+            let _ = op;
+            return Verdict::Refused(Refusal::UnknownTable);
+        }
+        // First all conditions, each against the state before the batch plus the batch's earlier operations; then effects.
+        let mut results = Vec::with_capacity(request.ops.len());
+        let mut effects: Vec<(usize, bool)> = Vec::with_capacity(request.ops.len());
+        let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
+        let mut failed = false;
+        for (i, op) in request.ops.iter().enumerate() {
+            let newest = match local.get(&(op.table, &op.key)) {
+                Some(version) => Newest::InActive(version.clone()),
+                None => self.newest(op, forming),
+            };
+            let (holds, existed, seq) = match self.check(op, &newest) {
+                Ok(outcome) => outcome,
+                Err(refusal) => return Verdict::Refused(refusal),
+            };
+            if !holds {
+                failed |= !op.skip_on_failure;
+                results.push(OpResult { applied: false, existed, seq });
+                continue;
+            }
+            let in_active = matches!(newest, Newest::InActive(_));
+            // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
+            let is_insert = matches!(op.condition, Condition::Absent | Condition::SeqEquals(0));
+            let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
+            let leaves_bit = !in_active && (!is_insert || wants_bits);
+            let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
+            results.push(OpResult { applied: true, existed, seq });
+            effects.push((i, leaves_bit));
+            local.insert((op.table, &op.key), Version { seq, value: op.value.clone() });
+        }
+        if failed {
+            for result in &mut results {
+                result.applied = false;
+            }
+            return Verdict::Unchanged { ok: false, results };
+        }
+        if effects.is_empty() {
+            return Verdict::Unchanged { ok: true, results };
+        }
+        for (i, leaves_bit) in effects {
+            self.add(&request.ops[i], leaves_bit, forming);
+        }
+        if request.session != 0 {
+            forming.by_number.insert((request.session, request.number), forming.requests.len());
+            forming.requests.push(RequestResult {
+                session: request.session,
+                number: request.number,
+                acked_below: request.acked_below,
+                results: results.clone(),
+            });
+        }
+        Verdict::Applied(results)
+    }
+
+    fn add(&self, op: &Op, leaves_bit: bool, forming: &mut Forming) {
+        let at = *forming.tables.entry(op.table).or_insert_with(|| {
+            forming.writes.push(TableWrites {
+                table: op.table,
+                generation: self.generation(op.table),
+                writes: Vec::new(),
+            });
+            forming.writes.len() - 1
+        });
+        let ordinal = forming.ordinal;
+        forming.ordinal += 1;
+        let write = Write { ordinal, key: op.key.clone(), value: op.value.clone(), leaves_bit };
+        forming.writes[at].writes.push(write);
+        if leaves_bit {
+            forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
+        }
+        let version = Version { seq: forming.first_seq + u64::from(ordinal), value: op.value.clone() };
+        forming.overlay.insert((op.table, op.key.clone()), version);
+    }
+
+    fn newest(&self, op: &Op, forming: &Forming) -> Newest {
+        if !forming.overlay.is_empty()
+            && let Some(version) = forming.overlay.get(&(op.table, op.key.clone()))
+        {
+            return Newest::InActive(version.clone());
+        }
+        let Some(table) = self.tables.get(&op.table) else { return Newest::Nowhere };
+        if let Some(version) = table.active.newest(&op.key) {
+            return Newest::InActive(version);
+        }
+        match table.frozen.iter().rev().find_map(|f| f.memtable.newest(&op.key)) {
+            Some(version) => Newest::InFrozen(version),
+            None => Newest::Nowhere,
+        }
+    }
+
+    /// Whether the condition holds, whether the key existed (as far as known), and the seq that was seen.
+    fn check(&self, op: &Op, newest: &Newest) -> Result<(bool, bool, u64), Refusal> {
+        if op.condition == Condition::None {
+            return Ok(match newest {
+                Newest::InActive(v) | Newest::InFrozen(v) => (true, v.value.is_some(), v.seq),
+                Newest::Nowhere => (true, false, 0),
+            });
+        }
+        match newest {
+            Newest::InActive(version) | Newest::InFrozen(version) => {
+                let exists = version.value.is_some();
+                let holds = match &op.condition {
+                    Condition::None => true,
+                    Condition::Absent => !exists,
+                    Condition::Present => exists,
+                    Condition::ValueEquals(expected) => version.value.as_ref() == Some(expected),
+                    Condition::SeqEquals(0) => !exists,
+                    Condition::SeqEquals(seq) => exists && version.seq == *seq,
+                };
+                Ok((holds, exists, if exists { version.seq } else { 0 }))
+            }
+            Newest::Nowhere => {
+                let base = op.base.ok_or(Refusal::NeedsBase)?;
+                // A flush that completed after the p-node's search voids it, whatever it said.
+                if base.manifest < self.last_flush_version(op.table) {
+                    return Err(Refusal::StaleManifest);
+                }
+                let holds = match &op.condition {
+                    Condition::None => true,
+                    Condition::Absent | Condition::SeqEquals(0) => !base.present,
+                    Condition::Present => base.present,
+                    Condition::ValueEquals(_) => base.present && base.value_matches,
+                    Condition::SeqEquals(seq) => base.present && base.seq == *seq,
+                };
+                Ok((holds, base.present, if base.present { base.seq } else { 0 }))
+            }
+        }
+    }
+}

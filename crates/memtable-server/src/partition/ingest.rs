@@ -1,0 +1,235 @@
+//! Appended entries take effect; truncated ones are undone.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Generation, LogPosition, TableId};
+use sextant_common::key::filter_hash;
+
+use super::sessions::SessionUndo;
+use super::{Checkpoint, Partition};
+use crate::command::{Command, Group};
+
+/// Undoes one entry.
+#[derive(Debug)]
+pub(super) struct Undo {
+    index: u64,
+    last: LogPosition,
+    next_seq: u64,
+    time_ms: u64,
+    effect: Effect,
+}
+
+#[derive(Debug)]
+enum Effect {
+    Nothing,
+    Group { versions: Vec<(TableId, Bytes, u64)>, sessions: Vec<SessionUndo> },
+    Freeze(TableId),
+    /// A freeze of a memtable that is flushed already: only the generation moved.
+    SkippedFreeze(TableId),
+    Session(Vec<SessionUndo>),
+    Membership(Bytes),
+}
+
+/// An entry of the log, as the partition sees it.
+#[derive(Clone, Debug)]
+pub enum Body {
+    Blank,
+    /// raft_log's encoding of the membership that holds from this entry on.
+    Membership(Bytes),
+    Payload(Bytes),
+}
+
+/// What ingesting an entry did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ingested {
+    /// It was here before.
+    Known,
+    /// Its numbers do not match what the log holds before it: ignored by every replica.
+    Ignored,
+    Other,
+    Group { first_seq: u64 },
+    /// Readers must get a new view.
+    Frozen { table: TableId, next: Generation },
+}
+
+impl Partition {
+    /// Takes an appended entry in. `bits_done`: the leader has put this group's bits into the filters already.
+    ///
+    /// An `Err` means damage or a hole in the log: the caller must stop.
+    pub fn ingest(&mut self, at: LogPosition, body: &Body, bits_done: bool) -> Result<Ingested> {
+        if at.index < self.next_index {
+            return Ok(Ingested::Known);
+        }
+        if at.index != self.next_index {
+            return Err(Error::internal(format!("hole in the log: entry {at} after {}", self.last)));
+        }
+        let mut undo = Undo {
+            index: at.index,
+            last: self.last,
+            next_seq: self.next_seq,
+            time_ms: self.time_ms,
+            effect: Effect::Nothing,
+        };
+        let ingested = match body {
+            Body::Blank => Ingested::Other,
+            Body::Membership(encoded) => {
+                let before = std::mem::replace(&mut self.membership, encoded.clone());
+                undo.effect = Effect::Membership(before);
+                Ingested::Other
+            }
+            Body::Payload(bytes) => {
+                self.log_bytes += bytes.len() as u64;
+                let command = Command::decode(bytes)?;
+                self.ingest_command(at, command, bits_done, &mut undo.effect)
+            }
+        };
+        if ingested == Ingested::Ignored {
+            self.counters.ignored_entries += 1;
+        }
+        self.last = at;
+        self.next_index = at.index + 1;
+        self.undo.push_back(undo);
+        if let Ingested::Frozen { .. } = ingested {
+            self.checkpoint();
+        }
+        Ok(ingested)
+    }
+
+    fn ingest_command(&mut self, at: LogPosition, command: Command, bits_done: bool, undo: &mut Effect) -> Ingested {
+        // A command is proposed to the leader of its own term only; another term means that the leader's view of the log
+        // was another one when it was made.
+        if command.term() != at.term {
+            return Ingested::Ignored;
+        }
+        match command {
+            Command::Group(group) => self.ingest_group(at, group, bits_done, undo),
+            Command::Freeze { table, generation, .. } => {
+                if self.tables.get(&table).map_or(Generation(1), |t| t.generation()) != generation {
+                    return Ingested::Ignored;
+                }
+                let state = self.table_mut(table);
+                let next = Generation(generation.0 + 1);
+                if generation <= state.flushed_generation {
+                    state.active = std::sync::Arc::new(crate::memtable::Memtable::new(next));
+                    *undo = Effect::SkippedFreeze(table);
+                } else {
+                    state.freeze(at);
+                    *undo = Effect::Freeze(table);
+                }
+                Ingested::Frozen { table, next }
+            }
+            Command::OpenSession { session, time_ms, .. } => {
+                self.time_ms = self.time_ms.max(time_ms);
+                *undo = Effect::Session(self.sessions.open(session, self.time_ms));
+                Ingested::Other
+            }
+            command @ (Command::Flush { .. } | Command::Compaction { .. } | Command::EnsureTable { .. }) => {
+                self.uncommitted.push_back((at, command));
+                Ingested::Other
+            }
+        }
+    }
+
+    fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, undo: &mut Effect) -> Ingested {
+        let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
+        let fits = group.first_seq == self.next_seq && group.tables.iter().all(|t| t.generation == current(t.table));
+        if !fits {
+            return Ingested::Ignored;
+        }
+        let seqs = group.seqs();
+        let first_seq = group.first_seq;
+        let log_bytes = self.log_bytes;
+        let mut versions = Vec::with_capacity(seqs as usize);
+        for writes in group.tables {
+            let (mut done, mut skipped) = (0, 0);
+            let state = self.table_mut(writes.table);
+            let flushed = writes.generation <= state.flushed_generation;
+            for write in writes.writes {
+                if flushed {
+                    skipped += 1;
+                    continue;
+                }
+                let seq = first_seq + u64::from(write.ordinal);
+                if write.leaves_bit && !bits_done {
+                    state.filter.insert(filter_hash(&write.key));
+                }
+                versions.push((writes.table, write.key.clone(), seq));
+                state.active.insert(write.key, seq, write.value, at.index, log_bytes);
+                done += 1;
+            }
+            self.counters.writes += done;
+            self.counters.skipped += skipped;
+        }
+        self.next_seq += seqs;
+        self.time_ms = self.time_ms.max(group.time_ms);
+        let sessions = group.requests.iter().filter_map(|r| self.sessions.record(r, self.time_ms)).collect();
+        *undo = Effect::Group { versions, sessions };
+        Ingested::Group { first_seq }
+    }
+
+    /// Undoes every entry from index `first` on: versions are removed, the duplicate table is put back, freezes are undone.
+    /// An `Err` means that a committed entry would be undone: the caller must stop.
+    pub fn truncate_from(&mut self, first: u64) -> Result<()> {
+        if self.committed_index > 0 && first <= self.committed_index {
+            return Err(Error::internal(format!(
+                "truncation from {first} would undo committed entries (up to {})",
+                self.committed_index
+            )));
+        }
+        while self.undo.back().is_some_and(|u| u.index >= first) {
+            let Some(undo) = self.undo.pop_back() else { break };
+            self.counters.truncated_entries += 1;
+            match undo.effect {
+                Effect::Nothing => {}
+                Effect::Group { versions, sessions } => {
+                    self.sessions.undo(sessions);
+                    for (table, key, seq) in versions {
+                        if let Some(state) = self.tables.get(&table) {
+                            state.active.remove(&key, seq);
+                        }
+                    }
+                }
+                Effect::Freeze(table) => {
+                    self.counters.truncated_freezes += 1;
+                    self.table_mut(table).unfreeze();
+                }
+                Effect::SkippedFreeze(table) => {
+                    let state = self.table_mut(table);
+                    let before = Generation(state.generation().0 - 1);
+                    state.active = std::sync::Arc::new(crate::memtable::Memtable::new(before));
+                }
+                Effect::Session(changes) => self.sessions.undo(changes),
+                Effect::Membership(before) => self.membership = before,
+            }
+            self.last = undo.last;
+            self.next_index = undo.index;
+            self.next_seq = undo.next_seq;
+            self.time_ms = undo.time_ms;
+        }
+        self.uncommitted.retain(|(at, _)| at.index < first);
+        self.checkpoints.retain(|c| c.at.index < first);
+        Ok(())
+    }
+
+    /// Forgets how to undo entries up to `index`.
+    pub(super) fn forget_undo(&mut self, index: u64) {
+        while self.undo.front().is_some_and(|u| u.index <= index) {
+            self.undo.pop_front();
+        }
+    }
+
+    /// Remembers the state as of the newest entry.
+    fn checkpoint(&mut self) {
+        let generations: BTreeMap<_, _> = self.tables.iter().map(|(id, t)| (*id, t.generation())).collect();
+        self.checkpoints.push_back(Checkpoint {
+            at: self.last,
+            next_seq: self.next_seq,
+            time_ms: self.time_ms,
+            generations,
+            sessions: self.sessions.clone(),
+            membership: self.membership.clone(),
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! A partition's replicated state, as pure logic: (state, event) -> effects. No I/O, no clocks, no tasks.
+//!
+//! An entry takes effect in memtables, filters, duplicate table and freezes **when it is appended** ([`ingest`]), tagged with
+//! its seqs and invisible; a truncation undoes exactly that. Manifest changes (flush flags, compactions, tables) take effect
+//! when they are **committed** ([`commit`]). The leader forms groups against the newest appended state ([`evaluate`]).
+//! Publication is the worker's business.
+//!
+//! Invariant: two replicas that ingested the same entries hold the same memtables, seqs, generations and sessions.
+
+pub mod commit;
+pub mod evaluate;
+pub mod ingest;
+pub mod sessions;
+pub mod snapshot;
+pub mod table;
+pub mod view;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
+use sextant_common::manifest::Manifest;
+
+use ingest::Undo;
+use sessions::Sessions;
+use table::TableState;
+use view::{ReadView, TableView};
+
+use crate::command::Command;
+
+/// State as of a log position, from which replay can start once everything before it is durable elsewhere.
+#[derive(Clone, Debug)]
+pub struct Checkpoint {
+    pub at: LogPosition,
+    pub next_seq: u64,
+    pub time_ms: u64,
+    pub generations: BTreeMap<TableId, Generation>,
+    pub sessions: Sessions,
+    /// raft_log's encoding of the membership in force at `at`.
+    pub membership: Bytes,
+}
+
+#[derive(Debug)]
+pub struct Partition {
+    pub id: PartitionId,
+    /// Position of the newest ingested entry.
+    last: LogPosition,
+    /// Index of the entry that comes next. (Raft's first entry has index 0; it is the membership and writes nothing.)
+    next_index: u64,
+    next_seq: u64,
+    time_ms: u64,
+    sessions: Sessions,
+    tables: BTreeMap<TableId, TableState>,
+    membership: Bytes,
+    /// How to undo each entry that is not yet committed, oldest first.
+    undo: VecDeque<Undo>,
+    /// Manifest commands that are not yet committed, oldest first.
+    uncommitted: VecDeque<(LogPosition, Command)>,
+    committed_index: u64,
+    checkpoints: VecDeque<Checkpoint>,
+    manifest: Arc<Manifest>,
+    next_table: u32,
+    /// Bytes of log ingested since the process started: a measure of distance.
+    log_bytes: u64,
+    pub counters: Counters,
+}
+
+/// What was done, for metrics and tests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Writes that went into a memtable.
+    pub writes: u64,
+    /// Writes that replay skipped because their table's flush flag covers them.
+    pub skipped: u64,
+    pub ignored_entries: u64,
+    pub truncated_entries: u64,
+    pub truncated_freezes: u64,
+}
+
+impl Partition {
+    pub fn new(id: PartitionId) -> Self {
+        Self {
+            id,
+            last: LogPosition::default(),
+            next_index: 0,
+            next_seq: 1,
+            time_ms: 0,
+            sessions: Sessions::default(),
+            tables: BTreeMap::new(),
+            membership: Bytes::new(),
+            undo: VecDeque::new(),
+            uncommitted: VecDeque::new(),
+            committed_index: 0,
+            checkpoints: VecDeque::new(),
+            manifest: Arc::new(Manifest::empty(id)),
+            next_table: 1,
+            log_bytes: 0,
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn last(&self) -> LogPosition {
+        self.last
+    }
+
+    pub fn next_index(&self) -> u64 {
+        self.next_index
+    }
+
+    pub fn committed_index(&self) -> u64 {
+        self.committed_index
+    }
+
+    /// The seq of the newest appended write.
+    pub fn last_seq(&self) -> u64 {
+        self.next_seq - 1
+    }
+
+    pub fn time_ms(&self) -> u64 {
+        self.time_ms
+    }
+
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.manifest
+    }
+
+    pub fn tables(&self) -> impl Iterator<Item = (TableId, &TableState)> {
+        self.tables.iter().map(|(id, t)| (*id, t))
+    }
+
+    pub fn table(&self, id: TableId) -> Option<&TableState> {
+        self.tables.get(&id)
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    pub fn log_bytes(&self) -> u64 {
+        self.log_bytes
+    }
+
+    /// Memory of what is not yet flushed, in bytes.
+    pub fn unflushed_bytes(&self) -> usize {
+        self.tables.values().map(TableState::unflushed_bytes).sum()
+    }
+
+    fn table_mut(&mut self, id: TableId) -> &mut TableState {
+        self.tables.entry(id).or_insert_with(|| TableState::new(Generation(1)))
+    }
+
+    /// What readers are to see.
+    pub fn view(&self) -> ReadView {
+        let tables: HashMap<TableId, TableView> = self
+            .manifest
+            .tables
+            .iter()
+            .filter_map(|t| {
+                let state = self.tables.get(&t.table)?;
+                let frozen = state.frozen.iter().rev().map(|f| f.memtable.clone());
+                let view = TableView {
+                    memtables: [state.active.clone()].into_iter().chain(frozen).collect(),
+                    grace: state.grace.iter().rev().map(|g| (g.flushed_at, g.memtable.clone())).collect(),
+                    dropped_version: state.dropped_version,
+                };
+                Some((t.table, view))
+            })
+            .collect();
+        ReadView { manifest: self.manifest.clone(), tables }
+    }
+
+    /// Drops flushed memtables whose grace is over: those that are older than `before_ns`, and the oldest beyond
+    /// `bytes_max` in all. Whether any was dropped.
+    pub fn end_grace(&mut self, before_ns: u64, bytes_max: usize) -> bool {
+        let mut bytes: usize = self.tables.values().flat_map(|t| &t.grace).map(|g| g.memtable.bytes()).sum();
+        let mut dropped = false;
+        for table in self.tables.values_mut() {
+            while let Some(oldest) = table.grace.front()
+                && (oldest.since_ns <= before_ns || bytes > bytes_max)
+            {
+                bytes -= oldest.memtable.bytes();
+                table.dropped_version = table.dropped_version.max(oldest.flushed_at);
+                table.grace.pop_front();
+                dropped = true;
+            }
+        }
+        dropped
+    }
+
+    /// The whole filters of every memtable that is not yet flushed: (table, generation, bytes).
+    pub fn filters(&self) -> Vec<(TableId, Generation, Vec<u8>)> {
+        let mut out = Vec::new();
+        for (id, table) in &self.tables {
+            for frozen in &table.frozen {
+                out.push((*id, frozen.memtable.generation, frozen.filter.to_bytes()));
+            }
+            out.push((*id, table.generation(), table.filter.to_bytes()));
+        }
+        out
+    }
+
+    /// Adds a bit to the filter of a table's active memtable: the leader does so before it proposes the group.
+    pub fn add_bit(&mut self, table: TableId, hash: u64) {
+        self.table_mut(table).filter.insert(hash);
+    }
+
+    /// Readers below this version of a table are stale for conditions: a flush of it was applied since.
+    fn last_flush_version(&self, table: TableId) -> ManifestVersion {
+        self.manifest.table(table).map_or(ManifestVersion(0), |t| t.last_flush_version)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests_support;

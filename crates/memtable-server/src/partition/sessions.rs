@@ -1,0 +1,197 @@
+//! The duplicate table: what each session's last requests answered, so that a retry takes effect once.
+//!
+//! Part of the replicated state. Changed when a log entry is appended, and put back when it is truncated: each change
+//! returns what undoes it. A session expires by the time that log entries carry; an unknown session's requests are refused,
+//! never executed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::command::group::{OpResult, RequestResult};
+
+/// An idle session is forgotten after this long. A client that retries later gets "unknown session", never a second effect.
+pub const SESSION_TTL_MS: u64 = 15 * 60 * 1000;
+/// Most sessions of a partition: the longest unused goes first.
+pub const SESSIONS_MAX: usize = 10_000;
+/// Most results kept for a session: a client may have so many requests outstanding.
+pub const RESULTS_MAX: usize = 4096;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Session {
+    pub last_used_ms: u64,
+    /// Results below this number are no longer kept.
+    pub floor: u64,
+    pub results: BTreeMap<u64, Arc<[OpResult]>>,
+}
+
+/// What is known of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Seen {
+    New,
+    /// It took effect before, with these results.
+    Duplicate(Arc<[OpResult]>),
+    /// So old that its result is gone.
+    TooOld,
+    UnknownSession,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Sessions {
+    sessions: HashMap<u64, Arc<Session>>,
+}
+
+/// Puts a session back to what it was.
+#[derive(Debug)]
+pub struct SessionUndo {
+    id: u64,
+    before: Option<Arc<Session>>,
+}
+
+impl Sessions {
+    pub fn seen(&self, session: u64, number: u64, now_ms: u64) -> Seen {
+        match self.sessions.get(&session) {
+            None => Seen::UnknownSession,
+            Some(s) if expired(s, now_ms) => Seen::UnknownSession,
+            Some(s) => match s.results.get(&number) {
+                Some(results) => Seen::Duplicate(results.clone()),
+                None if number < s.floor => Seen::TooOld,
+                None => Seen::New,
+            },
+        }
+    }
+
+    /// Opens a session (or refreshes it), and forgets those that have expired.
+    pub fn open(&mut self, session: u64, now_ms: u64) -> Vec<SessionUndo> {
+        let gone: Vec<u64> =
+            self.sessions.iter().filter(|(id, s)| **id != session && expired(s, now_ms)).map(|(id, _)| *id).collect();
+        let mut undo: Vec<_> = gone.into_iter().map(|id| SessionUndo { id, before: self.sessions.remove(&id) }).collect();
+        if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&session) {
+            // Ties are broken by id, so that every replica forgets the same one.
+            let oldest = self.sessions.iter().map(|(id, s)| (s.last_used_ms, *id)).min();
+            if let Some((_, id)) = oldest {
+                undo.push(SessionUndo { id, before: self.sessions.remove(&id) });
+            }
+        }
+        let before = self.sessions.get(&session).cloned();
+        let mut opened = match &before {
+            Some(s) if !expired(s, now_ms) => (**s).clone(),
+            _ => Session::default(),
+        };
+        opened.last_used_ms = now_ms;
+        self.sessions.insert(session, Arc::new(opened));
+        undo.push(SessionUndo { id: session, before });
+        undo
+    }
+
+    /// Remembers the result of a request. A session that is unknown stays so.
+    pub fn record(&mut self, request: &RequestResult, now_ms: u64) -> Option<SessionUndo> {
+        let entry = self.sessions.get_mut(&request.session)?;
+        let before = entry.clone();
+        let session = Arc::make_mut(entry);
+        session.last_used_ms = now_ms;
+        session.results.insert(request.number, request.results.clone().into());
+        session.floor = session.floor.max(request.acked_below);
+        let kept = session.results.split_off(&session.floor);
+        session.results = kept;
+        while session.results.len() > RESULTS_MAX {
+            if let Some((number, _)) = session.results.pop_first() {
+                session.floor = session.floor.max(number + 1);
+            }
+        }
+        Some(SessionUndo { id: request.session, before: Some(before) })
+    }
+
+    /// Undoes changes; the newest first.
+    pub fn undo(&mut self, changes: Vec<SessionUndo>) {
+        for change in changes.into_iter().rev() {
+            match change.before {
+                Some(session) => self.sessions.insert(change.id, session),
+                None => self.sessions.remove(&change.id),
+            };
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+    }
+
+    /// By rising id.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Session)> {
+        let mut ids: Vec<_> = self.sessions.keys().copied().collect();
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|id| self.sessions.get(&id).map(|s| (id, s.as_ref())))
+    }
+
+    pub fn restore(&mut self, id: u64, session: Session) {
+        self.sessions.insert(id, Arc::new(session));
+    }
+}
+
+fn expired(session: &Session, now_ms: u64) -> bool {
+    session.last_used_ms + SESSION_TTL_MS < now_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(number: u64, acked_below: u64) -> RequestResult {
+        let results = vec![OpResult { applied: true, existed: false, seq: number * 10 }];
+        RequestResult { session: 7, number, acked_below, results }
+    }
+
+    #[test]
+    fn a_retry_finds_its_result_and_an_old_one_is_refused() {
+        let mut s = Sessions::default();
+        assert_eq!(s.seen(7, 1, 0), Seen::UnknownSession);
+        s.open(7, 0);
+        assert_eq!(s.seen(7, 1, 0), Seen::New);
+        s.record(&request(1, 0), 5);
+        s.record(&request(2, 0), 6);
+        assert!(matches!(s.seen(7, 1, 6), Seen::Duplicate(r) if r[0].seq == 10));
+        s.record(&request(3, 3), 7);
+        assert_eq!(s.seen(7, 2, 7), Seen::TooOld);
+        assert!(matches!(s.seen(7, 3, 7), Seen::Duplicate(_)));
+    }
+
+    #[test]
+    fn an_expired_session_is_unknown_and_reopening_it_forgets_its_results() {
+        let mut s = Sessions::default();
+        s.open(7, 0);
+        s.record(&request(1, 0), 0);
+        let late = SESSION_TTL_MS + 1;
+        assert_eq!(s.seen(7, 1, late), Seen::UnknownSession);
+        s.open(7, late);
+        assert_eq!(s.seen(7, 1, late), Seen::New);
+    }
+
+    #[test]
+    fn undo_puts_everything_back() {
+        let mut s = Sessions::default();
+        s.open(7, 0);
+        s.record(&request(1, 0), 1);
+        let before: Vec<_> = s.iter().map(|(id, s)| (id, s.clone())).collect();
+        let mut undo = Vec::new();
+        undo.extend(s.record(&request(2, 2), 2));
+        undo.extend(s.open(9, SESSION_TTL_MS + 9));
+        undo.extend(s.record(&request(3, 3), 3));
+        s.undo(undo);
+        let after: Vec<_> = s.iter().map(|(id, s)| (id, s.clone())).collect();
+        assert_eq!(before, after);
+    }
+
+    #[test]
+    fn results_are_bounded() {
+        let mut s = Sessions::default();
+        s.open(7, 0);
+        for n in 1..=RESULTS_MAX as u64 + 10 {
+            s.record(&request(n, 0), n);
+        }
+        assert_eq!(s.seen(7, 10, 100), Seen::TooOld);
+        assert!(matches!(s.seen(7, 11, 100), Seen::Duplicate(_)));
+    }
+}

@@ -1,0 +1,95 @@
+//! One table (LSM-tree) within a partition: its memtables and their filters.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sextant_common::filter::LayeredBloom;
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion};
+
+use crate::memtable::{Memtable, Version};
+
+/// A memtable that a freeze ended and that is not yet durable as an SSTable.
+#[derive(Debug)]
+pub struct Frozen {
+    pub memtable: Arc<Memtable>,
+    pub filter: LayeredBloom,
+    /// Position of the freeze entry.
+    pub freeze: LogPosition,
+}
+
+/// A flushed memtable that still answers readers of manifest versions before its flush.
+#[derive(Debug)]
+pub struct Grace {
+    pub memtable: Arc<Memtable>,
+    /// The version that its flush made.
+    pub flushed_at: ManifestVersion,
+    /// When (grantor's clock).
+    pub since_ns: u64,
+}
+
+#[derive(Debug)]
+pub struct TableState {
+    pub active: Arc<Memtable>,
+    pub filter: LayeredBloom,
+    /// Oldest first.
+    pub frozen: VecDeque<Frozen>,
+    /// Oldest first.
+    pub grace: VecDeque<Grace>,
+    /// Readers at an older version get `StaleManifest`: a memtable flushed at this version is gone.
+    pub dropped_version: ManifestVersion,
+    /// Memtables up to this generation are durable as SSTables: replay skips their writes.
+    pub flushed_generation: Generation,
+}
+
+impl TableState {
+    pub fn new(generation: Generation) -> Self {
+        Self {
+            active: Arc::new(Memtable::new(generation)),
+            filter: LayeredBloom::new(),
+            frozen: VecDeque::new(),
+            grace: VecDeque::new(),
+            dropped_version: ManifestVersion(0),
+            flushed_generation: Generation(0),
+        }
+    }
+
+    /// Of the active memtable.
+    pub fn generation(&self) -> Generation {
+        self.active.generation
+    }
+
+    /// The newest appended version in any memtable that is not yet flushed.
+    pub fn newest(&self, key: &Bytes) -> Option<Version> {
+        self.active.newest(key).or_else(|| self.frozen.iter().rev().find_map(|f| f.memtable.newest(key)))
+    }
+
+    /// Ends the active memtable.
+    pub fn freeze(&mut self, at: LogPosition) {
+        let next = Generation(self.generation().0 + 1);
+        let memtable = std::mem::replace(&mut self.active, Arc::new(Memtable::new(next)));
+        let filter = std::mem::take(&mut self.filter);
+        self.frozen.push_back(Frozen { memtable, filter, freeze: at });
+    }
+
+    /// Undoes the newest freeze: the memtables are merged, the filters united. (The entries after the freeze were undone
+    /// before it, so the active memtable is empty; only its filter can hold something.)
+    pub fn unfreeze(&mut self) {
+        if let Some(frozen) = self.frozen.pop_back() {
+            debug_assert!(self.active.is_empty(), "entries after a truncated freeze are truncated before it");
+            let later = std::mem::replace(&mut self.filter, frozen.filter);
+            self.filter.union(later);
+            self.active = frozen.memtable;
+        }
+    }
+
+    /// Log index of the oldest entry that is only in memory.
+    pub fn first_unflushed_index(&self) -> Option<u64> {
+        self.frozen.iter().map(|f| &f.memtable).chain([&self.active]).find_map(|m| m.first_index())
+    }
+
+    /// Memory of what is not yet flushed, in bytes.
+    pub fn unflushed_bytes(&self) -> usize {
+        self.active.bytes() + self.frozen.iter().map(|f| f.memtable.bytes()).sum::<usize>()
+    }
+}

@@ -1,0 +1,1 @@
+//! Shared by the unit tests of the partition.

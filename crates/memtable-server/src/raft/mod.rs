@@ -1,0 +1,48 @@
+//! openraft's side of a partition: its network, its state machine, its configuration, elections.
+//!
+//! openraft decides what is committed. What an entry *does* is the worker's business; the state machine here only passes on
+//! how far the log is committed, and returns at once (waiting in `apply` would stop replication's heart).
+
+pub mod convert;
+pub mod election;
+pub mod network;
+pub mod snapshot_store;
+pub mod state_machine;
+
+use openraft::{Config, SnapshotPolicy};
+use sextant_common::config::LeaseConfig;
+use sextant_common::error::{Error, Result};
+use sextant_raft_log::TypeConfig;
+
+pub use state_machine::StateMachine;
+
+pub type Raft = openraft::Raft<TypeConfig, StateMachine>;
+
+/// Entries of log that stay behind the newest snapshot, for followers that lag a little.
+const KEPT_BEHIND_SNAPSHOT: u64 = 2_000;
+/// Entries of one append; the log reader caps the bytes.
+const ENTRIES_PER_APPEND: u64 = 512;
+
+/// openraft's settings for our lease lengths. Elections are ours ([`election`]): openraft's timer knows nothing of what
+/// this node promised before it restarted.
+pub fn config(lease: &LeaseConfig) -> Result<Config> {
+    let config = Config {
+        cluster_name: "sextant".into(),
+        heartbeat_interval: lease.heartbeat_ms,
+        election_timeout_min: lease.leader_lease_ms.saturating_sub(1).max(lease.heartbeat_ms + 1),
+        election_timeout_max: lease.leader_lease_ms.max(lease.heartbeat_ms + 2),
+        enable_elect: false,
+        enable_heartbeat: true,
+        enable_pre_vote: Some(true),
+        enable_leader_restore: Some(false),
+        snapshot_policy: SnapshotPolicy::Never,
+        max_in_snapshot_log_to_keep: KEPT_BEHIND_SNAPSHOT,
+        max_payload_entries: ENTRIES_PER_APPEND,
+        // A follower that lags further than this gets a snapshot; since snapshots hold no data but a manifest, entries
+        // are preferred as long as the log has them.
+        replication_lag_threshold: u64::MAX,
+        install_snapshot_timeout: 10_000,
+        ..Config::default()
+    };
+    config.validate().map_err(|e| Error::invalid(format!("lease lengths do not suit Raft: {e}")))
+}

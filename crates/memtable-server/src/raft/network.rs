@@ -1,0 +1,180 @@
+//! Raft's messages to a peer, over gRPC. Send times are taken here: the leader lease counts from them.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{BasicNode, OptionalSend};
+use sextant_common::env::grpc_channel;
+use sextant_common::error::{Error, Result};
+use sextant_proto::v1::raft_client::RaftClient;
+use sextant_proto::{MESSAGE_BYTES_MAX, v1};
+use sextant_raft_log::{TypeConfig, Vote, encode_membership};
+use tonic::transport::Channel;
+
+use super::convert::{self, Address};
+use super::snapshot_store::SnapshotData;
+use crate::shared::Shared;
+
+type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
+type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
+
+/// An append has data and an fsync behind it; Raft retries.
+const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
+const VOTE_TIMEOUT: Duration = Duration::from_millis(300);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.
+#[derive(Clone)]
+pub struct Peer {
+    data: RaftClient<Channel>,
+    heartbeat: RaftClient<Channel>,
+}
+
+impl Peer {
+    pub fn connect(env: &sextant_common::Env, addr: &str) -> Self {
+        let client = || {
+            RaftClient::new(grpc_channel(&env.net, addr))
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        };
+        Self { data: client(), heartbeat: client() }
+    }
+}
+
+/// Makes the networks of one partition.
+pub struct NetworkFactory {
+    pub shared: Arc<Shared>,
+    pub cluster: Bytes,
+    pub peers: Arc<std::collections::HashMap<u64, Peer>>,
+}
+
+pub struct Network {
+    shared: Arc<Shared>,
+    address: Address,
+    client: Option<RaftClient<Channel>>,
+}
+
+impl NetworkFactory {
+    fn network(&self, target: u64, pick: impl Fn(&Peer) -> RaftClient<Channel>) -> Network {
+        let address = Address {
+            partition: self.shared.id.0,
+            from: self.shared.node,
+            to: target,
+            cluster: self.cluster.clone(),
+        };
+        Network { shared: self.shared.clone(), address, client: self.peers.get(&target).map(pick) }
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
+    type Network = Network;
+
+    async fn new_client(&mut self, target: u64, _node: &BasicNode) -> Network {
+        self.network(target, |p| p.data.clone())
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, _node: &BasicNode) -> Network {
+        self.network(target, |p| p.heartbeat.clone())
+    }
+}
+
+fn unreachable(e: &Error) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::from_string(e))
+}
+
+async fn call<T>(
+    limit: Duration,
+    call: impl Future<Output = std::result::Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => Err(Error::unavailable(format!("no answer within {limit:?}"))),
+    }
+}
+
+impl Network {
+    fn client(&self) -> RpcResult<RaftClient<Channel>> {
+        let missing = || unreachable(&Error::unavailable(format!("node {} is not configured", self.address.to)));
+        self.client.clone().ok_or_else(missing)
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Network {
+    type SnapshotData = SnapshotData;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> RpcResult<AppendEntriesResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        let term = request.vote.leader_id.term;
+        let message = convert::append_to_wire(&self.address, request);
+        let sent_ns = self.shared.env.clock.holder_ns();
+        let reply = call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| unreachable(&e))?;
+        let reply = convert::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
+        // A conflict too was accepted under this leader's vote.
+        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
+            self.shared.lease.acknowledged(term, self.address.to, sent_ns);
+            // If this node led, it promised as much as its followers did.
+            self.shared.guard.bind(self.shared.env.clock.grantor_ns());
+        }
+        Ok(reply)
+    }
+
+    async fn vote(&mut self, request: VoteRequest<TypeConfig>, _option: RPCOption) -> RpcResult<VoteResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        let message = convert::vote_request_to_wire(&self.address, &request);
+        let reply = call(VOTE_TIMEOUT, client.vote(message)).await.map_err(|e| unreachable(&e))?;
+        convert::vote_reply_from_wire(reply).map_err(|e| unreachable(&e))
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> RpcResult<VoteResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        let message = convert::vote_request_to_wire(&self.address, &request);
+        let reply = call(VOTE_TIMEOUT, client.pre_vote(message)).await.map_err(|e| unreachable(&e))?;
+        convert::vote_reply_from_wire(reply).map_err(|e| unreachable(&e))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> std::result::Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let failed = |e: &Error| StreamingError::Unreachable(Unreachable::from_string(e));
+        let mut client = self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
+        let message = v1::InstallSnapshotRequest {
+            partition: self.address.partition,
+            from: self.address.from,
+            to: self.address.to,
+            cluster: self.address.cluster.clone(),
+            vote: Some(convert::vote_to_wire(&vote)),
+            last_log: snapshot.meta.last_log_id.as_ref().map(convert::position_to_wire),
+            membership: Bytes::from(encode_membership(&snapshot.meta.last_membership).to_vec()),
+            membership_position: None,
+            snapshot_id: String::new(),
+            data: snapshot.snapshot.0,
+        };
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            reply = call(SNAPSHOT_TIMEOUT, client.install_snapshot(message)) => {
+                let reply = reply.map_err(|e| failed(&e))?;
+                let vote = convert::vote_from_wire(reply.vote).map_err(|e| failed(&e))?;
+                Ok(SnapshotResponse::new(vote))
+            }
+        }
+    }
+}

@@ -1,0 +1,394 @@
+//! Wiring: opens the log, recovers partitions, starts Raft, workers and services.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use openraft::BasicNode;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use sextant_common::Env;
+use sextant_common::env::grpc_incoming;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId};
+use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_proto::MESSAGE_BYTES_MAX;
+use sextant_proto::v1::admin_server::AdminServer;
+use sextant_proto::v1::lease_server::LeaseServer;
+use sextant_proto::v1::raft_server::RaftServer;
+use sextant_proto::v1::rows_server::RowsServer;
+use sextant_raft_log::{RaftLog, RaftLogConfig, position_of};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::config::MemtableServerConfig;
+use crate::flush::{Background, SstServers, repair_loop};
+use crate::leadership::{LeaderLease, VoteGuard};
+use crate::lease::desk::LeaseDesk;
+use crate::metrics::Metrics;
+use crate::partition::Partition;
+use crate::partition::snapshot::Snapshot;
+use crate::partition::view::ReadView;
+use crate::raft::network::{NetworkFactory, Peer};
+use crate::raft::snapshot_store::SnapshotStore;
+use crate::raft::{Raft, StateMachine, election};
+use crate::service::admin::AdminShell;
+use crate::service::lease::LeaseShell;
+use crate::service::raft::RaftShell;
+use crate::service::rows::RowsShell;
+use crate::service::{Context, Recovery};
+use crate::shared::{Event, Handle, LogFeed, Numbers, Shared, body_of};
+use crate::worker::{Parts, Worker};
+
+/// How long a stopping server waits for its parts.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// A node that is not preferred as a partition's first leader waits this long for the preferred one to found the group.
+const FOUNDING_PATIENCE: Duration = Duration::from_secs(2);
+
+/// A running memtable server.
+pub struct MemtableServer {
+    addr: SocketAddr,
+    http: Option<SocketAddr>,
+    context: Arc<Context>,
+    stop: ShutdownTrigger,
+}
+
+/// One partition replica, recovered but not yet running.
+struct Replica {
+    shared: Arc<Shared>,
+    events: mpsc::UnboundedSender<Event>,
+    event_queue: mpsc::UnboundedReceiver<Event>,
+    writes: mpsc::Sender<crate::shared::WriteEvent>,
+    write_queue: mpsc::Receiver<crate::shared::WriteEvent>,
+    partition: Partition,
+    recovered: Vec<(LogPosition, u64)>,
+    store: SnapshotStore,
+}
+
+impl MemtableServer {
+    /// Starts a server; returns when its services listen. Elections follow in the background.
+    pub async fn start(env: Env, config: MemtableServerConfig) -> Result<MemtableServer> {
+        config.validate()?;
+        let started_ns = env.clock.holder_ns();
+        let mut registry = Registry::with_prefix("sextant");
+        let metrics = Arc::new(Metrics::register(&mut registry));
+        let (stop, shutdown) = shutdown::channel();
+        let lease = &config.cluster.lease;
+
+        env.vfs.create_dir_all(&config.data_dir)?;
+        let ids: Vec<PartitionId> = (0..config.cluster.partitions).map(PartitionId).collect();
+        let log_config = RaftLogConfig {
+            devices: config.devices(),
+            segment_bytes: config.tuning.log_segment_bytes,
+            cluster: config.cluster.id.clone(),
+            fingerprint: config.cluster.fingerprint(),
+            node: config.id,
+            cache_bytes: config.tuning.log_cache_bytes,
+        };
+        let log = RaftLog::open(env.clone(), log_config, &ids, &mut registry).await?;
+        let report = log.report();
+
+        // Bound from here on: what this node promised before it stopped is forgotten.
+        let guard_ns = lease.stretched(lease.leader_lease()).as_nanos() as u64;
+        let news = Arc::new(Notify::new());
+        let replay_start = env.clock.holder_ns();
+        let mut replicas = Vec::new();
+        for id in &ids {
+            replicas.push(recover(&env, &config, *id, &log, guard_ns, &news)?);
+        }
+        let recovery = Recovery {
+            log_seconds: report.seconds,
+            log_entries: report.entries,
+            log_bytes: report.bytes,
+            torn_bytes: report.torn_bytes,
+            replay_seconds: (env.clock.holder_ns() - replay_start) as f64 / 1e9,
+            replayed_writes: replicas.iter().map(|r| r.partition.counters.writes).sum(),
+            skipped_writes: replicas.iter().map(|r| r.partition.counters.skipped).sum(),
+        };
+
+        let listener = env.net.bind(config.listen.clone()).await?;
+        let addr = listener.local_addr()?;
+        let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
+        let peers: HashMap<u64, Peer> = config
+            .cluster
+            .memtable
+            .iter()
+            .filter(|s| s.id != config.id)
+            .map(|s| (s.id.0, Peer::connect(&env, &s.addr)))
+            .collect();
+        let peers = Arc::new(peers);
+        let servers = Arc::new(SstServers::connect(&env, &config.cluster.sstable));
+        let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
+        let raft_config = Arc::new(crate::raft::config(lease)?);
+
+        let (mut partitions, mut rafts) = (HashMap::new(), HashMap::new());
+        for replica in replicas {
+            let id = replica.shared.id;
+            let partition_log = log.partition(id);
+            partition_log.set_observer(Arc::new(LogFeed(replica.events.clone())));
+            let state_machine = StateMachine::new(id, replica.events.clone(), replica.store.clone());
+            let network =
+                NetworkFactory { shared: replica.shared.clone(), cluster: cluster.clone(), peers: peers.clone() };
+            let raft = Raft::new(config.id.0, raft_config.clone(), network, partition_log.clone(), state_machine)
+                .await
+                .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+            let background = Background {
+                runtime: tokio::runtime::Handle::current(),
+                shared: replica.shared.clone(),
+                servers: servers.clone(),
+                events: replica.events.clone(),
+                tuning: config.tuning.clone(),
+                attempts: attempts.clone(),
+            };
+            let (snapshots, offered) = watch::channel(None);
+            tokio::spawn(keep_snapshots(replica.store, offered, raft.clone()));
+            tokio::spawn(repair_loop(background.clone(), shutdown.clone()));
+            let rank = preference(&config, id);
+            tokio::spawn(found(raft.clone(), config.clone(), rank, shutdown.clone()));
+            let election = election::election_loop(
+                raft.clone(),
+                replica.shared.clone(),
+                lease.clone(),
+                rank,
+                shutdown.clone(),
+            );
+            tokio::spawn(election);
+            let worker = Worker::new(Parts {
+                shared: replica.shared.clone(),
+                partition: replica.partition,
+                raft: raft.clone(),
+                log: partition_log,
+                tuning: config.tuning.clone(),
+                memory_bytes: (config.tuning.memory_bytes / u64::from(config.cluster.partitions)) as usize,
+                group_interval: Duration::from_micros(lease.group_interval_us),
+                metrics: metrics.clone(),
+                background,
+                events: replica.event_queue,
+                writes: replica.write_queue,
+                snapshots,
+                recovered: replica.recovered,
+            });
+            env.dedicated(&format!("partition-{id}"), worker.run());
+            let handle = Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
+            partitions.insert(id, handle);
+            rafts.insert(id, raft);
+        }
+
+        let context = Arc::new(Context {
+            boot: env.rng.nonzero_u64(),
+            env: env.clone(),
+            node: config.id,
+            cluster: config.cluster.clone(),
+            partitions,
+            rafts,
+            news,
+            metrics,
+            recovery,
+            log,
+            started_ns,
+            shutdown: shutdown.clone(),
+        });
+        serve(listener, &context, cluster, shutdown.clone());
+        let http = match &config.http {
+            Some(at) => Some(serve_http(&env, at, registry, &context, shutdown).await?),
+            None => None,
+        };
+        tracing::info!(node = %config.id, %addr, "memtable server is up");
+        Ok(MemtableServer { addr, http, context, stop })
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http
+    }
+
+    /// The status document.
+    pub fn status(&self) -> String {
+        crate::service::status::json(&self.context)
+    }
+
+    /// Stops in order: service, workers, Raft, log. Everything that was acknowledged is durable already.
+    pub async fn shutdown(self) {
+        self.stop.trigger();
+        let stop = async {
+            for handle in self.context.partitions.values() {
+                let (done, stopped) = oneshot::channel();
+                if handle.events.send(Event::Stop(done)).is_ok() {
+                    let _ = stopped.await;
+                }
+            }
+            for raft in self.context.rafts.values() {
+                let _ = raft.shutdown().await;
+            }
+            self.context.log.shutdown().await;
+        };
+        if tokio::time::timeout(STOP_TIMEOUT, stop).await.is_err() {
+            tracing::warn!("memtable server: not everything stopped in time");
+        }
+    }
+}
+
+/// Restores a partition from its snapshot and fills its memtables from the log after it.
+fn recover(
+    env: &Env,
+    config: &MemtableServerConfig,
+    id: PartitionId,
+    log: &RaftLog,
+    guard_ns: u64,
+    news: &Arc<Notify>,
+) -> Result<Replica> {
+    let (store, snapshot) = SnapshotStore::open(env, &config.data_dir, id)?;
+    let mut partition = snapshot.as_ref().map_or_else(|| Partition::new(id), |s| Partition::restore(id, s));
+    let partition_log = log.partition(id);
+    if let Some(purged) = partition_log.purged()
+        && purged.index >= partition.next_index()
+    {
+        return Err(Error::corrupt(format!(
+            "partition {id}: the log begins after entry {}, but the snapshot reaches only to {}: {} is missing or old",
+            purged.index,
+            partition.next_index().saturating_sub(1),
+            config.data_dir.join(format!("partition-{id}.snapshot")).display(),
+        )));
+    }
+    let mut recovered = Vec::new();
+    let next = partition.next_index();
+    partition_log.replay(next, &mut |entry| {
+        let at = position_of(&entry.log_id);
+        partition.ingest(at, &body_of(&entry), false)?;
+        recovered.push((at, partition.last_seq()));
+        Ok(())
+    })?;
+    let (events, event_queue) = mpsc::unbounded_channel();
+    let (writes, write_queue) = mpsc::channel(config.tuning.queue_requests);
+    let lease = &config.cluster.lease;
+    let shared = Arc::new(Shared {
+        id,
+        node: config.id.0,
+        env: env.clone(),
+        published_seq: AtomicU64::new(0),
+        view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),
+        serving_term: AtomicU64::new(0),
+        lease: LeaderLease::new(lease.leader_lease().as_nanos() as u64, lease.drift_ppm),
+        guard: Arc::new(VoteGuard::new(guard_ns, env.clock.grantor_ns())),
+        desk: LeaseDesk::new(lease.mode),
+        news: news.clone(),
+        leader: Mutex::new((0, 0)),
+        manifest_version: watch::channel(ManifestVersion(0)).0,
+        pending_ssts: Mutex::default(),
+        numbers: Mutex::new(Numbers::default()),
+        ack_signalled: AtomicBool::new(false),
+        log_write_ns: AtomicU64::new(0),
+    });
+    Ok(Replica { shared, events, event_queue, writes, write_queue, partition, recovered, store })
+}
+
+/// How much this node prefers to leave the partition's leadership to others: 0 for the preferred one. Leaders are spread.
+fn preference(config: &MemtableServerConfig, partition: PartitionId) -> u64 {
+    let mut ids: Vec<u64> = config.cluster.memtable.iter().map(|s| s.id.0).collect();
+    ids.sort_unstable();
+    let n = ids.len() as u64;
+    let at = ids.iter().position(|id| *id == config.id.0).unwrap_or(0) as u64;
+    (at + n - u64::from(partition.0) % n) % n
+}
+
+/// Founds a partition's Raft group, once: every node would found the same one, so it does no harm if two do.
+async fn found(raft: Raft, config: MemtableServerConfig, rank: u64, mut shutdown: Shutdown) {
+    if rank > 0 {
+        tokio::select! {
+            () = shutdown.wait() => return,
+            () = tokio::time::sleep(FOUNDING_PATIENCE) => {}
+        }
+    }
+    match raft.is_initialized().await {
+        Ok(false) => {}
+        _ => return,
+    }
+    let members: BTreeMap<u64, BasicNode> =
+        config.cluster.memtable.iter().map(|s| (s.id.0, BasicNode::new(s.addr.clone()))).collect();
+    if let Err(e) = raft.initialize(members).await {
+        tracing::debug!("the Raft group exists already: {e}");
+    }
+}
+
+/// Stores the snapshots that a worker offers, and tells Raft when the log may be purged.
+async fn keep_snapshots(store: SnapshotStore, mut offered: watch::Receiver<Option<Arc<Snapshot>>>, raft: Raft) {
+    while offered.changed().await.is_ok() {
+        let Some(snapshot) = offered.borrow_and_update().clone() else { continue };
+        match store.put(&snapshot).await {
+            Ok(true) => {
+                let _ = raft.trigger().snapshot().await;
+            }
+            Ok(false) => {}
+            // The log keeps everything until a snapshot succeeds.
+            Err(e) => tracing::error!("cannot store a partition's snapshot: {e}"),
+        }
+    }
+}
+
+fn serve(
+    listener: Box<dyn sextant_common::env::Listener>,
+    context: &Arc<Context>,
+    cluster: Bytes,
+    mut shutdown: Shutdown,
+) {
+    macro_rules! service {
+        ($server:ident, $shell:expr) => {
+            $server::new($shell)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        };
+    }
+    let router = tonic::transport::Server::builder()
+        .tcp_nodelay(true)
+        .initial_stream_window_size(Some(4 * 1024 * 1024))
+        .initial_connection_window_size(Some(16 * 1024 * 1024))
+        .add_service(service!(RaftServer, RaftShell { context: context.clone(), cluster }))
+        .add_service(service!(RowsServer, RowsShell { context: context.clone() }))
+        .add_service(service!(LeaseServer, LeaseShell { context: context.clone() }))
+        .add_service(service!(AdminServer, AdminShell { context: context.clone() }));
+    tokio::spawn(async move {
+        let incoming = grpc_incoming(listener);
+        let mut at_once = shutdown.clone();
+        // Long-lived streams would hold a graceful end up for ever: peers fail over instead.
+        tokio::select! {
+            served = router.serve_with_incoming_shutdown(incoming, async move { shutdown.wait().await }) => {
+                if let Err(e) = served {
+                    tracing::error!("gRPC service ended: {e}");
+                }
+            }
+            () = async {
+                at_once.wait().await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            } => {}
+        }
+    });
+}
+
+async fn serve_http(
+    env: &Env,
+    at: &str,
+    registry: Registry,
+    context: &Arc<Context>,
+    shutdown: Shutdown,
+) -> Result<SocketAddr> {
+    let (ready, status) = (context.clone(), context.clone());
+    let state = sextant_common::http::HttpState {
+        registry: Arc::new(Mutex::new(registry)),
+        ready: Arc::new(move || {
+            // Ready: every partition has a leader that this node knows.
+            let lacking = ready.partitions.values().find(|h| h.shared.leader.lock().1 == 0);
+            lacking.map_or(Ok(()), |h| Err(format!("partition {} has no leader", h.shared.id)))
+        }),
+        status: Arc::new(move || {
+            let json = crate::service::status::json(&status);
+            Box::pin(async move { json })
+        }),
+    };
+    sextant_common::http::serve(env, at, state, shutdown).await
+}

@@ -1,0 +1,197 @@
+//! Maintenance on demand, tables, status: for the partitions that this server leads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{Generation, TableId};
+use sextant_common::limits;
+use sextant_common::manifest::TableOptions;
+use sextant_proto::v1;
+use sextant_proto::v1::admin_server::Admin;
+use tokio::sync::oneshot;
+use tonic::{Request, Response, Status};
+
+use super::{Context, status};
+use crate::shared::{Event, Handle};
+
+/// A freeze, and the creation of a table, are Raft entries.
+const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
+/// A flush or a compaction moves data.
+const DATA_TIMEOUT: Duration = Duration::from_secs(600);
+
+#[derive(Clone)]
+pub struct AdminShell {
+    pub context: Arc<Context>,
+}
+
+async fn within<T>(limit: Duration, what: &str, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
+    match tokio::time::timeout(limit, answer).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(_)) => Err(Error::retry("leadership changed")),
+        Err(_) => Err(Error::unavailable(format!("{what}: not done within {limit:?}"))),
+    }
+}
+
+impl AdminShell {
+    /// The led partitions that a request names.
+    fn led(&self, request: &v1::MaintenanceRequest) -> Vec<&Handle> {
+        let mut handles: Vec<_> = self
+            .context
+            .partitions
+            .values()
+            .filter(|h| request.partitions.is_empty() || request.partitions.contains(&h.shared.id.0))
+            .filter(|h| h.shared.serving().is_some())
+            .collect();
+        handles.sort_by_key(|h| h.shared.id);
+        handles
+    }
+
+    /// None: all tables.
+    fn table(handle: &Handle, name: &str) -> Result<Option<TableId>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        let manifest = handle.shared.manifest();
+        let table = manifest.table_by_name(name);
+        table.map(|t| Some(t.table)).ok_or_else(|| Error::new(ErrorKind::UnknownTable, format!("no table {name:?}")))
+    }
+
+    async fn freeze_one(handle: &Handle, table: &str) -> Result<Vec<(TableId, Generation)>> {
+        let table = Self::table(handle, table)?;
+        let (done, answer) = oneshot::channel();
+        let _ = handle.events.send(Event::Freeze { table, done });
+        within(ENTRY_TIMEOUT, "freeze", answer).await
+    }
+
+    async fn flush_one(handle: &Handle, table: &str) -> Result<()> {
+        let targets = Self::freeze_one(handle, table).await?;
+        let mut version = handle.shared.manifest_version.subscribe();
+        let flushed = async {
+            loop {
+                let manifest = handle.shared.manifest();
+                let done = |(table, generation): &(TableId, Generation)| {
+                    manifest.table(*table).is_some_and(|t| t.flushed_generation >= *generation)
+                };
+                if targets.iter().all(done) {
+                    return Ok(());
+                }
+                if version.changed().await.is_err() {
+                    return Err(Error::retry("the server is stopping"));
+                }
+            }
+        };
+        tokio::time::timeout(DATA_TIMEOUT, flushed)
+            .await
+            .unwrap_or_else(|_| Err(Error::unavailable("flush: not done in time")))
+    }
+
+    async fn compact_one(handle: &Handle, table: &str) -> Result<()> {
+        let tables = match Self::table(handle, table)? {
+            Some(id) => vec![id],
+            None => handle.shared.manifest().tables.iter().map(|t| t.table).collect(),
+        };
+        for table in tables {
+            let (done, answer) = oneshot::channel();
+            let _ = handle.events.send(Event::Compact { table, done: Some(done) });
+            within(DATA_TIMEOUT, "compact", answer).await?;
+        }
+        Ok(())
+    }
+}
+
+fn reply(results: Vec<(u32, Result<()>)>) -> Response<v1::MaintenanceReply> {
+    let mut reply = v1::MaintenanceReply::default();
+    for (partition, result) in results {
+        match result {
+            Ok(()) => reply.done.push(partition),
+            Err(e) => reply.errors.push(format!("partition {partition}: {e}")),
+        }
+    }
+    Response::new(reply)
+}
+
+#[tonic::async_trait]
+impl Admin for AdminShell {
+    async fn freeze(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        let request = request.into_inner();
+        let work = self.led(&request).into_iter().map(|h| async {
+            (h.shared.id.0, Self::freeze_one(h, &request.table).await.map(|_| ()))
+        });
+        Ok(reply(futures::future::join_all(work).await))
+    }
+
+    async fn flush(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        let request = request.into_inner();
+        let work = self
+            .led(&request)
+            .into_iter()
+            .map(|h| async { (h.shared.id.0, Self::flush_one(h, &request.table).await) });
+        Ok(reply(futures::future::join_all(work).await))
+    }
+
+    async fn compact(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        let request = request.into_inner();
+        let work = self
+            .led(&request)
+            .into_iter()
+            .map(|h| async { (h.shared.id.0, Self::compact_one(h, &request.table).await) });
+        Ok(reply(futures::future::join_all(work).await))
+    }
+
+    async fn ensure_table(
+        &self,
+        request: Request<v1::EnsureTableRequest>,
+    ) -> Result<Response<v1::EnsureTableReply>, Status> {
+        let request = request.into_inner();
+        limits::check_table_name(&request.name)?;
+        let handle = self.context.partition(request.partition)?;
+        let options: TableOptions = request.options.unwrap_or_default().try_into()?;
+        if request.partition != 0 && request.id == 0 {
+            return Err(Error::invalid("table ids are allocated in partition 0").into());
+        }
+        let manifest = handle.shared.manifest();
+        if manifest.tables.len() >= limits::TABLES_MAX && manifest.table_by_name(&request.name).is_none() {
+            return Err(Error::invalid(format!("there are {} tables already", limits::TABLES_MAX)).into());
+        }
+        let existed = manifest.table_by_name(&request.name).is_some();
+        let id = (request.id != 0).then_some(TableId(request.id));
+        let (done, answer) = oneshot::channel();
+        let _ = handle.events.send(Event::EnsureTable { name: request.name.clone(), options, id, done });
+        let mut out = v1::EnsureTableReply { leader: Some(handle.shared.leader_hint()), ..Default::default() };
+        let status = match within(ENTRY_TIMEOUT, "create table", answer).await {
+            Ok(()) => match handle.shared.manifest().table_by_name(&request.name) {
+                Some(table) => {
+                    out.id = table.table.0;
+                    out.created = !existed;
+                    out.options = Some((&table.options).into());
+                    v1::WriteStatus::WriteOk
+                }
+                None => {
+                    out.message = format!("the id of table {:?} is another table's", request.name);
+                    v1::WriteStatus::WriteInvalid
+                }
+            },
+            Err(e) if e.kind == ErrorKind::NotLeader => v1::WriteStatus::WriteNotLeader,
+            Err(e) => {
+                out.message = e.to_string();
+                v1::WriteStatus::WriteRetry
+            }
+        };
+        out.status = status.into();
+        Ok(Response::new(out))
+    }
+
+    async fn status(&self, _request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        Ok(Response::new(v1::StatusReply { json: status::json(&self.context) }))
+    }
+}

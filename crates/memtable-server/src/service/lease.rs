@@ -1,0 +1,266 @@
+//! Leases: pulls (a long poll that serves all partitions), whole filters, releases.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use sextant_common::config::LeaseMode;
+use sextant_common::error::Error;
+use sextant_common::ids::{ManifestVersion, Serial};
+use sextant_proto::v1;
+use sextant_proto::v1::lease_server::Lease;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Context;
+use crate::lease::desk::{Answer, Position};
+use crate::lease::grantor::HolderId;
+use crate::shared::{Event, FilterSet, Shared};
+
+/// Size of a message with filter bytes.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// A worker that does not hand out filters for so long is not serving.
+const FILTERS_TIMEOUT: Duration = Duration::from_secs(2);
+/// A parked pull without any lease to keep is answered after this time.
+const PARK_MAX: Duration = Duration::from_millis(100);
+
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[derive(Clone)]
+pub struct LeaseShell {
+    pub context: Arc<Context>,
+}
+
+fn holder_id(bytes: &[u8]) -> Result<HolderId, Status> {
+    bytes.try_into().map_err(|_| Error::invalid("a holder's id has 16 bytes").into())
+}
+
+fn position(p: &v1::PartitionPosition) -> Position {
+    Position {
+        epoch: p.epoch.unwrap_or_default().into(),
+        serial: Serial(p.serial),
+        manifest: ManifestVersion(p.manifest_version),
+        has_filters: p.has_filters,
+    }
+}
+
+impl LeaseShell {
+    /// The length of a lease that can be granted now; None: none.
+    fn lease_ns(&self, shared: &Shared) -> Option<u64> {
+        let lease = &self.context.cluster.lease;
+        let term = shared.desk.epoch()?.term;
+        let left = shared.lease.left_ns(term, self.context.env.clock.holder_ns());
+        // Both ends' drift: the holder's clock and ours.
+        let safe = left.saturating_sub(left * 2 * lease.drift_ppm / 1_000_000);
+        let wanted = match lease.mode {
+            LeaseMode::Ack => lease.lease().as_nanos() as u64,
+            LeaseMode::Timed => lease.group_interval_us * 1000 + shared.log_write_lower_bound_ns(),
+        };
+        (safe > 0).then(|| wanted.min(safe))
+    }
+
+    async fn pull(&self, request: v1::PullRequest) -> Result<v1::PullReply, Status> {
+        let holder = holder_id(&request.holder)?;
+        let clock = &self.context.env.clock;
+        let arrived_ns = clock.grantor_ns();
+        let mut heard = false;
+        let park = self.park_for(&request);
+        let deadline = tokio::time::sleep(park);
+        tokio::pin!(deadline);
+        loop {
+            // Registered before looking, so that no news is missed in between.
+            let news = self.context.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            let mut any = request.no_wait || request.positions.is_empty();
+            for p in &request.positions {
+                let Ok(handle) = self.context.partition(p.partition) else { continue };
+                let shared = &handle.shared;
+                let told = shared.desk.hear(holder, &position(p), shared.now());
+                // A partition that is led elsewhere is no news to a holder that knows.
+                any |= told.news && (p.has_filters || shared.serving_term.load(Ordering::Relaxed) != 0);
+                if told.wake_worker && !heard && !shared.ack_signalled.swap(true, Ordering::AcqRel) {
+                    let _ = handle.events.send(Event::Acknowledged);
+                }
+            }
+            heard = true;
+            if any {
+                break;
+            }
+            tokio::select! {
+                () = &mut news => {}
+                () = &mut deadline => break,
+            }
+        }
+        self.context.metrics.pulls.inc();
+        let mut reply = v1::PullReply { pull: request.pull, server_boot: self.context.boot, ..Default::default() };
+        for p in &request.positions {
+            reply.updates.push(self.update(holder, p));
+        }
+        let now_ns = clock.grantor_ns();
+        reply.parked_ns = now_ns - arrived_ns;
+        reply.server_mono_ns = now_ns;
+        Ok(reply)
+    }
+
+    /// A pull is answered at the latest when the holder's lease is past half its life.
+    fn park_for(&self, request: &v1::PullRequest) -> Duration {
+        let half = self.context.cluster.lease.lease() / 2;
+        let left = request.positions.iter().filter(|p| p.has_filters).map(|p| p.lease_left_ns).min();
+        let until_half = left.map_or(PARK_MAX, |ns| Duration::from_nanos(ns).saturating_sub(half));
+        until_half.min(PARK_MAX)
+    }
+
+    fn update(&self, holder: HolderId, p: &v1::PartitionPosition) -> v1::PartitionUpdate {
+        let mut update = v1::PartitionUpdate { partition: p.partition, ..Default::default() };
+        let Ok(handle) = self.context.partition(p.partition) else {
+            update.status = v1::PartitionStatus::PartitionNotLeader.into();
+            return update;
+        };
+        let shared = &handle.shared;
+        let lease_ns = self.lease_ns(shared);
+        let status = match shared.desk.answer(holder, &position(p), lease_ns, shared.now()) {
+            Answer::NotLeader => {
+                update.leader = Some(shared.leader_hint());
+                v1::PartitionStatus::PartitionNotLeader
+            }
+            Answer::NotReady => v1::PartitionStatus::PartitionNotReady,
+            Answer::NeedFilters { epoch } => {
+                update.epoch = Some(epoch.into());
+                v1::PartitionStatus::PartitionNeedFilters
+            }
+            Answer::News(news) => {
+                update.epoch = Some(news.epoch.into());
+                update.serial_from = news.from.0;
+                update.serial_to = news.to.0;
+                update.runs = news
+                    .runs
+                    .into_iter()
+                    .map(|run| {
+                        let bytes: Vec<u8> = run.hashes.iter().flat_map(|h| h.to_le_bytes()).collect();
+                        v1::BfRun {
+                            table: run.table.0,
+                            generation: run.generation.0,
+                            freeze: run.freeze,
+                            hashes: Bytes::from(bytes),
+                        }
+                    })
+                    .collect();
+                update.manifest = news.manifest.map(|m| m.as_ref().into());
+                update.lease = news.lease.map(|l| {
+                    self.context.metrics.leases.inc();
+                    v1::LeaseGrant {
+                        manifest_version: l.manifest.0,
+                        expiry_mono_ns: l.expiry_mono_ns,
+                        expiry_wall_ns: l.expiry_wall_ns,
+                    }
+                });
+                if news.throttled {
+                    v1::PartitionStatus::PartitionThrottled
+                } else {
+                    v1::PartitionStatus::PartitionOk
+                }
+            }
+        };
+        update.status = status.into();
+        update
+    }
+}
+
+#[tonic::async_trait]
+impl Lease for LeaseShell {
+    type PullStream = Replies<v1::PullReply>;
+    type FetchFiltersStream = Replies<v1::FilterChunk>;
+
+    async fn pull(
+        &self,
+        request: Request<Streaming<v1::PullRequest>>,
+    ) -> Result<Response<Self::PullStream>, Status> {
+        let this = self.clone();
+        let mut shutdown = self.context.shutdown.clone();
+        let mut requests = request.into_inner();
+        let (out, replies) = mpsc::channel(1);
+        tokio::spawn(async move {
+            loop {
+                let message = tokio::select! {
+                    message = requests.next() => message,
+                    () = shutdown.wait() => return,
+                    () = out.closed() => return,
+                };
+                let Some(Ok(message)) = message else { return };
+                let answer = LeaseShell::pull(&this, message).await;
+                let failed = answer.is_err();
+                if out.send(answer).await.is_err() || failed {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
+    }
+
+    async fn fetch_filters(
+        &self,
+        request: Request<v1::FetchFiltersRequest>,
+    ) -> Result<Response<Self::FetchFiltersStream>, Status> {
+        let request = request.into_inner();
+        holder_id(&request.holder)?;
+        let handle = self.context.partition(request.partition)?;
+        let (done, filters) = oneshot::channel();
+        let _ = handle.events.send(Event::Filters(done));
+        let set = tokio::time::timeout(FILTERS_TIMEOUT, filters).await.ok().and_then(Result::ok).flatten();
+        let Some(set) = set else {
+            let header = v1::FilterHeader {
+                status: v1::PartitionStatus::PartitionNotReady.into(),
+                leader: Some(handle.shared.leader_hint()),
+                ..Default::default()
+            };
+            let chunk = v1::FilterChunk { header: Some(header), data: Bytes::new() };
+            return Ok(Response::new(Box::pin(tokio_stream::once(Ok(chunk)))));
+        };
+        self.context.metrics.whole_filters.inc();
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks(set)))))
+    }
+
+    async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseReply>, Status> {
+        let holder = holder_id(&request.into_inner().holder)?;
+        for handle in self.context.partitions.values() {
+            handle.shared.desk.release(holder);
+            let _ = handle.events.send(Event::Acknowledged);
+        }
+        Ok(Response::new(v1::ReleaseReply {}))
+    }
+}
+
+/// A header, then the filters' bytes in its order.
+fn chunks(set: FilterSet) -> Vec<Result<v1::FilterChunk, Status>> {
+    let header = v1::FilterHeader {
+        status: v1::PartitionStatus::PartitionOk.into(),
+        epoch: Some(set.epoch.into()),
+        serial: set.serial.0,
+        manifest: Some(set.manifest.as_ref().into()),
+        filters: set
+            .filters
+            .iter()
+            .map(|(table, generation, bytes)| v1::MemtableFilter {
+                table: table.0,
+                generation: generation.0,
+                bytes: bytes.len() as u64,
+            })
+            .collect(),
+        leader: None,
+    };
+    let mut out = vec![Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() })];
+    for (_, _, bytes) in set.filters {
+        let mut bytes = Bytes::from(bytes);
+        while !bytes.is_empty() {
+            let data = bytes.split_to(bytes.len().min(CHUNK_BYTES));
+            out.push(Ok(v1::FilterChunk { header: None, data }));
+        }
+    }
+    out
+}

@@ -1,0 +1,392 @@
+//! Rows: memtable reads, writes, pages of scans.
+
+use std::collections::HashMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use sextant_common::error::{Error, ErrorKind};
+use sextant_common::ids::{ManifestVersion, TableId};
+use sextant_common::limits;
+use sextant_proto::v1;
+use sextant_proto::v1::rows_server::Rows;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::Context;
+use crate::partition::evaluate::{Base, Condition, Op, Request as WriteRequest};
+use crate::partition::view::ReadAnswer;
+use crate::shared::{Event, Handle, ReplySink, WriteEvent};
+
+/// Answered batches waiting to be sent on a stream: a slow reader stops its own requests, nobody else's.
+const REPLIES_QUEUED: usize = 16;
+/// Replies to writes that one message carries at most.
+const REPLIES_PER_MESSAGE: usize = 1024;
+/// A write without a deadline of its own waits this long.
+const WRITE_DEADLINE: Duration = Duration::from_secs(10);
+/// Page limits of a scan when the request has none.
+const PAGE_RECORDS: usize = 1000;
+const PAGE_BYTES: usize = 1024 * 1024;
+const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+#[derive(Clone)]
+pub struct RowsShell {
+    pub context: Arc<Context>,
+}
+
+impl RowsShell {
+    /// Answers a batch of reads. All state is read first; the leader lease is checked last, so that it held when the state was
+    /// read.
+    fn read_batch(&self, batch: v1::ReadBatch) -> v1::ReadBatchReply {
+        self.context.metrics.read_messages.inc();
+        self.context.metrics.reads.inc_by(batch.reads.len() as u64);
+        let mut reply = v1::ReadBatchReply { batch: batch.batch, ..Default::default() };
+        // The term that each partition served when it was read.
+        let mut terms: HashMap<u32, u64> = HashMap::new();
+        let mut partitions = Vec::with_capacity(batch.reads.len());
+        for read in batch.reads {
+            partitions.push(read.partition);
+            reply.replies.push(self.read_one(read, &mut terms));
+        }
+        let lapsed: HashMap<u32, v1::ReadStatus> = terms
+            .into_iter()
+            .filter_map(|(id, term)| {
+                let handle = self.context.partition(id).ok()?;
+                if term != 0 && handle.shared.serving() == Some(term) {
+                    return None;
+                }
+                let leads = handle.shared.leader.lock().1 == self.context.node.0;
+                if !leads {
+                    reply.leaders.push(handle.shared.leader_hint());
+                }
+                let status = if leads { v1::ReadStatus::ReadNotReady } else { v1::ReadStatus::ReadNotLeader };
+                Some((id, status))
+            })
+            .collect();
+        let mut stale = Vec::new();
+        for (partition, answer) in partitions.iter().zip(&mut reply.replies) {
+            if let Some(status) = lapsed.get(partition) {
+                *answer = v1::ReadReply { status: (*status).into(), ..Default::default() };
+            } else if answer.status() == v1::ReadStatus::ReadStaleManifest && !stale.contains(partition) {
+                stale.push(*partition);
+            }
+        }
+        for partition in stale {
+            if let Ok(handle) = self.context.partition(partition) {
+                self.context.metrics.stale_reads.inc();
+                reply.manifests.push(handle.shared.manifest().as_ref().into());
+            }
+        }
+        reply
+    }
+
+    fn read_one(&self, read: v1::ReadRequest, terms: &mut HashMap<u32, u64>) -> v1::ReadReply {
+        let status = |s: v1::ReadStatus| v1::ReadReply { status: s.into(), ..Default::default() };
+        let Ok(handle) = self.context.partition(read.partition) else {
+            return status(v1::ReadStatus::ReadUnknownPartition);
+        };
+        let shared = &handle.shared;
+        terms.entry(read.partition).or_insert_with(|| shared.serving_term.load(Ordering::Acquire));
+        // The published seq first, then the memtables: everything published by then is in them, or was flushed, and then the
+        // version tells.
+        let at = shared.published_seq.load(Ordering::Acquire);
+        let view = shared.view.load();
+        match view.read(TableId(read.table), &read.key, ManifestVersion(read.manifest_version), at) {
+            ReadAnswer::Found(version) => v1::ReadReply {
+                status: if version.value.is_some() { v1::ReadStatus::ReadValue } else { v1::ReadStatus::ReadTombstone }
+                    .into(),
+                value: version.value.unwrap_or_default(),
+                seq: version.seq,
+            },
+            ReadAnswer::NoEntry => status(v1::ReadStatus::ReadNoEntry),
+            ReadAnswer::StaleManifest => status(v1::ReadStatus::ReadStaleManifest),
+            ReadAnswer::UnknownTable => status(v1::ReadStatus::ReadUnknownTable),
+        }
+    }
+
+    /// Hands a write to its partition's worker, or refuses it.
+    fn submit(&self, request: v1::WriteRequest, to: &mpsc::UnboundedSender<v1::WriteReply>) {
+        self.context.metrics.write_requests.inc();
+        let reply = ReplySink::new(request.id, to.clone());
+        let handle = match self.context.partition(request.partition) {
+            Ok(handle) => handle,
+            Err(e) => return reply.status(v1::WriteStatus::WriteUnknownPartition, &e.message),
+        };
+        let wait = match request.deadline_ms {
+            0 => WRITE_DEADLINE,
+            ms => Duration::from_millis(u64::from(ms)),
+        };
+        let deadline_ns = self.context.env.clock.holder_ns() + wait.as_nanos() as u64;
+        let (request, bytes) = match write_from_wire(request) {
+            Ok(converted) => converted,
+            Err(e) => return reply.status(v1::WriteStatus::WriteInvalid, &e.message),
+        };
+        let event = WriteEvent { request, bytes, deadline_ns, reply };
+        match handle.writes.try_send(event) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(event)) => {
+                self.context.metrics.overloaded.inc();
+                event.reply.status(v1::WriteStatus::WriteOverloaded, "the partition's queue of writes is full");
+            }
+            Err(mpsc::error::TrySendError::Closed(event)) => {
+                event.reply.status(v1::WriteStatus::WriteRetry, "the server is stopping");
+            }
+        }
+    }
+
+    fn page(&self, handle: &Handle, request: v1::ScanPageRequest) -> v1::ScanPageReply {
+        let shared = &handle.shared;
+        let term = shared.serving_term.load(Ordering::Acquire);
+        let at = shared.published_seq.load(Ordering::Acquire);
+        let view = shared.view.load();
+        let mut reply = v1::ScanPageReply { snapshot_seq: at, ..Default::default() };
+        let table = view.tables.get(&TableId(request.table));
+        let memtables = table.map(|t| t.memtables_for(ManifestVersion(request.manifest_version)));
+        let status = match memtables {
+            None => v1::ReadStatus::ReadUnknownTable,
+            Some(None) => {
+                reply.manifest = Some(view.manifest.as_ref().into());
+                v1::ReadStatus::ReadStaleManifest
+            }
+            Some(Some(memtables)) => {
+                let memtables: Vec<_> = memtables.cloned().collect();
+                reply.complete = scan(&memtables, &request, at, &mut reply.records);
+                v1::ReadStatus::ReadValue
+            }
+        };
+        reply.status = status.into();
+        if term == 0 || shared.serving() != Some(term) {
+            let leads = shared.leader.lock().1 == self.context.node.0;
+            let status = if leads { v1::ReadStatus::ReadNotReady } else { v1::ReadStatus::ReadNotLeader };
+            return v1::ScanPageReply {
+                status: status.into(),
+                leader: Some(shared.leader_hint()),
+                ..Default::default()
+            };
+        }
+        reply
+    }
+}
+
+/// Merges memtables (newest first) over the range. Whether the page covers all of it.
+fn scan(
+    memtables: &[Arc<crate::memtable::Memtable>],
+    request: &v1::ScanPageRequest,
+    at: u64,
+    out: &mut Vec<v1::ScanRecord>,
+) -> bool {
+    use std::ops::Bound;
+    let bound = |key: &Bytes| if key.is_empty() { None } else { Some(key.clone()) };
+    let start = bound(&request.start).map_or(Bound::Unbounded, Bound::Included);
+    let end = bound(&request.end).map_or(Bound::Unbounded, Bound::Excluded);
+    if let (Bound::Included(low), Bound::Excluded(high)) = (&start, &end)
+        && low >= high
+    {
+        return true;
+    }
+    let records_max = match request.limit_records {
+        0 => PAGE_RECORDS,
+        n => n as usize,
+    };
+    let bytes_max = match request.limit_bytes {
+        0 => PAGE_BYTES,
+        n => (n as usize).min(PAGE_BYTES_MAX),
+    };
+    type Versions<'m> = Box<dyn Iterator<Item = (Bytes, crate::memtable::Version)> + 'm>;
+    let mut sources: Vec<std::iter::Peekable<Versions<'_>>> = memtables
+        .iter()
+        .map(|m| {
+            let versions: Versions<'_> = if request.reverse {
+                Box::new(m.range_rev(start.clone(), end.clone(), at))
+            } else {
+                Box::new(m.range(start.clone(), end.clone(), at))
+            };
+            versions.peekable()
+        })
+        .collect();
+    let mut bytes = 0;
+    loop {
+        let heads = sources.iter_mut().filter_map(|s| s.peek().map(|(key, _)| key.clone()));
+        let next = if request.reverse { heads.max() } else { heads.min() };
+        let Some(key) = next else { return true };
+        if out.len() >= records_max || (bytes >= bytes_max && !out.is_empty()) {
+            return false;
+        }
+        let mut newest: Option<crate::memtable::Version> = None;
+        for source in &mut sources {
+            if source.peek().is_some_and(|(k, _)| *k == key)
+                && let Some((_, version)) = source.next()
+                && newest.as_ref().is_none_or(|n| n.seq < version.seq)
+            {
+                newest = Some(version);
+            }
+        }
+        if let Some(version) = newest {
+            bytes += key.len() + version.value.as_ref().map_or(0, Bytes::len);
+            out.push(v1::ScanRecord {
+                key,
+                tombstone: version.value.is_none(),
+                value: version.value.unwrap_or_default(),
+                seq: version.seq,
+            });
+        }
+    }
+}
+
+/// Validates a write and converts it; also its size in bytes.
+fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), Error> {
+    if request.ops.is_empty() {
+        return Err(Error::invalid("a write without operations"));
+    }
+    let mut bytes = 0;
+    let mut ops = Vec::with_capacity(request.ops.len());
+    for op in request.ops {
+        limits::check_key(&op.key)?;
+        limits::check_value(&op.value)?;
+        bytes += op.key.len() + op.value.len();
+        let condition = match op.condition() {
+            v1::Condition::None => Condition::None,
+            v1::Condition::Absent => Condition::Absent,
+            v1::Condition::Present => Condition::Present,
+            v1::Condition::ValueEquals => Condition::ValueEquals(op.expected_value.clone()),
+            v1::Condition::SeqEquals => Condition::SeqEquals(op.expected_seq),
+        };
+        let base = op.base.map(|b| Base {
+            manifest: ManifestVersion(b.manifest_version),
+            present: b.present,
+            seq: b.seq,
+            value_matches: b.value_matches,
+        });
+        let value = match op.kind() {
+            v1::WriteKind::WritePut => Some(op.value),
+            v1::WriteKind::WriteDelete => None,
+        };
+        ops.push(Op {
+            table: TableId(op.table),
+            key: op.key,
+            value,
+            condition,
+            base,
+            skip_on_failure: op.skip_on_failure,
+        });
+    }
+    limits::check_batch(ops.len(), bytes)?;
+    let converted = WriteRequest {
+        session: request.session,
+        number: request.request_no,
+        acked_below: request.acked_below,
+        ops,
+    };
+    Ok((converted, bytes))
+}
+
+#[tonic::async_trait]
+impl Rows for RowsShell {
+    type ReadStreamStream = Replies<v1::ReadBatchReply>;
+    type WriteStreamStream = Replies<v1::WriteBatchReply>;
+
+    async fn read_stream(
+        &self,
+        request: Request<Streaming<v1::ReadBatch>>,
+    ) -> Result<Response<Self::ReadStreamStream>, Status> {
+        let this = self.clone();
+        // Reads never wait, so a stream's batches are answered as they come.
+        let replies = request.into_inner().map(move |batch| batch.map(|b| this.read_batch(b)));
+        Ok(Response::new(Box::pin(replies)))
+    }
+
+    async fn read(&self, request: Request<v1::ReadBatch>) -> Result<Response<v1::ReadBatchReply>, Status> {
+        Ok(Response::new(self.read_batch(request.into_inner())))
+    }
+
+    async fn write_stream(
+        &self,
+        request: Request<Streaming<v1::WriteBatch>>,
+    ) -> Result<Response<Self::WriteStreamStream>, Status> {
+        let mut batches = request.into_inner();
+        // Unbounded, but never longer than the requests that the workers' bounded queues and groups admitted.
+        let (to, mut answered) = mpsc::unbounded_channel();
+        let (out, replies) = mpsc::channel(REPLIES_QUEUED);
+        let this = self.clone();
+        tokio::spawn(async move {
+            while let Some(Ok(batch)) = batches.next().await {
+                this.context.metrics.write_messages.inc();
+                for write in batch.writes {
+                    this.submit(write, &to);
+                }
+            }
+        });
+        tokio::spawn(async move {
+            let mut batch = Vec::new();
+            while answered.recv_many(&mut batch, REPLIES_PER_MESSAGE).await > 0 {
+                let message = v1::WriteBatchReply { replies: std::mem::take(&mut batch) };
+                if out.send(Ok(message)).await.is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
+    }
+
+    async fn write(&self, request: Request<v1::WriteBatch>) -> Result<Response<v1::WriteBatchReply>, Status> {
+        let batch = request.into_inner();
+        self.context.metrics.write_messages.inc();
+        let (to, mut answered) = mpsc::unbounded_channel();
+        let expected = batch.writes.len();
+        for write in batch.writes {
+            self.submit(write, &to);
+        }
+        drop(to);
+        let mut replies = Vec::with_capacity(expected);
+        while let Some(reply) = answered.recv().await {
+            replies.push(reply);
+        }
+        Ok(Response::new(v1::WriteBatchReply { replies }))
+    }
+
+    async fn scan_page(
+        &self,
+        request: Request<v1::ScanPageRequest>,
+    ) -> Result<Response<v1::ScanPageReply>, Status> {
+        let request = request.into_inner();
+        self.context.metrics.scan_pages.inc();
+        let handle = match self.context.partition(request.partition) {
+            Ok(handle) => handle,
+            Err(_) => {
+                let status = v1::ReadStatus::ReadUnknownPartition.into();
+                return Ok(Response::new(v1::ScanPageReply { status, ..Default::default() }));
+            }
+        };
+        Ok(Response::new(self.page(handle, request)))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionReply>, Status> {
+        let request = request.into_inner();
+        let handle = self.context.partition(request.partition)?;
+        if request.session == 0 {
+            return Err(Error::invalid("session 0 is no session").into());
+        }
+        let (done, opened) = oneshot::channel();
+        let _ = handle.events.send(Event::OpenSession { session: request.session, done });
+        let answer = tokio::time::timeout(WRITE_DEADLINE, opened).await;
+        let status = match answer {
+            Ok(Ok(Ok(()))) => v1::WriteStatus::WriteOk,
+            Ok(Ok(Err(e))) if e.kind == ErrorKind::NotLeader => v1::WriteStatus::WriteNotLeader,
+            Ok(Ok(Err(e))) if e.kind == ErrorKind::Overloaded => v1::WriteStatus::WriteOverloaded,
+            // Opening a session twice does no harm.
+            _ => v1::WriteStatus::WriteRetry,
+        };
+        let leader = Some(handle.shared.leader_hint());
+        Ok(Response::new(v1::OpenSessionReply { status: status.into(), leader, message: String::new() }))
+    }
+}

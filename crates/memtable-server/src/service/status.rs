@@ -1,0 +1,90 @@
+//! The status document: what an operator wants to see, as JSON (described in docs/operations.md).
+
+use serde_json::{Value, json};
+
+use super::Context;
+use crate::shared::Handle;
+
+pub fn json(context: &Context) -> String {
+    let mut partitions: Vec<&Handle> = context.partitions.values().collect();
+    partitions.sort_by_key(|h| h.shared.id);
+    let stats = context.log.stats();
+    let uptime_ns = context.env.clock.holder_ns().saturating_sub(context.started_ns);
+    json!({
+        "role": "memtable",
+        "node": context.node.0,
+        "cluster": context.cluster.id,
+        "uptime_seconds": uptime_ns as f64 / 1e9,
+        "recovery": {
+            "log_seconds": context.recovery.log_seconds,
+            "log_entries": context.recovery.log_entries,
+            "log_bytes": context.recovery.log_bytes,
+            "torn_bytes_cut": context.recovery.torn_bytes,
+            "replay_seconds": context.recovery.replay_seconds,
+            "replayed_writes": context.recovery.replayed_writes,
+            "skipped_writes": context.recovery.skipped_writes,
+        },
+        "log": {
+            "fsyncs": stats.fsyncs,
+            "batches": stats.batches,
+            "records": stats.records,
+            "bytes": stats.bytes,
+            "failed": stats.failed,
+        },
+        "partitions": partitions.into_iter().map(partition).collect::<Vec<_>>(),
+    })
+    .to_string()
+}
+
+fn partition(handle: &Handle) -> Value {
+    let shared = &handle.shared;
+    let numbers = shared.numbers.lock().clone();
+    let (leader_term, leader) = *shared.leader.lock();
+    let (holders, live) = shared.desk.holders(shared.now());
+    let manifest = shared.manifest();
+    json!({
+        "partition": shared.id.0,
+        "role": if numbers.leading { "leader" } else { "follower" },
+        "term": leader_term,
+        "leader": leader,
+        "epoch": shared.desk.epoch().map(|e| e.to_string()),
+        "serving": shared.serving().is_some(),
+        "lease_holders": holders,
+        "leases_live": live,
+        "bf_log_serial": shared.desk.serial().0,
+        "last_index": numbers.last_index,
+        "committed_index": numbers.committed_index,
+        "published_index": numbers.published_index,
+        "published_seq": shared.published_seq.load(std::sync::atomic::Ordering::Relaxed),
+        "persisted_index": numbers.persisted_index,
+        "unflushed_bytes": numbers.unflushed_bytes,
+        "groups": numbers.groups,
+        "group_writes": numbers.group_writes,
+        "waiting_requests": numbers.waiting_requests,
+        "sessions": numbers.sessions,
+        "replayed_writes": numbers.replayed_writes,
+        "replay_skipped_writes": numbers.replay_skipped_writes,
+        "manifest_version": manifest.version.0,
+        "memtables": numbers.tables.iter().map(|t| json!({
+            "table": t.table,
+            "generation": t.generation,
+            "active_entries": t.active_entries,
+            "active_bytes": t.active_bytes,
+            "frozen": t.frozen,
+            "frozen_bytes": t.frozen_bytes,
+        })).collect::<Vec<_>>(),
+        "tables": manifest.tables.iter().map(|t| json!({
+            "table": t.table.0,
+            "name": t.name,
+            "flushed_generation": t.flushed_generation.0,
+            "last_flush_version": t.last_flush_version.0,
+            "sstables": t.ssts.iter().map(|s| json!({
+                "id": s.id.to_string(),
+                "records": s.records,
+                "tombstones": s.tombstones,
+                "bytes": s.file_bytes,
+                "replicas": s.replicas.iter().map(|n| n.0).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>(),
+    })
+}

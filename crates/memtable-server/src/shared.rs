@@ -1,0 +1,222 @@
+//! What a partition's worker shares with the service's tasks: published state, leases, and the ways to reach the worker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sextant_common::Env;
+use sextant_common::error::Result;
+use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, SstId, TableId};
+use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
+use sextant_proto::v1;
+use sextant_raft_log::{Entry, LogId};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
+
+use crate::leadership::{LeaderLease, VoteGuard};
+use crate::lease::desk::LeaseDesk;
+use crate::lease::grantor::Now;
+use crate::partition::evaluate::Request;
+use crate::partition::snapshot::Snapshot;
+use crate::partition::view::ReadView;
+
+/// State of a partition replica that is read from any thread.
+pub struct Shared {
+    pub id: PartitionId,
+    pub node: u64,
+    pub env: Env,
+    pub published_seq: AtomicU64,
+    pub view: ArcSwap<ReadView>,
+    /// The term in which this node answers reads (its own first entry is published); 0: none.
+    pub serving_term: AtomicU64,
+    pub lease: LeaderLease,
+    pub guard: Arc<VoteGuard>,
+    pub desk: LeaseDesk,
+    /// Wakes parked pulls of all partitions of this server.
+    pub news: Arc<Notify>,
+    /// Whom this node believes to lead: (term, node); node 0: nobody.
+    pub leader: Mutex<(u64, u64)>,
+    /// Rises with each change of the manifest that this replica applied.
+    pub manifest_version: watch::Sender<ManifestVersion>,
+    /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans.
+    pub pending_ssts: Mutex<Vec<SstId>>,
+    /// Numbers for /status, refreshed by the worker.
+    pub numbers: Mutex<Numbers>,
+    /// An acknowledgement is on its way to the worker.
+    pub ack_signalled: AtomicBool,
+    /// Smoothed lower bound of the time from proposal to commit, in nanoseconds (for leases of the `timed` mode).
+    pub log_write_ns: AtomicU64,
+}
+
+/// Numbers for /status and metrics.
+#[derive(Clone, Debug, Default)]
+pub struct Numbers {
+    pub leading: bool,
+    pub last_index: u64,
+    pub committed_index: u64,
+    pub published_index: u64,
+    pub persisted_index: u64,
+    pub unflushed_bytes: usize,
+    pub tables: Vec<TableNumbers>,
+    pub groups: u64,
+    pub group_writes: u64,
+    pub waiting_requests: usize,
+    pub sessions: usize,
+    pub replayed_writes: u64,
+    pub replay_skipped_writes: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct TableNumbers {
+    pub table: u32,
+    pub generation: u64,
+    pub active_entries: usize,
+    pub active_bytes: usize,
+    pub frozen: usize,
+    pub frozen_bytes: usize,
+}
+
+impl Shared {
+    /// The grantor's clocks now.
+    pub fn now(&self) -> Now {
+        Now { mono_ns: self.env.clock.grantor_ns(), wall: self.env.clock.wall() }
+    }
+
+    pub fn leader_hint(&self) -> v1::LeaderHint {
+        let (term, node) = *self.leader.lock();
+        v1::LeaderHint { partition: self.id.0, node, term }
+    }
+
+    /// The term that this node serves, if its leader lease still holds. To be asked *after* the state was read.
+    pub fn serving(&self) -> Option<u64> {
+        let term = self.serving_term.load(Ordering::Acquire);
+        (term != 0 && self.lease.is_valid(term, self.env.clock.holder_ns())).then_some(term)
+    }
+
+    /// A lower bound of the time that the next group will need for its log write (precise data access, section 4.4): choosing it
+    /// too small costs nothing but lease length.
+    pub fn log_write_lower_bound_ns(&self) -> u64 {
+        self.log_write_ns.load(Ordering::Relaxed) / 2
+    }
+
+    /// A group took so long from proposal to commit.
+    pub fn observe_log_write(&self, ns: u64) {
+        let before = self.log_write_ns.load(Ordering::Relaxed);
+        let next = if before == 0 { ns } else { (before * 7 + ns) / 8 };
+        self.log_write_ns.store(next, Ordering::Relaxed);
+    }
+
+    pub fn manifest(&self) -> Arc<Manifest> {
+        self.view.load().manifest.clone()
+    }
+}
+
+/// The ways to reach a partition's worker. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    pub shared: Arc<Shared>,
+    /// Raft's events and rare requests. Unbounded, because openraft's append must return at once; bounded in fact by the
+    /// entries that Raft keeps in flight.
+    pub events: mpsc::UnboundedSender<Event>,
+    /// Writes: bounded; a full queue is "overloaded".
+    pub writes: mpsc::Sender<WriteEvent>,
+}
+
+/// What a worker is told.
+pub enum Event {
+    Appended(Vec<Entry>),
+    Truncated(Option<LogId>),
+    Committed(u64),
+    Install { snapshot: Box<Snapshot>, done: oneshot::Sender<Result<()>> },
+    /// Acknowledgements arrived that publication may wait for.
+    Acknowledged,
+    Filters(oneshot::Sender<Option<FilterSet>>),
+    Freeze { table: Option<TableId>, done: oneshot::Sender<Result<Vec<(TableId, Generation)>>> },
+    EnsureTable { name: String, options: TableOptions, id: Option<TableId>, done: oneshot::Sender<Result<()>> },
+    OpenSession { session: u64, done: oneshot::Sender<Result<()>> },
+    Flushed { term: u64, table: TableId, generation: Generation, result: Result<Option<SstMeta>> },
+    Compact { table: TableId, done: Option<oneshot::Sender<Result<()>>> },
+    Compacted { term: u64, table: TableId, inputs: Vec<SstId>, result: Result<Option<SstMeta>> },
+    Stop(oneshot::Sender<()>),
+}
+
+/// Whole filters, as of one serial.
+pub struct FilterSet {
+    pub epoch: Epoch,
+    pub serial: Serial,
+    pub manifest: Arc<Manifest>,
+    pub filters: Vec<(TableId, Generation, Vec<u8>)>,
+}
+
+/// A write request on its way to the sequencer.
+pub struct WriteEvent {
+    pub request: Request,
+    /// Keys and values, in bytes.
+    pub bytes: usize,
+    /// On `Clock::holder_ns`: after this nobody waits for the answer any more.
+    pub deadline_ns: u64,
+    pub reply: ReplySink,
+}
+
+/// Where the answer to a write goes. Dropped without an answer it says "outcome unknown": no caller is left hanging.
+pub struct ReplySink {
+    id: u64,
+    to: Option<mpsc::UnboundedSender<v1::WriteReply>>,
+}
+
+impl ReplySink {
+    pub fn new(id: u64, to: mpsc::UnboundedSender<v1::WriteReply>) -> Self {
+        Self { id, to: Some(to) }
+    }
+
+    pub fn send(mut self, mut reply: v1::WriteReply) {
+        reply.id = self.id;
+        if let Some(to) = self.to.take() {
+            let _ = to.send(reply);
+        }
+    }
+
+    pub fn status(self, status: v1::WriteStatus, message: &str) {
+        self.send(v1::WriteReply { status: status.into(), message: message.to_owned(), ..Default::default() });
+    }
+}
+
+impl Drop for ReplySink {
+    fn drop(&mut self) {
+        if let Some(to) = self.to.take() {
+            let _ = to.send(v1::WriteReply {
+                id: self.id,
+                status: v1::WriteStatus::WriteOutcomeUnknown.into(),
+                message: "the partition's worker stopped".into(),
+                ..Default::default()
+            });
+        }
+    }
+}
+
+/// Feeds a partition's worker from its log.
+pub struct LogFeed(pub mpsc::UnboundedSender<Event>);
+
+impl sextant_raft_log::LogObserver for LogFeed {
+    fn appended(&self, entries: Vec<Entry>) {
+        let _ = self.0.send(Event::Appended(entries));
+    }
+
+    fn truncated(&self, after: Option<LogId>) {
+        let _ = self.0.send(Event::Truncated(after));
+    }
+}
+
+/// An entry's body as the partition takes it.
+pub fn body_of(entry: &Entry) -> crate::partition::ingest::Body {
+    use crate::partition::ingest::Body;
+    match &entry.payload {
+        openraft::EntryPayload::Blank => Body::Blank,
+        openraft::EntryPayload::Normal(payload) => Body::Payload(payload.0.clone()),
+        openraft::EntryPayload::Membership(m) => {
+            let stored = sextant_raft_log::StoredMembership::new(Some(entry.log_id), m.clone());
+            Body::Membership(Bytes::from(sextant_raft_log::encode_membership(&stored).to_vec()))
+        }
+    }
+}

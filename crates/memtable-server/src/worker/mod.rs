@@ -1,0 +1,526 @@
+//! A partition replica's one worker: the only writer of its memtables, filters and duplicate table (LogStore's thread per
+//! partition), and, on the leader, its sequencer and publisher.
+//!
+//! Flow on the leader: waiting writes -> evaluate -> bf-log entries to the desk -> propose one Raft entry -> the log store
+//! feeds the entry back -> ingest -> (Raft commits) -> publish rule -> `published_seq` moves, clients are answered. The next
+//! group is evaluated as soon as the one before is ingested, so several are in flight.
+//!
+//! Invariant: published_seq never passes a group that is not committed, or that a live lease forbids, and moves strictly in
+//! log order.
+
+mod publish;
+mod sequence;
+mod upkeep;
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use openraft::ServerState;
+use openraft::async_runtime::WatchReceiver;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Epoch, Generation, LogPosition, TableId};
+use sextant_proto::v1;
+use sextant_raft_log::{Entry, PartitionLog, position_of};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::command::Command;
+use crate::config::Tuning;
+use crate::flush::Background;
+use crate::metrics::Metrics;
+use crate::partition::Partition;
+use crate::partition::commit::Change;
+use crate::partition::ingest::Ingested;
+use crate::partition::snapshot::Snapshot;
+use crate::raft::Raft;
+use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, WriteEvent, body_of};
+
+use publish::{Deferred, Published};
+use sequence::{Control, Proposal};
+
+/// Events handled before the loop looks at its other duties.
+const EVENTS_MAX: usize = 512;
+/// How often upkeep runs when nothing else wakes the worker.
+const TICK: Duration = Duration::from_millis(20);
+
+/// What leadership adds.
+struct Lead {
+    term: u64,
+    epoch: Epoch,
+    /// Index of the leader's own first entry.
+    first_index: u64,
+    /// Nothing is published before this time (grantor's clock): leases of a former ring incarnation.
+    hold_until_ns: u64,
+}
+
+pub struct Worker {
+    shared: Arc<Shared>,
+    partition: Partition,
+    raft: Raft,
+    log: PartitionLog,
+    tuning: Tuning,
+    /// Share of the server's memory limit, in bytes.
+    memory_bytes: usize,
+    group_interval: Duration,
+    metrics: Arc<Metrics>,
+    background: Background,
+
+    events: mpsc::UnboundedReceiver<Event>,
+    writes: mpsc::Receiver<WriteEvent>,
+
+    lead: Option<Lead>,
+    /// First index of the newest term in the log.
+    term_start: LogPosition,
+    proposal: Option<Proposal>,
+    control: VecDeque<Control>,
+    backlog: VecDeque<WriteEvent>,
+    /// Appended, not yet published; in log order.
+    queue: VecDeque<Published>,
+    deferred: VecDeque<Deferred>,
+    published_index: u64,
+    publish_at_ns: Option<u64>,
+    next_group_at_ns: u64,
+
+    freezing: HashSet<TableId>,
+    flushing: HashMap<TableId, Generation>,
+    flush_retry_at_ns: HashMap<TableId, u64>,
+    compacting: HashSet<TableId>,
+    compact_waiters: HashMap<TableId, Vec<oneshot::Sender<Result<()>>>>,
+    compact_retry_at_ns: HashMap<TableId, u64>,
+    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    groups: u64,
+    group_writes: u64,
+    replayed: crate::partition::Counters,
+}
+
+/// What a worker is made of.
+pub struct Parts {
+    pub shared: Arc<Shared>,
+    pub partition: Partition,
+    pub raft: Raft,
+    pub log: PartitionLog,
+    pub tuning: Tuning,
+    pub memory_bytes: usize,
+    pub group_interval: Duration,
+    pub metrics: Arc<Metrics>,
+    pub background: Background,
+    pub events: mpsc::UnboundedReceiver<Event>,
+    pub writes: mpsc::Receiver<WriteEvent>,
+    pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    /// Entries that replay ingested, which wait for their commit: (position, seq after the entry).
+    pub recovered: Vec<(LogPosition, u64)>,
+}
+
+impl Worker {
+    pub fn new(parts: Parts) -> Self {
+        let mut term_start = LogPosition::default();
+        for (at, _) in &parts.recovered {
+            if at.term != term_start.term {
+                term_start = *at;
+            }
+        }
+        let replayed = parts.partition.counters;
+        let published_index = parts.partition.committed_index();
+        let queue = parts.recovered.iter().map(|(at, seq)| Published::bare(at.index, *seq)).collect();
+        let worker = Self {
+            shared: parts.shared,
+            partition: parts.partition,
+            raft: parts.raft,
+            log: parts.log,
+            tuning: parts.tuning,
+            memory_bytes: parts.memory_bytes,
+            group_interval: parts.group_interval,
+            metrics: parts.metrics,
+            background: parts.background,
+            events: parts.events,
+            writes: parts.writes,
+            lead: None,
+            term_start,
+            proposal: None,
+            control: VecDeque::new(),
+            backlog: VecDeque::new(),
+            queue,
+            deferred: VecDeque::new(),
+            published_index,
+            publish_at_ns: None,
+            next_group_at_ns: 0,
+            freezing: HashSet::new(),
+            flushing: HashMap::new(),
+            flush_retry_at_ns: HashMap::new(),
+            compacting: HashSet::new(),
+            compact_waiters: HashMap::new(),
+            compact_retry_at_ns: HashMap::new(),
+            snapshots: parts.snapshots,
+            groups: 0,
+            group_writes: 0,
+            replayed,
+        };
+        worker.shared.published_seq.store(worker.first_published_seq(), Ordering::Release);
+        worker.refresh_view();
+        worker
+    }
+
+    /// Before any commit is known, what the snapshot covers is published.
+    fn first_published_seq(&self) -> u64 {
+        self.queue.front().map_or(self.partition.last_seq(), |_| 0)
+    }
+
+    /// Runs until it is told to stop or its channels are gone. An unsafe state ends the process.
+    pub async fn run(mut self) {
+        let mut metrics = self.raft.server_metrics();
+        let mut batch = Vec::with_capacity(EVENTS_MAX);
+        let mut incoming = Vec::new();
+        loop {
+            let wants_writes = self.backlog.is_empty() && (self.lead.is_none() || self.can_sequence());
+            let wake = self.next_wake();
+            tokio::select! {
+                biased;
+                n = self.events.recv_many(&mut batch, EVENTS_MAX) => {
+                    if n == 0 {
+                        return;
+                    }
+                    for event in batch.drain(..) {
+                        if let Event::Stop(done) = event {
+                            self.step_down("the server is stopping");
+                            let _ = done.send(());
+                            return;
+                        }
+                        if let Err(e) = self.handle(event) {
+                            let text = format!("partition {}: {e}", self.shared.id);
+                            self.shared.env.fatal.fatal(&text);
+                            return;
+                        }
+                    }
+                }
+                changed = metrics.changed() => {
+                    if changed.is_err() {
+                        self.step_down("Raft has stopped");
+                        return;
+                    }
+                }
+                refused = Proposal::refusal(&mut self.proposal) => self.proposal_refused(refused),
+                n = self.writes.recv_many(&mut incoming, self.tuning.queue_requests.min(4096)), if wants_writes => {
+                    if n == 0 {
+                        return;
+                    }
+                    self.backlog.extend(incoming.drain(..));
+                }
+                () = tokio::time::sleep(wake) => {}
+            }
+            let state = {
+                let m = metrics.borrow_watched();
+                (m.state, m.vote.leader_id.term, m.current_leader, m.membership_config.clone())
+            };
+            self.follow_leadership(state.0, state.1, state.2, &state.3);
+            self.publish();
+            self.sequence().await;
+            self.upkeep();
+            self.refresh_numbers();
+        }
+    }
+
+    /// How long the worker may sleep.
+    fn next_wake(&self) -> Duration {
+        let now = self.shared.env.clock.grantor_ns();
+        let mut wake = TICK;
+        if let Some(at) = self.publish_at_ns {
+            wake = wake.min(Duration::from_nanos(at.saturating_sub(now)).max(Duration::from_micros(50)));
+        }
+        if !self.backlog.is_empty() && self.proposal.is_none() && self.next_group_at_ns > now {
+            wake = wake.min(Duration::from_nanos(self.next_group_at_ns - now));
+        }
+        wake
+    }
+
+    fn handle(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Appended(entries) => {
+                for entry in entries {
+                    self.ingest(&entry)?;
+                }
+            }
+            Event::Truncated(after) => self.truncated(after.map(|id| id.index))?,
+            Event::Committed(index) => self.committed(index),
+            Event::Install { snapshot, done } => {
+                let _ = done.send(self.install(&snapshot));
+            }
+            Event::Acknowledged => self.shared.ack_signalled.store(false, Ordering::Release),
+            Event::Filters(done) => {
+                let _ = done.send(self.filters());
+            }
+            Event::Freeze { table, done } => self.freeze_on_demand(table, done),
+            Event::EnsureTable { name, options, id, done } => self.ensure_table(name, options, id, done),
+            Event::OpenSession { session, done } => {
+                let term = self.lead.as_ref().map_or(0, |l| l.term);
+                let time_ms = self.shared.env.clock.wall_guess_ns() / 1_000_000;
+                self.control(Command::OpenSession { term, session, time_ms }, Some(done));
+            }
+            Event::Flushed { term, table, generation, result } => self.flush_done(term, table, generation, result),
+            Event::Compact { table, done } => self.compact(table, done),
+            Event::Compacted { term, table, inputs, result } => self.compaction_done(term, table, inputs, result),
+            Event::Stop(_) => {}
+        }
+        Ok(())
+    }
+
+    fn ingest(&mut self, entry: &Entry) -> Result<()> {
+        let at = position_of(&entry.log_id);
+        let own = self.proposal.take_if(|p| p.is(entry, at.term));
+        if own.is_none() && at.index > self.partition.next_index() {
+            // A snapshot is being installed; the log is replayed after it.
+            return Ok(());
+        }
+        let new_term = at.term != self.partition.last().term || self.partition.next_index() == 0;
+        match self.partition.ingest(at, &body_of(entry), own.is_some())? {
+            Ingested::Known => return Ok(()),
+            Ingested::Frozen { table, next } => {
+                self.freezing.remove(&table);
+                if self.lead.is_some() {
+                    let run = crate::lease::ring::Run { table, generation: next, freeze: true, hashes: Vec::new() };
+                    self.shared.desk.push([run]);
+                    self.shared.news.notify_waiters();
+                }
+                self.refresh_view();
+            }
+            // A freeze that did not fit is due again.
+            Ingested::Ignored => self.freezing.clear(),
+            Ingested::Other | Ingested::Group { .. } => {}
+        }
+        if new_term {
+            self.term_start = at;
+        }
+        let mut item = Published::bare(at.index, self.partition.last_seq());
+        if let Some(proposal) = own {
+            item.take(proposal);
+        }
+        self.queue.push_back(item);
+        Ok(())
+    }
+
+    fn truncated(&mut self, after: Option<u64>) -> Result<()> {
+        let first = after.map_or(0, |index| index + 1);
+        self.partition.truncate_from(first)?;
+        while self.queue.back().is_some_and(|item| item.index >= first) {
+            if let Some(item) = self.queue.pop_back() {
+                item.lost();
+            }
+        }
+        for deferred in self.deferred.drain(..) {
+            deferred.reply.status(v1::WriteStatus::WriteRetry, "leadership changed");
+        }
+        if self.term_start.index >= first {
+            self.term_start = self.partition.last();
+        }
+        self.metrics.truncations.inc();
+        self.freezing.clear();
+        self.refresh_view();
+        Ok(())
+    }
+
+    fn committed(&mut self, index: u64) {
+        let now_ns = self.shared.env.clock.grantor_ns();
+        let held_ns = self.shared.env.clock.holder_ns();
+        for item in self.queue.iter().take_while(|item| item.index <= index) {
+            if item.index > self.partition.committed_index() && item.proposed_ns > 0 {
+                self.shared.observe_log_write(held_ns.saturating_sub(item.proposed_ns));
+            }
+        }
+        let changes = self.partition.commit(index, now_ns);
+        if let Some(lead) = &self.lead
+            && index >= lead.first_index
+        {
+            self.shared.desk.set_manifest(self.partition.manifest().clone());
+        }
+        if changes.is_empty() {
+            return;
+        }
+        for change in &changes {
+            self.changed(change);
+        }
+        self.refresh_view();
+        self.shared.news.notify_waiters();
+        self.offer_snapshot();
+    }
+
+    fn changed(&mut self, change: &Change) {
+        match change {
+            Change::TableCreated(_) => {}
+            Change::Flushed { table, .. } => {
+                self.flushing.remove(table);
+                self.metrics.flushes.inc();
+            }
+            Change::Compacted { table, removed } => {
+                self.compacting.remove(table);
+                self.metrics.compactions.inc();
+                if self.lead.is_some() {
+                    self.background.delete_later(removed.clone());
+                }
+                for waiter in self.compact_waiters.remove(table).unwrap_or_default() {
+                    let _ = waiter.send(Ok(()));
+                }
+            }
+            Change::Ignored { table, .. } => {
+                self.flushing.remove(table);
+                self.compacting.remove(table);
+                for waiter in self.compact_waiters.remove(table).unwrap_or_default() {
+                    let _ = waiter.send(Err(Error::retry("the set of tables changed meanwhile")));
+                }
+            }
+        }
+        self.shared.pending_ssts.lock().retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
+    }
+
+    /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
+    fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.step_down("a snapshot was installed");
+        self.queue.clear();
+        self.partition = Partition::restore(self.shared.id, snapshot);
+        let next = self.partition.next_index();
+        let mut replayed = Vec::new();
+        self.log.replay(next, &mut |entry| {
+            replayed.push(entry);
+            Ok(())
+        })?;
+        for entry in replayed {
+            self.ingest(&entry)?;
+        }
+        self.published_index = self.partition.committed_index();
+        self.shared.published_seq.store(snapshot.checkpoint.next_seq.saturating_sub(1), Ordering::Release);
+        self.metrics.snapshots_installed.inc();
+        self.refresh_view();
+        Ok(())
+    }
+
+    fn filters(&mut self) -> Option<FilterSet> {
+        let lead = self.lead.as_ref()?;
+        if self.partition.committed_index() < lead.first_index {
+            return None;
+        }
+        Some(FilterSet {
+            epoch: lead.epoch,
+            serial: self.shared.desk.serial(),
+            manifest: self.partition.manifest().clone(),
+            filters: self.partition.filters(),
+        })
+    }
+
+    fn follow_leadership(
+        &mut self,
+        state: ServerState,
+        term: u64,
+        leader: Option<u64>,
+        membership: &sextant_raft_log::StoredMembership,
+    ) {
+        *self.shared.leader.lock() = (term, leader.unwrap_or(0));
+        let leads = state == ServerState::Leader && leader == Some(self.shared.node);
+        let caught_up = self.partition.last().term == term;
+        match &self.lead {
+            Some(lead) if !leads || lead.term != term => self.step_down("another leader was elected"),
+            _ => {}
+        }
+        if leads && caught_up && self.lead.is_none() {
+            let voters: Vec<Vec<u64>> =
+                membership.membership().get_joint_config().iter().map(|set| set.iter().copied().collect()).collect();
+            let epoch = Epoch { term, incarnation: 1 };
+            self.shared.desk.open(epoch);
+            self.shared.lease.begin(term, self.shared.node, voters);
+            let first_index = self.term_start.index;
+            self.lead = Some(Lead { term, epoch, first_index, hold_until_ns: 0 });
+            if self.partition.committed_index() >= first_index {
+                self.shared.desk.set_manifest(self.partition.manifest().clone());
+            }
+            self.metrics.elections_won.inc();
+            tracing::info!(partition = %self.shared.id, term, "leads");
+        }
+        if self.lead.is_some() {
+            self.shared.lease.renew_if_alone(self.shared.env.clock.holder_ns());
+        }
+    }
+
+    /// Ends leadership: leases and service first, then everybody who waits is told.
+    fn step_down(&mut self, why: &'static str) {
+        self.shared.serving_term.store(0, Ordering::Release);
+        self.shared.lease.end();
+        self.shared.desk.close();
+        self.shared.news.notify_waiters();
+        if let Some(lead) = self.lead.take() {
+            tracing::info!(partition = %self.shared.id, term = lead.term, "no longer leads: {why}");
+        }
+        self.proposal = None;
+        for control in self.control.drain(..) {
+            control.failed();
+        }
+        for item in &mut self.queue {
+            item.forget_clients();
+        }
+        for deferred in self.deferred.drain(..) {
+            deferred.reply.status(v1::WriteStatus::WriteRetry, why);
+        }
+        let hint = self.shared.leader_hint();
+        for write in self.backlog.drain(..) {
+            refuse_not_leader(write.reply, hint);
+        }
+        for (_, waiters) in self.compact_waiters.drain() {
+            for waiter in waiters {
+                let _ = waiter.send(Err(Error::retry("leadership changed")));
+            }
+        }
+        self.freezing.clear();
+        self.flushing.clear();
+        self.compacting.clear();
+        self.publish_at_ns = None;
+    }
+
+    fn refresh_view(&self) {
+        let view = self.partition.view();
+        let version = view.manifest.version;
+        self.shared.view.store(Arc::new(view));
+        self.shared.manifest_version.send_if_modified(|v| std::mem::replace(v, version) != version);
+    }
+
+    /// Hands the newest snapshot to whoever stores it.
+    fn offer_snapshot(&mut self) {
+        if let Some(snapshot) = self.partition.snapshot() {
+            self.snapshots.send_replace(Some(Arc::new(snapshot)));
+        }
+    }
+
+    fn refresh_numbers(&self) {
+        let mut numbers = self.shared.numbers.lock();
+        *numbers = Numbers {
+            leading: self.lead.is_some(),
+            last_index: self.partition.last().index,
+            committed_index: self.partition.committed_index(),
+            published_index: self.published_index,
+            persisted_index: self.partition.persisted().index,
+            unflushed_bytes: self.partition.unflushed_bytes(),
+            tables: self
+                .partition
+                .tables()
+                .map(|(id, t)| TableNumbers {
+                    table: id.0,
+                    generation: t.generation().0,
+                    active_entries: t.active.entries(),
+                    active_bytes: t.active.bytes(),
+                    frozen: t.frozen.len(),
+                    frozen_bytes: t.frozen.iter().map(|f| f.memtable.bytes()).sum(),
+                })
+                .collect(),
+            groups: self.groups,
+            group_writes: self.group_writes,
+            waiting_requests: self.backlog.len(),
+            sessions: self.partition.sessions().len(),
+            replayed_writes: self.replayed.writes,
+            replay_skipped_writes: self.replayed.skipped,
+        };
+    }
+}
+
+fn refuse_not_leader(reply: ReplySink, hint: v1::LeaderHint) {
+    reply.send(v1::WriteReply {
+        status: v1::WriteStatus::WriteNotLeader.into(),
+        leader: Some(hint),
+        ..Default::default()
+    });
+}

@@ -1,0 +1,300 @@
+//! The sequencer: turns waiting writes into groups, one Raft entry each, and proposes them in order.
+//!
+//! One proposal is under way at a time, until its entry is ingested (a few microseconds later): so two groups in flight
+//! never both pass a condition. Rare commands go through the same door.
+
+use bytes::Bytes;
+use openraft::impls::ProgressResponder;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{Epoch, Serial, TableId};
+use sextant_common::manifest::TableOptions;
+use sextant_proto::v1;
+use sextant_raft_log::{Entry, Payload, TypeConfig};
+use tokio::sync::oneshot;
+
+use super::{Worker, refuse_not_leader};
+use crate::command::Command;
+use crate::command::group::OpResult;
+use crate::partition::evaluate::{Refusal, Verdict};
+use crate::shared::{ReplySink, WriteEvent};
+
+/// After Raft refused a proposal, how long to wait before the next.
+const REFUSED_PAUSE_NS: u64 = 5_000_000;
+/// The longest that a group is held back when memory runs short.
+const SLOWDOWN_NS_MAX: u64 = 20_000_000;
+/// Rare commands that may wait for their turn.
+const CONTROL_MAX: usize = 4096;
+
+type Outcome = openraft::alias::OneshotReceiverOf<TypeConfig, openraft::raft::ClientWriteResult<TypeConfig>>;
+
+/// What was proposed and is not yet ingested.
+pub(super) struct Proposal {
+    payload: Bytes,
+    term: u64,
+    /// None: Raft has answered already.
+    outcome: Option<Outcome>,
+    pub what: Proposed,
+    pub proposed_ns: u64,
+}
+
+pub(super) enum Proposed {
+    Group {
+        serial: Serial,
+        /// The requests are kept: if Raft refuses the group, they are evaluated again.
+        writes: Vec<Decided>,
+    },
+    Control(Control),
+}
+
+/// A request and what it is to be answered when its group is published.
+pub(super) struct Decided {
+    pub write: WriteEvent,
+    pub status: v1::WriteStatus,
+    pub results: Vec<OpResult>,
+}
+
+/// A rare command and whoever waits for it.
+pub(super) struct Control {
+    pub command: Command,
+    pub done: Option<oneshot::Sender<Result<()>>>,
+}
+
+impl Proposal {
+    /// Whether an entry of the log is this proposal.
+    pub fn is(&self, entry: &Entry, term: u64) -> bool {
+        match &entry.payload {
+            openraft::EntryPayload::Normal(p) => term == self.term && p.0 == self.payload,
+            _ => false,
+        }
+    }
+
+    /// Completes when Raft refuses the proposal before appending it.
+    pub async fn refusal(proposal: &mut Option<Proposal>) -> String {
+        let Some(Proposal { outcome, .. }) = proposal else { return std::future::pending().await };
+        let Some(waiting) = outcome else { return std::future::pending().await };
+        let answer = waiting.await;
+        *outcome = None;
+        match answer {
+            Ok(Err(e)) => e.to_string(),
+            Err(_) => "Raft has stopped".into(),
+            // Committed already: the entry is on its way through the queue of events.
+            Ok(Ok(_)) => std::future::pending().await,
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn can_propose(&self) -> bool {
+        self.lead.is_some()
+            && self.proposal.is_none()
+            && self.shared.env.clock.grantor_ns() >= self.next_group_at_ns
+    }
+
+    pub(super) fn can_sequence(&self) -> bool {
+        let in_flight = self.queue.iter().rev().take_while(|item| item.index > self.partition.committed_index()).count();
+        self.can_propose() && self.control.is_empty() && in_flight < self.tuning.groups_in_flight
+    }
+
+    /// Queues a rare command.
+    pub(super) fn control(&mut self, command: Command, done: Option<oneshot::Sender<Result<()>>>) {
+        let control = Control { command, done };
+        let refused = if self.lead.is_none() {
+            Some(Error::new(ErrorKind::NotLeader, "this server does not lead the partition"))
+        } else if self.control.len() >= CONTROL_MAX {
+            Some(Error::new(ErrorKind::Overloaded, "too many commands are waiting"))
+        } else {
+            None
+        };
+        match refused {
+            Some(e) => {
+                if let Some(done) = control.done {
+                    let _ = done.send(Err(e));
+                }
+            }
+            None => self.control.push_back(control),
+        }
+    }
+
+    pub(super) async fn sequence(&mut self) {
+        if self.lead.is_none() {
+            let hint = self.shared.leader_hint();
+            for write in self.backlog.drain(..) {
+                refuse_not_leader(write.reply, hint);
+            }
+            return;
+        }
+        if !self.can_propose() {
+            return;
+        }
+        if let Some(mut control) = self.control.pop_front() {
+            // The term is that of the proposal, not of the moment when the command was queued.
+            set_term(&mut control.command, self.lead.as_ref().map_or(0, |l| l.term));
+            let payload = control.command.encode();
+            self.propose(payload, Proposed::Control(control)).await;
+            return;
+        }
+        if !self.backlog.is_empty() && self.can_sequence() {
+            self.form_group().await;
+        }
+    }
+
+    async fn form_group(&mut self) {
+        let Some(term) = self.lead.as_ref().map(|l| l.term) else { return };
+        let pressure = self.partition.unflushed_bytes();
+        if pressure >= self.memory_bytes {
+            self.metrics.overloaded.inc_by(self.backlog.len() as u64);
+            for write in self.backlog.drain(..) {
+                write.reply.status(
+                    v1::WriteStatus::WriteOverloaded,
+                    "memtables are full and flushing cannot keep up: too few sstable servers, or slow ones",
+                );
+            }
+            return;
+        }
+        let now_ns = self.shared.env.clock.holder_ns();
+        let (mut requests, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
+        while let Some(write) = self.backlog.front() {
+            if bytes > 0 && bytes + write.bytes > self.tuning.group_bytes {
+                break;
+            }
+            let Some(write) = self.backlog.pop_front() else { break };
+            if write.deadline_ns <= now_ns {
+                write.reply.status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
+                continue;
+            }
+            bytes += write.bytes;
+            requests.push(write.request.clone());
+            events.push(write);
+        }
+        let now_ms = self.shared.env.clock.wall_guess_ns() / 1_000_000;
+        let evaluated = self.partition.evaluate(term, &requests, now_ms);
+        let mut decided = Vec::with_capacity(events.len());
+        for (write, verdict) in events.into_iter().zip(evaluated.verdicts) {
+            let (status, results, unchanged) = match verdict {
+                Verdict::Applied(results) => (v1::WriteStatus::WriteOk, results, false),
+                Verdict::Unchanged { ok: true, results } => (v1::WriteStatus::WriteOk, results, true),
+                Verdict::Unchanged { ok: false, results } => {
+                    (v1::WriteStatus::WriteConditionFailed, results, true)
+                }
+                Verdict::Refused(refusal) => {
+                    self.refuse(write.reply, &refusal);
+                    continue;
+                }
+            };
+            if unchanged && evaluated.group.is_none() {
+                self.answer_when_published(write.reply, status, results);
+            } else {
+                // What changed nothing may have seen an effect of this very group: it is answered with it.
+                decided.push(Decided { write, status, results });
+            }
+        }
+        let Some(group) = evaluated.group else { return };
+        // The bits are in the leader's filters and in the ring before the group is proposed.
+        for run in &evaluated.runs {
+            for hash in &run.hashes {
+                self.partition.add_bit(run.table, *hash);
+            }
+        }
+        let serial = if evaluated.runs.is_empty() { Serial(0) } else { self.shared.desk.push(evaluated.runs) };
+        if serial.0 > 0 {
+            self.shared.news.notify_waiters();
+        }
+        self.groups += 1;
+        let writes = group.seqs();
+        self.group_writes += writes;
+        self.metrics.group_writes.observe(writes as f64);
+        let interval = self.group_interval.as_nanos() as u64;
+        self.next_group_at_ns = self.shared.env.clock.grantor_ns() + interval.max(self.slowdown_ns(pressure));
+        let payload = Command::Group(group).encode();
+        self.propose(payload, Proposed::Group { serial, writes: decided }).await;
+    }
+
+    /// Above three quarters of the memory limit groups are held back, the longer the fuller.
+    fn slowdown_ns(&self, bytes: usize) -> u64 {
+        let start = self.memory_bytes / 4 * 3;
+        let over = bytes.saturating_sub(start) as u64;
+        SLOWDOWN_NS_MAX * over / (self.memory_bytes / 4).max(1) as u64
+    }
+
+    async fn propose(&mut self, payload: Bytes, what: Proposed) {
+        let Some(term) = self.lead.as_ref().map(|l| l.term) else { return };
+        let (responder, _committed, outcome) = ProgressResponder::new();
+        let proposed_ns = self.shared.env.clock.holder_ns();
+        self.proposal = Some(Proposal { payload: payload.clone(), term, outcome: Some(outcome), what, proposed_ns });
+        let leader = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
+        // Raft's core takes the message at once: its log store only queues, so this await is short.
+        if let Err(e) = self.raft.write(Payload(payload)).with_leader(leader).responder(responder).await {
+            tracing::warn!(partition = %self.shared.id, "Raft takes no proposals: {e}");
+        }
+    }
+
+    /// Raft refused a proposal (its lease lapsed, or leadership is changing): certainly not appended. Bits of the refused
+    /// group may be out already, so the ring starts a new incarnation, and everything waits for the old one's leases.
+    pub(super) fn proposal_refused(&mut self, why: String) {
+        let Some(proposal) = self.proposal.take() else { return };
+        self.metrics.refused_proposals.inc();
+        tracing::debug!(partition = %self.shared.id, "proposal refused: {why}");
+        self.next_group_at_ns = self.shared.env.clock.grantor_ns() + REFUSED_PAUSE_NS;
+        match proposal.what {
+            Proposed::Control(control) => self.control.push_front(control),
+            Proposed::Group { serial, writes } => {
+                for decided in writes.into_iter().rev() {
+                    self.backlog.push_front(decided.write);
+                }
+                if serial.0 > 0
+                    && let Some(lead) = &mut self.lead
+                {
+                    let epoch = Epoch { term: lead.term, incarnation: lead.epoch.incarnation + 1 };
+                    lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch));
+                    lead.epoch = epoch;
+                    for item in &mut self.queue {
+                        item.forget_serial();
+                    }
+                    self.shared.news.notify_waiters();
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, reply: ReplySink, refusal: &Refusal) {
+        use v1::WriteStatus as S;
+        match refusal {
+            Refusal::UnknownTable => reply.status(S::WriteUnknownTable, "the partition does not know the table"),
+            Refusal::UnknownSession => reply.status(S::WriteUnknownSession, "the session is not open"),
+            Refusal::TooOld => reply.status(S::WriteRequestTooOld, "the request's result is no longer kept"),
+            Refusal::NeedsBase => {
+                reply.status(S::WriteInvalid, "a condition needs the result of a search in the SSTables");
+            }
+            Refusal::StaleManifest => {
+                self.metrics.stale_writes.inc();
+                reply.send(v1::WriteReply {
+                    status: S::WriteStaleManifest.into(),
+                    manifest: Some(self.partition.manifest().as_ref().into()),
+                    ..Default::default()
+                });
+            }
+        }
+    }
+
+    pub(super) fn ensure_table(
+        &mut self,
+        name: String,
+        options: TableOptions,
+        id: Option<TableId>,
+        done: oneshot::Sender<Result<()>>,
+    ) {
+        let term = self.lead.as_ref().map_or(0, |l| l.term);
+        self.control(Command::EnsureTable { term, name, options, id }, Some(done));
+    }
+}
+
+fn set_term(command: &mut Command, now: u64) {
+    match command {
+        Command::Group(group) => group.term = now,
+        Command::Freeze { term, .. }
+        | Command::Flush { term, .. }
+        | Command::Compaction { term, .. }
+        | Command::EnsureTable { term, .. }
+        | Command::OpenSession { term, .. } => *term = now,
+    }
+}

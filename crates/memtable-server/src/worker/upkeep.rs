@@ -1,0 +1,242 @@
+//! What the worker starts by itself: freezes, flushes, compactions, the end of graces.
+
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{Generation, SstId, TableId};
+use sextant_common::manifest::SstMeta;
+use tokio::sync::oneshot;
+
+use super::Worker;
+use crate::command::Command;
+use crate::flush::{CompactionJob, FlushJob};
+
+/// After a failed flush or compaction, how long until the next attempt.
+const RETRY_NS: u64 = 500_000_000;
+
+impl Worker {
+    pub(super) fn upkeep(&mut self) {
+        let now = self.shared.env.clock.grantor_ns();
+        let before = now.saturating_sub(self.tuning.grace_ms * 1_000_000);
+        if self.partition.end_grace(before, self.tuning.grace_bytes as usize) {
+            self.refresh_view();
+        }
+        if self.lead.is_none() {
+            return;
+        }
+        self.freeze_what_is_due();
+        self.flush_what_is_frozen(now);
+        self.compact_what_is_due(now);
+    }
+
+    fn freeze_what_is_due(&mut self) {
+        let log_bytes = self.partition.log_bytes();
+        let crowded = self.partition.unflushed_bytes() > self.memory_bytes / 2;
+        // Many small memtables can fill the memory together: then the largest one goes.
+        let largest = self.partition.tables().max_by_key(|(_, t)| t.active.bytes()).map(|(id, _)| id);
+        let nothing_frozen = self.partition.tables().all(|(_, t)| t.frozen.is_empty());
+        let due: Vec<TableId> = self
+            .partition
+            .tables()
+            .filter(|(id, t)| {
+                !t.active.is_empty()
+                    && !self.freezing.contains(id)
+                    && (t.active.bytes() as u64 >= self.tuning.memtable_bytes
+                        || log_bytes - t.active.first_log_bytes() >= self.tuning.freeze_log_bytes
+                        || (crowded && nothing_frozen && largest == Some(*id)))
+            })
+            .map(|(id, _)| id)
+            .collect();
+        for table in due {
+            self.freeze(table, None);
+        }
+    }
+
+    fn freeze(&mut self, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
+        let Some(generation) = self.partition.table(table).map(|t| t.generation()) else { return };
+        let term = self.lead.as_ref().map_or(0, |l| l.term);
+        self.freezing.insert(table);
+        self.control(Command::Freeze { term, table, generation }, done);
+    }
+
+    /// Freezes a table (or all) and tells which generations have to be flushed for what was written so far to be durable as
+    /// SSTables.
+    pub(super) fn freeze_on_demand(
+        &mut self,
+        table: Option<TableId>,
+        done: oneshot::Sender<Result<Vec<(TableId, Generation)>>>,
+    ) {
+        if self.lead.is_none() {
+            let _ = done.send(Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition")));
+            return;
+        }
+        let wanted: Vec<TableId> =
+            self.partition.tables().map(|(id, _)| id).filter(|id| table.is_none_or(|t| t == *id)).collect();
+        let (mut targets, mut waits) = (Vec::new(), Vec::new());
+        for id in wanted {
+            let Some(state) = self.partition.table(id) else { continue };
+            let generation = state.generation();
+            if state.active.is_empty() {
+                if !state.frozen.is_empty() {
+                    targets.push((id, Generation(generation.0 - 1)));
+                }
+                continue;
+            }
+            targets.push((id, generation));
+            if !self.freezing.contains(&id) {
+                let (tx, rx) = oneshot::channel();
+                self.freeze(id, Some(tx));
+                waits.push(rx);
+            }
+        }
+        self.background.spawn(async move {
+            for wait in waits {
+                match wait.await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(e)) => {
+                        let _ = done.send(Err(e));
+                        return;
+                    }
+                    Err(_) => {
+                        let _ = done.send(Err(Error::retry("leadership changed")));
+                        return;
+                    }
+                }
+            }
+            let _ = done.send(Ok(targets));
+        });
+    }
+
+    /// Flushes the oldest frozen memtable of each table, once its freeze and everything before it is published.
+    fn flush_what_is_frozen(&mut self, now: u64) {
+        let Some(lead) = &self.lead else { return };
+        if self.published_index < lead.first_index {
+            return;
+        }
+        let mut jobs = Vec::new();
+        for (id, table) in self.partition.tables() {
+            let Some(frozen) = table.frozen.front() else { continue };
+            let ready = frozen.freeze.index <= self.published_index
+                && !self.flushing.contains_key(&id)
+                && self.flush_retry_at_ns.get(&id).is_none_or(|at| *at <= now);
+            let Some(manifest) = self.partition.manifest().table(id) else { continue };
+            if ready {
+                jobs.push(FlushJob {
+                    term: lead.term,
+                    epoch: lead.epoch,
+                    table: id,
+                    options: manifest.options.clone(),
+                    memtable: frozen.memtable.clone(),
+                    freeze: frozen.freeze,
+                });
+            }
+        }
+        for job in jobs {
+            self.flushing.insert(job.table, job.memtable.generation);
+            self.background.flush(job);
+        }
+    }
+
+    pub(super) fn flush_done(
+        &mut self,
+        term: u64,
+        table: TableId,
+        generation: Generation,
+        result: Result<Option<SstMeta>>,
+    ) {
+        if self.lead.as_ref().is_none_or(|l| l.term != term) || self.flushing.get(&table) != Some(&generation) {
+            return;
+        }
+        let freeze = self.partition.table(table).and_then(|t| t.frozen.front()).map(|f| f.freeze);
+        match (result, freeze) {
+            (Ok(sst), Some(freeze)) => {
+                self.control(Command::Flush { term, table, generation, freeze, sst }, None);
+            }
+            (Err(e), _) => {
+                tracing::warn!(partition = %self.shared.id, %table, "flush failed, to be tried again: {e}");
+                self.metrics.flush_failures.inc();
+                self.flushing.remove(&table);
+                self.flush_retry_at_ns.insert(table, self.shared.env.clock.grantor_ns() + RETRY_NS);
+            }
+            (Ok(_), None) => {
+                self.flushing.remove(&table);
+            }
+        }
+    }
+
+    fn compact_what_is_due(&mut self, now: u64) {
+        if self.tuning.compaction_trigger == 0 {
+            return;
+        }
+        let due: Vec<TableId> = self
+            .partition
+            .manifest()
+            .tables
+            .iter()
+            .filter(|t| t.ssts.len() >= self.tuning.compaction_trigger.max(2))
+            .map(|t| t.table)
+            .filter(|t| !self.compacting.contains(t))
+            .filter(|t| self.compact_retry_at_ns.get(t).is_none_or(|at| *at <= now))
+            .collect();
+        for table in due {
+            self.compact(table, None);
+        }
+    }
+
+    /// Merges all SSTables of a table into one. On demand this is done even for a single one (it drops tombstones).
+    pub(super) fn compact(&mut self, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
+        let answer = |done: Option<oneshot::Sender<_>>, result| {
+            if let Some(done) = done {
+                let _ = done.send(result);
+            }
+        };
+        let Some(lead) = &self.lead else {
+            return answer(done, Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition")));
+        };
+        let Some(entry) = self.partition.manifest().table(table) else {
+            return answer(done, Err(Error::new(ErrorKind::UnknownTable, "the partition does not know the table")));
+        };
+        if entry.ssts.is_empty() {
+            return answer(done, Ok(()));
+        }
+        if self.compacting.contains(&table) {
+            // Whoever asks during a compaction waits for that one.
+            self.compact_waiters.entry(table).or_default().extend(done);
+            return;
+        }
+        let job = CompactionJob {
+            term: lead.term,
+            epoch: lead.epoch,
+            table,
+            options: entry.options.clone(),
+            inputs: entry.ssts.clone(),
+            plan: self.partition.last(),
+        };
+        self.compacting.insert(table);
+        self.compact_waiters.entry(table).or_default().extend(done);
+        self.background.compact(job);
+    }
+
+    pub(super) fn compaction_done(
+        &mut self,
+        term: u64,
+        table: TableId,
+        inputs: Vec<SstId>,
+        result: Result<Option<SstMeta>>,
+    ) {
+        if self.lead.as_ref().is_none_or(|l| l.term != term) || !self.compacting.contains(&table) {
+            return;
+        }
+        match result {
+            Ok(output) => self.control(Command::Compaction { term, table, inputs, output }, None),
+            Err(e) => {
+                tracing::warn!(partition = %self.shared.id, %table, "compaction failed: {e}");
+                self.metrics.compaction_failures.inc();
+                self.compacting.remove(&table);
+                let now = self.shared.env.clock.grantor_ns();
+                self.compact_retry_at_ns.insert(table, now + RETRY_NS);
+                for waiter in self.compact_waiters.remove(&table).unwrap_or_default() {
+                    let _ = waiter.send(Err(e.clone()));
+                }
+            }
+        }
+    }
+}

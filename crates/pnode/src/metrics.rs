@@ -1,0 +1,309 @@
+//! Counters of a p-node. Owned by the engine; a server registers them with its registry.
+//!
+//! Counters are resolved once: the hot path touches one atomic each and no map.
+
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::api::ReadMode;
+
+/// Which tiers a read asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReadPath {
+    /// Answered from the record cache.
+    Cache,
+    /// Known to be absent without asking anyone.
+    Nobody,
+    Memtable,
+    Sstable,
+    Both,
+}
+
+impl ReadPath {
+    pub const ALL: [ReadPath; 5] =
+        [ReadPath::Cache, ReadPath::Nobody, ReadPath::Memtable, ReadPath::Sstable, ReadPath::Both];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            ReadPath::Cache => "cache",
+            ReadPath::Nobody => "nobody",
+            ReadPath::Memtable => "memtable",
+            ReadPath::Sstable => "sstable",
+            ReadPath::Both => "both",
+        }
+    }
+}
+
+/// Why a read had to ask once more than a precise one would have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WrongTurn {
+    /// A filter of a memtable matched, and the memtables had no entry.
+    MemtableFilter,
+    /// A filter of an SSTable matched, and no SSTable had the key.
+    SstableFilter,
+    /// A flush made the searched version too old.
+    StaleManifest,
+    /// An SSTable had a tombstone: the memtables had to be asked.
+    Tombstone,
+    /// No replica had the table any more.
+    TableGone,
+}
+
+impl WrongTurn {
+    pub const ALL: [WrongTurn; 5] = [
+        WrongTurn::MemtableFilter,
+        WrongTurn::SstableFilter,
+        WrongTurn::StaleManifest,
+        WrongTurn::Tombstone,
+        WrongTurn::TableGone,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            WrongTurn::MemtableFilter => "memtable_filter",
+            WrongTurn::SstableFilter => "sstable_filter",
+            WrongTurn::StaleManifest => "stale_manifest",
+            WrongTurn::Tombstone => "tombstone",
+            WrongTurn::TableGone => "table_gone",
+        }
+    }
+}
+
+/// Kinds of messages to other servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MessageKind {
+    Read,
+    Get,
+    Write,
+}
+
+impl MessageKind {
+    const ALL: [MessageKind; 3] = [MessageKind::Read, MessageKind::Get, MessageKind::Write];
+
+    fn name(self) -> &'static str {
+        match self {
+            MessageKind::Read => "read",
+            MessageKind::Get => "get",
+            MessageKind::Write => "write",
+        }
+    }
+}
+
+/// What happened to lookups in the record cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CacheEvent {
+    Hit,
+    Miss,
+    /// A stamp was moved over flushes whose filters rule the key out.
+    Carried,
+    /// An entry was dropped: a flush may have brought a newer version.
+    Dropped,
+}
+
+impl CacheEvent {
+    const ALL: [CacheEvent; 4] = [CacheEvent::Hit, CacheEvent::Miss, CacheEvent::Carried, CacheEvent::Dropped];
+
+    fn name(self) -> &'static str {
+        match self {
+            CacheEvent::Hit => "hit",
+            CacheEvent::Miss => "miss",
+            CacheEvent::Carried => "carried",
+            CacheEvent::Dropped => "dropped",
+        }
+    }
+}
+
+pub(crate) fn mode_name(mode: ReadMode) -> &'static str {
+    match mode {
+        ReadMode::Pda => "pda",
+        ReadMode::Bda => "bda",
+        ReadMode::Nda => "nda",
+    }
+}
+
+const MODES: [ReadMode; 3] = [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda];
+
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// See the module's head.
+#[derive(Debug)]
+pub struct PNodeMetrics {
+    reads_family: Family<Labels<2>, Counter>,
+    reads: [[Counter; ReadPath::ALL.len()]; MODES.len()],
+    wrong_turns_family: Family<Labels<1>, Counter>,
+    wrong_turns: [Counter; WrongTurn::ALL.len()],
+    messages_family: Family<Labels<1>, Counter>,
+    messages: [Counter; MessageKind::ALL.len()],
+    entries_family: Family<Labels<1>, Counter>,
+    entries: [Counter; MessageKind::ALL.len()],
+    cache_family: Family<Labels<1>, Counter>,
+    cache: [Counter; CacheEvent::ALL.len()],
+    pub(crate) no_lease_reads: Counter,
+    pub(crate) read_retries: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) write_retries: Counter,
+    pub(crate) writes_unknown: Counter,
+    pub(crate) sessions_opened: Counter,
+    pub(crate) scan_pages: Counter,
+    pub(crate) scan_pages_redone: Counter,
+    pub(crate) pulls: Counter,
+    pub(crate) pulls_failed: Counter,
+    pub(crate) pull_seconds: Histogram,
+    pub(crate) bf_log_entries: Counter,
+    pub(crate) whole_filter_fetches: Counter,
+    pub(crate) whole_filter_bytes: Counter,
+    pub(crate) sst_filter_fetches: Counter,
+    pub(crate) sst_filter_bytes: Counter,
+    pub(crate) manifest_refreshes: Counter,
+}
+
+impl Default for PNodeMetrics {
+    fn default() -> Self {
+        let reads_family: Family<Labels<2>, Counter> = Family::default();
+        let reads = MODES.map(|mode| {
+            ReadPath::ALL.map(|path| {
+                reads_family.get_or_create(&[("mode", mode_name(mode)), ("path", path.name())]).clone()
+            })
+        });
+        let one = |family: &Family<Labels<1>, Counter>, label, value| family.get_or_create(&[(label, value)]).clone();
+        let wrong_turns_family = Family::default();
+        let messages_family = Family::default();
+        let entries_family = Family::default();
+        let cache_family = Family::default();
+        Self {
+            reads,
+            wrong_turns: WrongTurn::ALL.map(|t| one(&wrong_turns_family, "cause", t.name())),
+            messages: MessageKind::ALL.map(|k| one(&messages_family, "kind", k.name())),
+            entries: MessageKind::ALL.map(|k| one(&entries_family, "kind", k.name())),
+            cache: CacheEvent::ALL.map(|e| one(&cache_family, "event", e.name())),
+            reads_family,
+            wrong_turns_family,
+            messages_family,
+            entries_family,
+            cache_family,
+            no_lease_reads: Counter::default(),
+            read_retries: Counter::default(),
+            writes: Counter::default(),
+            write_retries: Counter::default(),
+            writes_unknown: Counter::default(),
+            sessions_opened: Counter::default(),
+            scan_pages: Counter::default(),
+            scan_pages_redone: Counter::default(),
+            pulls: Counter::default(),
+            pulls_failed: Counter::default(),
+            pull_seconds: Histogram::new(exponential_buckets(0.000_1, 2.0, 16)),
+            bf_log_entries: Counter::default(),
+            whole_filter_fetches: Counter::default(),
+            whole_filter_bytes: Counter::default(),
+            sst_filter_fetches: Counter::default(),
+            sst_filter_bytes: Counter::default(),
+            manifest_refreshes: Counter::default(),
+        }
+    }
+}
+
+impl PNodeMetrics {
+    /// Adds all counters to a registry, under `sextant_pnode_`.
+    pub fn register(&self, registry: &mut Registry) {
+        let r = registry.sub_registry_with_prefix("sextant_pnode");
+        let family = "by mode and by the tiers that were asked";
+        r.register("reads", format!("Point reads {family}"), self.reads_family.clone());
+        r.register("read_wrong_turns", "Extra requests of reads, by cause", self.wrong_turns_family.clone());
+        r.register("upstream_messages", "Messages to other servers, by kind", self.messages_family.clone());
+        r.register("upstream_entries", "Requests in these messages, by kind", self.entries_family.clone());
+        r.register("cache_events", "Record cache: hit, miss, carried over a flush, dropped", self.cache_family.clone());
+        r.register("no_lease_reads", "pda reads done as bda for lack of a lease", self.no_lease_reads.clone());
+        r.register("read_retries", "Reads started again", self.read_retries.clone());
+        r.register("writes", "Write requests", self.writes.clone());
+        r.register("write_retries", "Write requests sent again", self.write_retries.clone());
+        r.register("writes_unknown", "Writes whose outcome stayed unknown", self.writes_unknown.clone());
+        r.register("sessions_opened", "Sessions opened for the p-node's own writes", self.sessions_opened.clone());
+        r.register("scan_pages", "Pages of scans", self.scan_pages.clone());
+        r.register("scan_pages_redone", "Pages of scans that had to be redone", self.scan_pages_redone.clone());
+        r.register("pulls", "Replies to pulls", self.pulls.clone());
+        r.register("pulls_failed", "Pulls without a reply", self.pulls_failed.clone());
+        r.register("pull_seconds", "Time from a pull to the installed view", self.pull_seconds.clone());
+        r.register("bf_log_entries", "bf-log entries applied", self.bf_log_entries.clone());
+        r.register("whole_filter_fetches", "Whole filters of partitions fetched", self.whole_filter_fetches.clone());
+        r.register("whole_filter_bytes", "Bytes of them", self.whole_filter_bytes.clone());
+        r.register("sst_filter_fetches", "Filters of SSTables fetched", self.sst_filter_fetches.clone());
+        r.register("sst_filter_bytes", "Bytes of them", self.sst_filter_bytes.clone());
+        r.register("manifest_refreshes", "Manifests asked for outside of pulls", self.manifest_refreshes.clone());
+    }
+
+    pub(crate) fn count_read(&self, mode: ReadMode, path: ReadPath) {
+        self.reads[mode as usize][path as usize].inc();
+    }
+
+    pub(crate) fn count_wrong_turn(&self, cause: WrongTurn) {
+        self.wrong_turns[cause as usize].inc();
+    }
+
+    pub(crate) fn count_message(&self, kind: MessageKind, entries: usize) {
+        self.messages[kind as usize].inc();
+        self.entries[kind as usize].inc_by(entries as u64);
+    }
+
+    pub(crate) fn count_cache(&self, event: CacheEvent) {
+        self.cache[event as usize].inc();
+    }
+
+    /// Point reads of a mode that took a path.
+    pub fn reads(&self, mode: ReadMode, path: ReadPath) -> u64 {
+        self.reads[mode as usize][path as usize].get()
+    }
+
+    pub fn wrong_turns(&self, cause: WrongTurn) -> u64 {
+        self.wrong_turns[cause as usize].get()
+    }
+
+    /// Messages of a kind, and the requests in them.
+    pub fn messages(&self, kind: MessageKind) -> (u64, u64) {
+        (self.messages[kind as usize].get(), self.entries[kind as usize].get())
+    }
+
+    pub fn cache(&self, event: CacheEvent) -> u64 {
+        self.cache[event as usize].get()
+    }
+
+    /// pda reads that were done as bda because no lease was valid.
+    pub fn no_lease_reads(&self) -> u64 {
+        self.no_lease_reads.get()
+    }
+
+    pub fn whole_filter_fetches(&self) -> u64 {
+        self.whole_filter_fetches.get()
+    }
+
+    pub fn pulls(&self) -> u64 {
+        self.pulls.get()
+    }
+
+    pub fn write_retries(&self) -> u64 {
+        self.write_retries.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_registry_shows_what_was_counted() {
+        let metrics = PNodeMetrics::default();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        metrics.count_read(ReadMode::Bda, ReadPath::Both);
+        metrics.count_wrong_turn(WrongTurn::Tombstone);
+        metrics.count_message(MessageKind::Get, 5);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        assert!(text.contains("sextant_pnode_reads_total{mode=\"bda\",path=\"both\"} 1"), "{text}");
+        assert!(text.contains("sextant_pnode_read_wrong_turns_total{cause=\"tombstone\"} 1"));
+        assert!(text.contains("sextant_pnode_upstream_entries_total{kind=\"get\"} 5"));
+        assert_eq!(metrics.reads(ReadMode::Bda, ReadPath::Both), 1);
+        assert_eq!(metrics.reads(ReadMode::Pda, ReadPath::Both), 0);
+    }
+}

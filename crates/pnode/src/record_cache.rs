@@ -1,0 +1,418 @@
+//! The record cache: the newest *SSTable* record of a key at a manifest version.
+//!
+//! Owns: entries (value or tombstone, seq, stamp), their replacement (`quick_cache`, weighted by bytes, good under scans; our
+//! scans bypass it besides), and the rule by which a stamp moves. Does not own the decision whether the SSTables are what
+//! has to be read: a hit only replaces the search in them.
+//!
+//! Invariants:
+//! * never a memtable's value;
+//! * the stamp is the version that was *searched*, not the one at arrival;
+//! * a stamp moves forward only over flushes whose filter (or range) rules the key out, every single one of them; if one is
+//!   not known or not here, the entry is dropped. Compactions change no newest record, so they empty no cache.
+
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bytes::Bytes;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{Equivalent, Weighter};
+use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+
+use crate::metrics::{CacheEvent, PNodeMetrics};
+use crate::router::ReadKey;
+use crate::view::{Flushed, ManifestView, TableView};
+
+/// Bookkeeping of an entry besides its key and value: the map's slot, two reference counts, the stamp.
+const ENTRY_OVERHEAD_BYTES: usize = 128;
+/// An entry may take this part of the cache at the most: a single huge value must not sweep it.
+const LARGEST_ENTRY_SHARE: u64 = 64;
+/// For the map's first size; it grows.
+const TYPICAL_ENTRY_BYTES: u64 = 512;
+
+/// An SSTable record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CachedRecord {
+    /// None: a tombstone.
+    pub value: Option<Bytes>,
+    pub seq: Seq,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// The manifest version at which this is the newest SSTable record of its key.
+    stamp: AtomicU64,
+    record: CachedRecord,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    hash: u64,
+    partition: PartitionId,
+    table: TableId,
+    key: Bytes,
+}
+
+struct Probe<'k> {
+    table: TableId,
+    at: ReadKey<'k>,
+}
+
+// Both sides hash to what the key was hashed to once already; tables differ by a few bits.
+fn map_hash(hash: u64, table: TableId) -> u64 {
+    hash ^ u64::from(table.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(map_hash(self.hash, self.table));
+    }
+}
+
+impl Hash for Probe<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(map_hash(self.at.hash, self.table));
+    }
+}
+
+impl Equivalent<Key> for Probe<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        self.at.hash == key.hash
+            && self.table == key.table
+            && self.at.partition == key.partition
+            && self.at.key == key.key.as_ref()
+    }
+}
+
+/// Takes a hash for what it is. (Also: the same keys are replaced in every run of a simulation.)
+#[derive(Clone, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for b in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*b);
+        }
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = n;
+    }
+}
+
+#[derive(Clone)]
+struct ByBytes;
+
+fn weight(key: usize, record: &CachedRecord) -> u64 {
+    (key + record.value.as_ref().map_or(0, Bytes::len) + ENTRY_OVERHEAD_BYTES) as u64
+}
+
+impl Weighter<Key, Arc<Entry>> for ByBytes {
+    fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
+        weight(key.key.len(), &entry.record)
+    }
+}
+
+type Map = Cache<Key, Arc<Entry>, ByBytes, BuildHasherDefault<AsItIs>, DefaultLifecycle<Key, Arc<Entry>>>;
+
+pub(crate) struct RecordCache {
+    map: Option<Map>,
+    on: AtomicBool,
+    largest_entry_bytes: u64,
+    metrics: Arc<PNodeMetrics>,
+}
+
+impl RecordCache {
+    /// `bytes`: 0: off for good.
+    pub fn new(bytes: u64, metrics: Arc<PNodeMetrics>) -> Self {
+        let items = (bytes / TYPICAL_ENTRY_BYTES).clamp(16, 1 << 24) as usize;
+        let map = (bytes > 0).then(|| {
+            Map::with(items, bytes, ByBytes, BuildHasherDefault::default(), DefaultLifecycle::default())
+        });
+        Self { map, on: AtomicBool::new(true), largest_entry_bytes: bytes / LARGEST_ENTRY_SHARE, metrics }
+    }
+
+    /// A switch for measurement; switching off also empties.
+    pub fn set_on(&self, on: bool) {
+        self.on.store(on, Ordering::Relaxed);
+        if !on && let Some(map) = &self.map {
+            map.clear();
+        }
+    }
+
+    #[inline]
+    fn map(&self) -> Option<&Map> {
+        if self.on.load(Ordering::Relaxed) { self.map.as_ref() } else { None }
+    }
+
+    /// What the SSTables of this manifest say about the key, if that is known.
+    #[inline]
+    pub fn lookup(&self, manifest: &ManifestView, table: TableId, at: ReadKey<'_>) -> Option<CachedRecord> {
+        let map = self.map()?;
+        let probe = Probe { table, at };
+        let entry = map.get(&probe)?;
+        let stamp = ManifestVersion(entry.stamp.load(Ordering::Relaxed));
+        match carry(stamp, manifest, table, at) {
+            Carry::Valid => {}
+            Carry::Forward => {
+                entry.stamp.fetch_max(manifest.version.0, Ordering::Relaxed);
+                self.metrics.count_cache(CacheEvent::Carried);
+            }
+            Carry::Unusable => return None,
+            Carry::Drop => {
+                map.remove(&probe);
+                self.metrics.count_cache(CacheEvent::Dropped);
+                return None;
+            }
+        }
+        Some(entry.record.clone())
+    }
+
+    /// Counts what became of a lookup (once a read, however often it looked).
+    pub fn count(&self, hit: bool) {
+        if self.map().is_some() {
+            self.metrics.count_cache(if hit { CacheEvent::Hit } else { CacheEvent::Miss });
+        }
+    }
+
+    /// Remembers what a search of the SSTables of version `searched` found. The bytes are copied: they are slices of a
+    /// message that may be much larger.
+    pub fn insert(&self, searched: ManifestVersion, table: TableId, at: ReadKey<'_>, record: &CachedRecord) {
+        let Some(map) = self.map() else { return };
+        if weight(at.key.len(), record) > self.largest_entry_bytes {
+            return;
+        }
+        let key = Key { hash: at.hash, partition: at.partition, table, key: Bytes::copy_from_slice(at.key) };
+        let value = record.value.as_ref().map(|v| Bytes::copy_from_slice(v));
+        let record = CachedRecord { value, seq: record.seq };
+        map.insert(key, Arc::new(Entry { stamp: AtomicU64::new(searched.0), record }));
+    }
+
+    /// Entries and bytes.
+    pub fn size(&self) -> (u64, u64) {
+        self.map.as_ref().map_or((0, 0), |m| (m.len() as u64, m.weight()))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Carry {
+    /// No flush of the table since the stamp.
+    Valid,
+    /// There were flushes, and none of them brought the key.
+    Forward,
+    /// The entry is of a newer version than this (older) view: good for others.
+    Unusable,
+    /// A flush may have brought the key.
+    Drop,
+}
+
+/// Whether an entry with this stamp is the newest SSTable record at the manifest's version.
+fn carry(stamp: ManifestVersion, manifest: &ManifestView, table: TableId, at: ReadKey<'_>) -> Carry {
+    if stamp > manifest.version {
+        return Carry::Unusable;
+    }
+    let Some(table) = manifest.table(table) else { return Carry::Valid };
+    if table.last_flush_version <= stamp {
+        return Carry::Valid;
+    }
+    if stamp < manifest.flushes_known_after { Carry::Drop } else { carry_over_flushes(stamp, table, at) }
+}
+
+fn carry_over_flushes(stamp: ManifestVersion, table: &TableView, at: ReadKey<'_>) -> Carry {
+    // Each flush raises the version, so a record of the last one is a sign that the list is whole.
+    if table.flushes.last().is_none_or(|(version, _)| *version < table.last_flush_version) {
+        return Carry::Drop;
+    }
+    let since = table.flushes.iter().filter(|(version, _)| *version > stamp);
+    let ruled_out = |flushed: &Flushed| match flushed {
+        Flushed::Nothing => true,
+        Flushed::Table(sst) => !sst.meta.covers(at.key) || sst.filter_says(at.hash) == Some(false),
+        Flushed::Unknown => false,
+    };
+    if since.into_iter().all(|(_, flushed)| ruled_out(flushed)) { Carry::Forward } else { Carry::Drop }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::filter::SealedFilter;
+    use sextant_common::key::filter_hash;
+    use sextant_common::manifest::{Manifest, SstMeta};
+
+    use super::*;
+    use crate::testing::{flush_record, manifest, sst_meta, table_manifest};
+
+    const T1: TableId = TableId(1);
+
+    fn at(key: &'static [u8]) -> ReadKey<'static> {
+        ReadKey { partition: PartitionId(0), key, hash: filter_hash(key) }
+    }
+
+    fn record(value: &'static [u8]) -> CachedRecord {
+        CachedRecord { value: Some(Bytes::from_static(value)), seq: Seq(5) }
+    }
+
+    fn cache() -> (RecordCache, Arc<PNodeMetrics>) {
+        let metrics = Arc::new(PNodeMetrics::default());
+        (RecordCache::new(1 << 20, metrics.clone()), metrics)
+    }
+
+    /// Version 1 with table 1, flushed at version 1.
+    fn first() -> Manifest {
+        flushed(1, vec![sst_meta(1, b"a", b"z")], &[(1, Some(1))])
+    }
+
+    fn flushed(version: u64, ssts: Vec<SstMeta>, flushes: &[(u64, Option<u32>)]) -> Manifest {
+        let mut table = table_manifest(1, ssts);
+        table.last_flush_version = ManifestVersion(flushes.last().map_or(0, |(v, _)| *v));
+        let mut m = manifest(version, vec![table]);
+        m.recent_flushes = flushes.iter().map(|(v, id)| flush_record(*v, 1, *id)).collect();
+        m
+    }
+
+    /// Version 2: table 2 was flushed, with these keys.
+    fn second(previous: &ManifestView, keys: Option<&[&[u8]]>) -> ManifestView {
+        let m = flushed(2, vec![sst_meta(2, b"a", b"z"), sst_meta(1, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
+        let view = ManifestView::build(m, previous);
+        if let Some(keys) = keys {
+            let mut hashes = keys.iter().map(|k| filter_hash(k)).collect();
+            view.tables[0].ssts[0].set_filter(SealedFilter::build(&mut hashes));
+        }
+        view
+    }
+
+    #[test]
+    fn a_hit_needs_the_same_partition_table_and_key() {
+        let (cache, _) = cache();
+        let view = ManifestView::build(first(), &ManifestView::empty());
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        assert_eq!(cache.lookup(&view, T1, at(b"k")), Some(record(b"v")));
+        assert_eq!(cache.lookup(&view, TableId(2), at(b"k")), None);
+        assert_eq!(cache.lookup(&view, T1, at(b"l")), None);
+        let elsewhere = ReadKey { partition: PartitionId(1), ..at(b"k") };
+        assert_eq!(cache.lookup(&view, T1, elsewhere), None);
+    }
+
+    #[test]
+    fn a_stamp_moves_over_a_flush_that_rules_the_key_out() {
+        let (cache, metrics) = cache();
+        let v1 = ManifestView::build(first(), &ManifestView::empty());
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        let v2 = second(&v1, Some(&[b"other"]));
+        assert_eq!(cache.lookup(&v2, T1, at(b"k")), Some(record(b"v")));
+        assert_eq!(metrics.cache(CacheEvent::Carried), 1);
+        // The stamp has moved: version 3 does not remember the flush any more, and need not.
+        let mut m = flushed(3, vec![sst_meta(3, b"a", b"z")], &[]);
+        m.tables[0].last_flush_version = ManifestVersion(2);
+        m.flushes_known_after = ManifestVersion(2);
+        assert_eq!(cache.lookup(&ManifestView::build(m, &v2), T1, at(b"k")), Some(record(b"v")));
+    }
+
+    #[test]
+    fn an_entry_is_dropped_when_a_flush_may_have_brought_the_key() {
+        let (cache, metrics) = cache();
+        let v1 = ManifestView::build(first(), &ManifestView::empty());
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        let v2 = second(&v1, Some(&[b"k"]));
+        assert_eq!(cache.lookup(&v2, T1, at(b"k")), None);
+        assert_eq!(metrics.cache(CacheEvent::Dropped), 1);
+        assert_eq!(cache.lookup(&v1, T1, at(b"k")), None, "it is gone");
+    }
+
+    #[test]
+    fn cache_entry_dropped_when_a_flush_filter_is_missing() {
+        let (cache, metrics) = cache();
+        let v1 = ManifestView::build(first(), &ManifestView::empty());
+        // Not fetched yet.
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        assert_eq!(cache.lookup(&second(&v1, None), T1, at(b"k")), None);
+        // Swallowed by a compaction before this p-node saw it: version 3 knows the flush of version 2 by name only.
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        let m = flushed(3, vec![sst_meta(7, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
+        let swallowed = ManifestView::build(m, &v1);
+        swallowed.tables[0].ssts[0].set_filter(SealedFilter::Empty);
+        assert_eq!(cache.lookup(&swallowed, T1, at(b"k")), None);
+        // Forgotten: flushes up to version 2 have no record any more.
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        let mut m = flushed(4, vec![sst_meta(8, b"a", b"z")], &[(4, None)]);
+        m.flushes_known_after = ManifestVersion(2);
+        assert_eq!(cache.lookup(&ManifestView::build(m, &v1), T1, at(b"k")), None);
+        assert_eq!(metrics.cache(CacheEvent::Dropped), 3);
+    }
+
+    /// The stamp moved past a flush whose table a compaction has already swallowed: its filter still has to be asked.
+    #[test]
+    fn a_swallowed_flush_is_checked_by_the_filter_that_was_kept() {
+        for (keys, survives) in [(vec![b"k".as_slice()], false), (vec![b"other".as_slice()], true)] {
+            let (cache, _) = cache();
+            let v1 = ManifestView::build(first(), &ManifestView::empty());
+            cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+            let v2 = second(&v1, Some(&keys));
+            let compacted = flushed(3, vec![sst_meta(9, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
+            let v3 = ManifestView::build(compacted, &v2);
+            v3.tables[0].ssts[0].set_filter(SealedFilter::Empty);
+            assert_eq!(cache.lookup(&v3, T1, at(b"k")).is_some(), survives);
+        }
+    }
+
+    #[test]
+    fn a_compaction_empties_no_cache() {
+        let (cache, metrics) = cache();
+        let v1 = ManifestView::build(first(), &ManifestView::empty());
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        let mut m = flushed(9, vec![sst_meta(50, b"a", b"z")], &[(1, Some(1))]);
+        m.tables[0].last_flush_version = ManifestVersion(1);
+        assert!(cache.lookup(&ManifestView::build(m, &v1), T1, at(b"k")).is_some());
+        assert_eq!(metrics.cache(CacheEvent::Dropped) + metrics.cache(CacheEvent::Carried), 0);
+    }
+
+    #[test]
+    fn cache_stamp_is_the_searched_version() {
+        let (cache, _) = cache();
+        let v1 = ManifestView::build(first(), &ManifestView::empty());
+        let v2 = second(&v1, Some(&[b"k"]));
+        // The answer to a search of version 1 arrives when version 2 is current: the flush in between brought the key.
+        cache.insert(v1.version, T1, at(b"k"), &record(b"old"));
+        assert_eq!(cache.lookup(&v2, T1, at(b"k")), None);
+    }
+
+    #[test]
+    fn a_reader_with_an_older_view_does_not_use_a_newer_entry() {
+        let (cache, metrics) = cache();
+        let v1 = ManifestView::build(first(), &ManifestView::empty());
+        let v2 = second(&v1, Some(&[b"k"]));
+        cache.insert(v2.version, T1, at(b"k"), &record(b"new"));
+        assert_eq!(cache.lookup(&v1, T1, at(b"k")), None);
+        assert_eq!(cache.lookup(&v2, T1, at(b"k")), Some(record(b"new")), "and leaves it to others");
+        assert_eq!(metrics.cache(CacheEvent::Dropped), 0);
+    }
+
+    #[test]
+    fn the_cache_is_bounded_in_bytes_and_refuses_huge_entries() {
+        let (cache, _) = cache();
+        let view = ManifestView::build(first(), &ManifestView::empty());
+        let huge = CachedRecord { value: Some(Bytes::from(vec![0; 1 << 15])), seq: Seq(1) };
+        cache.insert(ManifestVersion(1), T1, at(b"huge"), &huge);
+        assert_eq!(cache.lookup(&view, T1, at(b"huge")), None);
+        for i in 0..10_000u64 {
+            let key: &'static [u8] = Box::leak(i.to_be_bytes().to_vec().into_boxed_slice());
+            cache.insert(ManifestVersion(1), T1, at(key), &CachedRecord { value: Some(Bytes::from(vec![7; 1000])), seq: Seq(1) });
+        }
+        let (entries, bytes) = cache.size();
+        assert!(bytes <= 1 << 20 && entries > 100, "{entries} entries, {bytes} bytes");
+    }
+
+    #[test]
+    fn switched_off_it_holds_nothing() {
+        let (cache, _) = cache();
+        let view = ManifestView::build(first(), &ManifestView::empty());
+        cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
+        cache.set_on(false);
+        assert_eq!(cache.lookup(&view, T1, at(b"k")), None);
+        cache.set_on(true);
+        assert_eq!(cache.lookup(&view, T1, at(b"k")), None);
+    }
+}

@@ -1,0 +1,107 @@
+//! The consult: a view, a clock and a key turned into a plan. The load of the view is the read's linearization point.
+
+use std::sync::Arc;
+
+use sextant_common::Clock;
+use sextant_common::ids::{ManifestVersion, PartitionId};
+
+use super::plan::{Facts, Plan, route};
+use crate::api::ReadMode;
+use crate::record_cache::{CachedRecord, RecordCache};
+use crate::view::{PartitionView, Sst, TableInfo};
+
+/// The key of a read, hashed once.
+#[derive(Clone, Copy)]
+pub(crate) struct ReadKey<'k> {
+    pub partition: PartitionId,
+    pub key: &'k [u8],
+    pub hash: u64,
+}
+
+pub(crate) struct Consult {
+    pub plan: Plan,
+    /// The version of the SSTables that this read searches: every memtable read of it names this one.
+    pub searched: ManifestVersion,
+    /// SSTables that may have the key, newest first. Empty if `cached` is there.
+    pub candidates: Vec<Arc<Sst>>,
+    /// What the SSTables of `searched` say, known without asking them.
+    pub cached: Option<CachedRecord>,
+    pub in_memtable_filter: bool,
+    /// A pda read for which no lease was valid.
+    pub lacked_a_lease: bool,
+}
+
+/// Looks at the clock, then at the filters, in this order; `view` was loaded before.
+pub(crate) fn consult(
+    view: &PartitionView,
+    clock: &dyn Clock,
+    cache: &RecordCache,
+    table: &TableInfo,
+    key: ReadKey<'_>,
+    mode: ReadMode,
+) -> Consult {
+    let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
+    let in_memtable_filter = copies.is_some_and(|c| c.contains(table.id, key.hash));
+    let cached = cache.lookup(&view.manifest, table.id, key);
+    cache.count(cached.is_some());
+    let candidates = if cached.is_some() { Vec::new() } else { candidates(view, table, key, mode) };
+    let plan = route(Facts {
+        mode,
+        leased: copies.is_some(),
+        in_memtable_filter,
+        sst_candidates: cached.is_some() || !candidates.is_empty(),
+        filter_inserts: table.options.filter_inserts,
+    });
+    Consult {
+        plan,
+        searched: view.manifest.version,
+        candidates,
+        cached,
+        in_memtable_filter,
+        lacked_a_lease: mode == ReadMode::Pda && copies.is_none(),
+    }
+}
+
+/// The SSTables that may have the key, newest first.
+pub(crate) fn candidates(
+    view: &PartitionView,
+    table: &TableInfo,
+    key: ReadKey<'_>,
+    mode: ReadMode,
+) -> Vec<Arc<Sst>> {
+    let Some(table) = view.manifest.table(table.id) else { return Vec::new() };
+    let may_have = |sst: &&Arc<Sst>| match mode {
+        ReadMode::Nda => sst.meta.covers(key.key),
+        ReadMode::Pda | ReadMode::Bda => sst.may_contain(key.key, key.hash),
+    };
+    table.ssts.iter().filter(may_have).cloned().collect()
+}
+
+/// The answer, if it is known without asking anyone: a pda read under a lease, no bit in any B_m, and either a cached value
+/// or a table whose negatives are final. Neither awaits nor allocates.
+#[inline]
+pub(crate) fn answer_at_once(
+    view: &PartitionView,
+    clock: &dyn Clock,
+    cache: &RecordCache,
+    table: &TableInfo,
+    key: ReadKey<'_>,
+) -> Option<Option<CachedRecord>> {
+    let copies = view.leased_copies(clock)?;
+    if copies.contains(table.id, key.hash) {
+        return None;
+    }
+    match cache.lookup(&view.manifest, table.id, key) {
+        Some(record) if record.value.is_some() => {
+            cache.count(true);
+            Some(Some(record))
+        }
+        // A tombstone of an SSTable: an INSERT may have followed without a bit.
+        Some(_) => table.options.filter_inserts.then_some(None),
+        None if table.options.filter_inserts => {
+            let ssts = view.manifest.table(table.id).map_or(&[][..], |t| &t.ssts);
+            (!ssts.iter().any(|sst| sst.may_contain(key.key, key.hash))).then_some(None)
+        }
+        None => None,
+    }
+}

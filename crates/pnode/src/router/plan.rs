@@ -1,0 +1,263 @@
+//! `route()`: algorithms 1 and 2 of the paper with tombstones, missing leases and `filter_inserts`. Pure.
+
+use crate::api::ReadMode;
+
+/// What is known when the filters are consulted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub mode: ReadMode,
+    /// A lease makes the memtables' filters usable.
+    pub leased: bool,
+    /// B_m of the active or of a frozen memtable contains the key. Means nothing without a lease.
+    pub in_memtable_filter: bool,
+    /// There is an SSTable that may have the key (in `Nda` mode by its range alone).
+    pub sst_candidates: bool,
+    /// Table option: every write of a new key leaves a bit.
+    pub filter_inserts: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    MemtablesFirst,
+    SstablesFirst,
+    /// No filter has the key, and every write would have left a bit.
+    Nobody,
+}
+
+/// Where to read, in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    order: Order,
+    sst_candidates: bool,
+    /// The memtables cannot hold the key: what the SSTables say is final, also if they say no.
+    memtables_ruled_out: bool,
+}
+
+pub(crate) fn route(facts: Facts) -> Plan {
+    // Without a lease a pda read is done as bda.
+    let precise = facts.mode == ReadMode::Pda && facts.leased;
+    if !precise || facts.in_memtable_filter {
+        return Plan {
+            order: Order::MemtablesFirst,
+            sst_candidates: facts.sst_candidates,
+            memtables_ruled_out: false,
+        };
+    }
+    let order = match (facts.sst_candidates, facts.filter_inserts) {
+        (true, _) => Order::SstablesFirst,
+        (false, true) => Order::Nobody,
+        // Absent, or newly inserted: an INSERT leaves no bit.
+        (false, false) => Order::MemtablesFirst,
+    };
+    Plan { order, sst_candidates: facts.sst_candidates, memtables_ruled_out: facts.filter_inserts }
+}
+
+/// What a tier said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Value,
+    Tombstone,
+    NoEntry,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// The value that the tier just gave.
+    Value,
+    Absent,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    AskMemtables,
+    AskSstables,
+    Done(Answer),
+}
+
+/// A plan being carried out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    plan: Plan,
+    memtables_asked: bool,
+    sstables_asked: bool,
+}
+
+impl Progress {
+    pub fn new(plan: Plan) -> Self {
+        Self { plan, memtables_asked: false, sstables_asked: false }
+    }
+
+    pub fn start(&mut self) -> Step {
+        match self.plan.order {
+            Order::MemtablesFirst => self.ask_memtables(),
+            Order::SstablesFirst => self.ask_sstables(),
+            Order::Nobody => Step::Done(Answer::Absent),
+        }
+    }
+
+    pub fn memtables_said(&mut self, found: Found) -> Step {
+        match found {
+            Found::Value => Step::Done(Answer::Value),
+            // Newer than anything in an SSTable: final.
+            Found::Tombstone => Step::Done(Answer::Absent),
+            Found::NoEntry if self.plan.sst_candidates && !self.sstables_asked => self.ask_sstables(),
+            Found::NoEntry => Step::Done(Answer::Absent),
+        }
+    }
+
+    pub fn sstables_said(&mut self, found: Found) -> Step {
+        match found {
+            Found::Value => Step::Done(Answer::Value),
+            // The key may have been inserted since, and an INSERT leaves no bit.
+            Found::Tombstone | Found::NoEntry if !self.memtables_asked && !self.plan.memtables_ruled_out => {
+                self.ask_memtables()
+            }
+            Found::Tombstone | Found::NoEntry => Step::Done(Answer::Absent),
+        }
+    }
+
+    pub fn asked_memtables(&self) -> bool {
+        self.memtables_asked
+    }
+
+    pub fn asked_sstables(&self) -> bool {
+        self.sstables_asked
+    }
+
+    fn ask_memtables(&mut self) -> Step {
+        self.memtables_asked = true;
+        Step::AskMemtables
+    }
+
+    fn ask_sstables(&mut self) -> Step {
+        self.sstables_asked = true;
+        Step::AskSstables
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn facts() -> Facts {
+        Facts {
+            mode: ReadMode::Pda,
+            leased: true,
+            in_memtable_filter: false,
+            sst_candidates: true,
+            filter_inserts: false,
+        }
+    }
+
+    /// Carries the plan out against a given state; the tiers asked, and the tier whose value was the answer.
+    fn run(facts: Facts, memtables: Found, sstables: Found) -> (Vec<&'static str>, Option<&'static str>) {
+        let mut progress = Progress::new(route(facts));
+        let mut asked = Vec::new();
+        let mut step = progress.start();
+        loop {
+            let tier = *asked.last().unwrap_or(&"nobody");
+            match step {
+                Step::Done(Answer::Value) => return (asked, Some(tier)),
+                Step::Done(Answer::Absent) => return (asked, None),
+                Step::AskMemtables => {
+                    asked.push("memtables");
+                    step = progress.memtables_said(memtables);
+                }
+                Step::AskSstables => {
+                    asked.push("sstables");
+                    step = progress.sstables_said(sstables);
+                }
+            }
+            assert!(asked.len() <= 2, "each tier is asked at most once");
+        }
+    }
+
+    #[test]
+    fn sst_tombstone_is_not_final() {
+        let inserted_after_the_delete = run(facts(), Found::Value, Found::Tombstone);
+        assert_eq!(inserted_after_the_delete, (vec!["sstables", "memtables"], Some("memtables")));
+        assert_eq!(run(facts(), Found::NoEntry, Found::Tombstone), (vec!["sstables", "memtables"], None));
+    }
+
+    #[test]
+    fn memtable_tombstone_is_final() {
+        for mode in [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda] {
+            let facts = Facts { mode, in_memtable_filter: true, ..facts() };
+            assert_eq!(run(facts, Found::Tombstone, Found::Value), (vec!["memtables"], None));
+        }
+    }
+
+    #[test]
+    fn a_record_in_an_sstable_touches_no_memtable() {
+        assert_eq!(run(facts(), Found::NoEntry, Found::Value), (vec!["sstables"], Some("sstables")));
+    }
+
+    #[test]
+    fn no_lease_is_read_as_bda() {
+        for in_memtable_filter in [false, true] {
+            let pda = Facts { leased: false, in_memtable_filter, ..facts() };
+            let bda = Facts { mode: ReadMode::Bda, ..facts() };
+            assert_eq!(route(pda), route(bda));
+        }
+    }
+
+    #[test]
+    fn filter_inserts_makes_negatives_final() {
+        let facts = Facts { filter_inserts: true, ..facts() };
+        assert_eq!(run(facts, Found::NoEntry, Found::Tombstone), (vec!["sstables"], None));
+        assert_eq!(run(Facts { sst_candidates: false, ..facts }, Found::NoEntry, Found::NoEntry), (vec![], None));
+        // A bit, or no lease: the memtables have to be asked all the same.
+        for facts in [Facts { in_memtable_filter: true, ..facts }, Facts { leased: false, ..facts }] {
+            assert_eq!(run(facts, Found::Value, Found::Tombstone), (vec!["memtables"], Some("memtables")));
+        }
+    }
+
+    /// Paper, table 2 and algorithm 2: which tier comes first.
+    #[test]
+    fn algorithm_2_decides_the_first_tier() {
+        for in_memtable_filter in [false, true] {
+            for sst_candidates in [false, true] {
+                let facts = Facts { in_memtable_filter, sst_candidates, ..facts() };
+                let memtables_first = in_memtable_filter || !sst_candidates;
+                let expected = if memtables_first { Step::AskMemtables } else { Step::AskSstables };
+                assert_eq!(Progress::new(route(facts)).start(), expected);
+            }
+        }
+    }
+
+    fn found() -> impl Strategy<Value = Found> {
+        prop_oneof![Just(Found::Value), Just(Found::Tombstone), Just(Found::NoEntry)]
+    }
+
+    proptest! {
+        /// For every state that the write policy (paper, table 1) can lead to, and any false positives, the answer is the newest
+        /// record.
+        #[test]
+        fn the_answer_is_the_newest_record(
+            mode in prop_oneof![Just(ReadMode::Pda), Just(ReadMode::Bda), Just(ReadMode::Nda)],
+            memtables in found(), sstables in found(),
+            leased: bool, filter_inserts: bool, inserted_without_a_bit: bool,
+            false_bit: bool, false_candidate: bool,
+        ) {
+            // Only an INSERT (onto nothing, or onto a tombstone) leaves no bit.
+            let may_lack_a_bit = memtables != Found::NoEntry && sstables != Found::Value && !filter_inserts;
+            let has_bit = memtables != Found::NoEntry && !(may_lack_a_bit && inserted_without_a_bit);
+            let facts = Facts {
+                mode,
+                leased,
+                // Without a lease the copy may lack anything.
+                in_memtable_filter: if leased { has_bit || false_bit } else { false_bit },
+                sst_candidates: sstables != Found::NoEntry || false_candidate,
+                filter_inserts,
+            };
+            let expected = match (memtables, sstables) {
+                (Found::Value, _) => Some("memtables"),
+                (Found::NoEntry, Found::Value) => Some("sstables"),
+                _ => None,
+            };
+            prop_assert_eq!(run(facts, memtables, sstables).1, expected);
+        }
+    }
+}

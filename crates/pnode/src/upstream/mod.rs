@@ -1,0 +1,22 @@
+//! Other servers: connections, streams, deadlines, leaders, health.
+//!
+//! Owns: one connection a server; one long-lived stream a server and kind of request, fed by a coalescer; who leads which
+//! partition; which replicas to avoid for a while. Does not own any decision about a read or a write: it says what a server
+//! answered, or that it did not.
+//!
+//! Invariants: every wait ends (with the request's deadline, the stream, or the server); a broken stream fails everything in
+//! flight on it at once.
+
+mod coalescer;
+mod health;
+mod leaders;
+mod memtable;
+mod retry;
+mod sstable;
+
+pub(crate) use coalescer::{Call, Coalescer, Limits};
+pub(crate) use health::Health;
+pub(crate) use leaders::{Leader, Leaders};
+pub(crate) use memtable::{MemtablePeer, MemtablePeers, MemtableSays, News, WriteSays};
+pub(crate) use retry::{Backoff, Deadline};
+pub(crate) use sstable::{SstPeer, SstPeers, SstSays};

@@ -1,0 +1,117 @@
+//! An sstable server as a peer: gets, scans, filters.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use sextant_common::env::grpc_channel;
+use sextant_common::ids::{NodeId, Seq};
+use sextant_common::{Env, Error, Result};
+use sextant_proto::MESSAGE_BYTES_MAX;
+use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::sst_client::SstClient;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::{Call, Coalescer, Limits};
+use crate::api::Record;
+use crate::metrics::{MessageKind, PNodeMetrics};
+
+/// What an sstable server said about a key in some candidates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SstSays {
+    Value(Record),
+    Tombstone(Seq),
+    NoEntry,
+    /// The candidate at this place is not there.
+    Gone(usize),
+    /// The candidate at this place is damaged, or cannot be read.
+    Damaged(usize, String),
+}
+
+pub(crate) struct SstPeer {
+    pub sst: SstClient<Channel>,
+    pub admin: AdminClient<Channel>,
+    pub gets: Coalescer<GetCall>,
+}
+
+/// All sstable servers by id.
+pub(crate) type SstPeers = BTreeMap<NodeId, SstPeer>;
+
+impl SstPeer {
+    /// Must be called within a tokio runtime. Connects when it is first used.
+    pub fn new(env: &Env, addr: &str, metrics: &Arc<PNodeMetrics>) -> Self {
+        let channel = grpc_channel(&env.net, addr);
+        let sst = SstClient::new(channel.clone())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let gets =
+            Coalescer::start(GetCall { sst: sst.clone() }, Limits::READS, env.clock.clone(), metrics.clone());
+        Self { sst, admin: AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX), gets }
+    }
+}
+
+pub(crate) struct GetCall {
+    sst: SstClient<Channel>,
+}
+
+impl Call for GetCall {
+    const KIND: MessageKind = MessageKind::Get;
+    type Request = v1::GetRequest;
+    /// An unknown status is an error of this get alone.
+    type Reply = Result<SstSays>;
+    type Batch = v1::GetBatch;
+    type BatchReply = v1::GetBatchReply;
+
+    fn request_bytes(request: &v1::GetRequest) -> usize {
+        request.key.len() + request.candidates.iter().map(|c| c.len() + 2).sum::<usize>() + 16
+    }
+
+    fn reply_bytes(reply: &Self::Reply) -> usize {
+        match reply {
+            Ok(SstSays::Value(record)) => record.value.len() + 24,
+            _ => 24,
+        }
+    }
+
+    fn batch(&self, first_id: u64, gets: Vec<v1::GetRequest>) -> v1::GetBatch {
+        v1::GetBatch { batch: first_id, gets }
+    }
+
+    fn open(
+        &self,
+        messages: ReceiverStream<v1::GetBatch>,
+    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<v1::GetBatchReply, Status>>, Status>> {
+        let mut sst = self.sst.clone();
+        Box::pin(async move { Ok(sst.get_stream(messages).await?.into_inner().boxed()) })
+    }
+
+    fn unary(&self, batch: v1::GetBatch) -> BoxFuture<'_, Result<v1::GetBatchReply, Status>> {
+        let mut sst = self.sst.clone();
+        Box::pin(async move { Ok(sst.get(batch).await?.into_inner()) })
+    }
+
+    fn replies(&self, reply: v1::GetBatchReply, each: &mut dyn FnMut(u64, Self::Reply)) -> Option<u64> {
+        for (id, reply) in (reply.batch..).zip(reply.replies) {
+            each(id, get_reply(reply));
+        }
+        Some(reply.batch)
+    }
+}
+
+fn get_reply(reply: v1::GetReply) -> Result<SstSays> {
+    use v1::GetStatus as S;
+    let candidate = reply.candidate as usize;
+    Ok(match S::try_from(reply.status) {
+        Ok(S::GetValue) => SstSays::Value(Record { value: reply.value, seq: Seq(reply.seq) }),
+        Ok(S::GetTombstone) => SstSays::Tombstone(Seq(reply.seq)),
+        Ok(S::GetNoEntry) => SstSays::NoEntry,
+        Ok(S::GetTableGone) => SstSays::Gone(candidate),
+        Ok(S::GetCorrupt | S::GetIoError) => SstSays::Damaged(candidate, reply.message),
+        Err(_) => return Err(Error::internal(format!("unknown get status {}", reply.status))),
+    })
+}

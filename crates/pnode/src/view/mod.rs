@@ -1,0 +1,23 @@
+//! What a p-node believes about a partition: one immutable object, loaded atomically.
+//!
+//! Owns [`PartitionView`] (filter copies, epoch, serial, manifest, set of SSTables, lease) and [`Views`], the place where the
+//! current ones stand. Does not own any I/O: pullers and upstreams hand in what they received.
+//!
+//! Invariants:
+//! * A reader loads the view first, reads the clock second, probes the filters third. The load is its linearization point:
+//!   a lease that is unexpired at the clock reading was so at the load, when this view was the current one.
+//! * A lease stands in a view only together with filters that contain its serial and SSTables of its version or newer.
+//! * Filters that are shared between views only gain bits. A new epoch makes new filter objects.
+//! * The manifest version of a partition's views never falls.
+
+mod filters;
+mod manifest_view;
+mod partition_view;
+mod tables;
+mod views;
+
+pub(crate) use filters::{FilterCopies, FilterCopy};
+pub(crate) use manifest_view::{Flushed, ManifestView, Sst, TableView};
+pub(crate) use partition_view::PartitionView;
+pub(crate) use tables::{TableInfo, TableNames};
+pub(crate) use views::Views;

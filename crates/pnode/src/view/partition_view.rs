@@ -1,0 +1,58 @@
+//! One partition as routing sees it at one instant.
+
+use std::sync::Arc;
+
+use sextant_common::Clock;
+use sextant_common::ids::{Generation, TableId};
+use sextant_common::manifest::Manifest;
+
+use super::{FilterCopies, ManifestView};
+use crate::lease::Lease;
+
+/// Filters, N, v, set of SSTables and expiry: one object.
+#[derive(Clone)]
+pub(crate) struct PartitionView {
+    pub manifest: Arc<ManifestView>,
+    /// Whether `manifest` came from a leader (and is not merely the empty one of the beginning).
+    pub manifest_known: bool,
+    pub copies: Option<FilterCopies>,
+    /// Only together with `copies` of its epoch and SSTables of its version or newer.
+    pub lease: Option<Lease>,
+}
+
+impl PartitionView {
+    pub fn empty() -> Self {
+        Self { manifest: Arc::new(ManifestView::empty()), manifest_known: false, copies: None, lease: None }
+    }
+
+    /// The filters, if a lease makes them usable at this instant. Reads the clock.
+    #[inline]
+    pub fn leased_copies(&self, clock: &dyn Clock) -> Option<&FilterCopies> {
+        let lease = self.lease.as_ref()?;
+        debug_assert!(lease.manifest_version <= self.manifest.version, "a lease needs SSTables of its version or newer");
+        if lease.is_usable(clock) { self.copies.as_ref() } else { None }
+    }
+
+    /// This view with a newer manifest; None if it is not newer. What the manifest has flushed needs no filter any more.
+    pub fn with_manifest(&self, manifest: Manifest) -> Option<Self> {
+        if self.manifest_known && !self.manifest.is_superseded_by(&manifest) || manifest.version < self.manifest.version {
+            return None;
+        }
+        let mut view = self.clone();
+        view.manifest = Arc::new(ManifestView::build(manifest, &self.manifest));
+        view.manifest_known = true;
+        view.drop_flushed_filters();
+        Some(view)
+    }
+
+    pub fn drop_flushed_filters(&mut self) {
+        if let Some(copies) = &mut self.copies {
+            copies.drop_flushed(|table, generation| is_flushed(&self.manifest, table, generation));
+        }
+    }
+}
+
+/// Whether the memtable's contents are in the SSTables of this manifest.
+pub(crate) fn is_flushed(manifest: &ManifestView, table: TableId, generation: Generation) -> bool {
+    manifest.table(table).is_some_and(|t| generation <= t.flushed_generation)
+}

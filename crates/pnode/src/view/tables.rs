@@ -1,0 +1,84 @@
+//! Names of tables. Learned from manifests of any partition: ids are global and never reused.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, TableId};
+use sextant_common::manifest::{Manifest, TableOptions};
+
+/// What a p-node has to know of a table to route a key. Fixed when the table is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TableInfo {
+    pub id: TableId,
+    pub name: String,
+    pub options: TableOptions,
+}
+
+#[derive(Default)]
+struct Known {
+    default: Option<Arc<TableInfo>>,
+    by_name: BTreeMap<String, Arc<TableInfo>>,
+}
+
+#[derive(Default)]
+pub(crate) struct TableNames {
+    known: ArcSwap<Known>,
+    writer: Mutex<()>,
+}
+
+impl TableNames {
+    /// `name`: "" is the default table.
+    pub fn get(&self, name: &str) -> Option<Arc<TableInfo>> {
+        let known = self.known.load();
+        if name.is_empty() || name == DEFAULT_TABLE_NAME {
+            return known.default.clone();
+        }
+        known.by_name.get(name).cloned()
+    }
+
+    pub fn all(&self) -> Vec<Arc<TableInfo>> {
+        let mut all: Vec<_> = self.known.load().by_name.values().cloned().collect();
+        all.sort_by_key(|t| t.id);
+        all
+    }
+
+    pub fn learn(&self, info: TableInfo) {
+        let known = self.known.load();
+        if known.by_name.get(&info.name).is_some_and(|t| t.id == info.id) {
+            return;
+        }
+        drop(known);
+        let _writer = self.writer.lock();
+        let mut next = Known { default: None, by_name: self.known.load().by_name.clone() };
+        next.by_name.insert(info.name.clone(), Arc::new(info));
+        next.default = next.by_name.values().find(|t| t.id == DEFAULT_TABLE).cloned();
+        self.known.store(Arc::new(next));
+    }
+
+    pub fn learn_all(&self, manifest: &Manifest) {
+        for table in &manifest.tables {
+            self.learn(TableInfo { id: table.table, name: table.name.clone(), options: table.options.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_table_has_two_names() {
+        let names = TableNames::default();
+        assert!(names.get("").is_none());
+        let info = |id, name: &str| TableInfo { id: TableId(id), name: name.into(), options: TableOptions::default() };
+        names.learn(info(1, "default"));
+        names.learn(info(2, "other"));
+        names.learn(info(2, "other"));
+        assert_eq!(names.get("").unwrap().id, DEFAULT_TABLE);
+        assert_eq!(names.get("default").unwrap().id, DEFAULT_TABLE);
+        assert_eq!(names.get("other").unwrap().id, TableId(2));
+        assert_eq!(names.all().len(), 2);
+    }
+}

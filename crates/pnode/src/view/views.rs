@@ -1,0 +1,113 @@
+//! The current views of all partitions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arc_swap::{ArcSwap, Guard};
+use parking_lot::Mutex;
+use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_common::key::SlotMap;
+use sextant_common::manifest::Manifest;
+use tokio::sync::{Notify, watch};
+
+use super::{PartitionView, TableNames};
+
+struct Slot {
+    view: ArcSwap<PartitionView>,
+    /// Held while a new view is made from the current one.
+    writer: Mutex<()>,
+}
+
+pub(crate) struct Views {
+    slots: Vec<Slot>,
+    pub slot_map: SlotMap,
+    pub tables: TableNames,
+    /// Counts installed views whose manifest changed; waiters for news of manifests and tables watch it.
+    manifests: watch::Sender<u64>,
+    /// Tells the fetcher of SSTable filters that there may be new ones to fetch.
+    pub filters_wanted: Notify,
+    /// Once set, no view gets a lease any more.
+    draining: AtomicBool,
+}
+
+impl Views {
+    pub fn new(partitions: u32) -> Self {
+        let slot = |_| Slot { view: ArcSwap::from_pointee(PartitionView::empty()), writer: Mutex::new(()) };
+        Self {
+            slots: (0..partitions).map(slot).collect(),
+            slot_map: SlotMap::even(partitions),
+            tables: TableNames::default(),
+            manifests: watch::Sender::new(0),
+            filters_wanted: Notify::new(),
+            draining: AtomicBool::new(false),
+        }
+    }
+
+    pub fn partitions(&self) -> impl Iterator<Item = PartitionId> + use<> {
+        (0..self.slots.len() as u32).map(PartitionId)
+    }
+
+    pub fn contains(&self, partition: PartitionId) -> bool {
+        (partition.0 as usize) < self.slots.len()
+    }
+
+    /// The current view, for a short look. `partition` must exist.
+    #[inline]
+    pub fn peek(&self, partition: PartitionId) -> Guard<Arc<PartitionView>> {
+        self.slots[partition.0 as usize].view.load()
+    }
+
+    /// The current view, to keep across an await.
+    pub fn load(&self, partition: PartitionId) -> Arc<PartitionView> {
+        self.slots[partition.0 as usize].view.load_full()
+    }
+
+    /// Makes a new view from the current one. `change` gives None to leave it as it is. Changes of a partition are serialised.
+    pub fn change<R>(
+        &self,
+        partition: PartitionId,
+        change: impl FnOnce(&PartitionView) -> (Option<PartitionView>, R),
+    ) -> R {
+        let slot = &self.slots[partition.0 as usize];
+        let _writer = slot.writer.lock();
+        let current = slot.view.load_full();
+        let (next, result) = change(&current);
+        if let Some(mut next) = next {
+            assert!(next.manifest.version >= current.manifest.version, "a manifest version never falls");
+            if self.draining.load(Ordering::SeqCst) {
+                next.lease = None;
+            }
+            let news = !Arc::ptr_eq(&next.manifest, &current.manifest);
+            slot.view.store(Arc::new(next));
+            if news {
+                self.manifests.send_modify(|n| *n += 1);
+                self.filters_wanted.notify_one();
+            }
+        }
+        result
+    }
+
+    /// Installs a manifest if it is newer than the view's. Returns the version that the view has then.
+    pub fn install_manifest(&self, manifest: Manifest) -> ManifestVersion {
+        let partition = manifest.partition;
+        self.tables.learn_all(&manifest);
+        self.change(partition, |view| {
+            let next = view.with_manifest(manifest);
+            let version = next.as_ref().map_or(view.manifest.version, |v| v.manifest.version);
+            (next, version)
+        })
+    }
+
+    /// Sees every later installation of a manifest.
+    pub fn watch_manifests(&self) -> watch::Receiver<u64> {
+        self.manifests.subscribe()
+    }
+
+    /// Gives up all leases, for good.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        for partition in self.partitions() {
+            self.change(partition, |view| (Some(PartitionView { lease: None, ..view.clone() }), ()));
+        }
+    }
+}

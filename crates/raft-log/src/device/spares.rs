@@ -1,0 +1,216 @@
+//! Files for the segments to come: made in the background, ahead of need, or left over from segments that are no longer
+//! needed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use sextant_common::vfs::{OpenMode, Vfs, VfsFile};
+use tokio::sync::oneshot;
+
+use crate::shared::{Segment, Shared};
+
+/// Zeros are written in pieces of this size: larger ones hold up the fsyncs of others on the disk.
+const FILL_BYTES: u64 = 1 << 20;
+/// Size of the first segment of a new log, to start quickly; each new file is four times as large as the segment before it,
+/// up to the configured size.
+pub(crate) const FIRST_BYTES: u64 = 4 << 20;
+const GROWTH: u64 = 4;
+/// Files kept beside the one in use; more would be disk space that nobody else can use.
+const SPARES_MAX: usize = 2;
+/// Pause after the disk was found full.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// A file that holds nothing needed.
+pub(crate) struct Spare {
+    pub path: PathBuf,
+    pub file: Arc<dyn VfsFile>,
+    /// Bytes that were written once, so that writing them again needs no new space.
+    pub capacity: u64,
+}
+
+pub(crate) struct Spares {
+    shared: Arc<Shared>,
+    dir: PathBuf,
+    segment_bytes: u64,
+    next_number: u64,
+    ready: Vec<Spare>,
+    /// Of segments that nobody needs but that somebody may still be reading.
+    retired: Vec<(Arc<Segment>, u64)>,
+    making: Option<oneshot::Receiver<io::Result<Spare>>>,
+    /// When the disk was found full.
+    full_since_ns: Option<u64>,
+}
+
+impl Spares {
+    pub fn new(shared: Arc<Shared>, dir: PathBuf, segment_bytes: u64, next_number: u64, ready: Vec<Spare>) -> Self {
+        Self {
+            shared,
+            dir,
+            segment_bytes,
+            next_number,
+            ready,
+            retired: Vec::new(),
+            making: None,
+            full_since_ns: None,
+        }
+    }
+
+    /// The disk was full when a spare was last to be made.
+    pub fn is_exhausted(&self) -> bool {
+        self.full_since_ns.is_some() && self.ready.is_empty()
+    }
+
+    /// Whether a file could be had at once.
+    pub fn has_ready(&mut self) -> bool {
+        self.reclaim();
+        !self.ready.is_empty()
+    }
+
+    /// Makes a file in the background if there is none, once a quarter of the current segment is used.
+    pub fn prepare(&mut self, used: u64, capacity: u64) -> io::Result<()> {
+        self.poll()?;
+        let now = self.shared.env.clock.holder_ns();
+        let pausing = self.full_since_ns.is_some_and(|since| now.saturating_sub(since) < RETRY_NS);
+        if self.making.is_some() || pausing || used < capacity / GROWTH || self.has_ready() {
+            return Ok(());
+        }
+        let (done, making) = oneshot::channel();
+        let bytes = capacity.saturating_mul(GROWTH).clamp(1, self.segment_bytes);
+        let (shared, path) = (self.shared.clone(), self.next_path());
+        self.shared.env.workers.blocking(Box::new(move || {
+            let _ = done.send(make(&*shared.env.vfs, path, bytes, &shared.closing));
+        }));
+        self.making = Some(making);
+        Ok(())
+    }
+
+    /// A file for the next segment: one that is ready, or the one that is being made, or a new one that is not filled.
+    pub async fn take(&mut self) -> io::Result<Spare> {
+        if !self.has_ready()
+            && let Some(making) = self.making.take()
+        {
+            let made = making.await.unwrap_or_else(|_| Err(io::Error::other("nobody made the file")));
+            self.made(made)?;
+        }
+        match self.ready.pop() {
+            Some(spare) => Ok(spare),
+            None => {
+                let path = self.next_path();
+                make(&*self.shared.env.vfs, path, 0, &AtomicBool::new(false))
+            }
+        }
+    }
+
+    /// A segment is no longer needed. It left the table of segments before, so nobody starts to read it.
+    pub fn retire(&mut self, segment: Arc<Segment>, capacity: u64) {
+        self.retired.push((segment, capacity));
+        self.reclaim();
+    }
+
+    /// Waits until nothing is done in the background.
+    pub async fn finish(&mut self) {
+        if let Some(making) = self.making.take() {
+            let _ = making.await;
+        }
+    }
+
+    fn next_path(&mut self) -> PathBuf {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.dir.join(file_name(number))
+    }
+
+    /// Takes over the files of retired segments that nobody reads any more.
+    fn reclaim(&mut self) {
+        let mut at = 0;
+        while at < self.retired.len() {
+            if Arc::strong_count(&self.retired[at].0) > 1 {
+                at += 1;
+                continue;
+            }
+            let (segment, capacity) = self.retired.swap_remove(at);
+            let spare = Spare { path: segment.path.clone(), file: segment.file.clone(), capacity };
+            if self.ready.len() < SPARES_MAX {
+                self.ready.push(spare);
+            } else if let Err(e) = self.shared.env.vfs.remove_file(&spare.path) {
+                // It is found and used again at the next start.
+                tracing::warn!("cannot remove a log segment that is not needed: {e}");
+            }
+            self.full_since_ns = None;
+        }
+    }
+
+    fn poll(&mut self) -> io::Result<()> {
+        let Some(making) = &mut self.making else { return Ok(()) };
+        match making.try_recv() {
+            Ok(made) => {
+                self.making = None;
+                self.made(made)
+            }
+            Err(oneshot::error::TryRecvError::Empty) => Ok(()),
+            Err(oneshot::error::TryRecvError::Closed) => {
+                self.making = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn made(&mut self, made: io::Result<Spare>) -> io::Result<()> {
+        match made {
+            Ok(spare) => {
+                self.ready.push(spare);
+                self.full_since_ns = None;
+                Ok(())
+            }
+            Err(e) if is_full(&e) => {
+                tracing::warn!("no space for another log segment: {e}");
+                self.full_since_ns = Some(self.shared.env.clock.holder_ns());
+                Ok(())
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+}
+
+fn is_full(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+pub(crate) fn file_name(number: u64) -> String {
+    format!("segment-{number:06}.log")
+}
+
+/// The number in a segment file's name.
+pub(crate) fn file_number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok()
+}
+
+/// Makes a zero-filled file, durable with its name. On an error nothing is left behind.
+pub(crate) fn make(vfs: &dyn Vfs, path: PathBuf, bytes: u64, give_up: &AtomicBool) -> io::Result<Spare> {
+    let fill = || {
+        let file = vfs.open(&path, OpenMode::CreateNew)?;
+        let zeros = vec![0; FILL_BYTES.min(bytes) as usize];
+        let mut at = 0;
+        while at < bytes {
+            if give_up.load(Ordering::SeqCst) {
+                return Err(io::Error::new(io::ErrorKind::Interrupted, "the log is being closed"));
+            }
+            let piece = FILL_BYTES.min(bytes - at);
+            file.write_all_at(&zeros[..piece as usize], at)?;
+            file.sync_data()?;
+            at += piece;
+        }
+        vfs.sync_dir(path.parent().unwrap_or(Path::new(".")))?;
+        Ok(file)
+    };
+    match fill() {
+        Ok(file) => Ok(Spare { path, file, capacity: bytes }),
+        Err(e) => {
+            let _ = vfs.remove_file(&path);
+            Err(e)
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The worker of one device.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::vfs::IoKind;
+
+use crate::format::checkpoint::Checkpoint;
+use crate::format::identity::Identity;
+use crate::format::record::RecordKind;
+use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::partition::index::Place;
+use crate::queue::{Item, Space, Take, Taken};
+use crate::shared::{Partition, Segment, Shared};
+
+use super::spares::Spares;
+use super::writer::{Stamp, WriteBuffer};
+
+/// How often a worker whose disk is full looks again.
+const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// A buffer larger than this is not kept: the largest entries are rare.
+const BUFFER_BYTES_KEPT: usize = 8 << 20;
+
+/// The segment that is being written.
+pub(crate) struct Current {
+    pub segment: Arc<Segment>,
+    /// Where the next batch goes. Everything before it is durable.
+    pub end: u64,
+    /// Bytes that were written once.
+    pub capacity: u64,
+}
+
+/// A segment that is full.
+pub(crate) struct Full {
+    pub segment: Arc<Segment>,
+    pub capacity: u64,
+    /// No record in it, nor in those before it, has a larger lsn.
+    pub last_lsn: u64,
+}
+
+/// What does not change while the log is open.
+pub(crate) struct Device {
+    pub number: usize,
+    pub dir: PathBuf,
+    pub identity: Identity,
+    pub fingerprint: u64,
+    pub run: u32,
+    pub segment_bytes: u64,
+}
+
+pub(crate) struct Worker {
+    pub shared: Arc<Shared>,
+    pub device: Device,
+    pub current: Current,
+    /// Oldest first.
+    pub full: VecDeque<Full>,
+    pub next_generation: u64,
+    pub spares: Spares,
+    /// Highest lsn on this device.
+    pub last_lsn: u64,
+    pub buffer: WriteBuffer,
+    /// By slot.
+    pub partitions: Vec<Arc<Partition>>,
+    pub lock: Box<dyn Send + Sync>,
+}
+
+impl Worker {
+    /// Writes batches until the log is closed or has failed.
+    pub async fn run(mut self) {
+        let result = self.work().await;
+        if let Err(e) = result {
+            let path = self.current.segment.path.clone();
+            let message = format!("log device {}: {}: {e}", self.device.number, path.display());
+            self.shared.queue.fail(&message);
+            self.shared.env.fatal.fatal(&message);
+        }
+        self.spares.finish().await;
+        let Self { shared, lock, .. } = self;
+        drop(lock);
+        shared.queue.worker_ended();
+    }
+
+    async fn work(&mut self) -> io::Result<()> {
+        let shared = self.shared.clone();
+        let mut items = VecDeque::new();
+        loop {
+            let notified = shared.queue.work();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            let checkpoint = self.housekeep()?;
+            let (room, fresh) = self.room();
+            match shared.queue.take(self.device.number, room, fresh, checkpoint, items) {
+                Take::Work(taken) => items = self.write(taken).await?,
+                Take::Idle if self.spares.is_exhausted() => {
+                    items = VecDeque::new();
+                    let _ = tokio::time::timeout(FULL_PAUSE, notified).await;
+                }
+                Take::Idle => {
+                    items = VecDeque::new();
+                    notified.await;
+                }
+                Take::Closed if shared.queue.is_failed() => return Ok(()),
+                Take::Closed => return self.write_end().await,
+            }
+        }
+    }
+
+    /// What is to be done between batches. Returns whether a checkpoint would free a segment.
+    fn housekeep(&mut self) -> io::Result<bool> {
+        if self.shared.queue.wants_floor() {
+            let floor = self.shared.compute_floor();
+            self.shared.queue.offer_floor(floor);
+        }
+        let durable_floor = self.shared.queue.durable_floor();
+        while self.full.front().is_some_and(|full| full.last_lsn < durable_floor) {
+            if let Some(full) = self.full.pop_front() {
+                self.shared.segments.write().remove(&full.segment.number);
+                self.spares.retire(full.segment, full.capacity);
+            }
+        }
+        self.shared.metrics.set_segments(self.device.number, self.full.len() + 1);
+        self.spares.prepare(self.current.end, self.current.capacity)?;
+        let space = self.space();
+        self.shared.queue.set_space(self.device.number, space);
+        Ok(self.full.front().is_some_and(|full| self.shared.queue.would_free(full.last_lsn)))
+    }
+
+    fn space(&self) -> Space {
+        let room = self.current.capacity.saturating_sub(self.current.end);
+        Space { exhausted: self.spares.is_exhausted(), room }
+    }
+
+    /// Bytes that may still go into the current segment, and into a new one. A segment may grow to its full size as long as
+    /// there is no other file.
+    fn room(&mut self) -> (u64, u64) {
+        let fresh = self.device.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
+        let end = match self.spares.has_ready() {
+            true => self.current.capacity,
+            false => self.current.capacity.max(self.device.segment_bytes),
+        };
+        (end.saturating_sub(self.current.end), fresh)
+    }
+
+    async fn write(&mut self, mut taken: Taken) -> io::Result<VecDeque<Item>> {
+        if taken.roll {
+            self.roll(taken.first_lsn).await?;
+        } else {
+            self.buffer.clear(self.current.end);
+        }
+        let stamp = self.stamp(taken.durable_lsn);
+        if let Some(checkpoint) = &taken.checkpoint {
+            self.buffer.push_checkpoint(stamp, taken.first_lsn, checkpoint);
+        }
+        if !taken.items.is_empty() {
+            self.learn_partitions(&taken.items);
+            let ids = |slot: u32| self.partitions[slot as usize].id.0;
+            self.buffer.push_records(stamp, taken.first_lsn, taken.items.iter(), ids);
+            self.last_lsn = taken.first_lsn + taken.items.len() as u64 - 1;
+        }
+        self.flush(&taken).await?;
+        // Payloads are let go of only now: those who wait were answered first.
+        taken.items.clear();
+        Ok(taken.items)
+    }
+
+    fn stamp(&self, durable_lsn: u64) -> Stamp {
+        Stamp {
+            generation: self.current.segment.generation,
+            run: self.device.run,
+            salt: self.device.identity.salt,
+            // In a new segment nothing is durable yet; else everything before the write is.
+            durable_before: self.current.end,
+            durable_lsn,
+        }
+    }
+
+    /// Writes the buffer and makes it durable, then tells the queue.
+    async fn flush(&mut self, taken: &Taken) -> io::Result<()> {
+        let shared = self.shared.clone();
+        let end = self.buffer.end();
+        let bytes = end - self.buffer.offset;
+        shared.delay(IoKind::Write).await;
+        let offset = self.buffer.offset;
+        let file = self.current.segment.file.clone();
+        file.write_all_at(self.buffer.whole_pages(self.current.capacity), offset)?;
+        // Readable from now on, and known to be before anybody hears that it is durable: see `Shared::compute_floor`.
+        self.set_places(taken);
+        shared.delay(IoKind::Sync).await;
+        let started = shared.env.clock.holder_ns();
+        file.sync_data()?;
+        let fsync_ns = shared.env.clock.holder_ns().saturating_sub(started);
+        self.current.end = end;
+        self.current.capacity = self.current.capacity.max(end);
+        let (space, queue) = (self.space(), &shared.queue);
+        queue.complete(self.device.number, space);
+        shared.metrics.wrote(self.device.number, taken.items.len() as u64, bytes, fsync_ns, queue.len());
+        if self.buffer.bytes.capacity() > BUFFER_BYTES_KEPT {
+            self.buffer.bytes = Vec::new();
+        }
+        Ok(())
+    }
+
+    fn set_places(&self, taken: &Taken) {
+        let segment = self.current.segment.number;
+        let mut entries = taken.items.iter().zip(&self.buffer.places).zip(taken.first_lsn..).peekable();
+        while let Some(((first, _), _)) = entries.peek() {
+            let slot = first.slot;
+            let mut state = self.partitions[slot as usize].state.lock();
+            while let Some(((item, offset), lsn)) = entries.next_if(|((item, _), _)| item.slot == slot) {
+                if item.kind == RecordKind::Entry {
+                    state.index.set_place(item.index, lsn, Place { segment, offset: *offset });
+                }
+            }
+            state.evict();
+        }
+    }
+
+    fn learn_partitions(&mut self, items: &VecDeque<Item>) {
+        if items.iter().any(|item| item.slot as usize >= self.partitions.len()) {
+            self.partitions = self.shared.partitions();
+        }
+    }
+
+    /// Begins a new segment: its header comes first in the buffer.
+    async fn roll(&mut self, first_lsn: u64) -> io::Result<()> {
+        let spare = self.spares.take().await?;
+        let (generation, path, file) = (self.next_generation, spare.path, spare.file);
+        self.next_generation += 1;
+        let number = self.device.number;
+        let segment = self.shared.add_segment(|n| Segment { number: n, device: number, generation, path, file, first_lsn });
+        let header = SegmentHeader {
+            generation,
+            previous_generation: self.current.segment.generation,
+            previous_end: self.current.end as u32,
+            previous_last_lsn: self.last_lsn,
+            first_lsn,
+            fingerprint: self.device.fingerprint,
+            identity: self.device.identity.clone(),
+        };
+        let new = Current { segment, end: 0, capacity: spare.capacity };
+        let old = std::mem::replace(&mut self.current, new);
+        self.full.push_back(Full { segment: old.segment, capacity: old.capacity, last_lsn: self.last_lsn });
+        self.buffer.clear(0);
+        self.buffer.bytes.extend_from_slice(&header.encode(self.device.identity.salt));
+        Ok(())
+    }
+
+    /// An empty batch, so that the next start can tell that everything before it was durable.
+    async fn write_end(&mut self) -> io::Result<()> {
+        let (durable_lsn, next_lsn) = self.shared.queue.lsns();
+        self.buffer.clear(self.current.end);
+        self.buffer.push_records(self.stamp(durable_lsn), next_lsn, std::iter::empty(), |slot| slot);
+        let end = self.buffer.end();
+        if end > self.current.capacity {
+            // Not worth new space.
+            return Ok(());
+        }
+        let offset = self.buffer.offset;
+        let file = &self.current.segment.file;
+        file.write_all_at(self.buffer.whole_pages(self.current.capacity), offset)?;
+        file.sync_data()
+    }
+
+    /// Makes durable, before anything else is written, a run's first checkpoint.
+    pub fn write_start(&mut self, durable_lsn: u64, checkpoint: &Checkpoint) -> io::Result<()> {
+        let first_lsn = durable_lsn + 1;
+        self.buffer.push_checkpoint(self.stamp(durable_lsn), first_lsn, checkpoint);
+        let (offset, end) = (self.buffer.offset, self.buffer.end());
+        let file = self.current.segment.file.clone();
+        file.write_all_at(self.buffer.whole_pages(self.current.capacity), offset)?;
+        file.sync_data()?;
+        self.current.end = end;
+        self.current.capacity = self.current.capacity.max(end);
+        Ok(())
+    }
+}

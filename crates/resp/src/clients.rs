@@ -1,0 +1,117 @@
+//! Who is connected: for `CLIENT LIST` and its kin.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use crate::frame::Protocol;
+
+/// Longest name or library name that is kept, in bytes: a client's name is not a place to store data.
+const NAME_BYTES_MAX: usize = 256;
+
+/// One connection, as others see it.
+pub(crate) struct ClientEntry {
+    id: u64,
+    peer: Option<SocketAddr>,
+    connected_ns: u64,
+    about: Mutex<About>,
+}
+
+#[derive(Default)]
+struct About {
+    name: Bytes,
+    library: Bytes,
+    library_version: Bytes,
+    protocol: Protocol,
+}
+
+impl ClientEntry {
+    /// Unique in this server, and rising.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub fn name(&self) -> Option<Bytes> {
+        let name = self.about.lock().name.clone();
+        (!name.is_empty()).then_some(name)
+    }
+
+    pub fn set_name(&self, name: &[u8]) {
+        self.about.lock().name = kept(name);
+    }
+
+    pub fn set_library(&self, is_name: bool, value: &[u8]) {
+        let mut about = self.about.lock();
+        if is_name {
+            about.library = kept(value);
+        } else {
+            about.library_version = kept(value);
+        }
+    }
+
+    pub fn set_protocol(&self, protocol: Protocol) {
+        self.about.lock().protocol = protocol;
+    }
+}
+
+fn kept(text: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&text[..text.len().min(NAME_BYTES_MAX)])
+}
+
+/// The connections of a server.
+pub(crate) struct Clients {
+    next_id: AtomicU64,
+    local_addr: SocketAddr,
+    connected: Mutex<BTreeMap<u64, Arc<ClientEntry>>>,
+}
+
+impl Clients {
+    pub fn new(local_addr: SocketAddr) -> Self {
+        Self { next_id: AtomicU64::new(1), local_addr, connected: Mutex::default() }
+    }
+
+    pub fn add(&self, peer: Option<SocketAddr>, now_ns: u64) -> Arc<ClientEntry> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let entry = Arc::new(ClientEntry { id, peer, connected_ns: now_ns, about: Mutex::default() });
+        self.connected.lock().insert(id, entry.clone());
+        entry
+    }
+
+    pub fn remove(&self, id: u64) {
+        self.connected.lock().remove(&id);
+    }
+
+    pub fn count(&self) -> usize {
+        self.connected.lock().len()
+    }
+
+    /// A line for each connection, oldest first.
+    pub fn list(&self, now_ns: u64) -> String {
+        let entries: Vec<_> = self.connected.lock().values().cloned().collect();
+        entries.iter().map(|entry| self.line(entry, now_ns)).collect()
+    }
+
+    pub fn line(&self, entry: &ClientEntry, now_ns: u64) -> String {
+        let about = entry.about.lock();
+        let peer = entry.peer.map_or_else(String::new, |p| p.to_string());
+        let mut line = String::new();
+        let _ = writeln!(
+            line,
+            "id={} addr={peer} laddr={} name={} age={} flags=N db=0 sub=0 psub=0 multi=-1 user=default redir=-1 resp={} \
+             lib-name={} lib-ver={}",
+            entry.id,
+            self.local_addr,
+            String::from_utf8_lossy(&about.name),
+            now_ns.saturating_sub(entry.connected_ns) / 1_000_000_000,
+            if about.protocol == Protocol::Resp3 { 3 } else { 2 },
+            String::from_utf8_lossy(&about.library),
+            String::from_utf8_lossy(&about.library_version),
+        );
+        line
+    }
+}

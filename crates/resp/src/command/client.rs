@@ -1,0 +1,84 @@
+//! `CLIENT`: what clients say about themselves, and who is connected.
+
+use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
+use super::hello::{bad_name, is_valid_name};
+use super::{Session, is};
+use crate::frame::{Command, Reply};
+use crate::server::Shared;
+use crate::store::Store;
+
+pub(super) fn client<S: Store>(command: &Command<'_>, session: &Session, shared: &Shared<S>) -> Reply {
+    const SUBCOMMANDS: [(&str, usize); 8] = [
+        ("id", 2),
+        ("info", 2),
+        ("getname", 2),
+        ("setname", 3),
+        ("setinfo", 4),
+        ("no-evict", 3),
+        ("no-touch", 3),
+        ("list", 0),
+    ];
+    let subcommand = command.arg(1);
+    let Some((name, len)) = SUBCOMMANDS.into_iter().find(|(name, _)| is(subcommand, name)) else {
+        return unknown_subcommand(command, "CLIENT");
+    };
+    if len != 0 && command.len() != len {
+        return wrong_arity(&format!("client|{name}"));
+    }
+    match name {
+        "id" => Reply::Integer(session.entry.id() as i64),
+        "info" => Reply::Text(shared.clients.line(&session.entry, shared.now_ns())),
+        "getname" => session.entry.name().map_or(Reply::Nil, Reply::Bulk),
+        "setname" => {
+            let name = command.arg(2);
+            if !is_valid_name(name) {
+                return bad_name();
+            }
+            session.entry.set_name(name);
+            Reply::OK
+        }
+        "setinfo" => set_info(command, session),
+        "list" => list(command, session, shared),
+        // Nothing here evicts clients, or keeps a time of last access.
+        _ if is(command.arg(2), "on") || is(command.arg(2), "off") => Reply::OK,
+        _ => SYNTAX,
+    }
+}
+
+fn set_info(command: &Command<'_>, session: &Session) -> Reply {
+    let (attribute, value) = (command.arg(2), command.arg(3));
+    let is_name = is(attribute, "lib-name");
+    if !is_name && !is(attribute, "lib-ver") {
+        let attribute = String::from_utf8_lossy(attribute).into_owned();
+        return Reply::error(format!("ERR Unrecognized option '{attribute}'"));
+    }
+    if !is_valid_name(value) {
+        let attribute = if is_name { "lib-name" } else { "lib-ver" };
+        return Reply::error(format!(
+            "ERR {attribute} cannot contain spaces, newlines or special characters."
+        ));
+    }
+    session.entry.set_library(is_name, value);
+    Reply::OK
+}
+
+fn list<S: Store>(command: &Command<'_>, session: &Session, shared: &Shared<S>) -> Reply {
+    match command.len() {
+        2 => Reply::Text(shared.clients.list(shared.now_ns())),
+        4 if is(command.arg(2), "type") => {
+            let kind = command.arg(3);
+            if is(kind, "normal") {
+                Reply::Text(shared.clients.list(shared.now_ns()))
+            } else if ["master", "replica", "slave", "pubsub"].iter().any(|k| is(kind, k)) {
+                Reply::Text(String::new())
+            } else {
+                let kind = String::from_utf8_lossy(kind).into_owned();
+                Reply::error(format!("ERR Unknown client type '{kind}'"))
+            }
+        }
+        4 if is(command.arg(2), "id") && command.arg(3) == session.entry.id().to_string().as_bytes() => {
+            Reply::Text(shared.clients.line(&session.entry, shared.now_ns()))
+        }
+        _ => SYNTAX,
+    }
+}

@@ -1,0 +1,89 @@
+//! Error replies: Redis' texts, and the store's errors in terms that Redis clients understand.
+
+use bytes::Bytes;
+use sextant_common::{Error, ErrorKind};
+
+use super::{Action, is};
+use crate::frame::{Command, Reply};
+
+/// How much of the arguments, and of the name, an unknown command's error repeats (Redis' figure).
+const QUOTED_BYTES_MAX: usize = 128;
+
+pub(super) const SYNTAX: Reply = Reply::Error(Bytes::from_static(b"ERR syntax error"));
+pub(super) const NOT_AN_INTEGER: Reply =
+    Reply::Error(Bytes::from_static(b"ERR value is not an integer or out of range"));
+
+pub(super) fn wrong_arity(name: &str) -> Reply {
+    Reply::error(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
+/// `name` is the command in small letters, `help` in capitals.
+pub(super) fn unknown_subcommand(command: &Command<'_>, help: &str) -> Reply {
+    let mut message = b"ERR unknown subcommand '".to_vec();
+    message.extend_from_slice(shortened(command.arg(1), QUOTED_BYTES_MAX));
+    message.extend_from_slice(format!("'. Try {help} HELP.").as_bytes());
+    Reply::Error(message.into())
+}
+
+pub(super) fn unknown_command(command: &Command<'_>) -> Action {
+    let name = command.arg(0);
+    if is(name, "post") || is(name, "host:") {
+        // A browser that was made to send HTTP here: what follows is an attacker's.
+        tracing::warn!("a connection was closed that speaks HTTP");
+        return Action::Close(None);
+    }
+    let mut quoted = Vec::new();
+    for i in 1..command.len() {
+        if quoted.len() >= QUOTED_BYTES_MAX {
+            break;
+        }
+        let room = QUOTED_BYTES_MAX - quoted.len();
+        quoted.push(b'\'');
+        quoted.extend_from_slice(shortened(command.arg(i), room));
+        quoted.extend_from_slice(b"' ");
+    }
+    let mut message = b"ERR unknown command '".to_vec();
+    message.extend_from_slice(shortened(name, QUOTED_BYTES_MAX));
+    message.extend_from_slice(b"', with args beginning with: ");
+    message.extend_from_slice(&quoted);
+    Action::Reply(Reply::Error(message.into()))
+}
+
+/// Cut as C's `%.*s` cuts: at a zero byte too.
+fn shortened(bytes: &[u8], max: usize) -> &[u8] {
+    let bytes = &bytes[..bytes.len().min(max)];
+    bytes.split(|b| *b == 0).next().unwrap_or(bytes)
+}
+
+/// The code tells a client what to do, as far as Redis has a word for it: `TRYAGAIN` and `CLUSTERDOWN` are retried by
+/// clients that retry at all, `ERR` and `OUTCOMEUNKNOWN` are not.
+pub(crate) fn store_error(error: &Error) -> Reply {
+    let code = match error.kind {
+        ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Overloaded | ErrorKind::Stopping => "TRYAGAIN",
+        ErrorKind::Unavailable => "CLUSTERDOWN",
+        ErrorKind::OutcomeUnknown => "OUTCOMEUNKNOWN",
+        ErrorKind::Corrupt => "CORRUPT",
+        ErrorKind::Disk => "MISCONF",
+        ErrorKind::Internal => "ERR internal error:",
+        ErrorKind::Invalid | ErrorKind::UnknownTable | ErrorKind::UnknownSession => "ERR",
+    };
+    Reply::error(format!("{code} {}", error.message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stores_errors_keep_their_meaning() {
+        let text = |kind| match store_error(&Error::new(kind, "why")) {
+            Reply::Error(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(text(ErrorKind::Overloaded), "TRYAGAIN why");
+        assert_eq!(text(ErrorKind::Unavailable), "CLUSTERDOWN why");
+        assert_eq!(text(ErrorKind::OutcomeUnknown), "OUTCOMEUNKNOWN why");
+        assert_eq!(text(ErrorKind::Invalid), "ERR why");
+        assert_eq!(text(ErrorKind::Internal), "ERR internal error: why");
+    }
+}

@@ -1,0 +1,105 @@
+//! `HELLO`, `AUTH`, `SELECT`, `RESET`: the state of a connection.
+
+use bytes::Bytes;
+
+use super::errors::{NOT_AN_INTEGER, SYNTAX};
+use super::info::REDIS_VERSION;
+use super::{Session, is};
+use crate::frame::{Command, Protocol, Reply, parse_integer};
+
+/// Redis' number of databases: an index beyond it is "out of range", one below it must be 0 here.
+const DATABASES: i64 = 16;
+
+pub(super) fn hello(command: &Command<'_>, session: &mut Session) -> Reply {
+    let protocol = match (command.len() > 1).then(|| parse_integer(command.arg(1))) {
+        None => session.protocol,
+        Some(None) => return Reply::error("ERR Protocol version is not an integer or out of range"),
+        Some(Some(2)) => Protocol::Resp2,
+        Some(Some(3)) => Protocol::Resp3,
+        Some(Some(_)) => return Reply::error("NOPROTO unsupported protocol version"),
+    };
+    let mut user = None;
+    let mut name = None;
+    let mut i = 2;
+    while i < command.len() {
+        let left = command.len() - i - 1;
+        if is(command.arg(i), "auth") && left >= 2 {
+            user = Some(i + 1);
+            i += 3;
+        } else if is(command.arg(i), "setname") && left >= 1 {
+            let bytes = command.bytes(i + 1);
+            if !is_valid_name(&bytes) {
+                return bad_name();
+            }
+            name = Some(bytes);
+            i += 2;
+        } else {
+            let option = String::from_utf8_lossy(command.arg(i)).into_owned();
+            return Reply::error(format!("ERR Syntax error in HELLO option '{option}'"));
+        }
+    }
+    if let Some(i) = user
+        && let Err(refused) = authenticate(command.arg(i))
+    {
+        return refused;
+    }
+    if let Some(name) = name {
+        session.entry.set_name(&name);
+    }
+    session.protocol = protocol;
+    session.entry.set_protocol(protocol);
+    Reply::Map(vec![
+        (Reply::bulk("server"), Reply::bulk("redis")),
+        (Reply::bulk("version"), Reply::bulk(REDIS_VERSION)),
+        (Reply::bulk("proto"), Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
+        (Reply::bulk("id"), Reply::Integer(session.entry.id() as i64)),
+        (Reply::bulk("mode"), Reply::bulk("standalone")),
+        (Reply::bulk("role"), Reply::bulk("master")),
+        (Reply::bulk("modules"), Reply::Array(vec![])),
+    ])
+}
+
+pub(super) fn auth(command: &Command<'_>) -> Reply {
+    match command.len() {
+        2 => Reply::error(
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+             configuration is correct?",
+        ),
+        3 => authenticate(command.arg(1)).err().unwrap_or(Reply::OK),
+        _ => SYNTAX,
+    }
+}
+
+/// As a Redis without a password: the default user may have any, and nobody else exists.
+fn authenticate(user: &[u8]) -> Result<(), Reply> {
+    if user == b"default" {
+        Ok(())
+    } else {
+        Err(Reply::error("WRONGPASS invalid username-password pair or user is disabled."))
+    }
+}
+
+pub(super) fn select(command: &Command<'_>) -> Reply {
+    match parse_integer(command.arg(1)) {
+        Some(0) => Reply::OK,
+        Some(1..DATABASES) => Reply::error("ERR SELECT is not supported: there is only database 0"),
+        Some(_) => Reply::error("ERR DB index is out of range"),
+        None => NOT_AN_INTEGER,
+    }
+}
+
+pub(super) fn reset(session: &mut Session) -> Reply {
+    session.protocol = Protocol::Resp2;
+    session.entry.set_protocol(Protocol::Resp2);
+    session.entry.set_name(&Bytes::new());
+    Reply::Simple("RESET")
+}
+
+/// Printable and without spaces, so that `CLIENT LIST` stays readable.
+pub(super) fn is_valid_name(name: &[u8]) -> bool {
+    name.iter().all(|b| (b'!'..=b'~').contains(b))
+}
+
+pub(super) fn bad_name() -> Reply {
+    Reply::error("ERR Client names cannot contain spaces, newlines or special characters.")
+}

@@ -1,0 +1,76 @@
+//! `INFO` and `TIME`.
+
+use std::fmt::Write;
+
+use bytes::Bytes;
+
+use super::is;
+use crate::frame::{Command, Reply};
+use crate::server::Shared;
+use crate::store::Store;
+
+/// The Redis whose behaviour is followed; clients choose features by it.
+pub(super) const REDIS_VERSION: &str = "7.0.0";
+
+type Section = (&'static str, Vec<(String, String)>);
+
+pub(super) fn info<S: Store>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
+    let asked = |title: &str| {
+        command.len() == 1
+            || (1..command.len()).any(|i| {
+                let arg = command.arg(i);
+                is(arg, title) || ["all", "default", "everything"].iter().any(|all| is(arg, all))
+            })
+    };
+    let mut text = String::new();
+    let sections = own_sections(shared).into_iter().chain(shared.store.info());
+    for (title, fields) in sections.filter(|(title, _)| asked(title)) {
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        let _ = write!(text, "# {title}\r\n");
+        for (field, value) in fields {
+            let _ = write!(text, "{field}:{value}\r\n");
+        }
+    }
+    Reply::Text(text)
+}
+
+fn own_sections<S: Store>(shared: &Shared<S>) -> Vec<Section> {
+    let field = |name: &str, value: String| (name.to_owned(), value);
+    let uptime_s = shared.now_ns().saturating_sub(shared.started_ns) / 1_000_000_000;
+    vec![
+        (
+            "Server",
+            vec![
+                field("redis_version", REDIS_VERSION.into()),
+                field("redis_mode", "standalone".into()),
+                field("os", std::env::consts::OS.into()),
+                field("arch_bits", usize::BITS.to_string()),
+                field("process_id", std::process::id().to_string()),
+                field("tcp_port", shared.local_addr.port().to_string()),
+                field("uptime_in_seconds", uptime_s.to_string()),
+                field("uptime_in_days", (uptime_s / 86_400).to_string()),
+            ],
+        ),
+        (
+            "Clients",
+            vec![
+                field("connected_clients", shared.clients.count().to_string()),
+                field("maxclients", shared.config.max_connections.to_string()),
+            ],
+        ),
+        ("Persistence", vec![field("loading", "0".into()), field("aof_enabled", "1".into())]),
+        ("Stats", shared.metrics.info()),
+        ("Replication", vec![field("role", "master".into()), field("connected_slaves", "0".into())]),
+        ("Cluster", vec![field("cluster_enabled", "0".into())]),
+        ("Sextant", vec![field("sextant_version", env!("CARGO_PKG_VERSION").into())]),
+    ]
+}
+
+/// Seconds and microseconds since 1970: the best guess, as in logs.
+pub(super) fn time<S: Store>(shared: &Shared<S>) -> Reply {
+    let now_us = shared.env.clock.wall_guess_ns() / 1_000;
+    let number = |n: u64| Reply::Bulk(Bytes::from(n.to_string()));
+    Reply::Array(vec![number(now_us / 1_000_000), number(now_us % 1_000_000)])
+}

@@ -1,0 +1,95 @@
+//! The commands: the table of what exists, and what each makes of its arguments.
+//!
+//! A command is decoded when its turn comes. Most that concern the connection or the server are answered on the spot
+//! ([`Action::Reply`]); those that concern keys become a [`Request`], which the connection runs against the store when no
+//! earlier command stands in its way.
+
+mod client;
+mod config;
+mod data;
+mod errors;
+mod hello;
+mod info;
+mod introspection;
+mod request;
+mod table;
+
+use crate::clients::ClientEntry;
+use crate::frame::{Command, Protocol, Reply};
+use crate::server::Shared;
+use crate::store::Store;
+
+pub(crate) use data::fast_reply;
+pub(crate) use request::{Access, Request};
+pub(crate) use table::{COMMANDS, Id};
+
+/// What a connection remembers between commands.
+pub(crate) struct Session {
+    pub protocol: Protocol,
+    pub entry: std::sync::Arc<ClientEntry>,
+}
+
+/// What to do about a command.
+pub(crate) enum Action {
+    Reply(Reply),
+    /// Ask the store.
+    Run(Request),
+    /// Answer, if there is anything to say, and close the connection.
+    Close(Option<Reply>),
+}
+
+/// Looks a command up, checks the number of its arguments, and decodes it. The id is `None` for an unknown command.
+pub(crate) fn decode<S: Store>(
+    command: &Command<'_>,
+    session: &mut Session,
+    shared: &Shared<S>,
+) -> (Option<Id>, Action) {
+    let Some(spec) = table::find(command.arg(0)) else {
+        return (None, errors::unknown_command(command));
+    };
+    if !spec.accepts(command.len()) {
+        return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
+    }
+    (Some(spec.id), run(spec.id, command, session, shared))
+}
+
+fn run<S: Store>(id: Id, command: &Command<'_>, session: &mut Session, shared: &Shared<S>) -> Action {
+    let reply = match id {
+        Id::Get
+        | Id::Strlen
+        | Id::Mget
+        | Id::Exists
+        | Id::Set
+        | Id::Setnx
+        | Id::Mset
+        | Id::Del
+        | Id::Unlink => {
+            return match data::decode(id, command) {
+                Ok(request) => Action::Run(request),
+                Err(reply) => Action::Reply(reply),
+            };
+        }
+        Id::Quit => return Action::Close(Some(Reply::OK)),
+        Id::Ping if command.len() > 2 => errors::wrong_arity("ping"),
+        Id::Ping if command.len() == 2 => Reply::Bulk(command.bytes(1)),
+        Id::Ping => Reply::Simple("PONG"),
+        Id::Echo => Reply::Bulk(command.bytes(1)),
+        Id::Hello => hello::hello(command, session),
+        Id::Auth => hello::auth(command),
+        Id::Select => hello::select(command),
+        Id::Reset => hello::reset(session),
+        Id::Client => client::client(command, session, shared),
+        Id::Command => introspection::command(command),
+        Id::Config => config::config(command),
+        Id::Info => info::info(command, shared),
+        Id::Time => info::time(shared),
+        Id::Role => Reply::Array(vec![Reply::bulk("master"), Reply::Integer(0), Reply::Array(vec![])]),
+        Id::Dbsize => Reply::error("ERR DBSIZE is not supported: keys are not counted"),
+    };
+    Action::Reply(reply)
+}
+
+/// Case does not matter in option and subcommand names.
+fn is(arg: &[u8], name: &str) -> bool {
+    arg.eq_ignore_ascii_case(name.as_bytes())
+}

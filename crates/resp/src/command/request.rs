@@ -1,0 +1,136 @@
+//! Commands on keys, decoded: what they touch and how they are run.
+
+use bytes::Bytes;
+use sextant_common::{Error, Result};
+
+use super::errors::store_error;
+use crate::frame::Reply;
+use crate::store::{SetCondition, Store};
+
+/// Keys that are asked of the store at once by a command that names many: bounds what its values can pile up to before
+/// their sizes are known.
+const CHUNK_KEYS: usize = 256;
+/// Longest reply to a command that names many keys, in bytes (Redis' longest string).
+const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// How a conditional `SET` says what happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SetReply {
+    /// `+OK` or nil.
+    Status,
+    /// `:1` or `:0`.
+    Number,
+}
+
+#[derive(Debug)]
+pub(crate) enum Request {
+    Get(Bytes),
+    Strlen(Bytes),
+    MultiGet(Vec<Bytes>),
+    Exists(Vec<Bytes>),
+    Set {
+        key: Bytes,
+        value: Bytes,
+        condition: SetCondition,
+        reply: SetReply,
+    },
+    /// Distinct keys.
+    MultiSet(Vec<(Bytes, Bytes)>),
+    /// Distinct keys.
+    Delete(Vec<Bytes>),
+}
+
+impl Request {
+    pub fn access(&self) -> Access {
+        match self {
+            Self::Get(_) | Self::Strlen(_) | Self::MultiGet(_) | Self::Exists(_) => Access::Read,
+            Self::Set { .. } | Self::MultiSet(_) | Self::Delete(_) => Access::Write,
+        }
+    }
+
+    /// The only key, if there is just one.
+    pub fn single_key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Get(key) | Self::Strlen(key) | Self::Set { key, .. } => Some(key),
+            Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) if keys.len() == 1 => {
+                Some(&keys[0])
+            }
+            _ => None,
+        }
+    }
+
+    pub fn for_each_key(&self, mut each: impl FnMut(&[u8])) {
+        match self {
+            Self::Get(key) | Self::Strlen(key) | Self::Set { key, .. } => each(key),
+            Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => {
+                keys.iter().for_each(|k| each(k))
+            }
+            Self::MultiSet(pairs) => pairs.iter().for_each(|(k, _)| each(k)),
+        }
+    }
+
+    /// Asks the store. Errors become error replies.
+    pub async fn run<S: Store>(self, store: S) -> Reply {
+        self.ask(store).await.unwrap_or_else(|e| store_error(&e))
+    }
+
+    async fn ask<S: Store>(self, store: S) -> Result<Reply> {
+        Ok(match self {
+            Self::Get(key) => Reply::optional(store.get(key).await?),
+            Self::Strlen(key) => Reply::Integer(store.get(key).await?.map_or(0, |v| v.len() as i64)),
+            Self::MultiGet(keys) => multi_get(store, keys).await?,
+            Self::Exists(keys) => Reply::Integer(store.exists(keys).await? as i64),
+            Self::Set { key, value, condition, reply } => {
+                set_reply(store.set(key, value, condition).await?, reply)
+            }
+            Self::MultiSet(pairs) => {
+                store.multi_set(pairs).await?;
+                Reply::OK
+            }
+            Self::Delete(keys) => Reply::Integer(store.delete(keys).await? as i64),
+        })
+    }
+}
+
+fn set_reply(applied: bool, reply: SetReply) -> Reply {
+    match (reply, applied) {
+        (SetReply::Status, true) => Reply::OK,
+        (SetReply::Status, false) => Reply::Nil,
+        (SetReply::Number, applied) => Reply::Integer(i64::from(applied)),
+    }
+}
+
+async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>) -> Result<Reply> {
+    if keys.len() <= CHUNK_KEYS {
+        let values = store.multi_get(keys).await?;
+        return Ok(Reply::Array(values.into_iter().map(Reply::optional).collect()));
+    }
+    let mut replies = Vec::with_capacity(keys.len());
+    let mut bytes = 0;
+    let mut longest = 1;
+    while !keys.is_empty() {
+        // Later chunks are as large as the room that is left allows, by the longest value so far.
+        let fitting = (REPLY_BYTES_MAX - bytes) / longest;
+        let chunk = keys.len().min(fitting.clamp(1, CHUNK_KEYS * 16)).min(CHUNK_KEYS.max(replies.len()));
+        let rest = keys.split_off(chunk);
+        let values = store.multi_get(std::mem::replace(&mut keys, rest)).await?;
+        for value in values {
+            let reply = Reply::optional(value);
+            bytes += reply.size();
+            longest = longest.max(reply.size());
+            replies.push(reply);
+        }
+        if bytes > REPLY_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "the reply is longer than {REPLY_BYTES_MAX} bytes: ask for fewer keys"
+            )));
+        }
+    }
+    Ok(Reply::Array(replies))
+}

@@ -1,0 +1,106 @@
+//! Settings of the front end.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use sextant_common::{Error, Result};
+
+/// Least `max_request_bytes`: the longest inline request must fit.
+const REQUEST_BYTES_MIN: usize = 64 * 1024;
+/// Most `max_request_bytes`: offsets in a request are 32-bit.
+const REQUEST_BYTES_MAX: usize = 1024 * 1024 * 1024;
+/// Most threads: beyond that somebody mistook the unit.
+const THREADS_MAX: usize = 256;
+
+/// Plain data; every field has a default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RespConfig {
+    /// `host:port` to listen on; port 0 takes any free one.
+    pub listen: String,
+    /// Connections beyond this are told `ERR max number of clients reached` and closed.
+    pub max_connections: usize,
+    /// Commands of one connection that may be started and not yet answered. The rest waits in the socket. Together with
+    /// the size of values this bounds the memory of a connection.
+    pub max_pipeline: usize,
+    /// Longest request (one command with all its arguments), in bytes.
+    pub max_request_bytes: usize,
+    /// A connection without traffic and without a command under way is closed after one to one and a half times this long.
+    /// 0: never.
+    pub idle_timeout_ms: u64,
+    /// Threads that serve connections, each with its own single-threaded runtime: the fastest way to serve small commands.
+    /// 0: connections are served on the runtime that started the server.
+    pub threads: usize,
+}
+
+impl Default for RespConfig {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:6379".into(),
+            max_connections: 10_000,
+            max_pipeline: 1024,
+            max_request_bytes: 64 * 1024 * 1024,
+            idle_timeout_ms: 0,
+            threads: 1,
+        }
+    }
+}
+
+impl RespConfig {
+    pub fn validate(&self) -> Result<()> {
+        let bad = |what: String| Err(Error::invalid(what));
+        if !self.listen.contains(':') {
+            return bad(format!("resp.listen: {:?} is not host:port", self.listen));
+        }
+        if self.max_connections == 0 {
+            return bad("resp.max_connections must be at least 1".into());
+        }
+        if self.max_pipeline == 0 {
+            return bad("resp.max_pipeline must be at least 1".into());
+        }
+        if !(REQUEST_BYTES_MIN..=REQUEST_BYTES_MAX).contains(&self.max_request_bytes) {
+            return bad(format!(
+                "resp.max_request_bytes is {}: {REQUEST_BYTES_MIN} to {REQUEST_BYTES_MAX}",
+                self.max_request_bytes
+            ));
+        }
+        if self.threads > THREADS_MAX {
+            return bad(format!("resp.threads is {}: at most {THREADS_MAX}", self.threads));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn idle_timeout(&self) -> Option<Duration> {
+        (self.idle_timeout_ms > 0).then(|| Duration::from_millis(self.idle_timeout_ms))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid_and_unknown_fields_are_reported() {
+        RespConfig::default().validate().unwrap();
+        let parsed: RespConfig = toml::from_str("listen = '0.0.0.0:7000'\nthreads = 2").unwrap();
+        assert_eq!(parsed.threads, 2);
+        assert_eq!(parsed.max_pipeline, RespConfig::default().max_pipeline);
+        assert!(toml::from_str::<RespConfig>("max_pipelines = 1").is_err());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for change in [
+            |c: &mut RespConfig| c.listen = "6379".into(),
+            |c: &mut RespConfig| c.max_connections = 0,
+            |c: &mut RespConfig| c.max_pipeline = 0,
+            |c: &mut RespConfig| c.max_request_bytes = 1024,
+            |c: &mut RespConfig| c.max_request_bytes = usize::MAX,
+            |c: &mut RespConfig| c.threads = 100_000,
+        ] {
+            let mut config = RespConfig::default();
+            change(&mut config);
+            assert!(config.validate().is_err(), "{config:?}");
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! The commands of one connection that were received and not yet answered.
+//!
+//! Owns the order: replies leave in the order of arrival, whatever finishes first; and a command starts only when every
+//! earlier one that it conflicts with is finished. Two commands conflict if they name the same key and at least one of them
+//! writes. Does not own execution. Pure.
+//!
+//! Keys are compared by a 64-bit hash: a collision costs a needless wait, never an order.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::command::Access;
+
+/// Position of a command in its connection: rises by one with each.
+pub(crate) type Ticket = u64;
+
+/// The keys that a command touches, as hashes.
+#[derive(Debug)]
+pub(crate) enum Keys {
+    One(u64),
+    Many(Vec<u64>),
+}
+
+/// Whether an admitted command may run now.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Admitted<W> {
+    /// Run it, then [`Pipeline::finish`] it.
+    Start(Ticket, W),
+    /// Some earlier command's `finish` will hand it out.
+    Waits,
+}
+
+/// `W`: what to run; `R`: a reply.
+#[derive(Debug)]
+pub(crate) struct Pipeline<W, R> {
+    /// Ticket of the first slot.
+    first: Ticket,
+    slots: VecDeque<Slot<W, R>>,
+    /// Keys of unfinished commands.
+    keys: HashMap<u64, Users, BuildHasherDefault<AlreadyHashed>>,
+    unfinished: usize,
+}
+
+#[derive(Debug)]
+struct Slot<W, R> {
+    reply: Option<R>,
+    claim: Option<(Keys, Access)>,
+    /// What to run once nothing blocks it.
+    waiting: Option<W>,
+    /// Number of conflicts (counted once for each key) with unfinished earlier commands.
+    blockers: u32,
+    /// Later commands that this one blocks, once for each conflict.
+    blocked: Vec<Ticket>,
+}
+
+/// Unfinished commands that touch a key, as far as a later command must wait for them itself.
+#[derive(Debug, Default)]
+struct Users {
+    /// The newest writer.
+    writer: Option<Ticket>,
+    /// Readers that came after it.
+    readers: Vec<Ticket>,
+}
+
+impl<W, R> Default for Pipeline<W, R> {
+    fn default() -> Self {
+        Self { first: 0, slots: VecDeque::new(), keys: HashMap::default(), unfinished: 0 }
+    }
+}
+
+impl<W, R> Pipeline<W, R> {
+    /// Nothing is unfinished or unanswered.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Commands that are not answered yet.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Commands that are not finished yet.
+    pub fn unfinished(&self) -> usize {
+        self.unfinished
+    }
+
+    /// Whether a command that reads these keys conflicts with an unfinished one.
+    pub fn blocks_read(&self, keys: &Keys) -> bool {
+        let written = |hash: &u64| self.keys.get(hash).is_some_and(|users| users.writer.is_some());
+        match keys {
+            Keys::One(hash) => written(hash),
+            Keys::Many(hashes) => hashes.iter().any(written),
+        }
+    }
+
+    /// A command that is finished already.
+    pub fn push_finished(&mut self, reply: R) {
+        self.slots.push_back(Slot {
+            reply: Some(reply),
+            claim: None,
+            waiting: None,
+            blockers: 0,
+            blocked: Vec::new(),
+        });
+    }
+
+    pub fn admit(&mut self, keys: Keys, access: Access, work: W) -> Admitted<W> {
+        let ticket = self.first + self.slots.len() as u64;
+        let mut blockers = 0;
+        {
+            let Self { first, slots, keys: users, .. } = self;
+            let mut blocked_by = |earlier: Ticket| {
+                slots[(earlier - *first) as usize].blocked.push(ticket);
+                blockers += 1;
+            };
+            let mut claim = |hash: &u64| {
+                let users = users.entry(*hash).or_default();
+                match access {
+                    Access::Read => {
+                        if users.readers.last() != Some(&ticket) {
+                            users.writer.into_iter().for_each(&mut blocked_by);
+                            users.readers.push(ticket);
+                        }
+                    }
+                    Access::Write => {
+                        // The readers wait for the writer before them: whoever waits for them waits for it too.
+                        if users.readers.is_empty() {
+                            users.writer.into_iter().filter(|w| *w != ticket).for_each(&mut blocked_by);
+                        } else {
+                            users.readers.drain(..).for_each(&mut blocked_by);
+                        }
+                        users.writer = Some(ticket);
+                    }
+                }
+            };
+            match &keys {
+                Keys::One(hash) => claim(hash),
+                Keys::Many(hashes) => hashes.iter().for_each(claim),
+            }
+        }
+        let mut slot =
+            Slot { reply: None, claim: Some((keys, access)), waiting: None, blockers, blocked: Vec::new() };
+        self.unfinished += 1;
+        if blockers == 0 {
+            self.slots.push_back(slot);
+            return Admitted::Start(ticket, work);
+        }
+        slot.waiting = Some(work);
+        self.slots.push_back(slot);
+        Admitted::Waits
+    }
+
+    /// Notes the reply of a started command; what it was the last to block goes to `started`.
+    pub fn finish(&mut self, ticket: Ticket, reply: R, started: &mut Vec<(Ticket, W)>) {
+        let slot = &mut self.slots[(ticket - self.first) as usize];
+        debug_assert!(slot.reply.is_none() && slot.blockers == 0, "finished once, after it was started");
+        slot.reply = Some(reply);
+        let blocked = std::mem::take(&mut slot.blocked);
+        let claim = slot.claim.take();
+        self.unfinished -= 1;
+        match claim {
+            Some((Keys::One(hash), access)) => self.release(hash, access, ticket),
+            Some((Keys::Many(hashes), access)) => {
+                hashes.into_iter().for_each(|hash| self.release(hash, access, ticket));
+            }
+            None => {}
+        }
+        for later in blocked {
+            let slot = &mut self.slots[(later - self.first) as usize];
+            slot.blockers -= 1;
+            if slot.blockers == 0
+                && let Some(work) = slot.waiting.take()
+            {
+                started.push((later, work));
+            }
+        }
+    }
+
+    /// The reply to the oldest command, if it is finished.
+    pub fn pop(&mut self) -> Option<R> {
+        let reply = self.slots.front_mut()?.reply.take()?;
+        self.slots.pop_front();
+        self.first += 1;
+        Some(reply)
+    }
+
+    fn release(&mut self, hash: u64, access: Access, ticket: Ticket) {
+        if let std::collections::hash_map::Entry::Occupied(mut entry) = self.keys.entry(hash) {
+            let users = entry.get_mut();
+            match access {
+                Access::Write if users.writer == Some(ticket) => users.writer = None,
+                Access::Write => {}
+                Access::Read => users.readers.retain(|reader| *reader != ticket),
+            }
+            if users.writer.is_none() && users.readers.is_empty() {
+                entry.remove();
+            }
+        }
+    }
+}
+
+/// The keys of the map are hashes (with a seed that clients do not know).
+#[derive(Default)]
+struct AlreadyHashed(u64);
+
+impl Hasher for AlreadyHashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only u64 keys are hashed");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    type Numbers = Pipeline<u32, u32>;
+
+    fn finish(pipeline: &mut Numbers, ticket: Ticket) -> Vec<u32> {
+        let mut started = Vec::new();
+        pipeline.finish(ticket, ticket as u32, &mut started);
+        started.into_iter().map(|(_, work)| work).collect()
+    }
+
+    #[test]
+    fn reads_and_writes_of_one_key_keep_their_order() {
+        let mut p = Numbers::default();
+        assert_eq!(p.admit(Keys::One(7), Access::Write, 0), Admitted::Start(0, 0));
+        assert_eq!(p.admit(Keys::One(7), Access::Read, 1), Admitted::Waits);
+        assert_eq!(p.admit(Keys::One(7), Access::Read, 2), Admitted::Waits);
+        assert_eq!(p.admit(Keys::One(7), Access::Write, 3), Admitted::Waits);
+        assert_eq!(p.admit(Keys::One(8), Access::Write, 4), Admitted::Start(4, 4));
+        assert!(p.blocks_read(&Keys::One(7)));
+        assert!(!p.blocks_read(&Keys::One(9)));
+        assert_eq!(finish(&mut p, 4), [0; 0]);
+        assert_eq!(p.pop(), None);
+        assert_eq!(finish(&mut p, 0), [1, 2]);
+        assert_eq!(p.pop(), Some(0));
+        assert_eq!(finish(&mut p, 2), [0; 0]);
+        assert_eq!(finish(&mut p, 1), [3]);
+        assert_eq!(finish(&mut p, 3), [0; 0]);
+        assert_eq!(std::iter::from_fn(|| p.pop()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert!(p.is_empty() && p.keys.is_empty());
+    }
+
+    #[test]
+    fn a_key_named_twice_does_not_block_itself() {
+        let mut p = Numbers::default();
+        assert_eq!(p.admit(Keys::Many(vec![1, 1]), Access::Write, 0), Admitted::Start(0, 0));
+        assert_eq!(p.admit(Keys::Many(vec![2, 2]), Access::Read, 1), Admitted::Start(1, 1));
+        assert_eq!(p.admit(Keys::Many(vec![1, 2, 1]), Access::Write, 2), Admitted::Waits);
+        finish(&mut p, 0);
+        assert_eq!(finish(&mut p, 1), [2]);
+        finish(&mut p, 2);
+        assert!(p.keys.is_empty());
+    }
+
+    proptest! {
+        /// Whatever order running commands finish in: conflicting commands never overlap and keep their order, everything
+        /// is started and answered in the end, and nothing is left behind.
+        #[test]
+        fn conflicting_commands_never_overlap(
+            commands in prop::collection::vec((prop::collection::vec(0u64..4, 1..4), any::<bool>()), 1..30),
+            choices in prop::collection::vec(any::<prop::sample::Index>(), 30),
+        ) {
+            let access = |write: bool| if write { Access::Write } else { Access::Read };
+            let conflict = |a: usize, b: usize| {
+                (commands[a].1 || commands[b].1) && commands[a].0.iter().any(|k| commands[b].0.contains(k))
+            };
+            let mut p = Numbers::default();
+            let mut running = Vec::new();
+            let mut finished = vec![false; commands.len()];
+            for (i, (keys, write)) in commands.iter().enumerate() {
+                let keys = if keys.len() == 1 { Keys::One(keys[0]) } else { Keys::Many(keys.clone()) };
+                if let Admitted::Start(ticket, work) = p.admit(keys, access(*write), i as u32) {
+                    prop_assert_eq!(ticket, i as u64);
+                    running.push(work as usize);
+                }
+            }
+            for choice in choices.iter().take(commands.len()) {
+                prop_assert!(!running.is_empty(), "a command that nobody starts");
+                for (at, &a) in running.iter().enumerate() {
+                    for &b in &running[..at] {
+                        prop_assert!(!conflict(a, b), "{} and {} run at once", a, b);
+                    }
+                    for (earlier, done) in finished.iter().enumerate().take(a) {
+                        prop_assert!(*done || !conflict(earlier, a), "{} before {}", a, earlier);
+                    }
+                }
+                let done = running.swap_remove(choice.index(running.len()));
+                finished[done] = true;
+                running.extend(finish(&mut p, done as u64).into_iter().map(|w| w as usize));
+            }
+            let replies: Vec<u32> = std::iter::from_fn(|| p.pop()).collect();
+            prop_assert_eq!(replies, (0..commands.len() as u32).collect::<Vec<_>>());
+            prop_assert!(p.keys.is_empty());
+            prop_assert_eq!(p.unfinished(), 0);
+        }
+    }
+}

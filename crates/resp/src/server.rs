@@ -1,0 +1,240 @@
+//! The server: accepts connections, hands them to the threads that serve them, and stops in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use sextant_common::env::{self, DetachedConnection, Listener};
+use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_common::{Env, Error, ErrorKind, Result};
+use tokio::io::AsyncWriteExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::task::{JoinError, JoinSet};
+
+use crate::clients::Clients;
+use crate::config::RespConfig;
+use crate::connection::Connection;
+use crate::metrics::{Metrics, RespMetrics};
+use crate::store::Store;
+
+/// Accepted connections that wait for their thread: a burst that comes while it is busy.
+const HANDOVER_MAX: usize = 64;
+/// How long open connections get to finish their commands when the server stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a refused client gets to read why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// Refused clients that are being told: more are dropped in silence, or refusing would need as much as serving.
+const REFUSALS_MAX: usize = 64;
+/// Pause after a failed accept (no file descriptors left, usually).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// A running server. Dropping it stops it without waiting.
+#[derive(Debug)]
+pub struct RespServer {
+    local_addr: SocketAddr,
+    stop: ShutdownTrigger,
+    /// Ends when everything that served has ended.
+    ended: mpsc::Receiver<()>,
+}
+
+/// What all connections of a server share.
+pub(crate) struct Shared<S> {
+    pub env: Env,
+    pub config: RespConfig,
+    pub store: S,
+    pub metrics: Arc<Metrics>,
+    pub clients: Clients,
+    pub local_addr: SocketAddr,
+    pub started_ns: u64,
+    /// Keys of pipelines are hashed with it, so that clients cannot aim at collisions.
+    pub key_seed: u64,
+}
+
+/// A thread that serves connections, or the caller's runtime.
+struct Lane {
+    handover: mpsc::Sender<(DetachedConnection, Place)>,
+    load: Arc<AtomicUsize>,
+}
+
+/// A connection's place, given back when it closes.
+struct Place {
+    lane: Arc<AtomicUsize>,
+    total: Arc<AtomicUsize>,
+    metrics: Arc<Metrics>,
+}
+
+impl RespServer {
+    /// Listens and serves in the background. Must be called within a tokio runtime, which accepts the connections; they
+    /// are served by `config.threads` threads of their own.
+    pub async fn start<S: Store>(
+        env: Env,
+        config: RespConfig,
+        store: S,
+        metrics: RespMetrics,
+    ) -> Result<RespServer> {
+        config.validate()?;
+        let bound = env.net.bind(config.listen.clone()).await;
+        let listener = bound.map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+        let local_addr = listener.local_addr()?;
+        let (stop, stopping) = shutdown::channel();
+        let (serving, ended) = mpsc::channel(1);
+        let shared = Arc::new(Shared {
+            clients: Clients::new(local_addr),
+            started_ns: env.clock.holder_ns(),
+            key_seed: env.rng.next_u64(),
+            metrics: metrics.0,
+            env,
+            config,
+            store,
+            local_addr,
+        });
+        let lanes = (0..shared.config.threads.max(1))
+            .map(|i| {
+                let (handover, arriving) = mpsc::channel(HANDOVER_MAX);
+                let lane = serve(shared.clone(), arriving, stopping.clone(), serving.clone());
+                if shared.config.threads == 0 {
+                    tokio::spawn(lane);
+                } else {
+                    shared.env.dedicated(&format!("resp-{i}"), lane);
+                }
+                Lane { handover, load: Arc::default() }
+            })
+            .collect();
+        tokio::spawn(accept(shared, listener, lanes, stopping, serving));
+        Ok(RespServer { local_addr, stop, ended })
+    }
+
+    /// The address that was bound.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Accepts and reads no more, answers what was received, closes. Returns when all that is done, at the latest after
+    /// some seconds.
+    pub async fn shutdown(mut self) {
+        self.stop.trigger();
+        let _ = self.ended.recv().await;
+    }
+}
+
+impl<S> Shared<S> {
+    pub fn now_ns(&self) -> u64 {
+        self.env.clock.holder_ns()
+    }
+}
+
+async fn accept<S: Store>(
+    shared: Arc<Shared<S>>,
+    mut listener: Box<dyn Listener>,
+    lanes: Vec<Lane>,
+    mut stopping: Shutdown,
+    _serving: mpsc::Sender<()>,
+) {
+    let total = Arc::new(AtomicUsize::new(0));
+    let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stopping.wait() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let connection = match accepted {
+            Ok(connection) => connection,
+            Err(e) => {
+                tracing::warn!("accept failed: {e}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        if total.load(Ordering::Relaxed) >= shared.config.max_connections {
+            shared.metrics.refused.inc();
+            if let Ok(permit) = refusals.clone().try_acquire_owned() {
+                tokio::spawn(refuse(connection, permit));
+            }
+            continue;
+        }
+        // The least busy lane; the first of them if they are equally busy.
+        let Some(lane) = lanes.iter().min_by_key(|lane| lane.load.load(Ordering::Relaxed)) else { return };
+        let place = Place::take(&lane.load, &total, &shared.metrics);
+        match connection.detach() {
+            Ok(connection) => {
+                if lane.handover.send((connection, place)).await.is_err() {
+                    tracing::error!("a thread that serves connections has ended");
+                    return;
+                }
+            }
+            Err(e) => tracing::warn!("a connection was lost: {e}"),
+        }
+    }
+}
+
+/// Serves the connections that arrive, until no more can arrive and all are closed.
+async fn serve<S: Store>(
+    shared: Arc<Shared<S>>,
+    mut arriving: mpsc::Receiver<(DetachedConnection, Place)>,
+    stopping: Shutdown,
+    _serving: mpsc::Sender<()>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            arrived = arriving.recv() => {
+                let Some((connection, place)) = arrived else { break };
+                match connection.attach() {
+                    Ok(io) => {
+                        let connection = Connection::new(shared.clone(), io);
+                        let stopping = stopping.clone();
+                        connections.spawn(async move {
+                            connection.run(stopping).await;
+                            drop(place);
+                        });
+                    }
+                    Err(e) => tracing::warn!("a connection was lost: {e}"),
+                }
+            }
+            Some(ended) = connections.join_next() => report(ended),
+        }
+    }
+    let drained = tokio::time::timeout(DRAIN_TIMEOUT, async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    });
+    if drained.await.is_err() {
+        tracing::warn!("{} connections were cut off with commands under way", connections.len());
+        connections.shutdown().await;
+    }
+}
+
+fn report(ended: std::result::Result<(), JoinError>) {
+    if let Err(e) = ended {
+        tracing::error!("serving a connection failed: {e}");
+    }
+}
+
+async fn refuse(mut connection: env::Connection, _permit: OwnedSemaphorePermit) {
+    let _ = tokio::time::timeout(REFUSAL_TIMEOUT, async {
+        connection.write_all(b"-ERR max number of clients reached\r\n").await?;
+        connection.shutdown().await
+    })
+    .await;
+}
+
+impl Place {
+    fn take(lane: &Arc<AtomicUsize>, total: &Arc<AtomicUsize>, metrics: &Arc<Metrics>) -> Self {
+        lane.fetch_add(1, Ordering::Relaxed);
+        total.fetch_add(1, Ordering::Relaxed);
+        metrics.accepted.inc();
+        metrics.connections.inc();
+        Self { lane: lane.clone(), total: total.clone(), metrics: metrics.clone() }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.lane.fetch_sub(1, Ordering::Relaxed);
+        self.total.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.connections.dec();
+    }
+}

@@ -1,0 +1,96 @@
+//! A store whose operations wait until the test lets them go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_resp::{SetCondition, Store};
+use tokio::sync::{oneshot, watch};
+
+#[derive(Clone)]
+pub struct GatedStore(Arc<State>);
+
+struct State {
+    gates: Mutex<HashMap<String, oneshot::Sender<Result<()>>>>,
+    /// What was started, in order.
+    started: watch::Sender<Vec<String>>,
+}
+
+impl GatedStore {
+    pub fn new() -> Self {
+        Self(Arc::new(State { gates: Mutex::default(), started: watch::Sender::new(Vec::new()) }))
+    }
+
+    /// Waits until so many operations have been started, and names them all.
+    pub async fn started(&self, count: usize) -> Vec<String> {
+        let mut started = self.0.started.subscribe();
+        let all = tokio::time::timeout(super::DEADLINE, started.wait_for(|all| all.len() >= count)).await;
+        all.unwrap_or_else(|_| panic!("{:?}", self.0.started.borrow())).unwrap().clone()
+    }
+
+    pub fn finish(&self, operation: &str) {
+        let gate = self.0.gates.lock().remove(operation);
+        let _ = gate.unwrap_or_else(|| panic!("{operation} was not started")).send(Ok(()));
+    }
+
+    pub fn fail(&self, operation: &str, kind: ErrorKind) {
+        let gate = self.0.gates.lock().remove(operation);
+        let _ = gate
+            .unwrap_or_else(|| panic!("{operation} was not started"))
+            .send(Err(Error::new(kind, "told to")));
+    }
+
+    async fn pass(&self, operation: String) -> Result<()> {
+        let (gate, opened) = oneshot::channel();
+        self.0.gates.lock().insert(operation.clone(), gate);
+        self.0.started.send_modify(|all| all.push(operation));
+        opened.await.unwrap_or_else(|_| Err(Error::internal("the test is over")))
+    }
+}
+
+fn names(keys: &[Bytes]) -> String {
+    keys.iter().map(|k| String::from_utf8_lossy(k)).collect::<Vec<_>>().join(" ")
+}
+
+impl Store for GatedStore {
+    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+        self.pass(format!("get {}", names(std::slice::from_ref(&key)))).await?;
+        Ok(Some(key))
+    }
+
+    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
+        self.pass(format!("mget {}", names(&keys))).await?;
+        Ok(keys.into_iter().map(Some).collect())
+    }
+
+    async fn set(&self, key: Bytes, value: Bytes, _: SetCondition) -> Result<bool> {
+        self.pass(format!("set {}", names(&[key, value]))).await?;
+        Ok(true)
+    }
+
+    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let keys: Vec<Bytes> = pairs.into_iter().map(|(k, _)| k).collect();
+        self.pass(format!("mset {}", names(&keys))).await
+    }
+
+    async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
+        self.pass(format!("del {}", names(&keys))).await?;
+        Ok(keys.len() as u64)
+    }
+
+    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
+        self.pass(format!("exists {}", names(&keys))).await?;
+        Ok(keys.len() as u64)
+    }
+
+    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
+        // Keys that start with "hot" are at hand.
+        key.starts_with(b"hot").then(|| Ok(Some(Bytes::copy_from_slice(key))))
+    }
+
+    fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
+        vec![]
+    }
+}

@@ -1,0 +1,145 @@
+//! What a client can make the server do: no more than the limits say.
+
+use sextant_common::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+use super::memory::MemoryStore;
+use super::*;
+
+#[tokio::test]
+async fn a_key_or_value_beyond_the_limit_is_an_error_and_the_connection_lives() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let long_key = "k".repeat(KEY_BYTES_MAX + 1);
+    let expected = format!("-ERR key has {} bytes: the limit is 16384 bytes (16 KiB)\r\n", long_key.len());
+    for request in ["get KEY\r\n", "set KEY v\r\n", "del a KEY\r\n", "mget KEY\r\n", "mset a b KEY v\r\n"] {
+        client.ask(request.replace("KEY", &long_key).as_bytes(), expected.as_bytes()).await;
+    }
+    client.ask(b"get \"\"\r\n", b"-ERR key is empty: a key has 1 byte to 16 KiB\r\n").await;
+    let mut set = format!("*3\r\n$3\r\nset\r\n$1\r\nk\r\n${}\r\n", VALUE_BYTES_MAX + 1).into_bytes();
+    set.resize(set.len() + VALUE_BYTES_MAX + 1, b'v');
+    set.extend_from_slice(b"\r\nping\r\n");
+    let expected = format!(
+        "-ERR value has {} bytes: the limit is 8388608 bytes (8 MiB)\r\n+PONG\r\n",
+        VALUE_BYTES_MAX + 1
+    );
+    client.ask(&set, expected.as_bytes()).await;
+}
+
+#[tokio::test]
+async fn the_largest_value_makes_the_round_trip() {
+    for fast in [false, true] {
+        let server = start(MemoryStore::new(fast), config()).await;
+        let mut client = Raw::connect(server.local_addr()).await;
+        let mut bulk = format!("${VALUE_BYTES_MAX}\r\n").into_bytes();
+        bulk.resize(bulk.len() + VALUE_BYTES_MAX, b'v');
+        bulk.extend_from_slice(b"\r\n");
+        client.ask(&[&b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n"[..], &bulk].concat(), b"+OK\r\n").await;
+        // More replies than may wait to be written at once, and something small behind them.
+        client.send(b"get k\r\nget k\r\nget k\r\nping\r\n").await;
+        client.expect(&[bulk.repeat(3), b"+PONG\r\n".to_vec()].concat()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_request_that_is_too_long_ends_the_connection() {
+    let server = start(MemoryStore::new(true), RespConfig { max_request_bytes: 100_000, ..config() }).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$100000\r\n").await;
+    client.expect(b"-ERR Protocol error: request is longer than 100000 bytes\r\n").await;
+    client.expect_end().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_told_so() {
+    let server = start(MemoryStore::new(true), RespConfig { max_connections: 2, ..config() }).await;
+    let mut first = Raw::connect(server.local_addr()).await;
+    first.ask(b"ping\r\n", b"+PONG\r\n").await;
+    let mut second = Raw::connect(server.local_addr()).await;
+    second.ask(b"ping\r\n", b"+PONG\r\n").await;
+    let mut third = Raw::connect(server.local_addr()).await;
+    third.expect(b"-ERR max number of clients reached\r\n").await;
+    third.expect_end().await;
+    // A place that becomes free is given away again.
+    second.ask(b"quit\r\n", b"+OK\r\n").await;
+    second.expect_end().await;
+    drop(second);
+    loop {
+        let mut again = Raw::connect(server.local_addr()).await;
+        again.send(b"ping\r\n").await;
+        let mut got = [0; 1];
+        if again.0.read(&mut got).await.is_ok_and(|n| n == 1) && got[0] == b'+' {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pipeline_longer_than_the_limit_is_answered_in_full() {
+    for fast in [false, true] {
+        let server = start(MemoryStore::new(fast), RespConfig { max_pipeline: 4, ..config() }).await;
+        let mut client = Raw::connect(server.local_addr()).await;
+        let requests: String =
+            (0..5000).map(|i| format!("set k{} v{i}\r\nget k{}\r\n", i % 7, i % 7)).collect();
+        let replies: String =
+            (0..5000).map(|i| format!("+OK\r\n${}\r\nv{i}\r\n", 1 + i.to_string().len())).collect();
+        let Raw(stream) = &mut client;
+        let (reader, mut writer) = stream.split();
+        let sending = async {
+            writer.write_all(requests.as_bytes()).await.unwrap();
+        };
+        let mut got = vec![0; replies.len()];
+        let mut reader = reader;
+        let receiving = async {
+            reader.read_exact(&mut got).await.unwrap();
+        };
+        tokio::time::timeout(DEADLINE, async { tokio::join!(sending, receiving) }).await.unwrap();
+        assert!(got == replies.as_bytes());
+    }
+}
+
+#[tokio::test]
+async fn a_half_closed_connection_gets_its_replies() {
+    let server = start(MemoryStore::new(false), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(b"set a 1\r\nget a\r\nget unfinished").await;
+    client.0.shutdown().await.unwrap();
+    client.expect(b"+OK\r\n$1\r\n1\r\n").await;
+    client.expect_end().await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed() {
+    let server = start(MemoryStore::new(true), RespConfig { idle_timeout_ms: 50, ..config() }).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"ping\r\n", b"+PONG\r\n").await;
+    client.expect_end().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_leaves_is_forgotten() {
+    let server = start(MemoryStore::new(true), RespConfig { threads: 2, ..config() }).await;
+    let mut clients = Vec::new();
+    for i in 0..5 {
+        let mut client = Raw::connect(server.local_addr()).await;
+        client.ask(format!("client setname c{i}\r\n").as_bytes(), b"+OK\r\n").await;
+        clients.push(client);
+    }
+    let mut last = clients.pop().unwrap();
+    last.ask(b"client id\r\n", b":5\r\n").await;
+    for mut client in clients {
+        client.ask(b"quit\r\n", b"+OK\r\n").await;
+        client.expect_end().await;
+    }
+    // The others are gone once their tasks have ended.
+    loop {
+        last.send(b"client list\r\n").await;
+        last.expect(b"$").await;
+        let mut reply = vec![0; 4096];
+        let n = last.0.read(&mut reply).await.unwrap();
+        let reply = String::from_utf8_lossy(&reply[..n]).into_owned();
+        assert!(reply.contains("name=c4"), "{reply}");
+        if reply.matches("id=").count() == 1 {
+            break;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The front end over sockets.
+
+mod gated;
+mod golden;
+mod limits;
+mod memory;
+mod order;
+mod real_client;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use sextant_common::Env;
+use sextant_resp::{RespConfig, RespMetrics, RespServer, Store};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// Far longer than anything here takes: only a hanging test meets it.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+fn config() -> RespConfig {
+    RespConfig { listen: "127.0.0.1:0".into(), ..RespConfig::default() }
+}
+
+async fn start<S: Store>(store: S, config: RespConfig) -> RespServer {
+    let metrics = RespMetrics::register(&mut Registry::default());
+    RespServer::start(Env::real(), config, store, metrics).await.expect("the server starts")
+}
+
+/// A client that sees bytes.
+struct Raw(TcpStream);
+
+impl Raw {
+    async fn connect(addr: SocketAddr) -> Self {
+        Self(TcpStream::connect(addr).await.expect("the server accepts"))
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        self.0.write_all(bytes).await.expect("the server reads");
+    }
+
+    /// Exactly these bytes come next.
+    async fn expect(&mut self, expected: &[u8]) {
+        let mut got = vec![0; expected.len()];
+        let mut filled = 0;
+        while filled < expected.len() {
+            let read = tokio::time::timeout(DEADLINE, self.0.read(&mut got[filled..])).await;
+            let read =
+                read.unwrap_or_else(|_| panic!("only {:?} came", String::from_utf8_lossy(&got[..filled])));
+            let read = read.expect("the connection is open");
+            if read == 0 {
+                break;
+            }
+            filled += read;
+        }
+        let text = |bytes: &[u8]| bytes.escape_ascii().to_string();
+        assert_eq!(text(&got[..filled]), text(expected));
+    }
+
+    async fn ask(&mut self, request: &[u8], reply: &[u8]) {
+        self.send(request).await;
+        self.expect(reply).await;
+    }
+
+    /// The server closes, and says nothing more.
+    async fn expect_end(&mut self) {
+        let mut rest = Vec::new();
+        let end = tokio::time::timeout(DEADLINE, self.0.read_to_end(&mut rest)).await;
+        end.expect("the server closes").expect("in order");
+        assert!(rest.is_empty(), "{:?}", rest.escape_ascii().to_string());
+    }
+}

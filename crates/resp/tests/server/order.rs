@@ -1,0 +1,119 @@
+//! The order of a connection's commands, and what happens to those under way when either side leaves.
+
+use sextant_common::ErrorKind;
+
+use super::gated::GatedStore;
+use super::*;
+
+async fn connected(config: RespConfig) -> (GatedStore, RespServer, Raw) {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config).await;
+    let client = Raw::connect(server.local_addr()).await;
+    (store, server, client)
+}
+
+#[tokio::test]
+async fn commands_on_one_key_keep_their_order_and_others_do_not_wait() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"set a 1\r\nget a\r\nset b 2\r\nmget a c\r\nget d\r\nset a 3\r\nget hot\r\nping\r\n").await;
+    // Commands are looked at in their order: once `get d` has started, `get a` and `mget a c` were held back.
+    assert_eq!(store.started(3).await, ["set a 1", "set b 2", "get d"]);
+    store.finish("get d");
+    store.finish("set a 1");
+    client.expect(b"+OK\r\n").await;
+    assert_eq!(store.started(5).await[3..], ["get a", "mget a c"]);
+    store.finish("mget a c");
+    store.finish("get a");
+    client.expect(b"$1\r\na\r\n").await;
+    assert_eq!(store.started(6).await[5..], ["set a 3"]);
+    store.finish("set a 3");
+    store.finish("set b 2");
+    client.expect(b"+OK\r\n*2\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\nd\r\n+OK\r\n$3\r\nhot\r\n+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn a_read_at_hand_does_not_overtake_a_write_of_its_key() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"set hot 1\r\nget hot\r\nstrlen hot\r\nget z\r\n").await;
+    assert_eq!(store.started(2).await, ["set hot 1", "get z"]);
+    store.finish("set hot 1");
+    // Both are asked of the store itself now.
+    assert_eq!(store.started(4).await[2..], ["get hot", "get hot"]);
+}
+
+#[tokio::test]
+async fn input_is_read_while_commands_are_under_way() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"get a\r\n").await;
+    store.started(1).await;
+    client.send(b"get b\r\n").await;
+    store.started(2).await;
+    store.finish("get b");
+    store.finish("get a");
+    client.expect(b"$1\r\na\r\n$1\r\nb\r\n").await;
+}
+
+#[tokio::test]
+async fn the_pipeline_is_bounded() {
+    let (store, _server, mut client) = connected(RespConfig { max_pipeline: 2, ..config() }).await;
+    client.send(b"get a\r\nget b\r\nget c\r\n").await;
+    assert_eq!(store.started(2).await, ["get a", "get b"]);
+    store.finish("get b");
+    store.finish("get a");
+    assert_eq!(store.started(3).await[2..], ["get c"]);
+    store.finish("get c");
+    client.expect(b"$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n").await;
+}
+
+#[tokio::test]
+async fn a_failed_command_fails_alone() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"set a 1\r\nset b 1\r\nget a\r\n").await;
+    store.started(2).await;
+    store.fail("set a 1", ErrorKind::OutcomeUnknown);
+    store.finish("set b 1");
+    store.started(3).await;
+    store.fail("get a", ErrorKind::Unavailable);
+    client.expect(b"-OUTCOMEUNKNOWN told to\r\n+OK\r\n-CLUSTERDOWN told to\r\n").await;
+}
+
+#[tokio::test]
+async fn shutdown_finishes_what_was_received() {
+    for threads in [0, 1, 3] {
+        let (store, server, mut client) = connected(RespConfig { threads, ..config() }).await;
+        let mut idle = Raw::connect(server.local_addr()).await;
+        client.send(b"set a 1\r\nget a\r\n").await;
+        store.started(1).await;
+        let stopping = tokio::spawn(server.shutdown());
+        idle.expect_end().await;
+        assert!(!stopping.is_finished());
+        store.finish("set a 1");
+        store.started(2).await;
+        store.finish("get a");
+        client.expect(b"+OK\r\n$1\r\na\r\n").await;
+        client.expect_end().await;
+        tokio::time::timeout(DEADLINE, stopping).await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_does_not_take_back_what_it_sent() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"set a 1\r\nset a 2\r\n").await;
+    store.started(1).await;
+    drop(client);
+    store.finish("set a 1");
+    assert_eq!(store.started(2).await, ["set a 1", "set a 2"]);
+    store.finish("set a 2");
+}
+
+#[tokio::test]
+async fn after_quit_nothing_is_started() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"get a\r\nquit\r\nset b 1\r\n").await;
+    store.started(1).await;
+    store.finish("get a");
+    client.expect(b"$1\r\na\r\n+OK\r\n").await;
+    client.expect_end().await;
+    assert_eq!(store.started(1).await, ["get a"]);
+}

@@ -1,0 +1,207 @@
+//! Which tables this server has.
+//!
+//! Owns the map from id to open table, and every change to it: opening at start, installing a new file, deleting. Does not
+//! own what *should* exist (the manifest does).
+//!
+//! Invariant: a table is in the map only while its file has its name, durably; a file that holds other contents never takes
+//! the place of a sound one except by an explicit copy. Readers hold an `Arc` of the table, so that a deletion closes nothing
+//! under them. Changes block and are made one at a time; lookups never wait for a disk.
+
+mod heal;
+mod open;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{PartitionId, SstId};
+use sextant_common::manifest::SstMeta;
+
+use crate::block_cache::BlockCache;
+use crate::data_dir::{DataDir, Temporary};
+use crate::table::{Opened, Table};
+
+/// A table of this server.
+#[derive(Clone, Debug)]
+pub enum Entry {
+    Open(Arc<Table>),
+    /// Its trailer, index or meta section failed a check: it answers nothing and waits to be replaced.
+    Unreadable {
+        error: Error,
+        file_bytes: u64,
+    },
+}
+
+impl Entry {
+    /// The table, or why it cannot be read.
+    pub fn table(&self) -> Result<&Arc<Table>> {
+        match self {
+            Entry::Open(table) => Ok(table),
+            Entry::Unreadable { error, .. } => Err(error.clone()),
+        }
+    }
+
+    pub fn is_damaged(&self) -> bool {
+        match self {
+            Entry::Open(table) => table.is_damaged(),
+            Entry::Unreadable { .. } => true,
+        }
+    }
+
+    pub fn file_bytes(&self) -> u64 {
+        match self {
+            Entry::Open(table) => table.trailer().file_bytes,
+            Entry::Unreadable { file_bytes, .. } => *file_bytes,
+        }
+    }
+
+    /// Checksum of the file as its trailer states it; 0 if that cannot be read.
+    pub fn checksum(&self) -> u64 {
+        match self {
+            Entry::Open(table) => table.trailer().file_checksum,
+            Entry::Unreadable { .. } => 0,
+        }
+    }
+}
+
+/// Whether a new file may take the place of a sound table with other contents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replace {
+    Refuse,
+    /// A copy: the file must have this checksum, which the manifest states, and then may replace anything.
+    With {
+        checksum: u64,
+    },
+}
+
+pub type Tables = HashMap<SstId, Entry>;
+
+#[derive(Debug)]
+pub struct Catalog {
+    dir: DataDir,
+    cache: Arc<BlockCache>,
+    tables: RwLock<Tables>,
+    /// Held while the set of tables changes; true: the server has stopped, nothing changes any more.
+    changes: Mutex<bool>,
+    next_number: AtomicU64,
+}
+
+impl Catalog {
+    /// An empty catalog; [`Catalog::load`] opens what the directory holds.
+    pub fn new(dir: DataDir, cache: Arc<BlockCache>) -> Self {
+        let (tables, changes) = (RwLock::new(HashMap::new()), Mutex::new(false));
+        Self { dir, cache, tables, changes, next_number: AtomicU64::new(1) }
+    }
+
+    /// The map, for lookups that do not block.
+    pub fn tables(&self) -> RwLockReadGuard<'_, Tables> {
+        self.tables.read()
+    }
+
+    pub fn get(&self, id: SstId) -> Option<Entry> {
+        self.tables.read().get(&id).cloned()
+    }
+
+    pub fn ids(&self) -> Vec<SstId> {
+        let mut ids: Vec<_> = self.tables.read().keys().copied().collect();
+        ids.sort();
+        ids
+    }
+
+    /// The tables of a partition, by id.
+    pub fn inventory(&self, partition: PartitionId) -> Vec<(SstId, Entry)> {
+        let tables = self.tables.read();
+        let of_partition = tables.iter().filter(|(id, _)| id.partition == partition);
+        let mut entries: Vec<_> = of_partition.map(|(id, entry)| (*id, entry.clone())).collect();
+        entries.sort_by_key(|(id, _)| *id);
+        entries
+    }
+
+    pub fn cache(&self) -> &Arc<BlockCache> {
+        &self.cache
+    }
+
+    pub fn create_temporary(&self, id: SstId) -> Result<Temporary> {
+        self.dir.create_temporary(id)
+    }
+
+    /// Opens a complete, synced file as it will be served, checks it, and gives it its name, durably. If a sound table with
+    /// the same contents is there already, the file is dropped.
+    pub fn install(&self, temporary: Temporary, replace: Replace) -> Result<SstMeta> {
+        let id = temporary.id();
+        let Opened { table, filter_damage } =
+            Table::open(temporary.file().clone(), id, self.next_number(), self.cache.clone())?;
+        if let Some(error) = filter_damage {
+            return Err(error);
+        }
+        let meta = table.sst_meta();
+        if let Replace::With { checksum } = replace
+            && meta.checksum != checksum
+        {
+            return Err(Error::corrupt(format!("SSTable {id}: the file is not the one that was asked for")));
+        }
+        let stopped = self.changes.lock();
+        if *stopped {
+            return Err(Error::new(ErrorKind::Stopping, "the server is stopping"));
+        }
+        let present = self.get(id);
+        if let Some(Entry::Open(present)) = &present {
+            if present.trailer().file_checksum == meta.checksum {
+                if !present.is_damaged() {
+                    return Ok(meta);
+                }
+            } else if replace == Replace::Refuse {
+                return Err(Error::invalid(format!("SSTable {id} exists with other contents")));
+            }
+        }
+        self.dir.publish(temporary)?;
+        if let Err(e) = self.dir.sync() {
+            // Whether the name will survive a crash is not known: nobody may count on this replica.
+            self.tables.write().remove(&id);
+            let _ = self.dir.remove_table(id);
+            return Err(e);
+        }
+        self.tables.write().insert(id, Entry::Open(Arc::new(table)));
+        drop(stopped);
+        if let Some(Entry::Open(present)) = present {
+            self.cache.forget(&HashSet::from([present.number()]));
+        }
+        Ok(meta)
+    }
+
+    /// Deletes tables; returns how many there were. Durable when it returns.
+    pub fn delete(&self, ids: &[SstId]) -> Result<u32> {
+        let stopped = self.changes.lock();
+        if *stopped {
+            return Err(Error::new(ErrorKind::Stopping, "the server is stopping"));
+        }
+        let (mut deleted, mut numbers) = (0, HashSet::new());
+        for id in ids {
+            let had_file = self.dir.remove_table(*id)?;
+            let entry = self.tables.write().remove(id);
+            deleted += u32::from(had_file || entry.is_some());
+            if let Some(Entry::Open(table)) = entry {
+                numbers.insert(table.number());
+            }
+        }
+        self.dir.sync()?;
+        drop(stopped);
+        self.cache.forget(&numbers);
+        Ok(deleted)
+    }
+
+    /// Nothing changes on the disk from now on, and somebody else may open the directory.
+    pub fn close(&self) {
+        *self.changes.lock() = true;
+        self.dir.release();
+    }
+
+    fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

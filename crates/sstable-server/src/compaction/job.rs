@@ -1,0 +1,82 @@
+//! One compaction, on its own thread.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::manifest::SstMeta;
+use sextant_common::vfs::IoKind;
+use tokio::sync::oneshot;
+
+use super::Plan;
+use crate::catalog::Replace;
+use crate::store::Store;
+use crate::table::{Caching, Direction, KeyRange, Merge, TableIter, TableWriter};
+
+/// Between slices a compaction looks whether it is still wanted, and waits if it is too fast. 4 MiB take some ten milliseconds.
+const SLICE_BYTES: u64 = 4 * 1024 * 1024;
+
+pub(super) struct Job {
+    store: Arc<Store>,
+    plan: Plan,
+}
+
+impl Job {
+    pub(super) fn new(store: Arc<Store>, plan: Plan) -> Self {
+        Self { store, plan }
+    }
+
+    pub(super) async fn run(
+        self,
+        answer: &mut oneshot::Sender<Result<Option<SstMeta>>>,
+    ) -> Result<Option<SstMeta>> {
+        let Plan { inputs, output, table, options, drop_tombstones } = self.plan;
+        let store = self.store;
+        let open = |table| TableIter::new(table, KeyRange::all(), Direction::Forward, Caching::Bypass);
+        let iters = inputs.into_iter().map(open).collect::<Result<Vec<_>>>()?;
+        let mut merge = Merge::new(iters, Direction::Forward);
+        let temporary = store.catalog.create_temporary(output)?;
+        let mut writer = TableWriter::new(temporary.file().clone(), output, table, options);
+        let started_ns = store.env.clock.holder_ns();
+        let (mut slice_end, mut merged_bytes) = (SLICE_BYTES, 0);
+        while !merge.is_at_end() {
+            if !(drop_tombstones && merge.is_tombstone()) {
+                writer.add(merge.key(), merge.value_ref(), merge.seq(), merge.is_tombstone())?;
+            }
+            merged_bytes += (merge.key().len() + merge.value_ref().len()) as u64;
+            merge.advance()?;
+            if merged_bytes >= slice_end {
+                slice_end = merged_bytes + SLICE_BYTES;
+                store.disk_delay(IoKind::Write).await;
+                throttle(&store, started_ns, merge.disk_bytes()).await;
+                if answer.is_closed() {
+                    return Err(Error::new(
+                        ErrorKind::Unavailable,
+                        "nobody waits for this compaction any more",
+                    ));
+                }
+                if store.shutdown.is_triggered() {
+                    return Err(Error::new(ErrorKind::Stopping, "the server is stopping"));
+                }
+            }
+        }
+        if writer.records() == 0 {
+            return Ok(None);
+        }
+        store.disk_delay(IoKind::Sync).await;
+        writer.finish()?;
+        store.catalog.install(temporary, Replace::Refuse).map(Some)
+    }
+}
+
+/// Waits until having read so many bytes since the start is not too fast.
+async fn throttle(store: &Store, started_ns: u64, disk_bytes: u64) {
+    if let Some(due_ns) =
+        (disk_bytes.saturating_mul(1_000_000_000)).checked_div(store.config.compaction_bytes_per_s)
+    {
+        let wait_ns = due_ns.saturating_sub(store.elapsed_ns(started_ns));
+        if wait_ns > 0 {
+            tokio::time::sleep(Duration::from_nanos(wait_ns)).await;
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Compaction: several tables become one.
+//!
+//! Owns running a merge that somebody else has planned; does not own the plan (the leader's), nor what becomes of the inputs.
+//! Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between them. Invariant:
+//! the output is durable before the answer, and a function of the inputs alone.
+
+mod job;
+
+use std::sync::Arc;
+
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{SstId, TableId};
+use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_proto::convert::sst_id_from_wire;
+use sextant_proto::v1::CompactRequest;
+use tokio::sync::oneshot;
+
+use self::job::Job;
+use crate::store::{Store, recorded};
+use crate::table::Table;
+
+/// Most inputs of one compaction: each has a file and buffers of half a megabyte.
+const INPUTS_MAX: usize = 256;
+
+/// What is to be done, with the inputs at hand.
+struct Plan {
+    inputs: Vec<Arc<Table>>,
+    output: SstId,
+    table: TableId,
+    options: TableOptions,
+    drop_tombstones: bool,
+}
+
+impl Store {
+    /// Returns the output, durable; none if no record was left. Dropping the future gives the compaction up.
+    pub async fn compact(self: &Arc<Self>, request: CompactRequest) -> Result<Option<SstMeta>> {
+        let written = |meta: &Option<SstMeta>| meta.as_ref().map_or(0, |m| m.file_bytes);
+        recorded(self, &self.metrics.compact, written, self.run(request)).await
+    }
+
+    async fn run(self: &Arc<Self>, request: CompactRequest) -> Result<Option<SstMeta>> {
+        let plan = self.plan(request)?;
+        let turn = self.compactions.take().await?;
+        let (answer, answered) = oneshot::channel();
+        let store = self.clone();
+        self.env.dedicated("compaction", async move {
+            let mut answer = answer;
+            let result = Job::new(store, plan).run(&mut answer).await;
+            drop(turn);
+            let _ = answer.send(result);
+        });
+        answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopping, "the server is stopping")))
+    }
+
+    fn plan(&self, request: CompactRequest) -> Result<Plan> {
+        if request.inputs.is_empty() || request.inputs.len() > INPUTS_MAX {
+            return Err(Error::invalid(format!(
+                "a compaction has 1 to {INPUTS_MAX} inputs, not {}",
+                request.inputs.len()
+            )));
+        }
+        let (output, table) = (sst_id_from_wire(&request.output)?, TableId(request.table));
+        let options = request.options.unwrap_or_default().try_into()?;
+        let mut ids = request.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>()?;
+        let inputs = ids.iter().map(|id| self.table(*id)).collect::<Result<Vec<_>>>()?;
+        if let Some(foreign) = inputs.iter().find(|input| input.trailer().table != table) {
+            return Err(Error::invalid(format!(
+                "input {} belongs to table {}, not to {table}",
+                foreign.id(),
+                foreign.trailer().table
+            )));
+        }
+        ids.push(output);
+        ids.sort();
+        if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(Error::invalid("inputs and output of a compaction are different tables"));
+        }
+        Ok(Plan { inputs, output, table, options, drop_tombstones: request.drop_tombstones })
+    }
+}

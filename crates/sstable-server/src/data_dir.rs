@@ -1,0 +1,247 @@
+//! The data directory: whose it is, who holds it, and where its files are.
+//!
+//! Files: `IDENTITY` (JSON: format version, tier, cluster, node), `LOCK`, one `<SstId>.sst` a table, and `*.tmp` while a table
+//! is being written; those are removed at start. All calls block.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{NodeId, SstId};
+use sextant_common::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
+
+/// Version of the directory's layout.
+const FORMAT: u32 = 1;
+const TIER: &str = "sstable";
+const IDENTITY_FILE: &str = "IDENTITY";
+const LOCK_FILE: &str = "LOCK";
+const TABLE_EXTENSION: &str = "sst";
+const TEMPORARY_EXTENSION: &str = "tmp";
+
+/// Whose directory it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    format: u32,
+    tier: String,
+    cluster: String,
+    node: NodeId,
+}
+
+/// An open data directory: nobody else has it until it is dropped or [`DataDir::release`]d.
+pub struct DataDir {
+    vfs: Arc<dyn Vfs>,
+    dir: PathBuf,
+    lock: Mutex<Option<Box<dyn Send + Sync>>>,
+    temporaries: AtomicU64,
+}
+
+impl std::fmt::Debug for DataDir {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DataDir({})", self.dir.display())
+    }
+}
+
+impl DataDir {
+    /// Opens the directory of a node, or makes it if it does not exist. A directory of another cluster, node, tier or
+    /// format is refused.
+    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, cluster: &str, node: NodeId) -> Result<Self> {
+        vfs.create_dir_all(dir)?;
+        let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|e| match e.kind() {
+            std::io::ErrorKind::WouldBlock => Error::new(
+                ErrorKind::Disk,
+                format!("data directory {} is in use by another process", dir.display()),
+            ),
+            _ => e.into(),
+        })?;
+        let expected = Identity { format: FORMAT, tier: TIER.into(), cluster: cluster.into(), node };
+        check_identity(&*vfs, dir, &expected)?;
+        let files = vfs.list(dir)?;
+        let stale: Vec<_> = files.iter().filter(|p| has_extension(p, TEMPORARY_EXTENSION)).collect();
+        for path in &stale {
+            vfs.remove_file(path)?;
+        }
+        if !stale.is_empty() {
+            tracing::info!("removed {} incomplete tables", stale.len());
+            vfs.sync_dir(dir)?;
+        }
+        Ok(Self { vfs, dir: dir.to_owned(), lock: Mutex::new(Some(lock)), temporaries: AtomicU64::new(0) })
+    }
+
+    /// The tables that have a file.
+    pub fn tables(&self) -> Result<Vec<SstId>> {
+        let mut ids = Vec::new();
+        for path in self.vfs.list(&self.dir)? {
+            if !has_extension(&path, TABLE_EXTENSION) {
+                continue;
+            }
+            match path.file_stem().and_then(|s| s.to_str()).and_then(|s| s.parse().ok()) {
+                Some(id) => ids.push(id),
+                None => tracing::warn!("{} is not named like a table: left alone", path.display()),
+            }
+        }
+        Ok(ids)
+    }
+
+    pub fn open_table(&self, id: SstId) -> Result<Arc<dyn VfsFile>> {
+        Ok(self.vfs.open(&self.path(id), OpenMode::Existing)?)
+    }
+
+    /// A new empty file for a table that is about to be written.
+    pub fn create_temporary(&self, id: SstId) -> Result<Temporary> {
+        let number = self.temporaries.fetch_add(1, Ordering::Relaxed);
+        let path = self.dir.join(format!("{id}.{number}.{TEMPORARY_EXTENSION}"));
+        let file = self.vfs.open(&path, OpenMode::CreateNew)?;
+        Ok(Temporary { vfs: self.vfs.clone(), path, file, id, kept: false })
+    }
+
+    /// Gives a complete, synced file the name of its table. Durable after [`DataDir::sync`].
+    pub fn publish(&self, mut temporary: Temporary) -> Result<()> {
+        self.vfs.rename(&temporary.path, &self.path(temporary.id))?;
+        temporary.kept = true;
+        Ok(())
+    }
+
+    /// Removes a table's file; false if there was none. Durable after [`DataDir::sync`].
+    pub fn remove_table(&self, id: SstId) -> Result<bool> {
+        match self.vfs.remove_file(&self.path(id)) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    pub fn sync(&self) -> Result<()> {
+        Ok(self.vfs.sync_dir(&self.dir)?)
+    }
+
+    /// Lets another process (or a restarted server in this one) have the directory.
+    pub fn release(&self) {
+        *self.lock.lock() = None;
+    }
+
+    fn path(&self, id: SstId) -> PathBuf {
+        self.dir.join(format!("{id}.{TABLE_EXTENSION}"))
+    }
+}
+
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|e| e == extension)
+}
+
+fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: &Identity) -> Result<()> {
+    let path = dir.join(IDENTITY_FILE);
+    let refuse = |what: String| Err(Error::invalid(format!("data directory {}: {what}", dir.display())));
+    if !vfs.exists(&path) {
+        if vfs.list(dir)?.iter().any(|p| has_extension(p, TABLE_EXTENSION)) {
+            return refuse(format!("it has tables but no {IDENTITY_FILE}: not touched"));
+        }
+        let text = serde_json::to_string(expected).map_err(|e| Error::internal(e.to_string()))?;
+        return Ok(write_file_atomically(vfs, &path, text.as_bytes())?);
+    }
+    let found: Identity = match serde_json::from_slice(&read_file(vfs, &path)?) {
+        Ok(found) => found,
+        Err(e) => return refuse(format!("{IDENTITY_FILE} cannot be read: {e}")),
+    };
+    if found.format != expected.format {
+        return refuse(format!("it has format {}, this program knows format {FORMAT}", found.format));
+    }
+    if found != *expected {
+        return refuse(format!(
+            "it belongs to {} server {} of cluster {:?}, not to {TIER} server {} of cluster {:?}",
+            found.tier, found.node, found.cluster, expected.node, expected.cluster
+        ));
+    }
+    Ok(())
+}
+
+/// A file that becomes a table or, if this is dropped before, vanishes.
+pub struct Temporary {
+    vfs: Arc<dyn Vfs>,
+    path: PathBuf,
+    file: Arc<dyn VfsFile>,
+    id: SstId,
+    kept: bool,
+}
+
+impl Temporary {
+    pub fn file(&self) -> &Arc<dyn VfsFile> {
+        &self.file
+    }
+
+    pub fn id(&self) -> SstId {
+        self.id
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.kept
+            && let Err(e) = self.vfs.remove_file(&self.path)
+        {
+            // It is removed when the server starts again.
+            tracing::warn!("cannot remove {}: {e}", self.path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::vfs::FaultyVfs;
+
+    use super::*;
+    use crate::testing::sst_id;
+
+    fn open(vfs: &FaultyVfs, cluster: &str, node: u64) -> Result<DataDir> {
+        DataDir::open(Arc::new(vfs.clone()), Path::new("/data"), cluster, NodeId(node))
+    }
+
+    #[test]
+    fn a_foreign_directory_is_refused_and_says_whose_it_is() {
+        let vfs = FaultyVfs::new(1);
+        drop(open(&vfs, "a", 1).unwrap());
+        drop(open(&vfs, "a", 1).unwrap());
+        for (cluster, node) in [("b", 1), ("a", 2)] {
+            let error = open(&vfs, cluster, node).unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Invalid);
+            assert!(error.message.contains("server 1 of cluster \"a\""), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_directory_has_one_user_at_a_time() {
+        let vfs = FaultyVfs::new(1);
+        let first = open(&vfs, "a", 1).unwrap();
+        assert!(open(&vfs, "a", 1).unwrap_err().message.contains("in use"));
+        first.release();
+        open(&vfs, "a", 1).unwrap();
+    }
+
+    #[test]
+    fn temporary_files_vanish_when_dropped_and_at_start() {
+        let vfs = FaultyVfs::new(1);
+        let dir = open(&vfs, "a", 1).unwrap();
+        drop(dir.create_temporary(sst_id(1)).unwrap());
+        let left = dir.create_temporary(sst_id(1)).unwrap();
+        let kept = dir.create_temporary(sst_id(2)).unwrap();
+        dir.publish(kept).unwrap();
+        std::mem::forget(left);
+        vfs.kill();
+        let dir = open(&vfs, "a", 1).unwrap();
+        assert_eq!(dir.tables().unwrap(), [sst_id(2)]);
+        assert_eq!(vfs.list(Path::new("/data")).unwrap().len(), 3, "IDENTITY, LOCK and one table");
+        assert!(dir.remove_table(sst_id(2)).unwrap());
+        assert!(!dir.remove_table(sst_id(2)).unwrap());
+    }
+
+    #[test]
+    fn tables_without_an_identity_are_not_touched() {
+        let vfs = FaultyVfs::new(1);
+        vfs.create_dir_all(Path::new("/data")).unwrap();
+        let path = PathBuf::from(format!("/data/{}.sst", sst_id(1)));
+        vfs.open(&path, OpenMode::CreateNew).unwrap();
+        assert!(open(&vfs, "a", 1).unwrap_err().message.contains("no IDENTITY"));
+    }
+}

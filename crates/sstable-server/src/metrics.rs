@@ -1,0 +1,177 @@
+//! What the server counts. One registry per server.
+
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::catalog::Catalog;
+use crate::table::reader::Tally;
+
+/// Label `outcome`: ok, or the kind of the error.
+type Outcomes = Family<[(&'static str, &'static str); 1], Counter>;
+
+/// Work that writes a table: how often, how it ended, how long it took, how much it wrote.
+#[derive(Clone, Debug)]
+pub struct JobMetrics {
+    outcomes: Outcomes,
+    seconds: Histogram,
+    bytes: Counter,
+}
+
+impl JobMetrics {
+    fn register(registry: &mut Registry, name: &str, what: &str) -> Self {
+        let metrics = Self {
+            outcomes: Outcomes::default(),
+            // 1 ms to about 17 minutes.
+            seconds: Histogram::new(exponential_buckets(0.001, 4.0, 11)),
+            bytes: Counter::default(),
+        };
+        registry.register(name, format!("{what}, by outcome"), metrics.outcomes.clone());
+        let (seconds, bytes) = (format!("{name}_duration"), format!("{name}_written"));
+        registry.register_with_unit(
+            seconds,
+            format!("Time of: {what}"),
+            Unit::Seconds,
+            metrics.seconds.clone(),
+        );
+        registry.register_with_unit(bytes, format!("Bytes of: {what}"), Unit::Bytes, metrics.bytes.clone());
+        metrics
+    }
+
+    /// `bytes` of the table that was written; the kind of the error otherwise.
+    pub fn record(&self, outcome: Result<u64, &'static str>, elapsed_ns: u64) {
+        let label = outcome.err().unwrap_or("ok");
+        self.outcomes.get_or_create(&[("outcome", label)]).inc();
+        self.seconds.observe(elapsed_ns as f64 / 1e9);
+        self.bytes.inc_by(outcome.unwrap_or(0));
+    }
+
+    /// How many ended well.
+    pub fn done(&self) -> u64 {
+        self.outcomes.get_or_create(&[("outcome", "ok")]).get()
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub gets: Counter,
+    pub get_batches: Counter,
+    /// Batches that had to wait for the disk.
+    pub disk_batches: Counter,
+    pub gone: Counter,
+    pub corrupt: Counter,
+    pub io_errors: Counter,
+    pub scans: Counter,
+    pub scanned_records: Counter,
+    pub filtered: Counter,
+    pub false_positives: Counter,
+    pub cache_hits: Counter,
+    pub cache_misses: Counter,
+    pub disk_bytes: Counter,
+    pub ingest: JobMetrics,
+    pub compact: JobMetrics,
+    pub copy: JobMetrics,
+    pub deleted: Counter,
+    pub scrubbed_bytes: Counter,
+    pub scrub_failures: Counter,
+}
+
+impl Metrics {
+    pub fn register(registry: &mut Registry, catalog: Arc<Catalog>) -> Self {
+        let registry = registry.sub_registry_with_prefix("sextant_sst");
+        registry.register_collector(Box::new(CatalogCollector(catalog)));
+        let mut counter = |name: &str, help: &str| {
+            let counter = Counter::default();
+            registry.register(name, help, counter.clone());
+            counter
+        };
+        let gets = counter("gets", "Keys that were looked up");
+        let get_batches = counter("get_batches", "Batches of gets");
+        let disk_batches =
+            counter("get_batches_from_disk", "Batches of gets of which a block was not cached");
+        let gone = counter("gets_table_gone", "Gets that named a table which is not here");
+        let corrupt = counter("gets_corrupt", "Gets that met damaged bytes");
+        let io_errors = counter("gets_io_error", "Gets that the disk refused");
+        let scans = counter("scans", "Pages of scans");
+        let scanned_records = counter("scan_records", "Records that scans returned");
+        let filtered = counter("filtered", "Lookups that a table's range or filter answered");
+        let false_positives = counter("filter_false_positives", "Lookups that a filter let pass in vain");
+        let cache_hits = counter("block_cache_hits", "Blocks found in the cache");
+        let cache_misses = counter("block_cache_misses", "Blocks read from disk for a lookup");
+        let disk_bytes = counter("disk_read_bytes", "Bytes read from disk for lookups and scans");
+        let deleted = counter("tables_deleted", "Tables deleted");
+        let scrubbed_bytes = counter("scrubbed_bytes", "Bytes that verification has read");
+        let scrub_failures = counter("scrub_failures", "Tables that verification found damaged");
+        let ingest = JobMetrics::register(registry, "ingests", "Tables received");
+        let compact = JobMetrics::register(registry, "compactions", "Compactions");
+        let copy = JobMetrics::register(registry, "copies", "Tables copied from another replica");
+        Self {
+            gets,
+            get_batches,
+            disk_batches,
+            gone,
+            corrupt,
+            io_errors,
+            scans,
+            scanned_records,
+            filtered,
+            false_positives,
+            cache_hits,
+            cache_misses,
+            disk_bytes,
+            ingest,
+            compact,
+            copy,
+            deleted,
+            scrubbed_bytes,
+            scrub_failures,
+        }
+    }
+
+    pub fn add(&self, tally: &Tally) {
+        let pairs = [
+            (&self.cache_hits, tally.cache_hits),
+            (&self.cache_misses, tally.cache_misses),
+            (&self.disk_bytes, tally.disk_bytes),
+            (&self.filtered, tally.filtered),
+            (&self.false_positives, tally.false_positives),
+        ];
+        pairs.iter().filter(|(_, n)| *n > 0).for_each(|(counter, n)| {
+            counter.inc_by(*n);
+        });
+    }
+}
+
+/// What is counted when somebody looks.
+#[derive(Debug)]
+struct CatalogCollector(Arc<Catalog>);
+
+impl Collector for CatalogCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let (mut bytes, mut damaged) = (0, 0);
+        let tables = self.0.tables();
+        let count = tables.len() as i64;
+        for entry in tables.values() {
+            bytes += entry.file_bytes() as i64;
+            damaged += i64::from(entry.is_damaged());
+        }
+        drop(tables);
+        let gauges = [
+            ("tables", "Tables on this server", count),
+            ("table_bytes", "Bytes of all tables", bytes),
+            ("tables_damaged", "Tables that failed a check and wait for their repair", damaged),
+            ("block_cache_bytes", "Bytes in the block cache", self.0.cache().used_bytes() as i64),
+        ];
+        for (name, help, value) in gauges {
+            let gauge = ConstGauge::new(value);
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        Ok(())
+    }
+}

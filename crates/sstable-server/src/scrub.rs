@@ -1,0 +1,91 @@
+//! Verification in the background: every table is read once in a while and compared with its checksum, so that damage is
+//! found, and repaired from another replica, before the last good copy is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::error::Result;
+use sextant_common::vfs::IoKind;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::store::Store;
+use crate::table::Table;
+use crate::table::footer::UNHASHED_BYTES;
+
+/// Read at a time; the pace is kept between pieces.
+const PIECE_BYTES: u64 = 1024 * 1024;
+
+impl Store {
+    /// Verifies all tables, again and again. Ends when the server stops (or at once, if verification is off).
+    pub async fn scrub(self: Arc<Self>) {
+        let interval = Duration::from_secs(self.config.scrub_interval_s);
+        if interval.is_zero() {
+            return;
+        }
+        let mut shutdown = self.shutdown.clone();
+        let rounds = async {
+            loop {
+                let started_ns = self.env.clock.holder_ns();
+                self.scrub_all().await;
+                let elapsed = Duration::from_nanos(self.elapsed_ns(started_ns));
+                // A round that took longer than the interval is followed by the next one, after a breath.
+                tokio::time::sleep(interval.saturating_sub(elapsed).max(Duration::from_secs(1))).await;
+            }
+        };
+        tokio::select! {
+            () = rounds => {}
+            () = shutdown.wait() => {}
+        }
+    }
+
+    /// One round over all tables; returns how many it found damaged.
+    pub async fn scrub_all(self: &Arc<Self>) -> usize {
+        let mut found = 0;
+        for id in self.catalog.ids() {
+            // Unreadable tables are known to be damaged; a table may have been deleted meanwhile.
+            let Ok(table) = self.table(id) else { continue };
+            match self.verify(&table).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    found += 1;
+                    self.metrics.scrub_failures.inc();
+                    tracing::error!("SSTable {id}: the file does not have its checksum any more");
+                }
+                Err(e) => tracing::warn!("SSTable {id} could not be verified: {e}"),
+            }
+        }
+        found
+    }
+
+    /// Reads a whole file at the configured pace. False: it is damaged, and marked so.
+    async fn verify(self: &Arc<Self>, table: &Arc<Table>) -> Result<bool> {
+        let hashed = table.trailer().file_bytes - UNHASHED_BYTES as u64;
+        let started_ns = self.env.clock.holder_ns();
+        let (mut hasher, mut at) = (Xxh3::new(), 0);
+        while at < hashed {
+            let piece_bytes = PIECE_BYTES.min(hashed - at);
+            let file = table.file().clone();
+            let read = move || {
+                let mut piece = vec![0; piece_bytes as usize];
+                file.read_exact_at(&mut piece, at)?;
+                hasher.update(&piece);
+                Ok(hasher)
+            };
+            hasher = self.disk(IoKind::Read, read).await?;
+            at += piece_bytes;
+            self.metrics.scrubbed_bytes.inc_by(piece_bytes);
+            let due_ns =
+                (u128::from(at) * 1_000_000_000 / u128::from(self.config.scrub_bytes_per_s.max(1))) as u64;
+            let wait_ns = due_ns.saturating_sub(self.elapsed_ns(started_ns));
+            if wait_ns > 0 {
+                tokio::time::sleep(Duration::from_nanos(wait_ns)).await;
+            }
+        }
+        // Trailer and the last bytes were checked when the file was opened; damage to them after that is found here.
+        let sound = hasher.digest() == table.trailer().file_checksum;
+        if !sound {
+            table.mark_damaged();
+        }
+        Ok(sound)
+    }
+}

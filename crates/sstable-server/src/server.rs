@@ -1,0 +1,181 @@
+//! Starting and stopping the server.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use sextant_common::Env;
+use sextant_common::env::grpc_incoming;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::http::{self, HttpState};
+use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_proto::MESSAGE_BYTES_MAX;
+use sextant_proto::v1::admin_server::AdminServer;
+use sextant_proto::v1::sst_server::SstServer as SstGrpc;
+use tokio::task::JoinHandle;
+use tonic::transport::Server;
+
+use crate::block_cache::BlockCache;
+use crate::catalog::Catalog;
+use crate::config::SstServerConfig;
+use crate::data_dir::DataDir;
+use crate::metrics::Metrics;
+use crate::service::{AdminService, SstService};
+use crate::store::Store;
+
+/// Tables are opened by so many jobs at start: the time goes to waiting for the disk.
+const OPEN_JOBS: usize = 8;
+/// Requests in flight at shutdown may take so long; those after it are cut.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+/// HTTP/2 windows: a batch of large values or a chunk of a table in flight must not wait for a round trip.
+const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// How soon a silent peer is noticed, so that its streams free what they hold.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+/// Streams of one peer at a time: scans and copies beside its long-lived ones.
+const STREAMS_MAX: u32 = 1024;
+
+/// A running sstable server. Dropping it stops it without waiting.
+pub struct SstServer {
+    addr: SocketAddr,
+    http_addr: Option<SocketAddr>,
+    store: Arc<Store>,
+    trigger: ShutdownTrigger,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for SstServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SstServer({})", self.addr)
+    }
+}
+
+impl SstServer {
+    /// Opens the data directory with all tables, listens, and serves on the calling runtime. Fails with
+    /// [`ErrorKind::Invalid`] if the configuration or the directory is not this server's.
+    pub async fn start(env: Env, config: SstServerConfig) -> Result<SstServer> {
+        config.validate()?;
+        let (trigger, shutdown) = shutdown::channel();
+        let catalog = open_catalog(&env, &config).await?;
+        let mut registry = Registry::default();
+        let metrics = Metrics::register(&mut registry, catalog.clone());
+        let cannot =
+            |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("address {}: {e}", config.listen));
+        let listener = env.net.bind(config.listen.clone()).await.map_err(cannot)?;
+        let addr = listener.local_addr().map_err(cannot)?;
+        let store = Arc::new(Store::new(env, config, catalog, metrics, shutdown.clone()));
+        let http_addr = match store.config.http.clone() {
+            Some(http) => {
+                let state = http_state(&store, registry);
+                Some(http::serve(&store.env, &http, state, shutdown.clone()).await?)
+            }
+            None => None,
+        };
+        let tasks = vec![
+            tokio::spawn(serve(store.clone(), grpc_incoming(listener), shutdown)),
+            tokio::spawn(store.clone().scrub()),
+        ];
+        tracing::info!(
+            "sstable server {} serves {} tables on {addr}",
+            store.config.id,
+            store.catalog.ids().len()
+        );
+        Ok(SstServer { addr, http_addr, store, trigger, tasks })
+    }
+
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub fn http_addr(&self) -> Option<SocketAddr> {
+        self.http_addr
+    }
+
+    /// The document that `Admin.Status` and `/status` answer.
+    pub fn status_json(&self) -> String {
+        self.store.status_json()
+    }
+
+    /// Verifies all tables now; returns how many were found damaged.
+    pub async fn scrub_now(&self) -> usize {
+        self.store.scrub_all().await
+    }
+
+    /// Lets requests in flight finish, within a limit. When it returns, the data directory is free.
+    pub async fn shutdown(mut self) {
+        self.trigger.trigger();
+        for mut task in self.tasks.drain(..) {
+            if tokio::time::timeout(SHUTDOWN_GRACE, &mut task).await.is_err() {
+                task.abort();
+            }
+        }
+        let store = self.store.clone();
+        let closed = self.store.env.blocking(move || store.catalog.close()).await;
+        if closed.is_none() {
+            self.store.catalog.close();
+        }
+    }
+}
+
+async fn open_catalog(env: &Env, config: &SstServerConfig) -> Result<Arc<Catalog>> {
+    let stopping = || Error::new(ErrorKind::Stopping, "the runtime is stopping");
+    let (vfs, path, cluster, id) =
+        (env.vfs.clone(), config.data_dir.clone(), config.cluster.id.clone(), config.id);
+    let cache = Arc::new(BlockCache::new(config.block_cache_bytes));
+    let open = move || -> Result<_> {
+        let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, id)?, cache));
+        let stored = catalog.stored()?;
+        Ok((catalog, stored))
+    };
+    let (catalog, stored) = env.blocking(open).await.ok_or_else(stopping)??;
+    let share = stored.len().div_ceil(OPEN_JOBS).max(1);
+    let jobs = stored.chunks(share).map(|ids| {
+        let (catalog, ids) = (catalog.clone(), ids.to_vec());
+        env.blocking(move || catalog.load(&ids))
+    });
+    for loaded in futures::future::join_all(jobs).await {
+        loaded.ok_or_else(stopping)??;
+    }
+    Ok(catalog)
+}
+
+fn http_state(store: &Arc<Store>, registry: Registry) -> HttpState {
+    let (for_ready, for_status) = (store.clone(), store.clone());
+    HttpState {
+        registry: Arc::new(Mutex::new(registry)),
+        ready: Arc::new(move || {
+            if for_ready.shutdown.is_triggered() { Err("the server is stopping".into()) } else { Ok(()) }
+        }),
+        status: Arc::new(move || {
+            let store = for_status.clone();
+            async move { store.status_json() }.boxed()
+        }),
+    }
+}
+
+async fn serve(
+    store: Arc<Store>,
+    incoming: impl tokio_stream::Stream<Item = std::io::Result<sextant_common::env::Connection>> + Send + 'static,
+    mut shutdown: Shutdown,
+) {
+    let sst = SstGrpc::new(SstService::new(store.clone()))
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let served = Server::builder()
+        .tcp_nodelay(true)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(STREAMS_MAX)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .add_service(sst)
+        .add_service(AdminServer::new(AdminService::new(store)))
+        .serve_with_incoming_shutdown(incoming, async move { shutdown.wait().await })
+        .await;
+    if let Err(e) = served {
+        tracing::error!("the gRPC server ended: {e}");
+    }
+}

@@ -1,0 +1,137 @@
+//! What all requests share: tables, environment, limits, counters.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::Env;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::SstId;
+use sextant_common::shutdown::Shutdown;
+use sextant_common::vfs::IoKind;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::catalog::Catalog;
+use crate::config::SstServerConfig;
+use crate::metrics::Metrics;
+use crate::table::Table;
+
+/// How long a request waits for its turn. Longer than any turn but that of a compaction takes on a disk that works.
+const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
+
+/// The server without its listeners.
+pub struct Store {
+    pub env: Env,
+    pub config: SstServerConfig,
+    pub catalog: Arc<Catalog>,
+    pub metrics: Metrics,
+    pub shutdown: Shutdown,
+    pub disk_reads: Turns,
+    pub ingests: Turns,
+    pub copies: Turns,
+    pub fetches: Turns,
+    pub compactions: Turns,
+    pub started_ns: u64,
+}
+
+impl Store {
+    pub fn new(
+        env: Env,
+        config: SstServerConfig,
+        catalog: Arc<Catalog>,
+        metrics: Metrics,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            disk_reads: Turns::new("read", config.disk_reads_max),
+            ingests: Turns::new("ingest", config.ingests_max),
+            copies: Turns::new("copy", config.copies_max),
+            fetches: Turns::new("fetch", config.copies_max),
+            compactions: Turns::new("compaction", config.compactions_max),
+            started_ns: env.clock.holder_ns(),
+            env,
+            config,
+            catalog,
+            metrics,
+            shutdown,
+        }
+    }
+
+    /// Runs work that blocks on the disk elsewhere; `kind` is what it mostly does.
+    pub async fn disk<T: Send + 'static>(
+        &self,
+        kind: IoKind,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.disk_delay(kind).await;
+        let done = self.env.blocking(work).await;
+        done.unwrap_or_else(|| Err(Error::new(ErrorKind::Stopping, "the server is stopping")))
+    }
+
+    /// Simulations only: the time that the disk takes.
+    pub async fn disk_delay(&self, kind: IoKind) {
+        if let Some(delay) = self.env.vfs.delay(kind) {
+            tokio::time::sleep(delay).await;
+        }
+    }
+
+    /// A table that a request named; a missing one may be on another server.
+    pub fn table(&self, id: SstId) -> Result<Arc<Table>> {
+        match self.catalog.get(id) {
+            Some(entry) => entry.table().cloned(),
+            None => Err(gone(id)),
+        }
+    }
+
+    pub fn elapsed_ns(&self, since_ns: u64) -> u64 {
+        self.env.clock.holder_ns().saturating_sub(since_ns)
+    }
+}
+
+pub fn gone(id: SstId) -> Error {
+    Error::unavailable(format!("SSTable {id} is not on this server"))
+}
+
+/// Counts and times work that writes a table.
+pub async fn recorded<T>(
+    store: &Store,
+    metrics: &crate::metrics::JobMetrics,
+    bytes: impl FnOnce(&T) -> u64,
+    work: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let started_ns = store.env.clock.holder_ns();
+    let result = work.await;
+    let outcome = result.as_ref().map(bytes).map_err(|e| e.kind.name());
+    metrics.record(outcome, store.elapsed_ns(started_ns));
+    result
+}
+
+/// Bounded concurrency for one kind of work.
+#[derive(Debug)]
+pub struct Turns {
+    what: &'static str,
+    permits: Arc<Semaphore>,
+    most: usize,
+}
+
+impl Turns {
+    fn new(what: &'static str, most: usize) -> Self {
+        Self { what, permits: Arc::new(Semaphore::new(most)), most }
+    }
+
+    /// Waits for a turn, for a limited time.
+    pub async fn take(&self) -> Result<OwnedSemaphorePermit> {
+        match tokio::time::timeout(TURN_WAIT_MAX, self.permits.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Error::new(
+                ErrorKind::Overloaded,
+                format!("no {} could start within {TURN_WAIT_MAX:?}: {} are running", self.what, self.most),
+            )),
+        }
+    }
+
+    /// How many are running.
+    pub fn running(&self) -> usize {
+        self.most.saturating_sub(self.permits.available_permits())
+    }
+}

@@ -1,0 +1,81 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
+
+/// Short keys over few letters: many common prefixes, and keys that are prefixes of others.
+fn model() -> impl Strategy<Value = Model> {
+    let key = prop::collection::vec(0u8..3, 0..8);
+    let record = (prop::collection::vec(any::<u8>(), 0..20), any::<u64>(), any::<bool>());
+    prop::collection::btree_map(key, record, 1..120)
+}
+
+fn build(model: &Model, interval: usize) -> Bytes {
+    let mut builder = BlockBuilder::new(interval);
+    for (key, (value, seq, tombstone)) in model {
+        builder.add(key, value, *seq, *tombstone);
+    }
+    let len = builder.len();
+    let bytes = Bytes::copy_from_slice(builder.finish());
+    assert_eq!(bytes.len(), len);
+    bytes
+}
+
+fn forward(mut cursor: ForwardCursor) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    while cursor.slot().is_some() {
+        keys.push(cursor.key().to_vec());
+        cursor.advance().unwrap();
+    }
+    keys
+}
+
+fn backward(mut cursor: BackwardCursor) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    while cursor.slot().is_some() {
+        keys.push(cursor.key().to_vec());
+        cursor.advance().unwrap();
+    }
+    keys
+}
+
+proptest! {
+    #[test]
+    fn gets_and_cursors_agree_with_a_map(
+        model in model(), interval in 1usize..20, probes in prop::collection::vec(prop::collection::vec(0u8..3, 0..8), 1..30),
+    ) {
+        let block = Block::parse(build(&model, interval)).unwrap();
+        for key in probes.iter().chain(model.keys()) {
+            let got = block.get(key).unwrap().map(|s| (block.value(&s).to_vec(), s.seq, s.tombstone));
+            prop_assert_eq!(got.as_ref(), model.get(key));
+            let from: Vec<_> = model.range(key.clone()..).map(|(k, _)| k.clone()).collect();
+            prop_assert_eq!(forward(ForwardCursor::seek(block.clone(), key).unwrap()), from);
+            let before: Vec<_> = model.range(..key.clone()).rev().map(|(k, _)| k.clone()).collect();
+            prop_assert_eq!(backward(BackwardCursor::seek_before(block.clone(), key).unwrap()), before);
+        }
+        let all: Vec<_> = model.keys().cloned().collect();
+        prop_assert_eq!(forward(ForwardCursor::first(block.clone()).unwrap()), all);
+        let all: Vec<_> = model.keys().rev().cloned().collect();
+        prop_assert_eq!(backward(BackwardCursor::last(block).unwrap()), all);
+    }
+
+    #[test]
+    fn damaged_bytes_never_make_it_panic(model in model(), flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6), probe in prop::collection::vec(0u8..3, 0..8)) {
+        let mut bytes = build(&model, 4).to_vec();
+        for (at, byte) in flips {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        let Ok(block) = Block::parse(bytes.into()) else { return Ok(()) };
+        let _ = block.get(&probe);
+        if let Ok(mut cursor) = ForwardCursor::seek(block.clone(), &probe) {
+            while cursor.slot().is_some() && cursor.advance().is_ok() {}
+        }
+        if let Ok(mut cursor) = BackwardCursor::seek_before(block, &probe) {
+            while cursor.slot().is_some() && cursor.advance().is_ok() {}
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The end of a table file: the meta section and the trailer.
+//!
+//! Meta section (a frame), little-endian: records u64, tombstones u64, least seq u64, largest seq u64, data blocks u64, bytes of
+//! all keys u64, bytes of all values u64, table options (filter_inserts u8, compression u8, partition_prefix u32), smallest
+//! key (length u32, bytes), largest key (length u32, bytes).
+//!
+//! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
+//! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
+//! u64; trailer checksum u32. The file checksum is xxh3_64 of every byte before it: it names the contents of the file in
+//! manifests. The trailer checksum is the low half of xxh3_64 of the trailer's bytes before it, so that the file checksum
+//! can be trusted without reading the file.
+
+use bytes::Bytes;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{SstId, TableId};
+use sextant_common::limits::KEY_BYTES_MAX;
+use sextant_common::manifest::{Compression, SstMeta, TableOptions};
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::codec::{u32_at, u64_at};
+use super::index::{Handle, WrittenIndex};
+
+pub const MAGIC: [u8; 8] = *b"\xa5sextSST";
+pub const VERSION: u32 = 1;
+pub const TRAILER_BYTES: usize = 124;
+/// The file checksum and the trailer checksum: what the file checksum does not cover.
+pub const UNHASHED_BYTES: usize = 12;
+
+/// What the trailer says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    pub id: SstId,
+    pub table: TableId,
+    pub index_levels: u32,
+    pub index: Handle,
+    pub filter: Handle,
+    pub meta: Handle,
+    pub file_bytes: u64,
+    pub file_checksum: u64,
+}
+
+impl Trailer {
+    /// The trailer's bytes without the two checksums.
+    pub fn hashed_bytes(
+        id: SstId,
+        table: TableId,
+        index: WrittenIndex,
+        filter: Handle,
+        meta: Handle,
+    ) -> Vec<u8> {
+        let mut out = Vec::with_capacity(TRAILER_BYTES);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&index.levels.to_le_bytes());
+        out.extend_from_slice(&id.to_bytes());
+        out.extend_from_slice(&table.0.to_le_bytes());
+        for handle in [index.top, filter, meta] {
+            out.extend_from_slice(&handle.offset.to_le_bytes());
+            out.extend_from_slice(&handle.bytes.to_le_bytes());
+        }
+        out.extend_from_slice(&(meta.end() + TRAILER_BYTES as u64).to_le_bytes());
+        debug_assert_eq!(out.len(), TRAILER_BYTES - UNHASHED_BYTES);
+        out
+    }
+
+    /// Appends the two checksums to [`Trailer::hashed_bytes`].
+    pub fn complete(hashed: &mut Vec<u8>, file_checksum: u64) {
+        hashed.extend_from_slice(&file_checksum.to_le_bytes());
+        let own = xxh3_64(hashed) as u32;
+        hashed.extend_from_slice(&own.to_le_bytes());
+    }
+
+    /// Reads and checks a trailer. `file_bytes` is the length that the file has.
+    pub fn parse(bytes: &[u8], file_bytes: u64) -> Result<Self> {
+        let bad = |what: &str| Error::corrupt(format!("trailer: {what}"));
+        if bytes.len() != TRAILER_BYTES || bytes[..8] != MAGIC {
+            return Err(bad("this is not a table file"));
+        }
+        let stated = u32_at(bytes, TRAILER_BYTES - 4);
+        if stated != Some(xxh3_64(&bytes[..TRAILER_BYTES - 4]) as u32) {
+            return Err(bad("checksum mismatch"));
+        }
+        let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
+        if u32_of(8) != VERSION {
+            return Err(bad(&format!("format version {} is not known (this is {VERSION})", u32_of(8))));
+        }
+        let handle = |at| Handle { offset: u64_of(at), bytes: u64_of(at + 8) };
+        let trailer = Trailer {
+            index_levels: u32_of(12),
+            id: SstId::from_bytes(&bytes[16..52]).ok_or_else(|| bad("bad id"))?,
+            table: TableId(u32_of(52)),
+            index: handle(56),
+            filter: handle(72),
+            meta: handle(88),
+            file_bytes: u64_of(104),
+            file_checksum: u64_of(112),
+        };
+        if trailer.file_bytes != file_bytes {
+            return Err(bad(&format!("file has {file_bytes} bytes, expected {}", trailer.file_bytes)));
+        }
+        let in_order = trailer.index.end() == trailer.filter.offset
+            && trailer.filter.end() == trailer.meta.offset
+            && trailer.meta.end().checked_add(TRAILER_BYTES as u64) == Some(file_bytes);
+        if !in_order || !(1..=2).contains(&trailer.index_levels) {
+            return Err(bad("sections are not in order"));
+        }
+        Ok(trailer)
+    }
+}
+
+/// Counts and bounds of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableMeta {
+    pub records: u64,
+    pub tombstones: u64,
+    pub min_seq: u64,
+    pub max_seq: u64,
+    pub data_blocks: u64,
+    pub key_bytes: u64,
+    pub value_bytes: u64,
+    pub options: TableOptions,
+    pub min_key: Bytes,
+    pub max_key: Bytes,
+}
+
+impl TableMeta {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let numbers = [
+            self.records,
+            self.tombstones,
+            self.min_seq,
+            self.max_seq,
+            self.data_blocks,
+            self.key_bytes,
+            self.value_bytes,
+        ];
+        numbers.iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        out.push(u8::from(self.options.filter_inserts));
+        out.push(match self.options.compression {
+            Compression::None => 0,
+            Compression::Lz4 => 1,
+        });
+        out.extend_from_slice(&self.options.partition_prefix.to_le_bytes());
+        for key in [&self.min_key, &self.max_key] {
+            out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+            out.extend_from_slice(key);
+        }
+        out
+    }
+
+    pub fn parse(bytes: &Bytes) -> Result<Self> {
+        Self::read(bytes).ok_or_else(|| Error::corrupt("meta section: malformed"))
+    }
+
+    fn read(bytes: &Bytes) -> Option<Self> {
+        let number = |i: usize| u64_at(bytes, 8 * i);
+        let (filter_inserts, compression) = (*bytes.get(56)?, *bytes.get(57)?);
+        let options = TableOptions {
+            filter_inserts: filter_inserts == 1,
+            compression: match compression {
+                0 => Compression::None,
+                1 => Compression::Lz4,
+                _ => return None,
+            },
+            partition_prefix: u32_at(bytes, 58)?,
+        };
+        let key = |at: usize| {
+            let len = u32_at(bytes, at)? as usize;
+            let end = (at + 4).checked_add(len)?;
+            // A copy: a slice would pin the section, and these live as long as the table.
+            (len <= KEY_BYTES_MAX && end <= bytes.len())
+                .then(|| (Bytes::copy_from_slice(&bytes[at + 4..end]), end))
+        };
+        let (min_key, next) = key(62)?;
+        let (max_key, end) = key(next)?;
+        let meta = TableMeta {
+            records: number(0)?,
+            tombstones: number(1)?,
+            min_seq: number(2)?,
+            max_seq: number(3)?,
+            data_blocks: number(4)?,
+            key_bytes: number(5)?,
+            value_bytes: number(6)?,
+            options,
+            min_key,
+            max_key,
+        };
+        let sound = end == bytes.len()
+            && filter_inserts <= 1
+            && meta.records > 0
+            && meta.tombstones <= meta.records
+            && meta.min_seq <= meta.max_seq
+            && meta.min_key <= meta.max_key;
+        sound.then_some(meta)
+    }
+
+    /// As the manifest names the table, without replicas.
+    pub fn sst_meta(&self, trailer: &Trailer) -> SstMeta {
+        SstMeta {
+            id: trailer.id,
+            table: trailer.table,
+            records: self.records,
+            tombstones: self.tombstones,
+            min_key: self.min_key.clone(),
+            max_key: self.max_key.clone(),
+            min_seq: self.min_seq,
+            max_seq: self.max_seq,
+            file_bytes: trailer.file_bytes,
+            checksum: trailer.file_checksum,
+            replicas: Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9)) {
+            let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
+            let meta = TableMeta {
+                records: tombstones + more, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
+                options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression: Compression::Lz4 },
+                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(),
+            };
+            let bytes = Bytes::from(meta.encode());
+            for cut in 0..bytes.len() {
+                prop_assert!(TableMeta::parse(&bytes.slice(..cut)).is_err());
+            }
+            prop_assert_eq!(TableMeta::parse(&bytes).unwrap(), meta);
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = TableMeta::parse(&bytes.clone().into());
+            let mut trailer = MAGIC.to_vec();
+            trailer.extend_from_slice(&VERSION.to_le_bytes());
+            trailer.extend_from_slice(&bytes);
+            trailer.resize(TRAILER_BYTES - UNHASHED_BYTES, 0xff);
+            Trailer::complete(&mut trailer, 7);
+            let _ = Trailer::parse(&trailer, u64::MAX);
+        }
+    }
+}

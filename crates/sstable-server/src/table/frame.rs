@@ -1,0 +1,151 @@
+//! A frame: how every part of a table file but its trailer lies on disk.
+//!
+//! Bytes: payload, compression u8 (0 none, 1 LZ4), payload length before compression u32, checksum u32. The checksum is the
+//! low half of xxh3_64 over all bytes before it, with a seed made of the table's identity and the frame's offset: bytes
+//! of another table or of another place fail it too.
+
+use bytes::Bytes;
+use sextant_common::manifest::Compression;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::codec::u32_at;
+
+/// Bytes after the payload.
+pub const TAIL_BYTES: usize = 9;
+/// Longest payload before compression: a block with the largest record, and filters of tables with 3 billion keys.
+pub const PAYLOAD_BYTES_MAX: usize = u32::MAX as usize;
+
+const PLAIN: u8 = 0;
+const LZ4: u8 = 1;
+/// A payload is stored compressed if that saves at least one part in so many: less is not worth decompressing it at
+/// every read.
+const WORTHWHILE_PART: usize = 8;
+
+/// Why a frame is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    TooShort,
+    Checksum { got: u32, expected: u32 },
+    UnknownCompression(u8),
+    Length,
+}
+
+impl std::fmt::Display for FrameError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FrameError::TooShort => f.write_str("frame is too short"),
+            FrameError::Checksum { got, expected } => {
+                write!(f, "checksum mismatch (got {got:#010x}, expected {expected:#010x})")
+            }
+            FrameError::UnknownCompression(kind) => write!(f, "unknown compression {kind}"),
+            FrameError::Length => f.write_str("payload does not have the stated length"),
+        }
+    }
+}
+
+/// Appends the frame of `payload` to `out`; returns its length. `seed` is [`super::frame_seed`] of where it will lie.
+pub fn encode(payload: &[u8], compression: Compression, seed: u64, out: &mut Vec<u8>) -> usize {
+    debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX);
+    let start = out.len();
+    let kind = match compression {
+        Compression::Lz4 if compress(payload, out) => LZ4,
+        _ => {
+            out.extend_from_slice(payload);
+            PLAIN
+        }
+    };
+    out.push(kind);
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    let checksum = xxh3_64_with_seed(&out[start..], seed) as u32;
+    out.extend_from_slice(&checksum.to_le_bytes());
+    out.len() - start
+}
+
+/// Appends the compressed payload if that is worth it; otherwise leaves `out` as it was.
+fn compress(payload: &[u8], out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    out.resize(start + lz4_flex::block::get_maximum_output_size(payload.len()), 0);
+    match lz4_flex::block::compress_into(payload, &mut out[start..]) {
+        Ok(len) if len <= payload.len() - payload.len() / WORTHWHILE_PART && len < payload.len() => {
+            out.truncate(start + len);
+            true
+        }
+        _ => {
+            out.truncate(start);
+            false
+        }
+    }
+}
+
+/// The payload of a frame that was read from disk. An uncompressed one is a slice of `frame`.
+pub fn decode(frame: &Bytes, seed: u64) -> Result<Bytes, FrameError> {
+    let Some(payload_len) = frame.len().checked_sub(TAIL_BYTES) else { return Err(FrameError::TooShort) };
+    let expected = u32_at(frame, frame.len() - 4).ok_or(FrameError::TooShort)?;
+    let got = xxh3_64_with_seed(&frame[..frame.len() - 4], seed) as u32;
+    if got != expected {
+        return Err(FrameError::Checksum { got, expected });
+    }
+    let stated = u32_at(frame, payload_len + 1).ok_or(FrameError::TooShort)? as usize;
+    match frame[payload_len] {
+        PLAIN if stated == payload_len => Ok(frame.slice(..payload_len)),
+        PLAIN => Err(FrameError::Length),
+        LZ4 => {
+            // LZ4 cannot expand by more than 255: a longer claim is not worth an allocation.
+            if stated / 255 > payload_len {
+                return Err(FrameError::Length);
+            }
+            let mut payload = vec![0; stated];
+            match lz4_flex::block::decompress_into(&frame[..payload_len], &mut payload) {
+                Ok(len) if len == stated => Ok(payload.into()),
+                _ => Err(FrameError::Length),
+            }
+        }
+        other => Err(FrameError::UnknownCompression(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn frames_round_trip_and_notice_every_flipped_bit(
+            payload in prop::collection::vec(0u8..4, 0..600), lz4 in any::<bool>(), seed in any::<u64>(), bit in any::<prop::sample::Index>(),
+        ) {
+            let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+            let mut out = vec![7];
+            let len = encode(&payload, compression, seed, &mut out);
+            prop_assert_eq!(len + 1, out.len());
+            let frame = Bytes::copy_from_slice(&out[1..]);
+            prop_assert_eq!(decode(&frame, seed), Ok(Bytes::from(payload)));
+            prop_assert!(decode(&frame, seed ^ 1).is_err());
+            let bit = bit.index(frame.len() * 8);
+            let mut flipped = frame.to_vec();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(decode(&flipped.into(), seed).is_err());
+        }
+
+        #[test]
+        fn no_bytes_make_it_panic_even_under_a_right_checksum(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let mut frame = bytes;
+            let checksum = xxh3_64_with_seed(&frame, 3) as u32;
+            frame.extend_from_slice(&checksum.to_le_bytes());
+            let _ = decode(&frame.into(), 3);
+        }
+    }
+
+    #[test]
+    fn what_does_not_shrink_is_stored_plain() {
+        let noise: Vec<u8> =
+            (0..4096u64).map(|i| sextant_common::key::filter_hash(&i.to_le_bytes()) as u8).collect();
+        let mut out = Vec::new();
+        encode(&noise, Compression::Lz4, 0, &mut out);
+        assert_eq!(out.len(), noise.len() + TAIL_BYTES);
+        assert_eq!(out[noise.len()], PLAIN);
+        out.clear();
+        encode(&[0; 4096], Compression::Lz4, 0, &mut out);
+        assert!(out.len() < 100);
+    }
+}

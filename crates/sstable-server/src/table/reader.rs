@@ -1,0 +1,285 @@
+//! An open table: what is pinned in memory, and point reads.
+//!
+//! Pinned: the top index block, the filter, the bounds. Everything else is read when needed, checked, and cached.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::filter::SealedFilter;
+use sextant_common::ids::SstId;
+use sextant_common::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use sextant_common::manifest::SstMeta;
+use sextant_common::vfs::VfsFile;
+
+use super::block::{Block, Malformed, Slot};
+use super::footer::{TRAILER_BYTES, TableMeta, Trailer};
+use super::index::{Handle, covering, handle};
+use super::{frame, frame_salt, frame_seed};
+use crate::block_cache::BlockCache;
+
+/// Longest frame of a data block or a leaf: one record of the largest size beside a full block of small ones.
+const BLOCK_FRAME_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX + 64 * 1024) as u64;
+
+/// What a read may do to get at a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing that blocks.
+    CacheOnly,
+    /// Read it from the file, and keep it in the cache.
+    Fill,
+    /// Read it from the file; leave the cache as it is.
+    NoFill,
+}
+
+/// The newest record of a key in this table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub seq: u64,
+    pub tombstone: bool,
+    /// A slice of the block: empty for a tombstone.
+    pub value: Bytes,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    Found(Found),
+    /// The table has no record of this key.
+    Absent,
+    /// A block is not in the cache (only with [`Access::CacheOnly`]).
+    NeedsDisk,
+}
+
+/// What lookups did; the caller adds it to its metrics once a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub cache_hits: u64,
+    pub cache_misses: u64,
+    pub disk_bytes: u64,
+    /// The range or the filter ruled the table out.
+    pub filtered: u64,
+    /// The filter let a key pass that the table does not have.
+    pub false_positives: u64,
+}
+
+/// See the module's head. Shared behind an `Arc`: whoever reads keeps the file open, even after it was deleted.
+pub struct Table {
+    number: u64,
+    file: Arc<dyn VfsFile>,
+    trailer: Trailer,
+    meta: TableMeta,
+    salt: u64,
+    top: Block,
+    /// Empty if the section is damaged and the filter was not rebuilt: then it matches everything.
+    filter: OnceLock<SealedFilter>,
+    cache: Arc<BlockCache>,
+    damaged: AtomicBool,
+}
+
+/// A table that was opened, and what is wrong with its filter section.
+pub struct Opened {
+    pub table: Table,
+    pub filter_damage: Option<Error>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Table({})", self.trailer.id)
+    }
+}
+
+impl Table {
+    /// Opens a file and verifies trailer, index, meta and filter. `number` is unique within the process: the table's
+    /// name in the block cache.
+    pub fn open(file: Arc<dyn VfsFile>, id: SstId, number: u64, cache: Arc<BlockCache>) -> Result<Opened> {
+        let named = |e: Error| Error::new(e.kind, format!("SSTable {id}: {e}"));
+        let file_bytes = file.len()?;
+        let trailer_at = file_bytes
+            .checked_sub(TRAILER_BYTES as u64)
+            .ok_or_else(|| named(Error::corrupt("file is too short for a trailer")))?;
+        let trailer = read(&*file, Handle { offset: trailer_at, bytes: TRAILER_BYTES as u64 })
+            .and_then(|bytes| Trailer::parse(&bytes, file_bytes))
+            .map_err(named)?;
+        if trailer.id != id {
+            return Err(named(Error::corrupt(format!("the file holds SSTable {}", trailer.id))));
+        }
+        let salt = frame_salt(id, trailer.table);
+        let section = |name: &str, at: Handle| {
+            let bytes = read(&*file, at)?;
+            frame::decode(&bytes, frame_seed(salt, at.offset))
+                .map_err(|e| Error::corrupt(format!("{name} at offset {}: {e}", at.offset)))
+        };
+        let meta = section("meta section", trailer.meta).and_then(|b| TableMeta::parse(&b)).map_err(named)?;
+        let top = section("index", trailer.index).map_err(named)?;
+        let top = Block::parse(top).map_err(|_| {
+            named(Error::corrupt(format!("index at offset {}: malformed", trailer.index.offset)))
+        })?;
+        let filter =
+            section("filter", trailer.filter).and_then(|b| SealedFilter::from_bytes(&b)).map_err(named);
+        let table = Table {
+            number,
+            file,
+            trailer,
+            meta,
+            salt,
+            top,
+            filter: OnceLock::new(),
+            cache,
+            damaged: AtomicBool::new(false),
+        };
+        let filter_damage = match filter {
+            Ok(filter) => {
+                let _ = table.filter.set(filter);
+                None
+            }
+            Err(e) => Some(e),
+        };
+        Ok(Opened { table, filter_damage })
+    }
+
+    pub fn id(&self) -> SstId {
+        self.trailer.id
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub fn trailer(&self) -> &Trailer {
+        &self.trailer
+    }
+
+    pub fn meta(&self) -> &TableMeta {
+        &self.meta
+    }
+
+    pub fn sst_meta(&self) -> SstMeta {
+        self.meta.sst_meta(&self.trailer)
+    }
+
+    pub fn file(&self) -> &Arc<dyn VfsFile> {
+        &self.file
+    }
+
+    pub fn cache(&self) -> &BlockCache {
+        &self.cache
+    }
+
+    /// `None`: damaged and not rebuilt.
+    pub fn filter(&self) -> Option<&SealedFilter> {
+        self.filter.get()
+    }
+
+    /// Puts a rebuilt filter in the place of a damaged one.
+    pub fn set_rebuilt_filter(&self, filter: SealedFilter) {
+        let _ = self.filter.set(filter);
+    }
+
+    /// Whether a check failed since the table was opened.
+    pub fn is_damaged(&self) -> bool {
+        self.damaged.load(Ordering::Relaxed)
+    }
+
+    pub fn mark_damaged(&self) {
+        self.damaged.store(true, Ordering::Relaxed);
+    }
+
+    /// Bytes in memory for as long as the table is open.
+    pub fn pinned_bytes(&self) -> u64 {
+        (self.top.len() + self.filter().map_or(0, SealedFilter::memory_bytes)) as u64
+    }
+
+    /// Looks a key up; `hash` is its filter hash.
+    pub fn get(&self, key: &[u8], hash: u64, access: Access, tally: &mut Tally) -> Result<Lookup> {
+        let in_range = self.meta.min_key.as_ref() <= key && key <= self.meta.max_key.as_ref();
+        if !in_range || self.filter().is_some_and(|f| !f.contains(hash)) {
+            tally.filtered += 1;
+            return Ok(Lookup::Absent);
+        }
+        let mut at = self.index_entry(&self.top, self.trailer.index, key)?;
+        if self.trailer.index_levels == 2 {
+            let Some(leaf) = self.block(at, access, tally)? else { return Ok(Lookup::NeedsDisk) };
+            at = self.index_entry(&leaf, at, key)?;
+        }
+        let Some(block) = self.block(at, access, tally)? else { return Ok(Lookup::NeedsDisk) };
+        let slot = block.get(key).map_err(|Malformed| self.malformed(at))?;
+        let Some(slot) = slot else {
+            tally.false_positives += u64::from(self.filter().is_some());
+            return Ok(Lookup::Absent);
+        };
+        let value = block.value(&slot);
+        let Slot { seq, tombstone, .. } = slot;
+        Ok(Lookup::Found(Found { seq, tombstone, value }))
+    }
+
+    pub(super) fn top(&self) -> &Block {
+        &self.top
+    }
+
+    fn index_entry(&self, block: &Block, lies_at: Handle, key: &[u8]) -> Result<Handle> {
+        covering(block, key).and_then(|at| handle(block, at)).map_err(|Malformed| self.malformed(lies_at))
+    }
+
+    /// A data block or a leaf of the index. `None` if that would block and may not.
+    pub(super) fn block(&self, at: Handle, access: Access, tally: &mut Tally) -> Result<Option<Block>> {
+        if let Some(block) = self.cache.get(self.number, at.offset) {
+            tally.cache_hits += 1;
+            return Ok(Some(block));
+        }
+        if access == Access::CacheOnly {
+            return Ok(None);
+        }
+        self.check_handle(at)?;
+        tally.cache_misses += 1;
+        tally.disk_bytes += at.bytes;
+        let block = self.decode(at, &self.read(at)?)?;
+        if access == Access::Fill {
+            self.cache.insert(self.number, at.offset, &block);
+        }
+        Ok(Some(block))
+    }
+
+    /// Checks and decompresses the frame that was read from `at`.
+    pub(super) fn decode(&self, at: Handle, bytes: &Bytes) -> Result<Block> {
+        let payload = frame::decode(bytes, frame_seed(self.salt, at.offset))
+            .map_err(|e| self.corrupt(at.offset, &e.to_string()))?;
+        Block::parse(payload).map_err(|Malformed| self.malformed(at))
+    }
+
+    /// The bytes of a frame, or of several neighbours, in front of the top index block.
+    pub(super) fn read(&self, at: Handle) -> Result<Bytes> {
+        read(&*self.file, at).map_err(|e| match e.kind {
+            ErrorKind::Corrupt => self.corrupt(at.offset, &e.message),
+            kind => Error::new(kind, format!("SSTable {}: offset {}: {e}", self.trailer.id, at.offset)),
+        })
+    }
+
+    /// Refuses handles that cannot be those of a block.
+    pub(super) fn check_handle(&self, at: Handle) -> Result<()> {
+        if at.bytes > BLOCK_FRAME_BYTES_MAX || at.end() > self.trailer.index.offset {
+            return Err(self.corrupt(at.offset, "the index names a place outside of the data"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn malformed(&self, at: Handle) -> Error {
+        self.corrupt(at.offset, "malformed block")
+    }
+
+    /// Marks the table and names the place.
+    pub fn corrupt(&self, offset: u64, what: &str) -> Error {
+        self.mark_damaged();
+        Error::corrupt(format!("SSTable {}: offset {offset}: {what}", self.trailer.id))
+    }
+}
+
+/// Reads a part of a file; a file that ends before it is corrupt.
+fn read(file: &dyn VfsFile, at: Handle) -> Result<Bytes> {
+    let mut buf = vec![0; usize::try_from(at.bytes).map_err(|_| Error::corrupt("impossible length"))?];
+    match file.read_exact_at(&mut buf, at.offset) {
+        Ok(()) => Ok(buf.into()),
+        Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => Err(Error::corrupt("the file ends here")),
+        Err(e) => Err(e.into()),
+    }
+}

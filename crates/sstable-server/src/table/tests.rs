@@ -1,0 +1,302 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use sextant_common::key::filter_hash;
+use sextant_common::{ErrorKind, Result};
+
+use super::reader::{Found, Tally};
+use super::*;
+use crate::testing::*;
+
+type Record = (Vec<u8>, (Vec<u8>, u64, bool));
+
+fn get(table: &Table, key: &[u8], access: Access) -> Result<Lookup> {
+    table.get(key, filter_hash(key), access, &mut Tally::default())
+}
+
+fn expected(model: &Model, key: &[u8]) -> Lookup {
+    match model.get(key) {
+        Some((value, seq, tombstone)) => {
+            Lookup::Found(Found { seq: *seq, tombstone: *tombstone, value: Bytes::copy_from_slice(value) })
+        }
+        None => Lookup::Absent,
+    }
+}
+
+fn walk(table: &Arc<Table>, range: &KeyRange, direction: Direction, caching: Caching) -> Result<Vec<Record>> {
+    let mut iter = TableIter::new(table.clone(), range.clone(), direction, caching)?;
+    let mut records = Vec::new();
+    while !iter.is_at_end() {
+        assert_eq!(iter.value(), iter.value_ref());
+        records.push((iter.key().to_vec(), (iter.value().to_vec(), iter.seq(), iter.is_tombstone())));
+        iter.advance()?;
+    }
+    Ok(records)
+}
+
+fn expected_walk(model: &Model, range: &KeyRange, direction: Direction) -> Vec<Record> {
+    let inside = model.iter().filter(|(k, _)| range.contains(k)).map(|(k, v)| (k.clone(), v.clone()));
+    let mut records: Vec<_> = inside.collect();
+    if direction == Direction::Backward {
+        records.reverse();
+    }
+    records
+}
+
+fn range(start: Vec<u8>, end: Vec<u8>) -> KeyRange {
+    KeyRange { start: start.into(), end: end.into() }
+}
+
+/// A long prefix makes the index large enough for two levels.
+fn long_key(i: u64) -> Vec<u8> {
+    [&[b'p'; 300][..], &filter_hash(&i.to_le_bytes()).to_be_bytes()].concat()
+}
+
+fn large_model() -> Model {
+    let record = |i: u64| {
+        if i.is_multiple_of(7) { (Vec::new(), i, true) } else { (vec![i as u8; 120], i, false) }
+    };
+    (0..30_000).map(|i| (long_key(i), record(i))).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn gets_and_walks_agree_with_a_map(
+        model in any_model(1..400), lz4 in any::<bool>(), start in any_key(), end in any_key(), probes in prop::collection::vec(any_key(), 10),
+    ) {
+        let table = open_model(&model, 1, options(lz4));
+        for key in model.keys().chain(&probes) {
+            for access in [Access::NoFill, Access::Fill, Access::CacheOnly] {
+                prop_assert_eq!(get(&table, key, access).unwrap(), expected(&model, key));
+            }
+        }
+        let empty = Vec::new;
+        let ranges = [range(empty(), empty()), range(start.clone(), empty()), range(empty(), end.clone()), range(start, end)];
+        for range in &ranges {
+            for direction in [Direction::Forward, Direction::Backward] {
+                for caching in [Caching::Look, Caching::Bypass] {
+                    prop_assert_eq!(walk(&table, range, direction, caching).unwrap(), expected_walk(&model, range, direction));
+                }
+            }
+        }
+        let meta = table.sst_meta();
+        prop_assert_eq!(meta.records as usize, model.len());
+        prop_assert_eq!(meta.tombstones as usize, model.values().filter(|r| r.2).count());
+        prop_assert_eq!(Some(meta.min_key.as_ref()), model.keys().next().map(Vec::as_slice));
+        prop_assert_eq!(Some(meta.max_key.as_ref()), model.keys().next_back().map(Vec::as_slice));
+        prop_assert_eq!(Some(meta.min_seq), model.values().map(|r| r.1).min());
+        prop_assert_eq!(Some(meta.max_seq), model.values().map(|r| r.1).max());
+    }
+
+    #[test]
+    fn a_merge_yields_the_newest_record_of_each_key(
+        mut models in prop::collection::vec(any_model(1..60), 1..6), lz4 in any::<bool>(), start in any_key(), end in any_key(), whole in any::<bool>(),
+    ) {
+        // The first is the newest: its seqs are above those of the others.
+        let count = models.len() as u64;
+        for (i, model) in models.iter_mut().enumerate() {
+            model.values_mut().for_each(|r| r.1 = r.1 % 1000 + 1000 * (count - i as u64));
+        }
+        let mut newest = Model::new();
+        for model in models.iter().rev() {
+            newest.extend(model.clone());
+        }
+        let tables: Vec<_> = models.iter().enumerate().map(|(i, m)| open_model(m, i as u32, options(lz4))).collect();
+        let range = if whole { KeyRange::all() } else { range(start, end) };
+        for direction in [Direction::Forward, Direction::Backward] {
+            let iters = tables.iter().map(|t| TableIter::new(t.clone(), range.clone(), direction, Caching::Look)).collect::<Result<Vec<_>>>().unwrap();
+            let mut merge = Merge::new(iters, direction);
+            let mut records = Vec::new();
+            while !merge.is_at_end() {
+                records.push((merge.key().to_vec(), (merge.value().to_vec(), merge.seq(), merge.is_tombstone())));
+                merge.advance().unwrap();
+            }
+            prop_assert_eq!(records, expected_walk(&newest, &range, direction));
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_gives_the_right_answer_or_an_error(
+        model in any_model(1..200), lz4 in any::<bool>(), at in any::<prop::sample::Index>(), mask in 1u8..=255, probe in any_key(),
+    ) {
+        let (bytes, _) = table_bytes(&model, sst_id(1), options(lz4));
+        check_damaged(&model, bytes.clone(), at.index(bytes.len()), mask, &probe);
+    }
+}
+
+/// Changes one byte and reads everything.
+fn check_damaged(model: &Model, mut bytes: Vec<u8>, at: usize, mask: u8, probe: &[u8]) {
+    bytes[at] ^= mask;
+    let opened = match open_bytes(bytes, sst_id(1), 1 << 20) {
+        Ok(opened) => opened,
+        Err(e) => return assert_eq!(e.kind, ErrorKind::Corrupt, "{e}"),
+    };
+    let table = Arc::new(opened.table);
+    let mut errors = usize::from(opened.filter_damage.is_some());
+    for key in model.keys().map(Vec::as_slice).chain([probe]) {
+        match get(&table, key, Access::Fill) {
+            Ok(found) => assert_eq!(found, expected(model, key), "byte {at}"),
+            Err(e) => {
+                errors += 1;
+                assert_eq!(e.kind, ErrorKind::Corrupt);
+                assert!(e.message.contains(&sst_id(1).to_string()) && e.message.contains("offset"), "{e}");
+                assert!(table.is_damaged());
+            }
+        }
+    }
+    for direction in [Direction::Forward, Direction::Backward] {
+        match walk(&table, &KeyRange::all(), direction, Caching::Bypass) {
+            Ok(records) => {
+                assert_eq!(records, expected_walk(model, &KeyRange::all(), direction), "byte {at}")
+            }
+            Err(e) => {
+                errors += 1;
+                assert_eq!(e.kind, ErrorKind::Corrupt);
+            }
+        }
+    }
+    // Every byte is covered by some check.
+    assert!(errors > 0, "byte {at} is not checked");
+}
+
+#[test]
+fn every_single_byte_is_checked() {
+    let mut model: Model = (0..20u8).map(|i| (vec![b'k', i], (vec![i; 300], u64::from(i), false))).collect();
+    model.insert(b"kz".to_vec(), (Vec::new(), 77, true));
+    for lz4 in [false, true] {
+        let (bytes, _) = table_bytes(&model, sst_id(1), options(lz4));
+        for at in 0..bytes.len() {
+            for mask in [0x01, 0xff] {
+                check_damaged(&model, bytes.clone(), at, mask, b"absent");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_cut_or_extended_file_is_refused() {
+    let model: Model = (0..50u8).map(|i| (vec![i], (vec![i; 10], 1, false))).collect();
+    let (bytes, _) = table_bytes(&model, sst_id(1), options(true));
+    for len in 0..bytes.len() {
+        assert!(open_bytes(bytes[..len].to_vec(), sst_id(1), 0).is_err(), "{len}");
+    }
+    assert!(open_bytes([&bytes[..], &[0]].concat(), sst_id(1), 0).is_err());
+    assert!(open_bytes([&bytes[..], &bytes[..]].concat(), sst_id(1), 0).is_err());
+    let error = open_bytes(bytes, sst_id(2), 0).err().unwrap();
+    assert!(error.message.contains("holds SSTable"), "{error}");
+}
+
+#[test]
+fn a_large_table_has_two_index_levels_and_answers_like_a_map() {
+    let model = large_model();
+    let table = open_model(&model, 1, options(false));
+    assert_eq!(table.trailer().index_levels, 2);
+    let mut wide = model.iter().step_by(97).map(|(k, _)| k.clone()).collect::<Vec<_>>();
+    wide.extend((100_000..100_200).map(long_key));
+    wide.extend([b"a".to_vec(), b"z".to_vec(), vec![b'p'; 300]]);
+    for key in &wide {
+        let cold = get(&table, key, Access::CacheOnly).unwrap();
+        assert!(cold == Lookup::NeedsDisk || cold == expected(&model, key));
+        assert_eq!(get(&table, key, Access::Fill).unwrap(), expected(&model, key));
+    }
+    for direction in [Direction::Forward, Direction::Backward] {
+        let all = KeyRange::all();
+        assert!(
+            walk(&table, &all, direction, Caching::Look).unwrap() == expected_walk(&model, &all, direction)
+        );
+        let part = range(wide[100].clone(), wide[103].clone());
+        assert_eq!(
+            walk(&table, &part, direction, Caching::Look).unwrap(),
+            expected_walk(&model, &part, direction)
+        );
+    }
+    // A scan leaves the cache to the point reads, but for leaves of the index.
+    assert!(table.cache().used_bytes() <= 1 << 20);
+}
+
+#[test]
+fn the_largest_records_round_trip() {
+    let mut model = Model::new();
+    model.insert(vec![b'a'; 16 * 1024], (vec![1; 8 * 1024 * 1024], 5, false));
+    model.insert(vec![b'b'; 16 * 1024], (b"small".to_vec(), 6, false));
+    model.insert(
+        b"c".to_vec(),
+        ((0..8 * 1024 * 1024u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect(), 7, false),
+    );
+    for lz4 in [false, true] {
+        let table = open_model(&model, 1, options(lz4));
+        for key in model.keys() {
+            assert!(get(&table, key, Access::Fill).unwrap() == expected(&model, key));
+        }
+        assert_eq!(table.meta().data_blocks, 3);
+    }
+    let file = Arc::new(MemoryFile::default());
+    let mut writer = TableWriter::new(file, sst_id(1), sextant_common::ids::TableId(1), options(false));
+    assert_eq!(writer.add(&[0; 16 * 1024 + 1], b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(writer.add(b"", b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(
+        writer.add(b"a", &vec![0; 8 * 1024 * 1024 + 1], 1, false).unwrap_err().kind,
+        ErrorKind::Invalid
+    );
+    assert_eq!(writer.add(b"a", b"value", 1, true).unwrap_err().kind, ErrorKind::Invalid);
+    writer.add(b"b", b"", 1, false).unwrap();
+    for key in [&b"b"[..], b"a"] {
+        assert_eq!(writer.add(key, b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
+    }
+}
+
+#[test]
+fn the_same_records_give_the_same_bytes() {
+    let model = large_model();
+    let (first, meta) = table_bytes(&model, sst_id(1), options(true));
+    let (second, again) = table_bytes(&model, sst_id(1), options(true));
+    assert!(first == second);
+    assert_eq!(meta, again);
+    assert_eq!(meta.file_bytes, first.len() as u64);
+    assert_eq!(meta.checksum, xxhash_rust::xxh3::xxh3_64(&first[..first.len() - footer::UNHASHED_BYTES]));
+    assert_ne!(table_bytes(&model, sst_id(2), options(true)).1.checksum, meta.checksum);
+}
+
+#[test]
+fn tables_that_are_not_named_newest_first_are_noticed() {
+    let of = |seq| BTreeMap::from([(b"k".to_vec(), (b"v".to_vec(), seq, false))]);
+    let (old, new) = (open_model(&of(1), 1, options(false)), open_model(&of(2), 2, options(false)));
+    for (tables, sound) in [([&new, &old], true), ([&old, &new], false)] {
+        let direction = Direction::Forward;
+        let iters =
+            tables.map(|t| TableIter::new(t.clone(), KeyRange::all(), direction, Caching::Look).unwrap());
+        assert_eq!(Merge::new(iters.into(), direction).advance().is_ok(), sound);
+    }
+}
+
+/// Format version 1 must stay readable, and writable to the byte, for ever.
+#[test]
+fn the_format_is_pinned() {
+    let golden = include_bytes!("../../fixtures/table-v1.sst");
+    let mut model: Model = (0..40u8)
+        .map(|i| {
+            (
+                format!("user:{:03}", i * 3).into_bytes(),
+                (vec![b'a' + i % 26; 150], 1000 + u64::from(i), false),
+            )
+        })
+        .collect();
+    model.insert(b"user:004".to_vec(), (Vec::new(), 2000, true));
+    let (bytes, meta) = table_bytes(&model, sst_id(7), options(true));
+    if std::env::var_os("SEXTANT_WRITE_FIXTURES").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/table-v1.sst"), &bytes).unwrap();
+        return;
+    }
+    assert!(bytes == golden, "the writer's bytes differ from the fixture");
+    let opened = open_bytes(golden.to_vec(), sst_id(7), 0).unwrap();
+    assert!(opened.filter_damage.is_none());
+    let table = Arc::new(opened.table);
+    assert_eq!(table.sst_meta(), meta);
+    let all = KeyRange::all();
+    let records = walk(&table, &all, Direction::Forward, Caching::Bypass).unwrap();
+    assert_eq!(records, expected_walk(&model, &all, Direction::Forward));
+}

@@ -1,0 +1,127 @@
+//! What the tests of this crate share: a file in memory, and tables that are built from maps.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_common::ids::{Epoch, LogPosition, NodeId, PartitionId, SstId, TableId};
+use sextant_common::manifest::{Compression, SstMeta, TableOptions};
+use sextant_common::vfs::VfsFile;
+
+use crate::block_cache::BlockCache;
+use crate::table::{Opened, Table, TableWriter};
+
+/// Key -> (value, seq, tombstone).
+pub type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
+
+#[derive(Debug, Default)]
+pub struct MemoryFile(pub Mutex<Vec<u8>>);
+
+impl VfsFile for MemoryFile {
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let bytes = self.0.lock();
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let n = rest.len().min(buf.len());
+        buf[..n].copy_from_slice(&rest[..n]);
+        Ok(n)
+    }
+
+    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
+        let mut bytes = self.0.lock();
+        let end = offset as usize + buf.len();
+        if bytes.len() < end {
+            bytes.resize(end, 0);
+        }
+        bytes[offset as usize..end].copy_from_slice(buf);
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.lock().len() as u64)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.lock().resize(len as usize, 0);
+        Ok(())
+    }
+}
+
+pub fn sst_id(counter: u32) -> SstId {
+    SstId {
+        partition: PartitionId(1),
+        plan: LogPosition { term: 2, index: 3 },
+        epoch: Epoch { term: 4, incarnation: 5 },
+        counter,
+    }
+}
+
+pub fn options(lz4: bool) -> TableOptions {
+    let compression = if lz4 { Compression::Lz4 } else { Compression::None };
+    TableOptions { compression, ..TableOptions::default() }
+}
+
+/// The bytes of a table that holds the model's records.
+pub fn table_bytes(model: &Model, id: SstId, options: TableOptions) -> (Vec<u8>, SstMeta) {
+    let file = Arc::new(MemoryFile::default());
+    let mut writer = TableWriter::new(file.clone(), id, TableId(9), options);
+    for (key, (value, seq, tombstone)) in model {
+        writer.add(key, value, *seq, *tombstone).unwrap();
+    }
+    let meta = writer.finish().unwrap();
+    let bytes = std::mem::take(&mut *file.0.lock());
+    (bytes, meta)
+}
+
+pub fn open_bytes(bytes: Vec<u8>, id: SstId, cache_bytes: u64) -> sextant_common::Result<Opened> {
+    let file = Arc::new(MemoryFile(Mutex::new(bytes)));
+    Table::open(file, id, 1, Arc::new(BlockCache::new(cache_bytes)))
+}
+
+pub fn open_model(model: &Model, counter: u32, options: TableOptions) -> Arc<Table> {
+    let (bytes, _) = table_bytes(model, sst_id(counter), options);
+    let opened = open_bytes(bytes, sst_id(counter), 1 << 20).unwrap();
+    assert!(opened.filter_damage.is_none());
+    Arc::new(opened.table)
+}
+
+/// Keys over few letters: many common prefixes, keys that are prefixes of others.
+pub fn any_key() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => prop::collection::vec(0u8..4, 1..12),
+        2 => prop::collection::vec(any::<u8>(), 1..40),
+        1 => prop::collection::vec(254u8..=255, 1..6),
+    ]
+}
+
+fn any_record() -> impl Strategy<Value = (Vec<u8>, u64, bool)> {
+    let value = prop_oneof![
+        10 => prop::collection::vec(any::<u8>(), 0..60),
+        10 => (0u8..9, 0usize..300).prop_map(|(byte, len)| vec![byte; len]),
+        1 => prop::collection::vec(any::<u8>(), 4000..9000),
+    ];
+    (value, any::<u64>(), any::<bool>()).prop_map(|(value, seq, tombstone)| {
+        if tombstone { (Vec::new(), seq, true) } else { (value, seq, false) }
+    })
+}
+
+pub fn any_model(records: std::ops::Range<usize>) -> impl Strategy<Value = Model> {
+    prop::collection::btree_map(any_key(), any_record(), records)
+}
+
+pub fn cluster_config(sstable: &[&str]) -> ClusterConfig {
+    let server = |(i, addr): (usize, &&str)| Server { id: NodeId(i as u64 + 1), addr: (*addr).to_owned() };
+    ClusterConfig {
+        id: "test".into(),
+        partitions: 4,
+        memtable: vec![Server { id: NodeId(1), addr: "127.0.0.1:1".into() }],
+        sstable: sstable.iter().enumerate().map(server).collect(),
+        lease: LeaseConfig::default(),
+    }
+}

@@ -1,0 +1,11 @@
+//! Moving whole tables between servers.
+//!
+//! Owns `Copy` (this server pulls a table from one that has it), `Fetch` (another server pulls from this one) and the delivery
+//! of filters. Does not own which tables are to be where (the leader compares inventories with the manifest). Invariant: a
+//! copied table is in the catalog only if its file has the length and the checksum that were asked for.
+
+mod copy;
+mod serve;
+
+/// Tables and filters travel in pieces of this size.
+pub const PIECE_BYTES: usize = 1024 * 1024;

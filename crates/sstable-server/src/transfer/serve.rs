@@ -1,0 +1,61 @@
+//! Giving tables and filters to others.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use sextant_common::error::{Error, Result};
+use sextant_common::vfs::IoKind;
+use sextant_proto::convert::sst_id_from_wire;
+use sextant_proto::v1::{FetchFilterRequest, FetchRequest, FileChunk, FilterBytes};
+
+use super::PIECE_BYTES;
+use crate::store::Store;
+
+impl Store {
+    /// The file of a table, in order. A table that is known to be damaged is not given away.
+    pub async fn fetch(
+        self: &Arc<Self>,
+        request: FetchRequest,
+    ) -> Result<impl Stream<Item = Result<FileChunk>> + Send + 'static> {
+        let id = sst_id_from_wire(&request.id)?;
+        let table = self.table(id)?;
+        if table.is_damaged() {
+            return Err(Error::corrupt(format!("SSTable {id} is damaged here")));
+        }
+        let turn = self.fetches.take().await?;
+        let start = (self.clone(), turn, 0u64);
+        Ok(stream::try_unfold(start, move |(store, turn, offset)| {
+            let table = table.clone();
+            async move {
+                let left = table.trailer().file_bytes - offset;
+                if left == 0 {
+                    return Ok(None);
+                }
+                let read = move || {
+                    let mut piece = vec![0; left.min(PIECE_BYTES as u64) as usize];
+                    table.file().read_exact_at(&mut piece, offset)?;
+                    Ok(Bytes::from(piece))
+                };
+                let data = store.disk(IoKind::Read, read).await?;
+                let next = offset + data.len() as u64;
+                Ok(Some((FileChunk { offset, data }, (store, turn, next))))
+            }
+        }))
+    }
+
+    /// The filter section's payload in pieces: from memory, so that it is right even if the file no longer is.
+    pub fn fetch_filter(
+        &self,
+        request: &FetchFilterRequest,
+    ) -> Result<impl Stream<Item = FilterBytes> + Send + 'static> {
+        let table = self.table(sst_id_from_wire(&request.id)?)?;
+        let filter = table.filter();
+        let filter = filter
+            .ok_or_else(|| Error::corrupt(format!("the filter of SSTable {} is damaged", table.id())))?;
+        let bytes = Bytes::from(filter.to_bytes());
+        let pieces = (0..bytes.len()).step_by(PIECE_BYTES);
+        let pieces = pieces.map(move |at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)));
+        Ok(stream::iter(pieces.map(|data| FilterBytes { data })))
+    }
+}

@@ -1,0 +1,106 @@
+//! Through p-nodes over RESP: GET, SET, SET NX on plain strings. Each thread has a connection of its own.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisError};
+use sextant_client::ReadMode;
+use sextant_common::error::{Error, ErrorKind, Result};
+
+use super::{Target, Thread, no_scans};
+
+pub struct Resp {
+    clients: Vec<redis::Client>,
+    deadline: Duration,
+}
+
+impl Resp {
+    pub fn new(addrs: &[String], deadline: Duration) -> Result<Self> {
+        let clients = addrs
+            .iter()
+            .map(|addr| {
+                redis::Client::open(format!("redis://{addr}/"))
+                    .map_err(|e| Error::invalid(format!("bad address {addr:?}: {e}")))
+            })
+            .collect::<Result<_>>()?;
+        Ok(Self { clients, deadline })
+    }
+}
+
+impl Target for Resp {
+    type Thread = RespThread;
+
+    async fn thread(&self, index: usize, _mode: ReadMode) -> Result<RespThread> {
+        let client = self.clients[index % self.clients.len()].clone();
+        let connection = connect(&client, self.deadline).await?;
+        Ok(RespThread { client, deadline: self.deadline, connection: Some(connection) })
+    }
+
+    fn p_nodes(&self) -> usize {
+        self.clients.len()
+    }
+}
+
+async fn connect(client: &redis::Client, deadline: Duration) -> Result<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(deadline))
+        .set_response_timeout(Some(deadline));
+    client.get_multiplexed_async_connection_with_config(&config).await.map_err(error)
+}
+
+pub struct RespThread {
+    client: redis::Client,
+    deadline: Duration,
+    /// None: it was lost; the next operation connects again.
+    connection: Option<MultiplexedConnection>,
+}
+
+impl RespThread {
+    async fn query<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd, writes: bool) -> Result<T> {
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            None => self.connection.insert(connect(&self.client, self.deadline).await?),
+        };
+        command.query_async(connection).await.map_err(|e| {
+            let error = error(e);
+            if error.kind == ErrorKind::Unavailable {
+                self.connection = None;
+                if writes {
+                    return Error::new(ErrorKind::OutcomeUnknown, error.message);
+                }
+            }
+            error
+        })
+    }
+}
+
+impl Thread for RespThread {
+    async fn read(&mut self, key: Bytes) -> Result<Option<Bytes>> {
+        self.query(redis::cmd("GET").arg(&key[..]), false).await
+    }
+
+    async fn put(&mut self, key: Bytes, value: Bytes) -> Result<()> {
+        self.query(redis::cmd("SET").arg(&key[..]).arg(&value[..]), true).await
+    }
+
+    async fn insert(&mut self, key: Bytes, value: Bytes) -> Result<bool> {
+        let reply: Option<String> =
+            self.query(redis::cmd("SET").arg(&key[..]).arg(&value[..]).arg("NX"), true).await?;
+        Ok(reply.is_some())
+    }
+
+    async fn scan(&mut self, _start: Bytes, _count: u32) -> Result<Vec<(Bytes, Bytes)>> {
+        Err(no_scans())
+    }
+}
+
+/// An error reply is a refusal; anything else is a connection that is not there.
+fn error(e: RedisError) -> Error {
+    let kind = match e.kind() {
+        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => ErrorKind::Internal,
+        redis::ErrorKind::InvalidClientConfig => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, e.to_string())
+}
