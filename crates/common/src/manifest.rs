@@ -41,7 +41,7 @@ pub struct SstMeta {
     pub min_seq: u64,
     pub max_seq: u64,
     pub file_bytes: u64,
-    /// xxh3_64 of the whole file.
+    /// The checksum in the file's trailer: xxh3_64 of every byte before it (`docs/formats/table.md`).
     pub checksum: u64,
     /// The servers that are to hold it.
     pub replicas: Vec<NodeId>,

@@ -15,6 +15,7 @@ pub mod lease;
 pub mod memtable;
 mod metrics;
 pub mod partition;
+pub mod publication;
 mod raft;
 mod server;
 mod service;

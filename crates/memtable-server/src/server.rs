@@ -65,6 +65,7 @@ struct Replica {
     write_queue: mpsc::Receiver<crate::shared::WriteEvent>,
     partition: Partition,
     recovered: Vec<(LogPosition, u64)>,
+    snapshot_seq: u64,
     store: SnapshotStore,
 }
 
@@ -170,6 +171,7 @@ impl MemtableServer {
                 writes: replica.write_queue,
                 snapshots,
                 recovered: replica.recovered,
+                snapshot_seq: replica.snapshot_seq,
             });
             env.dedicated(&format!("partition-{id}"), worker.run());
             let handle = Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
@@ -256,6 +258,7 @@ fn recover(
             config.data_dir.join(format!("partition-{id}.snapshot")).display(),
         )));
     }
+    let snapshot_seq = partition.last_seq();
     let mut recovered = Vec::new();
     let next = partition.next_index();
     partition_log.replay(next, &mut |entry| {
@@ -285,7 +288,7 @@ fn recover(
         ack_signalled: AtomicBool::new(false),
         log_write_ns: AtomicU64::new(0),
     });
-    Ok(Replica { shared, events, event_queue, writes, write_queue, partition, recovered, store })
+    Ok(Replica { shared, events, event_queue, writes, write_queue, partition, recovered, snapshot_seq, store })
 }
 
 /// How much this node prefers to leave the partition's leadership to others: 0 for the preferred one. Leaders are spread.

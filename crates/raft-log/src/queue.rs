@@ -93,6 +93,8 @@ pub(crate) enum Take {
     Work(Taken),
     /// Nothing to do now.
     Idle,
+    /// There is work, but this device is full and another is not.
+    NotHere,
     /// Nothing to do, ever.
     Closed,
 }
@@ -179,12 +181,7 @@ impl Queue {
             closing: false,
             workers: start.devices,
         };
-        Self {
-            inner: Mutex::new(inner),
-            work: Notify::new(),
-            durable: Notify::new(),
-            room: Notify::new(),
-        }
+        Self { inner: Mutex::new(inner), work: Notify::new(), durable: Notify::new(), room: Notify::new() }
     }
 
     /// A new partition's slot.
@@ -251,7 +248,14 @@ impl Queue {
 
     /// Takes the next records for a device. `room`: bytes that are left in its segment; `fresh`: in a new one.
     /// `checkpoint`: make one even if nothing else is to be written.
-    pub fn take(&self, device: usize, room: u64, fresh: u64, checkpoint: bool, mut items: VecDeque<Item>) -> Take {
+    pub fn take(
+        &self,
+        device: usize,
+        room: u64,
+        fresh: u64,
+        checkpoint: bool,
+        mut items: VecDeque<Item>,
+    ) -> Take {
         items.clear();
         let mut inner = self.inner.lock();
         if inner.failed.is_some() {
@@ -268,13 +272,17 @@ impl Queue {
         let header = BATCH_HEADER_BYTES as u64;
         let mut needs = header + first.bytes();
         if inner.space[device].exhausted && needs > room && inner.space.iter().any(|s| !s.exhausted) {
-            return Take::Idle;
+            return Take::NotHere;
         }
         if checkpoint {
             needs += inner.checkpoint_bytes();
         }
         let roll = needs > room;
-        let limit = if roll { fresh.saturating_sub(inner.checkpoint_bytes()) } else { room - (needs - header - first.bytes()) };
+        let limit = if roll {
+            fresh.saturating_sub(inner.checkpoint_bytes())
+        } else {
+            room - (needs - header - first.bytes())
+        };
         let limit = limit.min(BATCH_BYTES_MAX).saturating_sub(header);
         let checkpoint = (roll || checkpoint).then(|| inner.make_checkpoint());
         if inner.bytes <= limit {
@@ -332,6 +340,11 @@ impl Queue {
     /// Waits for something to do; see [`Queue::take`]. Created before `take` is called, so that nothing is missed.
     pub fn work(&self) -> tokio::sync::futures::Notified<'_> {
         self.work.notified()
+    }
+
+    /// Wakes a worker that is idle.
+    pub fn wake_one(&self) {
+        self.work.notify_one();
     }
 
     /// Nothing more is accepted, and nothing more is completed with `Ok`.
@@ -468,7 +481,8 @@ impl Inner {
 
     /// Bytes of a checkpoint's batch, with padding.
     fn checkpoint_bytes(&self) -> u64 {
-        (BATCH_HEADER_BYTES + Checkpoint::encoded_len(self.metas.len())).next_multiple_of(BATCH_HEADER_BYTES) as u64
+        (BATCH_HEADER_BYTES + Checkpoint::encoded_len(self.metas.len())).next_multiple_of(BATCH_HEADER_BYTES)
+            as u64
     }
 
     fn make_checkpoint(&mut self) -> Checkpoint {
@@ -484,7 +498,13 @@ impl Inner {
     }
 
     /// Books what a device was given. A checkpoint in it was made before.
-    fn start(&mut self, device: usize, items: VecDeque<Item>, checkpoint: Option<Checkpoint>, roll: bool) -> Taken {
+    fn start(
+        &mut self,
+        device: usize,
+        items: VecDeque<Item>,
+        checkpoint: Option<Checkpoint>,
+        roll: bool,
+    ) -> Taken {
         let first_lsn = self.taken_lsn + 1;
         for item in &items {
             self.metas[item.slot as usize].1.apply(item.kind, item.detail, item.term, item.index);

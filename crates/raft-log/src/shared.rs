@@ -68,7 +68,12 @@ impl Shared {
     pub fn add_recovered(&self, id: PartitionId, state: PartitionState) {
         let mut partitions = self.partitions.write();
         let slot = partitions.len() as u32;
-        partitions.push(Arc::new(Partition { id, slot, state: Mutex::new(state), observer: RwLock::default() }));
+        partitions.push(Arc::new(Partition {
+            id,
+            slot,
+            state: Mutex::new(state),
+            observer: RwLock::default(),
+        }));
     }
 
     pub fn partition(&self, id: PartitionId) -> Arc<Partition> {

@@ -25,7 +25,7 @@ struct BlockWeighter;
 
 impl Weighter<BlockKey, Block> for BlockWeighter {
     fn weight(&self, _: &BlockKey, block: &Block) -> u64 {
-        block.len() as u64 + ENTRY_BYTES
+        block.size_bytes() as u64 + ENTRY_BYTES
     }
 }
 
@@ -56,7 +56,7 @@ impl BlockCache {
 
     pub fn insert(&self, table: u64, offset: u64, block: &Block) {
         if let Some(cache) = &self.cache
-            && block.len() <= CACHED_BLOCK_BYTES_MAX
+            && block.size_bytes() <= CACHED_BLOCK_BYTES_MAX
         {
             cache.insert((table, offset), block.clone());
         }

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::store::Store;
 use crate::table::Table;
-use crate::table::footer::UNHASHED_BYTES;
+use crate::table::footer::{TRAILER_BYTES, Trailer, UNHASHED_BYTES};
 
 /// Read at a time; the pace is kept between pieces.
 const PIECE_BYTES: u64 = 1024 * 1024;
@@ -81,11 +81,21 @@ impl Store {
                 tokio::time::sleep(Duration::from_nanos(wait_ns)).await;
             }
         }
-        // Trailer and the last bytes were checked when the file was opened; damage to them after that is found here.
-        let sound = hasher.digest() == table.trailer().file_checksum;
+        let sound = hasher.digest() == table.trailer().file_checksum && self.trailer_is_sound(table).await?;
         if !sound {
             table.mark_damaged();
         }
         Ok(sound)
+    }
+
+    /// The trailer holds the file checksum, which therefore does not cover all of it.
+    async fn trailer_is_sound(self: &Arc<Self>, table: &Arc<Table>) -> Result<bool> {
+        let (file, expected) = (table.file().clone(), *table.trailer());
+        let read = move || {
+            let mut bytes = vec![0; TRAILER_BYTES];
+            file.read_exact_at(&mut bytes, expected.file_bytes - TRAILER_BYTES as u64)?;
+            Ok(Trailer::parse(&bytes, expected.file_bytes).is_ok_and(|found| found == expected))
+        };
+        self.disk(IoKind::Read, read).await
     }
 }

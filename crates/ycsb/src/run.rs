@@ -211,7 +211,8 @@ mod tests {
         ycsb(&target, "load --records 100").await.unwrap();
         target.0.lock().records.remove(&key(3));
         // The two reads before the phase ask whether anybody and the last record are there.
-        target.0.lock().wrong_read = Some(target.0.lock().reads + 10);
+        let reads = target.0.lock().reads;
+        target.0.lock().wrong_read = Some(reads + 10);
         let line = "run --workload c --records 100 --operations 2000 --distribution uniform";
         let report = phase(ycsb(&target, line).await.unwrap());
         let errors = &report.kinds[0].errors;
@@ -263,8 +264,7 @@ mod tests {
             ycsb(&target, "load --records 100 --seed 5").await.unwrap();
             let line = format!("run --workload a --records 100 --operations 500 --threads 1 --seed {seed}");
             ycsb(&target, &line).await.unwrap();
-            let records = target.0.lock().records.clone();
-            records
+            std::mem::take(&mut target.0.lock().records)
         };
         let one = run(1).await;
         assert_eq!(one, run(1).await);

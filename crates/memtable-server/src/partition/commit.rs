@@ -88,13 +88,15 @@ impl Partition {
         Change::Flushed { table, generation }
     }
 
-    /// Applies only if all inputs are still in the manifest, next to each other.
+    /// Applies only if all inputs are still in the manifest, next to each other, and reach down to the oldest table: its
+    /// tombstones were dropped, so nothing older may be left outside of the inputs.
     fn apply_compaction(&mut self, table: TableId, inputs: &[SstId], output: Option<SstMeta>) -> Change {
         let orphan = output.as_ref().map(|s| s.id);
         let position = self.manifest.table(table).and_then(|t| {
             let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
             let found = t.ssts.get(start..start + inputs.len())?;
-            found.iter().map(|s| &s.id).eq(inputs).then_some(start)
+            let reaches_the_oldest = start + inputs.len() == t.ssts.len();
+            (reaches_the_oldest && found.iter().map(|s| &s.id).eq(inputs)).then_some(start)
         });
         let Some(start) = position else { return Change::Ignored { table, orphan } };
         let (manifest, _) = self.change_manifest();

@@ -24,7 +24,7 @@ use sextant_common::manifest::Manifest;
 
 use ingest::Undo;
 use sessions::Sessions;
-use table::TableState;
+use table::{Frozen, TableState};
 use view::{ReadView, TableView};
 
 use crate::command::Command;
@@ -205,6 +205,13 @@ impl Partition {
         self.table_mut(table).filter.insert(hash);
     }
 
+    /// The tables whose oldest frozen memtable may be flushed now: its freeze and everything before it is published. (A flag
+    /// before that would let one reader see a value through the new SSTable that another does not see yet.)
+    pub fn flushable(&self, published_index: u64) -> impl Iterator<Item = (TableId, &Frozen)> {
+        let oldest = self.tables.iter().filter_map(|(id, t)| Some((*id, t.frozen.front()?)));
+        oldest.filter(move |(_, frozen)| frozen.freeze.index <= published_index)
+    }
+
     /// Readers below this version of a table are stale for conditions: a flush of it was applied since.
     fn last_flush_version(&self, table: TableId) -> ManifestVersion {
         self.manifest.table(table).map_or(ManifestVersion(0), |t| t.last_flush_version)
@@ -212,4 +219,4 @@ impl Partition {
 }
 
 #[cfg(test)]
-pub(crate) mod tests_support;
+mod tests;

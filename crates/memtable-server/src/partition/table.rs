@@ -83,9 +83,13 @@ impl TableState {
         }
     }
 
-    /// Log index of the oldest entry that is only in memory.
+    /// Log index of the oldest entry that replay needs: it is only in memory. A frozen memtable that is empty still needs its
+    /// freeze entry, because its flag is yet to come; an empty active one needs nothing.
     pub fn first_unflushed_index(&self) -> Option<u64> {
-        self.frozen.iter().map(|f| &f.memtable).chain([&self.active]).find_map(|m| m.first_index())
+        match self.frozen.front() {
+            Some(oldest) => Some(oldest.memtable.first_index().unwrap_or(oldest.freeze.index)),
+            None => self.active.first_index(),
+        }
     }
 
     /// Memory of what is not yet flushed, in bytes.

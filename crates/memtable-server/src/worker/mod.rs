@@ -20,7 +20,7 @@ use std::time::Duration;
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{Epoch, Generation, LogPosition, TableId};
+use sextant_common::ids::{Epoch, Generation, LogPosition, Serial, TableId};
 use sextant_proto::v1;
 use sextant_raft_log::{Entry, PartitionLog, position_of};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -33,10 +33,11 @@ use crate::partition::Partition;
 use crate::partition::commit::Change;
 use crate::partition::ingest::Ingested;
 use crate::partition::snapshot::Snapshot;
+use crate::publication::PublishQueue;
 use crate::raft::Raft;
 use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, WriteEvent, body_of};
 
-use publish::{Deferred, Published};
+use publish::{Deferred, Waiting};
 use sequence::{Control, Proposal};
 
 /// Events handled before the loop looks at its other duties.
@@ -76,9 +77,8 @@ pub struct Worker {
     control: VecDeque<Control>,
     backlog: VecDeque<WriteEvent>,
     /// Appended, not yet published; in log order.
-    queue: VecDeque<Published>,
+    queue: PublishQueue<Waiting>,
     deferred: VecDeque<Deferred>,
-    published_index: u64,
     publish_at_ns: Option<u64>,
     next_group_at_ns: u64,
 
@@ -110,6 +110,8 @@ pub struct Parts {
     pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     /// Entries that replay ingested, which wait for their commit: (position, seq after the entry).
     pub recovered: Vec<(LogPosition, u64)>,
+    /// The newest seq that the snapshot covers.
+    pub snapshot_seq: u64,
 }
 
 impl Worker {
@@ -121,8 +123,8 @@ impl Worker {
             }
         }
         let replayed = parts.partition.counters;
-        let published_index = parts.partition.committed_index();
-        let queue = parts.recovered.iter().map(|(at, seq)| Published::bare(at.index, *seq)).collect();
+        let mut queue = PublishQueue::new(parts.partition.committed_index());
+        parts.recovered.iter().for_each(|(at, seq)| queue.push(publish::bare(at.index, *seq)));
         let worker = Self {
             shared: parts.shared,
             partition: parts.partition,
@@ -142,7 +144,6 @@ impl Worker {
             backlog: VecDeque::new(),
             queue,
             deferred: VecDeque::new(),
-            published_index,
             publish_at_ns: None,
             next_group_at_ns: 0,
             freezing: HashSet::new(),
@@ -156,14 +157,10 @@ impl Worker {
             group_writes: 0,
             replayed,
         };
-        worker.shared.published_seq.store(worker.first_published_seq(), Ordering::Release);
+        // What the snapshot covers is published; the log after it, when its commit is known.
+        worker.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
         worker.refresh_view();
         worker
-    }
-
-    /// Before any commit is known, what the snapshot covers is published.
-    fn first_published_seq(&self) -> u64 {
-        self.queue.front().map_or(self.partition.last_seq(), |_| 0)
     }
 
     /// Runs until it is told to stop or its channels are gone. An unsafe state ends the process.
@@ -290,21 +287,19 @@ impl Worker {
         if new_term {
             self.term_start = at;
         }
-        let mut item = Published::bare(at.index, self.partition.last_seq());
-        if let Some(proposal) = own {
-            item.take(proposal);
-        }
-        self.queue.push_back(item);
+        let last_seq = self.partition.last_seq();
+        self.queue.push(match own {
+            Some(proposal) => publish::own(at.index, last_seq, proposal),
+            None => publish::bare(at.index, last_seq),
+        });
         Ok(())
     }
 
     fn truncated(&mut self, after: Option<u64>) -> Result<()> {
         let first = after.map_or(0, |index| index + 1);
         self.partition.truncate_from(first)?;
-        while self.queue.back().is_some_and(|item| item.index >= first) {
-            if let Some(item) = self.queue.pop_back() {
-                item.lost();
-            }
+        for entry in self.queue.truncate_from(first) {
+            entry.waiting.lost();
         }
         for deferred in self.deferred.drain(..) {
             deferred.reply.status(v1::WriteStatus::WriteRetry, "leadership changed");
@@ -322,8 +317,8 @@ impl Worker {
         let now_ns = self.shared.env.clock.grantor_ns();
         let held_ns = self.shared.env.clock.holder_ns();
         for item in self.queue.iter().take_while(|item| item.index <= index) {
-            if item.index > self.partition.committed_index() && item.proposed_ns > 0 {
-                self.shared.observe_log_write(held_ns.saturating_sub(item.proposed_ns));
+            if item.index > self.partition.committed_index() && item.waiting.proposed_ns > 0 {
+                self.shared.observe_log_write(held_ns.saturating_sub(item.waiting.proposed_ns));
             }
         }
         let changes = self.partition.commit(index, now_ns);
@@ -374,7 +369,7 @@ impl Worker {
     /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
     fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.step_down("a snapshot was installed");
-        self.queue.clear();
+        self.queue = PublishQueue::new(snapshot.checkpoint.at.index);
         self.partition = Partition::restore(self.shared.id, snapshot);
         let next = self.partition.next_index();
         let mut replayed = Vec::new();
@@ -385,7 +380,6 @@ impl Worker {
         for entry in replayed {
             self.ingest(&entry)?;
         }
-        self.published_index = self.partition.committed_index();
         self.shared.published_seq.store(snapshot.checkpoint.next_seq.saturating_sub(1), Ordering::Release);
         self.metrics.snapshots_installed.inc();
         self.refresh_view();
@@ -451,8 +445,10 @@ impl Worker {
         for control in self.control.drain(..) {
             control.failed();
         }
-        for item in &mut self.queue {
-            item.forget_clients();
+        for entry in self.queue.iter_mut() {
+            entry.waiting.unknown();
+            // Whatever leases bound it have ended before there can be another leader.
+            entry.serial = Serial(0);
         }
         for deferred in self.deferred.drain(..) {
             deferred.reply.status(v1::WriteStatus::WriteRetry, why);
@@ -492,7 +488,7 @@ impl Worker {
             leading: self.lead.is_some(),
             last_index: self.partition.last().index,
             committed_index: self.partition.committed_index(),
-            published_index: self.published_index,
+            published_index: self.queue.published_index(),
             persisted_index: self.partition.persisted().index,
             unflushed_bytes: self.partition.unflushed_bytes(),
             tables: self

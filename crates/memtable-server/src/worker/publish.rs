@@ -10,17 +10,15 @@ use super::Worker;
 use super::sequence::{Control, Proposal, Proposed};
 use crate::command::group::OpResult;
 use crate::lease::grantor::Permission;
+use crate::publication::{Appended, Next};
 use crate::shared::ReplySink;
 
-/// An appended entry that is not yet published.
-pub(super) struct Published {
-    pub index: u64,
-    /// The newest seq after this entry.
-    last_seq: u64,
-    /// Of the group's last bf-log entry; 0: it has none, and needs no acknowledgements.
-    serial: Serial,
+/// Whoever waits for an entry's publication.
+#[derive(Default)]
+pub(super) struct Waiting {
     replies: Vec<(ReplySink, v1::WriteStatus, Vec<OpResult>)>,
     control: Option<Control>,
+    /// When the entry was proposed here (holder's clock); 0: it was not.
     pub proposed_ns: u64,
 }
 
@@ -32,23 +30,28 @@ pub(super) struct Deferred {
     pub results: Vec<OpResult>,
 }
 
-impl Published {
-    pub fn bare(index: u64, last_seq: u64) -> Self {
-        Self { index, last_seq, serial: Serial(0), replies: Vec::new(), control: None, proposed_ns: 0 }
-    }
-
-    /// The entry is the leader's own proposal.
-    pub fn take(&mut self, proposal: Proposal) {
-        self.proposed_ns = proposal.proposed_ns;
-        match proposal.what {
-            Proposed::Group { serial, writes } => {
-                self.serial = serial;
-                self.replies = writes.into_iter().map(|d| (d.write.reply, d.status, d.results)).collect();
-            }
-            Proposed::Control(control) => self.control = Some(control),
+/// The entry of a proposal of this leader.
+pub(super) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Waiting> {
+    let mut waiting = Waiting { proposed_ns: proposal.proposed_ns, ..Waiting::default() };
+    let serial = match proposal.what {
+        Proposed::Group { serial, writes } => {
+            waiting.replies = writes.into_iter().map(|d| (d.write.reply, d.status, d.results)).collect();
+            serial
         }
-    }
+        Proposed::Control(control) => {
+            waiting.control = Some(control);
+            Serial(0)
+        }
+    };
+    Appended { index, last_seq, serial, waiting }
+}
 
+/// An entry that nobody here waits for.
+pub(super) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
+    Appended { index, last_seq, serial: Serial(0), waiting: Waiting::default() }
+}
+
+impl Waiting {
     /// The entry was truncated: certainly not executed.
     pub fn lost(self) {
         for (reply, ..) in self.replies {
@@ -59,20 +62,14 @@ impl Published {
         }
     }
 
-    /// Whether it commits will be decided by another leader.
-    pub fn forget_clients(&mut self) {
+    /// Whether the entry commits will be decided under another leader.
+    pub fn unknown(&mut self) {
         for (reply, ..) in self.replies.drain(..) {
             reply.status(v1::WriteStatus::WriteOutcomeUnknown, "leadership changed");
         }
         if let Some(control) = self.control.take() {
             control.failed();
         }
-        self.serial = Serial(0);
-    }
-
-    /// Leases of a former ring incarnation are waited for as a whole.
-    pub fn forget_serial(&mut self) {
-        self.serial = Serial(0);
     }
 }
 
@@ -81,48 +78,49 @@ impl Worker {
         self.publish_at_ns = None;
         let committed = self.partition.committed_index();
         let mut published = false;
-        while let Some(front) = self.queue.front() {
-            // Index 0 is the first membership; it is committed with whatever follows it.
-            if front.index > committed {
-                break;
-            }
-            if let Some(lead) = &self.lead {
-                let now = self.shared.now();
+        loop {
+            let (shared, lead) = (&self.shared, self.lead.as_ref());
+            let next = self.queue.next(committed, |serial| {
+                let Some(lead) = lead else { return Permission::Granted };
+                let now = shared.now();
                 if now.mono_ns < lead.hold_until_ns {
-                    self.publish_at_ns = Some(lead.hold_until_ns);
-                    break;
+                    Permission::WaitUntil(lead.hold_until_ns)
+                } else if serial.0 == 0 {
+                    Permission::Granted
+                } else {
+                    shared.desk.may_publish(serial, now)
                 }
-                if front.serial.0 > 0
-                    && let Permission::WaitUntil(at) = self.shared.desk.may_publish(front.serial, now)
-                {
+            });
+            let entry = match next {
+                Next::Publish(entry) => entry,
+                Next::WaitUntil(at) => {
                     self.publish_at_ns = Some(at);
                     break;
                 }
-            }
-            let Some(item) = self.queue.pop_front() else { break };
-            self.published_index = item.index;
-            self.shared.published_seq.store(item.last_seq, Ordering::Release);
+                Next::Idle => break,
+            };
+            self.shared.published_seq.store(entry.last_seq, Ordering::Release);
             published = true;
-            if item.proposed_ns > 0 {
-                let waited = self.shared.env.clock.holder_ns().saturating_sub(item.proposed_ns);
+            if entry.waiting.proposed_ns > 0 {
+                let waited = self.shared.env.clock.holder_ns().saturating_sub(entry.waiting.proposed_ns);
                 self.metrics.commit_to_publish.observe(waited as f64 / 1e9);
             }
-            for (reply, status, results) in item.replies {
+            for (reply, status, results) in entry.waiting.replies {
                 reply.send(answer(status, &results));
             }
-            if let Some(control) = item.control {
+            if let Some(control) = entry.waiting.control {
                 control.succeeded();
             }
         }
         if let Some(lead) = &self.lead
-            && self.published_index >= lead.first_index
+            && self.queue.published_index() >= lead.first_index
             && self.shared.serving_term.load(Ordering::Relaxed) != lead.term
         {
             self.shared.serving_term.store(lead.term, Ordering::Release);
             self.shared.news.notify_waiters();
         }
         if published || self.queue.is_empty() {
-            while self.deferred.front().is_some_and(|d| d.after_index <= self.published_index || self.queue.is_empty()) {
+            while self.deferred.front().is_some_and(|d| d.after_index <= self.queue.published_index() || self.queue.is_empty()) {
                 if let Some(deferred) = self.deferred.pop_front() {
                     deferred.reply.send(answer(deferred.status, &deferred.results));
                 }
@@ -132,7 +130,7 @@ impl Worker {
 
     /// Answers when everything appended so far is published; at once if it is.
     pub(super) fn answer_when_published(&mut self, reply: ReplySink, status: v1::WriteStatus, results: Vec<OpResult>) {
-        let serving = self.lead.as_ref().is_some_and(|l| self.published_index >= l.first_index);
+        let serving = self.lead.as_ref().is_some_and(|l| self.queue.published_index() >= l.first_index);
         if self.queue.is_empty() && serving {
             reply.send(answer(status, &results));
         } else {

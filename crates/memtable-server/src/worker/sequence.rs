@@ -91,8 +91,9 @@ impl Worker {
     }
 
     pub(super) fn can_sequence(&self) -> bool {
-        let in_flight = self.queue.iter().rev().take_while(|item| item.index > self.partition.committed_index()).count();
-        self.can_propose() && self.control.is_empty() && in_flight < self.tuning.groups_in_flight
+        self.can_propose()
+            && self.control.is_empty()
+            && self.queue.in_flight(self.partition.committed_index()) < self.tuning.groups_in_flight
     }
 
     /// Queues a rare command.
@@ -247,9 +248,8 @@ impl Worker {
                     let epoch = Epoch { term: lead.term, incarnation: lead.epoch.incarnation + 1 };
                     lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch));
                     lead.epoch = epoch;
-                    for item in &mut self.queue {
-                        item.forget_serial();
-                    }
+                    // They wait for the old incarnation's leases as a whole.
+                    self.queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
                     self.shared.news.notify_waiters();
                 }
             }

@@ -108,14 +108,12 @@ impl Worker {
     /// Flushes the oldest frozen memtable of each table, once its freeze and everything before it is published.
     fn flush_what_is_frozen(&mut self, now: u64) {
         let Some(lead) = &self.lead else { return };
-        if self.published_index < lead.first_index {
+        if self.queue.published_index() < lead.first_index {
             return;
         }
         let mut jobs = Vec::new();
-        for (id, table) in self.partition.tables() {
-            let Some(frozen) = table.frozen.front() else { continue };
-            let ready = frozen.freeze.index <= self.published_index
-                && !self.flushing.contains_key(&id)
+        for (id, frozen) in self.partition.flushable(self.queue.published_index()) {
+            let ready = !self.flushing.contains_key(&id)
                 && self.flush_retry_at_ns.get(&id).is_none_or(|at| *at <= now);
             let Some(manifest) = self.partition.manifest().table(id) else { continue };
             if ready {

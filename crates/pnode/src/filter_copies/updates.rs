@@ -12,47 +12,70 @@ use super::wire;
 use crate::engine::Engine;
 use crate::lease::PullTimes;
 
-/// How soon a partition whose leader cannot grant is asked about again.
-const NOT_READY_PAUSE: Duration = Duration::from_millis(20);
+/// How soon a partition is pulled again that has no lease to renew: its leader cannot grant, or not to us.
+const NOTHING_TO_RENEW_PAUSE: Duration = Duration::from_millis(20);
 
 /// What a partition's update means for the next pull.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Pull,
-    /// Nothing to acknowledge and nothing to be had at once.
+    /// Nothing to acknowledge and nothing to be had at once: leave the partition out for a while.
     Pause(Duration),
 }
 
+/// How a partition was asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// With the position in use.
+    Position,
+    /// Only who leads: a leader always answers that filters are needed.
+    Question,
+}
+
 /// Installs what a reply brought for one partition.
-pub(super) fn handle_update(engine: &Arc<Engine>, node: NodeId, update: v1::PartitionUpdate, times: PullTimes) -> Next {
+pub(super) fn handle_update(
+    engine: &Arc<Engine>,
+    node: NodeId,
+    asked: Asked,
+    update: v1::PartitionUpdate,
+    times: PullTimes,
+) -> Next {
     let partition = PartitionId(update.partition);
     if !engine.views.contains(partition) {
-        return Next::Pause(NOT_READY_PAUSE);
+        return Next::Pause(NOTHING_TO_RENEW_PAUSE);
     }
     let hint = update.leader;
     let update = match wire::update(update) {
         Ok(update) => update,
         Err(e) => {
             tracing::warn!(%node, %partition, "bad reply to a pull: {e}");
-            return Next::Pause(NOT_READY_PAUSE);
+            return Next::Pause(NOTHING_TO_RENEW_PAUSE);
         }
     };
     if update.status == UpdateStatus::NotLeader {
-        engine.memtables.get(&node).into_iter().for_each(|peer| peer.news.not_leader(partition, hint.as_ref()));
+        if let Some(peer) = engine.memtables.get(&node) {
+            peer.news.not_leader(partition, hint.as_ref());
+        }
     } else if update.epoch.term > 0 {
         engine.leaders.confirm(partition, node, update.epoch.term);
     }
-    install(engine, node, partition, update, times)
+    install(engine, node, partition, asked, update, times)
 }
 
-fn install(engine: &Arc<Engine>, node: NodeId, partition: PartitionId, update: Update, times: PullTimes) -> Next {
+fn install(
+    engine: &Arc<Engine>,
+    node: NodeId,
+    partition: PartitionId,
+    asked: Asked,
+    update: Update,
+    times: PullTimes,
+) -> Next {
     if let Some(manifest) = &update.manifest {
         engine.views.tables.learn_all(manifest);
     }
     let entries = update.serial_to.0.saturating_sub(update.serial_from.0);
-    let status = update.status;
     let epoch = update.epoch;
-    let (verdict, known_epoch, leased) = engine.views.change(partition, |view| {
+    let (verdict, ours, leased) = engine.views.change(partition, |view| {
         let (next, verdict) = apply(view, update, times, engine.drift);
         let now = next.as_ref().unwrap_or(view);
         let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some());
@@ -61,16 +84,13 @@ fn install(engine: &Arc<Engine>, node: NodeId, partition: PartitionId, update: U
     match verdict {
         Verdict::Current => {
             engine.metrics.bf_log_entries.inc_by(entries);
-            if leased { Next::Pull } else { Next::Pause(NOT_READY_PAUSE) }
+            if leased { Next::Pull } else { Next::Pause(NOTHING_TO_RENEW_PAUSE) }
         }
+        Verdict::NeedFilters if asked == Asked::Question && ours == Some(epoch) => Next::Pull,
         Verdict::NeedFilters => {
-            // A question without filters is always answered so: nothing is missing if ours are of this epoch.
-            let asked_without = status == UpdateStatus::NeedFilters && known_epoch == Some(epoch) && times.server_boot == 0;
-            if !asked_without {
-                spawn_fetch(engine, node, partition);
-            }
-            Next::Pause(NOT_READY_PAUSE)
+            spawn_fetch(engine, node, partition);
+            Next::Pause(NOTHING_TO_RENEW_PAUSE)
         }
-        Verdict::Nothing | Verdict::Outdated => Next::Pause(NOT_READY_PAUSE),
+        Verdict::Nothing | Verdict::Outdated => Next::Pause(NOTHING_TO_RENEW_PAUSE),
     }
 }

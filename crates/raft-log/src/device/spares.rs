@@ -44,7 +44,13 @@ pub(crate) struct Spares {
 }
 
 impl Spares {
-    pub fn new(shared: Arc<Shared>, dir: PathBuf, segment_bytes: u64, next_number: u64, ready: Vec<Spare>) -> Self {
+    pub fn new(
+        shared: Arc<Shared>,
+        dir: PathBuf,
+        segment_bytes: u64,
+        next_number: u64,
+        ready: Vec<Spare>,
+    ) -> Self {
         Self {
             shared,
             dir,

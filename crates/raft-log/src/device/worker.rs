@@ -87,23 +87,35 @@ impl Worker {
         let shared = self.shared.clone();
         let mut items = VecDeque::new();
         loop {
-            let notified = shared.queue.work();
-            tokio::pin!(notified);
-            notified.as_mut().enable();
-            let checkpoint = self.housekeep()?;
-            let (room, fresh) = self.room();
-            match shared.queue.take(self.device.number, room, fresh, checkpoint, items) {
-                Take::Work(taken) => items = self.write(taken).await?,
-                Take::Idle if self.spares.is_exhausted() => {
-                    items = VecDeque::new();
-                    let _ = tokio::time::timeout(FULL_PAUSE, notified).await;
+            let mut not_here = false;
+            {
+                let notified = shared.queue.work();
+                tokio::pin!(notified);
+                notified.as_mut().enable();
+                let checkpoint = self.housekeep()?;
+                let (room, fresh) = self.room();
+                match shared.queue.take(self.device.number, room, fresh, checkpoint, items) {
+                    Take::Work(taken) => items = self.write(taken).await?,
+                    Take::Idle if self.spares.is_exhausted() => {
+                        items = VecDeque::new();
+                        let _ = tokio::time::timeout(FULL_PAUSE, notified).await;
+                    }
+                    Take::Idle => {
+                        items = VecDeque::new();
+                        notified.await;
+                    }
+                    Take::NotHere => {
+                        items = VecDeque::new();
+                        not_here = true;
+                    }
+                    Take::Closed if shared.queue.is_failed() => return Ok(()),
+                    Take::Closed => return self.write_end().await,
                 }
-                Take::Idle => {
-                    items = VecDeque::new();
-                    notified.await;
-                }
-                Take::Closed if shared.queue.is_failed() => return Ok(()),
-                Take::Closed => return self.write_end().await,
+            }
+            if not_here {
+                // Whoever is idle may take it; not to be woken by this itself, the worker waits for the time only.
+                shared.queue.wake_one();
+                tokio::time::sleep(FULL_PAUSE).await;
             }
         }
     }
@@ -137,7 +149,7 @@ impl Worker {
     /// there is no other file.
     fn room(&mut self) -> (u64, u64) {
         let fresh = self.device.segment_bytes.saturating_sub(SEGMENT_HEADER_BYTES);
-        let end = match self.spares.has_ready() {
+        let end = match self.spares.has_ready() || self.spares.is_exhausted() {
             true => self.current.capacity,
             false => self.current.capacity.max(self.device.segment_bytes),
         };
@@ -230,7 +242,14 @@ impl Worker {
         let (generation, path, file) = (self.next_generation, spare.path, spare.file);
         self.next_generation += 1;
         let number = self.device.number;
-        let segment = self.shared.add_segment(|n| Segment { number: n, device: number, generation, path, file, first_lsn });
+        let segment = self.shared.add_segment(|n| Segment {
+            number: n,
+            device: number,
+            generation,
+            path,
+            file,
+            first_lsn,
+        });
         let header = SegmentHeader {
             generation,
             previous_generation: self.current.segment.generation,

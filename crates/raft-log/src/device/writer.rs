@@ -81,7 +81,15 @@ impl WriteBuffer {
         start
     }
 
-    fn finish(&mut self, start: usize, stamp: Stamp, kind: BatchKind, first_lsn: u64, records: u32, crc: u32) {
+    fn finish(
+        &mut self,
+        start: usize,
+        stamp: Stamp,
+        kind: BatchKind,
+        first_lsn: u64,
+        records: u32,
+        crc: u32,
+    ) {
         let header = BatchHeader {
             kind,
             generation: stamp.generation,

@@ -42,7 +42,8 @@ impl LogMeta {
             RecordKind::Committed => self.committed = (detail == 1).then_some((term, index)),
             RecordKind::Truncate => {
                 let first = self.entries.map(|(first, _)| first);
-                self.entries = first.filter(|first| detail == 1 && *first <= index).map(|f| (f, (term, index)));
+                self.entries =
+                    first.filter(|first| detail == 1 && *first <= index).map(|f| (f, (term, index)));
             }
             RecordKind::Purge => {
                 self.purged = Some((term, index));
@@ -128,7 +129,11 @@ mod tests {
         };
         let checkpoint = Checkpoint {
             floor: 10,
-            partitions: vec![(0, LogMeta::default()), (7, full), (9, LogMeta { vote: Some((0, 0, false)), ..Default::default() })],
+            partitions: vec![
+                (0, LogMeta::default()),
+                (7, full),
+                (9, LogMeta { vote: Some((0, 0, false)), ..Default::default() }),
+            ],
         };
         let bytes = checkpoint.encode();
         assert_eq!(bytes.len(), Checkpoint::encoded_len(3));

@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(Identity::decode(&bytes), Ok(identity.clone()));
         assert_eq!(identity.to_string(), "cluster \"prod\", node 3, log device 1 of 2");
         assert!(!identity.is_same_place(&Identity { node: 4, ..identity.clone() }));
-        assert!(identity.is_same_place(&Identity { salt: 1, ..identity }));
+        assert!(identity.is_same_place(&Identity { salt: 1, ..identity.clone() }));
         let mut other = bytes.clone();
         other[8] = 2;
         assert!(Identity::decode(&other).unwrap_err().contains("format version 2"));

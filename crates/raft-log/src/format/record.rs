@@ -128,14 +128,8 @@ mod tests {
     fn a_batch_of_records_is_all_or_nothing() {
         let (mut body, mut crc) = (Vec::new(), 5);
         for index in 0..3u64 {
-            let header = RecordHeader {
-                length: 2,
-                partition: 1,
-                kind: RecordKind::Entry,
-                detail: 1,
-                term: 1,
-                index,
-            };
+            let header =
+                RecordHeader { length: 2, partition: 1, kind: RecordKind::Entry, detail: 1, term: 1, index };
             crc = fold_crc(crc, header.write(b"xy", 5, &mut body));
         }
         let mut seen = Vec::new();

@@ -193,7 +193,10 @@ mod tests {
         index.truncate(8);
         assert_eq!((index.last(), index.get(7).unwrap().term, index.get(8)), (Some((2, 7)), 2, None));
         index.push(8, 9, 100, place(1));
-        assert_eq!(index.get(8).unwrap(), IndexedEntry { index: 8, term: 9, length: 100, place: Some(place(1)) });
+        assert_eq!(
+            index.get(8).unwrap(),
+            IndexedEntry { index: 8, term: 9, length: 100, place: Some(place(1)) }
+        );
         index.purge(6);
         assert_eq!((index.first(), index.get(6), index.get(7).unwrap().term), (7, None, 2));
         assert_eq!(index.get(7).unwrap().length, 7);

@@ -89,7 +89,10 @@ mod tests {
         assert_eq!(recent.first(), Some(3));
         recent.evict(|_| true);
         assert_eq!(recent.first(), Some(5));
-        assert_eq!((recent.get(4).is_none(), recent.get(6).is_some(), recent.get(7).is_none()), (true, true, true));
+        assert_eq!(
+            (recent.get(4).is_none(), recent.get(6).is_some(), recent.get(7).is_none()),
+            (true, true, true)
+        );
         recent.truncate(6);
         recent.purge(5);
         assert_eq!((recent.first(), recent.bytes), (None, 0));

@@ -202,6 +202,3 @@ impl Catalog {
         self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 }
-
-#[cfg(test)]
-mod tests;

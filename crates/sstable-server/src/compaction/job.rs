@@ -48,7 +48,13 @@ impl Job {
             if merged_bytes >= slice_end {
                 slice_end = merged_bytes + SLICE_BYTES;
                 store.disk_delay(IoKind::Write).await;
-                throttle(&store, started_ns, merge.disk_bytes()).await;
+                let wait = throttle(&store, started_ns, merge.disk_bytes());
+                let mut shutdown = store.shutdown.clone();
+                tokio::select! {
+                    () = tokio::time::sleep(wait) => {}
+                    () = answer.closed() => {}
+                    () = shutdown.wait() => {}
+                }
                 if answer.is_closed() {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
@@ -69,14 +75,8 @@ impl Job {
     }
 }
 
-/// Waits until having read so many bytes since the start is not too fast.
-async fn throttle(store: &Store, started_ns: u64, disk_bytes: u64) {
-    if let Some(due_ns) =
-        (disk_bytes.saturating_mul(1_000_000_000)).checked_div(store.config.compaction_bytes_per_s)
-    {
-        let wait_ns = due_ns.saturating_sub(store.elapsed_ns(started_ns));
-        if wait_ns > 0 {
-            tokio::time::sleep(Duration::from_nanos(wait_ns)).await;
-        }
-    }
+/// How long to wait so that having read so many bytes since the start is not too fast.
+fn throttle(store: &Store, started_ns: u64, disk_bytes: u64) -> Duration {
+    let due_ns = disk_bytes.saturating_mul(1_000_000_000).checked_div(store.config.compaction_bytes_per_s);
+    Duration::from_nanos(due_ns.unwrap_or(0).saturating_sub(store.elapsed_ns(started_ns)))
 }

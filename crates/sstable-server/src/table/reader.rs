@@ -187,7 +187,7 @@ impl Table {
 
     /// Bytes in memory for as long as the table is open.
     pub fn pinned_bytes(&self) -> u64 {
-        (self.top.len() + self.filter().map_or(0, SealedFilter::memory_bytes)) as u64
+        (self.top.size_bytes() + self.filter().map_or(0, SealedFilter::memory_bytes)) as u64
     }
 
     /// Looks a key up; `hash` is its filter hash.

@@ -51,7 +51,7 @@ fn range(start: Vec<u8>, end: Vec<u8>) -> KeyRange {
 
 /// A long prefix makes the index large enough for two levels.
 fn long_key(i: u64) -> Vec<u8> {
-    [&[b'p'; 300][..], &filter_hash(&i.to_le_bytes()).to_be_bytes()].concat()
+    [&[b'p'; 1200][..], &filter_hash(&i.to_le_bytes()).to_be_bytes()].concat()
 }
 
 fn large_model() -> Model {
@@ -197,7 +197,7 @@ fn a_large_table_has_two_index_levels_and_answers_like_a_map() {
     assert_eq!(table.trailer().index_levels, 2);
     let mut wide = model.iter().step_by(97).map(|(k, _)| k.clone()).collect::<Vec<_>>();
     wide.extend((100_000..100_200).map(long_key));
-    wide.extend([b"a".to_vec(), b"z".to_vec(), vec![b'p'; 300]]);
+    wide.extend([b"a".to_vec(), b"z".to_vec(), vec![b'p'; 1200]]);
     for key in &wide {
         let cold = get(&table, key, Access::CacheOnly).unwrap();
         assert!(cold == Lookup::NeedsDisk || cold == expected(&model, key));

@@ -67,8 +67,7 @@ impl Block {
         Ok(Block { bytes, records_end, restarts })
     }
 
-    /// Size in memory, in bytes.
-    pub fn len(&self) -> usize {
+    pub fn size_bytes(&self) -> usize {
         self.bytes.len()
     }
 

@@ -1,0 +1,305 @@
+//! The search for a legal order of the operations on one key, blind to versions.
+//!
+//! Wing and Gong's search with Lowe's list and memo: at each point the operations that may come next are those called before
+//! the first return of the rest. What is added to it, none of which can miss an order:
+//!
+//! * Operations that never change a state are placed as soon as they are legal: placing one earlier harms nothing.
+//! * A state that somebody still has to see, and that nobody left can bring back, is not overwritten.
+//! * Unknown writes that are interchangeable are placed in the order of their calls (see [`prepare`]).
+//!
+//! The memo holds positions (set of operations placed, state) from which no order was found; the set is a 128-bit Zobrist
+//! hash, so that a false match is out of the question in practice.
+
+mod entries;
+mod prepare;
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use self::entries::Entries;
+use self::prepare::{Prepared, Role};
+use crate::history::{ABSENT, Op, Value};
+use crate::register::Step;
+
+/// What the search found for a key.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Found {
+    Legal,
+    Illegal(DeadEnd),
+    /// The steps were not enough.
+    BudgetExceeded,
+}
+
+/// How far the longest attempt came. Numbers are indexes into the key's operations.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DeadEnd {
+    /// Operations placed.
+    pub placed: usize,
+    /// The last of them, in order.
+    pub last: Vec<usize>,
+    /// The operation that returns next and cannot be placed.
+    pub stuck: usize,
+    /// The operation that wrote the state it met; `None`: nobody had written yet.
+    pub written_by: Option<usize>,
+}
+
+/// How many of the operations placed last a dead end remembers.
+const LAST_PLACED: usize = 8;
+
+/// `budget`: operations looked at, at most. Time and memory are proportional to what is used of it.
+pub(crate) fn search(ops: &[Op], budget: u64) -> Found {
+    let prepared = Prepared::new(ops);
+    Search::new(&prepared, budget).run()
+}
+
+/// A point at which there was a choice.
+struct Choice {
+    /// The position, as the memo knows it.
+    position: (u128, Value),
+    /// Operations placed before it.
+    placed: usize,
+    /// Its first candidate, and the first that was not tried yet.
+    candidates: usize,
+    next: usize,
+    /// What was placed to get here, and the state before that.
+    by: Option<(u32, Value)>,
+}
+
+struct Search<'p> {
+    prepared: &'p Prepared,
+    /// Operations that are not placed.
+    entries: Entries,
+    state: Value,
+    /// The set of the operations placed.
+    set: u128,
+    /// The same, in order; and those of them that may change a state.
+    order: Vec<u32>,
+    writers: Vec<u32>,
+    mandatory_left: usize,
+    /// By state: how many mandatory operations left need it, and how many of all left may bring it about.
+    needs: Vec<u32>,
+    producers: Vec<u32>,
+    choices: Vec<Choice>,
+    /// Of all open choices.
+    candidates: Vec<u32>,
+    dead: HashSet<(u128, Value), BuildHasherDefault<Folded>>,
+    steps_left: u64,
+    furthest: Option<DeadEnd>,
+}
+
+impl<'p> Search<'p> {
+    fn new(prepared: &'p Prepared, budget: u64) -> Self {
+        let mut needs = vec![0; prepared.states];
+        let mut producers = vec![0; prepared.states];
+        for item in &prepared.items {
+            if let Some(state) = item.needs() {
+                needs[state as usize] += 1;
+            }
+            if let Some(state) = item.action.produces() {
+                producers[state as usize] += 1;
+            }
+        }
+        Self {
+            entries: Entries::new(&prepared.items),
+            state: ABSENT,
+            set: 0,
+            order: Vec::with_capacity(prepared.items.len()),
+            writers: Vec::new(),
+            mandatory_left: prepared.items.iter().filter(|item| item.is_mandatory()).count(),
+            needs,
+            producers,
+            choices: Vec::new(),
+            candidates: Vec::new(),
+            dead: HashSet::default(),
+            steps_left: budget,
+            furthest: None,
+            prepared,
+        }
+    }
+
+    fn run(mut self) -> Found {
+        self.open_choice(None);
+        loop {
+            if self.mandatory_left == 0 {
+                return Found::Legal;
+            }
+            if self.steps_left == 0 {
+                return Found::BudgetExceeded;
+            }
+            let Some(choice) = self.choices.last_mut() else {
+                // An illegal history has met at least one dead end.
+                return self.furthest.map_or(Found::Legal, Found::Illegal);
+            };
+            let Some(&item) = self.candidates.get(choice.next) else {
+                self.close_choice();
+                continue;
+            };
+            choice.next += 1;
+            self.steps_left -= 1;
+            if self.buries_a_needed_state(item) {
+                continue;
+            }
+            let before = self.state;
+            self.place(item);
+            if self.dead.contains(&(self.set, self.state)) {
+                self.unplace(item, before);
+            } else {
+                self.open_choice(Some((item, before)));
+            }
+        }
+    }
+
+    /// Places what is free to be placed, and collects the candidates among the rest: the operation that must return first,
+    /// then the other acknowledged ones, then unknown writes.
+    fn open_choice(&mut self, by: Option<(u32, Value)>) {
+        let position = (self.set, self.state);
+        let placed = self.order.len();
+        let candidates = self.candidates.len();
+        let mut unknown = Vec::new();
+        let mut cursor = self.entries.first();
+        while let Some(item) = self.entries.called(cursor) {
+            self.steps_left = self.steps_left.saturating_sub(1);
+            let what = &self.prepared.items[item as usize];
+            let step = what.action.step(self.state);
+            cursor = self.entries.next_but(cursor, item);
+            match what.role {
+                _ if step == Step::Illegal => {}
+                Role::Mandatory if what.action.is_pure() => self.place(item),
+                Role::Mandatory => self.candidates.push(item),
+                _ if step == Step::Legal(self.state) => {}
+                Role::Unique => unknown.push(item),
+                role => {
+                    if !unknown.iter().any(|other: &u32| self.prepared.items[*other as usize].role == role) {
+                        unknown.push(item);
+                    }
+                }
+            }
+        }
+        if let Some(due) = self.entries.first_return(cursor)
+            && let Some(at) = self.candidates[candidates..].iter().position(|item| *item == due)
+        {
+            self.candidates[candidates..=candidates + at].rotate_right(1);
+        }
+        self.candidates.extend(unknown);
+        self.choices.push(Choice { position, placed, candidates, next: candidates, by });
+    }
+
+    /// Nothing led on from here.
+    fn close_choice(&mut self) {
+        let Some(choice) = self.choices.pop() else { return };
+        if self.furthest.as_ref().is_none_or(|f| self.order.len() > f.placed) {
+            self.furthest = Some(self.dead_end());
+        }
+        self.dead.insert(choice.position);
+        self.candidates.truncate(choice.candidates);
+        while self.order.len() > choice.placed
+            && let Some(&item) = self.order.last()
+        {
+            self.unplace(item, self.state);
+        }
+        if let Some((item, before)) = choice.by {
+            self.unplace(item, before);
+        }
+    }
+
+    fn place(&mut self, item: u32) {
+        let what = &self.prepared.items[item as usize];
+        if let Step::Legal(next) = what.action.step(self.state) {
+            self.state = next;
+        }
+        self.set ^= zobrist(item);
+        self.order.push(item);
+        if !what.action.is_pure() {
+            self.writers.push(item);
+        }
+        self.mandatory_left -= usize::from(what.is_mandatory());
+        if let Some(state) = what.needs() {
+            self.needs[state as usize] -= 1;
+        }
+        if let Some(state) = what.action.produces() {
+            self.producers[state as usize] -= 1;
+        }
+        self.entries.remove(item);
+    }
+
+    /// Takes back what was placed last.
+    fn unplace(&mut self, item: u32, before: Value) {
+        let what = &self.prepared.items[item as usize];
+        self.entries.restore(item);
+        if let Some(state) = what.action.produces() {
+            self.producers[state as usize] += 1;
+        }
+        if let Some(state) = what.needs() {
+            self.needs[state as usize] += 1;
+        }
+        self.mandatory_left += usize::from(what.is_mandatory());
+        if !what.action.is_pure() {
+            self.writers.pop();
+        }
+        self.order.pop();
+        self.set ^= zobrist(item);
+        self.state = before;
+    }
+
+    /// Whether it would end a state that somebody left needs and nobody left can bring back.
+    fn buries_a_needed_state(&self, item: u32) -> bool {
+        let what = &self.prepared.items[item as usize];
+        let state = self.state;
+        if what.action.step(state) == Step::Legal(state) || self.producers[state as usize] > 0 {
+            return false;
+        }
+        self.needs[state as usize] > u32::from(what.needs() == Some(state))
+    }
+
+    fn dead_end(&self) -> DeadEnd {
+        let source = |item: &u32| self.prepared.items[*item as usize].source;
+        let last = self.order[self.order.len().saturating_sub(LAST_PLACED)..].iter().map(source).collect();
+        // Something mandatory is left, or this would be no dead end; so there is a return.
+        let mut cursor = self.entries.first();
+        while self.entries.called(cursor).is_some() {
+            cursor = self.entries.next(cursor);
+        }
+        let stuck = self.entries.first_return(cursor).map_or(0, |item| source(&item));
+        DeadEnd { placed: self.order.len(), last, stuck, written_by: self.writers.last().map(source) }
+    }
+}
+
+/// The 128 random-looking bits of an operation.
+fn zobrist(item: u32) -> u128 {
+    let half = |n: u64| {
+        let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1);
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let n = u64::from(item) * 2;
+    u128::from(half(n)) << 64 | u128::from(half(n + 1))
+}
+
+/// Positions are hashed already: their parts are only put together.
+#[derive(Default)]
+struct Folded(u64);
+
+impl Hasher for Folded {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x517c_c1b7_2722_0a95);
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.0 ^= (n as u64) ^ ((n >> 64) as u64);
+    }
+}

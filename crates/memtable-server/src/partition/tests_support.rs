@@ -1,1 +1,0 @@
-//! Shared by the unit tests of the partition.

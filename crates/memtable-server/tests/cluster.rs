@@ -1,0 +1,272 @@
+//! Three memtable servers over real sockets: elections, writes, reads, leases, restarts.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::Env;
+use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_common::env::grpc_channel;
+use sextant_common::ids::NodeId;
+use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
+use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::rows_client::RowsClient;
+use tonic::transport::Channel;
+
+/// Ports that were free a moment ago.
+fn free_addrs(n: usize) -> Vec<String> {
+    let listeners: Vec<TcpListener> = (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect()
+}
+
+struct Cluster {
+    env: Env,
+    config: ClusterConfig,
+    servers: Vec<Option<MemtableServer>>,
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn start(partitions: u32) -> Self {
+        sextant_common::logging::init();
+        let addrs = free_addrs(4);
+        let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
+        let config = ClusterConfig {
+            id: "test".into(),
+            partitions,
+            memtable: (0..3).map(server).collect(),
+            // Nobody listens there: flushes fail and are tried again.
+            sstable: vec![Server { id: NodeId(1), addr: addrs[3].clone() }],
+            lease: LeaseConfig::default(),
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let mut cluster = Self { env: Env::real(), config, servers: vec![None, None, None], dir };
+        for i in 0..3 {
+            cluster.start_one(i).await;
+        }
+        cluster
+    }
+
+    async fn start_one(&mut self, i: usize) {
+        let config = server_config(&self.config, self.dir.path(), i);
+        self.servers[i] = Some(MemtableServer::start(self.env.clone(), config).await.unwrap());
+    }
+
+    async fn stop_one(&mut self, i: usize) {
+        if let Some(server) = self.servers[i].take() {
+            server.shutdown().await;
+        }
+    }
+
+    fn rows(&self, i: usize) -> RowsClient<Channel> {
+        RowsClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr))
+    }
+
+    fn admin(&self, i: usize) -> AdminClient<Channel> {
+        AdminClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr))
+    }
+
+    /// Sends a write to whoever takes it.
+    async fn write(&self, request: v1::WriteRequest) -> v1::WriteReply {
+        eventually(async || {
+            for i in 0..3 {
+                if self.servers[i].is_none() {
+                    continue;
+                }
+                let batch = v1::WriteBatch { writes: vec![request.clone()] };
+                let reply = self.rows(i).write(batch).await.ok()?.into_inner().replies.remove(0);
+                match reply.status() {
+                    v1::WriteStatus::WriteNotLeader | v1::WriteStatus::WriteRetry => {}
+                    _ => return Some(reply),
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    async fn read(&self, partition: u32, key: &str) -> v1::ReadReply {
+        let read = v1::ReadRequest { partition, table: 1, key: bytes(key), manifest_version: u64::MAX };
+        eventually(async || {
+            for i in 0..3 {
+                if self.servers[i].is_none() {
+                    continue;
+                }
+                let batch = v1::ReadBatch { batch: 0, reads: vec![read.clone()] };
+                let reply = self.rows(i).read(batch).await.ok()?.into_inner().replies.remove(0);
+                match reply.status() {
+                    v1::ReadStatus::ReadNotLeader | v1::ReadStatus::ReadNotReady => {}
+                    _ => return Some(reply),
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    async fn create_table(&self, partition: u32) {
+        eventually(async || {
+            for i in 0..3 {
+                let request = v1::EnsureTableRequest { partition, name: "default".into(), options: None, id: 1 };
+                let reply = self.admin(i).ensure_table(request).await.ok()?.into_inner();
+                if reply.status() == v1::WriteStatus::WriteOk {
+                    return Some(());
+                }
+            }
+            None
+        })
+        .await;
+    }
+
+    fn status(&self, i: usize) -> serde_json::Value {
+        serde_json::from_str(&self.servers[i].as_ref().unwrap().status()).unwrap()
+    }
+
+    /// The server that leads the partition.
+    async fn leader(&self, partition: usize) -> usize {
+        eventually(async || {
+            (0..3).filter(|i| self.servers[*i].is_some()).find(|i| {
+                self.status(*i)["partitions"][partition]["serving"].as_bool().unwrap_or(false)
+            })
+        })
+        .await
+    }
+}
+
+fn server_config(cluster: &ClusterConfig, dir: &Path, i: usize) -> MemtableServerConfig {
+    MemtableServerConfig {
+        id: cluster.memtable[i].id,
+        cluster: cluster.clone(),
+        listen: cluster.memtable[i].addr.clone(),
+        http: None,
+        data_dir: dir.join(format!("memtable-{i}")),
+        log_devices: vec![],
+        clock: Default::default(),
+        tuning: Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() },
+    }
+}
+
+fn bytes(s: &str) -> Bytes {
+    Bytes::copy_from_slice(s.as_bytes())
+}
+
+fn put(partition: u32, key: &str, value: &str) -> v1::WriteRequest {
+    let op = v1::WriteOp { table: 1, key: bytes(key), value: bytes(value), ..Default::default() };
+    v1::WriteRequest { partition, ops: vec![op], ..Default::default() }
+}
+
+/// Waits for a condition, for at most 30 seconds.
+async fn eventually<T>(mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(value) = condition().await {
+                return value;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("the condition never held")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writes_are_read_and_survive_a_restart_of_everything() {
+    let mut c = Cluster::start(2).await;
+    for partition in 0..2 {
+        c.create_table(partition).await;
+        for i in 0..50 {
+            let reply = c.write(put(partition, &format!("k{i}"), &format!("v{i}"))).await;
+            assert_eq!(reply.status(), v1::WriteStatus::WriteOk, "{reply:?}");
+        }
+    }
+    let reply = c.read(1, "k7").await;
+    assert_eq!((reply.status(), &reply.value[..]), (v1::ReadStatus::ReadValue, &b"v7"[..]));
+    assert_eq!(c.read(1, "k99").await.status(), v1::ReadStatus::ReadNoEntry);
+    for i in 0..3 {
+        c.stop_one(i).await;
+    }
+    for i in 0..3 {
+        c.start_one(i).await;
+    }
+    for partition in 0..2 {
+        for i in 0..50 {
+            let reply = c.read(partition, &format!("k{i}")).await;
+            assert_eq!(reply.value, bytes(&format!("v{i}")), "{reply:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_leader_is_replaced_and_nothing_acknowledged_is_lost() {
+    let mut c = Cluster::start(1).await;
+    c.create_table(0).await;
+    for i in 0..20 {
+        c.write(put(0, &format!("k{i}"), "before")).await;
+    }
+    let first = c.leader(0).await;
+    c.stop_one(first).await;
+    for i in 20..40 {
+        let reply = c.write(put(0, &format!("k{i}"), "after")).await;
+        assert_eq!(reply.status(), v1::WriteStatus::WriteOk);
+    }
+    assert_ne!(c.leader(0).await, first);
+    for i in 0..40 {
+        let want = if i < 20 { "before" } else { "after" };
+        assert_eq!(c.read(0, &format!("k{i}")).await.value, bytes(want));
+    }
+    c.start_one(first).await;
+    let second = c.leader(0).await;
+    c.stop_one(second).await;
+    assert_eq!(c.read(0, "k39").await.value, bytes("after"), "the one that came back has caught up or follows");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_under_the_same_session_and_number_takes_effect_once() {
+    let mut c = Cluster::start(1).await;
+    c.create_table(0).await;
+    let leader = c.leader(0).await;
+    let open = v1::OpenSessionRequest { partition: 0, session: 77 };
+    let opened = c.rows(leader).open_session(open).await.unwrap().into_inner();
+    assert_eq!(opened.status(), v1::WriteStatus::WriteOk);
+    let base = v1::Base { manifest_version: u64::MAX, ..Default::default() };
+    let insert = |number| {
+        let mut request = put(0, "k", "v");
+        (request.session, request.request_no) = (77, number);
+        request.ops[0].condition = v1::Condition::Absent.into();
+        request.ops[0].base = Some(base);
+        request
+    };
+    let first = c.write(insert(1)).await;
+    assert_eq!(first.status(), v1::WriteStatus::WriteOk);
+    c.stop_one(leader).await;
+    let again = c.write(insert(1)).await;
+    assert_eq!(again, first, "also after a failover");
+    assert_eq!(c.write(insert(2)).await.status(), v1::WriteStatus::WriteConditionFailed);
+    let mut stranger = insert(1);
+    stranger.session = 78;
+    assert_eq!(c.write(stranger).await.status(), v1::WriteStatus::WriteUnknownSession);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_nothing_is_acknowledged_and_no_read_is_answered() {
+    let mut c = Cluster::start(1).await;
+    c.create_table(0).await;
+    c.write(put(0, "k", "v")).await;
+    let leader = c.leader(0).await;
+    for i in (0..3).filter(|i| *i != leader) {
+        c.stop_one(i).await;
+    }
+    eventually(async || {
+        let serving = c.status(leader)["partitions"][0]["serving"].as_bool();
+        (serving == Some(false)).then_some(())
+    })
+    .await;
+    let read = v1::ReadRequest { partition: 0, table: 1, key: bytes("k"), manifest_version: u64::MAX };
+    let batch = v1::ReadBatch { batch: 0, reads: vec![read] };
+    let reply = c.rows(leader).read(batch).await.unwrap().into_inner().replies.remove(0);
+    assert!(
+        matches!(reply.status(), v1::ReadStatus::ReadNotLeader | v1::ReadStatus::ReadNotReady),
+        "no stale answer: {reply:?}"
+    );
+}

@@ -1,0 +1,227 @@
+//! The pull loop: one per memtable server, one request outstanding.
+//!
+//! The loops run on a thread of their own: an acknowledgement that waits behind a busy runtime would hold up every write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::env::grpc_channel;
+use sextant_common::ids::{NodeId, PartitionId};
+use sextant_common::shutdown::Shutdown;
+use sextant_common::{Error, Result};
+use sextant_proto::MESSAGE_BYTES_MAX;
+use sextant_proto::v1;
+use sextant_proto::v1::lease_client::LeaseClient;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::prober::run_prober;
+use super::updates::{Asked, Next, handle_update};
+use super::wire;
+use crate::engine::Engine;
+use crate::lease::PullTimes;
+use crate::upstream::Backoff;
+
+/// A server parks a pull for about so long, or half a lease if that is longer.
+const PARKED_MAX: Duration = Duration::from_millis(100);
+/// What a reply may take beyond that, on a busy machine.
+const REPLY_SLACK: Duration = Duration::from_millis(400);
+/// Longest wait between attempts to reach a server.
+const RECONNECT_WAIT_MAX: Duration = Duration::from_millis(250);
+/// How long to wait for something to pull if nobody wakes the loop: only a safety net.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// Runs the pull loops and probers of all memtable servers until shutdown.
+pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
+    let servers = engine.config.cluster.memtable.iter().map(|server| {
+        let channel = grpc_channel(&engine.env.net, &server.addr);
+        let client = LeaseClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let puller = Puller {
+            engine: engine.clone(),
+            node: server.id,
+            client: client.clone(),
+            paused: BTreeMap::new(),
+            pull: 0,
+        };
+        let prober = run_prober(engine.clone(), server.id, client);
+        let mut shutdown = shutdown.clone();
+        async move {
+            tokio::select! {
+                () = shutdown.wait() => {}
+                ((), ()) = async { tokio::join!(puller.run(), prober) } => {}
+            }
+        }
+    });
+    futures::future::join_all(servers).await;
+}
+
+struct Puller {
+    engine: Arc<Engine>,
+    node: NodeId,
+    client: LeaseClient<Channel>,
+    /// Partitions to leave out, until when.
+    paused: BTreeMap<PartitionId, u64>,
+    pull: u64,
+}
+
+struct Exchange {
+    requests: mpsc::Sender<v1::PullRequest>,
+    replies: Streaming<v1::PullReply>,
+}
+
+impl Puller {
+    async fn run(mut self) {
+        let mut backoff = Backoff::up_to(RECONNECT_WAIT_MAX);
+        loop {
+            let pulls_before = self.pull;
+            let error = self.run_stream().await;
+            tracing::debug!(node = %self.node, "pull stream ended: {error}");
+            self.engine.metrics.pulls_failed.inc();
+            // Whoever leads there may have gone: the probers ask everybody.
+            self.engine.leaders.suspect_all_of(self.node);
+            if self.pull > pulls_before + 1 {
+                backoff.reset();
+            }
+            tokio::time::sleep(backoff.step(&*self.engine.env.rng)).await;
+        }
+    }
+
+    /// Pulls until something fails.
+    async fn run_stream(&mut self) -> Error {
+        let mut exchange = None;
+        loop {
+            let positions = self.positions_when_there_are_any().await;
+            self.pull += 1;
+            let request = v1::PullRequest {
+                holder: self.engine.holder.clone(),
+                pull: self.pull,
+                positions,
+                no_wait: false,
+            };
+            // Before the request leaves: an earlier instant only shortens the lease.
+            let sent_ns = self.engine.env.clock.holder_ns();
+            let reply = match self.exchange(&mut exchange, request).await {
+                Ok(reply) => reply,
+                Err(e) => return e,
+            };
+            self.install(sent_ns, reply);
+        }
+    }
+
+    async fn exchange(&mut self, exchange: &mut Option<Exchange>, request: v1::PullRequest) -> Result<v1::PullReply> {
+        let half_lease = self.engine.config.cluster.lease.lease() / 2;
+        let limit = PARKED_MAX.max(half_lease) + REPLY_SLACK;
+        let pull = request.pull;
+        let answered = async {
+            let open = match exchange {
+                Some(open) => {
+                    open.requests.send(request).await.map_err(|_| Error::unavailable("the stream is closed"))?;
+                    open
+                }
+                None => exchange.insert(open_with(&mut self.client, request).await?),
+            };
+            loop {
+                let reply = open.replies.message().await?;
+                match reply.ok_or_else(|| Error::unavailable("the server closed the stream"))? {
+                    reply if reply.pull == pull => return Ok(reply),
+                    // Of a pull that was given up.
+                    _ => {}
+                }
+            }
+        };
+        let answer = tokio::time::timeout(limit, answered).await;
+        answer.unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
+    }
+
+    fn install(&mut self, sent_ns: u64, reply: v1::PullReply) {
+        let clock = &self.engine.env.clock;
+        let times = PullTimes {
+            sent_ns,
+            received_ns: clock.holder_ns(),
+            parked_ns: reply.parked_ns,
+            server_mono_ns: reply.server_mono_ns,
+            server_boot: reply.server_boot,
+        };
+        for update in reply.updates {
+            let partition = PartitionId(update.partition);
+            match handle_update(&self.engine, self.node, Asked::Position, update, times) {
+                Next::Pull => {
+                    self.paused.remove(&partition);
+                }
+                Next::Pause(pause) => {
+                    let until = clock.holder_ns().saturating_add(pause.as_nanos() as u64);
+                    self.paused.insert(partition, until);
+                }
+            }
+        }
+        let metrics = &self.engine.metrics;
+        metrics.pulls.inc();
+        let took_ns = clock.holder_ns().saturating_sub(sent_ns).saturating_sub(reply.parked_ns);
+        metrics.pull_seconds.observe(took_ns as f64 / 1e9);
+    }
+
+    /// Positions of the partitions that this server leads and of which we have filters.
+    async fn positions_when_there_are_any(&mut self) -> Vec<v1::PartitionPosition> {
+        loop {
+            // Subscribed before looking: no change is missed.
+            let mut leaders = self.engine.leaders.watch_all();
+            let mut fetches = self.engine.whole_fetches.watch();
+            leaders.mark_unchanged();
+            fetches.mark_unchanged();
+            let now_ns = self.engine.env.clock.holder_ns();
+            self.paused.retain(|_, until| *until > now_ns);
+            let positions = self.positions();
+            if !positions.is_empty() {
+                return positions;
+            }
+            let resume_ns = self.paused.values().min().map(|until| until.saturating_sub(now_ns));
+            let idle = resume_ns.map_or(IDLE_MAX, |ns| Duration::from_nanos(ns).min(IDLE_MAX));
+            tokio::select! {
+                _ = leaders.changed() => {}
+                _ = fetches.changed() => {}
+                () = tokio::time::sleep(idle) => {}
+            }
+        }
+    }
+
+    fn positions(&self) -> Vec<v1::PartitionPosition> {
+        let engine = &self.engine;
+        let led = engine.views.partitions().filter(|p| {
+            let leader = engine.leaders.get(*p);
+            leader.is_certain()
+                && leader.node == Some(self.node)
+                && !self.paused.contains_key(p)
+                && !engine.whole_fetches.is_running(*p)
+        });
+        led.filter_map(|p| {
+            let view = engine.views.peek(p);
+            view.copies.is_some().then(|| wire::position(p, &view, &*engine.env.clock))
+        })
+        .collect()
+    }
+}
+
+/// Opens a stream with its first request, which need not wait for the server's headers.
+async fn open_with(client: &mut LeaseClient<Channel>, request: v1::PullRequest) -> Result<Exchange> {
+    let (requests, outbound) = mpsc::channel(1);
+    let _ = requests.try_send(request);
+    let replies = client.pull(ReceiverStream::new(outbound)).await?.into_inner();
+    Ok(Exchange { requests, replies })
+}
+
+/// One pull on a stream of its own.
+pub(super) async fn pull_once(
+    client: &mut LeaseClient<Channel>,
+    request: v1::PullRequest,
+    limit: Duration,
+) -> Result<v1::PullReply> {
+    let answered = async {
+        let mut exchange = open_with(client, request).await?;
+        let reply = exchange.replies.message().await?;
+        reply.ok_or_else(|| Error::unavailable("the server closed the stream"))
+    };
+    tokio::time::timeout(limit, answered).await.unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
+}

@@ -1,0 +1,217 @@
+//! A point read from its consult to its answer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_proto::v1;
+
+use super::consult::{Consult, ReadKey, consult};
+use super::plan::{Answer, Found, Progress, Step};
+use super::sst_search::{SearchFailed, SstFound};
+use crate::api::{ReadMode, Record};
+use crate::engine::Engine;
+use crate::metrics::{ReadPath, WrongTurn};
+use crate::record_cache::CachedRecord;
+use crate::upstream::{Backoff, Deadline, MemtableSays};
+use crate::view::TableInfo;
+
+/// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
+const LEADER_ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// A point read.
+pub(crate) struct Read<'r> {
+    pub table: &'r Arc<TableInfo>,
+    pub partition: PartitionId,
+    pub key: Bytes,
+    /// [`sextant_common::key::filter_hash`] of the key.
+    pub hash: u64,
+    pub mode: ReadMode,
+}
+
+impl Read<'_> {
+    fn at(&self) -> ReadKey<'_> {
+        ReadKey { partition: self.partition, key: &self.key, hash: self.hash }
+    }
+}
+
+/// Why a read has to start again.
+enum Setback {
+    /// The version that was searched is too old for the memtables.
+    Stale(ManifestVersion),
+    /// The manifest names tables that are not there, or that cannot be read now.
+    Tables(ManifestVersion, Error),
+    /// The leader does not know the table yet.
+    UnknownTable,
+    /// Ask again after a while.
+    Wait(Error),
+}
+
+impl Engine {
+    /// Reads until there is an answer or the deadline is over. Every start consults anew.
+    pub(crate) async fn read(&self, read: &Read<'_>, deadline: Deadline) -> Result<Option<Record>> {
+        let clock = &*self.env.clock;
+        let mut backoff = Backoff::default();
+        for attempt in 0u32.. {
+            let setback = match self.read_once(read, deadline, attempt > 0).await {
+                Ok(record) => return Ok(record),
+                Err(setback) => setback,
+            };
+            self.check_running()?;
+            self.metrics.read_retries.inc();
+            let leader = self.leaders.get(read.partition).node;
+            let error = match setback {
+                Setback::Stale(searched) => {
+                    self.metrics.count_wrong_turn(WrongTurn::StaleManifest);
+                    let news = self.views.peek(read.partition).manifest.version > searched;
+                    if news && attempt == 0 {
+                        continue;
+                    }
+                    if !news {
+                        // The answer brought no manifest.
+                        let _ = self.refresh_manifest(read.partition, searched, deadline).await;
+                    }
+                    Error::unavailable("flushes outran the read")
+                }
+                Setback::Tables(searched, error) => {
+                    self.metrics.count_wrong_turn(WrongTurn::TableGone);
+                    let _ = self.refresh_manifest(read.partition, searched, deadline).await;
+                    error
+                }
+                Setback::UnknownTable => {
+                    self.create_in_partition(read.table, read.partition, deadline).await?;
+                    Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
+                }
+                Setback::Wait(error) => error,
+            };
+            if deadline.is_over(clock) || !self.wait_to_retry(read.partition, leader, &mut backoff, deadline).await {
+                return Err(error);
+            }
+        }
+        Err(Error::unavailable("too many attempts"))
+    }
+
+    async fn read_once(&self, read: &Read<'_>, deadline: Deadline, again: bool) -> Result<Option<Record>, Setback> {
+        // The linearization point: this load, then the clock, then the filters.
+        let view = self.views.load(read.partition);
+        let consult = consult(&view, &*self.env.clock, &self.cache, read.table, read.at(), read.mode);
+        drop(view);
+        if consult.lacked_a_lease {
+            self.metrics.no_lease_reads.inc();
+        }
+        let mut progress = Progress::new(consult.plan);
+        let mut value = None;
+        let mut step = progress.start();
+        loop {
+            step = match step {
+                Step::Done(answer) => {
+                    self.metrics.count_read(read.mode, path(&progress, &consult));
+                    return Ok(if answer == Answer::Value { value } else { None });
+                }
+                Step::AskMemtables => {
+                    let found = self.ask_memtables(read, consult.searched, deadline, again, &mut value).await?;
+                    if found == Found::NoEntry && consult.in_memtable_filter {
+                        self.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
+                    }
+                    progress.memtables_said(found)
+                }
+                Step::AskSstables => {
+                    let found = self.ask_sstables(read, &consult, deadline, &mut value).await?;
+                    let next = progress.sstables_said(found);
+                    match found {
+                        Found::NoEntry => self.metrics.count_wrong_turn(WrongTurn::SstableFilter),
+                        Found::Tombstone if next == Step::AskMemtables => {
+                            self.metrics.count_wrong_turn(WrongTurn::Tombstone);
+                        }
+                        _ => {}
+                    }
+                    next
+                }
+            };
+        }
+    }
+
+    async fn ask_memtables(
+        &self,
+        read: &Read<'_>,
+        searched: ManifestVersion,
+        deadline: Deadline,
+        again: bool,
+        value: &mut Option<Record>,
+    ) -> Result<Found, Setback> {
+        let request = v1::ReadRequest {
+            partition: read.partition.0,
+            table: read.table.id.0,
+            key: read.key.clone(),
+            // Of the SSTables that this read searched, or will search if there is no entry.
+            manifest_version: searched.0,
+        };
+        let alone = again || !self.coalesces();
+        let asked = self
+            .ask_leader(read.partition, deadline, LEADER_ANSWER_MAX, |peer| async move {
+                let says = if alone { peer.reads.ask_alone(request).await } else { peer.reads.ask(request).await };
+                says.and_then(|says| says)
+            })
+            .await;
+        let (node, says) = asked.map_err(|e| Setback::Wait(e.into_error()))?;
+        match says {
+            MemtableSays::Value(record) => {
+                *value = Some(record);
+                Ok(Found::Value)
+            }
+            MemtableSays::Tombstone => Ok(Found::Tombstone),
+            MemtableSays::NoEntry => Ok(Found::NoEntry),
+            MemtableSays::Stale => Err(Setback::Stale(searched)),
+            MemtableSays::NotLeader => {
+                self.leaders.suspect(read.partition, node);
+                Err(Setback::Wait(Error::unavailable(format!("no leader of partition {} answers", read.partition))))
+            }
+            MemtableSays::NotReady => {
+                Err(Setback::Wait(Error::unavailable(format!("the leader of partition {} is not ready", read.partition))))
+            }
+            MemtableSays::UnknownTable => Err(Setback::UnknownTable),
+        }
+    }
+
+    async fn ask_sstables(
+        &self,
+        read: &Read<'_>,
+        consult: &Consult,
+        deadline: Deadline,
+        value: &mut Option<Record>,
+    ) -> Result<Found, Setback> {
+        if let Some(cached) = &consult.cached {
+            *value = cached.value.as_ref().map(|v| Record { value: v.clone(), seq: cached.seq });
+            return Ok(if value.is_some() { Found::Value } else { Found::Tombstone });
+        }
+        let found = self.search_ssts(&consult.candidates, &read.key, read.hash, deadline).await;
+        let (found, record) = match found {
+            Ok(SstFound::Value(record)) => {
+                *value = Some(record.clone());
+                (Found::Value, CachedRecord { value: Some(record.value), seq: record.seq })
+            }
+            Ok(SstFound::Tombstone(seq)) => (Found::Tombstone, CachedRecord { value: None, seq }),
+            Ok(SstFound::NoEntry) => return Ok(Found::NoEntry),
+            Err(SearchFailed::Gone) => {
+                let error = Error::new(ErrorKind::Unavailable, "an SSTable is on none of its replicas");
+                return Err(Setback::Tables(consult.searched, error));
+            }
+            Err(SearchFailed::NoReplica(error)) => return Err(Setback::Tables(consult.searched, error)),
+        };
+        // Stamped with what was searched, however long it took to get here.
+        self.cache.insert(consult.searched, read.table.id, read.at(), &record);
+        Ok(found)
+    }
+}
+
+fn path(progress: &Progress, consult: &Consult) -> ReadPath {
+    match (progress.asked_memtables(), progress.asked_sstables()) {
+        (false, false) => ReadPath::Nobody,
+        (false, true) if consult.cached.is_some() => ReadPath::Cache,
+        (false, true) => ReadPath::Sstable,
+        (true, true) if consult.cached.is_none() => ReadPath::Both,
+        (true, _) => ReadPath::Memtable,
+    }
+}

@@ -1,0 +1,173 @@
+//! Searching SSTables: on which replica to look for which candidates. The choice is pure; the loop asks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::ids::{NodeId, Seq, SstId};
+use sextant_common::{Error, ErrorKind};
+use sextant_proto::v1;
+
+use crate::api::Record;
+use crate::engine::Engine;
+use crate::upstream::{Deadline, SstSays};
+use crate::view::Sst;
+
+/// How long one replica may take. A block comes from a disk in far less; another replica is asked then.
+const REPLICA_ANSWER_MAX: Duration = Duration::from_millis(500);
+
+/// What the SSTables have of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum SstFound {
+    Value(Record),
+    Tombstone(Seq),
+    NoEntry,
+}
+
+/// Why a search did not come to an end.
+#[derive(Debug)]
+pub(crate) enum SearchFailed {
+    /// No replica that answered has the table: the manifest is old.
+    Gone,
+    /// No replica could be asked, or all that were are damaged.
+    NoReplica(Error),
+}
+
+/// The next server to ask, and how many of the candidates (from the first on) it is asked for: the one that holds the most,
+/// starting from a place that differs from read to read. `failed` are excluded, `avoided` come last.
+fn choose(
+    candidates: &[Arc<Sst>],
+    rotation: u64,
+    failed: impl Fn(usize, NodeId) -> bool,
+    avoided: impl Fn(&Sst, NodeId) -> bool,
+) -> Option<(NodeId, usize)> {
+    let first = candidates.first()?;
+    let replicas = &first.meta.replicas;
+    let start = if replicas.is_empty() { 0 } else { (rotation % replicas.len() as u64) as usize };
+    let holds = |at: usize, node| candidates[at].meta.replicas.contains(&node) && !failed(at, node);
+    let mut best: Option<(bool, usize, NodeId)> = None;
+    for at in 0..replicas.len() {
+        let node = replicas[(start + at) % replicas.len()];
+        if failed(0, node) {
+            continue;
+        }
+        let healthy = !avoided(first, node);
+        let run = (1..candidates.len()).take_while(|at| holds(*at, node) && healthy == !avoided(&candidates[*at], node));
+        let run = 1 + run.count();
+        if best.is_none_or(|(best_healthy, best_run, _)| (healthy, run) > (best_healthy, best_run)) {
+            best = Some((healthy, run, node));
+        }
+    }
+    best.map(|(_, run, node)| (node, run))
+}
+
+impl Engine {
+    /// Searches `candidates` (newest first) for a key: the first one that has it, with a value or a tombstone, ends the search.
+    pub(crate) async fn search_ssts(
+        &self,
+        candidates: &[Arc<Sst>],
+        key: &Bytes,
+        hash: u64,
+        deadline: Deadline,
+    ) -> Result<SstFound, SearchFailed> {
+        let clock = &*self.env.clock;
+        let mut left = candidates;
+        let mut failed: Vec<(SstId, NodeId)> = Vec::new();
+        let mut gone = false;
+        let mut last_error = Error::unavailable("no replica is in the configuration");
+        while !left.is_empty() {
+            let now_ns = clock.holder_ns();
+            let perfect = self.health.is_perfect();
+            let chosen = choose(
+                left,
+                hash,
+                |at, node| failed.contains(&(left[at].meta.id, node)) || !self.sstables.contains_key(&node),
+                |sst, node| !perfect && self.health.is_avoided(node, sst.meta.id, now_ns),
+            );
+            let Some((node, run)) = chosen else {
+                return Err(if gone { SearchFailed::Gone } else { SearchFailed::NoReplica(last_error) });
+            };
+            if deadline.is_over(clock) {
+                return Err(SearchFailed::NoReplica(last_error));
+            }
+            let request = v1::GetRequest {
+                candidates: left[..run].iter().map(|sst| sst.wire_id.clone()).collect(),
+                key: key.clone(),
+            };
+            let Some(peer) = self.sstables.get(&node) else { continue };
+            // A second attempt travels alone: whatever broke the stream, it was perhaps the company.
+            let alone = !self.coalesces() || !failed.is_empty();
+            let asked = async {
+                if alone { peer.gets.ask_alone(request).await } else { peer.gets.ask(request).await }
+            };
+            let says = deadline.limit(clock, REPLICA_ANSWER_MAX, asked).await;
+            match says.and_then(|says| says) {
+                Ok(SstSays::Value(record)) => return Ok(SstFound::Value(record)),
+                Ok(SstSays::Tombstone(seq)) => return Ok(SstFound::Tombstone(seq)),
+                Ok(SstSays::NoEntry) => {
+                    if !perfect {
+                        self.health.server_answered(node);
+                    }
+                    left = &left[run..];
+                }
+                Ok(SstSays::Gone(at)) => {
+                    gone = true;
+                    let sst = &left[at.min(run - 1)];
+                    self.health.replica_failed(node, sst.meta.id, now_ns);
+                    failed.push((sst.meta.id, node));
+                }
+                Ok(SstSays::Damaged(at, message)) => {
+                    let sst = &left[at.min(run - 1)];
+                    tracing::warn!(%node, sst = %sst.meta.id, "damaged: {message}");
+                    self.health.replica_failed(node, sst.meta.id, now_ns);
+                    failed.push((sst.meta.id, node));
+                    last_error = Error::new(ErrorKind::Corrupt, message);
+                }
+                Err(e) => {
+                    self.health.server_failed(node, now_ns);
+                    failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
+                    last_error = e;
+                }
+            }
+        }
+        Ok(SstFound::NoEntry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::sst_meta;
+
+    fn sst(counter: u32, replicas: &[u64]) -> Arc<Sst> {
+        let mut meta = sst_meta(counter, b"a", b"z");
+        meta.replicas = replicas.iter().map(|n| NodeId(*n)).collect();
+        Arc::new(Sst::new(meta))
+    }
+
+    #[test]
+    fn candidates_on_one_server_travel_together() {
+        let all = [sst(1, &[1, 2, 3]), sst(2, &[1, 2, 3]), sst(3, &[2, 3, 4])];
+        assert_eq!(choose(&all, 0, |_, _| false, |_, _| false), Some((NodeId(2), 3)));
+        assert_eq!(choose(&all[..2], 0, |_, _| false, |_, _| false), Some((NodeId(1), 2)));
+    }
+
+    #[test]
+    fn reads_rotate_over_the_replicas() {
+        let all = [sst(1, &[1, 2, 3])];
+        let servers: Vec<u64> =
+            (0..3).map(|r| choose(&all, r, |_, _| false, |_, _| false).unwrap().0.0).collect();
+        assert_eq!(servers, [1, 2, 3]);
+    }
+
+    #[test]
+    fn failed_replicas_are_excluded_and_avoided_ones_come_last() {
+        let all = [sst(1, &[1, 2]), sst(2, &[1, 2])];
+        assert_eq!(choose(&all, 0, |_, _| false, |_, n| n.0 == 1), Some((NodeId(2), 2)));
+        assert_eq!(choose(&all, 0, |_, n| n.0 == 2, |_, n| n.0 == 1), Some((NodeId(1), 2)));
+        assert_eq!(choose(&all, 0, |at, n| at == 1 && n.0 == 1, |_, n| n.0 == 2), Some((NodeId(1), 1)));
+        assert_eq!(choose(&all, 0, |_, _| true, |_, _| false), None);
+        assert_eq!(choose(&[], 0, |_, _| false, |_, _| false), None);
+        assert_eq!(choose(&[sst(1, &[])], 5, |_, _| false, |_, _| false), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! The p-node's own sessions: one a partition, opened when the first write comes.
+//!
+//! Numbers are given out in order; those outstanding lie within a window, because the server keeps only so many results a
+//! session. `acked_below` is the smallest outstanding number.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+
+use parking_lot::Mutex;
+use sextant_common::ids::PartitionId;
+use tokio::sync::{Notify, Semaphore};
+
+/// Span of the numbers outstanding per partition and session: the results that a server keeps.
+pub(crate) const PNODE_WINDOW: u64 = 1024;
+
+#[derive(Default)]
+struct State {
+    /// 0: none.
+    session: u64,
+    next: u64,
+    outstanding: BTreeSet<u64>,
+}
+
+struct Slot {
+    state: Mutex<State>,
+    /// The window has moved, or there is another session.
+    moved: Notify,
+    /// One at a time opens a session.
+    opening: Semaphore,
+}
+
+pub(crate) struct Sessions {
+    slots: Vec<Slot>,
+}
+
+/// A number that is outstanding until this is dropped.
+pub(crate) struct Ticket<'s> {
+    slot: &'s Slot,
+    pub session: u64,
+    pub number: u64,
+}
+
+impl Ticket<'_> {
+    /// All answers below this number are here, or nobody waits for them.
+    pub fn acked_below(&self) -> u64 {
+        let state = self.slot.state.lock();
+        if state.session == self.session { state.outstanding.first().copied().unwrap_or(self.number) } else { 0 }
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        let mut state = self.slot.state.lock();
+        if state.session == self.session {
+            let was_first = state.outstanding.first() == Some(&self.number);
+            state.outstanding.remove(&self.number);
+            drop(state);
+            if was_first {
+                self.slot.moved.notify_waiters();
+            }
+        }
+    }
+}
+
+/// What there is for a write that wants a number.
+enum Offer<'s> {
+    Ticket(Ticket<'s>),
+    NoSession,
+    WindowFull,
+}
+
+impl Sessions {
+    pub fn new(partitions: u32) -> Self {
+        let slot = |_| Slot { state: Mutex::default(), moved: Notify::new(), opening: Semaphore::new(1) };
+        Self { slots: (0..partitions).map(slot).collect() }
+    }
+
+    /// A number in the partition's session. `open` registers a new session and gives its id; it is called if there is none.
+    /// The caller sets the deadline.
+    pub async fn begin<E>(
+        &self,
+        partition: PartitionId,
+        open: impl AsyncFn() -> Result<u64, E>,
+    ) -> Result<Ticket<'_>, E> {
+        let slot = &self.slots[partition.0 as usize];
+        loop {
+            let mut moved = pin!(slot.moved.notified());
+            // From here on no move is missed.
+            moved.as_mut().enable();
+            match slot.offer() {
+                Offer::Ticket(ticket) => return Ok(ticket),
+                Offer::WindowFull => moved.await,
+                Offer::NoSession => {
+                    let _turn = slot.opening.acquire().await;
+                    if slot.state.lock().session == 0 {
+                        let session = open().await?;
+                        *slot.state.lock() = State { session, next: 1, outstanding: BTreeSet::new() };
+                        slot.moved.notify_waiters();
+                    }
+                }
+            }
+        }
+    }
+
+    /// The servers do not know this session any more: the next write opens another.
+    pub fn forget(&self, partition: PartitionId, session: u64) {
+        let slot = &self.slots[partition.0 as usize];
+        let mut state = slot.state.lock();
+        if state.session == session {
+            *state = State::default();
+            drop(state);
+            slot.moved.notify_waiters();
+        }
+    }
+}
+
+impl Slot {
+    fn offer(&self) -> Offer<'_> {
+        let mut state = self.state.lock();
+        if state.session == 0 {
+            return Offer::NoSession;
+        }
+        let number = state.next;
+        let lowest = state.outstanding.first().copied().unwrap_or(number);
+        if number - lowest >= PNODE_WINDOW {
+            return Offer::WindowFull;
+        }
+        state.next += 1;
+        state.outstanding.insert(number);
+        Offer::Ticket(Ticket { slot: self, session: state.session, number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const P: PartitionId = PartitionId(0);
+
+    async fn begin(sessions: &Sessions) -> Ticket<'_> {
+        static NEXT: AtomicU64 = AtomicU64::new(100);
+        let opened = sessions.begin(P, async || Ok::<_, Infallible>(NEXT.fetch_add(1, Ordering::SeqCst))).await;
+        opened.unwrap_or_else(|e| match e {})
+    }
+
+    #[tokio::test]
+    async fn acked_below_is_the_smallest_outstanding_number() {
+        let sessions = Sessions::new(1);
+        let (a, b, c) = (begin(&sessions).await, begin(&sessions).await, begin(&sessions).await);
+        assert_eq!((a.number, b.number, c.number), (1, 2, 3));
+        assert_eq!(c.acked_below(), 1);
+        drop(b);
+        assert_eq!(c.acked_below(), 1);
+        drop(a);
+        assert_eq!(c.acked_below(), 3);
+    }
+
+    #[tokio::test]
+    async fn outstanding_numbers_span_no_more_than_the_window() {
+        let sessions = Sessions::new(1);
+        let mut tickets = Vec::new();
+        for _ in 0..PNODE_WINDOW {
+            tickets.push(begin(&sessions).await);
+        }
+        // Giving up any but the oldest does not move the window.
+        tickets.pop();
+        let mut waiting = pin!(begin(&sessions));
+        assert!(futures::poll!(waiting.as_mut()).is_pending());
+        drop(tickets.remove(0));
+        let next = waiting.await;
+        assert_eq!(next.number, PNODE_WINDOW + 1);
+        assert_eq!(next.acked_below(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_forgotten_session_is_replaced_once_and_its_tickets_touch_nothing() {
+        let sessions = Sessions::new(1);
+        let old = begin(&sessions).await;
+        sessions.forget(P, old.session);
+        let new = begin(&sessions).await;
+        assert_ne!(new.session, old.session);
+        assert_eq!(new.number, 1);
+        sessions.forget(P, old.session);
+        drop(old);
+        let next = begin(&sessions).await;
+        assert_eq!((next.session, next.number, next.acked_below()), (new.session, 2, 1));
+    }
+
+    #[tokio::test]
+    async fn a_failed_opening_is_tried_by_the_next() {
+        let sessions = Sessions::new(1);
+        assert!(sessions.begin(P, async || Err::<u64, _>("down")).await.is_err());
+        assert_eq!(begin(&sessions).await.number, 1);
+    }
+}

@@ -1,0 +1,107 @@
+//! The whole log of a server.
+
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use sextant_common::ids::PartitionId;
+use sextant_common::{Env, Error, Result};
+use tokio::sync::watch;
+
+use crate::config::RaftLogConfig;
+use crate::metrics::LogStats;
+use crate::open::{Opened, open};
+use crate::partition::PartitionLog;
+use crate::queue::Completion;
+use crate::recovery::RecoveryReport;
+use crate::shared::{Handle, Shared};
+
+/// The one log of a memtable server: the logs of all its partitions, over one or more devices.
+///
+/// It closes when this and all [`PartitionLog`]s are dropped; [`RaftLog::shutdown`] also waits until everything is written.
+pub struct RaftLog {
+    handle: Arc<Handle>,
+    report: RecoveryReport,
+    /// True when the log has ended.
+    ended: watch::Receiver<bool>,
+}
+
+impl RaftLog {
+    /// Opens the log and recovers what was acknowledged, or makes a new one. Must be called on the runtime that Raft runs on:
+    /// a task there answers whoever waits for durability, one wake a batch.
+    ///
+    /// Errors: [`sextant_common::ErrorKind::Corrupt`] names file and offset of damage;
+    /// [`sextant_common::ErrorKind::Invalid`] if the directory is another server's, of another format, or in use.
+    pub async fn open(
+        env: Env,
+        config: RaftLogConfig,
+        partitions: &[PartitionId],
+        registry: &mut Registry,
+    ) -> Result<RaftLog> {
+        let Opened { shared, workers, report } = open(env, config, partitions, registry).await?;
+        let handle = Arc::new(Handle(shared.clone()));
+        for worker in workers {
+            let name = format!("raft-log-{}", worker.device.number);
+            shared.env.dedicated(&name, worker.run());
+        }
+        let (end, ended) = watch::channel(false);
+        tokio::spawn(async move {
+            complete(&shared).await;
+            end.send_replace(true);
+        });
+        Ok(Self { handle, report, ended })
+    }
+
+    /// The log of a partition. One that the log was not opened with starts empty.
+    pub fn partition(&self, id: PartitionId) -> PartitionLog {
+        PartitionLog::new(self.handle.clone(), self.shared().partition(id))
+    }
+
+    /// What was found when the log was opened.
+    pub fn report(&self) -> RecoveryReport {
+        self.report.clone()
+    }
+
+    pub fn stats(&self) -> LogStats {
+        self.shared().metrics.stats(self.shared().queue.is_failed())
+    }
+
+    /// Whether an append of so many bytes would be taken now. [`sextant_common::ErrorKind::Disk`] if the log has no space
+    /// left, has failed or is closed. Raft cannot go on after a refused append: ask before proposing.
+    pub fn check_room(&self, bytes: u64) -> Result<()> {
+        self.shared()
+            .queue
+            .check(bytes)
+            .map_err(|e| Error::new(sextant_common::ErrorKind::Disk, e.to_string()))
+    }
+
+    /// Takes nothing more, writes what is queued, answers who waits, and releases the directories.
+    pub async fn shutdown(&self) {
+        self.shared().close();
+        let mut ended = self.ended.clone();
+        let _ = ended.wait_for(|ended| *ended).await;
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.handle.0
+    }
+}
+
+impl std::fmt::Debug for RaftLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RaftLog {{ {:?} }}", self.stats())
+    }
+}
+
+/// Answers those who wait, in log order.
+async fn complete(shared: &Shared) {
+    let mut ready: Vec<Completion> = Vec::new();
+    while let Some(result) = shared.queue.completed(&mut ready).await {
+        for completion in ready.drain(..) {
+            let result = match &result {
+                Ok(()) => Ok(()),
+                Err(e) => Err(std::io::Error::new(e.kind(), e.to_string())),
+            };
+            completion.complete(result);
+        }
+    }
+}

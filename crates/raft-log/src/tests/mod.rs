@@ -1,0 +1,10 @@
+//! Tests of the whole log, over a disk in memory that crashes on order.
+
+mod crashes;
+mod devices;
+mod faults;
+mod openraft_suite;
+mod reading;
+mod segments;
+mod support;
+mod torn;

@@ -1,0 +1,143 @@
+//! A server's log on a disk in memory, and a model of what must be in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
+use openraft::{BasicNode, EntryPayload};
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use sextant_common::clock::SystemClock;
+use sextant_common::env::{Fatal, TcpNetwork, ThreadWorkers};
+use sextant_common::ids::{NodeId, PartitionId};
+use sextant_common::rng::SeededRng;
+use sextant_common::vfs::{FaultyVfs, Vfs, VfsFile};
+use sextant_common::{Env, Result};
+
+use crate::{Entry, LogId, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
+
+/// Remembers why the process would have ended.
+#[derive(Default)]
+pub(super) struct Fatals(pub Mutex<Vec<String>>);
+
+impl Fatal for Fatals {
+    fn fatal(&self, message: &str) {
+        self.0.lock().push(message.to_owned());
+    }
+}
+
+pub(super) struct Server {
+    pub vfs: FaultyVfs,
+    pub config: RaftLogConfig,
+    pub fatals: Arc<Fatals>,
+    pub partitions: Vec<PartitionId>,
+    seed: u64,
+}
+
+impl Server {
+    pub fn new(seed: u64) -> Self {
+        Self::with_devices(seed, 1)
+    }
+
+    pub fn with_devices(seed: u64, devices: usize) -> Self {
+        let config = RaftLogConfig {
+            devices: (0..devices).map(|n| PathBuf::from(format!("/log{n}"))).collect(),
+            segment_bytes: 64 << 10,
+            cluster: "test".into(),
+            fingerprint: 7,
+            node: NodeId(1),
+            cache_bytes: 4 << 10,
+        };
+        let partitions = vec![PartitionId(0), PartitionId(1), PartitionId(2)];
+        Self { vfs: FaultyVfs::new(seed), config, fatals: Arc::default(), partitions, seed }
+    }
+
+    pub fn env(&self) -> Env {
+        Env {
+            clock: Arc::new(SystemClock::default()),
+            rng: Arc::new(SeededRng::new(self.seed)),
+            vfs: Arc::new(self.vfs.clone()),
+            net: Arc::new(TcpNetwork),
+            workers: Arc::new(ThreadWorkers),
+            fatal: self.fatals.clone(),
+        }
+    }
+
+    pub async fn open(&self) -> Result<RaftLog> {
+        RaftLog::open(self.env(), self.config.clone(), &self.partitions, &mut Registry::default()).await
+    }
+
+    /// Names of the segment files of a device.
+    pub fn segments(&self, device: usize) -> Vec<PathBuf> {
+        let files = self.vfs.list(&self.config.devices[device]).unwrap();
+        files.into_iter().filter(|path| path.extension().is_some_and(|e| e == "log")).collect()
+    }
+
+    pub fn file(&self, path: &Path) -> Arc<dyn VfsFile> {
+        self.vfs.open(path, sextant_common::vfs::OpenMode::Existing).unwrap()
+    }
+
+    pub fn read(&self, path: &Path) -> Vec<u8> {
+        sextant_common::vfs::read_file(&self.vfs, path).unwrap()
+    }
+
+    /// Overwrites bytes of a file, durably.
+    pub fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) {
+        let file = self.file(path);
+        file.write_all_at(bytes, offset).unwrap();
+        file.sync_data().unwrap();
+    }
+}
+
+pub(super) fn normal(term: u64, index: u64, payload: impl AsRef<[u8]>) -> Entry {
+    let payload = Payload(bytes::Bytes::copy_from_slice(payload.as_ref()));
+    Entry { log_id: log_id(term, index), payload: EntryPayload::Normal(payload) }
+}
+
+/// An entry whose payload tells what it is, so that a mix-up is seen.
+pub(super) fn marked(partition: u32, term: u64, index: u64, length: usize) -> Entry {
+    let mut payload = format!("p{partition} t{term} i{index} ").into_bytes();
+    payload.resize(payload.len().max(length), b'.');
+    normal(term, index, payload)
+}
+
+pub(super) fn membership(term: u64, index: u64, voters: &[u64]) -> Entry {
+    let nodes = voters.iter().map(|id| (*id, BasicNode::new(format!("host{id}:1")))).collect();
+    let membership = crate::Membership::new(vec![voters.iter().copied().collect()], to_map(nodes)).unwrap();
+    Entry { log_id: log_id(term, index), payload: EntryPayload::Membership(membership) }
+}
+
+fn to_map(nodes: Vec<(u64, BasicNode)>) -> std::collections::BTreeMap<u64, BasicNode> {
+    nodes.into_iter().collect()
+}
+
+/// Appends and waits until it is durable.
+pub(super) async fn append(log: &PartitionLog, entries: Vec<Entry>) -> std::result::Result<(), String> {
+    log.clone().blocking_append(entries).await.map_err(|e| e.to_string())
+}
+
+pub(super) async fn all(log: &PartitionLog) -> Vec<Entry> {
+    log.clone().try_get_log_entries(..).await.unwrap()
+}
+
+/// All that is known of a partition.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Contents {
+    pub vote: Option<Vote>,
+    pub purged: Option<LogId>,
+    pub entries: Vec<Entry>,
+}
+
+pub(super) async fn contents(log: &PartitionLog) -> Contents {
+    let mut log = log.clone();
+    let state = log.get_log_state().await.unwrap();
+    let mut entries = Vec::new();
+    log.replay(0, &mut |entry| {
+        entries.push(entry);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(entries, all(&log).await);
+    assert_eq!(state.last_log_id, entries.last().map(|entry| entry.log_id).or(state.last_purged_log_id));
+    Contents { vote: log.read_vote().await.unwrap(), purged: state.last_purged_log_id, entries }
+}

@@ -1,0 +1,190 @@
+use std::collections::BTreeMap;
+
+use sextant_common::ErrorKind;
+
+use super::*;
+use crate::testing::sst_id;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ingest_that_is_not_as_announced_leaves_nothing() {
+    let mut node = Node::start().await;
+    let good = messages(sst_id(1), &model(120, 1));
+    let finish = |record_count| IngestRequest { finish: true, record_count, ..IngestRequest::default() };
+    let mut unsorted = good.clone();
+    unsorted.swap(1, 2);
+    let mut twice = good.clone();
+    twice.insert(2, twice[1].clone());
+    let mut wrong_count = good.clone();
+    *wrong_count.last_mut().unwrap() = finish(119);
+    let no_header = good[1..].to_vec();
+    let two_headers = [&good[..1], &good].concat();
+    let no_finish = good[..good.len() - 1].to_vec();
+    let empty = vec![header(sst_id(1)), finish(0)];
+    let mut bad_id = good.clone();
+    bad_id[0].header.as_mut().unwrap().id = Bytes::from_static(b"x");
+    for bad in [unsorted, twice, wrong_count, no_header, two_headers, no_finish, empty, bad_id, Vec::new()] {
+        let error = send(&mut node.client, bad).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+        assert!(node.files().is_empty() && node.inventory().await.is_empty());
+    }
+    send(&mut node.client, good).await.unwrap();
+    node.assert_holds(sst_id(1), &model(120, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_has_one_content_for_ever() {
+    let mut node = Node::start().await;
+    let meta = node.ingest(sst_id(1), &model(100, 1)).await.unwrap();
+    assert_eq!(node.ingest(sst_id(1), &model(100, 1)).await.unwrap(), meta);
+    let error = node.ingest(sst_id(1), &model(101, 1)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Invalid);
+    assert!(error.message.contains("other contents"), "{error}");
+    assert_eq!(node.files().len(), 1);
+    node.assert_holds(sst_id(1), &model(100, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_ingest_that_breaks_off_leaves_nothing() {
+    let mut node = Node::start().await;
+    let (sender, receiver) = tokio::sync::mpsc::channel(4);
+    let mut client = node.client.clone();
+    let call =
+        tokio::spawn(
+            async move { client.ingest(tokio_stream::wrappers::ReceiverStream::new(receiver)).await },
+        );
+    for message in &messages(sst_id(1), &model(120, 1))[..2] {
+        sender.send(message.clone()).await.unwrap();
+    }
+    while node.files().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    call.abort();
+    drop(sender);
+    while !node.files().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    node.ingest(sst_id(1), &model(120, 1)).await.unwrap();
+}
+
+fn compaction(inputs: &[SstId], output: SstId, drop_tombstones: bool) -> CompactRequest {
+    CompactRequest {
+        inputs: inputs.iter().map(|id| sst_id_to_wire(*id)).collect(),
+        output: sst_id_to_wire(output),
+        table: 9,
+        options: Some((&options(true)).into()),
+        drop_tombstones,
+    }
+}
+
+impl Node {
+    async fn compact(&mut self, request: CompactRequest) -> Result<Option<SstMeta>> {
+        let reply = self.client.compact(request).await.map_err(Error::from)?;
+        reply.into_inner().meta.map(TryInto::try_into).transpose()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_keeps_the_newest_record_of_each_key() {
+    let mut node = Node::with(FaultyVfs::new(1), |c| c.compaction_bytes_per_s = 1 << 30).await;
+    let (old, newer, newest) = (model(5000, 1), model(300, 10_000), model(20, 20_000));
+    for (i, model) in [&old, &newer, &newest].into_iter().enumerate() {
+        node.ingest(sst_id(i as u32), model).await.unwrap();
+    }
+    let mut merged = old;
+    merged.extend(newer);
+    merged.extend(newest);
+    let inputs = [sst_id(2), sst_id(1), sst_id(0)];
+    let meta = node.compact(compaction(&inputs, sst_id(10), false)).await.unwrap().unwrap();
+    assert_eq!(meta.records, 5000);
+    let without: Model = merged.iter().filter(|(_, r)| !r.2).map(|(k, r)| (k.clone(), r.clone())).collect();
+    let meta = node.compact(compaction(&inputs, sst_id(11), true)).await.unwrap().unwrap();
+    assert_eq!((meta.records as usize, meta.tombstones), (without.len(), 0));
+    // The answer means durable.
+    node.crash().await;
+    node.assert_holds(sst_id(10), &merged).await;
+    node.assert_holds(sst_id(11), &without).await;
+    // Asked again, it is the same table.
+    let again = node.compact(compaction(&inputs, sst_id(11), true)).await.unwrap().unwrap();
+    assert_eq!(again.checksum, meta.checksum);
+    // Elsewhere too: replicas may compact on their own.
+    let mut other = Node::start().await;
+    other.ingest(sst_id(5), &without).await.unwrap();
+    let elsewhere = other.compact(compaction(&[sst_id(5)], sst_id(11), true)).await.unwrap().unwrap();
+    assert_eq!(elsewhere.checksum, meta.checksum);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_of_tombstones_writes_nothing() {
+    let mut node = Node::start().await;
+    let dead: Model = (0..50).map(|i| (key(i), (Vec::new(), i, true))).collect();
+    node.ingest(sst_id(1), &dead).await.unwrap();
+    assert_eq!(node.compact(compaction(&[sst_id(1)], sst_id(2), true)).await.unwrap(), None);
+    assert_eq!(node.files().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_that_cannot_be_right_is_refused() {
+    let mut node = Node::start().await;
+    let of = |seq| BTreeMap::from([(key(1), (b"v".to_vec(), seq, false))]);
+    node.ingest(sst_id(1), &of(1)).await.unwrap();
+    node.ingest(sst_id(2), &of(2)).await.unwrap();
+    let missing = node.compact(compaction(&[sst_id(1), sst_id(7)], sst_id(9), false)).await.unwrap_err();
+    assert_eq!(missing.kind, ErrorKind::Unavailable);
+    assert!(missing.message.contains(&sst_id(7).to_string()), "{missing}");
+    let oldest_first = compaction(&[sst_id(1), sst_id(2)], sst_id(9), false);
+    let into_itself = compaction(&[sst_id(1)], sst_id(1), false);
+    let nothing = compaction(&[], sst_id(9), false);
+    let twice = compaction(&[sst_id(1), sst_id(1)], sst_id(9), false);
+    let foreign = CompactRequest { table: 8, ..compaction(&[sst_id(1)], sst_id(9), false) };
+    for bad in [oldest_first, into_itself, nothing, twice, foreign] {
+        let error = node.compact(bad).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid, "{error}");
+    }
+    assert_eq!(node.files().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_that_nobody_waits_for_is_given_up() {
+    // At a byte a second it would take a month.
+    let mut node =
+        Node::with(FaultyVfs::new(1), |c| (c.compaction_bytes_per_s, c.compactions_max) = (1, 1)).await;
+    let large: Model = (0..30_000).map(|i| (key(i), (vec![i as u8; 300], i, false))).collect();
+    node.ingest(sst_id(1), &large).await.unwrap();
+    for _ in 0..2 {
+        let mut client = node.client.clone();
+        let call =
+            tokio::spawn(async move { client.compact(compaction(&[sst_id(1)], sst_id(2), false)).await });
+        while node.files().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        call.abort();
+        while node.files().len() > 1 {
+            tokio::task::yield_now().await;
+        }
+    }
+    // The same when the server stops.
+    let mut client = node.client.clone();
+    let call = tokio::spawn(async move { client.compact(compaction(&[sst_id(1)], sst_id(2), false)).await });
+    while node.files().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    node.restart().await;
+    assert!(call.await.unwrap().is_err());
+    assert_eq!(node.inventory().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_on_a_full_disk_or_of_damaged_inputs_leaves_nothing() {
+    let mut node = Node::start().await;
+    let large: Model = (0..20_000).map(|i| (key(i), (vec![i as u8; 300], i, false))).collect();
+    let meta = node.ingest(sst_id(1), &large).await.unwrap();
+    node.vfs.set_capacity(Some(node.vfs.used_bytes() + 1000));
+    let error = node.compact(compaction(&[sst_id(1)], sst_id(2), false)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Disk, "{error}");
+    node.vfs.set_capacity(None);
+    node.vfs.flip_bit(&node.path(sst_id(1)), meta.file_bytes / 2, 0).unwrap();
+    let error = node.compact(compaction(&[sst_id(1)], sst_id(2), false)).await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+    assert!(node.inventory().await[0].damaged);
+    assert_eq!(node.files().len(), 1);
+}

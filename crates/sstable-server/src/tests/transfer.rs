@@ -1,0 +1,75 @@
+use sextant_common::ErrorKind;
+use sextant_common::filter::SealedFilter;
+use sextant_common::key::filter_hash;
+
+use super::*;
+use crate::testing::sst_id;
+
+pub(super) fn copy_of(meta: &SstMeta, sources: &[&Node]) -> CopyRequest {
+    CopyRequest {
+        id: sst_id_to_wire(meta.id),
+        checksum: meta.checksum,
+        file_bytes: meta.file_bytes,
+        sources: sources.iter().map(|node| node.addr()).collect(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_the_same_file_and_durable() {
+    let (mut from, mut to, empty) = (Node::start().await, Node::start().await, Node::start().await);
+    // Several chunks.
+    let noise =
+        |i: u64| (0..80).flat_map(|j| filter_hash(&(i * 80 + j).to_le_bytes()).to_le_bytes()).collect();
+    let model: Model = (0..4000u64).map(|i| (key(i), (noise(i), i, false))).collect();
+    let meta = from.ingest(sst_id(1), &model).await.unwrap();
+    assert!(meta.file_bytes > 2 << 20);
+    // The first source does not have it; one that does not exist is passed over too.
+    let mut request = copy_of(&meta, &[&empty, &from]);
+    request.sources.insert(0, "127.0.0.1:1".into());
+    to.client.copy(request.clone()).await.unwrap();
+    to.client.copy(request).await.unwrap();
+    to.crash().await;
+    assert_eq!(to.inventory().await, from.inventory().await);
+    assert_eq!(to.scan_all(&[sst_id(1)]).await.records.len(), 4000);
+    assert_eq!(to.files().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_that_is_not_what_was_asked_for_is_not_kept() {
+    let (mut from, mut to) = (Node::start().await, Node::start().await);
+    let meta = from.ingest(sst_id(1), &model(300, 1)).await.unwrap();
+    let good = copy_of(&meta, &[&from]);
+    let other_checksum = CopyRequest { checksum: meta.checksum ^ 1, ..good.clone() };
+    let longer = CopyRequest { file_bytes: meta.file_bytes + 1, ..good.clone() };
+    let shorter = CopyRequest { file_bytes: meta.file_bytes - 1, ..good.clone() };
+    let nowhere = CopyRequest { sources: Vec::new(), ..good.clone() };
+    let unknown = CopyRequest { id: sst_id_to_wire(sst_id(4)), ..good.clone() };
+    for bad in [other_checksum, longer, shorter, nowhere, unknown] {
+        let error = Error::from(to.client.copy(bad).await.unwrap_err());
+        assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+        assert!(to.files().is_empty() && to.inventory().await.is_empty());
+    }
+    to.client.copy(good).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetched_filter_contains_every_key() {
+    let mut node = Node::start().await;
+    let model = model(500, 1);
+    node.ingest(sst_id(1), &model).await.unwrap();
+    let request = FetchFilterRequest { id: sst_id_to_wire(sst_id(1)) };
+    let mut pieces = node.client.fetch_filter(request).await.unwrap().into_inner();
+    let mut bytes = Vec::new();
+    while let Some(piece) = pieces.message().await.unwrap() {
+        bytes.extend_from_slice(&piece.data);
+    }
+    let filter = SealedFilter::from_bytes(&bytes).unwrap();
+    assert!(model.keys().all(|k| filter.contains(filter_hash(k))));
+    let strangers = (0..10_000).filter(|i| filter.contains(filter_hash(&key(50_000 + i)))).count();
+    assert!(strangers < 200, "{strangers}");
+    let unknown = FetchFilterRequest { id: sst_id_to_wire(sst_id(2)) };
+    assert_eq!(
+        Error::from(node.client.fetch_filter(unknown).await.unwrap_err()).kind,
+        ErrorKind::Unavailable
+    );
+}
