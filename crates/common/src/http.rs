@@ -95,6 +95,9 @@ async fn metrics(State(state): State<HttpState>) -> Response {
     let encoded = prometheus_client::encoding::text::encode(&mut text, &state.registry.lock());
     match encoded {
         Ok(()) => {
+            // The end marker has to stay last.
+            let end = text.rfind("# EOF").unwrap_or(text.len());
+            text.insert_str(end, &crate::process::metrics());
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             ([(header::CONTENT_TYPE, kind)], text).into_response()
         }

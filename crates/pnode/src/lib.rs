@@ -6,8 +6,17 @@
 mod api;
 mod config;
 mod engine;
+mod filter_copies;
+mod lease;
 mod metrics;
+mod record_cache;
+mod router;
 mod server;
+#[cfg(test)]
+mod testing;
+mod upstream;
+mod view;
+mod write;
 
 pub use api::{
     BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId, ScanPage,
@@ -15,5 +24,5 @@ pub use api::{
 };
 pub use config::{EngineConfig, PNodeConfig};
 pub use engine::PNode;
-pub use metrics::PNodeMetrics;
+pub use metrics::{CacheEvent, MessageKind, PNodeMetrics, ReadPath, WrongTurn};
 pub use server::PNodeServer;

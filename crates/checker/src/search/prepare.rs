@@ -9,7 +9,7 @@
 //! * What remains is optional. Unknown puts of unseen values differ only in their calls, and so do unknown inserts of such
 //!   values, and unknown deletes: if one of them is used, it may as well be the one that was called first.
 
-use crate::history::{ABSENT, Action, Op, UNKNOWN, Value};
+use crate::history::{ABSENT, Action, Op, Value};
 
 /// The state of every record whose value nobody names.
 const UNSEEN: Value = 1;
@@ -114,15 +114,16 @@ fn settle(items: &mut [Item], states: usize) {
             *producer = if matches!(producer, Producer::Nobody) { Producer::Only(i) } else { Producer::Several };
         }
     }
-    // Who is certain to have met a state, and when it was over. A write that is settled may settle the one before it.
+    let unknown: Vec<bool> = items.iter().map(|item| !item.is_mandatory()).collect();
+    // Who certainly met a state, and when that was over. A write that is settled may settle the one before it.
     let mut seen: Vec<(Value, u64)> =
         items.iter().filter_map(|item| item.needs().map(|state| (state, item.ret))).collect();
     while let Some((state, by)) = seen.pop() {
         let Producer::Only(i) = producers[state as usize] else { continue };
         let item = &mut items[i];
-        // Seen before it was called: an illegal history, which the search will explain better.
-        let is_unknown = !item.is_mandatory() || item.ret > by;
-        if state == ABSENT || state == UNSEEN || !is_unknown || by < item.call || item.settled_before(by) {
+        // Seen before it was called: an illegal history, which the search explains better.
+        let possible = by >= item.call && by < item.ret;
+        if !unknown[i] || !possible || state == ABSENT || state == UNSEEN {
             continue;
         }
         item.role = Role::Mandatory;
@@ -163,12 +164,6 @@ fn drop_unnoticed(items: &mut Vec<Item>) {
             _ => true,
         }
     });
-}
-
-impl Item {
-    fn settled_before(&self, by: u64) -> bool {
-        self.is_mandatory() && self.ret <= by
-    }
 }
 
 impl Action {

@@ -26,6 +26,7 @@ use crate::upstream::{Deadline, Health, Leaders, MemtablePeer, MemtablePeers, Ne
 use crate::view::Views;
 use crate::write::Sessions;
 
+pub(crate) use ask::Unanswered;
 pub use pnode::PNode;
 
 pub(crate) struct Engine {

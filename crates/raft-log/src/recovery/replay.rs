@@ -49,7 +49,7 @@ pub(crate) fn replay(plan: &Plan, devices: &[DeviceScan], numbers: &[Vec<u32>]) 
         let path = segment.path.display();
         let start = header.body_start();
         let body = readers[*device]
-            .read(number, &segment.file, segment.end, start, header.length as usize)
+            .read(number, &segment.file, segment.capacity, start, header.length as usize)
             .map_err(|e| Error::corrupt(format!("{path} at offset {start}: {e}")))?;
         let mut lsn = header.first_lsn;
         let mut problem = None;

@@ -267,9 +267,13 @@ impl Run {
         if !self.server.vfs.has_power() {
             self.server.vfs.crash();
         }
-        let log = match self.server.open().await {
-            Ok(log) => log,
-            Err(e) => return Err(TestCaseError::fail(format!("cannot open: {e}"))),
+        let log = loop {
+            match self.server.open().await {
+                Ok(log) => break log,
+                // Power failed during recovery: once more.
+                Err(_) if !self.server.vfs.has_power() => self.server.vfs.crash(),
+                Err(e) => return Err(TestCaseError::fail(format!("cannot open: {e}"))),
+            }
         };
         let mut found = Model::default();
         for (partition, contents_found) in found.iter_mut().enumerate() {

@@ -67,6 +67,18 @@ impl Server {
         RaftLog::open(self.env(), self.config.clone(), &self.partitions, &mut Registry::default()).await
     }
 
+    /// Power fails. Waits until the process that had the log open has noticed: its threads outlive it here.
+    pub async fn crash(&self, log: RaftLog) {
+        self.vfs.crash();
+        log.shutdown().await;
+    }
+
+    /// The process dies.
+    pub async fn kill(&self, log: RaftLog) {
+        self.vfs.kill();
+        log.shutdown().await;
+    }
+
     /// Names of the segment files of a device.
     pub fn segments(&self, device: usize) -> Vec<PathBuf> {
         let files = self.vfs.list(&self.config.devices[device]).unwrap();

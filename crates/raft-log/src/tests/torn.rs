@@ -61,7 +61,9 @@ async fn leave(end_cleanly: bool) -> Left {
     if end_cleanly {
         log.shutdown().await;
     }
-    server.vfs.kill();
+    if !end_cleanly {
+        server.kill(log).await;
+    }
     let segment = server.segments(0).remove(0);
     let headers = batches_of(&server, &segment);
     assert_eq!(headers.len(), if end_cleanly { 8 } else { 7 });
@@ -118,33 +120,22 @@ async fn a_torn_tail_is_cut_at_every_byte() {
             }
             // What was cut stays away, whatever is written over it and wherever that is torn.
             for round in 0..3 {
-                server.vfs.kill();
                 let log = server.open().await.unwrap();
                 let zero = log.partition(server.partitions[0]);
                 let next = a.len() as u64 + 1;
                 append(&zero, vec![marked(0, 2, next, 30)]).await.unwrap();
-                drop((log, zero));
-                server.vfs.crash();
+                server.crash(log).await;
                 let expected: Vec<Entry> = a.iter().cloned().chain([marked(0, 2, next, 30)]).collect();
                 check(&server, &expected, b).await.unwrap();
-                let log = server.open_alone().await;
+                let log = server.open().await.unwrap();
                 let mut zero = log.partition(server.partitions[0]);
                 use openraft::storage::RaftLogStorage;
                 zero.truncate_after(a.last().map(|entry| entry.log_id)).await.unwrap();
                 zero.save_vote(&crate::Vote::new(2 + round, 1)).await.unwrap();
-                drop((log, zero));
-                server.vfs.crash();
+                server.crash(log).await;
                 check(&server, a, b).await.unwrap();
             }
         }
-    }
-}
-
-impl Server {
-    /// Opens after whoever had it open is dead.
-    async fn open_alone(&self) -> crate::RaftLog {
-        self.vfs.kill();
-        self.open().await.unwrap()
     }
 }
 
@@ -225,8 +216,7 @@ async fn batches_behind_a_hole_do_not_come_back() {
     // A batch as long as the one in the hole: what is behind it would be read next.
     let next = marked(0, 1, a.len() as u64 + 1, hole.length as usize - 32);
     append(&log.partition(server.partitions[0]), vec![next.clone()]).await.unwrap();
-    drop(log);
-    server.vfs.crash();
+    server.crash(log).await;
     let expected: Vec<Entry> = a.iter().cloned().chain([next]).collect();
     check(&server, &expected, b).await.unwrap();
 }

@@ -1,0 +1,107 @@
+//! Both checks on every key, and what they come to.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use sextant_common::{Error, Result};
+
+use crate::certificate::{Certificate, certify};
+use crate::history::{History, Op};
+use crate::report::{CheckKind, Explanation, Report, Undecided};
+use crate::search::{Found, search};
+
+/// How much a check may cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Operations that the search may look at for one key, before the key counts as undecided. The default is some seconds
+    /// and at most some hundred megabytes for a key that is hopeless; a key of 10,000 operations usually needs as many
+    /// times its concurrency.
+    pub steps_per_key: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { steps_per_key: 20_000_000 }
+    }
+}
+
+/// Checks a history. The first key with a violation, in the order of the history, is explained; all keys are counted.
+///
+/// A key that the certificate proves linearizable is searched too (the search shares no code with it), but a search that
+/// gives up on such a key does not make it undecided.
+pub fn check(history: &History, options: &Options) -> Report {
+    let mut report = Report {
+        operations: history.operations,
+        keys: history.keys() as u64,
+        unknown: history.unknown,
+        notes: history.notes,
+        ..Report::default()
+    };
+    for (key, ops) in history.by_key() {
+        let certificate = certify(ops);
+        let certified = certificate == Certificate::Certified;
+        report.certified += u64::from(certified);
+        match search(ops, options.steps_per_key) {
+            Found::Illegal(dead_end) => {
+                report.violations += 1;
+                if report.explanation.is_none() {
+                    report.explanation = Some(match certificate {
+                        // It names the rule, which is easier to follow than the end of a search.
+                        Certificate::Violated { rule, culprits } => {
+                            Explanation::new(history, key, ops, CheckKind::Both, rule.to_owned(), &culprits, &[])
+                        }
+                        _ => Explanation::of_dead_end(history, key, ops, &dead_end),
+                    });
+                }
+                continue;
+            }
+            Found::BudgetExceeded if !certified => {
+                report.undecided.push(Undecided { key: key.to_owned(), operations: ops.len() as u64 });
+            }
+            Found::BudgetExceeded | Found::Legal => {}
+        }
+        if let Certificate::Violated { rule, culprits } = certificate {
+            report.violations += 1;
+            if report.explanation.is_none() {
+                report.explanation = Some(Explanation::new(
+                    history,
+                    key,
+                    ops,
+                    CheckKind::Certificate,
+                    rule.to_owned(),
+                    &culprits,
+                    &[],
+                ));
+            }
+        }
+    }
+    report
+}
+
+/// Reads and checks a history in the format of `docs/formats/history.md`.
+///
+/// # Errors
+/// `Invalid` if a line cannot be understood, `Disk` if reading fails.
+pub fn check_reader(input: impl BufRead, options: &Options) -> Result<Report> {
+    Ok(check(&History::read(input)?, options))
+}
+
+/// The same for a file.
+///
+/// # Errors
+/// As [`check_reader`].
+pub fn check_file(path: &Path, options: &Options) -> Result<Report> {
+    let file = File::open(path).map_err(|e| Error::invalid(format!("cannot open {}: {e}", path.display())))?;
+    check_reader(BufReader::with_capacity(1 << 20, file), options)
+}
+
+/// Used by the checks' explanations: operations that overlap in time, or follow each other closely.
+pub(crate) fn around(ops: &[Op], of: &[usize], most: usize) -> Vec<usize> {
+    let from = of.iter().map(|i| ops[*i].call).min().unwrap_or(0);
+    let to = of.iter().map(|i| ops[*i].ret.min(ops[*i].call.max(from))).max().unwrap_or(u64::MAX);
+    let mut near: Vec<usize> = (0..ops.len()).filter(|i| ops[*i].call <= to && ops[*i].ret >= from).collect();
+    near.sort_by_key(|i| std::cmp::Reverse(ops[*i].call));
+    near.truncate(most);
+    near
+}
