@@ -92,7 +92,10 @@ fn try_certify(ops: &[Op]) -> Result<(), Certificate> {
         let gap = match op.version.and_then(|version| by_version.get(&version)) {
             Some(&gap) => {
                 if op.action.step(gaps.states[gap]) == Step::Illegal {
-                    return Err(violated("the result is not what its version holds", [gaps.writes[gap - 1], i]));
+                    return Err(violated(
+                        "the result is not what its version holds",
+                        [gaps.writes[gap - 1], i],
+                    ));
                 }
                 if gap < soonest {
                     return Err(violated(
@@ -144,7 +147,8 @@ fn place_seen_unknown_writes(
     let mut placed: HashMap<u64, Value> = HashMap::new();
     for &i in observations {
         let Some(version) = ops[i].version else { continue };
-        let known = |writes: &[(u64, usize)]| writes[..acknowledged].binary_search_by_key(&version, |w| w.0).is_ok();
+        let known =
+            |writes: &[(u64, usize)]| writes[..acknowledged].binary_search_by_key(&version, |w| w.0).is_ok();
         if known(writes) {
             continue;
         }
@@ -154,8 +158,11 @@ fn place_seen_unknown_writes(
             Some(_) => return Err(violated("two gets saw different values of one version", [i])),
             None => {}
         }
-        let mut candidates =
-            unplaced.iter().enumerate().filter(|(_, w)| ops[**w].action.produces() == Some(out)).map(|(at, _)| at);
+        let mut candidates = unplaced
+            .iter()
+            .enumerate()
+            .filter(|(_, w)| ops[**w].action.produces() == Some(out))
+            .map(|(at, _)| at);
         let Some(at) = candidates.next() else {
             return Err(violated("it saw a version that nobody wrote", [i]));
         };
@@ -179,7 +186,10 @@ impl<'o> Gaps<'o> {
             let action = effective(ops[*i].action);
             let Step::Legal(next) = action.step(states[k]) else {
                 let before = k.checked_sub(1).map(|previous| writes[previous].1);
-                return Err(violated("the write before it rules its result out", before.into_iter().chain([*i])));
+                return Err(violated(
+                    "the write before it rules its result out",
+                    before.into_iter().chain([*i]),
+                ));
             };
             states.push(next);
             latest_call.push(latest_call[k].max((ops[*i].call, Some(*i))));

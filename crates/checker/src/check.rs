@@ -7,7 +7,7 @@ use std::path::Path;
 use sextant_common::{Error, Result};
 
 use crate::certificate::{Certificate, certify};
-use crate::history::{History, Op};
+use crate::history::History;
 use crate::report::{CheckKind, Explanation, Report, Undecided};
 use crate::search::{Found, search};
 
@@ -49,7 +49,7 @@ pub fn check(history: &History, options: &Options) -> Report {
                     report.explanation = Some(match certificate {
                         // It names the rule, which is easier to follow than the end of a search.
                         Certificate::Violated { rule, culprits } => {
-                            Explanation::new(history, key, ops, CheckKind::Both, rule.to_owned(), &culprits, &[])
+                            Explanation::new(history, key, ops, CheckKind::Both, rule.to_owned(), &culprits)
                         }
                         _ => Explanation::of_dead_end(history, key, ops, &dead_end),
                     });
@@ -71,7 +71,6 @@ pub fn check(history: &History, options: &Options) -> Report {
                     CheckKind::Certificate,
                     rule.to_owned(),
                     &culprits,
-                    &[],
                 ));
             }
         }
@@ -92,16 +91,7 @@ pub fn check_reader(input: impl BufRead, options: &Options) -> Result<Report> {
 /// # Errors
 /// As [`check_reader`].
 pub fn check_file(path: &Path, options: &Options) -> Result<Report> {
-    let file = File::open(path).map_err(|e| Error::invalid(format!("cannot open {}: {e}", path.display())))?;
+    let file =
+        File::open(path).map_err(|e| Error::invalid(format!("cannot open {}: {e}", path.display())))?;
     check_reader(BufReader::with_capacity(1 << 20, file), options)
-}
-
-/// Used by the checks' explanations: operations that overlap in time, or follow each other closely.
-pub(crate) fn around(ops: &[Op], of: &[usize], most: usize) -> Vec<usize> {
-    let from = of.iter().map(|i| ops[*i].call).min().unwrap_or(0);
-    let to = of.iter().map(|i| ops[*i].ret.min(ops[*i].call.max(from))).max().unwrap_or(u64::MAX);
-    let mut near: Vec<usize> = (0..ops.len()).filter(|i| ops[*i].call <= to && ops[*i].ret >= from).collect();
-    near.sort_by_key(|i| std::cmp::Reverse(ops[*i].call));
-    near.truncate(most);
-    near
 }

@@ -15,7 +15,10 @@ pub enum Call<'a> {
     Insert(&'a str),
     Delete,
     /// `None`: no record.
-    Cas { expected: Option<&'a str>, new: Option<&'a str> },
+    Cas {
+        expected: Option<&'a str>,
+        new: Option<&'a str>,
+    },
 }
 
 /// What was answered.
@@ -226,7 +229,9 @@ mod tests {
         tick();
         recorder.call(2, "k", Call::Get).returned(Outcome::Value(Some("x\"\n")), Some(3));
         recorder.call(2, "k", Call::Insert("y")).returned(Outcome::Applied(false), None);
-        recorder.call(2, "k", Call::Cas { expected: None, new: Some("y") }).returned(Outcome::Applied(false), None);
+        recorder
+            .call(2, "k", Call::Cas { expected: None, new: Some("y") })
+            .returned(Outcome::Applied(false), None);
         recorder.fault("kill 2");
         drop(recorder.call(3, "k", Call::Delete));
         recorder.call(3, "k", Call::Delete).unknown();

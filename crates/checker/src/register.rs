@@ -12,7 +12,8 @@ pub enum Step {
 impl Action {
     /// Where the answer is not known, the operation does what it would.
     pub fn step(self, state: Value) -> Step {
-        let legal_if = |condition: bool, next: Value| if condition { Step::Legal(next) } else { Step::Illegal };
+        let legal_if =
+            |condition: bool, next: Value| if condition { Step::Legal(next) } else { Step::Illegal };
         let exists = state != ABSENT;
         match self {
             Action::Get { out } => legal_if(state == out, state),
@@ -58,7 +59,9 @@ impl Action {
     pub fn needs(self) -> Option<Value> {
         match self {
             Action::Get { out } => Some(out),
-            Action::Insert { applied: Some(true), .. } | Action::Delete { existed: Some(false) } => Some(ABSENT),
+            Action::Insert { applied: Some(true), .. } | Action::Delete { existed: Some(false) } => {
+                Some(ABSENT)
+            }
             Action::Cas { expected, applied: Some(true), .. } => Some(expected),
             _ => None,
         }

@@ -114,6 +114,7 @@ impl Client {
             reverse: options.reverse,
             limit: options.limit,
             page_records: options.page_records,
+            only_partition: None,
         };
         let scan = Scan { client: self.clone(), request, pages: None, ended: false };
         ScanStream(stream::unfold(scan, Scan::step).boxed())

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::future::try_join_all;
+use futures::future::join_all;
 use prometheus_client::registry::Registry;
 use sextant_common::ids::PartitionId;
 use sextant_common::{Env, Error, ErrorKind, Result};
@@ -48,7 +48,7 @@ pub(crate) async fn open(
         let (job_env, config) = (env.clone(), config.clone());
         blocking(&env, move || scan_device(&job_env, &config, device))
     });
-    let (locks, scans): (Vec<Lock>, Vec<DeviceScan>) = try_join_all(scans).await?.into_iter().unzip();
+    let (locks, scans): (Vec<Lock>, Vec<DeviceScan>) = on_all(scans).await?.into_iter().unzip();
     // Numbers of the segments in the whole process: one device after the other.
     let mut next_segment = 0;
     let numbers: Vec<Vec<u32>> = scans
@@ -85,7 +85,7 @@ pub(crate) async fn open(
 
     // First everything that was found becomes durable everywhere, then the new run may say so.
     let secured = scans.into_iter().map(|scan| blocking(&env, move || secure(scan)));
-    let scans = try_join_all(secured).await?;
+    let scans = on_all(secured).await?;
     let checkpoint = Checkpoint { floor, partitions: metas };
     let last_lsn = plan.last_lsn;
     let starts =
@@ -101,7 +101,7 @@ pub(crate) async fn open(
             let (shared, checkpoint) = (shared.clone(), checkpoint.clone());
             blocking(&env, move || start_device(shared, device, scan, lock, &numbers, last_lsn, &checkpoint))
         });
-    let workers = try_join_all(starts).await?;
+    let workers = on_all(starts).await?;
     report.seconds = env.clock.holder_ns().saturating_sub(started_ns) as f64 / 1e9;
     if report.torn_bytes > 0 {
         let bytes = report.torn_bytes;
@@ -116,6 +116,11 @@ async fn blocking<T: Send + 'static>(
 ) -> Result<T> {
     let stopped = || Err(Error::new(ErrorKind::Stopping, "the runtime is stopping"));
     env.blocking(work).await.unwrap_or_else(stopped)
+}
+
+/// Works on all devices at once. Waits for all, so that nothing touches a device any more after an error.
+async fn on_all<T>(works: impl Iterator<Item = impl Future<Output = Result<T>>>) -> Result<Vec<T>> {
+    join_all(works).await.into_iter().collect()
 }
 
 fn scan_device(env: &Env, config: &RaftLogConfig, device: usize) -> Result<(Lock, DeviceScan)> {
@@ -135,6 +140,8 @@ fn scan_device(env: &Env, config: &RaftLogConfig, device: usize) -> Result<(Lock
         salt: 0,
     };
     let identity = scan::identify(env, dir, expected)?;
+    // A process that died may have left files whose names are not durable; they would take along what is written to them.
+    env.vfs.sync_dir(dir)?;
     Ok((lock, scan::scan(env, dir, identity)?))
 }
 

@@ -14,13 +14,26 @@ pub const UNKNOWN: u64 = u64::MAX;
 /// What was asked, and what was answered. `None` as an answer: not known, or not told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    Get { out: Value },
-    Put { value: Value },
+    Get {
+        out: Value,
+    },
+    Put {
+        value: Value,
+    },
     /// Only if there is no record.
-    Insert { value: Value, applied: Option<bool> },
-    Delete { existed: Option<bool> },
+    Insert {
+        value: Value,
+        applied: Option<bool>,
+    },
+    Delete {
+        existed: Option<bool>,
+    },
     /// Only if the value is `expected`; either value may be [`ABSENT`].
-    Cas { expected: Value, new: Value, applied: Option<bool> },
+    Cas {
+        expected: Value,
+        new: Value,
+        applied: Option<bool>,
+    },
 }
 
 /// One operation on one key.
@@ -73,6 +86,11 @@ impl History {
     /// The text of a value; `None` for [`ABSENT`].
     pub fn value(&self, value: Value) -> Option<&str> {
         (value != ABSENT).then(|| self.values[value as usize - 1].as_str())
+    }
+
+    /// The same; `None` for a number that was not given out, too.
+    pub fn try_value(&self, value: Value) -> Option<&str> {
+        self.values.get(value.checked_sub(1)? as usize).map(String::as_str)
     }
 
     /// The number of a value.

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::io::BufRead;
 
-use sextant_common::{Error, Result};
 use serde::Deserialize;
+use sextant_common::{Error, Result};
 
 use super::{Action, History, Op, UNKNOWN};
 
@@ -140,7 +140,10 @@ mod tests {
     fn errors_name_the_line_and_the_fault() {
         for (line, what) in [
             ("x", "line 2 of the history: expected value"),
-            (r#"{"key":"k","op":"get","call":2,"ret":1}"#, "line 2 of the history: it returned before it was called"),
+            (
+                r#"{"key":"k","op":"get","call":2,"ret":1}"#,
+                "line 2 of the history: it returned before it was called",
+            ),
             (r#"{"key":"k","op":"get","ret":1}"#, "line 2 of the history: no call time"),
             (r#"{"op":"get","call":1,"ret":1}"#, "line 2 of the history: no key"),
             (r#"{"key":"k","op":"put","call":1,"ret":1}"#, "line 2 of the history: put without a value"),

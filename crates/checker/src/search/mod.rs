@@ -161,10 +161,14 @@ impl<'p> Search<'p> {
             self.steps_left = self.steps_left.saturating_sub(1);
             let what = &self.prepared.items[item as usize];
             let step = what.action.step(self.state);
-            cursor = self.entries.next_but(cursor, item);
+            let next = self.entries.next(cursor);
             match what.role {
                 _ if step == Step::Illegal => {}
-                Role::Mandatory if what.action.is_pure() => self.place(item),
+                Role::Mandatory if what.action.is_pure() => {
+                    cursor = self.entries.next_but(cursor, item);
+                    self.place(item);
+                    continue;
+                }
                 Role::Mandatory => self.candidates.push(item),
                 _ if step == Step::Legal(self.state) => {}
                 Role::Unique => unknown.push(item),
@@ -174,6 +178,7 @@ impl<'p> Search<'p> {
                     }
                 }
             }
+            cursor = next;
         }
         if let Some(due) = self.entries.first_return(cursor)
             && let Some(at) = self.candidates[candidates..].iter().position(|item| *item == due)

@@ -111,7 +111,8 @@ fn settle(items: &mut [Item], states: usize) {
     for (i, item) in items.iter().enumerate() {
         if let Some(state) = item.action.produces() {
             let producer = &mut producers[state as usize];
-            *producer = if matches!(producer, Producer::Nobody) { Producer::Only(i) } else { Producer::Several };
+            *producer =
+                if matches!(producer, Producer::Nobody) { Producer::Only(i) } else { Producer::Several };
         }
     }
     let unknown: Vec<bool> = items.iter().map(|item| !item.is_mandatory()).collect();
@@ -130,7 +131,9 @@ fn settle(items: &mut [Item], states: usize) {
         item.ret = by;
         item.action = match item.action {
             Action::Insert { value, applied: None } => Action::Insert { value, applied: Some(true) },
-            Action::Cas { expected, new, applied: None } => Action::Cas { expected, new, applied: Some(true) },
+            Action::Cas { expected, new, applied: None } => {
+                Action::Cas { expected, new, applied: Some(true) }
+            }
             other => other,
         };
         seen.extend(item.needs().map(|state| (state, by)));

@@ -84,7 +84,8 @@ async fn fetch(engine: &Engine, sst: &Sst, attempt: u32) -> Result<()> {
     let now_ns = engine.env.clock.holder_ns();
     let mut replicas: Vec<NodeId> =
         sst.meta.replicas.iter().copied().filter(|n| engine.sstables.contains_key(n)).collect();
-    replicas.rotate_left((sst.meta.id.counter.wrapping_add(attempt) as usize) % replicas.len().max(1));
+    let start = sst.meta.id.counter.wrapping_add(attempt) as usize % replicas.len().max(1);
+    replicas.rotate_left(start);
     // A stable sort: healthy ones first, each group still in the rotated order.
     replicas.sort_by_key(|n| engine.health.is_avoided(*n, sst.meta.id, now_ns));
     let node = *replicas.first().ok_or_else(|| Error::unavailable("no replica is in the configuration"))?;

@@ -74,6 +74,7 @@ impl Engine {
         let mut left = candidates;
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut gone = false;
+        let mut alone = !self.coalesces();
         let mut last_error = Error::unavailable("no replica is in the configuration");
         while !left.is_empty() {
             let now_ns = clock.holder_ns();
@@ -96,7 +97,7 @@ impl Engine {
             };
             let Some(peer) = self.sstables.get(&node) else { continue };
             // A second attempt travels alone: whatever broke the stream, it was perhaps the company.
-            let alone = !self.coalesces() || !failed.is_empty();
+            alone |= !failed.is_empty();
             let asked = async {
                 if alone { peer.gets.ask_alone(request).await } else { peer.gets.ask(request).await }
             };
@@ -109,6 +110,11 @@ impl Engine {
                         self.health.server_answered(node);
                     }
                     left = &left[run..];
+                }
+                Ok(SstSays::MessageFull) if !alone => alone = true,
+                Ok(SstSays::MessageFull) => {
+                    failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
+                    last_error = Error::internal("a single value does not fit into a message");
                 }
                 Ok(SstSays::Gone(at)) => {
                     gone = true;

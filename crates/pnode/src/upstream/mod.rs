@@ -14,9 +14,9 @@ mod memtable;
 mod retry;
 mod sstable;
 
-pub(crate) use coalescer::{Call, Coalescer, Limits};
+use coalescer::{Call, Coalescer, Limits};
 pub(crate) use health::Health;
-pub(crate) use leaders::{Leader, Leaders};
+pub(crate) use leaders::Leaders;
 pub(crate) use memtable::{MemtablePeer, MemtablePeers, MemtableSays, News, WriteSays};
 pub(crate) use retry::{Backoff, Deadline};
 pub(crate) use sstable::{SstPeer, SstPeers, SstSays};

@@ -31,6 +31,8 @@ pub(crate) enum SstSays {
     Gone(usize),
     /// The candidate at this place is damaged, or cannot be read.
     Damaged(usize, String),
+    /// The values of other requests filled the message: ask again, alone.
+    MessageFull,
 }
 
 pub(crate) struct SstPeer {
@@ -112,6 +114,7 @@ fn get_reply(reply: v1::GetReply) -> Result<SstSays> {
         Ok(S::GetNoEntry) => SstSays::NoEntry,
         Ok(S::GetTableGone) => SstSays::Gone(candidate),
         Ok(S::GetCorrupt | S::GetIoError) => SstSays::Damaged(candidate, reply.message),
+        Ok(S::GetTooLarge) => SstSays::MessageFull,
         Err(_) => return Err(Error::internal(format!("unknown get status {}", reply.status))),
     })
 }

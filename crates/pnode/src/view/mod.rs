@@ -16,7 +16,7 @@ mod partition_view;
 mod tables;
 mod views;
 
-pub(crate) use filters::{FilterCopies, FilterCopy};
+pub(crate) use filters::FilterCopies;
 pub(crate) use manifest_view::{Flushed, ManifestView, Sst, TableView};
 pub(crate) use partition_view::PartitionView;
 pub(crate) use tables::{TableInfo, TableNames};

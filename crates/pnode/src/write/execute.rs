@@ -131,7 +131,7 @@ impl Engine {
         let mut prepared: Vec<PreparedOp> = Vec::with_capacity(ops.len());
         for op in ops {
             check_key(&op.key)?;
-            if let OpKind::Put(value) | OpKind::Put(value) = &op.kind {
+            if let OpKind::Put(value) = &op.kind {
                 check_value(value)?;
             }
             if let OpCondition::ValueEquals(value) = &op.condition {
@@ -152,10 +152,10 @@ impl Engine {
         Ok(prepared)
     }
 
-    async fn write_until_known(
-        &self,
+    async fn write_until_known<'e>(
+        &'e self,
         ops: &[PreparedOp],
-        identity: &mut Identity<'_>,
+        identity: &mut Identity<'e>,
         deadline: Deadline,
     ) -> Result<WriteOutcome> {
         let clock = &*self.env.clock;

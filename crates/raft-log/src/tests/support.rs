@@ -79,6 +79,45 @@ impl Server {
         log.shutdown().await;
     }
 
+    /// What is on the devices, for people.
+    pub fn dump(&self) -> String {
+        use crate::format::record::read_records;
+        use crate::recovery::scan::{identify, scan};
+        let mut out = String::new();
+        for (device, dir) in self.config.devices.iter().enumerate() {
+            let place = crate::format::identity::Identity {
+                cluster: self.config.cluster.clone(),
+                node: self.config.node.0,
+                device: device as u16,
+                devices: self.config.devices.len() as u16,
+                salt: 0,
+            };
+            let identity = identify(&self.env(), dir, place).unwrap();
+            let salt = identity.salt;
+            let scanned = match scan(&self.env(), dir, identity) {
+                Ok(scanned) => scanned,
+                Err(e) => {
+                    out += &format!("{}: {e}\n", dir.display());
+                    continue;
+                }
+            };
+            for batch in &scanned.batches {
+                let segment = &scanned.chain[batch.segment];
+                let header = batch.header;
+                out += &format!("{} {header:?}\n", segment.path.display());
+                let bytes = self.read(&segment.path);
+                let body = &bytes[header.body_start() as usize..][..header.length as usize];
+                read_records(body, header.records, header.body_crc, salt, |_, record| {
+                    out += &format!("    {record:?}\n");
+                });
+            }
+            for found in &scanned.checkpoints {
+                out += &format!("  checkpoint {} run {} {:?}\n", found.lsn, found.run, found.checkpoint);
+            }
+        }
+        out
+    }
+
     /// Names of the segment files of a device.
     pub fn segments(&self, device: usize) -> Vec<PathBuf> {
         let files = self.vfs.list(&self.config.devices[device]).unwrap();
@@ -141,15 +180,20 @@ pub(super) struct Contents {
 }
 
 pub(super) async fn contents(log: &PartitionLog) -> Contents {
+    try_contents(log).await.unwrap()
+}
+
+/// Reads in two ways and compares.
+pub(super) async fn try_contents(log: &PartitionLog) -> std::io::Result<Contents> {
     let mut log = log.clone();
-    let state = log.get_log_state().await.unwrap();
+    let state = log.get_log_state().await?;
     let mut entries = Vec::new();
-    log.replay(0, &mut |entry| {
+    let replayed = log.replay(0, &mut |entry| {
         entries.push(entry);
         Ok(())
-    })
-    .unwrap();
-    assert_eq!(entries, all(&log).await);
+    });
+    replayed.map_err(std::io::Error::other)?;
+    assert_eq!(entries, log.try_get_log_entries(..).await?);
     assert_eq!(state.last_log_id, entries.last().map(|entry| entry.log_id).or(state.last_purged_log_id));
-    Contents { vote: log.read_vote().await.unwrap(), purged: state.last_purged_log_id, entries }
+    Ok(Contents { vote: log.read_vote().await?, purged: state.last_purged_log_id, entries })
 }

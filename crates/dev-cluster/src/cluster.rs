@@ -1,0 +1,417 @@
+//! The running cluster.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sextant_client::http;
+use sextant_common::Env;
+use sextant_common::config::ClusterConfig;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::vfs::write_file_atomically;
+use sextant_pnode::PNode;
+
+use crate::files::{ClusterFile, cluster_file_path, port_of};
+use crate::in_process::LocalServer;
+use crate::layout::{Member, Role};
+use crate::options::{DevOptions, SERVERS_MAX, Tuning};
+use crate::ports;
+use crate::process::{Child, Keeper, Signal, describe};
+use crate::ready::{PNodeReady, ReadyLine, ServerReady};
+
+/// How often a server that is starting is asked whether it is ready.
+const READY_POLL: Duration = Duration::from_millis(20);
+/// How long one such question may take.
+const READY_ASK: Duration = Duration::from_secs(2);
+/// How long a server process may drain before it is killed.
+const DRAIN_MAX: Duration = Duration::from_secs(30);
+/// How much of a server's log is shown if it does not start.
+const LOG_TAIL_BYTES: usize = 2000;
+
+/// A cluster on this machine. Dropping it kills server processes and lets servers in this process end undrained;
+/// [`DevCluster::shutdown`] stops them in order.
+pub struct DevCluster {
+    env: Env,
+    options: DevOptions,
+    cluster: ClusterConfig,
+    /// In the order in which they are started: sstable, memtable, p-nodes.
+    servers: Vec<Slot>,
+    keeper: Option<Keeper>,
+    _lock: Box<dyn Send + Sync>,
+}
+
+struct Slot {
+    member: Member,
+    running: Running,
+}
+
+enum Running {
+    No,
+    Here(Box<LocalServer>),
+    Process(Child),
+}
+
+impl DevCluster {
+    /// Starts a cluster, or the one that the data directory holds; returns when every p-node can route to every partition.
+    pub async fn start(env: Env, mut options: DevOptions) -> Result<DevCluster> {
+        if options.pnodes > SERVERS_MAX {
+            return Err(Error::invalid(format!("p-nodes: at most {SERVERS_MAX}")));
+        }
+        // Servers get absolute paths: their working directory is nobody's business.
+        options.data = std::path::absolute(&options.data)?;
+        let data = options.data.clone();
+        for dir in ["config", "log"] {
+            env.vfs.create_dir_all(&data.join(dir))?;
+        }
+        let lock = env.vfs.lock(&data.join("dev.lock")).map_err(|e| {
+            if e.kind() == std::io::ErrorKind::WouldBlock {
+                Error::invalid(format!("another cluster runs on {}", data.display()))
+            } else {
+                Error::from(e)
+            }
+        })?;
+        let mut file = ClusterFile::read_or_create(&env, &options).await?;
+        let members = file.members(&env, &options).await?;
+        check_ports(&env, &members, &data).await?;
+        file.write(&env, &data)?;
+        for member in &members {
+            let text = member.config(&data, &file.cluster, &options.tuning)?;
+            write_file_atomically(&*env.vfs, &member.config_path(&data), text.as_bytes())?;
+        }
+        let keeper = options.processes.as_ref().map(|_| Keeper::new(&env));
+        let servers = members.into_iter().map(|member| Slot { member, running: Running::No }).collect();
+        let mut cluster = DevCluster { env, options, cluster: file.cluster, servers, keeper, _lock: lock };
+        cluster.start_all().await?;
+        Ok(cluster)
+    }
+
+    async fn start_all(&mut self) -> Result<()> {
+        for at in 0..self.servers.len() {
+            if let Err(e) = self.launch(at).await {
+                let name = self.servers[at].member.name();
+                return Err(Error::new(e.kind, format!("{name}: {}", e.message)));
+            }
+        }
+        let all = futures::future::try_join_all((0..self.servers.len()).map(|at| self.wait_ready(at)));
+        tokio::time::timeout(self.options.ready_within, all).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!(
+                "the cluster is not ready after {} s; the servers' logs may say why ({})",
+                self.options.ready_within.as_secs(),
+                self.options.data.join("log").display()
+            )))
+        })?;
+        self.write_ready_file()
+    }
+
+    async fn launch(&mut self, at: usize) -> Result<()> {
+        let data = &self.options.data;
+        let slot = &self.servers[at];
+        let config = slot.member.config_path(data);
+        let running = match (&self.options.processes, &self.keeper) {
+            (Some(binary), Some(keeper)) => {
+                let config = config.to_str().ok_or_else(|| Error::invalid("the data directory is not UTF-8"))?;
+                let args = [slot.member.role.name(), "--config", config];
+                Running::Process(keeper.start(binary, &args, &slot.member.log_path(data)).await?)
+            }
+            _ => Running::Here(Box::new(LocalServer::start(&self.env, slot.member.role, &config).await?)),
+        };
+        self.servers[at].running = running;
+        Ok(())
+    }
+
+    /// Waits until a server that was launched does its work: a p-node routes, any other answers.
+    async fn wait_ready(&self, at: usize) -> Result<()> {
+        let slot = &self.servers[at];
+        match &slot.running {
+            Running::No => Err(Error::invalid(format!("{} does not run", slot.member.name()))),
+            Running::Here(server) => match server.engine() {
+                Some(engine) => engine.ready(self.options.ready_within).await,
+                None => Ok(()),
+            },
+            Running::Process(child) => self.wait_process_ready(&slot.member, child.clone()).await,
+        }
+    }
+
+    async fn wait_process_ready(&self, member: &Member, mut child: Child) -> Result<()> {
+        let path = if member.role == Role::PNode { "/health/ready" } else { "/health/live" };
+        let answers = async {
+            while !http::get(&self.env, &member.http, path, READY_ASK).await.is_ok_and(|a| a.is_ok()) {
+                tokio::time::sleep(READY_POLL).await;
+            }
+        };
+        tokio::select! {
+            () = answers => Ok(()),
+            exit = child.ended() => {
+                let log = member.log_path(&self.options.data);
+                Err(Error::unavailable(format!(
+                    "{} {} before it was ready; {} ends with: {}",
+                    member.name(),
+                    describe(exit),
+                    log.display(),
+                    tail(&log)
+                )))
+            }
+        }
+    }
+
+    /// What all servers agree on.
+    pub fn cluster_config(&self) -> &ClusterConfig {
+        &self.cluster
+    }
+
+    /// The file that names the cluster to an embedded p-node.
+    pub fn cluster_file(&self) -> PathBuf {
+        cluster_file_path(&self.options.data)
+    }
+
+    pub fn data(&self) -> &Path {
+        &self.options.data
+    }
+
+    /// How many servers of a role there are.
+    pub fn count(&self, role: Role) -> usize {
+        self.servers.iter().filter(|s| s.member.role == role).count()
+    }
+
+    /// The gRPC address of a server, `host:port`. `index` counts from 0 within the role.
+    pub fn addr(&self, role: Role, index: usize) -> Result<&str> {
+        Ok(&self.slot(role, index)?.member.addr)
+    }
+
+    pub fn http(&self, role: Role, index: usize) -> Result<&str> {
+        Ok(&self.slot(role, index)?.member.http)
+    }
+
+    /// The RESP address of a p-node.
+    pub fn resp(&self, index: usize) -> Result<&str> {
+        let slot = self.slot(Role::PNode, index)?;
+        slot.member.resp.as_deref().ok_or_else(|| Error::internal("a p-node without RESP"))
+    }
+
+    /// gRPC addresses of all p-nodes: for a client.
+    pub fn grpc_addrs(&self) -> Vec<String> {
+        let pnodes = self.servers.iter().filter(|s| s.member.role == Role::PNode);
+        pnodes.map(|s| s.member.addr.clone()).collect()
+    }
+
+    /// The process that runs a server (this one, for servers in this process); `None` if it does not run.
+    pub fn pid(&self, role: Role, index: usize) -> Result<Option<u32>> {
+        Ok(pid(self.slot(role, index)?))
+    }
+
+    /// The engine of a p-node in this process.
+    pub fn engine(&self, index: usize) -> Option<&PNode> {
+        match &self.slot(Role::PNode, index).ok()?.running {
+            Running::Here(server) => server.engine(),
+            _ => None,
+        }
+    }
+
+    pub fn ready_line(&self) -> ReadyLine {
+        let tier = |role| {
+            let slots = self.servers.iter().filter(move |s| s.member.role == role);
+            slots
+                .map(|s| ServerReady {
+                    id: s.member.id(),
+                    addr: s.member.addr.clone(),
+                    http: s.member.http.clone(),
+                    pid: pid(s).unwrap_or(0),
+                })
+                .collect()
+        };
+        let pnodes = self.servers.iter().filter(|s| s.member.role == Role::PNode);
+        ReadyLine {
+            ready: true,
+            pnodes: pnodes
+                .map(|s| PNodeReady {
+                    id: s.member.id(),
+                    grpc: s.member.addr.clone(),
+                    resp: s.member.resp.clone().unwrap_or_default(),
+                    http: s.member.http.clone(),
+                    pid: pid(s).unwrap_or(0),
+                })
+                .collect(),
+            memtable: tier(Role::Memtable),
+            sstable: tier(Role::Sstable),
+        }
+    }
+
+    /// SIGKILL. Returns when the process is gone. Needs processes.
+    pub async fn kill(&mut self, role: Role, index: usize) -> Result<()> {
+        self.signal(role, index, Signal::Kill).await?;
+        let at = self.at(role, index)?;
+        if let Running::Process(mut child) = std::mem::replace(&mut self.servers[at].running, Running::No) {
+            child.ended().await;
+        }
+        Ok(())
+    }
+
+    /// SIGSTOP. Needs processes.
+    pub async fn pause(&self, role: Role, index: usize) -> Result<()> {
+        self.signal(role, index, Signal::Stop).await
+    }
+
+    /// SIGCONT. Needs processes.
+    pub async fn resume(&self, role: Role, index: usize) -> Result<()> {
+        self.signal(role, index, Signal::Continue).await
+    }
+
+    async fn signal(&self, role: Role, index: usize, signal: Signal) -> Result<()> {
+        let slot = self.slot(role, index)?;
+        let (Running::Process(child), Some(keeper)) = (&slot.running, &self.keeper) else {
+            return Err(Error::invalid(format!("{} is no running process", slot.member.name())));
+        };
+        if keeper.signal(child, signal).await? {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("{} {}", slot.member.name(), describe(child.has_ended()))))
+        }
+    }
+
+    /// Drains and stops one server (SIGTERM for a process).
+    pub async fn stop(&mut self, role: Role, index: usize) -> Result<()> {
+        let at = self.at(role, index)?;
+        self.stop_at(at).await
+    }
+
+    async fn stop_at(&mut self, at: usize) -> Result<()> {
+        let slot = &mut self.servers[at];
+        match std::mem::replace(&mut slot.running, Running::No) {
+            Running::No => Ok(()),
+            Running::Here(server) => {
+                server.shutdown().await;
+                Ok(())
+            }
+            Running::Process(mut child) => {
+                let keeper = self.keeper.as_ref().ok_or_else(|| Error::internal("a process without a keeper"))?;
+                // A paused process would never see the signal.
+                keeper.signal(&child, Signal::Continue).await?;
+                keeper.signal(&child, Signal::Terminate).await?;
+                if tokio::time::timeout(DRAIN_MAX, child.ended()).await.is_err() {
+                    tracing::warn!("{} did not drain within {DRAIN_MAX:?} and is killed", slot.member.name());
+                    keeper.signal(&child, Signal::Kill).await?;
+                    child.ended().await;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts a server again that was killed or stopped, on its data and its ports; returns when it is ready.
+    pub async fn restart(&mut self, role: Role, index: usize) -> Result<()> {
+        let at = self.at(role, index)?;
+        self.stop_at(at).await?;
+        self.launch(at).await?;
+        let limit = self.options.ready_within;
+        tokio::time::timeout(limit, self.wait_ready(at)).await.unwrap_or_else(|_| {
+            Err(Error::unavailable(format!("{} is not ready after {} s", role.name(), limit.as_secs())))
+        })?;
+        self.write_ready_file()
+    }
+
+    /// Starts a server again without waiting until it is ready: a p-node is not while the cluster has no majority.
+    pub async fn relaunch(&mut self, role: Role, index: usize) -> Result<()> {
+        let at = self.at(role, index)?;
+        self.stop_at(at).await?;
+        self.launch(at).await?;
+        self.write_ready_file()
+    }
+
+    /// Waits until a server process ends that nobody stopped; its name and how it ended. For ever, if there are none.
+    pub async fn next_death(&self) -> (String, String) {
+        let deaths = self.servers.iter().filter_map(|slot| match &slot.running {
+            Running::Process(child) => {
+                let (name, mut child) = (slot.member.name(), child.clone());
+                Some(Box::pin(async move { (name, describe(child.ended().await)) }))
+            }
+            _ => None,
+        });
+        let deaths: Vec<_> = deaths.collect();
+        if deaths.is_empty() {
+            return std::future::pending().await;
+        }
+        futures::future::select_all(deaths).await.0
+    }
+
+    /// Drains and stops everything: first the p-nodes, so that clients are answered, then the memtable servers, then the
+    /// sstable servers.
+    pub async fn shutdown(mut self) -> Result<()> {
+        let ready = self.ready_file();
+        if self.env.vfs.exists(&ready) {
+            self.env.vfs.remove_file(&ready)?;
+        }
+        let mut first_error = Ok(());
+        for at in (0..self.servers.len()).rev() {
+            let result = self.stop_at(at).await;
+            if first_error.is_ok() {
+                first_error = result;
+            }
+        }
+        first_error
+    }
+
+    fn at(&self, role: Role, index: usize) -> Result<usize> {
+        self.servers
+            .iter()
+            .position(|s| s.member.role == role && s.member.index == index)
+            .ok_or_else(|| Error::invalid(format!("there is no {} server number {index}", role.name())))
+    }
+
+    fn slot(&self, role: Role, index: usize) -> Result<&Slot> {
+        Ok(&self.servers[self.at(role, index)?])
+    }
+
+    fn ready_file(&self) -> PathBuf {
+        self.options.data.join("ready.json")
+    }
+
+    fn write_ready_file(&self) -> Result<()> {
+        let line = self.ready_line().json() + "\n";
+        write_file_atomically(&*self.env.vfs, &self.ready_file(), line.as_bytes())?;
+        Ok(())
+    }
+
+    /// The overrides that the servers were started with.
+    pub fn tuning(&self) -> &Tuning {
+        &self.options.tuning
+    }
+}
+
+fn pid(slot: &Slot) -> Option<u32> {
+    match &slot.running {
+        Running::No => None,
+        Running::Here(_) => Some(std::process::id()),
+        Running::Process(child) => Some(child.pid),
+    }
+}
+
+/// Better one clear line now than a server that fails to start for a reason in its log.
+async fn check_ports(env: &Env, members: &[Member], data: &Path) -> Result<()> {
+    for member in members {
+        for (what, addr) in
+            [("gRPC", Some(&member.addr)), ("HTTP", Some(&member.http)), ("RESP", member.resp.as_ref())]
+        {
+            let Some(port) = addr.and_then(|addr| port_of(addr)) else { continue };
+            if !ports::is_free(env, port).await {
+                return Err(Error::new(
+                    ErrorKind::Unavailable,
+                    format!(
+                        "port {port} ({} of {}, {}) is taken by another process",
+                        what,
+                        member.name(),
+                        data.display()
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The end of a log file, on one line.
+fn tail(log: &Path) -> String {
+    let Ok(text) = std::fs::read(log) else { return "(nothing)".into() };
+    let text = &text[text.len().saturating_sub(LOG_TAIL_BYTES)..];
+    let text = String::from_utf8_lossy(text);
+    let lines: Vec<&str> = text.lines().rev().take(3).collect();
+    lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
+}

@@ -1,0 +1,56 @@
+//! A server inside this process.
+
+use std::path::Path;
+
+use sextant_common::Env;
+use sextant_common::config::load;
+use sextant_common::error::{Error, Result};
+use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
+use sextant_pnode::{PNode, PNodeConfig, PNodeServer};
+use sextant_sstable_server::{SstServer, SstServerConfig};
+
+use crate::layout::Role;
+
+pub enum LocalServer {
+    Memtable(MemtableServer),
+    Sstable(SstServer),
+    PNode(PNodeServer),
+}
+
+impl LocalServer {
+    /// Starts a server with the configuration in a file, as a process of its own would.
+    pub async fn start(env: &Env, role: Role, config: &Path) -> Result<Self> {
+        let bad = |e: sextant_common::config::ConfigError| Error::invalid(e.to_string());
+        let env = env.clone();
+        Ok(match role {
+            Role::Memtable => {
+                let config: MemtableServerConfig = load(config).map_err(bad)?;
+                LocalServer::Memtable(MemtableServer::start(env, config).await?)
+            }
+            Role::Sstable => {
+                let config: SstServerConfig = load(config).map_err(bad)?;
+                LocalServer::Sstable(SstServer::start(env, config).await?)
+            }
+            Role::PNode => {
+                let config: PNodeConfig = load(config).map_err(bad)?;
+                LocalServer::PNode(PNodeServer::start(env, config).await?)
+            }
+        })
+    }
+
+    pub fn engine(&self) -> Option<&PNode> {
+        match self {
+            LocalServer::PNode(server) => Some(server.engine()),
+            _ => None,
+        }
+    }
+
+    /// Drains and stops it.
+    pub async fn shutdown(self) {
+        match self {
+            LocalServer::Memtable(server) => server.shutdown().await,
+            LocalServer::Sstable(server) => server.shutdown().await,
+            LocalServer::PNode(server) => server.shutdown().await,
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Ports: chosen once, remembered, checked before the servers start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sextant_common::Env;
+use sextant_common::error::{Error, ErrorKind, Result};
+
+/// Where free ports are looked for: below the range that Linux and macOS give to outgoing connections, which could
+/// otherwise take a remembered port while the cluster is down.
+const FREE_PORTS: std::ops::Range<u16> = 20_000..32_000;
+/// Random tries; the range is far from full on any machine.
+const TRIES: usize = 1000;
+
+/// The ports of a cluster, by what they are for (`memtable-1`, `pnode-2-resp`).
+pub type Remembered = BTreeMap<String, u16>;
+
+/// The remembered port for `name`, or a free one, which is then remembered. `used` are ports of other clusters' or of this
+/// cluster's servers that may not be listening yet.
+pub async fn choose(
+    env: &Env,
+    remembered: &mut Remembered,
+    used: &mut BTreeSet<u16>,
+    name: &str,
+) -> Result<u16> {
+    if let Some(port) = remembered.get(name) {
+        return Ok(*port);
+    }
+    for _ in 0..TRIES {
+        let width = u64::from(FREE_PORTS.end - FREE_PORTS.start);
+        let port = FREE_PORTS.start + env.rng.below(width) as u16;
+        if !used.contains(&port) && is_free(env, port).await {
+            used.insert(port);
+            remembered.insert(name.to_owned(), port);
+            return Ok(port);
+        }
+    }
+    Err(Error::new(
+        ErrorKind::Unavailable,
+        format!("no free port found between {} and {}", FREE_PORTS.start, FREE_PORTS.end),
+    ))
+}
+
+/// An address on this machine only.
+pub fn loopback(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+/// Whether somebody could listen there now.
+pub async fn is_free(env: &Env, port: u16) -> bool {
+    env.net.bind(loopback(port)).await.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_port_is_chosen_once_and_not_twice() {
+        let env = Env::real();
+        let (mut remembered, mut used) = (Remembered::new(), BTreeSet::new());
+        let one = choose(&env, &mut remembered, &mut used, "one").await.unwrap();
+        let two = choose(&env, &mut remembered, &mut used, "two").await.unwrap();
+        assert_ne!(one, two);
+        assert_eq!(choose(&env, &mut remembered, &mut used, "one").await.unwrap(), one);
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_is_not_free() {
+        let env = Env::real();
+        let listener = env.net.bind(loopback(0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        assert!(!is_free(&env, port).await);
+    }
+}
