@@ -98,7 +98,9 @@ fn free_addrs(n: usize) -> Vec<String> {
 impl Cluster {
     /// Starts everything and waits until the p-nodes can route.
     pub async fn start(options: Options) -> Self {
-        sextant_common::logging::init();
+        if std::env::var_os("RUST_LOG").is_some() {
+            sextant_common::logging::init();
+        }
         let addrs = free_addrs(options.memtable + options.sstable);
         let servers = |from: usize, n: usize| {
             (0..n).map(|i| Server { id: NodeId(i as u64 + 1), addr: addrs[from + i].clone() }).collect()

@@ -1,8 +1,11 @@
 //! Durability where it can fail: on disks that lose what was not fsynced. Cold keys are what shows a loss.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use sextant_common::error::ErrorKind;
-use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
+use sextant_pnode::{BatchOp, PNode, ReadOptions, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::eventually;
 
@@ -14,14 +17,16 @@ fn key(i: u64) -> String {
     format!("key{i}")
 }
 
-/// Writes keys `from..to`, several at a time; returns those that were acknowledged.
-async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
+/// Writes keys `from..to`, all at once; returns those that were acknowledged. `acked` counts them as they come.
+async fn put_through(pnodes: Vec<PNode>, from: u64, to: u64, acked: Arc<AtomicUsize>) -> Vec<u64> {
     let mut running = tokio::task::JoinSet::new();
     for i in from..to {
-        let pnode = cluster.pnodes[i as usize % cluster.pnodes.len()].engine().clone();
+        let (pnode, acked) = (pnodes[i as usize % pnodes.len()].clone(), acked.clone());
         running.spawn(async move {
             let op = BatchOp::put("default", key(i), Bytes::from(i.to_string()));
-            pnode.write(vec![op], WriteOptions::default()).await.is_ok().then_some(i)
+            let done = pnode.write(vec![op], WriteOptions::default()).await.is_ok();
+            acked.fetch_add(usize::from(done), Ordering::SeqCst);
+            done.then_some(i)
         });
     }
     let mut acknowledged = Vec::new();
@@ -29,6 +34,14 @@ async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
         acknowledged.extend(done.unwrap());
     }
     acknowledged
+}
+
+fn pnodes(cluster: &Cluster) -> Vec<PNode> {
+    cluster.pnodes.iter().map(|p| p.engine().clone()).collect()
+}
+
+async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
+    put_through(pnodes(cluster), from, to, Arc::default()).await
 }
 
 /// Every acknowledged key is there, through every p-node.
@@ -56,25 +69,20 @@ async fn all_memtable_servers_lose_power_at_once() {
         let mut c = Cluster::start(options(seed)).await;
         let mut acknowledged = put(&c, 0, 400).await;
         assert!(acknowledged.len() > 300);
-        // The power fails while more writes are under way.
-        let writers = put(&c, 400, 800);
-        tokio::pin!(writers);
-        let early = tokio::select! {
-            done = &mut writers => Some(done),
-            () = tokio::time::sleep(std::time::Duration::from_millis(3)) => None,
-        };
-        acknowledged.extend(match early {
-            Some(done) => done,
-            None => {
-                // The cluster is borrowed by the writers; they end by their deadlines or by answers.
-                writers.await
-            }
-        });
+        // The power fails while more writes are under way, some of them acknowledged already.
+        let acked = Arc::new(AtomicUsize::new(0));
+        let writers = tokio::spawn(put_through(pnodes(&c), 400, 3000, acked.clone()));
+        eventually("some of the writes are acknowledged", async || {
+            (acked.load(Ordering::SeqCst) >= 50 || writers.is_finished()).then_some(())
+        })
+        .await;
         c.crash_memtable(&[0, 1, 2]).await;
         for i in 0..3 {
             c.start_memtable(i).await;
         }
         c.ready().await;
+        // Those that were refused were tried again by the p-nodes, and may have been acknowledged after the crash.
+        acknowledged.extend(writers.await.unwrap());
         all_there(&c, &acknowledged).await;
         c.shutdown().await;
     }

@@ -42,8 +42,10 @@ async fn run(
         if settled() >= all {
             break;
         }
-        if tokio::time::timeout(Duration::from_millis(20), running.join_next()).await == Ok(None) {
-            break;
+        match tokio::time::timeout(Duration::from_millis(20), running.join_next()).await {
+            Ok(None) => break,
+            Ok(Some(done)) => done.unwrap(),
+            Err(_) => {}
         }
     }
     while let Some(done) = running.join_next().await {

@@ -137,6 +137,10 @@ impl Explanation {
     pub(crate) fn of_dead_end(history: &History, key: &str, ops: &[Op], dead_end: &DeadEnd) -> Self {
         let state = dead_end.written_by.and_then(|i| ops[i].action.produces()).unwrap_or(ABSENT);
         let stuck = &ops[dead_end.stuck];
+        if dead_end.from_nowhere {
+            let rule = format!("line {} met a value that nobody had begun to write", stuck.line);
+            return Self::new(history, key, ops, CheckKind::Search, rule, &[dead_end.stuck]);
+        }
         let mut culprits = vec![dead_end.stuck];
         culprits.extend(dead_end.written_by);
         let mut rule = format!(

@@ -1,2 +1,57 @@
-//! (Being written.)
-fn main() {}
+//! The `sextant` command. Only wires: arguments to commands, results to exit codes.
+
+mod args;
+mod commands;
+mod exit;
+mod process;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::exit::{Exit, Failure};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> std::process::ExitCode {
+    let exit = match Cli::try_parse() {
+        Ok(cli) => run(cli.command),
+        Err(e) => exit::usage(&e),
+    };
+    exit.into()
+}
+
+fn run(command: Command) -> Exit {
+    let workers = if let Command::Ycsb(args) = &command { args.workers() } else { None };
+    let runtime = match process::runtime(workers) {
+        Ok(runtime) => runtime,
+        Err(e) => return Failure::error(format!("cannot start a runtime: {e}")).report(),
+    };
+    let result = runtime.block_on(async {
+        match command {
+            Command::Dev(args) => commands::dev::run(args).await,
+            Command::Memtable(args) => commands::server::memtable(&args.config).await,
+            Command::Sstable(args) => commands::server::sstable(&args.config).await,
+            Command::Pnode(args) => commands::server::pnode(&args.config).await,
+            Command::Get(args) => commands::kv::get(args).await,
+            Command::Mget(args) => commands::kv::mget(args).await,
+            Command::Put(args) => commands::kv::put(args).await,
+            Command::Insert(args) => commands::kv::insert(args).await,
+            Command::Delete(args) => commands::kv::delete(args).await,
+            Command::Cas(args) => commands::kv::cas(args).await,
+            Command::Scan(args) => commands::kv::scan(args).await,
+            Command::CreateTable(args) => commands::admin::create_table(args).await,
+            Command::Tables(args) => commands::admin::tables(args).await,
+            Command::Status(args) => commands::status::run(args).await,
+            Command::Admin(args) => commands::admin::run(args.command).await,
+            Command::Ycsb(args) => commands::ycsb::run(args).await,
+            Command::Check(args) => commands::check::run(args),
+        }
+    });
+    // Tasks that are left (a read that nobody waits for any more) must not hold up the exit.
+    runtime.shutdown_background();
+    match result {
+        Ok(()) => Exit::Success,
+        Err(failure) => failure.report(),
+    }
+}

@@ -50,6 +50,17 @@ enum Running {
     Process(Child),
 }
 
+/// A server process that ended by itself, or by somebody else's signal.
+#[derive(Clone, Debug)]
+pub struct Death {
+    /// `memtable-1`.
+    pub name: String,
+    pub how: String,
+    /// What to start it again with, by hand.
+    pub config: PathBuf,
+    pub log: PathBuf,
+}
+
 impl DevCluster {
     /// Starts a cluster, or the one that the data directory holds; returns when every p-node can route to every partition.
     pub async fn start(env: Env, mut options: DevOptions) -> Result<DevCluster> {
@@ -80,7 +91,12 @@ impl DevCluster {
         let keeper = options.processes.as_ref().map(|_| Keeper::new(&env));
         let servers = members.into_iter().map(|member| Slot { member, running: Running::No }).collect();
         let mut cluster = DevCluster { env, options, cluster: file.cluster, servers, keeper, _lock: lock };
-        cluster.start_all().await?;
+        if let Err(e) = cluster.start_all().await {
+            if let Err(stop) = cluster.shutdown().await {
+                tracing::warn!("stopping a cluster that did not start: {stop}");
+            }
+            return Err(e);
+        }
         Ok(cluster)
     }
 
@@ -275,25 +291,8 @@ impl DevCluster {
 
     async fn stop_at(&mut self, at: usize) -> Result<()> {
         let slot = &mut self.servers[at];
-        match std::mem::replace(&mut slot.running, Running::No) {
-            Running::No => Ok(()),
-            Running::Here(server) => {
-                server.shutdown().await;
-                Ok(())
-            }
-            Running::Process(mut child) => {
-                let keeper = self.keeper.as_ref().ok_or_else(|| Error::internal("a process without a keeper"))?;
-                // A paused process would never see the signal.
-                keeper.signal(&child, Signal::Continue).await?;
-                keeper.signal(&child, Signal::Terminate).await?;
-                if tokio::time::timeout(DRAIN_MAX, child.ended()).await.is_err() {
-                    tracing::warn!("{} did not drain within {DRAIN_MAX:?} and is killed", slot.member.name());
-                    keeper.signal(&child, Signal::Kill).await?;
-                    child.ended().await;
-                }
-                Ok(())
-            }
-        }
+        let running = std::mem::replace(&mut slot.running, Running::No);
+        running.stop(&slot.member, self.keeper.as_ref()).await
     }
 
     /// Starts a server again that was killed or stopped, on its data and its ports; returns when it is ready.
@@ -316,20 +315,31 @@ impl DevCluster {
         self.write_ready_file()
     }
 
-    /// Waits until a server process ends that nobody stopped; its name and how it ended. For ever, if there are none.
-    pub async fn next_death(&self) -> (String, String) {
-        let deaths = self.servers.iter().filter_map(|slot| match &slot.running {
-            Running::Process(child) => {
-                let (name, mut child) = (slot.member.name(), child.clone());
-                Some(Box::pin(async move { (name, describe(child.ended().await)) }))
-            }
-            _ => None,
-        });
-        let deaths: Vec<_> = deaths.collect();
+    /// Waits until a server process ends that nobody stopped; says which and how. For ever, if none does. The server then
+    /// counts as not running. Safe to cancel.
+    pub async fn next_death(&mut self) -> Death {
+        let deaths: Vec<_> = self
+            .servers
+            .iter()
+            .enumerate()
+            .filter_map(|(at, slot)| match &slot.running {
+                Running::Process(child) => Some((at, child.clone())),
+                _ => None,
+            })
+            .map(|(at, mut child)| Box::pin(async move { (at, child.ended().await) }))
+            .collect();
         if deaths.is_empty() {
             return std::future::pending().await;
         }
-        futures::future::select_all(deaths).await.0
+        let ((at, exit), ..) = futures::future::select_all(deaths).await;
+        let slot = &mut self.servers[at];
+        slot.running = Running::No;
+        Death {
+            name: slot.member.name(),
+            how: describe(exit),
+            config: slot.member.config_path(&self.options.data),
+            log: slot.member.log_path(&self.options.data),
+        }
     }
 
     /// Drains and stops everything: first the p-nodes, so that clients are answered, then the memtable servers, then the
@@ -340,10 +350,13 @@ impl DevCluster {
             self.env.vfs.remove_file(&ready)?;
         }
         let mut first_error = Ok(());
-        for at in (0..self.servers.len()).rev() {
-            let result = self.stop_at(at).await;
-            if first_error.is_ok() {
-                first_error = result;
+        for role in [Role::PNode, Role::Memtable, Role::Sstable] {
+            let tier = self.servers.iter_mut().filter(|s| s.member.role == role).map(|slot| {
+                let running = std::mem::replace(&mut slot.running, Running::No);
+                running.stop(&slot.member, self.keeper.as_ref())
+            });
+            for result in futures::future::join_all(tier).await {
+                first_error = first_error.and(result);
             }
         }
         first_error
@@ -373,6 +386,29 @@ impl DevCluster {
     /// The overrides that the servers were started with.
     pub fn tuning(&self) -> &Tuning {
         &self.options.tuning
+    }
+}
+
+impl Running {
+    async fn stop(self, member: &Member, keeper: Option<&Keeper>) -> Result<()> {
+        let mut child = match self {
+            Running::No => return Ok(()),
+            Running::Here(server) => {
+                server.shutdown().await;
+                return Ok(());
+            }
+            Running::Process(child) => child,
+        };
+        let keeper = keeper.ok_or_else(|| Error::internal("a process without a keeper"))?;
+        // A paused process would never see the signal.
+        keeper.signal(&child, Signal::Continue).await?;
+        keeper.signal(&child, Signal::Terminate).await?;
+        if tokio::time::timeout(DRAIN_MAX, child.ended()).await.is_err() {
+            tracing::warn!("{} did not drain within {DRAIN_MAX:?} and is killed", member.name());
+            keeper.signal(&child, Signal::Kill).await?;
+            child.ended().await;
+        }
+        Ok(())
     }
 }
 

@@ -26,7 +26,7 @@ mod ports;
 mod process;
 mod ready;
 
-pub use cluster::DevCluster;
+pub use cluster::{Death, DevCluster};
 pub use layout::Role;
 pub use options::{DevOptions, Tuning};
 pub use ready::{PNodeReady, ReadyLine, ServerReady};

@@ -30,7 +30,9 @@ struct Cluster {
 
 impl Cluster {
     async fn start(partitions: u32) -> Self {
-        sextant_common::logging::init();
+        if std::env::var_os("RUST_LOG").is_some() {
+            sextant_common::logging::init();
+        }
         let addrs = free_addrs(4);
         let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
         let config = ClusterConfig {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use sextant_common::config::ClusterConfig;
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
-use serde::{Deserialize, Serialize};
 
 /// Default size of the record cache.
 const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;

@@ -7,6 +7,7 @@ mod api;
 mod config;
 mod engine;
 mod filter_copies;
+mod frontend;
 mod lease;
 mod metrics;
 mod record_cache;
@@ -19,8 +20,8 @@ mod view;
 mod write;
 
 pub use api::{
-    BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId, ScanPage,
-    ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,
+    BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId,
+    ScanPage, ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,
 };
 pub use config::{EngineConfig, PNodeConfig};
 pub use engine::PNode;

@@ -103,7 +103,8 @@ pub enum CacheEvent {
 }
 
 impl CacheEvent {
-    const ALL: [CacheEvent; 4] = [CacheEvent::Hit, CacheEvent::Miss, CacheEvent::Carried, CacheEvent::Dropped];
+    const ALL: [CacheEvent; 4] =
+        [CacheEvent::Hit, CacheEvent::Miss, CacheEvent::Carried, CacheEvent::Dropped];
 
     fn name(self) -> &'static str {
         match self {
@@ -167,7 +168,9 @@ impl Default for PNodeMetrics {
                 reads_family.get_or_create(&[("mode", mode_name(mode)), ("path", path.name())]).clone()
             })
         });
-        let one = |family: &Family<Labels<1>, Counter>, label, value| family.get_or_create(&[(label, value)]).clone();
+        let one = |family: &Family<Labels<1>, Counter>, label, value| {
+            family.get_or_create(&[(label, value)]).clone()
+        };
         let wrong_turns_family = Family::default();
         let messages_family = Family::default();
         let entries_family = Family::default();
@@ -213,24 +216,48 @@ impl PNodeMetrics {
         r.register("read_wrong_turns", "Extra requests of reads, by cause", self.wrong_turns_family.clone());
         r.register("upstream_messages", "Messages to other servers, by kind", self.messages_family.clone());
         r.register("upstream_entries", "Requests in these messages, by kind", self.entries_family.clone());
-        r.register("cache_events", "Record cache: hit, miss, carried over a flush, dropped", self.cache_family.clone());
-        r.register("no_lease_reads", "pda reads done as bda for lack of a lease", self.no_lease_reads.clone());
+        r.register(
+            "cache_events",
+            "Record cache: hit, miss, carried over a flush, dropped",
+            self.cache_family.clone(),
+        );
+        r.register(
+            "no_lease_reads",
+            "pda reads done as bda for lack of a lease",
+            self.no_lease_reads.clone(),
+        );
         r.register("read_retries", "Reads started again", self.read_retries.clone());
         r.register("writes", "Write requests", self.writes.clone());
         r.register("write_retries", "Write requests sent again", self.write_retries.clone());
         r.register("writes_unknown", "Writes whose outcome stayed unknown", self.writes_unknown.clone());
-        r.register("sessions_opened", "Sessions opened for the p-node's own writes", self.sessions_opened.clone());
+        r.register(
+            "sessions_opened",
+            "Sessions opened for the p-node's own writes",
+            self.sessions_opened.clone(),
+        );
         r.register("scan_pages", "Pages of scans", self.scan_pages.clone());
-        r.register("scan_pages_redone", "Pages of scans that had to be redone", self.scan_pages_redone.clone());
+        r.register(
+            "scan_pages_redone",
+            "Pages of scans that had to be redone",
+            self.scan_pages_redone.clone(),
+        );
         r.register("pulls", "Replies to pulls", self.pulls.clone());
         r.register("pulls_failed", "Pulls without a reply", self.pulls_failed.clone());
         r.register("pull_seconds", "Time from a pull to the installed view", self.pull_seconds.clone());
         r.register("bf_log_entries", "bf-log entries applied", self.bf_log_entries.clone());
-        r.register("whole_filter_fetches", "Whole filters of partitions fetched", self.whole_filter_fetches.clone());
+        r.register(
+            "whole_filter_fetches",
+            "Whole filters of partitions fetched",
+            self.whole_filter_fetches.clone(),
+        );
         r.register("whole_filter_bytes", "Bytes of them", self.whole_filter_bytes.clone());
         r.register("sst_filter_fetches", "Filters of SSTables fetched", self.sst_filter_fetches.clone());
         r.register("sst_filter_bytes", "Bytes of them", self.sst_filter_bytes.clone());
-        r.register("manifest_refreshes", "Manifests asked for outside of pulls", self.manifest_refreshes.clone());
+        r.register(
+            "manifest_refreshes",
+            "Manifests asked for outside of pulls",
+            self.manifest_refreshes.clone(),
+        );
     }
 
     pub(crate) fn count_read(&self, mode: ReadMode, path: ReadPath) {

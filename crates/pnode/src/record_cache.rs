@@ -275,7 +275,8 @@ mod tests {
 
     /// Version 2: table 2 was flushed, with these keys.
     fn second(previous: &ManifestView, keys: Option<&[&[u8]]>) -> ManifestView {
-        let m = flushed(2, vec![sst_meta(2, b"a", b"z"), sst_meta(1, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
+        let m =
+            flushed(2, vec![sst_meta(2, b"a", b"z"), sst_meta(1, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
         let view = ManifestView::build(m, previous);
         if let Some(keys) = keys {
             let mut hashes = keys.iter().map(|k| filter_hash(k)).collect();
@@ -399,7 +400,12 @@ mod tests {
         assert_eq!(cache.lookup(&view, T1, at(b"huge")), None);
         for i in 0..10_000u64 {
             let key: &'static [u8] = Box::leak(i.to_be_bytes().to_vec().into_boxed_slice());
-            cache.insert(ManifestVersion(1), T1, at(key), &CachedRecord { value: Some(Bytes::from(vec![7; 1000])), seq: Seq(1) });
+            cache.insert(
+                ManifestVersion(1),
+                T1,
+                at(key),
+                &CachedRecord { value: Some(Bytes::from(vec![7; 1000])), seq: Seq(1) },
+            );
         }
         let (entries, bytes) = cache.size();
         assert!(bytes <= 1 << 20 && entries > 100, "{entries} entries, {bytes} bytes");

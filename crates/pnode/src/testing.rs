@@ -1,7 +1,9 @@
 //! Builders of test data.
 
 use bytes::Bytes;
-use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
+use sextant_common::ids::{
+    Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
+};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
 
 pub fn sst_id(counter: u32) -> SstId {

@@ -27,6 +27,7 @@ pub(crate) struct Shared {
     partitions: RwLock<Vec<Arc<Partition>>>,
     /// Tells background work to give up.
     pub closing: AtomicBool,
+    pub trace: Mutex<Vec<String>>,
 }
 
 /// A file with entries.
@@ -60,7 +61,7 @@ impl Shared {
             segments: RwLock::default(),
             next_segment: AtomicU32::new(0),
             partitions: RwLock::default(),
-            closing: AtomicBool::new(false),
+            closing: AtomicBool::new(false), trace: Mutex::default(),
         }
     }
 
@@ -118,6 +119,7 @@ impl Shared {
         for partition in self.partitions() {
             let state = partition.state.lock();
             let Some(first) = state.index.get(state.index.first()) else { continue };
+            self.trace.lock().push(format!("p{} first {first:?} durable {durable} next {next} seg {:?}", partition.id, first.place.and_then(|place| self.segment(place.segment)).map(|s| (s.generation, s.first_lsn))));
             let segment = first.place.and_then(|place| self.segment(place.segment));
             floor = floor.min(segment.map_or(durable + 1, |segment| segment.first_lsn));
         }

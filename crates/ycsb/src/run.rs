@@ -13,6 +13,7 @@ use crate::keys::key;
 use crate::phase::{Driven, Load, Update, drive, find_end};
 use crate::report::Report;
 use crate::settings::{Settings, TargetSettings};
+use crate::target::embedded::Embedded;
 use crate::target::grpc::Grpc;
 use crate::target::resp::Resp;
 use crate::target::{Target, Thread};
@@ -69,7 +70,13 @@ pub async fn run(env: Env, args: &YcsbArgs) -> Result<Outcome> {
             let target = Resp::new(addrs, settings.deadline)?;
             run_on(&env, &target, phase, &settings).await?
         }
-        TargetSettings::Embedded { .. } => return Err(Error::invalid("no p-node in here")),
+        TargetSettings::Embedded { cluster, pnodes, cache_bytes, coalesce } => {
+            let target =
+                Embedded::start(&env, cluster, *pnodes, *cache_bytes, *coalesce, &o.table, settings.deadline).await?;
+            let outcome = run_on(&env, &target, phase, &settings).await;
+            target.shutdown().await;
+            outcome?
+        }
     };
     if let Some(path) = &o.json {
         write_json(path, &outcome)?;

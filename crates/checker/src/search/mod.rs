@@ -7,16 +7,14 @@
 //! * A state that somebody still has to see, and that nobody left can bring back, is not overwritten.
 //! * Unknown writes that are interchangeable are placed in the order of their calls (see [`prepare`]).
 //!
-//! The memo holds positions (set of operations placed, state) from which no order was found; the set is a 128-bit Zobrist
-//! hash, so that a false match is out of the question in practice.
+//! * A position is hopeless if one is that differs only in having used fewer unknown writes.
 
 mod entries;
+mod memo;
 mod prepare;
 
-use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use self::entries::Entries;
+use self::memo::{Memo, Position};
 use self::prepare::{Prepared, Role};
 use crate::history::{ABSENT, Op, Value};
 use crate::register::Step;
@@ -41,6 +39,8 @@ pub(crate) struct DeadEnd {
     pub stuck: usize,
     /// The operation that wrote the state it met; `None`: nobody had written yet.
     pub written_by: Option<usize>,
+    /// The operation that is stuck saw a value that nobody had begun to write when it returned: no search was needed.
+    pub from_nowhere: bool,
 }
 
 /// How many of the operations placed last a dead end remembers.
@@ -49,13 +49,16 @@ const LAST_PLACED: usize = 8;
 /// `budget`: operations looked at, at most. Time and memory are proportional to what is used of it.
 pub(crate) fn search(ops: &[Op], budget: u64) -> Found {
     let prepared = Prepared::new(ops);
+    if let Some(stuck) = prepared.from_nowhere() {
+        let dead_end = DeadEnd { placed: 0, last: Vec::new(), stuck, written_by: None, from_nowhere: true };
+        return Found::Illegal(dead_end);
+    }
     Search::new(&prepared, budget).run()
 }
 
 /// A point at which there was a choice.
 struct Choice {
-    /// The position, as the memo knows it.
-    position: (u128, Value),
+    position: Position,
     /// Operations placed before it.
     placed: usize,
     /// Its first candidate, and the first that was not tried yet.
@@ -70,9 +73,8 @@ struct Search<'p> {
     /// Operations that are not placed.
     entries: Entries,
     state: Value,
-    /// The set of the operations placed.
-    set: u128,
-    /// The same, in order; and those of them that may change a state.
+    /// The operations placed: as sets, in order, and those of them that may change a state.
+    sets: Position,
     order: Vec<u32>,
     writers: Vec<u32>,
     mandatory_left: usize,
@@ -82,7 +84,7 @@ struct Search<'p> {
     choices: Vec<Choice>,
     /// Of all open choices.
     candidates: Vec<u32>,
-    dead: HashSet<(u128, Value), BuildHasherDefault<Folded>>,
+    memo: Memo,
     steps_left: u64,
     furthest: Option<DeadEnd>,
 }
@@ -102,7 +104,7 @@ impl<'p> Search<'p> {
         Self {
             entries: Entries::new(&prepared.items),
             state: ABSENT,
-            set: 0,
+            sets: Position::start(prepared.optional),
             order: Vec::with_capacity(prepared.items.len()),
             writers: Vec::new(),
             mandatory_left: prepared.items.iter().filter(|item| item.is_mandatory()).count(),
@@ -110,7 +112,7 @@ impl<'p> Search<'p> {
             producers,
             choices: Vec::new(),
             candidates: Vec::new(),
-            dead: HashSet::default(),
+            memo: Memo::default(),
             steps_left: budget,
             furthest: None,
             prepared,
@@ -141,7 +143,7 @@ impl<'p> Search<'p> {
             }
             let before = self.state;
             self.place(item);
-            if self.dead.contains(&(self.set, self.state)) {
+            if self.memo.is_hopeless(&self.sets, self.state) {
                 self.unplace(item, before);
             } else {
                 self.open_choice(Some((item, before)));
@@ -152,7 +154,7 @@ impl<'p> Search<'p> {
     /// Places what is free to be placed, and collects the candidates among the rest: the operation that must return first,
     /// then the other acknowledged ones, then unknown writes.
     fn open_choice(&mut self, by: Option<(u32, Value)>) {
-        let position = (self.set, self.state);
+        let position = self.sets.clone();
         let placed = self.order.len();
         let candidates = self.candidates.len();
         let mut unknown = Vec::new();
@@ -195,13 +197,13 @@ impl<'p> Search<'p> {
         if self.furthest.as_ref().is_none_or(|f| self.order.len() > f.placed) {
             self.furthest = Some(self.dead_end());
         }
-        self.dead.insert(choice.position);
         self.candidates.truncate(choice.candidates);
         while self.order.len() > choice.placed
             && let Some(&item) = self.order.last()
         {
             self.unplace(item, self.state);
         }
+        self.memo.note_hopeless(choice.position, self.state);
         if let Some((item, before)) = choice.by {
             self.unplace(item, before);
         }
@@ -212,7 +214,7 @@ impl<'p> Search<'p> {
         if let Step::Legal(next) = what.action.step(self.state) {
             self.state = next;
         }
-        self.set ^= zobrist(item);
+        self.sets.toggle(item, what.optional_index);
         self.order.push(item);
         if !what.action.is_pure() {
             self.writers.push(item);
@@ -242,7 +244,7 @@ impl<'p> Search<'p> {
             self.writers.pop();
         }
         self.order.pop();
-        self.set ^= zobrist(item);
+        self.sets.toggle(item, what.optional_index);
         self.state = before;
     }
 
@@ -265,46 +267,12 @@ impl<'p> Search<'p> {
             cursor = self.entries.next(cursor);
         }
         let stuck = self.entries.first_return(cursor).map_or(0, |item| source(&item));
-        DeadEnd { placed: self.order.len(), last, stuck, written_by: self.writers.last().map(source) }
-    }
-}
-
-/// The 128 random-looking bits of an operation.
-fn zobrist(item: u32) -> u128 {
-    let half = |n: u64| {
-        let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x1234_5678_9abc_def1);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
-    let n = u64::from(item) * 2;
-    u128::from(half(n)) << 64 | u128::from(half(n + 1))
-}
-
-/// Positions are hashed already: their parts are only put together.
-#[derive(Default)]
-struct Folded(u64);
-
-impl Hasher for Folded {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
+        DeadEnd {
+            placed: self.order.len(),
+            last,
+            stuck,
+            written_by: self.writers.last().map(source),
+            from_nowhere: false,
         }
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(u64::from(n));
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-
-    fn write_u128(&mut self, n: u128) {
-        self.0 ^= (n as u64) ^ ((n >> 64) as u64);
     }
 }

@@ -19,6 +19,8 @@ pub(super) struct Prepared {
     pub items: Vec<Item>,
     /// Number of different states.
     pub states: usize,
+    /// Number of unknown writes that may or may not take effect.
+    pub optional: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Item {
     pub call: u64,
     pub ret: u64,
     pub role: Role,
+    /// Its number among the unknown writes, if it is one of them.
+    pub optional_index: Option<u32>,
     /// Index of the operation.
     pub source: usize,
 }
@@ -71,6 +75,7 @@ impl Prepared {
                 call: op.call,
                 ret: op.ret,
                 role: if op.is_unknown() { Role::Unique } else { Role::Mandatory },
+                optional_index: None,
                 source,
             })
             .collect();
@@ -78,7 +83,26 @@ impl Prepared {
             settle(&mut items, states);
             drop_unnoticed(&mut items);
         }
-        Self { items, states }
+        let mut optional = 0;
+        for item in items.iter_mut().filter(|item| !item.is_mandatory()) {
+            item.optional_index = Some(optional);
+            optional += 1;
+        }
+        Self { items, states, optional: optional as usize }
+    }
+
+    /// An operation that met a state which nobody had begun to bring about when it returned. Its index in the history.
+    pub fn from_nowhere(&self) -> Option<usize> {
+        let mut soonest = vec![u64::MAX; self.states];
+        soonest[ABSENT as usize] = 0;
+        for item in &self.items {
+            if let Some(state) = item.action.produces() {
+                let soonest = &mut soonest[state as usize];
+                *soonest = item.call.min(*soonest);
+            }
+        }
+        let too_soon = |item: &&Item| item.needs().is_some_and(|state| soonest[state as usize] > item.ret);
+        self.items.iter().find(too_soon).map(|item| item.source)
     }
 }
 

@@ -46,7 +46,9 @@ impl Engine {
     {
         let clock = &*self.env.clock;
         let Some(node) = self.leaders.get(partition).node else {
-            return Err(Unanswered::NotSent(Error::unavailable(format!("no leader of partition {partition} is known"))));
+            return Err(Unanswered::NotSent(Error::unavailable(format!(
+                "no leader of partition {partition} is known"
+            ))));
         };
         let peer = self.memtable(node).map_err(Unanswered::NotSent)?;
         if deadline.is_over(clock) {

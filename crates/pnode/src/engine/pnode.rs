@@ -99,24 +99,40 @@ impl PNode {
         let view = engine.views.peek(partition);
         let at = ReadKey { partition, key, hash };
         let answer = answer_at_once(&view, &*engine.env.clock, &engine.cache, table, at)?;
-        engine.metrics.count_read(ReadMode::Pda, if answer.is_some() { ReadPath::Cache } else { ReadPath::Nobody });
+        engine
+            .metrics
+            .count_read(ReadMode::Pda, if answer.is_some() { ReadPath::Cache } else { ReadPath::Nobody });
         Some(answer.and_then(|r| r.value.map(|value| Record { value, seq: r.seq })))
     }
 
     /// Reads the newest version of a record; None: there is none. Linearizable in every mode. `table`: "" or "default" is
     /// the default table.
     pub async fn get(&self, table: &str, key: &[u8], options: ReadOptions) -> Result<Option<Record>> {
-        check_key(key)?;
-        let engine = &*self.engine;
-        let deadline = engine.deadline(options.deadline);
-        let table = engine.table(table, deadline).await?;
-        let hash = filter_hash(key);
         if options.mode == ReadMode::Pda
-            && let Some(answer) = self.get_at_once(&table, key, hash)
+            && let Some(answer) = self.try_get(table, key)
         {
-            return Ok(answer);
+            return answer;
         }
-        self.read(&table, Bytes::copy_from_slice(key), hash, options.mode, deadline).await
+        self.get_slowly(table, Bytes::copy_from_slice(key), options).await
+    }
+
+    /// [`PNode::get`] with a key that is not copied.
+    pub async fn get_bytes(&self, table: &str, key: Bytes, options: ReadOptions) -> Result<Option<Record>> {
+        if options.mode == ReadMode::Pda
+            && let Some(answer) = self.try_get(table, &key)
+        {
+            return answer;
+        }
+        self.get_slowly(table, key, options).await
+    }
+
+    async fn get_slowly(&self, table: &str, key: Bytes, options: ReadOptions) -> Result<Option<Record>> {
+        check_key(&key)?;
+        self.engine.check_running()?;
+        let deadline = self.engine.deadline(options.deadline);
+        let table = self.engine.table(table, deadline).await?;
+        let hash = filter_hash(&key);
+        self.read(&table, key, hash, options.mode, deadline).await
     }
 
     /// Reads several records; the answers are in the order of the keys. Linearizable for each key, not a snapshot of all.
@@ -133,19 +149,27 @@ impl PNode {
         let engine = &*self.engine;
         let deadline = engine.deadline(options.deadline);
         let table = engine.table(table, deadline).await?;
-        let reads = keys.iter().map(|key| {
-            let (table, key) = (&table, key.clone());
-            async move {
-                let hash = filter_hash(&key);
-                if options.mode == ReadMode::Pda
-                    && let Some(answer) = self.get_at_once(table, &key, hash)
-                {
-                    return Ok(answer);
-                }
-                self.read(table, key, hash, options.mode, deadline).await
-            }
-        });
+        let mut reads = Vec::with_capacity(keys.len());
+        for key in keys {
+            reads.push(self.read_one_of_many(&table, key.clone(), options.mode, deadline));
+        }
         futures::stream::iter(reads).buffered(READS_AT_ONCE).try_collect().await
+    }
+
+    async fn read_one_of_many(
+        &self,
+        table: &Arc<TableInfo>,
+        key: Bytes,
+        mode: ReadMode,
+        deadline: Deadline,
+    ) -> Result<Option<Record>> {
+        let hash = filter_hash(&key);
+        if mode == ReadMode::Pda
+            && let Some(answer) = self.get_at_once(table, &key, hash)
+        {
+            return Ok(answer);
+        }
+        self.read(table, key, hash, mode, deadline).await
     }
 
     async fn read(
@@ -191,10 +215,12 @@ impl PNode {
         let engine = &*self.engine;
         let deadline = engine.deadline(None);
         let session = engine.env.rng.nonzero_u64();
-        futures::stream::iter(engine.views.partitions().map(|p| engine.open_session_in(p, session, deadline)))
-            .buffer_unordered(OPENINGS_AT_ONCE)
-            .try_for_each(|()| async { Ok(()) })
-            .await?;
+        futures::stream::iter(
+            engine.views.partitions().map(|p| engine.open_session_in(p, session, deadline)),
+        )
+        .buffer_unordered(OPENINGS_AT_ONCE)
+        .try_for_each(|()| async { Ok(()) })
+        .await?;
         Ok(session)
     }
 

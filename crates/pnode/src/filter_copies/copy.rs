@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sextant_common::filter::LayeredBloom;
-use sextant_common::ids::{Epoch, Generation, ManifestVersion, Serial, TableId};
+use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::Manifest;
 
 use crate::lease::{Drift, Grant, Lease, PullTimes};
@@ -96,9 +96,11 @@ pub(crate) fn apply(
     if update.epoch < copies.epoch {
         return only_manifest(next, Verdict::Outdated);
     }
-    let same_source = update.epoch == copies.epoch && copies.boot.is_none_or(|boot| boot == times.server_boot);
+    let same_source =
+        update.epoch == copies.epoch && copies.boot.is_none_or(|boot| boot == times.server_boot);
     let serials = update.runs.iter().map(Run::serials).sum::<u64>();
-    let continues = update.serial_from == copies.serial && update.serial_from.0.checked_add(serials) == Some(update.serial_to.0);
+    let continues = update.serial_from == copies.serial
+        && update.serial_from.0.checked_add(serials) == Some(update.serial_to.0);
     if !same_source || !continues {
         return only_manifest(next, Verdict::NeedFilters);
     }
@@ -157,11 +159,6 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
     Some(next)
 }
 
-/// What a pull states for a view: (epoch, serial, manifest version) in use, or no filters.
-pub(crate) fn position(view: &PartitionView) -> (Option<(Epoch, Serial)>, ManifestVersion) {
-    (view.copies.as_ref().map(|c| (c.epoch, c.serial)), view.manifest.version)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -169,7 +166,7 @@ mod tests {
     use proptest::prelude::*;
     use sextant_common::Clock;
     use sextant_common::clock::ManualClock;
-    use sextant_common::ids::NodeId;
+    use sextant_common::ids::{ManifestVersion, NodeId};
 
     use super::*;
     use crate::testing::{manifest, sst_meta, table_manifest};
@@ -200,7 +197,11 @@ mod tests {
     }
 
     fn grant(version: u64) -> Option<Grant> {
-        Some(Grant { manifest_version: ManifestVersion(version), expiry_mono_ns: 300 * MS, expiry_wall_ns: 0 })
+        Some(Grant {
+            manifest_version: ManifestVersion(version),
+            expiry_mono_ns: 300 * MS,
+            expiry_wall_ns: 0,
+        })
     }
 
     fn times(clock: &ManualClock) -> PullTimes {
@@ -255,7 +256,10 @@ mod tests {
     #[test]
     fn filters_of_flushed_memtables_are_dropped_with_their_manifest() {
         let view = view_at(0);
-        let (next, _) = apply_now(&view, update(0, vec![run(1, hashes(&[1])), run(2, RunKind::Freeze), run(2, hashes(&[2]))]));
+        let (next, _) = apply_now(
+            &view,
+            update(0, vec![run(1, hashes(&[1])), run(2, RunKind::Freeze), run(2, hashes(&[2]))]),
+        );
         let next = next.unwrap().with_manifest(flushed(2, 1)).unwrap();
         let copies = next.copies.as_ref().unwrap();
         assert!(copies.filter(T1, Generation(1)).is_none());
@@ -272,7 +276,14 @@ mod tests {
     fn whole_filters_at_new_epoch() {
         let clock = ManualClock::default();
         let view = view_at(10);
-        let leased = apply(&view, Update { grant: grant(1), ..update(10, vec![]) }, times(&clock), Drift::of_each_clock(0)).0.unwrap();
+        let leased = apply(
+            &view,
+            Update { grant: grant(1), ..update(10, vec![]) },
+            times(&clock),
+            Drift::of_each_clock(0),
+        )
+        .0
+        .unwrap();
         assert!(leased.leased_copies(&clock).is_some());
         // The new leader's serials happen to continue ours: they mean something else.
         let new_epoch = Epoch { term: 4, incarnation: 1 };
@@ -286,15 +297,23 @@ mod tests {
         let copies = installed.copies.as_ref().unwrap();
         assert_eq!((copies.epoch, copies.serial), (new_epoch, Serial(2)));
         let old = leased.copies.as_ref().unwrap().filter(T1, Generation(1)).unwrap();
-        let (next, _) = apply_now(&installed, Update { epoch: new_epoch, ..update(2, vec![run(1, hashes(&[8]))]) });
+        let (next, _) =
+            apply_now(&installed, Update { epoch: new_epoch, ..update(2, vec![run(1, hashes(&[8]))]) });
         let new = next.unwrap().copies.unwrap();
-        assert!(!Arc::ptr_eq(old, new.filter(T1, Generation(1)).unwrap()), "a new epoch makes new filter objects");
+        assert!(
+            !Arc::ptr_eq(old, new.filter(T1, Generation(1)).unwrap()),
+            "a new epoch makes new filter objects"
+        );
     }
 
     #[test]
     fn a_reply_of_an_older_epoch_changes_no_filter_and_extends_nothing() {
         let view = view_at(10);
-        let stale = Update { epoch: Epoch { term: 2, incarnation: 9 }, grant: grant(1), ..update(10, vec![run(1, hashes(&[3]))]) };
+        let stale = Update {
+            epoch: Epoch { term: 2, incarnation: 9 },
+            grant: grant(1),
+            ..update(10, vec![run(1, hashes(&[3]))])
+        };
         let (next, verdict) = apply_now(&view, stale);
         assert_eq!(verdict, Verdict::Outdated);
         assert!(next.is_none());
@@ -306,7 +325,12 @@ mod tests {
         let clock = ManualClock::default();
         let view = apply_now(&view_at(10), update(10, vec![])).0.unwrap();
         let restarted = PullTimes { server_boot: 6, ..times(&clock) };
-        let (next, verdict) = apply(&view, Update { grant: grant(1), ..update(10, vec![]) }, restarted, Drift::of_each_clock(0));
+        let (next, verdict) = apply(
+            &view,
+            Update { grant: grant(1), ..update(10, vec![]) },
+            restarted,
+            Drift::of_each_clock(0),
+        );
         assert_eq!(verdict, Verdict::NeedFilters);
         assert!(next.is_none());
     }
@@ -314,7 +338,10 @@ mod tests {
     #[test]
     fn a_gap_in_the_serials_needs_whole_filters() {
         for from in [9, 11, 500] {
-            let (next, verdict) = apply_now(&view_at(10), Update { grant: grant(1), ..update(from, vec![run(1, hashes(&[1]))]) });
+            let (next, verdict) = apply_now(
+                &view_at(10),
+                Update { grant: grant(1), ..update(from, vec![run(1, hashes(&[1]))]) },
+            );
             assert_eq!(verdict, Verdict::NeedFilters);
             assert!(next.is_none());
         }
@@ -337,7 +364,8 @@ mod tests {
         assert!(next.leased_copies(&clock).is_some());
         let newer = next.with_manifest(flushed(3, 2)).unwrap();
         assert!(newer.leased_copies(&clock).is_some());
-        let older_grant = apply(&newer, Update { grant: grant(2), ..update(0, vec![]) }, times(&clock), drift).0.unwrap();
+        let older_grant =
+            apply(&newer, Update { grant: grant(2), ..update(0, vec![]) }, times(&clock), drift).0.unwrap();
         assert!(older_grant.leased_copies(&clock).is_some());
     }
 
@@ -361,7 +389,10 @@ mod tests {
     fn a_reply_without_news_and_lease_keeps_the_old_lease_until_it_expires() {
         let clock = ManualClock::default();
         let drift = Drift::of_each_clock(0);
-        let leased = apply(&view_at(0), Update { grant: grant(1), ..update(0, vec![]) }, times(&clock), drift).0.unwrap();
+        let leased =
+            apply(&view_at(0), Update { grant: grant(1), ..update(0, vec![]) }, times(&clock), drift)
+                .0
+                .unwrap();
         let next = apply(&leased, update(0, vec![]), times(&clock), drift).0.unwrap();
         assert!(next.leased_copies(&clock).is_some());
         clock.advance_mono(std::time::Duration::from_millis(300));
@@ -373,7 +404,10 @@ mod tests {
     fn a_view_that_moves_on_needs_a_lease_for_where_it_stands() {
         let clock = ManualClock::default();
         let drift = Drift::of_each_clock(0);
-        let leased = apply(&view_at(0), Update { grant: grant(1), ..update(0, vec![]) }, times(&clock), drift).0.unwrap();
+        let leased =
+            apply(&view_at(0), Update { grant: grant(1), ..update(0, vec![]) }, times(&clock), drift)
+                .0
+                .unwrap();
         let throttled = Update { status: UpdateStatus::Throttled, ..update(0, vec![run(1, hashes(&[4]))]) };
         let next = apply(&leased, throttled, times(&clock), drift).0.unwrap();
         assert!(next.lease.is_none());
@@ -407,7 +441,8 @@ mod tests {
         }
         let mut moved = sst_meta(9, b"a", b"z");
         moved.replicas = vec![NodeId(4)];
-        let u = Update { manifest: Some(manifest(5, vec![table_manifest(1, vec![moved])])), ..update(0, vec![]) };
+        let u =
+            Update { manifest: Some(manifest(5, vec![table_manifest(1, vec![moved])])), ..update(0, vec![]) };
         let (next, verdict) = apply_now(&PartitionView::empty(), u);
         assert_eq!(verdict, Verdict::NeedFilters, "the first filters are always whole");
         assert_eq!(next.unwrap().manifest.version, ManifestVersion(5));

@@ -20,5 +20,5 @@ mod whole;
 mod wire;
 
 pub(crate) use puller::run_pull_loops;
-pub(crate) use whole::WholeFetches;
 pub(crate) use sst_filters::run_sst_filter_fetcher;
+pub(crate) use whole::WholeFetches;

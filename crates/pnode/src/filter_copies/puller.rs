@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sextant_common::config::LeaseMode;
 use sextant_common::env::grpc_channel;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::shutdown::Shutdown;
@@ -29,6 +30,8 @@ use crate::upstream::Backoff;
 const PARKED_MAX: Duration = Duration::from_millis(100);
 /// What a reply may take beyond that, on a busy machine.
 const REPLY_SLACK: Duration = Duration::from_millis(400);
+/// How long before the end of a timed lease the next one is asked for.
+const TIMED_MARGIN: Duration = Duration::from_millis(2);
 /// Longest wait between attempts to reach a server.
 const RECONNECT_WAIT_MAX: Duration = Duration::from_millis(250);
 /// How long to wait for something to pull if nobody wakes the loop: only a safety net.
@@ -108,17 +111,41 @@ impl Puller {
                 Err(e) => return e,
             };
             self.install(sent_ns, reply);
+            if self.engine.config.cluster.lease.mode == LeaseMode::Timed {
+                self.wait_for_the_end_of_leases().await;
+            }
         }
     }
 
-    async fn exchange(&mut self, exchange: &mut Option<Exchange>, request: v1::PullRequest) -> Result<v1::PullReply> {
+    /// Timed leases are short and the server parks no pull for them: the next pull goes out a little before the first one
+    /// ends (the paper: 400 us; a timer here is a millisecond coarse).
+    async fn wait_for_the_end_of_leases(&self) {
+        let clock = &*self.engine.env.clock;
+        let led =
+            self.engine.views.partitions().filter(|p| self.engine.leaders.get(*p).node == Some(self.node));
+        let left =
+            led.filter_map(|p| self.engine.views.peek(p).lease.as_ref().map(|l| l.left_ns(clock))).min();
+        let wait = Duration::from_nanos(left.unwrap_or(0)).saturating_sub(TIMED_MARGIN);
+        if wait >= Duration::from_millis(1) {
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn exchange(
+        &mut self,
+        exchange: &mut Option<Exchange>,
+        request: v1::PullRequest,
+    ) -> Result<v1::PullReply> {
         let half_lease = self.engine.config.cluster.lease.lease() / 2;
         let limit = PARKED_MAX.max(half_lease) + REPLY_SLACK;
         let pull = request.pull;
         let answered = async {
             let open = match exchange {
                 Some(open) => {
-                    open.requests.send(request).await.map_err(|_| Error::unavailable("the stream is closed"))?;
+                    open.requests
+                        .send(request)
+                        .await
+                        .map_err(|_| Error::unavailable("the stream is closed"))?;
                     open
                 }
                 None => exchange.insert(open_with(&mut self.client, request).await?),
@@ -223,5 +250,7 @@ pub(super) async fn pull_once(
         let reply = exchange.replies.message().await?;
         reply.ok_or_else(|| Error::unavailable("the server closed the stream"))
     };
-    tokio::time::timeout(limit, answered).await.unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
+    tokio::time::timeout(limit, answered)
+        .await
+        .unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
 }

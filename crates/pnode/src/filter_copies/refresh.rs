@@ -37,7 +37,8 @@ impl Engine {
 
     async fn ask_for_manifest(&self, partition: PartitionId) -> Result<()> {
         let leader = self.leaders.get(partition).node;
-        let node = leader.ok_or_else(|| Error::retry(format!("no leader of partition {partition} is known")))?;
+        let node =
+            leader.ok_or_else(|| Error::retry(format!("no leader of partition {partition} is known")))?;
         let position = {
             let view = self.views.peek(partition);
             view.copies.is_some().then(|| wire::position(partition, &view, &*self.env.clock))
@@ -45,8 +46,12 @@ impl Engine {
         if let Some(position) = position {
             // It acknowledges only what is in use. The lease and the bf-log entries of the answer are left to the pull
             // loop, whose positions they would get ahead of.
-            let request =
-                v1::PullRequest { holder: self.holder.clone(), pull: 1, positions: vec![position], no_wait: true };
+            let request = v1::PullRequest {
+                holder: self.holder.clone(),
+                pull: 1,
+                positions: vec![position],
+                no_wait: true,
+            };
             let mut client = self.memtable(node)?.lease.clone();
             let reply = pull_once(&mut client, request, ANSWER_MAX).await?;
             let update = reply.updates.into_iter().find(|u| u.partition == partition.0);
@@ -72,7 +77,8 @@ impl Engine {
     /// no SSTable and may leave the version as it is.)
     pub(crate) async fn manifest_from_filters(&self, partition: PartitionId) -> Result<()> {
         let leader = self.leaders.get(partition).node;
-        let node = leader.ok_or_else(|| Error::retry(format!("no leader of partition {partition} is known")))?;
+        let node =
+            leader.ok_or_else(|| Error::retry(format!("no leader of partition {partition} is known")))?;
         let (header, _chunks) = whole::open(self, node, partition).await?;
         match wire::status(header.status)? {
             UpdateStatus::Ok => self.install_manifest_of(partition, header.manifest),

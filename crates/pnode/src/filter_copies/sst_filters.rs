@@ -100,7 +100,8 @@ async fn fetch_from(engine: &Engine, sst: &Sst, node: NodeId) -> Result<()> {
     let mut client = engine.sstable(node)?.sst.clone();
     let request = v1::FetchFilterRequest { id: sst.wire_id.clone() };
     let late = |_| Error::unavailable("no filter in time");
-    let mut chunks = tokio::time::timeout(CHUNK_MAX, client.fetch_filter(request)).await.map_err(late)??.into_inner();
+    let mut chunks =
+        tokio::time::timeout(CHUNK_MAX, client.fetch_filter(request)).await.map_err(late)??.into_inner();
     let mut bytes = Vec::new();
     while let Some(chunk) = tokio::time::timeout(CHUNK_MAX, chunks.message()).await.map_err(late)?? {
         if bytes.len() + chunk.data.len() > BYTES_MAX {

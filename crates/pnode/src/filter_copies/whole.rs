@@ -90,10 +90,15 @@ async fn fetch_and_install(engine: &Arc<Engine>, node: NodeId, partition: Partit
     let mut parts = Vec::with_capacity(header.filters.len());
     for filter in &header.filters {
         while (buffer.len() as u64) < filter.bytes {
-            let chunk = next(&mut chunks).await?.ok_or_else(|| Error::unavailable("the filters end early"))?;
+            let chunk =
+                next(&mut chunks).await?.ok_or_else(|| Error::unavailable("the filters end early"))?;
             buffer.extend_from_slice(&chunk.data);
         }
-        parts.push((TableId(filter.table), Generation(filter.generation), buffer.split_to(filter.bytes as usize).freeze()));
+        parts.push((
+            TableId(filter.table),
+            Generation(filter.generation),
+            buffer.split_to(filter.bytes as usize).freeze(),
+        ));
     }
     let decoded = engine.env.blocking(move || decode(parts)).await;
     let filters = decoded.ok_or_else(|| Error::unavailable("the p-node is stopping"))??;
@@ -111,7 +116,10 @@ async fn fetch_and_install(engine: &Arc<Engine>, node: NodeId, partition: Partit
 }
 
 fn decode(parts: Vec<(TableId, Generation, Bytes)>) -> Result<Vec<(TableId, Generation, LayeredBloom)>> {
-    parts.into_iter().map(|(table, generation, b)| Ok((table, generation, LayeredBloom::from_bytes(&b)?))).collect()
+    parts
+        .into_iter()
+        .map(|(table, generation, b)| Ok((table, generation, LayeredBloom::from_bytes(&b)?)))
+        .collect()
 }
 
 /// Opens the stream; its header has the manifest.

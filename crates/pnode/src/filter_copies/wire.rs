@@ -10,7 +10,11 @@ use crate::lease::Grant;
 use crate::view::PartitionView;
 
 /// What the holder uses of a partition, and so acknowledges.
-pub(super) fn position(partition: PartitionId, view: &PartitionView, clock: &dyn Clock) -> v1::PartitionPosition {
+pub(super) fn position(
+    partition: PartitionId,
+    view: &PartitionView,
+    clock: &dyn Clock,
+) -> v1::PartitionPosition {
     let copies = view.copies.as_ref();
     v1::PartitionPosition {
         partition: partition.0,
@@ -65,7 +69,10 @@ pub(super) fn update(update: v1::PartitionUpdate) -> Result<Update> {
 }
 
 /// The manifest of a message about `partition`, if there is one.
-pub(super) fn manifest_of(partition: PartitionId, manifest: Option<v1::Manifest>) -> Result<Option<Manifest>> {
+pub(super) fn manifest_of(
+    partition: PartitionId,
+    manifest: Option<v1::Manifest>,
+) -> Result<Option<Manifest>> {
     let manifest = manifest.map(Manifest::try_from).transpose()?;
     match manifest {
         Some(m) if m.partition != partition => {

@@ -120,10 +120,6 @@ impl Lease {
     pub fn left_ns(&self, clock: &dyn Clock) -> u64 {
         self.usable_until_ns.saturating_sub(clock.holder_ns())
     }
-
-    pub fn server_boot(&self) -> u64 {
-        self.server_boot
-    }
 }
 
 #[cfg(test)]
@@ -172,11 +168,13 @@ mod tests {
 
     /// True times of a pull: sent, arrived at the server, answered, received.
     fn exchange() -> impl Strategy<Value = Exchange> {
-        (0..10_000 * MS, 0..200 * MS, 0..300 * MS, 0..200 * MS).prop_map(|(sent, there, parked, back)| Exchange {
-            sent,
-            arrived: sent + there,
-            answered: sent + there + parked,
-            received: sent + there + parked + back,
+        (0..10_000 * MS, 0..200 * MS, 0..300 * MS, 0..200 * MS).prop_map(|(sent, there, parked, back)| {
+            Exchange {
+                sent,
+                arrived: sent + there,
+                answered: sent + there + parked,
+                received: sent + there + parked + back,
+            }
         })
     }
 

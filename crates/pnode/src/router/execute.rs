@@ -86,14 +86,21 @@ impl Engine {
                 }
                 Setback::Wait(error) => error,
             };
-            if deadline.is_over(clock) || !self.wait_to_retry(read.partition, leader, &mut backoff, deadline).await {
+            if deadline.is_over(clock)
+                || !self.wait_to_retry(read.partition, leader, &mut backoff, deadline).await
+            {
                 return Err(error);
             }
         }
         Err(Error::unavailable("too many attempts"))
     }
 
-    async fn read_once(&self, read: &Read<'_>, deadline: Deadline, again: bool) -> Result<Option<Record>, Setback> {
+    async fn read_once(
+        &self,
+        read: &Read<'_>,
+        deadline: Deadline,
+        again: bool,
+    ) -> Result<Option<Record>, Setback> {
         // The linearization point: this load, then the clock, then the filters.
         let view = self.views.load(read.partition);
         let consult = consult(&view, &*self.env.clock, &self.cache, read.table, read.at(), read.mode);
@@ -111,7 +118,8 @@ impl Engine {
                     return Ok(if answer == Answer::Value { value } else { None });
                 }
                 Step::AskMemtables => {
-                    let found = self.ask_memtables(read, consult.searched, deadline, again, &mut value).await?;
+                    let found =
+                        self.ask_memtables(read, consult.searched, deadline, again, &mut value).await?;
                     if found == Found::NoEntry && consult.in_memtable_filter {
                         self.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
                     }
@@ -151,7 +159,8 @@ impl Engine {
         let alone = again || !self.coalesces();
         let asked = self
             .ask_leader(read.partition, deadline, LEADER_ANSWER_MAX, |peer| async move {
-                let says = if alone { peer.reads.ask_alone(request).await } else { peer.reads.ask(request).await };
+                let says =
+                    if alone { peer.reads.ask_alone(request).await } else { peer.reads.ask(request).await };
                 says.and_then(|says| says)
             })
             .await;
@@ -166,11 +175,15 @@ impl Engine {
             MemtableSays::Stale => Err(Setback::Stale(searched)),
             MemtableSays::NotLeader => {
                 self.leaders.suspect(read.partition, node);
-                Err(Setback::Wait(Error::unavailable(format!("no leader of partition {} answers", read.partition))))
+                Err(Setback::Wait(Error::unavailable(format!(
+                    "no leader of partition {} answers",
+                    read.partition
+                ))))
             }
-            MemtableSays::NotReady => {
-                Err(Setback::Wait(Error::unavailable(format!("the leader of partition {} is not ready", read.partition))))
-            }
+            MemtableSays::NotReady => Err(Setback::Wait(Error::unavailable(format!(
+                "the leader of partition {} is not ready",
+                read.partition
+            )))),
             MemtableSays::UnknownTable => Err(Setback::UnknownTable),
         }
     }

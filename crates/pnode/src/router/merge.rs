@@ -31,14 +31,21 @@ pub(crate) fn merge_page(sides: Vec<Side>, reverse: bool) -> Result<MergedPage> 
     let mut covered_to: Option<Bytes> = None;
     for side in sides.iter().filter(|s| !s.complete) {
         let last = side.records.last().ok_or_else(|| Error::internal("a page that covers nothing"))?;
-        let nearer = covered_to.as_ref().is_none_or(|to| if reverse { last.key > *to } else { last.key < *to });
+        let nearer =
+            covered_to.as_ref().is_none_or(|to| if reverse { last.key > *to } else { last.key < *to });
         if nearer {
             covered_to = Some(last.key.clone());
         }
     }
     let covered = |key: &Bytes| match &covered_to {
         None => true,
-        Some(to) => if reverse { key >= to } else { key <= to },
+        Some(to) => {
+            if reverse {
+                key >= to
+            } else {
+                key <= to
+            }
+        }
     };
     let mut newest: BTreeMap<Bytes, ScanRecord> = BTreeMap::new();
     for record in sides.into_iter().flat_map(|s| s.records).filter(|r| covered(&r.key)) {
@@ -71,7 +78,10 @@ mod tests {
     #[test]
     fn a_tombstone_hides_older_records_and_is_removed() {
         let memtables = Side { records: vec![record(1, 9, true), record(3, 8, false)], complete: true };
-        let ssts = Side { records: vec![record(1, 2, false), record(2, 3, false), record(3, 4, false)], complete: true };
+        let ssts = Side {
+            records: vec![record(1, 2, false), record(2, 3, false), record(3, 4, false)],
+            complete: true,
+        };
         let page = merge_page(vec![memtables, ssts], false).unwrap();
         let keys: Vec<(u8, u64)> = page.records.iter().map(|(k, r)| (k[0], r.seq.0)).collect();
         assert_eq!(keys, [(2, 3), (3, 8)]);

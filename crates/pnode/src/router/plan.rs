@@ -207,7 +207,10 @@ mod tests {
     fn filter_inserts_makes_negatives_final() {
         let facts = Facts { filter_inserts: true, ..facts() };
         assert_eq!(run(facts, Found::NoEntry, Found::Tombstone), (vec!["sstables"], None));
-        assert_eq!(run(Facts { sst_candidates: false, ..facts }, Found::NoEntry, Found::NoEntry), (vec![], None));
+        assert_eq!(
+            run(Facts { sst_candidates: false, ..facts }, Found::NoEntry, Found::NoEntry),
+            (vec![], None)
+        );
         // A bit, or no lease: the memtables have to be asked all the same.
         for facts in [Facts { in_memtable_filter: true, ..facts }, Facts { leased: false, ..facts }] {
             assert_eq!(run(facts, Found::Value, Found::Tombstone), (vec!["memtables"], Some("memtables")));

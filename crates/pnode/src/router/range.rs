@@ -54,11 +54,17 @@ mod tests {
         assert_eq!(pinned(b"abc", &prefix_end(b"abc"), 3), Some(slots.partition_of(b"abcd", &options(3))));
         assert_eq!(pinned(b"abcx", b"abcz", 3), Some(slots.partition_of(b"abcd", &options(3))));
         assert_eq!(pinned(b"ab", &prefix_end(b"ab"), 3), None);
-        assert_eq!(pinned(b"{user}", &prefix_end(b"{user}"), 0), Some(slots.partition_of(b"{user}7", &options(0))));
+        assert_eq!(
+            pinned(b"{user}", &prefix_end(b"{user}"), 0),
+            Some(slots.partition_of(b"{user}7", &options(0)))
+        );
         assert_eq!(pinned(b"{use", &prefix_end(b"{use"), 0), None);
         assert_eq!(pinned(b"{}x", &prefix_end(b"{}x"), 0), None, "an empty tag is no tag");
         assert_eq!(pinned(b"", b"", 0), None);
-        assert_eq!(pinned(b"a\xff\xff", &prefix_end(b"a\xff\xff"), 3), Some(slots.partition_of(b"a\xff\xff", &options(3))));
+        assert_eq!(
+            pinned(b"a\xff\xff", &prefix_end(b"a\xff\xff"), 3),
+            Some(slots.partition_of(b"a\xff\xff", &options(3)))
+        );
     }
 
     proptest! {

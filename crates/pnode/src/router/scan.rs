@@ -149,7 +149,8 @@ impl Engine {
             && limit > 0
             && !pages.is_closed()
         {
-            let size = PageSize { records: limit.min(u64::from(page_records)) as u32, bytes: PAGE_BYTES_MAX as u32 };
+            let size =
+                PageSize { records: limit.min(u64::from(page_records)) as u32, bytes: PAGE_BYTES_MAX as u32 };
             let mut page = self.partition_page(table, partition, from, size).await?;
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
@@ -183,7 +184,7 @@ impl Engine {
         let reverse = rest.reverse;
         let mut cursors: Vec<Cursor> =
             partitions.into_iter().map(|p| Cursor::start(self, table, p, rest.clone(), size)).collect();
-        let mut out = Vec::new();
+        let (mut out, mut out_bytes) = (Vec::new(), 0);
         while limit > 0 && !pages.is_closed() {
             for cursor in &mut cursors {
                 cursor.fill(limit).await?;
@@ -191,10 +192,16 @@ impl Engine {
             let heads = cursors.iter().enumerate().filter_map(|(at, c)| c.head().map(|key| (key, at)));
             let first = if reverse { heads.max() } else { heads.min() };
             let Some((_, at)) = first else { break };
-            out.extend(cursors[at].ahead.pop_front());
+            if let Some((key, record)) = cursors[at].ahead.pop_front() {
+                out_bytes += key.len() + record.value.len();
+                out.push((key, record));
+            }
             limit -= 1;
-            if out.len() >= page_records as usize && !send_merged(pages, &mut out).await {
-                return Ok(());
+            if out.len() >= page_records as usize || out_bytes >= PAGE_BYTES_MAX {
+                out_bytes = 0;
+                if !send_merged(pages, &mut out).await {
+                    return Ok(());
+                }
             }
         }
         if !out.is_empty() {
@@ -295,7 +302,10 @@ impl Engine {
         use v1::ReadStatus as S;
         let error = match S::try_from(reply.status) {
             Ok(S::ReadValue | S::ReadNoEntry) => {
-                return Ok((Seq(reply.snapshot_seq), Side { records: reply.records, complete: reply.complete }));
+                return Ok((
+                    Seq(reply.snapshot_seq),
+                    Side { records: reply.records, complete: reply.complete },
+                ));
             }
             Ok(S::ReadStaleManifest) => {
                 match reply.manifest {
@@ -435,7 +445,13 @@ struct Cursor {
 }
 
 impl Cursor {
-    fn start(engine: &Arc<Engine>, table: &Arc<TableInfo>, partition: PartitionId, rest: Rest, size: PageSize) -> Self {
+    fn start(
+        engine: &Arc<Engine>,
+        table: &Arc<TableInfo>,
+        partition: PartitionId,
+        rest: Rest,
+        size: PageSize,
+    ) -> Self {
         let mut cursor = Self {
             engine: engine.clone(),
             table: table.clone(),
@@ -479,7 +495,8 @@ impl Cursor {
 
     fn fetch(&mut self) {
         let Some(rest) = self.rest.take() else { return };
-        let (engine, table, partition, size) = (self.engine.clone(), self.table.clone(), self.partition, self.size);
+        let (engine, table, partition, size) =
+            (self.engine.clone(), self.table.clone(), self.partition, self.size);
         self.coming =
             Some(tokio::spawn(async move { engine.partition_page(&table, partition, rest, size).await }));
     }

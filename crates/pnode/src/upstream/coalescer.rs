@@ -107,7 +107,8 @@ impl<C: Call> Coalescer<C> {
     pub fn start(call: C, limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<PNodeMetrics>) -> Self {
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
         let call = Arc::new(call);
-        let driver = Driver { call: call.clone(), limits, clock, metrics: metrics.clone(), widest_reply_bytes: 0 };
+        let driver =
+            Driver { call: call.clone(), limits, clock, metrics: metrics.clone(), widest_reply_bytes: 0 };
         tokio::spawn(driver.run(requests));
         Self { queue, call, metrics }
     }
@@ -190,7 +191,8 @@ impl<C: Call> Driver<C> {
         let mut buffer = Vec::new();
         loop {
             let now_ns = self.clock.holder_ns();
-            if in_flight.oldest_sent_ns().is_some_and(|sent| now_ns >= after(sent, self.limits.stalled_after)) {
+            if in_flight.oldest_sent_ns().is_some_and(|sent| now_ns >= after(sent, self.limits.stalled_after))
+            {
                 return Some(Error::unavailable("the server does not answer"));
             }
             let may_send = in_flight.may_send(self.limits, now_ns);
@@ -344,7 +346,9 @@ impl<T> InFlight<T> {
     fn finish_message(&mut self, first_id: u64) -> Vec<T> {
         let at = self.messages.partition_point(|m| m.first_id < first_id);
         match self.messages.get(at) {
-            Some(m) if m.first_id == first_id => (m.first_id..m.end_id).filter_map(|id| self.take(id)).collect(),
+            Some(m) if m.first_id == first_id => {
+                (m.first_id..m.end_id).filter_map(|id| self.take(id)).collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -383,11 +387,17 @@ mod tests {
 
     use super::*;
 
-    type Messages = mpsc::UnboundedReceiver<(ReceiverStream<Vec<(u64, u32)>>, mpsc::UnboundedSender<Result<Vec<(u64, u32)>, Status>>)>;
+    type Messages = mpsc::UnboundedReceiver<(
+        ReceiverStream<Vec<(u64, u32)>>,
+        mpsc::UnboundedSender<Result<Vec<(u64, u32)>, Status>>,
+    )>;
 
     /// Requests and replies are numbers; the test plays the server.
     struct Numbers {
-        streams: mpsc::UnboundedSender<(ReceiverStream<Vec<(u64, u32)>>, mpsc::UnboundedSender<Result<Vec<(u64, u32)>, Status>>)>,
+        streams: mpsc::UnboundedSender<(
+            ReceiverStream<Vec<(u64, u32)>>,
+            mpsc::UnboundedSender<Result<Vec<(u64, u32)>, Status>>,
+        )>,
         whole: bool,
         refuse: Arc<AtomicUsize>,
     }
@@ -431,7 +441,10 @@ mod tests {
         }
     }
 
-    fn start(limits: Limits, clock: Arc<dyn Clock>) -> (Arc<Coalescer<Numbers>>, Messages, Arc<AtomicUsize>, Arc<PNodeMetrics>) {
+    fn start(
+        limits: Limits,
+        clock: Arc<dyn Clock>,
+    ) -> (Arc<Coalescer<Numbers>>, Messages, Arc<AtomicUsize>, Arc<PNodeMetrics>) {
         let (streams, accepted) = mpsc::unbounded_channel();
         let refuse = Arc::new(AtomicUsize::new(0));
         let metrics = Arc::new(PNodeMetrics::default());
@@ -439,7 +452,10 @@ mod tests {
         (Arc::new(Coalescer::start(call, limits, clock, metrics.clone())), accepted, refuse, metrics)
     }
 
-    fn asks(c: &Arc<Coalescer<Numbers>>, numbers: impl IntoIterator<Item = u32>) -> Vec<tokio::task::JoinHandle<Result<u32>>> {
+    fn asks(
+        c: &Arc<Coalescer<Numbers>>,
+        numbers: impl IntoIterator<Item = u32>,
+    ) -> Vec<tokio::task::JoinHandle<Result<u32>>> {
         numbers
             .into_iter()
             .map(|n| {
@@ -555,7 +571,8 @@ mod tests {
         let mut m = answer(inbound.next().await.unwrap());
         m.truncate(1);
         replies.send(Ok(m)).unwrap();
-        let results: Vec<_> = futures::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
+        let results: Vec<_> =
+            futures::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
         assert!(results[0].is_ok() && results[1].is_err());
         let _a = asks(&c, [1]);
         inbound.next().await.unwrap();

@@ -72,8 +72,14 @@ mod tests {
         let ms = |ms: u64| ms * 1_000_000;
         health.server_failed(NodeId(1), ms(0));
         health.replica_failed(NodeId(2), sst_id(7), ms(0));
-        assert!(health.is_avoided(NodeId(1), sst_id(9), ms(499)) && !health.is_avoided(NodeId(1), sst_id(9), ms(500)));
-        assert!(health.is_avoided(NodeId(2), sst_id(7), ms(4999)) && !health.is_avoided(NodeId(2), sst_id(8), ms(1)));
+        assert!(
+            health.is_avoided(NodeId(1), sst_id(9), ms(499))
+                && !health.is_avoided(NodeId(1), sst_id(9), ms(500))
+        );
+        assert!(
+            health.is_avoided(NodeId(2), sst_id(7), ms(4999))
+                && !health.is_avoided(NodeId(2), sst_id(8), ms(1))
+        );
         assert!(!health.is_avoided(NodeId(2), sst_id(7), ms(5000)));
         health.server_answered(NodeId(1));
         assert!(!health.is_avoided(NodeId(1), sst_id(9), ms(1)));

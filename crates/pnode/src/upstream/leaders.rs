@@ -81,10 +81,6 @@ impl Leaders {
         self.changes.subscribe()
     }
 
-    pub fn all_certain(&self) -> bool {
-        self.partitions.iter().all(|p| p.borrow().is_certain())
-    }
-
     /// Partitions about which `node` has to be asked: those that it leads, and those whose leader is not certain.
     pub fn asked_of(&self, node: NodeId) -> Vec<PartitionId> {
         let concerns = |l: &Leader| l.node == Some(node) || !l.is_certain();
@@ -131,16 +127,16 @@ mod tests {
         let leaders = Leaders::new(2);
         leaders.confirm(P, A, 5);
         leaders.confirm(PartitionId(1), A, 5);
-        assert!(leaders.asked_of(B).is_empty() && leaders.all_certain());
+        assert!(leaders.asked_of(B).is_empty());
         leaders.suspect(P, B);
-        assert!(leaders.all_certain(), "only the leader itself can be suspected");
+        assert!(leaders.asked_of(B).is_empty(), "only the leader itself can be suspected");
         leaders.suspect(P, A);
         assert_eq!(leaders.asked_of(B), [P]);
         assert_eq!(leaders.asked_of(A), [P, PartitionId(1)]);
         leaders.hint(P, A, 5);
         assert!(leaders.get(P).suspect, "hearsay about the same term clears nobody");
         leaders.confirm(P, A, 5);
-        assert!(leaders.all_certain());
+        assert!(leaders.get(P).is_certain());
     }
 
     #[test]

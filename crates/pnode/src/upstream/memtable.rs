@@ -59,7 +59,9 @@ impl News {
             Ok(manifest) if self.views.contains(manifest.partition) => {
                 self.views.install_manifest(manifest);
             }
-            Ok(manifest) => tracing::warn!(node = %self.node, partition = %manifest.partition, "manifest of no partition"),
+            Ok(manifest) => {
+                tracing::warn!(node = %self.node, partition = %manifest.partition, "manifest of no partition")
+            }
             Err(e) => tracing::warn!(node = %self.node, "bad manifest: {e}"),
         }
     }
@@ -189,7 +191,12 @@ impl Call for WriteCall {
     type BatchReply = v1::WriteBatchReply;
 
     fn request_bytes(request: &v1::WriteRequest) -> usize {
-        request.ops.iter().map(|op| op.key.len() + op.value.len() + op.expected_value.len() + 48).sum::<usize>() + 48
+        request
+            .ops
+            .iter()
+            .map(|op| op.key.len() + op.value.len() + op.expected_value.len() + 48)
+            .sum::<usize>()
+            + 48
     }
 
     fn reply_bytes(reply: &Self::Reply) -> usize {
@@ -247,4 +254,3 @@ fn op_outcome(result: &v1::OpResult) -> OpOutcome {
 
 /// All memtable servers by id.
 pub(crate) type MemtablePeers = BTreeMap<NodeId, MemtablePeer>;
-

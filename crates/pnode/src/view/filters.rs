@@ -73,10 +73,6 @@ impl FilterCopies {
         copies
     }
 
-    pub fn tables(&self) -> &[TableFilters] {
-        &self.tables
-    }
-
     /// Whether any memtable's filter of the table contains the hash.
     #[inline]
     pub fn contains(&self, table: TableId, hash: u64) -> bool {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{Generation, ManifestVersion, SstId, TableId};
-use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
+use sextant_common::manifest::{Manifest, SstMeta};
 
 /// An SSTable that a manifest, or a record of a recent flush, names.
 pub(crate) struct Sst {
@@ -59,8 +59,6 @@ pub(crate) enum Flushed {
 
 pub(crate) struct TableView {
     pub table: TableId,
-    pub name: String,
-    pub options: TableOptions,
     /// Memtables up to this generation are in the SSTables of this version.
     pub flushed_generation: Generation,
     /// The version that the last flush made.
@@ -128,8 +126,6 @@ impl ManifestView {
                 .collect();
             TableView {
                 table: table.table,
-                name: table.name,
-                options: table.options,
                 flushed_generation: table.flushed_generation,
                 last_flush_version: table.last_flush_version,
                 ssts,
@@ -149,17 +145,6 @@ impl ManifestView {
 
     pub fn table(&self, table: TableId) -> Option<&TableView> {
         self.tables.binary_search_by_key(&table, |t| t.table).ok().map(|at| &self.tables[at])
-    }
-
-    /// All SSTables, those included that only a record of a flush still names.
-    pub fn all_ssts(&self) -> impl Iterator<Item = &Arc<Sst>> {
-        self.tables.iter().flat_map(|t| {
-            let flushed = t.flushes.iter().filter_map(|(_, f)| match f {
-                Flushed::Table(sst) => Some(sst),
-                Flushed::Nothing | Flushed::Unknown => None,
-            });
-            t.ssts.iter().chain(flushed)
-        })
     }
 }
 
@@ -184,7 +169,10 @@ mod tests {
 
     #[test]
     fn filters_survive_a_new_manifest_and_a_move_to_other_replicas() {
-        let first = ManifestView::build(manifest(1, vec![table_manifest(1, vec![sst_meta(1, b"a", b"z")])]), &ManifestView::empty());
+        let first = ManifestView::build(
+            manifest(1, vec![table_manifest(1, vec![sst_meta(1, b"a", b"z")])]),
+            &ManifestView::empty(),
+        );
         first.tables[0].ssts[0].set_filter(filter_of(&[b"k"]));
         let mut moved = sst_meta(1, b"a", b"z");
         moved.replicas = vec![sextant_common::ids::NodeId(9)];
@@ -199,7 +187,8 @@ mod tests {
         m.recent_flushes = vec![flush_record(2, 1, Some(1))];
         let seen = ManifestView::build(m, &ManifestView::empty());
         let mut compacted = manifest(3, vec![table_manifest(1, vec![sst_meta(5, b"a", b"z")])]);
-        compacted.recent_flushes = vec![flush_record(2, 1, Some(1)), flush_record(3, 1, Some(2)), flush_record(3, 1, None)];
+        compacted.recent_flushes =
+            vec![flush_record(2, 1, Some(1)), flush_record(3, 1, Some(2)), flush_record(3, 1, None)];
         let view = ManifestView::build(compacted, &seen);
         let flushes = &view.tables[0].flushes;
         assert!(matches!(&flushes[0].1, Flushed::Table(s) if Arc::ptr_eq(s, &seen.tables[0].ssts[0])));
@@ -211,8 +200,12 @@ mod tests {
     fn a_manifest_supersedes_by_version_or_by_a_table_created_at_the_same_version() {
         let view = ManifestView::build(manifest(2, vec![table_manifest(1, vec![])]), &ManifestView::empty());
         assert!(view.is_superseded_by(&manifest(3, vec![])));
-        assert!(view.is_superseded_by(&manifest(2, vec![table_manifest(1, vec![]), table_manifest(2, vec![])])));
+        assert!(
+            view.is_superseded_by(&manifest(2, vec![table_manifest(1, vec![]), table_manifest(2, vec![])]))
+        );
         assert!(!view.is_superseded_by(&manifest(2, vec![table_manifest(1, vec![])])));
-        assert!(!view.is_superseded_by(&manifest(1, vec![table_manifest(1, vec![]), table_manifest(2, vec![])])));
+        assert!(
+            !view.is_superseded_by(&manifest(1, vec![table_manifest(1, vec![]), table_manifest(2, vec![])]))
+        );
     }
 }

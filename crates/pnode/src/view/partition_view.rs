@@ -29,13 +29,18 @@ impl PartitionView {
     #[inline]
     pub fn leased_copies(&self, clock: &dyn Clock) -> Option<&FilterCopies> {
         let lease = self.lease.as_ref()?;
-        debug_assert!(lease.manifest_version <= self.manifest.version, "a lease needs SSTables of its version or newer");
+        debug_assert!(
+            lease.manifest_version <= self.manifest.version,
+            "a lease needs SSTables of its version or newer"
+        );
         if lease.is_usable(clock) { self.copies.as_ref() } else { None }
     }
 
     /// This view with a newer manifest; None if it is not newer. What the manifest has flushed needs no filter any more.
     pub fn with_manifest(&self, manifest: Manifest) -> Option<Self> {
-        if self.manifest_known && !self.manifest.is_superseded_by(&manifest) || manifest.version < self.manifest.version {
+        if self.manifest_known && !self.manifest.is_superseded_by(&manifest)
+            || manifest.version < self.manifest.version
+        {
             return None;
         }
         let mut view = self.clone();

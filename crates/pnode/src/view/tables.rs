@@ -59,7 +59,11 @@ impl TableNames {
 
     pub fn learn_all(&self, manifest: &Manifest) {
         for table in &manifest.tables {
-            self.learn(TableInfo { id: table.table, name: table.name.clone(), options: table.options.clone() });
+            self.learn(TableInfo {
+                id: table.table,
+                name: table.name.clone(),
+                options: table.options.clone(),
+            });
         }
     }
 }
@@ -72,7 +76,11 @@ mod tests {
     fn the_default_table_has_two_names() {
         let names = TableNames::default();
         assert!(names.get("").is_none());
-        let info = |id, name: &str| TableInfo { id: TableId(id), name: name.into(), options: TableOptions::default() };
+        let info = |id, name: &str| TableInfo {
+            id: TableId(id),
+            name: name.into(),
+            options: TableOptions::default(),
+        };
         names.learn(info(1, "default"));
         names.learn(info(2, "other"));
         names.learn(info(2, "other"));

@@ -25,7 +25,10 @@ impl Engine {
         if ops.iter().all(|op| !op.needs_search()) {
             return Ok(ops.iter().map(|op| self.base_at_once(view, op)).collect());
         }
-        let bases = ops.iter().map(|op| self.base(view, op, deadline));
+        let mut bases = Vec::with_capacity(ops.len());
+        for op in ops {
+            bases.push(self.base(view, op, deadline));
+        }
         futures::stream::iter(bases).buffered(SEARCHES_MAX).try_collect().await
     }
 
@@ -47,7 +50,9 @@ impl Engine {
                 match self.search_ssts(&candidates, &op.op.key, op.hash, deadline).await? {
                     SstFound::NoEntry => None,
                     SstFound::Tombstone(seq) => Some(CachedRecord { value: None, seq }),
-                    SstFound::Value(record) => Some(CachedRecord { value: Some(record.value), seq: record.seq }),
+                    SstFound::Value(record) => {
+                        Some(CachedRecord { value: Some(record.value), seq: record.seq })
+                    }
                 }
             }
         };

@@ -9,6 +9,7 @@ use sextant_common::limits::{check_batch, check_key, check_value};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
+use super::Begun;
 use super::session::Ticket;
 use crate::api::{BatchOp, OpCondition, OpKind, OpOutcome, RequestId, WriteOptions, WriteOutcome};
 use crate::engine::{Engine, Unanswered};
@@ -75,7 +76,9 @@ enum Identity<'e> {
 impl Identity<'_> {
     fn request_id(&self) -> RequestId {
         match self {
-            Identity::Own(t) => RequestId { session: t.session, number: t.number, acked_below: t.acked_below() },
+            Identity::Own(t) => {
+                RequestId { session: t.session, number: t.number, acked_below: t.acked_below() }
+            }
             Identity::Callers(id) => *id,
         }
     }
@@ -126,7 +129,8 @@ impl Engine {
 
     /// Checks limits, finds the tables and the one partition.
     async fn prepare(&self, ops: Vec<BatchOp>, deadline: Deadline) -> Result<Vec<PreparedOp>> {
-        let size = |op: &BatchOp| op.key.len() + if let OpKind::Put(value) = &op.kind { value.len() } else { 0 };
+        let size =
+            |op: &BatchOp| op.key.len() + if let OpKind::Put(value) = &op.kind { value.len() } else { 0 };
         check_batch(ops.len(), ops.iter().map(size).sum())?;
         let mut prepared: Vec<PreparedOp> = Vec::with_capacity(ops.len());
         for op in ops {
@@ -179,7 +183,8 @@ impl Engine {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Refused(error) => return Err(unknown(maybe_executed, error)),
                 Attempt::UnknownSession => {
-                    let error = Error::new(ErrorKind::UnknownSession, "the session has expired or was never opened");
+                    let error =
+                        Error::new(ErrorKind::UnknownSession, "the session has expired or was never opened");
                     let Identity::Own(ticket) = identity else { return Err(unknown(maybe_executed, error)) };
                     self.sessions.forget(partition, ticket.session);
                     if maybe_executed {
@@ -223,7 +228,13 @@ impl Engine {
         Err(unknown(maybe_executed, Error::unavailable("too many attempts")))
     }
 
-    async fn write_once(&self, ops: &[PreparedOp], id: RequestId, deadline: Deadline, again: bool) -> Attempt {
+    async fn write_once(
+        &self,
+        ops: &[PreparedOp],
+        id: RequestId,
+        deadline: Deadline,
+        again: bool,
+    ) -> Attempt {
         let partition = ops[0].partition;
         let clock = &*self.env.clock;
         // One view: all bases are of one version.
@@ -251,7 +262,8 @@ impl Engine {
         };
         let alone = again || !self.coalesces();
         let asked = self.ask_leader(partition, deadline, ANSWER_MAX, |peer| async move {
-            let says = if alone { peer.writes.ask_alone(request).await } else { peer.writes.ask(request).await };
+            let says =
+                if alone { peer.writes.ask_alone(request).await } else { peer.writes.ask(request).await };
             says.and_then(|says| says)
         });
         let (node, says) = match asked.await {
@@ -272,13 +284,18 @@ impl Engine {
     }
 
     async fn own_ticket(&self, partition: PartitionId, deadline: Deadline) -> Result<Ticket<'_>> {
-        let begun = self.sessions.begin(partition, async || {
-            let session = self.env.rng.nonzero_u64();
-            self.open_session_in(partition, session, deadline).await?;
-            self.metrics.sessions_opened.inc();
-            Ok(session)
-        });
-        deadline.limit(&*self.env.clock, Duration::MAX, begun).await
+        loop {
+            let begun = async { Ok(self.sessions.begin(partition).await) };
+            match deadline.limit(&*self.env.clock, Duration::MAX, begun).await? {
+                Begun::Ticket(ticket) => return Ok(ticket),
+                Begun::Opening(turn) => {
+                    let session = self.env.rng.nonzero_u64();
+                    self.open_session_in(partition, session, deadline).await?;
+                    self.metrics.sessions_opened.inc();
+                    turn.opened(session);
+                }
+            }
+        }
     }
 
     /// Registers a session in one partition; idempotent.
@@ -320,7 +337,8 @@ impl Engine {
 fn classify(says: WriteSays, ops: usize) -> Attempt {
     use v1::WriteStatus as S;
     let WriteSays { status, results, message } = says;
-    let with = |fallback: &'static str| if message.is_empty() { fallback.to_owned() } else { message.clone() };
+    let with =
+        |fallback: &'static str| if message.is_empty() { fallback.to_owned() } else { message.clone() };
     match status {
         S::WriteOk | S::WriteConditionFailed => match complete(results, ops) {
             Some(results) => Attempt::Done(WriteOutcome { applied: status == S::WriteOk, results }),
@@ -342,7 +360,9 @@ fn classify(says: WriteSays, ops: usize) -> Attempt {
             Attempt::Overloaded(Error::new(ErrorKind::Overloaded, with("flushing or memory cannot keep up")))
         }
         S::WriteInvalid => Attempt::Refused(Error::invalid(with("the server refused the write as invalid"))),
-        S::WriteOutcomeUnknown => Attempt::Unknown(Error::unavailable(with("the leader lost track of the write"))),
+        S::WriteOutcomeUnknown => {
+            Attempt::Unknown(Error::unavailable(with("the leader lost track of the write")))
+        }
     }
 }
 

@@ -10,4 +10,4 @@ mod base;
 mod execute;
 mod session;
 
-pub(crate) use session::Sessions;
+pub(crate) use session::{Begun, Sessions};

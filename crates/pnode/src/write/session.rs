@@ -8,7 +8,7 @@ use std::pin::pin;
 
 use parking_lot::Mutex;
 use sextant_common::ids::PartitionId;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 /// Span of the numbers outstanding per partition and session: the results that a server keeps.
 pub(crate) const PNODE_WINDOW: u64 = 1024;
@@ -44,7 +44,11 @@ impl Ticket<'_> {
     /// All answers below this number are here, or nobody waits for them.
     pub fn acked_below(&self) -> u64 {
         let state = self.slot.state.lock();
-        if state.session == self.session { state.outstanding.first().copied().unwrap_or(self.number) } else { 0 }
+        if state.session == self.session {
+            state.outstanding.first().copied().unwrap_or(self.number)
+        } else {
+            0
+        }
     }
 }
 
@@ -62,6 +66,27 @@ impl Drop for Ticket<'_> {
     }
 }
 
+/// How a write begins.
+pub(crate) enum Begun<'s> {
+    Ticket(Ticket<'s>),
+    /// There is no session, and the caller is the one to open it.
+    Opening(Opening<'s>),
+}
+
+/// The turn to open a session; dropped, it passes to the next.
+pub(crate) struct Opening<'s> {
+    slot: &'s Slot,
+    _turn: Option<SemaphorePermit<'s>>,
+}
+
+impl Opening<'_> {
+    /// The session is registered: numbers are given out.
+    pub fn opened(self, session: u64) {
+        *self.slot.state.lock() = State { session, next: 1, outstanding: BTreeSet::new() };
+        self.slot.moved.notify_waiters();
+    }
+}
+
 /// What there is for a write that wants a number.
 enum Offer<'s> {
     Ticket(Ticket<'s>),
@@ -75,27 +100,21 @@ impl Sessions {
         Self { slots: (0..partitions).map(slot).collect() }
     }
 
-    /// A number in the partition's session. `open` registers a new session and gives its id; it is called if there is none.
-    /// The caller sets the deadline.
-    pub async fn begin<E>(
-        &self,
-        partition: PartitionId,
-        open: impl AsyncFn() -> Result<u64, E>,
-    ) -> Result<Ticket<'_>, E> {
+    /// A number in the partition's session, or the turn to open one. Waits while the window is full, or while somebody else
+    /// opens a session; the caller sets the deadline.
+    pub async fn begin(&self, partition: PartitionId) -> Begun<'_> {
         let slot = &self.slots[partition.0 as usize];
         loop {
             let mut moved = pin!(slot.moved.notified());
             // From here on no move is missed.
             moved.as_mut().enable();
             match slot.offer() {
-                Offer::Ticket(ticket) => return Ok(ticket),
+                Offer::Ticket(ticket) => return Begun::Ticket(ticket),
                 Offer::WindowFull => moved.await,
                 Offer::NoSession => {
-                    let _turn = slot.opening.acquire().await;
+                    let turn = slot.opening.acquire().await;
                     if slot.state.lock().session == 0 {
-                        let session = open().await?;
-                        *slot.state.lock() = State { session, next: 1, outstanding: BTreeSet::new() };
-                        slot.moved.notify_waiters();
+                        return Begun::Opening(Opening { slot, _turn: turn.ok() });
                     }
                 }
             }
@@ -133,7 +152,6 @@ impl Slot {
 
 #[cfg(test)]
 mod tests {
-    use std::convert::Infallible;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
@@ -142,8 +160,12 @@ mod tests {
 
     async fn begin(sessions: &Sessions) -> Ticket<'_> {
         static NEXT: AtomicU64 = AtomicU64::new(100);
-        let opened = sessions.begin(P, async || Ok::<_, Infallible>(NEXT.fetch_add(1, Ordering::SeqCst))).await;
-        opened.unwrap_or_else(|e| match e {})
+        loop {
+            match sessions.begin(P).await {
+                Begun::Ticket(ticket) => return ticket,
+                Begun::Opening(turn) => turn.opened(NEXT.fetch_add(1, Ordering::SeqCst)),
+            }
+        }
     }
 
     #[tokio::test]
@@ -192,7 +214,8 @@ mod tests {
     #[tokio::test]
     async fn a_failed_opening_is_tried_by_the_next() {
         let sessions = Sessions::new(1);
-        assert!(sessions.begin(P, async || Err::<u64, _>("down")).await.is_err());
+        let Begun::Opening(turn) = sessions.begin(P).await else { panic!("there is no session yet") };
+        drop(turn);
         assert_eq!(begin(&sessions).await.number, 1);
     }
 }

@@ -125,8 +125,8 @@ fn lost(devices: &[DeviceScan], what: String) -> Error {
     let mut message = what;
     for scan in devices {
         message += &format!("; whole batches end in {}", scan.end_place());
-        if let Some(generation) = scan.missing_generation {
-            message += &format!("; segment generation {generation} is not in {}", scan.dir.display());
+        if let Some(missing) = &scan.missing {
+            message += &format!("; {missing}");
         }
         for path in &scan.unreadable {
             message += &format!("; {} at offset 0: unreadable header", path.display());

@@ -58,8 +58,9 @@ pub(crate) struct DeviceScan {
     pub batches: Vec<BatchRef>,
     pub checkpoints: Vec<FoundCheckpoint>,
     pub spares: Vec<SpareFile>,
-    /// A segment that the oldest one names but that is not there: not needed, or lost.
-    pub missing_generation: Option<u64>,
+    /// A segment that the oldest one names but that is not there, and why. If its records are needed, they are lost; if not,
+    /// it may have been in use again, even with its old header still there.
+    pub missing: Option<String>,
     /// Files whose header cannot be read, for the error message if something is lost.
     pub unreadable: Vec<PathBuf>,
     /// Highest lsn that any header states to be durable on all devices.
@@ -158,7 +159,7 @@ pub(crate) fn scan(env: &Env, dir: &Path, identity: Identity) -> Result<DeviceSc
         batches: Vec::new(),
         checkpoints: Vec::new(),
         spares: Vec::new(),
-        missing_generation: None,
+        missing: None,
         unreadable: Vec::new(),
         durable_lsn: 0,
         max_run: 0,
@@ -194,10 +195,11 @@ impl DeviceScan {
         let (mut segments, mut batches) = (Vec::new(), Vec::new());
         while let Some((generation, end)) = next {
             let Some(at) = by_generation.get(&generation).copied() else {
-                self.missing_generation = Some(generation);
+                let dir = self.dir.display();
+                self.missing = Some(format!("segment generation {generation} is not in {dir}"));
                 break;
             };
-            let (segment, found) = self.read_segment(&candidates[at], end)?;
+            let Some((segment, found)) = self.read_segment(&candidates[at], end)? else { break };
             let header = &segment.header;
             next = (header.previous_generation != 0)
                 .then_some((header.previous_generation, Some(u64::from(header.previous_end))));
@@ -222,12 +224,12 @@ impl DeviceScan {
         Ok(())
     }
 
-    /// Reads the batches of a segment. `end`: where they end, if a later segment says so.
+    /// Reads the batches of a segment. `end`: where they end, if a later segment says so. None if they do not.
     fn read_segment(
         &mut self,
         candidate: &Candidate,
         end: Option<u64>,
-    ) -> Result<(ScannedSegment, Vec<BatchHeader>)> {
+    ) -> Result<Option<(ScannedSegment, Vec<BatchHeader>)>> {
         let FoundHeader::Valid(header) = &candidate.header else {
             return Err(Error::internal("a segment without a header in the chain"));
         };
@@ -238,7 +240,10 @@ impl DeviceScan {
         while end.is_none_or(|end| walk.at < end) && walk.step() {}
         let Walk { at, run, durable, batches, checkpoints, .. } = walk;
         match end {
-            Some(end) if at != end => return Err(corrupt(path, at, "a batch is damaged")),
+            Some(end) if at != end => {
+                self.missing = Some(corrupt(path, at, "a batch is damaged").message.into_owned());
+                return Ok(None);
+            }
             Some(_) => {}
             None => self.check_tail(path, &bytes, header.generation, at, run)?,
         }
@@ -255,7 +260,7 @@ impl DeviceScan {
             end: at,
             durable,
         };
-        Ok((segment, batches))
+        Ok(Some((segment, batches)))
     }
 
     /// Looks at what lies beyond the last whole batch: the rest of a torn write, or proof of damage.

@@ -1,5 +1,6 @@
 //! What is measured: a cluster behind gRPC, behind RESP, or through a p-node inside the generator.
 
+pub mod embedded;
 pub mod grpc;
 #[cfg(test)]
 pub mod memory;

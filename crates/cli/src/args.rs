@@ -1,0 +1,333 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use sextant_ycsb::{Mode, YcsbArgs};
+
+/// Sextant, a distributed log-structured database.
+///
+/// Exit codes: 0 success; 1 the answer is no (no such key, a condition failed, a check or a run found errors); 2 wrong
+/// arguments or configuration; 3 the request failed and was not executed, as far as known; 4 a write may or may not have
+/// taken effect.
+#[derive(Debug, Parser)]
+#[command(name = "sextant", version, max_term_width = 120, subcommand_required = true, arg_required_else_help = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a whole cluster on this machine
+    Dev(DevArgs),
+    /// Run a memtable server
+    Memtable(ServerArgs),
+    /// Run an sstable server
+    Sstable(ServerArgs),
+    /// Run a p-node
+    Pnode(ServerArgs),
+    /// Print the value of a key
+    Get(GetArgs),
+    /// Print several keys and their values, a line each
+    Mget(MgetArgs),
+    /// Write a record
+    Put(PutArgs),
+    /// Write a record only if its key does not exist
+    Insert(PutArgs),
+    /// Delete a record
+    Delete(DeleteArgs),
+    /// Change a record only if it is as expected
+    Cas(CasArgs),
+    /// Print the keys of a range and their values, a line each
+    Scan(ScanArgs),
+    /// Create a table
+    CreateTable(CreateTableArgs),
+    /// List the tables
+    Tables(Connection),
+    /// Show the state of the cluster
+    Status(StatusArgs),
+    /// Maintenance
+    Admin(AdminArgs),
+    /// Generate load (YCSB's workloads A to F)
+    Ycsb(YcsbArgs),
+    /// Check a recorded history for linearizability
+    Check(CheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct DevArgs {
+    /// Data directory; a cluster that is there already is started again
+    #[arg(long, value_name = "DIR", default_value = "./data/dev")]
+    pub data: PathBuf,
+    /// Partitions, fixed when the directory is first used [default: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub partitions: Option<u32>,
+    /// Memtable servers, fixed when the directory is first used [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub memtable: Option<u16>,
+    /// sstable servers, fixed when the directory is first used [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub sstable: Option<u16>,
+    /// p-nodes
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub pnodes: u16,
+    /// First RESP port, one up for each further p-node; 0: free ports, then kept
+    #[arg(long, value_name = "PORT", default_value_t = 6380)]
+    pub resp: u16,
+    /// First gRPC port, one up for each further p-node; 0: free ports, then kept
+    #[arg(long, value_name = "PORT", default_value_t = 7400)]
+    pub grpc: u16,
+    /// First HTTP port: p-nodes first, then memtable servers, then sstable servers; 0: free ports, then kept
+    #[arg(long, value_name = "PORT", default_value_t = 7480)]
+    pub http: u16,
+    /// Run each server as a process of its own
+    #[arg(long)]
+    pub processes: bool,
+    /// Print one line of JSON when ready, and nothing else on standard output
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ServerArgs {
+    /// Configuration (TOML); SEXTANT_* environment variables go over it
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+}
+
+/// How a client command reaches the cluster.
+#[derive(Clone, Debug, Args)]
+pub struct Connection {
+    /// p-nodes to ask; further ones are for failover
+    #[arg(long, value_name = "ADDR,..", value_delimiter = ',', default_value = "127.0.0.1:7400")]
+    pub server: Vec<String>,
+    /// How long the command may take, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub deadline_ms: u64,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct TableArgs {
+    /// Table; default: the default table
+    #[arg(long, value_name = "NAME", default_value = "")]
+    pub table: String,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct GetArgs {
+    pub key: OsString,
+    /// How the p-node finds the record; every mode is linearizable
+    #[arg(long, default_value = "pda", ignore_case = true)]
+    pub mode: Mode,
+    /// Print the version on standard error
+    #[arg(long)]
+    pub seq: bool,
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct MgetArgs {
+    #[arg(required = true, value_name = "KEY")]
+    pub keys: Vec<OsString>,
+    /// How the p-node finds the records; every mode is linearizable
+    #[arg(long, default_value = "pda", ignore_case = true)]
+    pub mode: Mode,
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct PutArgs {
+    pub key: OsString,
+    /// The value; `--stdin` reads it from standard input instead
+    #[arg(required_unless_present = "stdin", conflicts_with = "stdin", allow_hyphen_values = true)]
+    pub value: Option<OsString>,
+    /// Read the value from standard input
+    #[arg(long)]
+    pub stdin: bool,
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct DeleteArgs {
+    pub key: OsString,
+    /// Fail if the key does not exist (costs a check)
+    #[arg(long)]
+    pub check: bool,
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+/// `cas KEY EXPECTED NEW`, `cas KEY NEW --seq N`, `cas KEY NEW --absent`; with --delete instead of NEW the record is
+/// deleted.
+#[derive(Debug, Args)]
+pub struct CasArgs {
+    pub key: OsString,
+    /// The expected value (unless --seq or --absent) and the new value (unless --delete)
+    #[arg(value_name = "VALUE", num_args = 0..=2, allow_hyphen_values = true)]
+    pub values: Vec<OsString>,
+    /// Expect this version instead of a value
+    #[arg(long, value_name = "N", conflicts_with = "absent", value_parser = clap::value_parser!(u64).range(1..))]
+    pub seq: Option<u64>,
+    /// Expect that the key does not exist
+    #[arg(long)]
+    pub absent: bool,
+    /// Delete the record instead of writing a new value
+    #[arg(long)]
+    pub delete: bool,
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct ScanArgs {
+    /// First key of the range (inclusive)
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub start: Option<OsString>,
+    /// End of the range (exclusive)
+    #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
+    pub end: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(value_name = "PREFIX", conflicts_with = "prefix")]
+    pub prefix_argument: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "PREFIX")]
+    pub prefix: Option<OsString>,
+    /// From the largest key to the smallest
+    #[arg(long)]
+    pub reverse: bool,
+    /// At most so many records; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub limit: u64,
+    /// Print keys only
+    #[arg(long)]
+    pub keys_only: bool,
+    #[command(flatten)]
+    pub table: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CreateTableArgs {
+    pub name: String,
+    /// Every write of a new key leaves a bit in the filters: looking for missing keys then asks no server
+    #[arg(long)]
+    pub filter_inserts: bool,
+    /// The first so many bytes of a key decide its partition, so that a scan of such a prefix stays in one
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub partition_prefix: u32,
+    /// Do not compress blocks
+    #[arg(long)]
+    pub no_compression: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// Print the whole document as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    #[command(subcommand)]
+    pub command: AdminCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum AdminCommand {
+    /// End the active memtables
+    Freeze(MaintenanceArgs),
+    /// Make what is in memory durable as SSTables; returns when it is
+    Flush(MaintenanceArgs),
+    /// Merge the SSTables; returns when it is done
+    Compact(MaintenanceArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MaintenanceArgs {
+    /// Only this table; default: all
+    #[arg(long, value_name = "NAME")]
+    pub table: Option<String>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct CheckArgs {
+    /// History as JSON lines (docs/formats/history.md)
+    pub history: PathBuf,
+    /// How much may be searched for each key before it counts as undecided
+    #[arg(long, value_name = "N")]
+    pub steps_per_key: Option<u64>,
+    /// Print the report as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn documented_command_lines_are_understood() {
+        for line in [
+            "dev",
+            "dev --data /tmp/x --partitions 2 --memtable 3 --sstable 3 --pnodes 2 --resp 6380 --grpc 7400 --http 7480 --processes --json",
+            "memtable --config FILE",
+            "sstable --config FILE",
+            "pnode --config FILE",
+            "get a --server 127.0.0.1:7401",
+            "put a 1",
+            "put a -1",
+            "put a --stdin",
+            "insert a 1 --server h:1,h:2",
+            "delete a --check",
+            "cas a 1 2",
+            "cas a 2 --seq 7",
+            "cas a --seq 7 --delete",
+            "cas a 1 --absent",
+            "mget a b c",
+            "scan --prefix user --reverse --limit 10",
+            "scan user --keys-only",
+            "scan --start a --end b",
+            "status --json",
+            "admin freeze",
+            "admin flush --table t",
+            "admin compact --server h:1",
+            "create-table t --filter-inserts",
+            "ycsb load --records 1000",
+            "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",
+            "ycsb update --share 0.05 --embedded --cluster f --cache off --coalesce off",
+            "check history.jsonl --json",
+        ] {
+            let args = std::iter::once("sextant").chain(line.split_whitespace());
+            if let Err(e) = Cli::try_parse_from(args) {
+                panic!("{line}: {e}");
+            }
+        }
+    }
+
+    #[test]
+    fn dev_has_the_documented_defaults() {
+        let Command::Dev(dev) = Cli::try_parse_from(["sextant", "dev"]).unwrap().command else { panic!() };
+        assert_eq!((dev.pnodes, dev.resp, dev.grpc, dev.http), (2, 6380, 7400, 7480));
+        assert_eq!(dev.data, PathBuf::from("./data/dev"));
+    }
+}

@@ -1,0 +1,67 @@
+//! Tables and maintenance.
+
+use std::io::Write;
+
+use sextant_client::Maintenance;
+use sextant_common::manifest::{Compression, TableOptions};
+
+use super::client;
+use crate::args::{AdminCommand, Connection, CreateTableArgs};
+use crate::exit::{CommandResult, Failure};
+
+pub async fn run(command: AdminCommand) -> CommandResult {
+    let (what, done) = match command {
+        AdminCommand::Freeze(args) => {
+            ("frozen", client(&args.connection).await?.freeze(args.table.as_deref()).await?)
+        }
+        AdminCommand::Flush(args) => {
+            ("flushed", client(&args.connection).await?.flush(args.table.as_deref()).await?)
+        }
+        AdminCommand::Compact(args) => {
+            ("compacted", client(&args.connection).await?.compact(args.table.as_deref()).await?)
+        }
+    };
+    report(what, &done)
+}
+
+fn report(what: &str, done: &Maintenance) -> CommandResult {
+    let mut partitions: Vec<u32> = done.done.iter().map(|p| p.0).collect();
+    partitions.sort_unstable();
+    partitions.dedup();
+    let list: Vec<String> = partitions.iter().map(u32::to_string).collect();
+    if !list.is_empty() {
+        writeln!(std::io::stdout(), "{what}: partitions {}", list.join(" "))?;
+    }
+    if done.errors.is_empty() { Ok(()) } else { Err(Failure::error(done.errors.join("; "))) }
+}
+
+pub async fn create_table(args: CreateTableArgs) -> CommandResult {
+    let options = TableOptions {
+        filter_inserts: args.filter_inserts,
+        partition_prefix: args.partition_prefix,
+        compression: if args.no_compression { Compression::None } else { Compression::Lz4 },
+    };
+    let (id, created) = client(&args.connection).await?.create_table(&args.name, &options).await?;
+    let verb = if created { "created" } else { "exists already" };
+    writeln!(std::io::stdout(), "table {} ({id}) {verb}", args.name)?;
+    Ok(())
+}
+
+pub async fn tables(connection: Connection) -> CommandResult {
+    let mut stdout = std::io::stdout().lock();
+    for table in client(&connection).await?.list_tables().await? {
+        let o = &table.options;
+        write!(stdout, "{}\t{}", table.id, table.name)?;
+        if o.filter_inserts {
+            write!(stdout, "\tfilter_inserts")?;
+        }
+        if o.partition_prefix > 0 {
+            write!(stdout, "\tpartition_prefix {}", o.partition_prefix)?;
+        }
+        if o.compression == Compression::None {
+            write!(stdout, "\tuncompressed")?;
+        }
+        writeln!(stdout)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! One server, as a process of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use sextant_common::clock::SystemClock;
+use sextant_common::config::load;
+use sextant_common::{Env, logging};
+use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
+use sextant_pnode::{PNodeConfig, PNodeServer};
+use sextant_sstable_server::{SstServer, SstServerConfig};
+
+use crate::exit::{CommandResult, Exit, Failure};
+use crate::process::{StopSignals, raise_file_limit};
+
+pub async fn memtable(path: &Path) -> CommandResult {
+    let config: MemtableServerConfig = load(path)?;
+    config.validate().map_err(|e| named(path, &e))?;
+    let signals = begin()?;
+    let env = Env { clock: Arc::new(SystemClock::new(config.clock.clone())), ..Env::real() };
+    let server = MemtableServer::start(env, config).await?;
+    until_stopped(signals, server.shutdown()).await
+}
+
+pub async fn sstable(path: &Path) -> CommandResult {
+    let config: SstServerConfig = load(path)?;
+    config.validate().map_err(|e| named(path, &e))?;
+    let signals = begin()?;
+    let server = SstServer::start(Env::real(), config).await?;
+    until_stopped(signals, server.shutdown()).await
+}
+
+pub async fn pnode(path: &Path) -> CommandResult {
+    let config: PNodeConfig = load(path)?;
+    config.validate().map_err(|e| named(path, &e))?;
+    let signals = begin()?;
+    let server = PNodeServer::start(Env::real(), config).await?;
+    until_stopped(signals, server.shutdown()).await
+}
+
+/// A bad value names its file, as a bad line does.
+fn named(path: &Path, e: &sextant_common::Error) -> Failure {
+    Failure::usage(format!("{}: {}", path.display(), e.message))
+}
+
+fn begin() -> Result<StopSignals, Failure> {
+    logging::init();
+    raise_file_limit();
+    Ok(StopSignals::listen()?)
+}
+
+/// Waits for a signal, then drains. A second signal ends the process undrained.
+async fn until_stopped(mut signals: StopSignals, shutdown: impl Future<Output = ()>) -> CommandResult {
+    signals.wait().await;
+    match signals.drain(shutdown).await {
+        Some(()) => Ok(()),
+        None => Err(Failure::silent(Exit::Negative)),
+    }
+}

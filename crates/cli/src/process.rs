@@ -1,0 +1,55 @@
+//! What the process needs of the operating system: a runtime, file descriptors, signals.
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// A multi-threaded runtime. `workers`: its OS threads; `None`: one a core.
+pub fn runtime(workers: Option<usize>) -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if let Some(workers) = workers {
+        builder.worker_threads(workers);
+    }
+    builder.enable_all().build()
+}
+
+/// Raises the soft limit on open files to the hard one: connections, log segments and SSTables are files, and the usual
+/// soft limit of 1024 is for programs that use select().
+pub fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls only read or write the struct that they are given.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            // Without it there is less room, nothing worse.
+            let _ = libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+/// SIGTERM and SIGINT: the wish that the process drains and ends.
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    /// From now on the signals no longer end the process by themselves.
+    pub fn listen() -> std::io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for a signal. Safe to cancel.
+    pub async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Runs what drains; a second signal ends the process at once.
+    pub async fn drain<T>(mut self, draining: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = draining => Some(done),
+            () = self.wait() => None,
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The gRPC service `Admin` for the whole cluster: each memtable server does its part.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use futures::future::join_all;
+use sextant_common::{Error, Result};
+use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::admin_server::Admin;
+use tonic::transport::Channel;
+use tonic::{Request, Response, Status};
+
+use super::kv::deadline;
+use super::status::cluster_status;
+use crate::engine::PNode;
+
+/// How long maintenance may take if the caller does not say: a large flush on a slow disk.
+const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(300);
+/// Rounds over the servers: leaderships move.
+const ROUNDS_MAX: usize = 5;
+const ROUND_PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Clone)]
+pub(crate) struct AdminService {
+    engine: PNode,
+}
+
+impl AdminService {
+    pub fn new(engine: PNode) -> Self {
+        Self { engine }
+    }
+
+    /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did.
+    async fn fan_out<F>(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+        call: impl Fn(AdminClient<Channel>, v1::MaintenanceRequest) -> F,
+    ) -> Result<Response<v1::MaintenanceReply>, Status>
+    where
+        F: Future<Output = Result<Response<v1::MaintenanceReply>, Status>>,
+    {
+        let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
+        let request = request.into_inner();
+        let engine = self.engine.engine();
+        let mut missing: BTreeSet<u32> = if request.partitions.is_empty() {
+            engine.views.partitions().map(|p| p.0).collect()
+        } else {
+            request.partitions.iter().copied().collect()
+        };
+        let mut done = BTreeSet::new();
+        let mut errors = Vec::new();
+        for round in 0..ROUNDS_MAX {
+            if round > 0 {
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
+            errors.clear();
+            let part = v1::MaintenanceRequest {
+                table: request.table.clone(),
+                partitions: missing.iter().copied().collect(),
+            };
+            let calls = engine.memtables.iter().map(|(node, peer)| {
+                let asked = call(peer.admin.clone(), part.clone());
+                async move { (*node, tokio::time::timeout(limit, asked).await) }
+            });
+            for (node, answer) in join_all(calls).await {
+                match answer {
+                    Ok(Ok(reply)) => {
+                        let reply = reply.into_inner();
+                        done.extend(reply.done);
+                        errors
+                            .extend(reply.errors.into_iter().map(|e| format!("memtable server {node}: {e}")));
+                    }
+                    Ok(Err(status)) => errors.push(format!("memtable server {node}: {}", status.message())),
+                    Err(_) => errors.push(format!("memtable server {node}: no answer in time")),
+                }
+            }
+            missing.retain(|p| !done.contains(p));
+            if missing.is_empty() {
+                errors.clear();
+                break;
+            }
+        }
+        errors.extend(missing.iter().map(|p| format!("partition {p}: not done by any leader")));
+        Ok(Response::new(v1::MaintenanceReply { done: done.into_iter().collect(), errors }))
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for AdminService {
+    async fn freeze(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.fan_out(request, |mut admin, part| async move { admin.freeze(part).await }).await
+    }
+
+    async fn flush(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.fan_out(request, |mut admin, part| async move { admin.flush(part).await }).await
+    }
+
+    async fn compact(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.fan_out(request, |mut admin, part| async move { admin.compact(part).await }).await
+    }
+
+    /// Creates a table in the whole cluster: partition and id of the request do not matter here.
+    async fn ensure_table(
+        &self,
+        request: Request<v1::EnsureTableRequest>,
+    ) -> Result<Response<v1::EnsureTableReply>, Status> {
+        let r = request.into_inner();
+        if r.id != 0 {
+            return Err(Error::invalid("a p-node allocates the id of a table: ask for id 0").into());
+        }
+        let options: sextant_common::manifest::TableOptions = r.options.unwrap_or_default().try_into()?;
+        let (id, created) = self.engine.create_table(&r.name, options).await?;
+        let known = self.engine.engine().views.tables.get(&r.name);
+        Ok(Response::new(v1::EnsureTableReply {
+            status: v1::WriteStatus::WriteOk as i32,
+            id: id.0,
+            created,
+            options: known.map(|t| (&t.options).into()),
+            leader: None,
+            message: String::new(),
+        }))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        let json = cluster_status(self.engine.engine()).await.to_string();
+        Ok(Response::new(v1::StatusReply { json }))
+    }
+}

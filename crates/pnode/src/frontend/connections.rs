@@ -1,0 +1,96 @@
+//! A bound on client connections: beyond it, they wait in the kernel's queue.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use sextant_common::env::{Connection, Listener};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+
+/// Pause after a failed accept (no file descriptors left, usually).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+/// Connections accepted and not yet taken over by the server.
+const HANDOVER_MAX: usize = 16;
+
+/// A connection and its place among `max`.
+pub(crate) struct Counted {
+    connection: Connection,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The accepted connections of a listener, at most `max` at a time.
+pub(crate) fn counted(mut listener: Box<dyn Listener>, max: usize) -> ReceiverStream<io::Result<Counted>> {
+    let (accepted, incoming) = mpsc::channel(HANDOVER_MAX);
+    let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
+    tokio::spawn(async move {
+        let accept = async {
+            while let Ok(place) = places.clone().acquire_owned().await {
+                match listener.accept().await {
+                    Ok(connection) => {
+                        if accepted.send(Ok(Counted { connection, _place: place })).await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(e) => {
+                        tracing::warn!("accept failed: {e}");
+                        tokio::time::sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = accept => {}
+            () = accepted.closed() => {}
+        }
+    });
+    ReceiverStream::new(incoming)
+}
+
+impl tonic::transport::server::Connected for Counted {
+    type ConnectInfo = Option<SocketAddr>;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.connection.connect_info()
+    }
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(cx)
+    }
+}

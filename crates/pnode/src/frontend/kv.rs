@@ -1,0 +1,278 @@
+//! The gRPC service `Kv`.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use sextant_common::ids::{PartitionId, Seq};
+use sextant_common::{Error, Result};
+use sextant_proto::v1::kv_server::Kv;
+use sextant_proto::{MESSAGE_BYTES_MAX, v1};
+use tonic::metadata::MetadataMap;
+use tonic::{Request, Response, Status};
+
+use crate::api::{
+    BatchOp, OpCondition, OpKind, ReadMode, ReadOptions, Record, RequestId, ScanPage, ScanRange,
+    WriteOptions, WriteOutcome, prefix_end,
+};
+use crate::engine::PNode;
+
+/// Longest deadline that a call may state: beyond it nobody waits.
+const DEADLINE_MAX: Duration = Duration::from_secs(3600);
+/// Framing of a record in an answer, and then some.
+const RECORD_OVERHEAD_BYTES: usize = 32;
+
+#[derive(Clone)]
+pub(crate) struct KvService {
+    engine: PNode,
+}
+
+impl KvService {
+    pub fn new(engine: PNode) -> Self {
+        Self { engine }
+    }
+
+    async fn write(
+        &self,
+        op: BatchOp,
+        request: Option<v1::RequestId>,
+        deadline: Option<Duration>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        self.write_batch(vec![op], request, deadline).await
+    }
+
+    async fn write_batch(
+        &self,
+        ops: Vec<BatchOp>,
+        request: Option<v1::RequestId>,
+        deadline: Option<Duration>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let options = WriteOptions { request: request.map(request_id), deadline };
+        let outcome = self.engine.write(ops, options).await?;
+        Ok(Response::new(write_reply(outcome)))
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for KvService {
+    type ScanStream = BoxStream<'static, Result<v1::KvScanPage, Status>>;
+
+    async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
+        let options = read_options(request.get_ref().mode, request.metadata())?;
+        let request = request.into_inner();
+        let record = self.engine.get_bytes(&request.table, request.key, options).await?;
+        Ok(Response::new(get_reply(record)))
+    }
+
+    async fn multi_get(
+        &self,
+        request: Request<v1::KvMultiGetRequest>,
+    ) -> Result<Response<v1::KvMultiGetReply>, Status> {
+        let options = read_options(request.get_ref().mode, request.metadata())?;
+        let request = request.into_inner();
+        let records = self.engine.multi_get(&request.table, &request.keys, options).await?;
+        let size = |r: &Option<Record>| r.as_ref().map_or(0, |r| r.value.len()) + RECORD_OVERHEAD_BYTES;
+        let bytes: usize = records.iter().map(size).sum();
+        if bytes > MESSAGE_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "the answer has {bytes} bytes: the limit is {MESSAGE_BYTES_MAX} bytes; ask for fewer keys at once"
+            ))
+            .into());
+        }
+        Ok(Response::new(v1::KvMultiGetReply { replies: records.into_iter().map(get_reply).collect() }))
+    }
+
+    async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+        let (metadata, _, r) = request.into_parts();
+        self.write(BatchOp::put(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+    }
+
+    async fn insert(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+        let (metadata, _, r) = request.into_parts();
+        self.write(BatchOp::insert(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::KvDeleteRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let (metadata, _, r) = request.into_parts();
+        let delete = if r.check_exists { BatchOp::delete_checked } else { BatchOp::delete };
+        self.write(delete(&r.table, r.key), r.request, deadline(&metadata)).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        request: Request<v1::KvCompareAndSetRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        use v1::kv_compare_and_set_request::{Effect, Expected};
+        let (metadata, _, r) = request.into_parts();
+        let condition = match r.expected {
+            Some(Expected::Value(value)) => OpCondition::ValueEquals(value),
+            Some(Expected::Seq(seq)) => OpCondition::SeqEquals(Seq(seq)),
+            None => return Err(Error::invalid("compare-and-set: nothing is expected").into()),
+        };
+        let kind = match r.effect {
+            Some(Effect::NewValue(value)) => OpKind::Put(value),
+            Some(Effect::Delete(true)) => OpKind::Delete,
+            Some(Effect::Delete(false)) | None => {
+                return Err(Error::invalid("compare-and-set: neither a new value nor a delete").into());
+            }
+        };
+        let op = BatchOp { table: r.table, key: r.key, kind, condition, skip_on_failure: false };
+        self.write(op, r.request, deadline(&metadata)).await
+    }
+
+    async fn batch(
+        &self,
+        request: Request<v1::KvBatchRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let (metadata, _, r) = request.into_parts();
+        let ops = r.ops.into_iter().map(batch_op).collect::<Result<Vec<_>>>()?;
+        self.write_batch(ops, r.request, deadline(&metadata)).await
+    }
+
+    async fn scan(&self, request: Request<v1::KvScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+        let r = request.into_inner();
+        let (start, end) = match r.prefix.is_empty() {
+            true => (r.start, r.end),
+            false => (r.prefix.clone(), prefix_end(&r.prefix)),
+        };
+        let range = ScanRange {
+            start,
+            end,
+            reverse: r.reverse,
+            limit: r.limit,
+            page_records: r.page_records,
+            partition: r.only_partition.map(PartitionId),
+        };
+        let pages = self.engine.scan(&r.table, range);
+        Ok(Response::new(pages.map(|page| page.map(scan_page).map_err(Status::from)).boxed()))
+    }
+
+    async fn create_table(
+        &self,
+        request: Request<v1::KvCreateTableRequest>,
+    ) -> Result<Response<v1::KvCreateTableReply>, Status> {
+        let r = request.into_inner();
+        let options = r.options.unwrap_or_default().try_into()?;
+        let (id, created) = self.engine.create_table(&r.name, options).await?;
+        Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
+    }
+
+    async fn list_tables(
+        &self,
+        _: Request<v1::KvListTablesRequest>,
+    ) -> Result<Response<v1::KvListTablesReply>, Status> {
+        let tables = self.engine.tables().await?;
+        let tables = tables.into_iter();
+        let tables = tables.map(|(id, name, options)| v1::KvTable {
+            id: id.0,
+            name,
+            options: Some((&options).into()),
+        });
+        Ok(Response::new(v1::KvListTablesReply { tables: tables.collect() }))
+    }
+
+    async fn open_session(
+        &self,
+        _: Request<v1::KvOpenSessionRequest>,
+    ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
+        Ok(Response::new(v1::KvOpenSessionReply { session: self.engine.open_session().await? }))
+    }
+}
+
+fn read_options(mode: i32, metadata: &MetadataMap) -> Result<ReadOptions> {
+    let mode = match v1::ReadMode::try_from(mode) {
+        Ok(v1::ReadMode::ModePda) => ReadMode::Pda,
+        Ok(v1::ReadMode::ModeBda) => ReadMode::Bda,
+        Ok(v1::ReadMode::ModeNda) => ReadMode::Nda,
+        Err(_) => return Err(Error::invalid(format!("unknown read mode {mode}"))),
+    };
+    Ok(ReadOptions { mode, deadline: deadline(metadata) })
+}
+
+/// The deadline that the call states (`grpc-timeout`), a little shorter so that our answer is there before the caller gives
+/// up: whether a write may have taken effect is worth hearing.
+pub(super) fn deadline(metadata: &MetadataMap) -> Option<Duration> {
+    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+    let unit = text.chars().last()?;
+    let number: u64 = text.strip_suffix(unit)?.parse().ok()?;
+    let time = match unit {
+        'H' => Duration::from_secs(number.saturating_mul(3600)),
+        'M' => Duration::from_secs(number.saturating_mul(60)),
+        'S' => Duration::from_secs(number),
+        'm' => Duration::from_millis(number),
+        'u' => Duration::from_micros(number),
+        'n' => Duration::from_nanos(number),
+        _ => return None,
+    };
+    let time = time.min(DEADLINE_MAX);
+    Some(time - time / 20)
+}
+
+fn request_id(id: v1::RequestId) -> RequestId {
+    RequestId { session: id.session, number: id.number, acked_below: id.acked_below }
+}
+
+fn batch_op(op: v1::KvBatchOp) -> Result<BatchOp> {
+    use v1::Condition as C;
+    let kind = match v1::WriteKind::try_from(op.kind) {
+        Ok(v1::WriteKind::WritePut) => OpKind::Put(op.value),
+        Ok(v1::WriteKind::WriteDelete) => OpKind::Delete,
+        Err(_) => return Err(Error::invalid(format!("unknown kind of write {}", op.kind))),
+    };
+    let condition = match C::try_from(op.condition) {
+        Ok(C::None) => OpCondition::None,
+        Ok(C::Absent) => OpCondition::Absent,
+        Ok(C::Present) => OpCondition::Present,
+        Ok(C::ValueEquals) => OpCondition::ValueEquals(op.expected_value),
+        Ok(C::SeqEquals) => OpCondition::SeqEquals(Seq(op.expected_seq)),
+        Err(_) => return Err(Error::invalid(format!("unknown condition {}", op.condition))),
+    };
+    Ok(BatchOp { table: op.table, key: op.key, kind, condition, skip_on_failure: op.skip_on_failure })
+}
+
+fn write_reply(outcome: WriteOutcome) -> v1::KvWriteReply {
+    let results = outcome.results.into_iter();
+    let results = results.map(|r| v1::OpResult { applied: r.applied, existed: r.existed, seq: r.seq.0 });
+    v1::KvWriteReply { applied: outcome.applied, results: results.collect() }
+}
+
+fn get_reply(record: Option<Record>) -> v1::KvGetReply {
+    record.map_or_else(v1::KvGetReply::default, |r| v1::KvGetReply {
+        found: true,
+        value: r.value,
+        seq: r.seq.0,
+    })
+}
+
+fn scan_page(page: ScanPage) -> v1::KvScanPage {
+    let records = page.records.into_iter();
+    let records = records.map(|(key, r)| v1::KvRecord { key, value: r.value, seq: r.seq.0 });
+    v1::KvScanPage {
+        partition: page.partition.0,
+        snapshot_seq: page.snapshot_seq.0,
+        records: records.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deadlines_are_read_from_the_calls_headers() {
+        let read = |text: &str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("grpc-timeout", text.parse().unwrap());
+            deadline(&metadata)
+        };
+        assert_eq!(read("200m"), Some(Duration::from_millis(190)));
+        assert_eq!(read("1S"), Some(Duration::from_millis(950)));
+        assert_eq!(read("99999999H"), Some(DEADLINE_MAX - DEADLINE_MAX / 20));
+        assert_eq!(read("12"), None);
+        assert_eq!(read("xS"), None);
+        assert_eq!(deadline(&MetadataMap::new()), None);
+    }
+}

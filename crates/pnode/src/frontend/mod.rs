@@ -1,0 +1,16 @@
+//! What clients speak to: gRPC (`Kv`, `Admin`) and RESP, over the engine.
+//!
+//! Owns: translation of messages, limits of requests and connections, deadlines of calls, status for people. Does not own
+//! any decision about a read or a write.
+
+mod admin;
+mod connections;
+mod kv;
+mod resp_store;
+mod status;
+
+pub(crate) use admin::AdminService;
+pub(crate) use connections::counted;
+pub(crate) use kv::KvService;
+pub(crate) use resp_store::RespStore;
+pub(crate) use status::own_status;

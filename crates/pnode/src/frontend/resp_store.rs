@@ -1,0 +1,122 @@
+//! The default table as what the RESP front end serves.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
+use sextant_common::{Error, Result};
+use sextant_resp::{SetCondition, Store};
+
+use crate::api::{BatchOp, OpCondition, ReadMode, ReadOptions, WriteOptions};
+use crate::engine::PNode;
+use crate::metrics::ReadPath;
+
+/// Partitions that one command writes to at once.
+const WRITES_AT_ONCE: usize = 32;
+
+#[derive(Clone)]
+pub(crate) struct RespStore {
+    engine: PNode,
+}
+
+impl RespStore {
+    pub fn new(engine: PNode) -> Self {
+        Self { engine }
+    }
+
+    /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
+    async fn write_by_partition(&self, ops: Vec<BatchOp>) -> Result<Vec<crate::api::OpOutcome>> {
+        let engine = self.engine.engine();
+        let table = engine.table("", engine.deadline(None)).await?;
+        let mut batches: BTreeMap<PartitionId, Vec<BatchOp>> = BTreeMap::new();
+        for op in ops {
+            let partition = engine.views.slot_map.partition_of(&op.key, &table.options);
+            batches.entry(partition).or_default().push(op);
+        }
+        let writes = batches.into_values().map(|ops| self.engine.write(ops, WriteOptions::default()));
+        let outcomes: Vec<_> =
+            futures::stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).try_collect().await?;
+        Ok(outcomes.into_iter().flat_map(|o| o.results).collect())
+    }
+}
+
+impl Store for RespStore {
+    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+        let record = self.engine.get_bytes("", key, ReadOptions::default()).await?;
+        Ok(record.map(|r| r.value))
+    }
+
+    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
+        let records = self.engine.multi_get("", &keys, ReadOptions::default()).await?;
+        Ok(records.into_iter().map(|r| r.map(|r| r.value)).collect())
+    }
+
+    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition) -> Result<bool> {
+        let condition = match condition {
+            SetCondition::Always => OpCondition::None,
+            SetCondition::IfAbsent => OpCondition::Absent,
+            SetCondition::IfPresent => OpCondition::Present,
+        };
+        let op = BatchOp { condition, ..BatchOp::put("", key, value) };
+        Ok(self.engine.write(vec![op], WriteOptions::default()).await?.applied)
+    }
+
+    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let ops = pairs.into_iter().map(|(key, value)| BatchOp::put("", key, value)).collect();
+        self.write_by_partition(ops).await.map(|_| ())
+    }
+
+    async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
+        let ops = keys.into_iter().map(|key| BatchOp::delete_checked("", key)).collect();
+        let results = self.write_by_partition(ops).await?;
+        Ok(results.iter().filter(|r| r.applied).count() as u64)
+    }
+
+    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
+        let records = self.engine.multi_get("", &keys, ReadOptions::default()).await?;
+        Ok(records.iter().filter(|r| r.is_some()).count() as u64)
+    }
+
+    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
+        let answer = self.engine.try_get("", key)?;
+        Some(answer.map(|record| record.map(|r| r.value)).map_err(|e: Error| e))
+    }
+
+    fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
+        let engine = self.engine.engine();
+        let metrics = self.engine.metrics();
+        let pairs =
+            |pairs: &[(&str, String)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
+        let leased = engine
+            .views
+            .partitions()
+            .filter(|p| engine.views.peek(*p).leased_copies(&*engine.env.clock).is_some());
+        let (entries, bytes) = engine.cache.size();
+        let by_path = |path: ReadPath| metrics.reads(ReadMode::Pda, path).to_string();
+        vec![
+            (
+                "Sextant",
+                pairs(&[
+                    ("cluster_id", engine.config.cluster.id.clone()),
+                    ("table", DEFAULT_TABLE_NAME.to_owned()),
+                    ("partitions", engine.config.cluster.partitions.to_string()),
+                    ("partitions_leased", leased.count().to_string()),
+                    ("record_cache_entries", entries.to_string()),
+                    ("record_cache_bytes", bytes.to_string()),
+                ]),
+            ),
+            (
+                "Reads",
+                pairs(&[
+                    ("reads_from_cache", by_path(ReadPath::Cache)),
+                    ("reads_from_nobody", by_path(ReadPath::Nobody)),
+                    ("reads_from_memtable", by_path(ReadPath::Memtable)),
+                    ("reads_from_sstable", by_path(ReadPath::Sstable)),
+                    ("reads_from_both", by_path(ReadPath::Both)),
+                    ("reads_without_lease", metrics.no_lease_reads().to_string()),
+                ]),
+            ),
+        ]
+    }
+}
