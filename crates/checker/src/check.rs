@@ -43,7 +43,7 @@ pub fn check(history: &History, options: &Options) -> Report {
         let certified = certificate == Certificate::Certified;
         report.certified += u64::from(certified);
         match search(ops, options.steps_per_key) {
-            Found::Illegal(dead_end) => {
+            Found::Illegal(evidence) => {
                 report.violations += 1;
                 if report.explanation.is_none() {
                     report.explanation = Some(match certificate {
@@ -51,7 +51,7 @@ pub fn check(history: &History, options: &Options) -> Report {
                         Certificate::Violated { rule, culprits } => {
                             Explanation::new(history, key, ops, CheckKind::Both, rule.to_owned(), &culprits)
                         }
-                        _ => Explanation::of_dead_end(history, key, ops, &dead_end),
+                        _ => Explanation::of_search(history, key, ops, &evidence),
                     });
                 }
                 continue;

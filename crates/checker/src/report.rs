@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::history::{ABSENT, Action, History, Op, UNKNOWN, Value};
 use crate::register::Step;
-use crate::search::DeadEnd;
+use crate::search::{DeadEnd, Evidence};
 
 /// Most operations that an explanation shows.
 const SHOWN_MAX: usize = 16;
@@ -134,13 +134,38 @@ impl Explanation {
         Self { key: key.to_owned(), found_by, rule, operations, not_shown }
     }
 
-    pub(crate) fn of_dead_end(history: &History, key: &str, ops: &[Op], dead_end: &DeadEnd) -> Self {
+    pub(crate) fn of_search(history: &History, key: &str, ops: &[Op], evidence: &Evidence) -> Self {
+        let line = |i: usize| ops[i].line;
+        let (rule, culprits) = match evidence {
+            Evidence::FromNowhere(i) => {
+                (format!("line {} met a value that nobody had begun to write", line(*i)), vec![*i])
+            }
+            Evidence::Held { from, to, against } => {
+                let state = ops[*to].action.needs().or(ops[*from].action.needs()).unwrap_or(ABSENT);
+                let mut lines: Vec<String> = against.iter().map(|i| line(*i).to_string()).collect();
+                lines.dedup();
+                let rule = format!(
+                    "{} was written once and was there from the return of line {} to the call of line {}; line {} fits \
+                     neither before nor after that",
+                    record(history, state),
+                    line(*from),
+                    line(*to),
+                    lines.join(" with line ")
+                );
+                (rule, [&[*from, *to], against.as_slice()].concat())
+            }
+            Evidence::Replaced { by, then } => {
+                let rule = format!("line {} met what line {} had replaced", line(*then), line(*by));
+                (rule, vec![*by, *then])
+            }
+            Evidence::DeadEnd(dead_end) => return Self::of_dead_end(history, key, ops, dead_end),
+        };
+        Self::new(history, key, ops, CheckKind::Search, rule, &culprits)
+    }
+
+    fn of_dead_end(history: &History, key: &str, ops: &[Op], dead_end: &DeadEnd) -> Self {
         let state = dead_end.written_by.and_then(|i| ops[i].action.produces()).unwrap_or(ABSENT);
         let stuck = &ops[dead_end.stuck];
-        if dead_end.from_nowhere {
-            let rule = format!("line {} met a value that nobody had begun to write", stuck.line);
-            return Self::new(history, key, ops, CheckKind::Search, rule, &[dead_end.stuck]);
-        }
         let mut culprits = vec![dead_end.stuck];
         culprits.extend(dead_end.written_by);
         let mut rule = format!(
@@ -234,7 +259,7 @@ fn describe(history: &History, op: &Op, culprit: bool) -> Described {
 
 fn record(history: &History, state: Value) -> String {
     match history.value(state) {
-        Some(text) => format!("the record at {text:?}"),
+        Some(text) => format!("the record {text:?}"),
         None => "no record".to_owned(),
     }
 }

@@ -12,7 +12,13 @@ use sextant_ycsb::{Mode, YcsbArgs};
 /// arguments or configuration; 3 the request failed and was not executed, as far as known; 4 a write may or may not have
 /// taken effect.
 #[derive(Debug, Parser)]
-#[command(name = "sextant", version, max_term_width = 120, subcommand_required = true, arg_required_else_help = true)]
+#[command(
+    name = "sextant",
+    version,
+    max_term_width = 120,
+    subcommand_required = true,
+    arg_required_else_help = true
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -145,7 +151,7 @@ pub struct MgetArgs {
 pub struct PutArgs {
     pub key: OsString,
     /// The value; `--stdin` reads it from standard input instead
-    #[arg(required_unless_present = "stdin", conflicts_with = "stdin", allow_hyphen_values = true)]
+    #[arg(required_unless_present = "stdin", conflicts_with = "stdin", allow_negative_numbers = true)]
     pub value: Option<OsString>,
     /// Read the value from standard input
     #[arg(long)]
@@ -169,9 +175,12 @@ pub struct DeleteArgs {
 #[derive(Debug, Args)]
 pub struct CasArgs {
     pub key: OsString,
-    /// The expected value (unless --seq or --absent) and the new value (unless --delete)
-    #[arg(value_name = "VALUE", num_args = 0..=2, allow_hyphen_values = true)]
-    pub values: Vec<OsString>,
+    /// The expected value; with --seq or --absent the new value
+    #[arg(value_name = "EXPECTED", allow_negative_numbers = true)]
+    pub first: Option<OsString>,
+    /// The new value
+    #[arg(value_name = "NEW", allow_negative_numbers = true)]
+    pub second: Option<OsString>,
     /// Expect this version instead of a value
     #[arg(long, value_name = "N", conflicts_with = "absent", value_parser = clap::value_parser!(u64).range(1..))]
     pub seq: Option<u64>,

@@ -9,7 +9,7 @@ use sextant_common::error::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
     Success,
-    /// The answer is no: the key does not exist, a condition failed, a check found something, a server could not start.
+    /// The answer is no: the key does not exist, a condition failed, a check or a run found errors.
     Negative,
     /// Wrong arguments or configuration.
     Usage,

@@ -81,7 +81,10 @@ impl Client {
 
 impl std::fmt::Debug for Client {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Client").field("mode", &self.mode).field("deadline", &self.deadline).finish_non_exhaustive()
+        f.debug_struct("Client")
+            .field("mode", &self.mode)
+            .field("deadline", &self.deadline)
+            .finish_non_exhaustive()
     }
 }
 

@@ -44,7 +44,8 @@ impl Failure {
             // A lost connection shows up under many codes (Unknown, Unavailable, Internal, Cancelled).
             _ => {
                 let unsent = never_connected(&status);
-                let message = if unsent { "cannot connect to the p-node" } else { "connection to the p-node lost" };
+                let message =
+                    if unsent { "cannot connect to the p-node" } else { "connection to the p-node lost" };
                 Self {
                     error: Error::unavailable(format!("{message}: {}", root_cause(&status))),
                     blames_endpoint: true,
@@ -92,7 +93,9 @@ mod tests {
 
     #[test]
     fn a_broken_connection_is_ambiguous_whatever_its_code() {
-        for code in [Code::Unknown, Code::Unavailable, Code::Internal, Code::Cancelled, Code::DeadlineExceeded] {
+        for code in
+            [Code::Unknown, Code::Unavailable, Code::Internal, Code::Cancelled, Code::DeadlineExceeded]
+        {
             let failure = Failure::from_status(Status::new(code, "transport error"));
             assert!(failure.ambiguous && failure.blames_endpoint, "{code:?}");
             assert_eq!(failure.error.kind, ErrorKind::Unavailable);

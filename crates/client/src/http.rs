@@ -34,9 +34,10 @@ pub async fn get(env: &Env, addr: &str, path: &str, deadline: Duration) -> Resul
     let unavailable = |e: &dyn std::fmt::Display| Error::unavailable(format!("http://{addr}{path}: {e}"));
     let exchange = async {
         let connection = env.net.connect(addr.to_owned()).await.map_err(|e| unavailable(&e))?;
-        let (mut sender, driver) = hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection))
-            .await
-            .map_err(|e| unavailable(&e))?;
+        let (mut sender, driver) =
+            hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection))
+                .await
+                .map_err(|e| unavailable(&e))?;
         let request = hyper::Request::get(path)
             .header(hyper::header::HOST, addr)
             .header(hyper::header::CONNECTION, "close")

@@ -51,7 +51,14 @@ pub(crate) struct Retry {
 
 impl Retry {
     pub fn new(repeat: Repeat, endpoints: usize) -> Self {
-        Self { repeat, endpoints: endpoints.max(1) as u32, failures: 0, silences: 0, ambiguous: false, last: None }
+        Self {
+            repeat,
+            endpoints: endpoints.max(1) as u32,
+            failures: 0,
+            silences: 0,
+            ambiguous: false,
+            last: None,
+        }
     }
 
     /// How long the next attempt may take.
@@ -73,7 +80,9 @@ impl Retry {
             | ErrorKind::Stopping
             | ErrorKind::OutcomeUnknown => true,
             // The session is gone, and with it the memory of earlier attempts.
-            ErrorKind::UnknownSession if self.ambiguous => return Step::GiveUp(self.unknown(Some(&failure.error))),
+            ErrorKind::UnknownSession if self.ambiguous => {
+                return Step::GiveUp(self.unknown(Some(&failure.error)));
+            }
             ErrorKind::UnknownSession
             | ErrorKind::Invalid
             | ErrorKind::UnknownTable
@@ -146,14 +155,15 @@ impl Client {
             }
             let at = endpoints.pick(now_ns, failed);
             let limit = retry.attempt_timeout(self.attempt_timeout(), left);
-            let (failure, silence) = match tokio::time::timeout(limit, attempt(endpoints.channel(at), limit)).await {
-                Ok(Ok(answer)) => {
-                    endpoints.succeeded(at);
-                    return Ok(answer);
-                }
-                Ok(Err(status)) => (Failure::from_status(status), false),
-                Err(_) => (Failure::silence(), true),
-            };
+            let (failure, silence) =
+                match tokio::time::timeout(limit, attempt(endpoints.channel(at), limit)).await {
+                    Ok(Ok(answer)) => {
+                        endpoints.succeeded(at);
+                        return Ok(answer);
+                    }
+                    Ok(Err(status)) => (Failure::from_status(status), false),
+                    Err(_) => (Failure::silence(), true),
+                };
             now_ns = clock.holder_ns();
             if failure.blames_endpoint {
                 endpoints.failed(at, now_ns);
@@ -214,14 +224,20 @@ mod tests {
     #[test]
     fn a_lost_write_with_a_session_is_repeated_and_without_one_is_unknown() {
         waits(Retry::new(Repeat::Once, 1).failed(broken(), false, 0.0));
-        assert_eq!(gives_up(Retry::new(Repeat::Unsafe, 1).failed(broken(), false, 0.0)), ErrorKind::OutcomeUnknown);
+        assert_eq!(
+            gives_up(Retry::new(Repeat::Unsafe, 1).failed(broken(), false, 0.0)),
+            ErrorKind::OutcomeUnknown
+        );
         waits(Retry::new(Repeat::Unsafe, 1).failed(said(ErrorKind::Retry), false, 0.0));
     }
 
     #[test]
     fn unknown_session_is_harmless_at_first_and_unknown_after_a_lost_answer() {
         let mut first = Retry::new(Repeat::Once, 1);
-        assert_eq!(gives_up(first.failed(said(ErrorKind::UnknownSession), false, 0.0)), ErrorKind::UnknownSession);
+        assert_eq!(
+            gives_up(first.failed(said(ErrorKind::UnknownSession), false, 0.0)),
+            ErrorKind::UnknownSession
+        );
         let mut refused_before = Retry::new(Repeat::Once, 1);
         waits(refused_before.failed(said(ErrorKind::Overloaded), false, 0.0));
         assert_eq!(

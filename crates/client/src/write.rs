@@ -82,7 +82,13 @@ impl BatchOp {
     }
 
     fn new(key: impl Into<Bytes>, kind: OpKind) -> Self {
-        Self { table: String::new(), key: key.into(), kind, condition: OpCondition::None, skip_on_failure: false }
+        Self {
+            table: String::new(),
+            key: key.into(),
+            kind,
+            condition: OpCondition::None,
+            skip_on_failure: false,
+        }
     }
 
     pub fn in_table(mut self, table: impl Into<String>) -> Self {
@@ -162,7 +168,12 @@ impl Client {
     }
 
     /// Writes a record only if its key does not exist; see [`OpOutcome::applied`].
-    pub async fn insert(&self, table: &str, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<OpOutcome> {
+    pub async fn insert(
+        &self,
+        table: &str,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> Result<OpOutcome> {
         let request = put_request(table, key.into(), value.into())?;
         let reply = self.write(Insert(request)).await?;
         single(&reply)
@@ -249,10 +260,11 @@ impl Client {
         let left = || self.deadline().saturating_sub(Duration::from_nanos(clock.holder_ns() - started_ns));
         let mut reopened = 0;
         loop {
-            let ticket = match tokio::time::timeout(left(), sessions.ticket(|| self.open_session(left()))).await {
-                Ok(ticket) => ticket?,
-                Err(_) => return Err(Error::unavailable("no session could be opened in time")),
-            };
+            let ticket =
+                match tokio::time::timeout(left(), sessions.ticket(|| self.open_session(left()))).await {
+                    Ok(ticket) => ticket?,
+                    Err(_) => return Err(Error::unavailable("no session could be opened in time")),
+                };
             let attempt = |channel, limit| send(write.numbered(ticket.request_id()), channel, limit);
             match self.call(Repeat::Once, left(), attempt).await {
                 Err(e) if e.kind == ErrorKind::UnknownSession && reopened < REOPENED_MAX => {

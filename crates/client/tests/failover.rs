@@ -157,7 +157,10 @@ impl Kv for FakeServer {
         self.write(r.request, |store| store.put(r.key, Some(r.value), true)).await
     }
 
-    async fn delete(&self, request: Request<v1::KvDeleteRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+    async fn delete(
+        &self,
+        request: Request<v1::KvDeleteRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
         let r = request.into_inner();
         self.write(r.request, |store| store.put(r.key, None, false)).await
     }
@@ -188,7 +191,10 @@ impl Kv for FakeServer {
         .await
     }
 
-    async fn batch(&self, request: Request<v1::KvBatchRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+    async fn batch(
+        &self,
+        request: Request<v1::KvBatchRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
         let r = request.into_inner();
         self.write(r.request, |store| {
             let results = r
@@ -334,7 +340,11 @@ async fn a_write_whose_answer_is_lost_takes_effect_once() {
     let store = first.store.lock();
     assert_eq!(store.executed, 1);
     assert!(store.requests.len() >= 3);
-    assert!(store.requests.iter().all(|r| (r.session, r.number, r.acked_below) == (1, 1, 1)), "{:?}", store.requests);
+    assert!(
+        store.requests.iter().all(|r| (r.session, r.number, r.acked_below) == (1, 1, 1)),
+        "{:?}",
+        store.requests
+    );
 }
 
 #[tokio::test]

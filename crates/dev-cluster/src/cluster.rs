@@ -124,7 +124,8 @@ impl DevCluster {
         let config = slot.member.config_path(data);
         let running = match (&self.options.processes, &self.keeper) {
             (Some(binary), Some(keeper)) => {
-                let config = config.to_str().ok_or_else(|| Error::invalid("the data directory is not UTF-8"))?;
+                let config =
+                    config.to_str().ok_or_else(|| Error::invalid("the data directory is not UTF-8"))?;
                 let args = [slot.member.role.name(), "--config", config];
                 Running::Process(keeper.start(binary, &args, &slot.member.log_path(data)).await?)
             }

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, Server};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::vfs::{read_file, write_file_atomically};
-use serde::{Deserialize, Serialize};
 
 use crate::layout::{Member, Role};
 use crate::options::{DevOptions, SERVERS_MAX};
@@ -50,10 +50,9 @@ impl ClusterFile {
     async fn create(env: &Env, options: &DevOptions) -> Result<Self> {
         let (mut ports, mut used) = (Remembered::new(), reserved(options));
         let mut tiers = [Vec::new(), Vec::new()];
-        for (role, count, tier) in [
-            (Role::Memtable, options.memtable, 0),
-            (Role::Sstable, options.sstable, 1),
-        ] {
+        for (role, count, tier) in
+            [(Role::Memtable, options.memtable, 0), (Role::Sstable, options.sstable, 1)]
+        {
             let count = count.unwrap_or(SERVERS_DEFAULT);
             if count == 0 || count > SERVERS_MAX {
                 return Err(Error::invalid(format!("{} servers: 1 to {SERVERS_MAX}", role.name())));
@@ -102,7 +101,9 @@ impl ClusterFile {
     pub async fn members(&mut self, env: &Env, options: &DevOptions) -> Result<Vec<Member>> {
         let mut used = reserved(options);
         used.extend(self.ports.values());
-        used.extend(self.cluster.memtable.iter().chain(&self.cluster.sstable).filter_map(|s| port_of(&s.addr)));
+        used.extend(
+            self.cluster.memtable.iter().chain(&self.cluster.sstable).filter_map(|s| port_of(&s.addr)),
+        );
         let mut members = Vec::new();
         // HTTP ports count up over p-nodes, memtable servers and sstable servers.
         let mut http_at = 0;
@@ -123,10 +124,9 @@ impl ClusterFile {
                 http: loopback(public[2]),
             });
         }
-        for (role, servers) in [
-            (Role::Memtable, self.cluster.memtable.clone()),
-            (Role::Sstable, self.cluster.sstable.clone()),
-        ] {
+        for (role, servers) in
+            [(Role::Memtable, self.cluster.memtable.clone()), (Role::Sstable, self.cluster.sstable.clone())]
+        {
             for (index, server) in servers.into_iter().enumerate() {
                 let name = format!("{}-{}-http", role.name(), index + 1);
                 let http = self.public_port(env, &mut used, options.http_port, http_at, &name).await?;
@@ -200,11 +200,8 @@ mod tests {
         assert_eq!(again, file);
         assert_eq!(again.members(&env, &options).await.unwrap(), members);
 
-        let all: BTreeSet<&String> = members
-            .iter()
-            .flat_map(|m| [Some(&m.addr), Some(&m.http), m.resp.as_ref()])
-            .flatten()
-            .collect();
+        let all: BTreeSet<&String> =
+            members.iter().flat_map(|m| [Some(&m.addr), Some(&m.http), m.resp.as_ref()]).flatten().collect();
         assert_eq!(all.len(), 8 * 2 + 2, "no port is used twice");
     }
 

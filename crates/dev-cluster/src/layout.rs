@@ -72,7 +72,8 @@ impl Member {
             Role::Memtable | Role::Sstable => {
                 set("listen", self.addr.clone().into());
                 let dir = data.join(self.name());
-                let dir = dir.to_str().ok_or_else(|| Error::invalid("the data directory's path is not UTF-8"))?;
+                let dir =
+                    dir.to_str().ok_or_else(|| Error::invalid("the data directory's path is not UTF-8"))?;
                 set("data_dir", dir.into());
             }
         }

@@ -5,6 +5,8 @@
 
 mod api;
 mod config;
+#[cfg(test)]
+mod end_to_end;
 mod engine;
 mod filter_copies;
 mod frontend;

@@ -27,7 +27,6 @@ pub(crate) struct Shared {
     partitions: RwLock<Vec<Arc<Partition>>>,
     /// Tells background work to give up.
     pub closing: AtomicBool,
-    pub trace: Mutex<Vec<String>>,
 }
 
 /// A file with entries.
@@ -61,7 +60,7 @@ impl Shared {
             segments: RwLock::default(),
             next_segment: AtomicU32::new(0),
             partitions: RwLock::default(),
-            closing: AtomicBool::new(false), trace: Mutex::default(),
+            closing: AtomicBool::new(false),
         }
     }
 
@@ -119,7 +118,7 @@ impl Shared {
         for partition in self.partitions() {
             let state = partition.state.lock();
             let Some(first) = state.index.get(state.index.first()) else { continue };
-            self.trace.lock().push(format!("p{} first {first:?} durable {durable} next {next} seg {:?}", partition.id, first.place.and_then(|place| self.segment(place.segment)).map(|s| (s.generation, s.first_lsn))));
+            TRACE.lock().push(format!("compute p{} first {first:?} durable {durable} next {next} seg {:?}", partition.id, first.place.and_then(|place| self.segment(place.segment)).map(|s| (s.generation, s.first_lsn))));
             let segment = first.place.and_then(|place| self.segment(place.segment));
             floor = floor.min(segment.map_or(durable + 1, |segment| segment.first_lsn));
         }
@@ -147,3 +146,5 @@ impl Drop for Handle {
         self.0.close();
     }
 }
+
+pub static TRACE: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -162,7 +162,13 @@ pub struct Options {
 #[derive(Clone, Debug, Args)]
 pub struct CompareOptions {
     /// The modes to compare; ratios are those of the first to each other
-    #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "pda,bda,nda", ignore_case = true)]
+    #[arg(
+        long,
+        value_name = "MODE,..",
+        value_delimiter = ',',
+        default_value = "pda,bda,nda",
+        ignore_case = true
+    )]
     pub modes: Vec<Mode>,
     /// How often each mode is run
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
-use serde::Deserialize;
 
 /// A file with a `[cluster]` section: `cluster.toml` of a dev cluster, or the configuration of any server. Other sections
 /// are of no interest here.

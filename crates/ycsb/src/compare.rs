@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use serde::Serialize;
 use sextant_client::ReadMode;
 use sextant_common::Env;
 use sextant_common::error::{Error, Result};
-use serde::Serialize;
 
 use crate::args::CompareOptions;
 use crate::cluster_file::Running;
@@ -78,9 +78,13 @@ pub async fn compare<T: Target>(
     let mut runs = Vec::new();
     for round in 1..=compare.rounds {
         for mode in &modes {
-            let (before, cpu_before) = (sources.read(env, &target.metrics()).await, sources.memtable_cpu_seconds());
-            let driven = transactions(env, target, *mode, settings, context, round, settings.options.operations).await?;
-            let (after, cpu_after) = (sources.read(env, &target.metrics()).await, sources.memtable_cpu_seconds());
+            let (before, cpu_before) =
+                (sources.read(env, &target.metrics()).await, sources.memtable_cpu_seconds());
+            let driven =
+                transactions(env, target, *mode, settings, context, round, settings.options.operations)
+                    .await?;
+            let (after, cpu_after) =
+                (sources.read(env, &target.metrics()).await, sources.memtable_cpu_seconds());
             stop_if_given_up(&driven)?;
             let cpu_seconds = cpu_before.iter().zip(&cpu_after).map(|(b, a)| a - b).reduce(f64::max);
             let reads = reads(&driven.measured);
@@ -90,7 +94,10 @@ pub async fn compare<T: Target>(
             let report = Report::new("run", parameters, driven.seconds, driven.gave_up, &driven.measured);
             errors += report.errors;
             let per_1000_reads = per_1000_reads(&after.since(&before), cpu_seconds, reads);
-            eprintln!("round {round} {mode}: {:.0} operations/s, {} errors", report.throughput, report.errors);
+            eprintln!(
+                "round {round} {mode}: {:.0} operations/s, {} errors",
+                report.throughput, report.errors
+            );
             runs.push(Run { round, report, per_1000_reads });
         }
     }
@@ -219,7 +226,8 @@ fn median_of(mode: ReadMode, runs: &[Run]) -> Median {
     let own: Vec<&Run> = runs.iter().filter(|r| r.report.parameters.mode == mode.name()).collect();
     let over = |value: &dyn Fn(&Run) -> f64| median(own.iter().map(|r| value(r)).collect());
     // The most frequent kind of operation stands for the mode: the reads, except in workload E.
-    let main = |r: &Run| r.report.kinds.iter().max_by_key(|k| k.count).map(|k| k.latency_us).unwrap_or_default();
+    let main =
+        |r: &Run| r.report.kinds.iter().max_by_key(|k| k.count).map(|k| k.latency_us).unwrap_or_default();
     let mut names: Vec<&String> = own.iter().flat_map(|r| r.per_1000_reads.keys()).collect();
     names.sort();
     names.dedup();

@@ -44,10 +44,15 @@ impl Counters {
     }
 
     /// The series of one counter: the value of its label, and the count. `name` without `_total`.
-    pub fn by_label<'c>(&'c self, name: &'c str, label: &'c str) -> impl Iterator<Item = (&'c str, f64)> + 'c {
+    pub fn by_label<'c>(
+        &'c self,
+        name: &'c str,
+        label: &'c str,
+    ) -> impl Iterator<Item = (&'c str, f64)> + 'c {
         self.series.iter().filter_map(move |(series, value)| {
             let labels = series.strip_prefix(name)?;
-            let labels = labels.strip_prefix("_total").unwrap_or(labels).strip_prefix('{')?.strip_suffix('}')?;
+            let labels =
+                labels.strip_prefix("_total").unwrap_or(labels).strip_prefix('{')?.strip_suffix('}')?;
             let named = labels.split(',').find_map(|l| l.strip_prefix(label)?.strip_prefix("=\""))?;
             Some((named.strip_suffix('"')?, *value))
         })

@@ -152,7 +152,16 @@ impl Report {
         let _ = writeln!(
             out,
             "{:<18}{:>11}{:>8}{:>11}{:>11}{:>11}{:>11}{:>11}{:>11}{:>12}",
-            "operation", "count", "errors", "ops/s", "mean us", "p50 us", "p95 us", "p99 us", "p99.9 us", "max us"
+            "operation",
+            "count",
+            "errors",
+            "ops/s",
+            "mean us",
+            "p50 us",
+            "p95 us",
+            "p99 us",
+            "p99.9 us",
+            "max us"
         );
         for kind in &self.kinds {
             let l = &kind.latency_us;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use serde::Serialize;
 use sextant_common::Env;
 use sextant_common::error::{Error, Result};
-use serde::Serialize;
 
 use crate::args::{PhaseArgs, YcsbArgs};
 use crate::compare::{Comparison, compare, context, transactions};
@@ -72,7 +72,8 @@ pub async fn run(env: Env, args: &YcsbArgs) -> Result<Outcome> {
         }
         TargetSettings::Embedded { cluster, pnodes, cache_bytes, coalesce } => {
             let target =
-                Embedded::start(&env, cluster, *pnodes, *cache_bytes, *coalesce, &o.table, settings.deadline).await?;
+                Embedded::start(&env, cluster, *pnodes, *cache_bytes, *coalesce, &o.table, settings.deadline)
+                    .await?;
             let outcome = run_on(&env, &target, phase, &settings).await;
             target.shutdown().await;
             outcome?
@@ -94,7 +95,8 @@ async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &
             let context = context(settings, 0);
             let source = |_| Load { context: context.clone(), blind: settings.blind_inserts() };
             let driven =
-                drive(env, target, settings.mode, "load", &settings.pace(o.records), &context, source).await?;
+                drive(env, target, settings.mode, "load", &settings.pace(o.records), &context, source)
+                    .await?;
             report(phase, settings, o.records, None, driven)
         }
         PhaseArgs::Update(_) => {
@@ -103,7 +105,8 @@ async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &
             let source = |_| Update { context: context.clone(), order };
             let operations = settings.updated_records();
             let driven =
-                drive(env, target, settings.mode, "update", &settings.pace(operations), &context, source).await?;
+                drive(env, target, settings.mode, "update", &settings.pace(operations), &context, source)
+                    .await?;
             report(phase, settings, operations, Some(o.share), driven)
         }
         PhaseArgs::Run(_) => {
@@ -112,7 +115,8 @@ async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &
                 // Round 0: other random numbers than the measured round.
                 transactions(env, target, settings.mode, settings, &context, 0, o.warmup).await?;
             }
-            let driven = transactions(env, target, settings.mode, settings, &context, 1, o.operations).await?;
+            let driven =
+                transactions(env, target, settings.mode, settings, &context, 1, o.operations).await?;
             report(phase, settings, o.operations, None, driven)
         }
         PhaseArgs::Compare(options) => {
@@ -136,7 +140,13 @@ async fn existing<T: Thread>(thread: &mut T, settings: &Settings) -> Result<u64>
     if settings.options.workload.inserts() { find_end(thread, records).await } else { Ok(records) }
 }
 
-fn report(phase: &PhaseArgs, settings: &Settings, operations: u64, share: Option<f64>, driven: Driven) -> Report {
+fn report(
+    phase: &PhaseArgs,
+    settings: &Settings,
+    operations: u64,
+    share: Option<f64>,
+    driven: Driven,
+) -> Report {
     let workload = matches!(phase, PhaseArgs::Run(_)).then_some(settings.options.workload);
     let parameters = settings.parameters(workload, operations, share);
     Report::new(phase.name(), parameters, driven.seconds, driven.gave_up, &driven.measured)
@@ -166,7 +176,8 @@ mod tests {
     async fn ycsb(target: &Memory, line: &str) -> Result<Outcome> {
         let args = std::iter::once("ycsb").chain(line.split_whitespace());
         let phase = Cli::parse_from(args).ycsb.phase;
-        let settings = Settings::new(phase.options(), !matches!(phase, PhaseArgs::Load(_) | PhaseArgs::Update(_)))?;
+        let settings =
+            Settings::new(phase.options(), !matches!(phase, PhaseArgs::Load(_) | PhaseArgs::Update(_)))?;
         run_on(&Env::real(), target, &phase, &settings).await
     }
 
@@ -190,7 +201,9 @@ mod tests {
         for workload in ["a", "b", "c", "d", "e", "f"] {
             // Twice: the second run finds what the first one inserted.
             for round in 0..2 {
-                let line = format!("run --workload {workload} --records 1000 --operations 999 --threads 5 --seed {round}");
+                let line = format!(
+                    "run --workload {workload} --records 1000 --operations 999 --threads 5 --seed {round}"
+                );
                 let report = phase(ycsb(&target, &line).await.unwrap());
                 assert_eq!((report.operations, report.errors), (999, 0), "{workload}: {}", report.table());
             }
@@ -252,7 +265,8 @@ mod tests {
         let target = Memory::default();
         ycsb(&target, "load --records 50").await.unwrap();
         let reads_before = target.0.lock().reads;
-        let line = "compare --workload c --records 50 --operations 200 --rounds 2 --modes pda,nda --threads 4";
+        let line =
+            "compare --workload c --records 50 --operations 200 --rounds 2 --modes pda,nda --threads 4";
         let Outcome::Comparison(comparison) = ycsb(&target, line).await.unwrap() else { panic!("a phase") };
         let order: Vec<_> = comparison.runs.iter().map(|r| (r.round, r.report.parameters.mode)).collect();
         assert_eq!(order, [(1, "pda"), (1, "nda"), (2, "pda"), (2, "nda")]);

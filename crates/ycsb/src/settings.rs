@@ -176,7 +176,9 @@ fn target(options: &Options) -> Result<TargetSettings> {
     }
     if options.embedded {
         let file = options.cluster.as_ref().ok_or_else(|| {
-            Error::invalid("--embedded needs --cluster FILE, for example ./data/dev/cluster.toml of `sextant dev`")
+            Error::invalid(
+                "--embedded needs --cluster FILE, for example ./data/dev/cluster.toml of `sextant dev`",
+            )
         })?;
         let cache = options.cache.is_none_or(|switch| switch.is_on());
         let cache_bytes = if cache { options.cache_bytes.unwrap_or(CACHE_BYTES_DEFAULT) } else { 0 };
@@ -193,8 +195,7 @@ fn target(options: &Options) -> Result<TargetSettings> {
         }
         return Ok(TargetSettings::Resp { addrs: options.resp.clone() });
     }
-    let addrs =
-        if options.grpc.is_empty() { vec![GRPC_DEFAULT.to_owned()] } else { options.grpc.clone() };
+    let addrs = if options.grpc.is_empty() { vec![GRPC_DEFAULT.to_owned()] } else { options.grpc.clone() };
     Ok(TargetSettings::Grpc { addrs, connections: options.connections as usize })
 }
 

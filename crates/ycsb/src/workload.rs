@@ -33,13 +33,8 @@ pub enum Operation {
 }
 
 impl Operation {
-    pub const ALL: [Operation; 5] = [
-        Operation::Read,
-        Operation::Update,
-        Operation::Insert,
-        Operation::Scan,
-        Operation::ReadModifyWrite,
-    ];
+    pub const ALL: [Operation; 5] =
+        [Operation::Read, Operation::Update, Operation::Insert, Operation::Scan, Operation::ReadModifyWrite];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -127,10 +122,11 @@ mod tests {
 
     #[test]
     fn only_d_and_e_insert() {
-        let inserting: Vec<_> = [Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F]
-            .into_iter()
-            .filter(|w| w.inserts())
-            .collect();
+        let inserting: Vec<_> =
+            [Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F]
+                .into_iter()
+                .filter(|w| w.inserts())
+                .collect();
         assert_eq!(inserting, [Workload::D, Workload::E]);
         assert_eq!(Workload::E.expected_inserts(1000), 50);
         assert_eq!(Workload::A.expected_inserts(1000), 0);

@@ -7,11 +7,13 @@
 //! * A state that somebody still has to see, and that nobody left can bring back, is not overwritten.
 //! * Unknown writes that are interchangeable are placed in the order of their calls (see [`prepare`]).
 //!
+//! * Contradictions between values that were written once are found beforehand (see [`zones`]).
 //! * A position is hopeless if one is that differs only in having used fewer unknown writes.
 
 mod entries;
 mod memo;
 mod prepare;
+mod zones;
 
 use self::entries::Entries;
 use self::memo::{Memo, Position};
@@ -23,12 +25,25 @@ use crate::register::Step;
 #[derive(Debug, PartialEq)]
 pub(crate) enum Found {
     Legal,
-    Illegal(DeadEnd),
+    Illegal(Evidence),
     /// The steps were not enough.
     BudgetExceeded,
 }
 
-/// How far the longest attempt came. Numbers are indexes into the key's operations.
+/// Why there is no legal order. Numbers are indexes into the key's operations.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Evidence {
+    /// It met a value that nobody had begun to write when it returned.
+    FromNowhere(usize),
+    /// The record was in one state from the return of one operation to the call of another: these do not fit.
+    Held { from: usize, to: usize, against: Vec<usize> },
+    /// A state that came about once was replaced by one operation, and met by another that cannot have come before.
+    Replaced { by: usize, then: usize },
+    /// All orders were tried.
+    DeadEnd(DeadEnd),
+}
+
+/// How far the longest attempt came.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DeadEnd {
     /// Operations placed.
@@ -39,8 +54,6 @@ pub(crate) struct DeadEnd {
     pub stuck: usize,
     /// The operation that wrote the state it met; `None`: nobody had written yet.
     pub written_by: Option<usize>,
-    /// The operation that is stuck saw a value that nobody had begun to write when it returned: no search was needed.
-    pub from_nowhere: bool,
 }
 
 /// How many of the operations placed last a dead end remembers.
@@ -49,9 +62,8 @@ const LAST_PLACED: usize = 8;
 /// `budget`: operations looked at, at most. Time and memory are proportional to what is used of it.
 pub(crate) fn search(ops: &[Op], budget: u64) -> Found {
     let prepared = Prepared::new(ops);
-    if let Some(stuck) = prepared.from_nowhere() {
-        let dead_end = DeadEnd { placed: 0, last: Vec::new(), stuck, written_by: None, from_nowhere: true };
-        return Found::Illegal(dead_end);
+    if let Some(evidence) = prepared.from_nowhere().or_else(|| zones::contradiction(&prepared)) {
+        return Found::Illegal(evidence);
     }
     Search::new(&prepared, budget).run()
 }
@@ -130,7 +142,9 @@ impl<'p> Search<'p> {
             }
             let Some(choice) = self.choices.last_mut() else {
                 // An illegal history has met at least one dead end.
-                return self.furthest.map_or(Found::Legal, Found::Illegal);
+                return self
+                    .furthest
+                    .map_or(Found::Legal, |dead_end| Found::Illegal(Evidence::DeadEnd(dead_end)));
             };
             let Some(&item) = self.candidates.get(choice.next) else {
                 self.close_choice();
@@ -267,12 +281,6 @@ impl<'p> Search<'p> {
             cursor = self.entries.next(cursor);
         }
         let stuck = self.entries.first_return(cursor).map_or(0, |item| source(&item));
-        DeadEnd {
-            placed: self.order.len(),
-            last,
-            stuck,
-            written_by: self.writers.last().map(source),
-            from_nowhere: false,
-        }
+        DeadEnd { placed: self.order.len(), last, stuck, written_by: self.writers.last().map(source) }
     }
 }

@@ -9,6 +9,7 @@
 //! * What remains is optional. Unknown puts of unseen values differ only in their calls, and so do unknown inserts of such
 //!   values, and unknown deletes: if one of them is used, it may as well be the one that was called first.
 
+use super::Evidence;
 use crate::history::{ABSENT, Action, Op, Value};
 
 /// The state of every record whose value nobody names.
@@ -91,8 +92,8 @@ impl Prepared {
         Self { items, states, optional: optional as usize }
     }
 
-    /// An operation that met a state which nobody had begun to bring about when it returned. Its index in the history.
-    pub fn from_nowhere(&self) -> Option<usize> {
+    /// An operation that met a state which nobody had begun to bring about when it returned.
+    pub fn from_nowhere(&self) -> Option<Evidence> {
         let mut soonest = vec![u64::MAX; self.states];
         soonest[ABSENT as usize] = 0;
         for item in &self.items {
@@ -102,7 +103,7 @@ impl Prepared {
             }
         }
         let too_soon = |item: &&Item| item.needs().is_some_and(|state| soonest[state as usize] > item.ret);
-        self.items.iter().find(too_soon).map(|item| item.source)
+        self.items.iter().find(too_soon).map(|item| Evidence::FromNowhere(item.source))
     }
 }
 

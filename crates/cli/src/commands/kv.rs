@@ -120,7 +120,7 @@ fn why_not(outcome: &OpOutcome) -> String {
 }
 
 fn cas_request(args: CasArgs) -> Result<(Bytes, Expected, Effect), Failure> {
-    let mut values = args.values.into_iter().map(bytes);
+    let mut values = args.first.into_iter().chain(args.second).map(bytes);
     let missing = |what: &str| Failure::usage(format!("cas: {what} is missing"));
     let expected = match (args.seq, args.absent) {
         (Some(seq), _) => Expected::Seq(Seq(seq)),
@@ -190,7 +190,10 @@ mod tests {
         assert_eq!(request("k old new").unwrap(), (k.clone(), Expected::Value("old".into()), new()));
         assert_eq!(request("k new --seq 7").unwrap(), (k.clone(), Expected::Seq(Seq(7)), new()));
         assert_eq!(request("k new --absent").unwrap(), (k.clone(), Expected::Absent, new()));
-        assert_eq!(request("k old --delete").unwrap(), (k.clone(), Expected::Value("old".into()), Effect::Delete));
+        assert_eq!(
+            request("k old --delete").unwrap(),
+            (k.clone(), Expected::Value("old".into()), Effect::Delete)
+        );
         assert_eq!(request("k --seq 7 --delete").unwrap(), (k, Expected::Seq(Seq(7)), Effect::Delete));
         for bad in ["k", "k old", "k --seq 7", "k a b --seq 7", "k a b --delete"] {
             assert_eq!(request(bad).unwrap_err().report(), Exit::Usage, "{bad}");

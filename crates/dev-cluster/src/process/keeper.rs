@@ -92,7 +92,8 @@ impl Keeper {
                         // Reaping happens on this thread too: a child that has not ended here still owns its pid.
                         let runs = exit.borrow().is_none();
                         // SAFETY: kill has no memory effects.
-                        let _ = reply.send(runs && unsafe { libc::kill(pid as libc::pid_t, signal.number()) } == 0);
+                        let _ = reply
+                            .send(runs && unsafe { libc::kill(pid as libc::pid_t, signal.number()) } == 0);
                     }
                 }
             }
@@ -130,13 +131,7 @@ fn start(program: &Path, args: &[String], log: &Path) -> Result<Child> {
         .map_err(|e| Error::new(ErrorKind::Disk, format!("{}: {e}", log.display())))?;
     let errors = output.try_clone()?;
     let mut command = Command::new(program);
-    command
-        .args(args)
-        .stdin(Stdio::null())
-        .stdout(output)
-        .stderr(errors)
-        .process_group(0)
-        .kill_on_drop(true);
+    command.args(args).stdin(Stdio::null()).stdout(output).stderr(errors).process_group(0).kill_on_drop(true);
     let parent = std::process::id();
     // SAFETY: prctl, getppid and _exit are async-signal-safe; nothing is allocated.
     unsafe {

@@ -20,7 +20,10 @@ use std::time::Duration;
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{Epoch, Generation, LogPosition, Serial, TableId};
+use sextant_common::ids::{
+    DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, LogPosition, Serial, TableId,
+};
+use sextant_common::manifest::TableOptions;
 use sextant_proto::v1;
 use sextant_raft_log::{Entry, PartitionLog, position_of};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -424,11 +427,20 @@ impl Worker {
             if self.partition.committed_index() >= first_index {
                 self.shared.desk.set_manifest(self.partition.manifest().clone());
             }
+            self.ensure_default_table(term);
             self.metrics.elections_won.inc();
             tracing::info!(partition = %self.shared.id, term, "leads");
         }
         if self.lead.is_some() {
             self.shared.lease.renew_if_alone(self.shared.env.clock.holder_ns());
+        }
+    }
+
+    /// Every cluster has the default table, under the same id in every partition. Idempotent, so each leader sees to it.
+    fn ensure_default_table(&mut self, term: u64) {
+        if self.partition.manifest().table(DEFAULT_TABLE).is_none() {
+            let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
+            self.control(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
         }
     }
 

@@ -129,14 +129,6 @@ impl Worker {
         let durable_floor = self.shared.queue.durable_floor();
         while self.full.front().is_some_and(|full| full.last_lsn < durable_floor) {
             if let Some(full) = self.full.pop_front() {
-                for partition in self.shared.partitions() {
-                    let state = partition.state.lock();
-                    if let Some(first) = state.index.get(state.index.first()) {
-                        if first.place.is_some_and(|p| p.segment == full.segment.number) {
-                            eprintln!("RETIRE BUG: partition {} first {first:?} segment gen {} first_lsn {} last_lsn {} durable floor {durable_floor} trace {:?}", partition.id, full.segment.generation, full.segment.first_lsn, full.last_lsn, self.shared.trace.lock());
-                        }
-                    }
-                }
                 self.shared.segments.write().remove(&full.segment.number);
                 self.spares.retire(full.segment, full.capacity);
             }

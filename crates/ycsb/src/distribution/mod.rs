@@ -39,7 +39,10 @@ pub struct Chooser(Kind);
 enum Kind {
     Uniform,
     /// Folds onto `items`, and draws again what does not exist yet.
-    Scrambled { zipfian: Zipfian, items: u64 },
+    Scrambled {
+        zipfian: Zipfian,
+        items: u64,
+    },
     Latest(Zipfian),
 }
 

@@ -43,7 +43,8 @@ impl Permutation {
         let mask = (1u64 << self.half_bits) - 1;
         let (mut left, mut right) = (number >> self.half_bits, number & mask);
         for round in 0..ROUNDS {
-            (left, right) = (right, left ^ (mix(right ^ self.seed.rotate_left(round as u32 * 8), round) & mask));
+            (left, right) =
+                (right, left ^ (mix(right ^ self.seed.rotate_left(round as u32 * 8), round) & mask));
         }
         left << self.half_bits | right
     }

@@ -42,8 +42,14 @@ impl Zipfian {
     }
 
     pub fn with_zeta(items: u64, theta: f64, zeta: f64) -> Self {
-        let mut zipfian =
-            Self { items, theta, zeta, alpha: 1.0 / (1.0 - theta), eta: 0.0, half_to_theta: 0.5f64.powf(theta) };
+        let mut zipfian = Self {
+            items,
+            theta,
+            zeta,
+            alpha: 1.0 / (1.0 - theta),
+            eta: 0.0,
+            half_to_theta: 0.5f64.powf(theta),
+        };
         zipfian.eta = zipfian.eta();
         zipfian
     }

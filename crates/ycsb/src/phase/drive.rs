@@ -56,7 +56,8 @@ pub async fn drive<T: Target, S: Source>(
     context: &Context,
     source: impl Fn(usize) -> S,
 ) -> Result<Driven> {
-    let progress = Progress::start(label, if pace.operations == u64::MAX { 0 } else { pace.operations }, pace.quiet);
+    let progress =
+        Progress::start(label, if pace.operations == u64::MAX { 0 } else { pace.operations }, pace.quiet);
     let shared = Arc::new(Shared {
         claimed: AtomicU64::new(0),
         operations: pace.operations,

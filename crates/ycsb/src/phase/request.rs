@@ -21,14 +21,32 @@ pub struct Context {
 /// Keys and values are made when the request is: their making is not the target's time.
 #[derive(Debug)]
 pub enum Request {
-    Read { number: u64, key: Bytes },
+    Read {
+        number: u64,
+        key: Bytes,
+    },
     /// Rewrites the whole record without reading it.
-    Update { key: Bytes, value: Bytes },
+    Update {
+        key: Bytes,
+        value: Bytes,
+    },
     /// `blind`: overwrite what may be there.
-    Insert { number: u64, key: Bytes, value: Bytes, blind: bool },
-    Scan { number: u64, key: Bytes, count: u32 },
+    Insert {
+        number: u64,
+        key: Bytes,
+        value: Bytes,
+        blind: bool,
+    },
+    Scan {
+        number: u64,
+        key: Bytes,
+        count: u32,
+    },
     /// Reads the record, changes one field, writes it back: not atomic, as in YCSB.
-    ReadModifyWrite { number: u64, key: Bytes },
+    ReadModifyWrite {
+        number: u64,
+        key: Bytes,
+    },
 }
 
 impl Request {

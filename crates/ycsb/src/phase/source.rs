@@ -95,7 +95,8 @@ impl Source for Transactions {
 /// The first number from `records` on that has no record: earlier runs of workloads D and E may have inserted some. Found
 /// by doubling steps and halving, since their numbers are contiguous.
 pub async fn find_end<T: Thread>(thread: &mut T, records: u64) -> sextant_common::Result<u64> {
-    let mut exists = async |number: u64| Ok::<_, sextant_common::Error>(thread.read(key(number)).await?.is_some());
+    let mut exists =
+        async |number: u64| Ok::<_, sextant_common::Error>(thread.read(key(number)).await?.is_some());
     let mut step = 1;
     let mut from = records;
     while exists(from + step - 1).await? {

@@ -115,8 +115,7 @@ impl Thread for EmbeddedThread {
     }
 
     async fn scan(&mut self, start: Bytes, count: u32) -> Result<Vec<(Bytes, Bytes)>> {
-        let range =
-            ScanRange { start, limit: u64::from(count), page_records: count, ..ScanRange::default() };
+        let range = ScanRange { start, limit: u64::from(count), page_records: count, ..ScanRange::default() };
         let mut pages = self.engine.scan(&self.table, range);
         let mut records = Vec::new();
         loop {

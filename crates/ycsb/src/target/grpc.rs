@@ -17,7 +17,13 @@ pub struct Grpc {
 
 impl Grpc {
     /// `addrs`: the p-nodes; `connections`: HTTP/2 connections to each.
-    pub async fn new(env: &Env, addrs: &[String], table: &str, deadline: Duration, connections: usize) -> Result<Self> {
+    pub async fn new(
+        env: &Env,
+        addrs: &[String],
+        table: &str,
+        deadline: Duration,
+        connections: usize,
+    ) -> Result<Self> {
         let mut clients = Vec::new();
         for first in 0..addrs.len() {
             let mut order = addrs.to_vec();

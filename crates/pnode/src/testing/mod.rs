@@ -1,10 +1,61 @@
-//! Builders of test data.
+//! Builders of test data, and a cluster of fakes: memtable and sstable servers on loopback that keep their data in maps and do
+//! what a test tells them to.
+
+mod cluster;
+mod fake_memtable;
+mod fake_sstable;
+
+use std::net::SocketAddr;
 
 use bytes::Bytes;
+use sextant_common::Env;
+use sextant_common::env::grpc_incoming;
 use sextant_common::ids::{
     Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
 };
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+
+pub use cluster::{Cluster, until};
+pub use fake_memtable::{FakeMemtable, Partition};
+pub use fake_sstable::FakeSst;
+
+/// The life of a fake server: a runtime of its own, so that its death closes every connection.
+pub struct Process(parking_lot::Mutex<Option<tokio::runtime::Runtime>>);
+
+impl Process {
+    /// Binds a port and serves there; the address.
+    pub async fn start(
+        env: &Env,
+        routes: tonic::transport::server::Router,
+    ) -> (std::sync::Arc<Self>, SocketAddr) {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let net = env.net.clone();
+        let bound = runtime.spawn(async move {
+            let listener = net.bind("127.0.0.1:0".into()).await.unwrap();
+            let addr = listener.local_addr().unwrap();
+            tokio::spawn(async move { drop(routes.serve_with_incoming(grpc_incoming(listener)).await) });
+            addr
+        });
+        let addr = bound.await.unwrap();
+        (std::sync::Arc::new(Self(parking_lot::Mutex::new(Some(runtime)))), addr)
+    }
+
+    pub fn kill(&self) {
+        if let Some(runtime) = self.0.lock().take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A record as the fakes keep it: value (None: tombstone) and seq.
+pub type Stored = (Option<Bytes>, u64);
 
 pub fn sst_id(counter: u32) -> SstId {
     SstId {

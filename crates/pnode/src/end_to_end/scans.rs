@@ -1,0 +1,195 @@
+//! Scans over partitions, memtables and SSTables.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use sextant_common::ids::PartitionId;
+use sextant_common::manifest::TableOptions;
+
+use crate::testing::{Cluster, until};
+use crate::{MANY_PARTITIONS, PNode, ScanPage, ScanRange};
+
+async fn pages(pnode: &PNode, range: ScanRange) -> Vec<ScanPage> {
+    let mut stream = pnode.scan("", range);
+    let mut pages = Vec::new();
+    while let Some(page) = stream.next_page().await {
+        pages.push(page.unwrap());
+    }
+    pages
+}
+
+async fn scan(pnode: &PNode, range: ScanRange) -> Vec<(String, String)> {
+    let text = |b: &Bytes| String::from_utf8(b.to_vec()).unwrap();
+    let records = pages(pnode, range).await.into_iter().flat_map(|p| p.records);
+    records.map(|(k, r)| (text(&k), text(&r.value))).collect()
+}
+
+/// Some records in two SSTables and in the memtables of each partition, some of them deleted; what a scan must give.
+async fn filled(partitions: u32) -> (Cluster, BTreeMap<String, String>) {
+    let mut cluster = Cluster::start(partitions).await;
+    let mut expected = BTreeMap::new();
+    for partition in 0..partitions {
+        let keys: Vec<String> =
+            (0..300).map(|i| format!("key{i:03}")).filter(|k| cluster.partition_of(k) == partition).collect();
+        let older: Vec<_> = keys.iter().step_by(2).map(|k| (k.as_str(), Some("older"), 1)).collect();
+        let newer: Vec<_> = keys
+            .iter()
+            .step_by(3)
+            .enumerate()
+            .map(|(i, k)| (k.as_str(), (i % 4 > 0).then_some("newer"), 2))
+            .collect();
+        cluster.add_sst(partition, &older);
+        cluster.add_sst(partition, &newer);
+        let newest: Vec<_> =
+            keys.iter().step_by(5).enumerate().map(|(i, k)| (k.clone(), i % 3 > 0)).collect();
+        cluster.leader().with(partition, |p| {
+            for (key, live) in &newest {
+                p.put(key, live.then_some("newest"), true);
+            }
+        });
+        let mut merged: BTreeMap<String, Option<&str>> = BTreeMap::new();
+        merged.extend(older.iter().chain(&newer).map(|(k, v, _)| ((*k).to_owned(), *v)));
+        merged.extend(newest.into_iter().map(|(k, live)| (k, live.then_some("newest"))));
+        expected.extend(merged.into_iter().filter_map(|(k, v)| Some((k, v?.to_owned()))));
+    }
+    (cluster, expected)
+}
+
+#[tokio::test]
+async fn a_scan_gives_the_newest_records_in_key_order() {
+    let (cluster, expected) = filled(3).await;
+    let pnode = cluster.pnode().await;
+    let expected: Vec<_> = expected.into_iter().collect();
+    for page_records in [0, 7, 1] {
+        let all = ScanRange { page_records, ..ScanRange::default() };
+        assert_eq!(scan(&pnode, all.clone()).await, expected);
+        let reversed: Vec<_> = expected.iter().rev().cloned().collect();
+        assert_eq!(scan(&pnode, ScanRange { reverse: true, ..all.clone() }).await, reversed);
+        let range = ScanRange { start: "key050".into(), end: "key100".into(), ..all.clone() };
+        let inside: Vec<_> =
+            expected.iter().filter(|(k, _)| ("key050".."key100").contains(&k.as_str())).cloned().collect();
+        assert_eq!(scan(&pnode, range.clone()).await, inside);
+        let limited = scan(&pnode, ScanRange { limit: 10, ..range.clone() }).await;
+        assert_eq!(limited, inside[..10]);
+        let last = scan(&pnode, ScanRange { limit: 10, reverse: true, ..range }).await;
+        assert_eq!(last, inside.iter().rev().take(10).cloned().collect::<Vec<_>>());
+    }
+    assert!(scan(&pnode, ScanRange { start: "z".into(), ..ScanRange::default() }).await.is_empty());
+    assert!(
+        scan(&pnode, ScanRange { start: "b".into(), end: "a".into(), ..ScanRange::default() })
+            .await
+            .is_empty()
+    );
+    assert_eq!(
+        scan(&pnode, ScanRange::prefix("key07")).await.len(),
+        expected.iter().filter(|(k, _)| k.starts_with("key07")).count()
+    );
+}
+
+#[tokio::test]
+async fn servers_may_cut_pages_anywhere() {
+    let (cluster, expected) = filled(2).await;
+    cluster.leader().state.lock().page_records = Some(2);
+    cluster.ssts[0].state.lock().page_records = Some(3);
+    cluster.ssts[1].state.lock().page_records = Some(1);
+    let pnode = cluster.pnode().await;
+    let expected: Vec<_> = expected.into_iter().collect();
+    assert_eq!(scan(&pnode, ScanRange::default()).await, expected);
+    let reversed: Vec<_> = expected.into_iter().rev().collect();
+    assert_eq!(scan(&pnode, ScanRange { reverse: true, ..ScanRange::default() }).await, reversed);
+}
+
+#[tokio::test]
+async fn a_page_of_one_partition_is_a_snapshot_and_says_so() {
+    let (cluster, expected) = filled(3).await;
+    let pnode = cluster.pnode().await;
+    let mut found = BTreeMap::new();
+    for partition in (0..3).map(PartitionId) {
+        let range = ScanRange { partition: Some(partition), page_records: 10, ..ScanRange::default() };
+        for page in pages(&pnode, range).await {
+            assert_eq!(page.partition, partition);
+            assert!(page.snapshot_seq.0 > 0 && page.records.len() <= 10);
+            found.extend(page.records.into_iter().map(|(k, r)| (k, r.value)));
+        }
+    }
+    assert_eq!(found.len(), expected.len());
+    let merged = pages(&pnode, ScanRange::default()).await;
+    assert!(merged.iter().all(|p| p.partition == MANY_PARTITIONS && p.snapshot_seq.0 == 0));
+    let mut wrong = pnode.scan("", ScanRange { partition: Some(PartitionId(9)), ..ScanRange::default() });
+    assert!(wrong.next_page().await.unwrap().is_err());
+}
+
+#[tokio::test]
+async fn a_pinned_range_asks_one_partition() {
+    let cluster = Cluster::start(8).await;
+    let pnode = cluster.pnode().await;
+    let partition = cluster.partition_of("{u}1");
+    cluster.leader().with(partition, |p| {
+        for i in 0..5 {
+            p.put(&format!("{{u}}{i}"), Some("v"), true);
+        }
+    });
+    let pages = pages(&pnode, ScanRange::prefix("{u}")).await;
+    assert_eq!(pages.len(), 1);
+    assert_eq!(pages[0].partition, PartitionId(partition));
+    assert_eq!(pages[0].records.len(), 5);
+    let options = TableOptions { partition_prefix: 2, ..TableOptions::default() };
+    pnode.create_table("prefixed", options).await.unwrap();
+    let mut stream = pnode.scan("prefixed", ScanRange::prefix("ab"));
+    assert!(stream.next_page().await.is_none());
+}
+
+#[tokio::test]
+async fn a_flush_in_between_redoes_the_page() {
+    let (mut cluster, expected) = filled(1).await;
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    let mut stream = pnode.scan("", ScanRange { page_records: 5, ..ScanRange::default() });
+    let mut keys: Vec<Bytes> =
+        stream.next_page().await.unwrap().unwrap().records.into_iter().map(|(k, _)| k).collect();
+    cluster.flush(0);
+    while let Some(page) = stream.next_page().await {
+        keys.extend(page.unwrap().records.into_iter().map(|(k, _)| k));
+    }
+    assert_eq!(keys, expected.into_keys().map(Bytes::from).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn another_replica_scans_for_one_that_cannot() {
+    let (cluster, expected) = filled(1).await;
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    cluster.ssts[1].state.lock().tables.clear();
+    assert_eq!(scan(&pnode, ScanRange::default()).await.len(), expected.len());
+    let tables = cluster.ssts[0].state.lock().tables.clone();
+    cluster.ssts[1].state.lock().tables = tables;
+    cluster.ssts[0].kill();
+    assert_eq!(scan(&pnode, ScanRange::default()).await.len(), expected.len());
+}
+
+#[tokio::test]
+async fn a_scan_goes_no_faster_than_its_pages_are_taken() {
+    let cluster = Cluster::start(1).await;
+    cluster.leader().with(0, |p| {
+        for i in 0..1000 {
+            p.put(&format!("key{i:04}"), Some("v"), true);
+        }
+    });
+    let pnode = cluster.pnode().await;
+    let mut stream = pnode.scan("", ScanRange { page_records: 10, ..ScanRange::default() });
+    assert_eq!(stream.next_page().await.unwrap().unwrap().records.len(), 10);
+    let fetched = || {
+        let mut text = String::new();
+        let mut registry = prometheus_client::registry::Registry::default();
+        pnode.metrics().register(&mut registry);
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        let line = text.lines().find(|l| l.starts_with("sextant_pnode_scan_pages_total")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    until("the pages ahead are there", || fetched() >= 4).await;
+    drop(stream);
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(fetched() <= 5, "{} pages for one that was taken", fetched());
+}

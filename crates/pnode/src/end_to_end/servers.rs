@@ -1,0 +1,177 @@
+//! The p-node as a server: gRPC, RESP, HTTP.
+
+use bytes::Bytes;
+use sextant_common::env::grpc_channel;
+use sextant_common::ids::NodeId;
+use sextant_common::{Error, ErrorKind};
+use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::kv_client::KvClient;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tonic::transport::Channel;
+
+use crate::testing::{Cluster, until};
+use crate::{PNodeConfig, PNodeServer};
+
+async fn server(cluster: &Cluster) -> (PNodeServer, KvClient<Channel>, AdminClient<Channel>) {
+    let config = PNodeConfig {
+        resp: Some("127.0.0.1:0".into()),
+        http: Some("127.0.0.1:0".into()),
+        ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
+    };
+    let server = PNodeServer::start(cluster.env.clone(), config).await.unwrap();
+    let channel = grpc_channel(&cluster.env.net, &server.grpc_addr().to_string());
+    (server, KvClient::new(channel.clone()), AdminClient::new(channel))
+}
+
+async fn exchange(cluster: &Cluster, addr: std::net::SocketAddr, request: &str, enough: &str) -> String {
+    let mut connection = cluster.env.net.connect(addr.to_string()).await.unwrap();
+    connection.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !String::from_utf8_lossy(&answer).contains(enough) {
+        if connection.read_buf(&mut answer).await.unwrap() == 0 {
+            break;
+        }
+    }
+    String::from_utf8(answer).unwrap()
+}
+
+fn put(key: &'static str, value: &'static str) -> v1::KvPutRequest {
+    v1::KvPutRequest { key: key.into(), value: value.into(), ..Default::default() }
+}
+
+#[tokio::test]
+async fn grpc_serves_every_operation() {
+    let cluster = Cluster::start(2).await;
+    let (server, mut kv, _) = server(&cluster).await;
+    let reply = kv.put(put("k", "1")).await.unwrap().into_inner();
+    assert!(reply.applied && reply.results[0].seq > 0);
+    let get = v1::KvGetRequest { key: "k".into(), ..Default::default() };
+    let got = kv.get(get.clone()).await.unwrap().into_inner();
+    assert_eq!((got.found, got.value, got.seq), (true, Bytes::from("1"), reply.results[0].seq));
+    assert!(!kv.insert(put("k", "2")).await.unwrap().into_inner().applied);
+    let cas = v1::KvCompareAndSetRequest {
+        key: "k".into(),
+        expected: Some(v1::kv_compare_and_set_request::Expected::Value("1".into())),
+        effect: Some(v1::kv_compare_and_set_request::Effect::NewValue("2".into())),
+        ..Default::default()
+    };
+    assert!(kv.compare_and_set(cas.clone()).await.unwrap().into_inner().applied);
+    assert!(!kv.compare_and_set(cas).await.unwrap().into_inner().applied);
+    let many = v1::KvMultiGetRequest { keys: vec!["k".into(), "none".into()], ..Default::default() };
+    let replies = kv.multi_get(many).await.unwrap().into_inner().replies;
+    assert_eq!((replies[0].found, replies[1].found), (true, false));
+    let batch = v1::KvBatchRequest {
+        ops: vec![v1::KvBatchOp { key: "{t}1".into(), value: "x".into(), ..Default::default() }; 2],
+        request: None,
+    };
+    assert_eq!(kv.batch(batch).await.unwrap().into_inner().results.len(), 2);
+    let scan = v1::KvScanRequest { prefix: "{t}".into(), ..Default::default() };
+    let mut pages = kv.scan(scan).await.unwrap().into_inner();
+    let page = pages.message().await.unwrap().unwrap();
+    assert_eq!(page.records[0].key, "{t}1");
+    assert!(page.snapshot_seq > 0);
+    assert!(pages.message().await.unwrap().is_none());
+    let table = v1::KvCreateTableRequest { name: "other".into(), options: None };
+    assert!(kv.create_table(table).await.unwrap().into_inner().created);
+    let tables = kv.list_tables(v1::KvListTablesRequest {}).await.unwrap().into_inner().tables;
+    assert_eq!(tables.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["default", "other"]);
+    let session = kv.open_session(v1::KvOpenSessionRequest {}).await.unwrap().into_inner().session;
+    let request = Some(v1::RequestId { session, number: 1, acked_below: 1 });
+    let delete = v1::KvDeleteRequest { key: "k".into(), check_exists: true, request, ..Default::default() };
+    for _ in 0..2 {
+        let reply = kv.delete(delete.clone()).await.unwrap().into_inner();
+        assert!(reply.results[0].existed, "the retry is told the same");
+    }
+    assert!(!kv.get(get).await.unwrap().into_inner().found);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn errors_keep_their_kind_over_grpc() {
+    let cluster = Cluster::start(1).await;
+    let (server, mut kv, mut admin) = server(&cluster).await;
+    let kind = |status: tonic::Status| Error::from(status).kind;
+    let get = |table: &str, key: &'static str, mode| v1::KvGetRequest {
+        table: table.into(),
+        key: key.into(),
+        mode,
+    };
+    assert_eq!(kind(kv.get(get("", "", 0)).await.unwrap_err()), ErrorKind::Invalid);
+    assert_eq!(kind(kv.get(get("", "k", 9)).await.unwrap_err()), ErrorKind::Invalid);
+    assert_eq!(kind(kv.get(get("nope", "k", 0)).await.unwrap_err()), ErrorKind::UnknownTable);
+    let nothing = v1::KvCompareAndSetRequest { key: "k".into(), ..Default::default() };
+    assert_eq!(kind(kv.compare_and_set(nothing).await.unwrap_err()), ErrorKind::Invalid);
+    let mut late = tonic::Request::new(put("k", "1"));
+    kv.put(put("warm-up", "1")).await.unwrap();
+    cluster.leader().gate.send_replace(true);
+    late.set_timeout(std::time::Duration::from_millis(400));
+    assert_eq!(kind(kv.put(late).await.unwrap_err()), ErrorKind::OutcomeUnknown);
+    cluster.leader().gate.send_replace(false);
+    let ensure = v1::EnsureTableRequest { name: "t".into(), id: 7, ..Default::default() };
+    assert_eq!(kind(admin.ensure_table(ensure).await.unwrap_err()), ErrorKind::Invalid);
+    drop(server);
+}
+
+#[tokio::test]
+async fn administration_reaches_all_leaders() {
+    let cluster = Cluster::start(4).await;
+    cluster.fail_over(1);
+    cluster.fail_over(2);
+    let (server, _kv, mut admin) = server(&cluster).await;
+    let all = v1::MaintenanceRequest { table: "default".into(), partitions: vec![] };
+    let reply = admin.flush(all).await.unwrap().into_inner();
+    assert_eq!(reply.done, [0, 1, 2, 3]);
+    assert!(reply.errors.is_empty(), "{:?}", reply.errors);
+    let some = v1::MaintenanceRequest { table: String::new(), partitions: vec![2] };
+    assert_eq!(admin.compact(some.clone()).await.unwrap().into_inner().done, [2]);
+    assert_eq!(admin.freeze(some).await.unwrap().into_inner().done, [2]);
+    assert_eq!(cluster.memtables[1].state.lock().maintenance[0].1.table, "default");
+    let none = v1::MaintenanceRequest { table: String::new(), partitions: vec![9] };
+    let reply = admin.flush(none).await.unwrap().into_inner();
+    assert!(reply.done.is_empty());
+    assert_eq!(reply.errors, ["partition 9: not done by any leader"]);
+    let json = admin.status(v1::StatusRequest {}).await.unwrap().into_inner().json;
+    let status: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(status["memtable"][1]["status"]["node"], 2);
+    assert!(status["sstable"][0]["error"].is_string(), "the fake has no such service");
+    assert_eq!(status["pnode"]["partitions"].as_array().unwrap().len(), 4);
+    drop(server);
+}
+
+#[tokio::test]
+async fn resp_serves_the_default_table() {
+    let cluster = Cluster::start(4).await;
+    let (server, _, _) = server(&cluster).await;
+    let addr = server.resp_addr().unwrap();
+    let commands = "SET a 1\r\nGET a\r\nSET a 2 NX\r\nMSET b 2 c 3 d 4\r\nMGET a b c d e\r\nEXISTS a b x\r\nDEL a b x\r\nGET a\r\nPING\r\n";
+    let answer = exchange(&cluster, addr, commands, "+PONG\r\n").await;
+    let expected = "+OK\r\n$1\r\n1\r\n$-1\r\n+OK\r\n*5\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n$-1\r\n:2\r\n:2\r\n$-1\r\n+PONG\r\n";
+    assert_eq!(answer, expected);
+    let info = exchange(&cluster, addr, "INFO\r\n", "reads_without_lease").await;
+    assert!(info.contains("partitions:4"), "{info}");
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn http_tells_whether_routing_works() {
+    let mut cluster = Cluster::start(1).await;
+    let partition = cluster.memtables[0].state.lock().partitions.remove(&0).unwrap();
+    cluster.memtables[1].state.lock().hints.clear();
+    let (server, _, _) = server(&cluster).await;
+    let addr = server.http_addr().unwrap();
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let not_ready = exchange(&cluster, addr, &get("/health/ready"), "\r\n\r\n").await;
+    assert!(not_ready.starts_with("HTTP/1.1 503"), "{not_ready}");
+    cluster.memtables[0].state.lock().partitions.insert(0, partition);
+    until("readiness", || server.engine().check_ready().is_ok()).await;
+    let ready = exchange(&cluster, addr, &get("/health/ready"), "\r\n\r\n").await;
+    assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
+    cluster.add_sst(0, &[("k", Some("v"), 1)]);
+    server.engine().get("", b"k", crate::ReadOptions::default()).await.unwrap();
+    let metrics = exchange(&cluster, addr, &get("/metrics"), "# EOF").await;
+    assert!(metrics.contains("sextant_pnode_reads_total{mode=\"pda\""), "{metrics}");
+    let status = exchange(&cluster, addr, &get("/status"), "}]").await;
+    assert!(status.contains("\"role\":\"pnode\""), "{status}");
+    server.shutdown().await;
+}

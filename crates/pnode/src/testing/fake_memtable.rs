@@ -1,0 +1,642 @@
+//! A memtable server without Raft: partitions in maps, one memtable a table and generation, a bf-log that is never cut, leases
+//! of any length. It follows the rules of the real one as far as a p-node can see them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use parking_lot::Mutex;
+use sextant_common::filter::LayeredBloom;
+use sextant_common::ids::{Epoch, Generation, ManifestVersion, NodeId, PartitionId, TableId};
+use sextant_common::key::filter_hash;
+use sextant_common::manifest::{Manifest, TableManifest, TableOptions};
+use sextant_common::{Clock, Env};
+use sextant_proto::v1;
+use sextant_proto::v1::admin_server::{Admin, AdminServer};
+use sextant_proto::v1::lease_server::{Lease, LeaseServer};
+use sextant_proto::v1::rows_server::{Rows, RowsServer};
+use tokio::sync::{Notify, watch};
+use tonic::{Request, Response, Status, Streaming};
+
+use super::fake_sstable::{Contents, page};
+use super::{Process, Stored, table_manifest};
+
+/// One entry of a bf-log: a hash, or (None) a freeze.
+pub type LogEntry = (TableId, Generation, Option<u64>);
+
+/// A partition that this server leads.
+#[derive(Clone)]
+pub struct Partition {
+    pub epoch: Epoch,
+    pub manifest: Manifest,
+    pub memtables: BTreeMap<(TableId, Generation), Contents>,
+    pub active: BTreeMap<TableId, Generation>,
+    /// The serial of the first entry is `log_start` + 1.
+    pub log: Vec<LogEntry>,
+    pub log_start: u64,
+    pub filters: BTreeMap<(TableId, Generation), LayeredBloom>,
+    pub sessions: BTreeSet<u64>,
+    /// Results by session and number.
+    pub results: BTreeMap<(u64, u64), v1::WriteReply>,
+    pub next_seq: u64,
+}
+
+impl Partition {
+    pub fn new(partition: u32, term: u64) -> Self {
+        let manifest = Manifest {
+            version: ManifestVersion(1),
+            tables: vec![table_manifest(1, vec![])],
+            ..Manifest::empty(PartitionId(partition))
+        };
+        Self {
+            epoch: Epoch { term, incarnation: 1 },
+            manifest,
+            memtables: BTreeMap::new(),
+            active: BTreeMap::new(),
+            log: Vec::new(),
+            log_start: 0,
+            filters: BTreeMap::new(),
+            sessions: BTreeSet::new(),
+            results: BTreeMap::new(),
+            next_seq: 1000,
+        }
+    }
+
+    pub fn serial(&self) -> u64 {
+        self.log_start + self.log.len() as u64
+    }
+
+    fn generation(&self, table: TableId) -> Generation {
+        self.active.get(&table).copied().unwrap_or(Generation(1))
+    }
+
+    /// Writes past the p-node; `bit`: leaves a bf-log entry.
+    pub fn put(&mut self, key: &str, value: Option<&str>, bit: bool) -> u64 {
+        self.put_in(
+            TableId(1),
+            Bytes::copy_from_slice(key.as_bytes()),
+            value.map(|v| Bytes::copy_from_slice(v.as_bytes())),
+            bit,
+        )
+    }
+
+    fn put_in(&mut self, table: TableId, key: Bytes, value: Option<Bytes>, bit: bool) -> u64 {
+        let generation = self.generation(table);
+        if bit {
+            let hash = filter_hash(&key);
+            self.log.push((table, generation, Some(hash)));
+            self.filters.entry((table, generation)).or_default().insert(hash);
+        }
+        self.next_seq += 1;
+        self.memtables.entry((table, generation)).or_default().insert(key, (value, self.next_seq));
+        self.next_seq
+    }
+
+    pub fn freeze(&mut self, table: TableId) {
+        let next = Generation(self.generation(table).0 + 1);
+        self.active.insert(table, next);
+        self.log.push((table, next, None));
+        self.filters.entry((table, next)).or_default();
+    }
+
+    /// The newest record of a key in any memtable.
+    fn newest(&self, table: TableId, key: &[u8]) -> Option<&Stored> {
+        let of_table = self.memtables.range((table, Generation(0))..=(table, Generation(u64::MAX)));
+        of_table.rev().find_map(|(_, contents)| contents.get(key))
+    }
+
+    fn is_stale(&self, table: TableId, version: u64) -> bool {
+        self.manifest.table(table).is_some_and(|t| t.last_flush_version.0 > version)
+    }
+}
+
+#[derive(Default)]
+pub struct State {
+    pub partitions: BTreeMap<u32, Partition>,
+    /// Where the leaders of other partitions are: node, term.
+    pub hints: BTreeMap<u32, (u64, u64)>,
+    /// 0: none.
+    pub lease: Duration,
+    pub boot: u64,
+    /// Answers to the next writes instead of their execution.
+    pub write_script: VecDeque<v1::WriteStatus>,
+    /// The next so many writes are executed, and their answers lost with the stream.
+    pub lose_answers: usize,
+    pub read_script: VecDeque<v1::ReadStatus>,
+    pub reads: Vec<v1::ReadRequest>,
+    pub writes: Vec<v1::WriteRequest>,
+    /// Positions that were stated with filters: (partition, epoch, serial, version).
+    pub positions: Vec<(u32, Epoch, u64, u64)>,
+    pub whole_fetches: usize,
+    pub releases: Vec<Bytes>,
+    pub maintenance: Vec<(&'static str, v1::MaintenanceRequest)>,
+    /// Most records of a page, whatever is asked.
+    pub page_records: Option<usize>,
+}
+
+#[derive(Clone)]
+pub struct FakeMemtable {
+    pub state: Arc<Mutex<State>>,
+    pub news: Arc<Notify>,
+    /// While true, writes are received and not answered.
+    pub gate: Arc<watch::Sender<bool>>,
+    pub addr: SocketAddr,
+    process: Arc<Process>,
+}
+
+#[derive(Clone)]
+struct Service {
+    node: NodeId,
+    clock: Arc<dyn Clock>,
+    state: Arc<Mutex<State>>,
+    news: Arc<Notify>,
+    gate: Arc<watch::Sender<bool>>,
+}
+
+impl FakeMemtable {
+    pub async fn start(env: &Env, node: u64) -> Self {
+        let state = State { lease: Duration::from_secs(60), boot: node * 100, ..State::default() };
+        let service = Service {
+            node: NodeId(node),
+            clock: env.clock.clone(),
+            state: Arc::new(Mutex::new(state)),
+            news: Arc::new(Notify::new()),
+            gate: Arc::new(watch::Sender::new(false)),
+        };
+        let routes = tonic::transport::Server::builder()
+            .add_service(RowsServer::new(service.clone()))
+            .add_service(LeaseServer::new(service.clone()))
+            .add_service(AdminServer::new(service.clone()));
+        let (process, addr) = Process::start(env, routes).await;
+        let Service { state, news, gate, .. } = service;
+        Self { state, news, gate, addr, process }
+    }
+
+    /// The process dies.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// Changes a partition, and wakes the pulls.
+    pub fn with<R>(&self, partition: u32, change: impl FnOnce(&mut Partition) -> R) -> R {
+        let result = change(self.state.lock().partitions.get_mut(&partition).expect("the fake leads it"));
+        self.news.notify_waiters();
+        result
+    }
+
+    /// Looks at a partition.
+    pub fn with_quietly<R>(&self, partition: u32, look: impl FnOnce(&Partition) -> R) -> R {
+        look(self.state.lock().partitions.get(&partition).expect("the fake leads it"))
+    }
+
+    pub fn reads(&self) -> usize {
+        self.state.lock().reads.len()
+    }
+}
+
+impl Service {
+    fn hint(&self, state: &State, partition: u32) -> Option<v1::LeaderHint> {
+        state.hints.get(&partition).map(|(node, term)| v1::LeaderHint { partition, node: *node, term: *term })
+    }
+
+    fn read(&self, batch: v1::ReadBatch) -> v1::ReadBatchReply {
+        let mut state = self.state.lock();
+        let mut reply = v1::ReadBatchReply { batch: batch.batch, ..Default::default() };
+        for read in batch.reads {
+            state.reads.push(read.clone());
+            let mut says = v1::ReadReply::default();
+            says.status = match (state.read_script.pop_front(), state.partitions.get(&read.partition)) {
+                (Some(status), _) => status,
+                (None, None) => {
+                    reply.leaders.extend(self.hint(&state, read.partition));
+                    v1::ReadStatus::ReadNotLeader
+                }
+                (None, Some(p)) if p.manifest.table(TableId(read.table)).is_none() => {
+                    v1::ReadStatus::ReadUnknownTable
+                }
+                (None, Some(p)) if p.is_stale(TableId(read.table), read.manifest_version) => {
+                    reply.manifests.push((&p.manifest).into());
+                    v1::ReadStatus::ReadStaleManifest
+                }
+                (None, Some(p)) => match p.newest(TableId(read.table), &read.key) {
+                    Some((Some(value), seq)) => {
+                        (says.value, says.seq) = (value.clone(), *seq);
+                        v1::ReadStatus::ReadValue
+                    }
+                    Some((None, _)) => v1::ReadStatus::ReadTombstone,
+                    None => v1::ReadStatus::ReadNoEntry,
+                },
+            } as i32;
+            reply.replies.push(says);
+        }
+        reply
+    }
+
+    async fn write_one(&self, write: v1::WriteRequest) -> Result<v1::WriteReply, Status> {
+        self.state.lock().writes.push(write.clone());
+        let _ = self.gate.subscribe().wait_for(|closed| !closed).await;
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let id = write.id;
+        let answer =
+            |status: v1::WriteStatus| v1::WriteReply { id, status: status as i32, ..Default::default() };
+        if let Some(status) = state.write_script.pop_front() {
+            return Ok(answer(status));
+        }
+        let leader = self.hint(state, write.partition);
+        let Some(p) = state.partitions.get_mut(&write.partition) else {
+            return Ok(v1::WriteReply { leader, ..answer(v1::WriteStatus::WriteNotLeader) });
+        };
+        let reply = execute(p, &write);
+        self.news.notify_waiters();
+        if state.lose_answers > 0 {
+            state.lose_answers -= 1;
+            return Err(Status::unavailable("lost"));
+        }
+        Ok(v1::WriteReply { id, ..reply })
+    }
+
+    fn pull_update(&self, state: &mut State, at: &v1::PartitionPosition) -> (v1::PartitionUpdate, bool) {
+        let mut update = v1::PartitionUpdate { partition: at.partition, ..Default::default() };
+        let lease = state.lease;
+        let hint = self.hint(state, at.partition);
+        let Some(p) = state.partitions.get(&at.partition) else {
+            update.status = v1::PartitionStatus::PartitionNotLeader as i32;
+            update.leader = hint;
+            return (update, true);
+        };
+        update.epoch = Some(p.epoch.into());
+        if !at.has_filters || Epoch::from(at.epoch.unwrap_or_default()) != p.epoch || at.serial < p.log_start
+        {
+            update.status = v1::PartitionStatus::PartitionNeedFilters as i32;
+            return (update, true);
+        }
+        update.serial_from = at.serial;
+        update.serial_to = p.serial();
+        let new = p.log.iter().skip((at.serial - p.log_start) as usize);
+        update.runs = new
+            .map(|(table, generation, hash)| v1::BfRun {
+                table: table.0,
+                generation: generation.0,
+                freeze: hash.is_none(),
+                hashes: hash.map(|h| Bytes::copy_from_slice(&h.to_le_bytes())).unwrap_or_default(),
+            })
+            .collect();
+        if p.manifest.version.0 > at.manifest_version {
+            update.manifest = Some((&p.manifest).into());
+        }
+        let news = !update.runs.is_empty()
+            || update.manifest.is_some()
+            || at.lease_left_ns < lease.as_nanos() as u64 / 2;
+        if !lease.is_zero() {
+            update.lease = Some(v1::LeaseGrant {
+                manifest_version: p.manifest.version.0,
+                expiry_mono_ns: self.clock.grantor_ns() + lease.as_nanos() as u64,
+                expiry_wall_ns: 0,
+            });
+        }
+        (update, news)
+    }
+
+    async fn pull(&self, request: v1::PullRequest) -> v1::PullReply {
+        let arrived = self.clock.grantor_ns();
+        {
+            let mut state = self.state.lock();
+            for at in request.positions.iter().filter(|p| p.has_filters) {
+                let epoch = at.epoch.unwrap_or_default().into();
+                state.positions.push((at.partition, epoch, at.serial, at.manifest_version));
+            }
+        }
+        for round in 0.. {
+            let news = self.news.notified();
+            tokio::pin!(news);
+            news.as_mut().enable();
+            let mut updates = Vec::new();
+            let mut any = request.no_wait || round > 0;
+            let boot = {
+                let mut state = self.state.lock();
+                for at in &request.positions {
+                    let (update, news) = self.pull_update(&mut state, at);
+                    any |= news;
+                    updates.push(update);
+                }
+                state.boot
+            };
+            if any {
+                let now = self.clock.grantor_ns();
+                return v1::PullReply {
+                    pull: request.pull,
+                    parked_ns: now - arrived,
+                    server_mono_ns: now,
+                    updates,
+                    server_boot: boot,
+                };
+            }
+            let _ = tokio::time::timeout(Duration::from_millis(100), news).await;
+        }
+        unreachable!("the second round answers")
+    }
+}
+
+/// Executes a write as the sequencer would.
+fn execute(p: &mut Partition, write: &v1::WriteRequest) -> v1::WriteReply {
+    let answer = |status: v1::WriteStatus| v1::WriteReply { status: status as i32, ..Default::default() };
+    if write.session != 0 {
+        if !p.sessions.contains(&write.session) {
+            return answer(v1::WriteStatus::WriteUnknownSession);
+        }
+        if let Some(result) = p.results.get(&(write.session, write.request_no)) {
+            return result.clone();
+        }
+    }
+    let mut results = Vec::new();
+    let mut effects = Vec::new();
+    let mut failed = false;
+    for op in &write.ops {
+        let table = TableId(op.table);
+        if p.manifest.table(table).is_none() {
+            return answer(v1::WriteStatus::WriteUnknownTable);
+        }
+        let condition = v1::Condition::try_from(op.condition).expect("a known condition");
+        let (mut present, mut seq, mut value_matches) = (false, 0, false);
+        if let Some((value, at)) = p.newest(table, &op.key) {
+            (present, seq, value_matches) =
+                (value.is_some(), *at, value.as_ref() == Some(&op.expected_value));
+        } else if condition != v1::Condition::None {
+            let base = op.base.as_ref().expect("a condition needs a base");
+            if p.is_stale(table, base.manifest_version) {
+                let manifest = Some((&p.manifest).into());
+                return v1::WriteReply { manifest, ..answer(v1::WriteStatus::WriteStaleManifest) };
+            }
+            (present, seq, value_matches) = (base.present, base.seq, base.value_matches);
+        }
+        let seq = if present { seq } else { 0 };
+        let holds = match condition {
+            v1::Condition::None => true,
+            v1::Condition::Absent => !present,
+            v1::Condition::Present => present,
+            v1::Condition::ValueEquals => present && value_matches,
+            v1::Condition::SeqEquals => seq == op.expected_seq,
+        };
+        results.push(v1::OpResult { applied: holds, existed: present, seq });
+        if holds {
+            effects.push((results.len() - 1, op));
+        } else if !op.skip_on_failure {
+            failed = true;
+        }
+    }
+    let status = if failed { v1::WriteStatus::WriteConditionFailed } else { v1::WriteStatus::WriteOk };
+    if failed {
+        results.iter_mut().for_each(|r| r.applied = false);
+    } else {
+        for (at, op) in effects {
+            let value = (op.kind == v1::WriteKind::WritePut as i32).then(|| op.value.clone());
+            let insert = op.condition == v1::Condition::Absent as i32;
+            results[at].seq = p.put_in(TableId(op.table), op.key.clone(), value, !insert);
+        }
+    }
+    let reply = v1::WriteReply { results, ..answer(status) };
+    if write.session != 0 {
+        p.results.insert((write.session, write.request_no), reply.clone());
+    }
+    reply
+}
+
+#[tonic::async_trait]
+impl Rows for Service {
+    type ReadStreamStream = BoxStream<'static, Result<v1::ReadBatchReply, Status>>;
+    type WriteStreamStream = BoxStream<'static, Result<v1::WriteBatchReply, Status>>;
+
+    async fn read_stream(
+        &self,
+        request: Request<Streaming<v1::ReadBatch>>,
+    ) -> Result<Response<Self::ReadStreamStream>, Status> {
+        let service = self.clone();
+        Ok(Response::new(request.into_inner().map(move |batch| Ok(service.read(batch?))).boxed()))
+    }
+
+    async fn read(&self, request: Request<v1::ReadBatch>) -> Result<Response<v1::ReadBatchReply>, Status> {
+        Ok(Response::new(Service::read(self, request.into_inner())))
+    }
+
+    async fn write_stream(
+        &self,
+        request: Request<Streaming<v1::WriteBatch>>,
+    ) -> Result<Response<Self::WriteStreamStream>, Status> {
+        let service = self.clone();
+        // Each write is answered on its own, as by the real server.
+        let writes = request.into_inner().flat_map(|batch| match batch {
+            Ok(batch) => futures::stream::iter(batch.writes.into_iter().map(Ok).collect::<Vec<_>>()),
+            Err(e) => futures::stream::iter(vec![Err(e)]),
+        });
+        let replies = writes.then(move |write| {
+            let service = service.clone();
+            async move { Ok(v1::WriteBatchReply { replies: vec![service.write_one(write?).await?] }) }
+        });
+        Ok(Response::new(replies.boxed()))
+    }
+
+    async fn write(&self, request: Request<v1::WriteBatch>) -> Result<Response<v1::WriteBatchReply>, Status> {
+        let mut replies = Vec::new();
+        for write in request.into_inner().writes {
+            replies.push(self.write_one(write).await?);
+        }
+        Ok(Response::new(v1::WriteBatchReply { replies }))
+    }
+
+    async fn scan_page(
+        &self,
+        request: Request<v1::ScanPageRequest>,
+    ) -> Result<Response<v1::ScanPageReply>, Status> {
+        let r = request.into_inner();
+        let state = self.state.lock();
+        let status =
+            |status: v1::ReadStatus| v1::ScanPageReply { status: status as i32, ..Default::default() };
+        let Some(p) = state.partitions.get(&r.partition) else {
+            let leader = self.hint(&state, r.partition);
+            return Ok(Response::new(v1::ScanPageReply { leader, ..status(v1::ReadStatus::ReadNotLeader) }));
+        };
+        let table = TableId(r.table);
+        if p.is_stale(table, r.manifest_version) {
+            let manifest = Some((&p.manifest).into());
+            return Ok(Response::new(v1::ScanPageReply {
+                manifest,
+                ..status(v1::ReadStatus::ReadStaleManifest)
+            }));
+        }
+        let of_table = p.memtables.range((table, Generation(0))..=(table, Generation(u64::MAX)));
+        let maps: Vec<&Contents> = of_table.rev().map(|(_, contents)| contents).collect();
+        let limit = state.page_records.unwrap_or(usize::MAX).min(r.limit_records as usize);
+        let (records, complete) = page(&maps, &r.start, &r.end, r.reverse, limit);
+        Ok(Response::new(v1::ScanPageReply {
+            snapshot_seq: p.next_seq,
+            records,
+            complete,
+            ..Default::default()
+        }))
+    }
+
+    async fn open_session(
+        &self,
+        request: Request<v1::OpenSessionRequest>,
+    ) -> Result<Response<v1::OpenSessionReply>, Status> {
+        let r = request.into_inner();
+        let mut state = self.state.lock();
+        let leader = self.hint(&state, r.partition);
+        let status = match state.partitions.get_mut(&r.partition) {
+            Some(p) => {
+                p.sessions.insert(r.session);
+                v1::WriteStatus::WriteOk
+            }
+            None => v1::WriteStatus::WriteNotLeader,
+        };
+        Ok(Response::new(v1::OpenSessionReply { status: status as i32, leader, message: String::new() }))
+    }
+}
+
+#[tonic::async_trait]
+impl Lease for Service {
+    type PullStream = BoxStream<'static, Result<v1::PullReply, Status>>;
+    type FetchFiltersStream = BoxStream<'static, Result<v1::FilterChunk, Status>>;
+
+    async fn pull(
+        &self,
+        request: Request<Streaming<v1::PullRequest>>,
+    ) -> Result<Response<Self::PullStream>, Status> {
+        let service = self.clone();
+        let replies = request.into_inner().then(move |pull| {
+            let service = service.clone();
+            async move { Ok(Service::pull(&service, pull?).await) }
+        });
+        Ok(Response::new(replies.boxed()))
+    }
+
+    async fn fetch_filters(
+        &self,
+        request: Request<v1::FetchFiltersRequest>,
+    ) -> Result<Response<Self::FetchFiltersStream>, Status> {
+        let mut state = self.state.lock();
+        state.whole_fetches += 1;
+        let partition = request.into_inner().partition;
+        let leader = self.hint(&state, partition);
+        let mut chunks = Vec::new();
+        match state.partitions.get(&partition) {
+            None => {
+                let status = v1::PartitionStatus::PartitionNotLeader as i32;
+                let header = Some(v1::FilterHeader { status, leader, ..Default::default() });
+                chunks.push(Ok(v1::FilterChunk { header, data: Bytes::new() }));
+            }
+            Some(p) => {
+                let filters: Vec<_> = p.filters.iter().map(|(at, f)| (*at, f.to_bytes())).collect();
+                let header = v1::FilterHeader {
+                    status: v1::PartitionStatus::PartitionOk as i32,
+                    epoch: Some(p.epoch.into()),
+                    serial: p.serial(),
+                    manifest: Some((&p.manifest).into()),
+                    filters: filters
+                        .iter()
+                        .map(|((table, generation), bytes)| v1::MemtableFilter {
+                            table: table.0,
+                            generation: generation.0,
+                            bytes: bytes.len() as u64,
+                        })
+                        .collect(),
+                    leader: None,
+                };
+                chunks.push(Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() }));
+                // Chunks need not end where filters do.
+                let bytes: Vec<u8> = filters.into_iter().flat_map(|(_, b)| b).collect();
+                let data = bytes.chunks(1000);
+                chunks.extend(
+                    data.map(|d| Ok(v1::FilterChunk { header: None, data: Bytes::copy_from_slice(d) })),
+                );
+            }
+        }
+        Ok(Response::new(futures::stream::iter(chunks).boxed()))
+    }
+
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseReply>, Status> {
+        self.state.lock().releases.push(request.into_inner().holder);
+        Ok(Response::new(v1::ReleaseReply {}))
+    }
+}
+
+impl Service {
+    fn maintain(
+        &self,
+        what: &'static str,
+        request: v1::MaintenanceRequest,
+    ) -> Response<v1::MaintenanceReply> {
+        let mut state = self.state.lock();
+        let done = request.partitions.iter().copied().filter(|p| state.partitions.contains_key(p)).collect();
+        state.maintenance.push((what, request));
+        Response::new(v1::MaintenanceReply { done, errors: Vec::new() })
+    }
+}
+
+#[tonic::async_trait]
+impl Admin for Service {
+    async fn freeze(
+        &self,
+        r: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        Ok(self.maintain("freeze", r.into_inner()))
+    }
+    async fn flush(
+        &self,
+        r: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        Ok(self.maintain("flush", r.into_inner()))
+    }
+    async fn compact(
+        &self,
+        r: Request<v1::MaintenanceRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        Ok(self.maintain("compact", r.into_inner()))
+    }
+
+    async fn ensure_table(
+        &self,
+        request: Request<v1::EnsureTableRequest>,
+    ) -> Result<Response<v1::EnsureTableReply>, Status> {
+        let r = request.into_inner();
+        let mut state = self.state.lock();
+        let leader = self.hint(&state, r.partition);
+        let Some(p) = state.partitions.get_mut(&r.partition) else {
+            let status = v1::WriteStatus::WriteNotLeader as i32;
+            return Ok(Response::new(v1::EnsureTableReply { status, leader, ..Default::default() }));
+        };
+        if let Some(known) = p.manifest.table_by_name(&r.name) {
+            let options = Some((&known.options).into());
+            return Ok(Response::new(v1::EnsureTableReply {
+                id: known.table.0,
+                options,
+                ..Default::default()
+            }));
+        }
+        let next = p.manifest.tables.iter().map(|t| t.table.0).max().unwrap_or(0) + 1;
+        let id = if r.id == 0 { next } else { r.id };
+        let options: TableOptions = r.options.unwrap_or_default().try_into()?;
+        let table = TableManifest { name: r.name, options: options.clone(), ..table_manifest(id, vec![]) };
+        // As in the real server, creating a table changes no SSTable, and so not the version.
+        p.manifest.tables.push(table);
+        p.manifest.tables.sort_by_key(|t| t.table);
+        Ok(Response::new(v1::EnsureTableReply {
+            id,
+            created: true,
+            options: Some((&options).into()),
+            ..Default::default()
+        }))
+    }
+
+    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        Ok(Response::new(v1::StatusReply { json: format!("{{\"node\":{}}}", self.node) }))
+    }
+}

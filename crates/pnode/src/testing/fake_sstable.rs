@@ -1,0 +1,210 @@
+//! An sstable server that keeps its tables in maps.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use parking_lot::Mutex;
+use sextant_common::Env;
+use sextant_common::filter::SealedFilter;
+use sextant_common::key::filter_hash;
+use sextant_proto::v1;
+use sextant_proto::v1::sst_server::{Sst, SstServer};
+use tokio::sync::watch;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::{Process, Stored};
+
+pub type Contents = BTreeMap<Bytes, Stored>;
+
+#[derive(Default)]
+pub struct State {
+    pub tables: BTreeMap<Bytes, Contents>,
+    pub damaged: BTreeSet<Bytes>,
+    /// Gets received, by key.
+    pub gets: Vec<v1::GetRequest>,
+    pub scans: Vec<v1::SstScanRequest>,
+    pub filter_fetches: usize,
+    /// Filters are not handed out.
+    pub no_filters: bool,
+    /// Most records of a page, whatever is asked.
+    pub page_records: Option<usize>,
+}
+
+#[derive(Clone)]
+pub struct FakeSst {
+    pub state: Arc<Mutex<State>>,
+    /// While true, gets are received and not answered.
+    pub gate: Arc<watch::Sender<bool>>,
+    pub addr: SocketAddr,
+    process: Arc<Process>,
+}
+
+impl FakeSst {
+    pub async fn start(env: &Env) -> Self {
+        let service = Service { state: Arc::default(), gate: Arc::new(watch::Sender::new(false)) };
+        let (state, gate) = (service.state.clone(), service.gate.clone());
+        let routes = tonic::transport::Server::builder().add_service(SstServer::new(service));
+        let (process, addr) = Process::start(env, routes).await;
+        Self { state, gate, addr, process }
+    }
+
+    /// The process dies.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    pub fn gets(&self) -> usize {
+        self.state.lock().gets.len()
+    }
+}
+
+#[derive(Clone)]
+struct Service {
+    state: Arc<Mutex<State>>,
+    gate: Arc<watch::Sender<bool>>,
+}
+
+impl Service {
+    async fn answer(&self, batch: v1::GetBatch) -> v1::GetBatchReply {
+        self.state.lock().gets.extend(batch.gets.iter().cloned());
+        let _ = self.gate.subscribe().wait_for(|closed| !closed).await;
+        let state = self.state.lock();
+        let replies = batch.gets.iter().map(|get| lookup(&state, get)).collect();
+        v1::GetBatchReply { batch: batch.batch, replies }
+    }
+}
+
+fn lookup(state: &State, get: &v1::GetRequest) -> v1::GetReply {
+    let reply = |status: v1::GetStatus, candidate: usize| v1::GetReply {
+        status: status as i32,
+        candidate: candidate as u32,
+        ..Default::default()
+    };
+    for (at, id) in get.candidates.iter().enumerate() {
+        if state.damaged.contains(id) {
+            return reply(v1::GetStatus::GetCorrupt, at);
+        }
+        let Some(table) = state.tables.get(id) else { return reply(v1::GetStatus::GetTableGone, at) };
+        match table.get(&get.key) {
+            Some((Some(value), seq)) => {
+                return v1::GetReply {
+                    value: value.clone(),
+                    seq: *seq,
+                    ..reply(v1::GetStatus::GetValue, at)
+                };
+            }
+            Some((None, seq)) => return v1::GetReply { seq: *seq, ..reply(v1::GetStatus::GetTombstone, at) },
+            None => {}
+        }
+    }
+    reply(v1::GetStatus::GetNoEntry, 0)
+}
+
+/// A page of records out of several maps, of which the first has the newest.
+pub fn page(
+    maps: &[&Contents],
+    start: &[u8],
+    end: &[u8],
+    reverse: bool,
+    limit: usize,
+) -> (Vec<v1::ScanRecord>, bool) {
+    let mut merged: BTreeMap<Bytes, Stored> = BTreeMap::new();
+    for map in maps.iter().rev() {
+        merged.extend(map.iter().map(|(k, r)| (k.clone(), r.clone())));
+    }
+    let in_range = |k: &Bytes| k.as_ref() >= start && (end.is_empty() || k.as_ref() < end);
+    let mut records: Vec<_> = merged.into_iter().filter(|(k, _)| in_range(k)).collect();
+    if reverse {
+        records.reverse();
+    }
+    let complete = records.len() <= limit;
+    records.truncate(limit);
+    let to_wire = |(key, (value, seq)): (Bytes, Stored)| v1::ScanRecord {
+        key,
+        tombstone: value.is_none(),
+        value: value.unwrap_or_default(),
+        seq,
+    };
+    (records.into_iter().map(to_wire).collect(), complete)
+}
+
+#[tonic::async_trait]
+impl Sst for Service {
+    type GetStreamStream = BoxStream<'static, Result<v1::GetBatchReply, Status>>;
+    type FetchFilterStream = BoxStream<'static, Result<v1::FilterBytes, Status>>;
+    type FetchStream = BoxStream<'static, Result<v1::FileChunk, Status>>;
+
+    async fn get_stream(
+        &self,
+        request: Request<Streaming<v1::GetBatch>>,
+    ) -> Result<Response<Self::GetStreamStream>, Status> {
+        let service = self.clone();
+        let replies = request.into_inner().then(move |batch| {
+            let service = service.clone();
+            async move { Ok(service.answer(batch?).await) }
+        });
+        Ok(Response::new(replies.boxed()))
+    }
+
+    async fn get(&self, request: Request<v1::GetBatch>) -> Result<Response<v1::GetBatchReply>, Status> {
+        Ok(Response::new(self.answer(request.into_inner()).await))
+    }
+
+    async fn scan(&self, request: Request<v1::SstScanRequest>) -> Result<Response<v1::SstScanReply>, Status> {
+        let r = request.into_inner();
+        let mut state = self.state.lock();
+        state.scans.push(r.clone());
+        let tables: Option<Vec<&Contents>> = r.tables.iter().map(|id| state.tables.get(id)).collect();
+        let Some(tables) = tables else {
+            let status = v1::GetStatus::GetTableGone as i32;
+            return Ok(Response::new(v1::SstScanReply { status, ..Default::default() }));
+        };
+        let limit = state.page_records.unwrap_or(usize::MAX).min(r.limit_records as usize);
+        let (records, complete) = page(&tables, &r.start, &r.end, r.reverse, limit);
+        Ok(Response::new(v1::SstScanReply { status: 0, records, complete, message: String::new() }))
+    }
+
+    async fn fetch_filter(
+        &self,
+        request: Request<v1::FetchFilterRequest>,
+    ) -> Result<Response<Self::FetchFilterStream>, Status> {
+        let mut state = self.state.lock();
+        state.filter_fetches += 1;
+        let id = request.into_inner().id;
+        let table =
+            state.tables.get(&id).filter(|_| !state.no_filters).ok_or_else(|| Status::not_found("gone"))?;
+        let bytes = SealedFilter::build(&mut table.keys().map(|k| filter_hash(k)).collect()).to_bytes();
+        let chunks: Vec<_> =
+            bytes.chunks(7).map(|c| Ok(v1::FilterBytes { data: Bytes::copy_from_slice(c) })).collect();
+        Ok(Response::new(futures::stream::iter(chunks).boxed()))
+    }
+
+    async fn ingest(
+        &self,
+        _: Request<Streaming<v1::IngestRequest>>,
+    ) -> Result<Response<v1::IngestReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn compact(&self, _: Request<v1::CompactRequest>) -> Result<Response<v1::CompactReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn copy(&self, _: Request<v1::CopyRequest>) -> Result<Response<v1::CopyReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn fetch(&self, _: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn inventory(
+        &self,
+        _: Request<v1::InventoryRequest>,
+    ) -> Result<Response<v1::InventoryReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn delete(&self, _: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+}
