@@ -1,5 +1,6 @@
 //! A million operations of five kinds by 64 clients on 1000 keys, and one saturated key.
 
+#[allow(dead_code, reason = "the tests also append to histories")]
 #[path = "../tests/checker/simulate.rs"]
 mod simulate;
 

@@ -242,6 +242,9 @@ pub struct StatusArgs {
     /// Print the whole document as JSON
     #[arg(long)]
     pub json: bool,
+    /// Print everything in the document, readable
+    #[arg(long, conflicts_with = "json")]
+    pub full: bool,
     #[command(flatten)]
     pub connection: Connection,
 }

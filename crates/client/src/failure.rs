@@ -29,11 +29,8 @@ impl Failure {
             // Said by the p-node itself.
             let error = Error::from(status);
             let blames_endpoint = matches!(error.kind, ErrorKind::Stopping | ErrorKind::Unavailable);
-            // `Unavailable` is only "not executed, as far as known".
-            let ambiguous = matches!(
-                error.kind,
-                ErrorKind::OutcomeUnknown | ErrorKind::Unavailable | ErrorKind::Internal
-            );
+            // A p-node that cannot rule out that a write took effect says `OutcomeUnknown`; of a bug nobody knows.
+            let ambiguous = matches!(error.kind, ErrorKind::OutcomeUnknown | ErrorKind::Internal);
             return Self { error, blames_endpoint, ambiguous };
         }
         match status.code() {
@@ -81,7 +78,7 @@ mod tests {
             (ErrorKind::Overloaded, false, false),
             (ErrorKind::UnknownSession, false, false),
             (ErrorKind::OutcomeUnknown, true, false),
-            (ErrorKind::Unavailable, true, true),
+            (ErrorKind::Unavailable, false, true),
             (ErrorKind::Stopping, false, true),
         ] {
             let failure = Failure::from_status(Error::new(kind, "x").into());

@@ -1,9 +1,7 @@
 //! The running cluster.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use sextant_client::http;
 use sextant_common::Env;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind, Result};
@@ -11,43 +9,22 @@ use sextant_common::vfs::write_file_atomically;
 use sextant_pnode::PNode;
 
 use crate::files::{ClusterFile, cluster_file_path, port_of};
-use crate::in_process::LocalServer;
 use crate::layout::{Member, Role};
 use crate::options::{DevOptions, SERVERS_MAX, Tuning};
 use crate::ports;
-use crate::process::{Child, Keeper, Signal, describe};
+use crate::process::{Keeper, Signal, describe};
 use crate::ready::{PNodeReady, ReadyLine, ServerReady};
-
-/// How often a server that is starting is asked whether it is ready.
-const READY_POLL: Duration = Duration::from_millis(20);
-/// How long one such question may take.
-const READY_ASK: Duration = Duration::from_secs(2);
-/// How long a server process may drain before it is killed.
-const DRAIN_MAX: Duration = Duration::from_secs(30);
-/// How much of a server's log is shown if it does not start.
-const LOG_TAIL_BYTES: usize = 2000;
+use crate::slot::{Launcher, Running, Slot};
 
 /// A cluster on this machine. Dropping it kills server processes and lets servers in this process end undrained;
 /// [`DevCluster::shutdown`] stops them in order.
 pub struct DevCluster {
-    env: Env,
     options: DevOptions,
     cluster: ClusterConfig,
     /// In the order in which they are started: sstable, memtable, p-nodes.
     servers: Vec<Slot>,
-    keeper: Option<Keeper>,
+    launcher: Launcher,
     _lock: Box<dyn Send + Sync>,
-}
-
-struct Slot {
-    member: Member,
-    running: Running,
-}
-
-enum Running {
-    No,
-    Here(Box<LocalServer>),
-    Process(Child),
 }
 
 /// A server process that ended by itself, or by somebody else's signal.
@@ -88,9 +65,14 @@ impl DevCluster {
             let text = member.config(&data, &file.cluster, &options.tuning)?;
             write_file_atomically(&*env.vfs, &member.config_path(&data), text.as_bytes())?;
         }
-        let keeper = options.processes.as_ref().map(|_| Keeper::new(&env));
+        let launcher = Launcher {
+            processes: options.processes.clone().map(|binary| (binary, Keeper::new(&env))),
+            data,
+            ready_within: options.ready_within,
+            env,
+        };
         let servers = members.into_iter().map(|member| Slot { member, running: Running::No }).collect();
-        let mut cluster = DevCluster { env, options, cluster: file.cluster, servers, keeper, _lock: lock };
+        let mut cluster = DevCluster { options, cluster: file.cluster, servers, launcher, _lock: lock };
         if let Err(e) = cluster.start_all().await {
             if let Err(stop) = cluster.shutdown().await {
                 tracing::warn!("stopping a cluster that did not start: {stop}");
@@ -107,67 +89,14 @@ impl DevCluster {
                 return Err(Error::new(e.kind, format!("{name}: {}", e.message)));
             }
         }
-        let all = futures::future::try_join_all((0..self.servers.len()).map(|at| self.wait_ready(at)));
-        tokio::time::timeout(self.options.ready_within, all).await.unwrap_or_else(|_| {
-            Err(Error::unavailable(format!(
-                "the cluster is not ready after {} s; the servers' logs may say why ({})",
-                self.options.ready_within.as_secs(),
-                self.options.data.join("log").display()
-            )))
-        })?;
+        futures::future::try_join_all(self.servers.iter().map(|slot| self.launcher.wait_ready(slot))).await?;
         self.write_ready_file()
     }
 
     async fn launch(&mut self, at: usize) -> Result<()> {
-        let data = &self.options.data;
-        let slot = &self.servers[at];
-        let config = slot.member.config_path(data);
-        let running = match (&self.options.processes, &self.keeper) {
-            (Some(binary), Some(keeper)) => {
-                let config =
-                    config.to_str().ok_or_else(|| Error::invalid("the data directory is not UTF-8"))?;
-                let args = [slot.member.role.name(), "--config", config];
-                Running::Process(keeper.start(binary, &args, &slot.member.log_path(data)).await?)
-            }
-            _ => Running::Here(Box::new(LocalServer::start(&self.env, slot.member.role, &config).await?)),
-        };
-        self.servers[at].running = running;
+        let slot = &mut self.servers[at];
+        slot.running = self.launcher.launch(&slot.member).await?;
         Ok(())
-    }
-
-    /// Waits until a server that was launched does its work: a p-node routes, any other answers.
-    async fn wait_ready(&self, at: usize) -> Result<()> {
-        let slot = &self.servers[at];
-        match &slot.running {
-            Running::No => Err(Error::invalid(format!("{} does not run", slot.member.name()))),
-            Running::Here(server) => match server.engine() {
-                Some(engine) => engine.ready(self.options.ready_within).await,
-                None => Ok(()),
-            },
-            Running::Process(child) => self.wait_process_ready(&slot.member, child.clone()).await,
-        }
-    }
-
-    async fn wait_process_ready(&self, member: &Member, mut child: Child) -> Result<()> {
-        let path = if member.role == Role::PNode { "/health/ready" } else { "/health/live" };
-        let answers = async {
-            while !http::get(&self.env, &member.http, path, READY_ASK).await.is_ok_and(|a| a.is_ok()) {
-                tokio::time::sleep(READY_POLL).await;
-            }
-        };
-        tokio::select! {
-            () = answers => Ok(()),
-            exit = child.ended() => {
-                let log = member.log_path(&self.options.data);
-                Err(Error::unavailable(format!(
-                    "{} {} before it was ready; {} ends with: {}",
-                    member.name(),
-                    describe(exit),
-                    log.display(),
-                    tail(&log)
-                )))
-            }
-        }
     }
 
     /// What all servers agree on.
@@ -212,7 +141,7 @@ impl DevCluster {
 
     /// The process that runs a server (this one, for servers in this process); `None` if it does not run.
     pub fn pid(&self, role: Role, index: usize) -> Result<Option<u32>> {
-        Ok(pid(self.slot(role, index)?))
+        Ok(self.slot(role, index)?.pid())
     }
 
     /// The engine of a p-node in this process.
@@ -231,7 +160,7 @@ impl DevCluster {
                     id: s.member.id(),
                     addr: s.member.addr.clone(),
                     http: s.member.http.clone(),
-                    pid: pid(s).unwrap_or(0),
+                    pid: s.pid().unwrap_or(0),
                 })
                 .collect()
         };
@@ -244,7 +173,7 @@ impl DevCluster {
                     grpc: s.member.addr.clone(),
                     resp: s.member.resp.clone().unwrap_or_default(),
                     http: s.member.http.clone(),
-                    pid: pid(s).unwrap_or(0),
+                    pid: s.pid().unwrap_or(0),
                 })
                 .collect(),
             memtable: tier(Role::Memtable),
@@ -274,7 +203,7 @@ impl DevCluster {
 
     async fn signal(&self, role: Role, index: usize, signal: Signal) -> Result<()> {
         let slot = self.slot(role, index)?;
-        let (Running::Process(child), Some(keeper)) = (&slot.running, &self.keeper) else {
+        let (Running::Process(child), Some(keeper)) = (&slot.running, self.launcher.keeper()) else {
             return Err(Error::invalid(format!("{} is no running process", slot.member.name())));
         };
         if keeper.signal(child, signal).await? {
@@ -293,7 +222,7 @@ impl DevCluster {
     async fn stop_at(&mut self, at: usize) -> Result<()> {
         let slot = &mut self.servers[at];
         let running = std::mem::replace(&mut slot.running, Running::No);
-        running.stop(&slot.member, self.keeper.as_ref()).await
+        running.stop(&slot.member, self.launcher.keeper()).await
     }
 
     /// Starts a server again that was killed or stopped, on its data and its ports; returns when it is ready.
@@ -301,10 +230,7 @@ impl DevCluster {
         let at = self.at(role, index)?;
         self.stop_at(at).await?;
         self.launch(at).await?;
-        let limit = self.options.ready_within;
-        tokio::time::timeout(limit, self.wait_ready(at)).await.unwrap_or_else(|_| {
-            Err(Error::unavailable(format!("{} is not ready after {} s", role.name(), limit.as_secs())))
-        })?;
+        self.launcher.wait_ready(&self.servers[at]).await?;
         self.write_ready_file()
     }
 
@@ -347,14 +273,14 @@ impl DevCluster {
     /// sstable servers.
     pub async fn shutdown(mut self) -> Result<()> {
         let ready = self.ready_file();
-        if self.env.vfs.exists(&ready) {
-            self.env.vfs.remove_file(&ready)?;
+        if self.launcher.env.vfs.exists(&ready) {
+            self.launcher.env.vfs.remove_file(&ready)?;
         }
         let mut first_error = Ok(());
         for role in [Role::PNode, Role::Memtable, Role::Sstable] {
             let tier = self.servers.iter_mut().filter(|s| s.member.role == role).map(|slot| {
                 let running = std::mem::replace(&mut slot.running, Running::No);
-                running.stop(&slot.member, self.keeper.as_ref())
+                running.stop(&slot.member, self.launcher.keeper())
             });
             for result in futures::future::join_all(tier).await {
                 first_error = first_error.and(result);
@@ -380,44 +306,13 @@ impl DevCluster {
 
     fn write_ready_file(&self) -> Result<()> {
         let line = self.ready_line().json() + "\n";
-        write_file_atomically(&*self.env.vfs, &self.ready_file(), line.as_bytes())?;
+        write_file_atomically(&*self.launcher.env.vfs, &self.ready_file(), line.as_bytes())?;
         Ok(())
     }
 
     /// The overrides that the servers were started with.
     pub fn tuning(&self) -> &Tuning {
         &self.options.tuning
-    }
-}
-
-impl Running {
-    async fn stop(self, member: &Member, keeper: Option<&Keeper>) -> Result<()> {
-        let mut child = match self {
-            Running::No => return Ok(()),
-            Running::Here(server) => {
-                server.shutdown().await;
-                return Ok(());
-            }
-            Running::Process(child) => child,
-        };
-        let keeper = keeper.ok_or_else(|| Error::internal("a process without a keeper"))?;
-        // A paused process would never see the signal.
-        keeper.signal(&child, Signal::Continue).await?;
-        keeper.signal(&child, Signal::Terminate).await?;
-        if tokio::time::timeout(DRAIN_MAX, child.ended()).await.is_err() {
-            tracing::warn!("{} did not drain within {DRAIN_MAX:?} and is killed", member.name());
-            keeper.signal(&child, Signal::Kill).await?;
-            child.ended().await;
-        }
-        Ok(())
-    }
-}
-
-fn pid(slot: &Slot) -> Option<u32> {
-    match &slot.running {
-        Running::No => None,
-        Running::Here(_) => Some(std::process::id()),
-        Running::Process(child) => Some(child.pid),
     }
 }
 
@@ -442,13 +337,4 @@ async fn check_ports(env: &Env, members: &[Member], data: &Path) -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The end of a log file, on one line.
-fn tail(log: &Path) -> String {
-    let Ok(text) = std::fs::read(log) else { return "(nothing)".into() };
-    let text = &text[text.len().saturating_sub(LOG_TAIL_BYTES)..];
-    let text = String::from_utf8_lossy(text);
-    let lines: Vec<&str> = text.lines().rev().take(3).collect();
-    lines.into_iter().rev().collect::<Vec<_>>().join(" | ")
 }

@@ -1,8 +1,10 @@
 //! A server inside this process.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use sextant_common::Env;
+use sextant_common::clock::SystemClock;
 use sextant_common::config::load;
 use sextant_common::error::{Error, Result};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
@@ -25,6 +27,7 @@ impl LocalServer {
         Ok(match role {
             Role::Memtable => {
                 let config: MemtableServerConfig = load(config).map_err(bad)?;
+                let env = Env { clock: Arc::new(SystemClock::new(config.clock)), ..env };
                 LocalServer::Memtable(MemtableServer::start(env, config).await?)
             }
             Role::Sstable => {

@@ -25,6 +25,7 @@ mod options;
 mod ports;
 mod process;
 mod ready;
+mod slot;
 
 pub use cluster::{Death, DevCluster};
 pub use layout::Role;

@@ -6,6 +6,7 @@ use sextant_common::clock::WallSource;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
+use sextant_common::limits;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -105,8 +106,14 @@ impl MemtableServerConfig {
         if t.sst_replicas == 0 || t.sst_replicas_required == 0 || t.sst_replicas_required > t.sst_replicas {
             return bad("tuning: sst_replicas_required must be 1 to sst_replicas".into());
         }
-        if t.groups_in_flight == 0 || t.queue_requests == 0 || t.group_bytes == 0 {
-            return bad("tuning: groups_in_flight, queue_requests and group_bytes must be at least 1".into());
+        if t.groups_in_flight == 0 || t.queue_requests == 0 {
+            return bad("tuning: groups_in_flight and queue_requests must be at least 1".into());
+        }
+        if t.group_bytes == 0 || t.group_bytes > limits::BATCH_BYTES_MAX {
+            return bad("tuning.group_bytes: 1 byte to 16 MiB, what one Raft entry can carry".into());
+        }
+        if t.sst_delete_grace_ms < 100 {
+            return bad("tuning.sst_delete_grace_ms: at least 100, so that no reader loses a table under its hands".into());
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ impl MemtableServer {
             node: config.id,
             cache_bytes: config.tuning.log_cache_bytes,
         };
-        let log = RaftLog::open(env.clone(), log_config, &ids, &mut registry).await?;
+        let log = Arc::new(RaftLog::open(env.clone(), log_config, &ids, &mut registry).await?);
         let report = log.report();
 
         // Bound from here on: what this node promised before it stopped is forgotten.
@@ -162,6 +162,8 @@ impl MemtableServer {
                 partition: replica.partition,
                 raft: raft.clone(),
                 log: partition_log,
+                server_log: log.clone(),
+                shutdown: shutdown.clone(),
                 tuning: config.tuning.clone(),
                 memory_bytes: (config.tuning.memory_bytes / u64::from(config.cluster.partitions)) as usize,
                 group_interval: Duration::from_micros(lease.group_interval_us),
@@ -279,13 +281,14 @@ fn recover(
         serving_term: AtomicU64::new(0),
         lease: LeaderLease::new(lease.leader_lease().as_nanos() as u64, lease.drift_ppm),
         guard: Arc::new(VoteGuard::new(guard_ns, env.clock.grantor_ns())),
-        desk: LeaseDesk::new(lease.mode),
+        desk: LeaseDesk::new(lease.mode, lease.drift_ppm),
         news: news.clone(),
         leader: Mutex::new((0, 0)),
         manifest_version: watch::channel(ManifestVersion(0)).0,
         pending_ssts: Mutex::default(),
         numbers: Mutex::new(Numbers::default()),
         ack_signalled: AtomicBool::new(false),
+        queued_bytes: Arc::default(),
         log_write_ns: AtomicU64::new(0),
     });
     Ok(Replica { shared, events, event_queue, writes, write_queue, partition, recovered, snapshot_seq, store })

@@ -1,7 +1,7 @@
 //! What a partition's worker shares with the service's tasks: published state, leases, and the ways to reach the worker.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -45,6 +45,8 @@ pub struct Shared {
     pub numbers: Mutex<Numbers>,
     /// An acknowledgement is on its way to the worker.
     pub ack_signalled: AtomicBool,
+    /// Keys and values that wait for the sequencer, in bytes.
+    pub queued_bytes: Arc<AtomicUsize>,
     /// Smoothed lower bound of the time from proposal to commit, in nanoseconds (for leases of the `timed` mode).
     pub log_write_ns: AtomicU64,
 }
@@ -152,11 +154,31 @@ pub struct FilterSet {
 /// A write request on its way to the sequencer.
 pub struct WriteEvent {
     pub request: Request,
-    /// Keys and values, in bytes.
-    pub bytes: usize,
+    pub queued: Queued,
     /// On `Clock::holder_ns`: after this nobody waits for the answer any more.
     pub deadline_ns: u64,
     pub reply: ReplySink,
+}
+
+/// A share of the bytes that may wait for a sequencer; given back when dropped.
+pub struct Queued {
+    of: Arc<AtomicUsize>,
+    pub bytes: usize,
+}
+
+impl Queued {
+    /// None: there is no room. (A queue that is empty takes anything.)
+    pub fn admit(of: &Arc<AtomicUsize>, bytes: usize, max: usize) -> Option<Self> {
+        let queued = Self { of: of.clone(), bytes };
+        let before = of.fetch_add(bytes, Ordering::AcqRel);
+        (before == 0 || before + bytes <= max).then_some(queued)
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 /// Where the answer to a write goes. Dropped without an answer it says "outcome unknown": no caller is left hanging.

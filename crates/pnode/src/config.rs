@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sextant_common::clock::WallSource;
 use sextant_common::config::ClusterConfig;
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
@@ -38,9 +39,13 @@ pub struct PNodeConfig {
     /// Deadline of operations that state none, in milliseconds.
     #[serde(default = "deadline_ms_default")]
     pub default_deadline_ms: u64,
-    /// Most client connections of each front end; more are refused.
+    /// Most client connections of each front end. Beyond it RESP refuses, and gRPC lets wait.
     #[serde(default = "connections_default")]
     pub max_connections: usize,
+    /// Where the bound on the wall clock's error comes from. For whoever builds the [`sextant_common::Env`]; the default (no
+    /// bound) is always safe.
+    #[serde(default)]
+    pub clock: WallSource,
 }
 
 /// A p-node as a library: no listeners.
@@ -79,6 +84,7 @@ impl PNodeConfig {
             coalesce: true,
             default_deadline_ms: DEADLINE_MS_DEFAULT,
             max_connections: CONNECTIONS_DEFAULT,
+            clock: WallSource::default(),
         }
     }
 
@@ -126,5 +132,48 @@ impl EngineConfig {
             return Err(Error::invalid("default_deadline_ms: 1 to 3600000"));
         }
         self.cluster.validate()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINIMAL: &str = r#"{
+        "id": 1, "grpc": "127.0.0.1:7000",
+        "cluster": {
+            "id": "c", "partitions": 4,
+            "memtable": [{"id": 1, "addr": "m:1"}], "sstable": [{"id": 1, "addr": "s:1"}]
+        }
+    }"#;
+
+    fn minimal() -> PNodeConfig {
+        serde_json::from_str(MINIMAL).unwrap()
+    }
+
+    #[test]
+    fn everything_but_identity_cluster_and_address_has_a_default() {
+        let config = minimal();
+        config.validate().unwrap();
+        assert_eq!(config, PNodeConfig::new(NodeId(1), config.cluster.clone(), "127.0.0.1:7000"));
+        assert!(config.coalesce && config.cache_bytes > 0);
+    }
+
+    #[test]
+    fn unknown_fields_and_nonsense_are_reported() {
+        let unknown = MINIMAL.replace("\"id\": 1, \"grpc\"", "\"cache_size\": 1, \"id\": 1, \"grpc\"");
+        assert!(serde_json::from_str::<PNodeConfig>(&unknown).is_err());
+        for change in [
+            |c: &mut PNodeConfig| c.id = NodeId(0),
+            |c: &mut PNodeConfig| c.grpc = "7000".into(),
+            |c: &mut PNodeConfig| c.resp = Some("6379".into()),
+            |c: &mut PNodeConfig| c.default_deadline_ms = 0,
+            |c: &mut PNodeConfig| c.max_connections = 0,
+            |c: &mut PNodeConfig| c.cluster.partitions = 0,
+        ] {
+            let mut config = minimal();
+            change(&mut config);
+            assert!(config.validate().is_err(), "{config:?}");
+        }
     }
 }

@@ -253,7 +253,10 @@ fn start_device(
     let mut next_generation = scan.next_generation;
     let device_last_lsn = lsns.last().copied().unwrap_or(0);
     let needs = (BATCH_HEADER_BYTES + Checkpoint::encoded_len(checkpoint.partitions.len())) as u64;
-    let fits = current.as_ref().is_some_and(|(current, _)| current.end + needs <= current.capacity);
+    // A segment that begins with records beyond the cut would break the promise of its header's `first_lsn`.
+    let fits = current.as_ref().is_some_and(|(current, _)| {
+        current.end + needs <= current.capacity && current.segment.first_lsn <= last_lsn + 1
+    });
     let mut buffer = WriteBuffer::default();
     if let Some((current, _)) = current.as_ref().filter(|_| fits) {
         buffer.clear(current.end);

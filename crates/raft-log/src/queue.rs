@@ -223,7 +223,6 @@ impl Queue {
             inner.admit(bytes, is_append)?;
             for item in items {
                 queued(&item, inner.next_lsn);
-                crate::shared::TRACE.lock().push(format!("queue lsn {} slot {} {:?} d{} {} {}", inner.next_lsn, item.slot, item.kind, item.detail, item.term, item.index));
                 inner.next_lsn += 1;
                 inner.bytes += item.bytes();
                 inner.items.push_back(item);
@@ -401,7 +400,6 @@ impl Queue {
         inner.floors.stale = false;
         // The partitions may have shown records up to the last one queued.
         inner.floors.candidate = Some((inner.next_lsn - 1, floor));
-        crate::shared::TRACE.lock().push(format!("offer {floor} next {} taken {}", inner.next_lsn, inner.taken_lsn));
         inner.promote_floor();
         let idle_others = inner.in_flight.len() > 1;
         drop(inner);
@@ -489,7 +487,6 @@ impl Inner {
 
     fn make_checkpoint(&mut self) -> Checkpoint {
         self.promote_floor();
-        crate::shared::TRACE.lock().push(format!("checkpoint taken {} {:?}", self.taken_lsn, self.floors));
         self.floors.stated = self.floors.current;
         Checkpoint { floor: self.floors.current, partitions: self.metas.clone() }
     }
@@ -515,7 +512,6 @@ impl Inner {
             self.floors.stale |= item.kind == RecordKind::Purge;
         }
         self.taken_lsn += items.len() as u64;
-        crate::shared::TRACE.lock().push(format!("device {device} took {first_lsn}..={}", self.taken_lsn));
         let floor = checkpoint.as_ref().map(|checkpoint| (first_lsn - 1, checkpoint.floor));
         self.in_flight[device] = Some(InFlight { first_lsn, checkpoint: floor });
         Taken { items, first_lsn, checkpoint, roll, durable_lsn: self.durable_lsn }

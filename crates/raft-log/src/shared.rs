@@ -118,7 +118,6 @@ impl Shared {
         for partition in self.partitions() {
             let state = partition.state.lock();
             let Some(first) = state.index.get(state.index.first()) else { continue };
-            TRACE.lock().push(format!("compute p{} first {first:?} durable {durable} next {next} seg {:?}", partition.id, first.place.and_then(|place| self.segment(place.segment)).map(|s| (s.generation, s.first_lsn))));
             let segment = first.place.and_then(|place| self.segment(place.segment));
             floor = floor.min(segment.map_or(durable + 1, |segment| segment.first_lsn));
         }
@@ -146,5 +145,3 @@ impl Drop for Handle {
         self.0.close();
     }
 }
-
-pub static TRACE: Mutex<Vec<String>> = Mutex::new(Vec::new());

@@ -43,6 +43,13 @@ pub struct Parameters {
     pub seed: u64,
     /// Operations per second that were offered; None: as fast as the answers come.
     pub rate: Option<f64>,
+    /// The phase was to end after so many seconds, whatever was left.
+    pub seconds_max: Option<f64>,
+    /// Operations before the measured ones.
+    pub warmup: u64,
+    /// HTTP/2 connections to each p-node (grpc).
+    pub connections: Option<usize>,
+    pub deadline_ms: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -260,6 +267,10 @@ pub(crate) fn test_parameters() -> Parameters {
         table: String::new(),
         seed: 1,
         rate: None,
+        seconds_max: None,
+        warmup: 0,
+        connections: Some(1),
+        deadline_ms: 10_000,
     }
 }
 

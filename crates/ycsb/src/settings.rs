@@ -151,6 +151,13 @@ impl Settings {
             table: o.table.clone(),
             seed: o.seed,
             rate: o.rate,
+            seconds_max: o.seconds,
+            warmup: o.warmup,
+            connections: match &self.target {
+                TargetSettings::Grpc { connections, .. } => Some(*connections),
+                _ => None,
+            },
+            deadline_ms: o.deadline_ms,
         }
     }
 }

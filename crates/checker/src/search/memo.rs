@@ -17,13 +17,16 @@ const SETS_MAX: usize = 64;
 #[derive(Clone, Debug)]
 pub(super) struct Position {
     mandatory: u128,
-    /// A bit for each unknown write.
-    used: Box<[u64]>,
+    used: Used,
 }
+
+/// Unknown writes, a bit for each.
+type Used = Box<[u64]>;
 
 #[derive(Default)]
 pub(super) struct Memo {
-    hopeless: HashMap<(u128, Value), Vec<Box<[u64]>>, BuildHasherDefault<Folded>>,
+    /// By mandatory set and state: the smallest hopeless sets of unknown writes.
+    hopeless: HashMap<(u128, Value), Vec<Used>, BuildHasherDefault<Folded>>,
 }
 
 impl Position {

@@ -62,7 +62,7 @@ const LAST_PLACED: usize = 8;
 /// `budget`: operations looked at, at most. Time and memory are proportional to what is used of it.
 pub(crate) fn search(ops: &[Op], budget: u64) -> Found {
     let prepared = Prepared::new(ops);
-    if let Some(evidence) = prepared.from_nowhere().or_else(|| zones::contradiction(&prepared)) {
+    if let Some(evidence) = prepared.value_from_nowhere().or_else(|| zones::contradiction(&prepared)) {
         return Found::Illegal(evidence);
     }
     Search::new(&prepared, budget).run()

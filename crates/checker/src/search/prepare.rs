@@ -93,7 +93,7 @@ impl Prepared {
     }
 
     /// An operation that met a state which nobody had begun to bring about when it returned.
-    pub fn from_nowhere(&self) -> Option<Evidence> {
+    pub fn value_from_nowhere(&self) -> Option<Evidence> {
         let mut soonest = vec![u64::MAX; self.states];
         soonest[ABSENT as usize] = 0;
         for item in &self.items {

@@ -17,7 +17,7 @@ pub async fn memtable(path: &Path) -> CommandResult {
     let config: MemtableServerConfig = load(path)?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
-    let env = Env { clock: Arc::new(SystemClock::new(config.clock.clone())), ..Env::real() };
+    let env = Env { clock: Arc::new(SystemClock::new(config.clock)), ..Env::real() };
     let server = MemtableServer::start(env, config).await?;
     until_stopped(signals, server.shutdown()).await
 }

@@ -5,7 +5,7 @@ use sextant_common::manifest::SstMeta;
 use sextant_proto::convert::sst_id_to_wire;
 use sextant_proto::v1;
 
-use super::{Background, CompactionJob};
+use super::{Background, CompactionJob, SstServer};
 
 pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<Option<SstMeta>> {
     let id = background.new_id(job.plan, job.epoch);
@@ -20,9 +20,16 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
     };
     let mut errors = Vec::new();
     for worker in &targets {
+        if let Err(e) = gather(background, job, worker).await {
+            errors.push(format!("server {}: {e}", worker.id));
+            continue;
+        }
         let meta = match worker.compact(request.clone()).await {
             Ok(Some(meta)) => meta,
-            Ok(None) => return Ok(None),
+            Ok(None) => {
+                background.give_up(id);
+                return Ok(None);
+            }
             Err(e) => {
                 errors.push(format!("server {}: {e}", worker.id));
                 continue;
@@ -43,4 +50,13 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
     }
     background.give_up(id);
     Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
+}
+
+/// A merge needs all inputs on one server: those that are not to be there are copied first (and become orphans afterwards).
+async fn gather(background: &Background, job: &CompactionJob, worker: &SstServer) -> Result<()> {
+    for input in job.inputs.iter().filter(|i| !i.replicas.contains(&worker.id)) {
+        let holders = input.replicas.iter().filter_map(|id| background.servers.get(*id));
+        worker.copy(input, holders.map(|s| s.addr.clone()).collect()).await?;
+    }
+    Ok(())
 }

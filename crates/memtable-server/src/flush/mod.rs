@@ -69,7 +69,7 @@ impl Background {
     }
 
     /// The attempt came to nothing.
-    fn give_up(&self, id: SstId) {
+    pub fn give_up(&self, id: SstId) {
         self.shared.pending_ssts.lock().retain(|p| *p != id);
         self.delete(vec![id], Duration::ZERO);
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::shutdown::Shutdown;
 
+use super::servers::Held;
 use super::{Background, SstServer};
 
 /// Copies started per server and round: repair must not starve service.
@@ -45,6 +46,8 @@ async fn round(background: &Background, server: &SstServer, term: u64, orphans: 
         return;
     }
     let manifest = background.shared.manifest();
+    let now = background.shared.env.clock.grantor_ns();
+    judge_orphans(background, server, term, &held, orphans, now).await;
     let lacking = manifest
         .all_ssts()
         .filter(|sst| sst.replicas.contains(&server.id))
@@ -58,11 +61,23 @@ async fn round(background: &Background, server: &SstServer, term: u64, orphans: 
             Err(e) => tracing::warn!("sstable server {} cannot copy table {}: {e}", server.id, sst.id),
         }
     }
-    let now = background.shared.env.clock.grantor_ns();
+}
+
+/// Tables that no manifest names, and nobody is about to add, are deleted when they have been so for the grace.
+async fn judge_orphans(
+    background: &Background,
+    server: &SstServer,
+    term: u64,
+    held: &[Held],
+    orphans: &mut HashMap<(NodeId, SstId), u64>,
+    now: u64,
+) {
     let grace = background.tuning.sst_delete_grace_ms * 1_000_000;
+    // First what is pending, then the manifest: a table that is flagged in between is in one of the two.
     let pending = background.shared.pending_ssts.lock().clone();
+    let manifest = background.shared.manifest();
     let mut gone = Vec::new();
-    for table in &held {
+    for table in held {
         // Never a table of a newer epoch: a leader that was paused must not erase its successors' work.
         let orphan = table.id.epoch.term <= term
             && !pending.contains(&table.id)

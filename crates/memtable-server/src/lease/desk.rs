@@ -67,6 +67,7 @@ struct Open {
 #[derive(Debug)]
 pub struct LeaseDesk {
     mode: LeaseMode,
+    drift_ppm: u64,
     open: Mutex<Option<Open>>,
 }
 
@@ -80,8 +81,8 @@ pub struct Heard {
 }
 
 impl LeaseDesk {
-    pub fn new(mode: LeaseMode) -> Self {
-        Self { mode, open: Mutex::new(None) }
+    pub fn new(mode: LeaseMode, drift_ppm: u64) -> Self {
+        Self { mode, drift_ppm, open: Mutex::new(None) }
     }
 
     /// Opens for an epoch: an empty ring at serial 0, no grants. Holders take whole filters.
@@ -89,7 +90,7 @@ impl LeaseDesk {
         *self.open.lock() = Some(Open {
             epoch,
             ring: Ring::default(),
-            grantor: Grantor::default(),
+            grantor: Grantor::new(self.mode),
             manifest: None,
             waiting: false,
         });
@@ -102,7 +103,7 @@ impl LeaseDesk {
         let before = guard.take();
         let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
         let manifest = before.and_then(|b| b.manifest);
-        *guard = Some(Open { epoch, ring: Ring::default(), grantor: Grantor::default(), manifest, waiting: false });
+        *guard = Some(Open { epoch, ring: Ring::default(), grantor: Grantor::new(self.mode), manifest, waiting: false });
         until
     }
 
@@ -148,14 +149,16 @@ impl LeaseDesk {
             return Heard { news: true, wake_worker: false };
         }
         if self.mode == LeaseMode::Ack {
-            open.grantor.acknowledge(holder, position.serial, now);
+            // Nobody can use more than there is.
+            open.grantor.acknowledge(holder, position.serial.min(open.ring.serial()), now);
         }
         let newer = open.manifest.as_ref().is_some_and(|m| m.version > position.manifest);
         Heard { news: open.ring.serial() > position.serial || newer, wake_worker: open.waiting }
     }
 
-    /// Answers a pull, with a lease of `lease_ns` if the leader can give one.
-    pub fn answer(&self, holder: HolderId, position: &Position, lease_ns: Option<u64>, now: Now) -> Answer {
+    /// Answers a pull, with a lease if the leader can give one: `grantable` is (term, length in ns), which held at `now` or
+    /// later.
+    pub fn answer(&self, holder: HolderId, position: &Position, grantable: Option<(u64, u64)>, now: Now) -> Answer {
         let mut guard = self.open.lock();
         let Some(open) = guard.as_mut() else { return Answer::NotLeader };
         if position.epoch != open.epoch || !position.has_filters {
@@ -171,9 +174,13 @@ impl LeaseDesk {
         };
         let to = open.ring.serial();
         let mut throttled = false;
-        let lease = lease_ns.filter(|ns| *ns >= LEASE_NS_MIN || self.mode == LeaseMode::Timed).and_then(|ns| {
+        let worth = |ns: &u64| *ns >= LEASE_NS_MIN || self.mode == LeaseMode::Timed;
+        let lease_ns = grantable.filter(|(term, _)| *term == open.epoch.term).map(|(_, ns)| ns).filter(worth);
+        let lease = lease_ns.and_then(|ns| {
             let expiry_mono_ns = now.mono_ns + ns;
-            let expiry_wall_ns = if now.wall.is_synchronised() { now.wall.earliest_ns + ns } else { 0 };
+            // A little less on the wall clock, so that the monotonic expiry implies the other within the drift bound.
+            let wall_ns = ns.saturating_sub(ns * 2 * self.drift_ppm / 1_000_000 + 1);
+            let expiry_wall_ns = if now.wall.is_synchronised() { now.wall.earliest_ns + wall_ns } else { 0 };
             match open.grantor.grant(holder, to, expiry_mono_ns, expiry_wall_ns, now) {
                 Ok(()) => Some(Lease { manifest: manifest.version, expiry_mono_ns, expiry_wall_ns }),
                 Err(Refusal::Throttled | Refusal::TooManyHolders) => {
@@ -212,7 +219,7 @@ mod tests {
     }
 
     fn desk() -> LeaseDesk {
-        let desk = LeaseDesk::new(LeaseMode::Ack);
+        let desk = LeaseDesk::new(LeaseMode::Ack, 0);
         desk.open(EPOCH);
         desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
         desk
@@ -231,9 +238,9 @@ mod tests {
         let desk = desk();
         desk.push([bits(&[1, 2])]);
         let old = Position { epoch: Epoch { term: 2, incarnation: 1 }, ..position(1) };
-        assert!(matches!(desk.answer(A, &old, Some(1 << 30), now(0)), Answer::NeedFilters { .. }));
+        assert!(matches!(desk.answer(A, &old, Some((3, 1 << 30)), now(0)), Answer::NeedFilters { .. }));
         // Nor does such a position acknowledge anything.
-        desk.answer(A, &position(2), Some(1 << 30), now(0));
+        desk.answer(A, &position(2), Some((3, 1 << 30)), now(0));
         desk.push([bits(&[3])]);
         desk.hear(A, &Position { serial: Serial(9), ..old }, now(1));
         assert!(matches!(desk.may_publish(Serial(3), now(1)), Permission::WaitUntil(_)));
@@ -243,32 +250,39 @@ mod tests {
 
     #[test]
     fn no_manifest_is_served_before_the_leaders_own_first_entry_is_applied() {
-        let desk = LeaseDesk::new(LeaseMode::Ack);
+        let desk = LeaseDesk::new(LeaseMode::Ack, 0);
         desk.open(EPOCH);
-        assert!(matches!(desk.answer(A, &position(0), Some(1 << 30), now(0)), Answer::NotReady));
+        assert!(matches!(desk.answer(A, &position(0), Some((3, 1 << 30)), now(0)), Answer::NotReady));
     }
 
     #[test]
     fn a_closed_desk_knows_no_leases() {
         let desk = desk();
         desk.close();
-        assert!(matches!(desk.answer(A, &position(0), Some(1 << 30), now(0)), Answer::NotLeader));
+        assert!(matches!(desk.answer(A, &position(0), Some((3, 1 << 30)), now(0)), Answer::NotLeader));
     }
 
     #[test]
     fn a_new_incarnation_remembers_how_long_old_leases_bind() {
         let desk = desk();
-        desk.answer(A, &position(0), Some(1 << 30), now(5));
+        desk.answer(A, &position(0), Some((3, 1 << 30)), now(5));
         assert_eq!(desk.reopen(Epoch { term: 3, incarnation: 2 }), 5 + (1 << 30));
-        assert!(matches!(desk.answer(A, &position(0), Some(1 << 30), now(6)), Answer::NeedFilters { .. }));
+        assert!(matches!(desk.answer(A, &position(0), Some((3, 1 << 30)), now(6)), Answer::NeedFilters { .. }));
+    }
+
+    #[test]
+    fn a_lease_of_another_term_is_not_granted() {
+        let desk = desk();
+        let Answer::News(news) = desk.answer(A, &position(0), Some((2, 1 << 30)), now(0)) else { panic!() };
+        assert_eq!(news.lease, None);
     }
 
     #[test]
     fn in_timed_mode_acknowledgements_do_not_count() {
-        let desk = LeaseDesk::new(LeaseMode::Timed);
+        let desk = LeaseDesk::new(LeaseMode::Timed, 0);
         desk.open(EPOCH);
         desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
-        desk.answer(A, &position(0), Some(1000), now(0));
+        desk.answer(A, &position(0), Some((3, 1000)), now(0));
         let serial = desk.push([bits(&[1])]);
         desk.hear(A, &position(1), now(1));
         assert_eq!(desk.may_publish(serial, now(2)), Permission::WaitUntil(500_002), "commit wait");

@@ -9,6 +9,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use sextant_common::clock::WallInterval;
+use sextant_common::config::LeaseMode;
 use sextant_common::ids::Serial;
 
 /// A holder's random id.
@@ -33,8 +34,13 @@ struct Grant {
 
 impl Grant {
     fn expired(&self, now: Now) -> bool {
-        now.mono_ns >= self.expiry_mono_ns
-            && (self.expiry_wall_ns == 0 || (now.wall.is_synchronised() && now.wall.earliest_ns > self.expiry_wall_ns))
+        // The wall clock's expiry is waited for too, but not for ever: within the stated bounds it has passed when the
+        // monotonic one has, and a clock that was set back or lost must not stop publication.
+        let wall = self.expiry_wall_ns == 0
+            || !now.wall.is_synchronised()
+            || now.wall.earliest_ns > self.expiry_wall_ns
+            || now.mono_ns >= self.expiry_mono_ns + WALL_WAIT_NS_MAX;
+        now.mono_ns >= self.expiry_mono_ns && wall
     }
 }
 
@@ -67,6 +73,8 @@ pub enum Permission {
 #[derive(Debug, Default)]
 pub struct Grantor {
     holders: HashMap<HolderId, Holder>,
+    /// Whether late holders lose their leases: not where nobody acknowledges.
+    timed: bool,
 }
 
 /// Why no lease was granted.
@@ -77,15 +85,25 @@ pub enum Refusal {
 }
 
 impl Grantor {
+    pub fn new(mode: LeaseMode) -> Self {
+        Self { holders: HashMap::new(), timed: mode == LeaseMode::Timed }
+    }
+
     /// The holder now uses everything up to `serial`: older grants bind no longer.
     pub fn acknowledge(&mut self, holder: HolderId, serial: Serial, now: Now) {
         if let Some(h) = self.holders.get_mut(&holder) {
             h.last_pull_ns = now.mono_ns;
-            h.acked = h.acked.max(serial.0);
+            if serial.0 <= h.acked {
+                return;
+            }
+            h.acked = serial.0;
+            let in_time = h.grants.iter().any(|g| g.serial < serial.0 && !g.expired(now));
             while h.grants.front().is_some_and(|g| g.serial < h.acked) {
                 h.grants.pop_front();
             }
-            h.strikes = 0;
+            if in_time {
+                h.strikes = 0;
+            }
         }
     }
 
@@ -145,7 +163,7 @@ impl Grantor {
                     until = until.max(grant.expiry_mono_ns.max(now.mono_ns + WALL_RECHECK_NS));
                 }
             }
-            if !blocks && before > holder.grants.len() {
+            if !self.timed && !blocks && before > holder.grants.len() {
                 holder.strikes += 1;
                 if holder.strikes >= STRIKES_MAX {
                     holder.strikes = 0;
@@ -181,6 +199,8 @@ impl Grantor {
     }
 }
 
+/// How much longer than the monotonic expiry the wall clock's is waited for.
+const WALL_WAIT_NS_MAX: u64 = 1_000_000_000;
 /// How soon an expiry on the wall clock is looked at again.
 const WALL_RECHECK_NS: u64 = 500_000;
 
@@ -254,6 +274,10 @@ mod tests {
         let wait = g.may_publish(Serial(1), Now { mono_ns: 200, wall: wall(5_000) });
         assert_eq!(wait, Permission::WaitUntil(200 + WALL_RECHECK_NS));
         assert_eq!(g.may_publish(Serial(1), Now { mono_ns: 300, wall: wall(5_001) }), Permission::Granted);
+        // A wall clock that is lost or set back does not stop publication for ever.
+        g.grant(A, Serial(1), 400, 9_000, Now { mono_ns: 300, wall: wall(6_000) }).unwrap();
+        let back = Now { mono_ns: 400 + WALL_WAIT_NS_MAX, wall: wall(1_000) };
+        assert_eq!(g.may_publish(Serial(2), back), Permission::Granted);
     }
 
     #[test]

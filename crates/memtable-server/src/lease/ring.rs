@@ -76,7 +76,8 @@ impl Ring {
                 part.hashes.drain(..hashes_to_skip);
             }
             match out.last_mut() {
-                Some(last) if !part.freeze && last.table == part.table && last.generation == part.generation => {
+                // A freeze stays a run of its own: what follows it belongs to the filter that it begins.
+                Some(last) if !part.freeze && !last.freeze && last.table == part.table && last.generation == part.generation => {
                     last.hashes.append(&mut part.hashes);
                 }
                 _ => out.push(part),
@@ -104,8 +105,8 @@ mod tests {
         assert_eq!(ring.serial(), Serial(5));
         assert_eq!(ring.since(Serial(5)), Some(vec![]));
         assert_eq!(ring.since(Serial(4)), Some(vec![run(1, 2, false, &[13])]));
-        assert_eq!(ring.since(Serial(3)), Some(vec![run(1, 2, true, &[13])]));
-        assert_eq!(ring.since(Serial(2)), Some(vec![run(1, 1, false, &[12]), run(1, 2, true, &[13])]));
+        assert_eq!(ring.since(Serial(3)), Some(vec![run(1, 2, true, &[]), run(1, 2, false, &[13])]));
+        assert_eq!(ring.since(Serial(2)), Some(vec![run(1, 1, false, &[12]), run(1, 2, true, &[]), run(1, 2, false, &[13])]));
         assert_eq!(ring.since(Serial(6)), None);
     }
 

@@ -119,7 +119,7 @@ impl Partition {
             return None;
         }
         let id = id.unwrap_or(TableId(self.next_table));
-        self.next_table = self.next_table.max(id.0 + 1);
+        self.next_table = self.next_table.max(id.0.saturating_add(1));
         let (manifest, _) = self.change_manifest();
         manifest.tables.push(TableManifest {
             table: id,

@@ -15,6 +15,8 @@ pub const SESSION_TTL_MS: u64 = 15 * 60 * 1000;
 pub const SESSIONS_MAX: usize = 10_000;
 /// Most results kept for a session: a client may have so many requests outstanding.
 pub const RESULTS_MAX: usize = 4096;
+/// And so many operations in all (24 bytes each): large batches are remembered for a shorter while.
+pub const RESULT_OPS_MAX: usize = 128 * 1024;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Session {
@@ -22,6 +24,8 @@ pub struct Session {
     /// Results below this number are no longer kept.
     pub floor: u64,
     pub results: BTreeMap<u64, Arc<[OpResult]>>,
+    /// Operations that the results are of.
+    pub ops: usize,
 }
 
 /// What is known of a request.
@@ -44,7 +48,15 @@ pub struct Sessions {
 #[derive(Debug)]
 pub struct SessionUndo {
     id: u64,
-    before: Option<Arc<Session>>,
+    change: Change,
+}
+
+#[derive(Debug)]
+enum Change {
+    /// Opened, or forgotten.
+    Whole(Option<Arc<Session>>),
+    /// A result was recorded; only what that changed is kept, because it happens for every request.
+    Recorded { number: u64, forgotten: Vec<(u64, Arc<[OpResult]>)>, floor: u64, last_used_ms: u64 },
 }
 
 impl Sessions {
@@ -64,12 +76,12 @@ impl Sessions {
     pub fn open(&mut self, session: u64, now_ms: u64) -> Vec<SessionUndo> {
         let gone: Vec<u64> =
             self.sessions.iter().filter(|(id, s)| **id != session && expired(s, now_ms)).map(|(id, _)| *id).collect();
-        let mut undo: Vec<_> = gone.into_iter().map(|id| SessionUndo { id, before: self.sessions.remove(&id) }).collect();
+        let mut undo: Vec<_> = gone.into_iter().map(|id| SessionUndo { id, change: Change::Whole(self.sessions.remove(&id)) }).collect();
         if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&session) {
             // Ties are broken by id, so that every replica forgets the same one.
             let oldest = self.sessions.iter().map(|(id, s)| (s.last_used_ms, *id)).min();
             if let Some((_, id)) = oldest {
-                undo.push(SessionUndo { id, before: self.sessions.remove(&id) });
+                undo.push(SessionUndo { id, change: Change::Whole(self.sessions.remove(&id)) });
             }
         }
         let before = self.sessions.get(&session).cloned();
@@ -79,35 +91,51 @@ impl Sessions {
         };
         opened.last_used_ms = now_ms;
         self.sessions.insert(session, Arc::new(opened));
-        undo.push(SessionUndo { id: session, before });
+        undo.push(SessionUndo { id: session, change: Change::Whole(before) });
         undo
     }
 
     /// Remembers the result of a request. A session that is unknown stays so.
     pub fn record(&mut self, request: &RequestResult, now_ms: u64) -> Option<SessionUndo> {
-        let entry = self.sessions.get_mut(&request.session)?;
-        let before = entry.clone();
-        let session = Arc::make_mut(entry);
+        // Copied only if a checkpoint holds the session as it was.
+        let session = Arc::make_mut(self.sessions.get_mut(&request.session)?);
+        let (floor, last_used_ms) = (session.floor, session.last_used_ms);
         session.last_used_ms = now_ms;
         session.results.insert(request.number, request.results.clone().into());
+        session.ops += request.results.len();
         session.floor = session.floor.max(request.acked_below);
-        let kept = session.results.split_off(&session.floor);
-        session.results = kept;
-        while session.results.len() > RESULTS_MAX {
-            if let Some((number, _)) = session.results.pop_first() {
+        let mut forgotten = Vec::new();
+        while let Some(oldest) = session.results.first_key_value().map(|(number, _)| *number)
+            && (oldest < session.floor || session.results.len() > RESULTS_MAX || session.ops > RESULT_OPS_MAX)
+        {
+            if let Some((number, results)) = session.results.pop_first() {
                 session.floor = session.floor.max(number + 1);
+                session.ops -= results.len();
+                forgotten.push((number, results));
             }
         }
-        Some(SessionUndo { id: request.session, before: Some(before) })
+        let change = Change::Recorded { number: request.number, forgotten, floor, last_used_ms };
+        Some(SessionUndo { id: request.session, change })
     }
 
     /// Undoes changes; the newest first.
     pub fn undo(&mut self, changes: Vec<SessionUndo>) {
         for change in changes.into_iter().rev() {
-            match change.before {
-                Some(session) => self.sessions.insert(change.id, session),
-                None => self.sessions.remove(&change.id),
-            };
+            match change.change {
+                Change::Whole(Some(session)) => {
+                    self.sessions.insert(change.id, session);
+                }
+                Change::Whole(None) => {
+                    self.sessions.remove(&change.id);
+                }
+                Change::Recorded { number, forgotten, floor, last_used_ms } => {
+                    let Some(session) = self.sessions.get_mut(&change.id).map(Arc::make_mut) else { continue };
+                    session.results.extend(forgotten);
+                    session.results.remove(&number);
+                    session.ops = session.results.values().map(|r| r.len()).sum();
+                    (session.floor, session.last_used_ms) = (floor, last_used_ms);
+                }
+            }
         }
     }
 

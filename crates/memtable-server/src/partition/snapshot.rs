@@ -130,8 +130,13 @@ impl Snapshot {
                     .collect();
                 (r.number, ops)
             });
-            let results: BTreeMap<_, _> = results.collect();
-            sessions.restore(s.id, Session { last_used_ms: s.last_used_ms, floor: s.floor, results });
+            let results: BTreeMap<u64, Arc<[OpResult]>> = results.collect();
+            sessions.restore(s.id, Session {
+                last_used_ms: s.last_used_ms,
+                floor: s.floor,
+                ops: results.values().map(|r| r.len()).sum(),
+                results,
+            });
         }
         let manifest: Manifest = m.manifest.unwrap_or_default().try_into()?;
         if manifest.partition != partition {

@@ -19,6 +19,8 @@ use crate::shared::{Event, Handle};
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A flush or a compaction moves data.
 const DATA_TIMEOUT: Duration = Duration::from_secs(600);
+/// Ids are never reused; this leaves room for ever.
+const TABLE_ID_MAX: u32 = u32::MAX / 2;
 
 #[derive(Clone)]
 pub struct AdminShell {
@@ -158,6 +160,9 @@ impl Admin for AdminShell {
         let options: TableOptions = request.options.unwrap_or_default().try_into()?;
         if request.partition != 0 && request.id == 0 {
             return Err(Error::invalid("table ids are allocated in partition 0").into());
+        }
+        if request.id > TABLE_ID_MAX {
+            return Err(Error::invalid(format!("table ids go up to {TABLE_ID_MAX}")).into());
         }
         let manifest = handle.shared.manifest();
         if manifest.tables.len() >= limits::TABLES_MAX && manifest.table_by_name(&request.name).is_none() {

@@ -50,8 +50,9 @@ fn position(p: &v1::PartitionPosition) -> Position {
 }
 
 impl LeaseShell {
-    /// The length of a lease that can be granted now; None: none.
-    fn lease_ns(&self, shared: &Shared) -> Option<u64> {
+    /// The lease that can be granted: (term, length); None: none. To be counted from a time that was taken *before*: a process
+    /// that is paused in between must not grant what it no longer has.
+    fn grantable(&self, shared: &Shared) -> Option<(u64, u64)> {
         let lease = &self.context.cluster.lease;
         let term = shared.desk.epoch()?.term;
         let left = shared.lease.left_ns(term, self.context.env.clock.holder_ns());
@@ -61,7 +62,7 @@ impl LeaseShell {
             LeaseMode::Ack => lease.lease().as_nanos() as u64,
             LeaseMode::Timed => lease.group_interval_us * 1000 + shared.log_write_lower_bound_ns(),
         };
-        (safe > 0).then(|| wanted.min(safe))
+        (safe > 0).then(|| (term, wanted.min(safe)))
     }
 
     async fn pull(&self, request: v1::PullRequest) -> Result<v1::PullReply, Status> {
@@ -123,8 +124,9 @@ impl LeaseShell {
             return update;
         };
         let shared = &handle.shared;
-        let lease_ns = self.lease_ns(shared);
-        let status = match shared.desk.answer(holder, &position(p), lease_ns, shared.now()) {
+        let now = shared.now();
+        let grantable = self.grantable(shared);
+        let status = match shared.desk.answer(holder, &position(p), grantable, now) {
             Answer::NotLeader => {
                 update.leader = Some(shared.leader_hint());
                 v1::PartitionStatus::PartitionNotLeader

@@ -30,7 +30,7 @@ pub struct Context {
     /// Random per process: monotonic clocks cannot be compared across restarts.
     pub boot: u64,
     pub recovery: Recovery,
-    pub log: sextant_raft_log::RaftLog,
+    pub log: Arc<sextant_raft_log::RaftLog>,
     pub started_ns: u64,
     pub shutdown: sextant_common::shutdown::Shutdown,
 }

@@ -13,7 +13,7 @@ use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_proto::v1;
 use sextant_proto::v1::rows_server::Rows;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Context;
 use crate::partition::evaluate::{Base, Condition, Op, Request as WriteRequest};
 use crate::partition::view::ReadAnswer;
-use crate::shared::{Event, Handle, ReplySink, WriteEvent};
+use crate::shared::{Event, Handle, Queued, ReplySink, WriteEvent};
 
 /// Answered batches waiting to be sent on a stream: a slow reader stops its own requests, nobody else's.
 const REPLIES_QUEUED: usize = 16;
@@ -32,7 +32,16 @@ const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Page limits of a scan when the request has none.
 const PAGE_RECORDS: usize = 1000;
 const PAGE_BYTES: usize = 1024 * 1024;
-const PAGE_BYTES_MAX: usize = 16 * 1024 * 1024;
+const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
+const PAGE_RECORDS_MAX: usize = 20_000;
+/// What a record costs on the wire beyond its key and value.
+const RECORD_OVERHEAD_BYTES: usize = 24;
+/// What an operation costs in a log entry beyond its key and value: its header, its result, its table's share.
+const OP_OVERHEAD_BYTES: usize = 48;
+/// Writes of one stream that may be unanswered: a client that does not read its answers stops only itself.
+const STREAM_WRITES_MAX: usize = 64 * 1024;
+/// Keys and values that may wait for a partition's sequencer, in bytes.
+const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -128,7 +137,11 @@ impl RowsShell {
             Ok(converted) => converted,
             Err(e) => return reply.status(v1::WriteStatus::WriteInvalid, &e.message),
         };
-        let event = WriteEvent { request, bytes, deadline_ns, reply };
+        let Some(queued) = Queued::admit(&handle.shared.queued_bytes, bytes, QUEUE_BYTES_MAX) else {
+            self.context.metrics.overloaded.inc();
+            return reply.status(v1::WriteStatus::WriteOverloaded, "the partition's queue of writes is full");
+        };
+        let event = WriteEvent { request, queued, deadline_ns, reply };
         match handle.writes.try_send(event) {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(event)) => {
@@ -193,7 +206,7 @@ fn scan(
     }
     let records_max = match request.limit_records {
         0 => PAGE_RECORDS,
-        n => n as usize,
+        n => (n as usize).min(PAGE_RECORDS_MAX),
     };
     let bytes_max = match request.limit_bytes {
         0 => PAGE_BYTES,
@@ -229,7 +242,7 @@ fn scan(
             }
         }
         if let Some(version) = newest {
-            bytes += key.len() + version.value.as_ref().map_or(0, Bytes::len);
+            bytes += key.len() + version.value.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES;
             out.push(v1::ScanRecord {
                 key,
                 tombstone: version.value.is_none(),
@@ -240,17 +253,19 @@ fn scan(
     }
 }
 
-/// Validates a write and converts it; also its size in bytes.
+/// Validates a write and converts it; also what it costs, in bytes.
 fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), Error> {
     if request.ops.is_empty() {
         return Err(Error::invalid("a write without operations"));
     }
-    let mut bytes = 0;
+    let (mut bytes, mut expected_bytes) = (0, 0);
     let mut ops = Vec::with_capacity(request.ops.len());
     for op in request.ops {
         limits::check_key(&op.key)?;
         limits::check_value(&op.value)?;
+        limits::check_value(&op.expected_value)?;
         bytes += op.key.len() + op.value.len();
+        expected_bytes += op.expected_value.len();
         let condition = match op.condition() {
             v1::Condition::None => Condition::None,
             v1::Condition::Absent => Condition::Absent,
@@ -277,7 +292,8 @@ fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), E
             skip_on_failure: op.skip_on_failure,
         });
     }
-    limits::check_batch(ops.len(), bytes)?;
+    limits::check_batch(ops.len(), bytes.max(expected_bytes))?;
+    let bytes = bytes + expected_bytes + ops.len() * OP_OVERHEAD_BYTES;
     let converted = WriteRequest {
         session: request.session,
         number: request.request_no,
@@ -311,14 +327,20 @@ impl Rows for RowsShell {
         request: Request<Streaming<v1::WriteBatch>>,
     ) -> Result<Response<Self::WriteStreamStream>, Status> {
         let mut batches = request.into_inner();
-        // Unbounded, but never longer than the requests that the workers' bounded queues and groups admitted.
+        // Unbounded, but never longer than the writes that the stream may have unanswered.
         let (to, mut answered) = mpsc::unbounded_channel();
+        let room = Arc::new(Semaphore::new(STREAM_WRITES_MAX));
         let (out, replies) = mpsc::channel(REPLIES_QUEUED);
         let this = self.clone();
+        let admitted = room.clone();
         tokio::spawn(async move {
             while let Some(Ok(batch)) = batches.next().await {
                 this.context.metrics.write_messages.inc();
                 for write in batch.writes {
+                    match admitted.acquire().await {
+                        Ok(permit) => permit.forget(),
+                        Err(_) => return,
+                    }
                     this.submit(write, &to);
                 }
             }
@@ -326,10 +348,13 @@ impl Rows for RowsShell {
         tokio::spawn(async move {
             let mut batch = Vec::new();
             while answered.recv_many(&mut batch, REPLIES_PER_MESSAGE).await > 0 {
+                let answers = batch.len();
                 let message = v1::WriteBatchReply { replies: std::mem::take(&mut batch) };
                 if out.send(Ok(message)).await.is_err() {
+                    room.close();
                     return;
                 }
+                room.add_permits(answers);
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(replies))))

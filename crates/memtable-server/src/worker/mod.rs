@@ -24,8 +24,9 @@ use sextant_common::ids::{
     DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, LogPosition, Serial, TableId,
 };
 use sextant_common::manifest::TableOptions;
+use sextant_common::shutdown::Shutdown;
 use sextant_proto::v1;
-use sextant_raft_log::{Entry, PartitionLog, position_of};
+use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::command::Command;
@@ -40,13 +41,17 @@ use crate::publication::PublishQueue;
 use crate::raft::Raft;
 use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, WriteEvent, body_of};
 
-use publish::{Deferred, Waiting};
+use publish::{Deferred, Settled, Waiting};
 use sequence::{Control, Proposal};
 
 /// Events handled before the loop looks at its other duties.
 const EVENTS_MAX: usize = 512;
-/// How often upkeep runs when nothing else wakes the worker.
+/// How often the worker looks around when nothing wakes it.
 const TICK: Duration = Duration::from_millis(20);
+/// How often upkeep runs: it walks over all tables.
+const UPKEEP_NS: u64 = 5_000_000;
+/// Requests taken from the queue ahead of their turn: so that a deadline that passes is noticed.
+const BACKLOG_MAX: usize = 4096;
 
 /// What leadership adds.
 struct Lead {
@@ -63,6 +68,8 @@ pub struct Worker {
     partition: Partition,
     raft: Raft,
     log: PartitionLog,
+    server_log: Arc<RaftLog>,
+    shutdown: Shutdown,
     tuning: Tuning,
     /// Share of the server's memory limit, in bytes.
     memory_bytes: usize,
@@ -77,7 +84,15 @@ pub struct Worker {
     /// First index of the newest term in the log.
     term_start: LogPosition,
     proposal: Option<Proposal>,
+    /// Commands of clients; bounded.
     control: VecDeque<Control>,
+    /// The worker's own commands: at most a few per table.
+    internal: VecDeque<Control>,
+    /// Clients' commands and groups take turns.
+    control_had_its_turn: bool,
+    /// What requests with a session were answered without an entry in the log, so that a delayed copy of such a request
+    /// finds its answer instead of taking effect after all.
+    settled: Settled,
     backlog: VecDeque<WriteEvent>,
     /// Appended, not yet published; in log order.
     queue: PublishQueue<Waiting>,
@@ -92,6 +107,7 @@ pub struct Worker {
     compact_waiters: HashMap<TableId, Vec<oneshot::Sender<Result<()>>>>,
     compact_retry_at_ns: HashMap<TableId, u64>,
     snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    next_upkeep_ns: u64,
     groups: u64,
     group_writes: u64,
     replayed: crate::partition::Counters,
@@ -103,6 +119,8 @@ pub struct Parts {
     pub partition: Partition,
     pub raft: Raft,
     pub log: PartitionLog,
+    pub server_log: Arc<RaftLog>,
+    pub shutdown: Shutdown,
     pub tuning: Tuning,
     pub memory_bytes: usize,
     pub group_interval: Duration,
@@ -133,6 +151,8 @@ impl Worker {
             partition: parts.partition,
             raft: parts.raft,
             log: parts.log,
+            server_log: parts.server_log,
+            shutdown: parts.shutdown,
             tuning: parts.tuning,
             memory_bytes: parts.memory_bytes,
             group_interval: parts.group_interval,
@@ -144,6 +164,9 @@ impl Worker {
             term_start,
             proposal: None,
             control: VecDeque::new(),
+            internal: VecDeque::new(),
+            control_had_its_turn: false,
+            settled: Settled::default(),
             backlog: VecDeque::new(),
             queue,
             deferred: VecDeque::new(),
@@ -156,6 +179,7 @@ impl Worker {
             compact_waiters: HashMap::new(),
             compact_retry_at_ns: HashMap::new(),
             snapshots: parts.snapshots,
+            next_upkeep_ns: 0,
             groups: 0,
             group_writes: 0,
             replayed,
@@ -172,7 +196,7 @@ impl Worker {
         let mut batch = Vec::with_capacity(EVENTS_MAX);
         let mut incoming = Vec::new();
         loop {
-            let wants_writes = self.backlog.is_empty() && (self.lead.is_none() || self.can_sequence());
+            let wants_writes = self.backlog.len() < BACKLOG_MAX;
             let wake = self.next_wake();
             tokio::select! {
                 biased;
@@ -195,12 +219,32 @@ impl Worker {
                 }
                 changed = metrics.changed() => {
                     if changed.is_err() {
+                        // A replica whose Raft core is dead looks alive and never comes back by itself.
                         self.step_down("Raft has stopped");
+                        if self.shutdown.is_triggered() {
+                            return;
+                        }
+                        let text = format!("partition {}: Raft has stopped", self.shared.id);
+                        self.shared.env.fatal.fatal(&text);
                         return;
                     }
                 }
-                refused = Proposal::refusal(&mut self.proposal) => self.proposal_refused(refused),
-                n = self.writes.recv_many(&mut incoming, self.tuning.queue_requests.min(4096)), if wants_writes => {
+                refused = Proposal::refusal(&mut self.proposal) => {
+                    // If the entry was appended after all, its event was queued before the answer.
+                    while let Ok(event) = self.events.try_recv() {
+                        if let Event::Stop(done) = event {
+                            self.step_down("the server is stopping");
+                            let _ = done.send(());
+                            return;
+                        }
+                        if let Err(e) = self.handle(event) {
+                            self.shared.env.fatal.fatal(&format!("partition {}: {e}", self.shared.id));
+                            return;
+                        }
+                    }
+                    self.proposal_refused(refused);
+                }
+                n = self.writes.recv_many(&mut incoming, BACKLOG_MAX), if wants_writes => {
                     if n == 0 {
                         return;
                     }
@@ -215,8 +259,12 @@ impl Worker {
             self.follow_leadership(state.0, state.1, state.2, &state.3);
             self.publish();
             self.sequence().await;
-            self.upkeep();
-            self.refresh_numbers();
+            let now = self.shared.env.clock.grantor_ns();
+            if now >= self.next_upkeep_ns {
+                self.next_upkeep_ns = now + UPKEEP_NS;
+                self.upkeep();
+                self.refresh_numbers();
+            }
         }
     }
 
@@ -227,9 +275,11 @@ impl Worker {
         if let Some(at) = self.publish_at_ns {
             wake = wake.min(Duration::from_nanos(at.saturating_sub(now)).max(Duration::from_micros(50)));
         }
-        if !self.backlog.is_empty() && self.proposal.is_none() && self.next_group_at_ns > now {
+        if self.proposal.is_none() && self.next_group_at_ns > now {
             wake = wake.min(Duration::from_nanos(self.next_group_at_ns - now));
         }
+        // Nothing frozen waits longer than this for its flush.
+        wake = wake.min(Duration::from_nanos(self.next_upkeep_ns.saturating_sub(now)).max(Duration::from_millis(1)));
         wake
     }
 
@@ -272,6 +322,7 @@ impl Worker {
             return Ok(());
         }
         let new_term = at.term != self.partition.last().term || self.partition.next_index() == 0;
+        let mut ignored = false;
         match self.partition.ingest(at, &body_of(entry), own.is_some())? {
             Ingested::Known => return Ok(()),
             Ingested::Frozen { table, next } => {
@@ -284,7 +335,10 @@ impl Worker {
                 self.refresh_view();
             }
             // A freeze that did not fit is due again.
-            Ingested::Ignored => self.freezing.clear(),
+            Ingested::Ignored => {
+                self.freezing.clear();
+                ignored = true;
+            }
             Ingested::Other | Ingested::Group { .. } => {}
         }
         if new_term {
@@ -292,6 +346,11 @@ impl Worker {
         }
         let last_seq = self.partition.last_seq();
         self.queue.push(match own {
+            Some(proposal) if ignored => {
+                // It had no effect on any replica: certainly not executed.
+                publish::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
+                publish::bare(at.index, last_seq)
+            }
             Some(proposal) => publish::own(at.index, last_seq, proposal),
             None => publish::bare(at.index, last_seq),
         });
@@ -337,6 +396,9 @@ impl Worker {
             self.changed(change);
         }
         self.refresh_view();
+        // After the view, so that repair finds a new table in one of the two.
+        self.shared.pending_ssts.lock().retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
+        self.next_upkeep_ns = 0;
         self.shared.news.notify_waiters();
         self.offer_snapshot();
     }
@@ -344,8 +406,10 @@ impl Worker {
     fn changed(&mut self, change: &Change) {
         match change {
             Change::TableCreated(_) => {}
-            Change::Flushed { table, .. } => {
-                self.flushing.remove(table);
+            Change::Flushed { table, generation } => {
+                if self.flushing.get(table) == Some(generation) {
+                    self.flushing.remove(table);
+                }
                 self.metrics.flushes.inc();
             }
             Change::Compacted { table, removed } => {
@@ -358,7 +422,14 @@ impl Worker {
                     let _ = waiter.send(Ok(()));
                 }
             }
-            Change::Ignored { table, .. } => {
+            Change::Ignored { table, orphan } => {
+                // A command that is applied again after a restart is ignored too, but its table is in the manifest.
+                if self.lead.is_some()
+                    && let Some(orphan) = orphan
+                    && !self.partition.manifest().all_ssts().any(|s| s.id == *orphan)
+                {
+                    self.background.give_up(*orphan);
+                }
                 self.flushing.remove(table);
                 self.compacting.remove(table);
                 for waiter in self.compact_waiters.remove(table).unwrap_or_default() {
@@ -366,7 +437,6 @@ impl Worker {
                 }
             }
         }
-        self.shared.pending_ssts.lock().retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
     }
 
     /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
@@ -454,7 +524,7 @@ impl Worker {
             tracing::info!(partition = %self.shared.id, term = lead.term, "no longer leads: {why}");
         }
         self.proposal = None;
-        for control in self.control.drain(..) {
+        for control in self.control.drain(..).chain(self.internal.drain(..)) {
             control.failed();
         }
         for entry in self.queue.iter_mut() {

@@ -1,5 +1,6 @@
 //! Publication: strictly in log order, when Raft has committed and the publish rule allows.
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
 use sextant_common::error::Error;
@@ -52,10 +53,15 @@ pub(super) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
 }
 
 impl Waiting {
-    /// The entry was truncated: certainly not executed.
-    pub fn lost(self) {
+    /// The entry was truncated here. Another server may still have it, and may lead one day.
+    pub fn lost(mut self) {
+        self.unknown();
+    }
+
+    /// The entry had no effect: its requests may be sent again.
+    pub fn refused(self, why: &'static str) {
         for (reply, ..) in self.replies {
-            reply.status(v1::WriteStatus::WriteRetry, "the entry was truncated by a new leader");
+            reply.status(v1::WriteStatus::WriteRetry, why);
         }
         if let Some(control) = self.control {
             control.failed();
@@ -122,7 +128,7 @@ impl Worker {
         if published || self.queue.is_empty() {
             while self.deferred.front().is_some_and(|d| d.after_index <= self.queue.published_index() || self.queue.is_empty()) {
                 if let Some(deferred) = self.deferred.pop_front() {
-                    deferred.reply.send(answer(deferred.status, &deferred.results));
+                    self.answer_if_leading(deferred.reply, deferred.status, &deferred.results);
                 }
             }
         }
@@ -132,10 +138,55 @@ impl Worker {
     pub(super) fn answer_when_published(&mut self, reply: ReplySink, status: v1::WriteStatus, results: Vec<OpResult>) {
         let serving = self.lead.as_ref().is_some_and(|l| self.queue.published_index() >= l.first_index);
         if self.queue.is_empty() && serving {
-            reply.send(answer(status, &results));
+            self.answer_if_leading(reply, status, &results);
         } else {
             self.deferred.push_back(Deferred { after_index: self.partition.last().index, reply, status, results });
         }
+    }
+}
+
+impl Worker {
+    /// An answer that changes nothing is a read: it needs the leader lease, asked after everything that it saw.
+    fn answer_if_leading(&self, reply: ReplySink, status: v1::WriteStatus, results: &[OpResult]) {
+        let term = self.lead.as_ref().map_or(0, |l| l.term);
+        if self.shared.lease.is_valid(term, self.shared.env.clock.holder_ns()) {
+            reply.send(answer(status, results));
+        } else {
+            reply.status(v1::WriteStatus::WriteRetry, "the leader's lease is over");
+        }
+    }
+}
+
+/// Failed conditions of requests with a session. Kept in memory only: what a new leader does not know is bounded by the
+/// requests that a lost leader has not answered.
+#[derive(Default)]
+pub(super) struct Settled {
+    failed: HashMap<u64, BTreeMap<u64, Vec<OpResult>>>,
+}
+
+/// Sessions, and results of one, that are remembered.
+const SETTLED_SESSIONS_MAX: usize = 4096;
+const SETTLED_RESULTS_MAX: usize = 4096;
+
+impl Settled {
+    pub fn remember(&mut self, session: u64, number: u64, acked_below: u64, results: &[OpResult]) {
+        if session == 0 {
+            return;
+        }
+        if self.failed.len() >= SETTLED_SESSIONS_MAX && !self.failed.contains_key(&session) {
+            self.failed.clear();
+        }
+        let of_session = self.failed.entry(session).or_default();
+        let kept = of_session.split_off(&acked_below);
+        *of_session = kept;
+        of_session.insert(number, results.to_vec());
+        while of_session.len() > SETTLED_RESULTS_MAX {
+            of_session.pop_first();
+        }
+    }
+
+    pub fn find(&self, session: u64, number: u64) -> Option<&Vec<OpResult>> {
+        self.failed.get(&session)?.get(&number)
     }
 }
 

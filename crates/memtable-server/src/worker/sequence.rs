@@ -4,6 +4,7 @@
 //! never both pass a condition. Rare commands go through the same door.
 
 use bytes::Bytes;
+use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Epoch, Serial, TableId};
@@ -46,6 +47,12 @@ pub(super) enum Proposed {
     Control(Control),
 }
 
+/// Why Raft did not take a proposal.
+pub(super) enum Refused {
+    NotAppended(String),
+    Unknown(String),
+}
+
 /// A request and what it is to be answered when its group is published.
 pub(super) struct Decided {
     pub write: WriteEvent,
@@ -68,15 +75,16 @@ impl Proposal {
         }
     }
 
-    /// Completes when Raft refuses the proposal before appending it.
-    pub async fn refusal(proposal: &mut Option<Proposal>) -> String {
+    /// Completes when Raft refuses the proposal.
+    pub async fn refusal(proposal: &mut Option<Proposal>) -> Refused {
         let Some(Proposal { outcome, .. }) = proposal else { return std::future::pending().await };
         let Some(waiting) = outcome else { return std::future::pending().await };
         let answer = waiting.await;
         *outcome = None;
         match answer {
-            Ok(Err(e)) => e.to_string(),
-            Err(_) => "Raft has stopped".into(),
+            Ok(Err(ClientWriteError::ForwardToLeader(e))) => Refused::NotAppended(e.to_string()),
+            Ok(Err(e)) => Refused::Unknown(e.to_string()),
+            Err(_) => Refused::Unknown("Raft has stopped".into()),
             // Committed already: the entry is on its way through the queue of events.
             Ok(Ok(_)) => std::future::pending().await,
         }
@@ -92,7 +100,6 @@ impl Worker {
 
     pub(super) fn can_sequence(&self) -> bool {
         self.can_propose()
-            && self.control.is_empty()
             && self.queue.in_flight(self.partition.committed_index()) < self.tuning.groups_in_flight
     }
 
@@ -116,6 +123,12 @@ impl Worker {
         }
     }
 
+    /// Queues a command of the worker's own: a freeze, a flag, a merge. They are few, and never refused while it leads.
+    pub(super) fn command(&mut self, command: Command, done: Option<oneshot::Sender<Result<()>>>) {
+        let control = Control { command, done };
+        if self.lead.is_some() { self.internal.push_back(control) } else { control.failed() }
+    }
+
     pub(super) async fn sequence(&mut self) {
         if self.lead.is_none() {
             let hint = self.shared.leader_hint();
@@ -127,7 +140,14 @@ impl Worker {
         if !self.can_propose() {
             return;
         }
-        if let Some(mut control) = self.control.pop_front() {
+        let groups_turn = self.control_had_its_turn && !self.backlog.is_empty() && self.can_sequence();
+        let next = match self.internal.pop_front() {
+            Some(control) => Some(control),
+            None if groups_turn => None,
+            None => self.control.pop_front(),
+        };
+        self.control_had_its_turn = next.is_some();
+        if let Some(mut control) = next {
             // The term is that of the proposal, not of the moment when the command was queued.
             set_term(&mut control.command, self.lead.as_ref().map_or(0, |l| l.term));
             let payload = control.command.encode();
@@ -141,6 +161,17 @@ impl Worker {
 
     async fn form_group(&mut self) {
         let Some(term) = self.lead.as_ref().map(|l| l.term) else { return };
+        // Raft would refuse, after the group's bits are out.
+        if !self.shared.lease.is_valid(term, self.shared.env.clock.holder_ns()) {
+            return;
+        }
+        if let Err(e) = self.server_log.check_room(self.tuning.group_bytes as u64) {
+            let text = format!("the log takes no more writes: {e}");
+            for write in self.backlog.drain(..) {
+                write.reply.status(v1::WriteStatus::WriteOverloaded, &text);
+            }
+            return;
+        }
         let pressure = self.partition.unflushed_bytes();
         if pressure >= self.memory_bytes {
             self.metrics.overloaded.inc_by(self.backlog.len() as u64);
@@ -155,7 +186,7 @@ impl Worker {
         let now_ns = self.shared.env.clock.holder_ns();
         let (mut requests, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
         while let Some(write) = self.backlog.front() {
-            if bytes > 0 && bytes + write.bytes > self.tuning.group_bytes {
+            if bytes > 0 && bytes + write.queued.bytes > self.tuning.group_bytes {
                 break;
             }
             let Some(write) = self.backlog.pop_front() else { break };
@@ -163,7 +194,11 @@ impl Worker {
                 write.reply.status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
                 continue;
             }
-            bytes += write.bytes;
+            if let Some(results) = self.settled.find(write.request.session, write.request.number).cloned() {
+                self.answer_when_published(write.reply, v1::WriteStatus::WriteConditionFailed, results);
+                continue;
+            }
+            bytes += write.queued.bytes;
             requests.push(write.request.clone());
             events.push(write);
         }
@@ -182,6 +217,10 @@ impl Worker {
                     continue;
                 }
             };
+            if status == v1::WriteStatus::WriteConditionFailed {
+                let r = &write.request;
+                self.settled.remember(r.session, r.number, r.acked_below, &results);
+            }
             if unchanged && evaluated.group.is_none() {
                 self.answer_when_published(write.reply, status, results);
             } else {
@@ -231,29 +270,44 @@ impl Worker {
 
     /// Raft refused a proposal (its lease lapsed, or leadership is changing): certainly not appended. Bits of the refused
     /// group may be out already, so the ring starts a new incarnation, and everything waits for the old one's leases.
-    pub(super) fn proposal_refused(&mut self, why: String) {
+    pub(super) fn proposal_refused(&mut self, refused: Refused) {
         let Some(proposal) = self.proposal.take() else { return };
         self.metrics.refused_proposals.inc();
+        let why = match refused {
+            Refused::NotAppended(why) => why,
+            Refused::Unknown(why) => {
+                // Dropping the proposal tells its clients that the outcome is unknown.
+                tracing::debug!(partition = %self.shared.id, "outcome of a proposal is unknown: {why}");
+                if let Proposed::Control(control) = proposal.what {
+                    control.failed();
+                }
+                self.renew_ring();
+                return;
+            }
+        };
         tracing::debug!(partition = %self.shared.id, "proposal refused: {why}");
         self.next_group_at_ns = self.shared.env.clock.grantor_ns() + REFUSED_PAUSE_NS;
         match proposal.what {
-            Proposed::Control(control) => self.control.push_front(control),
+            Proposed::Control(control) => self.internal.push_front(control),
             Proposed::Group { serial, writes } => {
                 for decided in writes.into_iter().rev() {
                     self.backlog.push_front(decided.write);
                 }
-                if serial.0 > 0
-                    && let Some(lead) = &mut self.lead
-                {
-                    let epoch = Epoch { term: lead.term, incarnation: lead.epoch.incarnation + 1 };
-                    lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch));
-                    lead.epoch = epoch;
-                    // They wait for the old incarnation's leases as a whole.
-                    self.queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
-                    self.shared.news.notify_waiters();
+                if serial.0 > 0 {
+                    self.renew_ring();
                 }
             }
         }
+    }
+
+    /// A new ring incarnation within the term. Whatever is in flight waits for the old one's leases as a whole.
+    fn renew_ring(&mut self) {
+        let Some(lead) = &mut self.lead else { return };
+        let epoch = Epoch { term: lead.term, incarnation: lead.epoch.incarnation + 1 };
+        lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch));
+        lead.epoch = epoch;
+        self.queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
+        self.shared.news.notify_waiters();
     }
 
     fn refuse(&self, reply: ReplySink, refusal: &Refusal) {

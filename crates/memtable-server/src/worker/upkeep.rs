@@ -3,6 +3,7 @@
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, SstId, TableId};
 use sextant_common::manifest::SstMeta;
+use sextant_proto::v1;
 use tokio::sync::oneshot;
 
 use super::Worker;
@@ -19,12 +20,25 @@ impl Worker {
         if self.partition.end_grace(before, self.tuning.grace_bytes as usize) {
             self.refresh_view();
         }
+        self.refuse_what_is_late();
         if self.lead.is_none() {
             return;
         }
         self.freeze_what_is_due();
         self.flush_what_is_frozen(now);
         self.compact_what_is_due(now);
+    }
+
+    /// A write whose deadline passed before its turn was certainly not executed.
+    fn refuse_what_is_late(&mut self) {
+        let now = self.shared.env.clock.holder_ns();
+        if self.backlog.iter().any(|w| w.deadline_ns <= now) {
+            let (late, kept) = self.backlog.drain(..).partition::<Vec<_>, _>(|w| w.deadline_ns <= now);
+            self.backlog.extend(kept);
+            for write in late {
+                write.reply.status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
+            }
+        }
     }
 
     fn freeze_what_is_due(&mut self) {
@@ -54,7 +68,7 @@ impl Worker {
         let Some(generation) = self.partition.table(table).map(|t| t.generation()) else { return };
         let term = self.lead.as_ref().map_or(0, |l| l.term);
         self.freezing.insert(table);
-        self.control(Command::Freeze { term, table, generation }, done);
+        self.command(Command::Freeze { term, table, generation }, done);
     }
 
     /// Freezes a table (or all) and tells which generations have to be flushed for what was written so far to be durable as
@@ -141,12 +155,13 @@ impl Worker {
         result: Result<Option<SstMeta>>,
     ) {
         if self.lead.as_ref().is_none_or(|l| l.term != term) || self.flushing.get(&table) != Some(&generation) {
+            self.drop_result(result);
             return;
         }
         let freeze = self.partition.table(table).and_then(|t| t.frozen.front()).map(|f| f.freeze);
         match (result, freeze) {
             (Ok(sst), Some(freeze)) => {
-                self.control(Command::Flush { term, table, generation, freeze, sst }, None);
+                self.command(Command::Flush { term, table, generation, freeze, sst }, None);
             }
             (Err(e), _) => {
                 tracing::warn!(partition = %self.shared.id, %table, "flush failed, to be tried again: {e}");
@@ -154,9 +169,17 @@ impl Worker {
                 self.flushing.remove(&table);
                 self.flush_retry_at_ns.insert(table, self.shared.env.clock.grantor_ns() + RETRY_NS);
             }
-            (Ok(_), None) => {
+            (Ok(sst), None) => {
                 self.flushing.remove(&table);
+                self.drop_result(Ok(sst));
             }
+        }
+    }
+
+    /// A table that came too late for its job: nobody will name it.
+    fn drop_result(&self, result: Result<Option<SstMeta>>) {
+        if let Ok(Some(sst)) = result {
+            self.background.give_up(sst.id);
         }
     }
 
@@ -221,10 +244,11 @@ impl Worker {
         result: Result<Option<SstMeta>>,
     ) {
         if self.lead.as_ref().is_none_or(|l| l.term != term) || !self.compacting.contains(&table) {
+            self.drop_result(result);
             return;
         }
         match result {
-            Ok(output) => self.control(Command::Compaction { term, table, inputs, output }, None),
+            Ok(output) => self.command(Command::Compaction { term, table, inputs, output }, None),
             Err(e) => {
                 tracing::warn!(partition = %self.shared.id, %table, "compaction failed: {e}");
                 self.metrics.compaction_failures.inc();

@@ -171,7 +171,7 @@ async fn http_tells_whether_routing_works() {
     server.engine().get("", b"k", crate::ReadOptions::default()).await.unwrap();
     let metrics = exchange(&cluster, addr, &get("/metrics"), "# EOF").await;
     assert!(metrics.contains("sextant_pnode_reads_total{mode=\"pda\""), "{metrics}");
-    let status = exchange(&cluster, addr, &get("/status"), "}]").await;
+    let status = exchange(&cluster, addr, &get("/status"), "(the end)").await;
     assert!(status.contains("\"role\":\"pnode\""), "{status}");
     server.shutdown().await;
 }

@@ -113,7 +113,8 @@ impl PNode {
         {
             return answer;
         }
-        self.get_slowly(table, Bytes::copy_from_slice(key), options).await
+        // Boxed: a future of some kilobytes would be carried along by every read that is answered at once.
+        Box::pin(self.get_slowly(table, Bytes::copy_from_slice(key), options)).await
     }
 
     /// [`PNode::get`] with a key that is not copied.
@@ -123,7 +124,7 @@ impl PNode {
         {
             return answer;
         }
-        self.get_slowly(table, key, options).await
+        Box::pin(self.get_slowly(table, key, options)).await
     }
 
     async fn get_slowly(&self, table: &str, key: Bytes, options: ReadOptions) -> Result<Option<Record>> {
@@ -149,10 +150,8 @@ impl PNode {
         let engine = &*self.engine;
         let deadline = engine.deadline(options.deadline);
         let table = engine.table(table, deadline).await?;
-        let mut reads = Vec::with_capacity(keys.len());
-        for key in keys {
-            reads.push(self.read_one_of_many(&table, key.clone(), options.mode, deadline));
-        }
+        let reads =
+            keys.iter().cloned().map(|key| self.read_one_of_many(&table, key, options.mode, deadline));
         futures::stream::iter(reads).buffered(READS_AT_ONCE).try_collect().await
     }
 

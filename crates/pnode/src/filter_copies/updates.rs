@@ -84,7 +84,8 @@ fn install(
     match verdict {
         Verdict::Current => {
             engine.metrics.bf_log_entries.inc_by(entries);
-            if leased { Next::Pull } else { Next::Pause(NOTHING_TO_RENEW_PAUSE) }
+            // Without a lease there is nothing to renew; but what has arrived is acknowledged at once.
+            if leased || entries > 0 { Next::Pull } else { Next::Pause(NOTHING_TO_RENEW_PAUSE) }
         }
         Verdict::NeedFilters if asked == Asked::Question && ours == Some(epoch) => Next::Pull,
         Verdict::NeedFilters => {

@@ -21,6 +21,8 @@ use sextant_common::Clock;
 use sextant_common::ids::ManifestVersion;
 
 const PPM: u128 = 1_000_000;
+/// Two threads' readings of one clock may differ by so much ([`sextant_common::clock::SystemClock`]).
+const CLOCK_DISAGREEMENT_NS: u64 = 50_000;
 
 /// The bound on the drift of one monotonic clock against another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +91,11 @@ impl Lease {
             manifest_version: grant.manifest_version,
             server_boot: times.server_boot,
             expiry_mono_ns: grant.expiry_mono_ns,
-            usable_until_ns: times.sent_ns.saturating_add(parked_ns).saturating_add(left_ns),
+            usable_until_ns: times
+                .sent_ns
+                .saturating_add(parked_ns)
+                .saturating_add(left_ns)
+                .saturating_sub(CLOCK_DISAGREEMENT_NS),
             expiry_wall_ns: grant.expiry_wall_ns,
         }
     }
@@ -203,7 +209,8 @@ mod tests {
             let expiry = server.at(x.answered) + lease_ns;
             let lease = Lease::new(grant(expiry), seen(&x, holder, server), Drift::of_each_clock(rho as u64));
             // Any true instant at which the holder's clock still shows a usable time: the server's clock is below the expiry.
-            let believed_ns = lease.usable_until_ns.saturating_sub(1).saturating_sub(holder.start_ns);
+            // Without the margin for the clock's own error: drifts and delays must not live on it.
+            let believed_ns = (lease.usable_until_ns + CLOCK_DISAGREEMENT_NS - 1).saturating_sub(holder.start_ns);
             let rate = i128::from(1_000_000 + holder.ppm);
             // The last true nanosecond that the holder's (rounding) clock shows as `believed_ns`.
             let true_ns = (((i128::from(believed_ns) + 1) * 1_000_000 - 1) / rate) as u64;
@@ -224,7 +231,7 @@ mod tests {
             let (e1, e2) = (server.at(x.answered) + first_ns, server.at(y.answered) + second_ns);
             let first = Lease::new(grant(e1), seen(&x, holder, server), drift);
             let renewed = Lease::new(grant(e2), seen(&y, holder, server), drift).after(&first);
-            let believed_ns = renewed.usable_until_ns.saturating_sub(1).saturating_sub(holder.start_ns);
+            let believed_ns = (renewed.usable_until_ns + CLOCK_DISAGREEMENT_NS - 1).saturating_sub(holder.start_ns);
             let rate = i128::from(1_000_000 + holder.ppm);
             let true_ns = (((i128::from(believed_ns) + 1) * 1_000_000 - 1) / rate) as u64;
             if true_ns >= x.received.max(y.received) {
@@ -241,11 +248,11 @@ mod tests {
             prop_assert!(lease.usable_until_ns <= most);
         }
 
-        /// Liveness: without drift and with no delay nothing of the lease is lost.
+        /// Liveness: without drift and with no delay nothing of the lease is lost but for the clock's own error.
         #[test]
         fn nothing_is_given_away_without_drift_and_delay(sent in 0..1u64 << 40, parked in 0..300 * MS, lease_ns in 0..300 * MS) {
             let lease = Lease::new(grant(5000 + lease_ns), times(sent, sent + parked, parked, 5000), Drift::of_each_clock(0));
-            prop_assert_eq!(lease.usable_until_ns, sent + parked + lease_ns);
+            prop_assert_eq!(lease.usable_until_ns, (sent + parked + lease_ns).saturating_sub(CLOCK_DISAGREEMENT_NS));
         }
     }
 
@@ -296,9 +303,13 @@ mod tests {
         let mut other = times(10 * MS, 10 * MS, 0, 1000 * MS);
         other.server_boot = 8;
         let later = Lease::new(grant(1001 * MS), other, drift).after(&earlier);
-        assert_eq!(later.usable_until_ns, 11 * MS, "clocks of different boots cannot be compared");
+        assert_eq!(
+            later.usable_until_ns,
+            11 * MS - CLOCK_DISAGREEMENT_NS,
+            "clocks of different boots cannot be compared"
+        );
         let same = Lease::new(grant(1001 * MS), times(10 * MS, 10 * MS, 0, 1000 * MS), drift).after(&earlier);
-        assert_eq!(same.usable_until_ns, 1000 * MS);
+        assert_eq!(same.usable_until_ns, 1000 * MS - CLOCK_DISAGREEMENT_NS);
     }
 
     #[test]
@@ -306,6 +317,6 @@ mod tests {
         let drift = Drift::of_each_clock(0);
         let earlier = Lease::new(grant(1000 * MS), times(0, 0, 0, 0), drift);
         let later = Lease::new(grant(20 * MS), times(0, 0, 0, 10 * MS), drift).after(&earlier);
-        assert_eq!(later.usable_until_ns, 10 * MS);
+        assert_eq!(later.usable_until_ns, 10 * MS - CLOCK_DISAGREEMENT_NS);
     }
 }

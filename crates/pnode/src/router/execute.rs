@@ -12,7 +12,7 @@ use super::consult::{Consult, ReadKey, consult};
 use super::plan::{Answer, Found, Progress, Step};
 use super::sst_search::{SearchFailed, SstFound};
 use crate::api::{ReadMode, Record};
-use crate::engine::Engine;
+use crate::engine::{Engine, Unanswered};
 use crate::metrics::{ReadPath, WrongTurn};
 use crate::record_cache::CachedRecord;
 use crate::upstream::{Backoff, Deadline, MemtableSays};
@@ -47,6 +47,8 @@ enum Setback {
     UnknownTable,
     /// Ask again after a while.
     Wait(Error),
+    /// The request or its answer was lost: ask again, alone.
+    Lost(Error),
 }
 
 impl Engine {
@@ -54,8 +56,10 @@ impl Engine {
     pub(crate) async fn read(&self, read: &Read<'_>, deadline: Deadline) -> Result<Option<Record>> {
         let clock = &*self.env.clock;
         let mut backoff = Backoff::default();
+        // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
+        let mut alone = !self.coalesces();
         for attempt in 0u32.. {
-            let setback = match self.read_once(read, deadline, attempt > 0).await {
+            let setback = match self.read_once(read, deadline, alone).await {
                 Ok(record) => return Ok(record),
                 Err(setback) => setback,
             };
@@ -85,6 +89,10 @@ impl Engine {
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }
                 Setback::Wait(error) => error,
+                Setback::Lost(error) => {
+                    alone = true;
+                    error
+                }
             };
             if deadline.is_over(clock)
                 || !self.wait_to_retry(read.partition, leader, &mut backoff, deadline).await
@@ -99,7 +107,7 @@ impl Engine {
         &self,
         read: &Read<'_>,
         deadline: Deadline,
-        again: bool,
+        alone: bool,
     ) -> Result<Option<Record>, Setback> {
         // The linearization point: this load, then the clock, then the filters.
         let view = self.views.load(read.partition);
@@ -119,7 +127,7 @@ impl Engine {
                 }
                 Step::AskMemtables => {
                     let found =
-                        self.ask_memtables(read, consult.searched, deadline, again, &mut value).await?;
+                        self.ask_memtables(read, consult.searched, deadline, alone, &mut value).await?;
                     if found == Found::NoEntry && consult.in_memtable_filter {
                         self.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
                     }
@@ -146,7 +154,7 @@ impl Engine {
         read: &Read<'_>,
         searched: ManifestVersion,
         deadline: Deadline,
-        again: bool,
+        alone: bool,
         value: &mut Option<Record>,
     ) -> Result<Found, Setback> {
         let request = v1::ReadRequest {
@@ -156,7 +164,6 @@ impl Engine {
             // Of the SSTables that this read searched, or will search if there is no entry.
             manifest_version: searched.0,
         };
-        let alone = again || !self.coalesces();
         let asked = self
             .ask_leader(read.partition, deadline, LEADER_ANSWER_MAX, |peer| async move {
                 let says =
@@ -164,7 +171,10 @@ impl Engine {
                 says.and_then(|says| says)
             })
             .await;
-        let (node, says) = asked.map_err(|e| Setback::Wait(e.into_error()))?;
+        let (node, says) = asked.map_err(|unanswered| match unanswered {
+            Unanswered::NotSent(e) => Setback::Wait(e),
+            Unanswered::Lost(e) => Setback::Lost(e),
+        })?;
         match says {
             MemtableSays::Value(record) => {
                 *value = Some(record);

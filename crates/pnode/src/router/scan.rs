@@ -65,7 +65,8 @@ impl Rest {
         };
         let empty = !rest.end.is_empty() && rest.start >= rest.end;
         // A reverse scan that has reached the empty key has nothing below it.
-        (!empty && !(self.reverse && to.is_empty())).then_some(rest)
+        let nothing_below = self.reverse && to.is_empty();
+        if empty || nothing_below { None } else { Some(rest) }
     }
 
     fn overlaps(&self, sst: &Sst) -> bool {
@@ -86,6 +87,9 @@ struct PartitionPage {
     records: Vec<(Bytes, Record)>,
     rest: Option<Rest>,
 }
+
+/// Tables that one server is asked for.
+type ServerGroup<'s> = (NodeId, Vec<&'s Arc<Sst>>);
 
 /// Why a page has to be done again.
 struct Redo(Error);
@@ -366,7 +370,7 @@ impl Engine {
         &self,
         ssts: &[&'s Arc<Sst>],
         failed: &[(SstId, NodeId)],
-    ) -> Result<Vec<(NodeId, Vec<&'s Arc<Sst>>)>> {
+    ) -> Result<Vec<ServerGroup<'s>>> {
         let now_ns = self.env.clock.holder_ns();
         let usable = |sst: &Sst, node: NodeId| {
             sst.meta.replicas.contains(&node) && !failed.contains(&(sst.meta.id, node))

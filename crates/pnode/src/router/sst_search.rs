@@ -53,7 +53,7 @@ fn choose(
         }
         let healthy = !avoided(first, node);
         let run = (1..candidates.len())
-            .take_while(|at| holds(*at, node) && healthy == !avoided(&candidates[*at], node));
+            .take_while(|at| holds(*at, node) && healthy != avoided(&candidates[*at], node));
         let run = 1 + run.count();
         if best.is_none_or(|(best_healthy, best_run, _)| (healthy, run) > (best_healthy, best_run)) {
             best = Some((healthy, run, node));

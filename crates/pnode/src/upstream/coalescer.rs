@@ -23,6 +23,9 @@ use tonic::Status;
 
 use crate::metrics::{MessageKind, PNodeMetrics};
 
+/// The replies on a stream.
+pub(crate) type Inbound<T> = BoxStream<'static, Result<T, Status>>;
+
 /// A kind of request on a kind of stream.
 pub(crate) trait Call: Send + Sync + 'static {
     const KIND: MessageKind;
@@ -39,7 +42,7 @@ pub(crate) trait Call: Send + Sync + 'static {
     fn open(
         &self,
         messages: ReceiverStream<Self::Batch>,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Self::BatchReply, Status>>, Status>>;
+    ) -> BoxFuture<'_, Result<Inbound<Self::BatchReply>, Status>>;
     /// One message without a stream.
     fn unary(&self, batch: Self::Batch) -> BoxFuture<'_, Result<Self::BatchReply, Status>>;
     /// The replies with the ids of their requests. Returns the first id of a message that is answered completely with this.
@@ -387,17 +390,14 @@ mod tests {
 
     use super::*;
 
-    type Messages = mpsc::UnboundedReceiver<(
-        ReceiverStream<Vec<(u64, u32)>>,
-        mpsc::UnboundedSender<Result<Vec<(u64, u32)>, Status>>,
-    )>;
+    type Numbered = Vec<(u64, u32)>;
+    /// A stream as the server sees it.
+    type Accepted = (ReceiverStream<Numbered>, mpsc::UnboundedSender<Result<Numbered, Status>>);
+    type Messages = mpsc::UnboundedReceiver<Accepted>;
 
     /// Requests and replies are numbers; the test plays the server.
     struct Numbers {
-        streams: mpsc::UnboundedSender<(
-            ReceiverStream<Vec<(u64, u32)>>,
-            mpsc::UnboundedSender<Result<Vec<(u64, u32)>, Status>>,
-        )>,
+        streams: mpsc::UnboundedSender<Accepted>,
         whole: bool,
         refuse: Arc<AtomicUsize>,
     }
@@ -421,7 +421,7 @@ mod tests {
         fn open(
             &self,
             messages: ReceiverStream<Self::Batch>,
-        ) -> BoxFuture<'_, Result<BoxStream<'static, Result<Self::BatchReply, Status>>, Status>> {
+        ) -> BoxFuture<'_, Result<Inbound<Self::BatchReply>, Status>> {
             if self.refuse.load(Ordering::SeqCst) > 0 {
                 self.refuse.fetch_sub(1, Ordering::SeqCst);
                 return Box::pin(async { Err(Status::unavailable("refused")) });

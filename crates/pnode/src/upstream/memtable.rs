@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use sextant_common::env::grpc_channel;
 use sextant_common::ids::{NodeId, PartitionId, Seq};
 use sextant_common::manifest::Manifest;
@@ -19,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::Channel;
 
+use super::coalescer::Inbound;
 use super::{Call, Coalescer, Leaders, Limits};
 use crate::api::{OpOutcome, Record};
 use crate::metrics::{MessageKind, PNodeMetrics};
@@ -141,7 +141,7 @@ impl Call for ReadCall {
     fn open(
         &self,
         messages: ReceiverStream<v1::ReadBatch>,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<v1::ReadBatchReply, Status>>, Status>> {
+    ) -> BoxFuture<'_, Result<Inbound<v1::ReadBatchReply>, Status>> {
         let mut rows = self.rows.clone();
         Box::pin(async move { Ok(rows.read_stream(messages).await?.into_inner().boxed()) })
     }
@@ -213,7 +213,7 @@ impl Call for WriteCall {
     fn open(
         &self,
         messages: ReceiverStream<v1::WriteBatch>,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<v1::WriteBatchReply, Status>>, Status>> {
+    ) -> BoxFuture<'_, Result<Inbound<v1::WriteBatchReply>, Status>> {
         let mut rows = self.rows.clone();
         Box::pin(async move { Ok(rows.write_stream(messages).await?.into_inner().boxed()) })
     }

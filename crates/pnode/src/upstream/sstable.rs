@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use futures::stream::BoxStream;
 use sextant_common::env::grpc_channel;
 use sextant_common::ids::{NodeId, Seq};
 use sextant_common::{Env, Error, Result};
@@ -17,6 +16,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::Channel;
 
+use super::coalescer::Inbound;
 use super::{Call, Coalescer, Limits};
 use crate::api::Record;
 use crate::metrics::{MessageKind, PNodeMetrics};
@@ -87,7 +87,7 @@ impl Call for GetCall {
     fn open(
         &self,
         messages: ReceiverStream<v1::GetBatch>,
-    ) -> BoxFuture<'_, Result<BoxStream<'static, Result<v1::GetBatchReply, Status>>, Status>> {
+    ) -> BoxFuture<'_, Result<Inbound<v1::GetBatchReply>, Status>> {
         let mut sst = self.sst.clone();
         Box::pin(async move { Ok(sst.get_stream(messages).await?.into_inner().boxed()) })
     }

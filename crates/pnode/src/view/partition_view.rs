@@ -38,9 +38,7 @@ impl PartitionView {
 
     /// This view with a newer manifest; None if it is not newer. What the manifest has flushed needs no filter any more.
     pub fn with_manifest(&self, manifest: Manifest) -> Option<Self> {
-        if self.manifest_known && !self.manifest.is_superseded_by(&manifest)
-            || manifest.version < self.manifest.version
-        {
+        if self.manifest_known && !self.manifest.is_superseded_by(&manifest) {
             return None;
         }
         let mut view = self.clone();

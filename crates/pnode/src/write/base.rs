@@ -25,10 +25,7 @@ impl Engine {
         if ops.iter().all(|op| !op.needs_search()) {
             return Ok(ops.iter().map(|op| self.base_at_once(view, op)).collect());
         }
-        let mut bases = Vec::with_capacity(ops.len());
-        for op in ops {
-            bases.push(self.base(view, op, deadline));
-        }
+        let bases = (0..ops.len()).map(|at| self.base(view, &ops[at], deadline));
         futures::stream::iter(bases).buffered(SEARCHES_MAX).try_collect().await
     }
 

@@ -95,6 +95,8 @@ enum Attempt {
     Stale,
     /// Certainly not executed.
     Again(Error),
+    /// It did not leave: what the attempt before it was told says more.
+    NotSent(Error),
     Overloaded(Error),
     UnknownTable,
     /// May have been executed.
@@ -168,6 +170,9 @@ impl Engine {
         let mut overload_backoff = Backoff::up_to(OVERLOAD_PAUSE_MAX);
         // Once an attempt may have been executed, only an answer under the same number tells.
         let mut maybe_executed = false;
+        let mut told: Option<Error> = None;
+        // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
+        let mut alone = !self.coalesces();
         let unknown = |maybe: bool, error: Error| {
             if !maybe {
                 return error;
@@ -179,7 +184,7 @@ impl Engine {
                 self.metrics.write_retries.inc();
             }
             let leader = self.leaders.get(partition).node;
-            let error = match self.write_once(ops, identity.request_id(), deadline, attempt > 0).await {
+            let error = match self.write_once(ops, identity.request_id(), deadline, alone).await {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Refused(error) => return Err(unknown(maybe_executed, error)),
                 Attempt::UnknownSession => {
@@ -200,6 +205,7 @@ impl Engine {
                     Error::unavailable("flushes outran the write's condition")
                 }
                 Attempt::Again(error) => error,
+                Attempt::NotSent(error) => told.clone().unwrap_or(error),
                 Attempt::UnknownTable => {
                     for op in ops {
                         let created = self.create_in_partition(&op.table, partition, deadline).await;
@@ -208,6 +214,7 @@ impl Engine {
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }
                 Attempt::Overloaded(error) => {
+                    told = Some(error.clone());
                     if !overload_backoff.wait(clock, &*self.env.rng, deadline).await {
                         return Err(unknown(maybe_executed, error));
                     }
@@ -215,9 +222,11 @@ impl Engine {
                 }
                 Attempt::Unknown(error) => {
                     maybe_executed = true;
+                    alone = true;
                     error
                 }
             };
+            told = Some(error.clone());
             if let Err(stopping) = self.check_running() {
                 return Err(unknown(maybe_executed, stopping));
             }
@@ -233,7 +242,7 @@ impl Engine {
         ops: &[PreparedOp],
         id: RequestId,
         deadline: Deadline,
-        again: bool,
+        alone: bool,
     ) -> Attempt {
         let partition = ops[0].partition;
         let clock = &*self.env.clock;
@@ -260,7 +269,6 @@ impl Engine {
             ops: ops.iter().zip(bases).map(|(op, base)| op.to_wire(base)).collect(),
             deadline_ms: u32::try_from(deadline.left(clock).as_millis()).unwrap_or(u32::MAX).max(1),
         };
-        let alone = again || !self.coalesces();
         let asked = self.ask_leader(partition, deadline, ANSWER_MAX, |peer| async move {
             let says =
                 if alone { peer.writes.ask_alone(request).await } else { peer.writes.ask(request).await };
@@ -268,7 +276,7 @@ impl Engine {
         });
         let (node, says) = match asked.await {
             Ok(answer) => answer,
-            Err(Unanswered::NotSent(e)) => return Attempt::Again(e),
+            Err(Unanswered::NotSent(e)) => return Attempt::NotSent(e),
             Err(Unanswered::Lost(e)) => return Attempt::Unknown(e),
         };
         if matches!(says.status, v1::WriteStatus::WriteNotLeader | v1::WriteStatus::WriteUnknownPartition) {

@@ -87,35 +87,28 @@ impl Worker {
         let shared = self.shared.clone();
         let mut items = VecDeque::new();
         loop {
-            let mut not_here = false;
-            {
-                let notified = shared.queue.work();
-                tokio::pin!(notified);
-                notified.as_mut().enable();
-                let checkpoint = self.housekeep()?;
-                let (room, fresh) = self.room();
-                match shared.queue.take(self.device.number, room, fresh, checkpoint, items) {
-                    Take::Work(taken) => items = self.write(taken).await?,
-                    Take::Idle if self.spares.is_exhausted() => {
-                        items = VecDeque::new();
-                        let _ = tokio::time::timeout(FULL_PAUSE, notified).await;
-                    }
-                    Take::Idle => {
-                        items = VecDeque::new();
-                        notified.await;
-                    }
-                    Take::NotHere => {
-                        items = VecDeque::new();
-                        not_here = true;
-                    }
-                    Take::Closed if shared.queue.is_failed() => return Ok(()),
-                    Take::Closed => return self.write_end().await,
+            let notified = shared.queue.work();
+            tokio::pin!(notified);
+            notified.as_mut().enable();
+            let checkpoint = self.housekeep()?;
+            let (room, fresh) = self.room();
+            let take =
+                shared.queue.take(self.device.number, room, fresh, checkpoint, std::mem::take(&mut items));
+            match take {
+                Take::Work(taken) => items = self.write(taken).await?,
+                Take::Idle if self.spares.is_exhausted() => {
+                    // Space may have come back.
+                    let _ = tokio::time::timeout(FULL_PAUSE, notified).await;
                 }
-            }
-            if not_here {
-                // Whoever is idle may take it; not to be woken by this itself, the worker waits for the time only.
-                shared.queue.wake_one();
-                tokio::time::sleep(FULL_PAUSE).await;
+                Take::Idle => notified.await,
+                Take::NotHere => {
+                    // Whoever is idle may take it. A worker that waited for this wake itself would spin.
+                    notified.set(shared.queue.work());
+                    shared.queue.wake_one();
+                    tokio::time::sleep(FULL_PAUSE).await;
+                }
+                Take::Closed if shared.queue.is_failed() => return Ok(()),
+                Take::Closed => return self.write_end().await,
             }
         }
     }

@@ -5,8 +5,8 @@ use std::io;
 use std::ops::{Bound, RangeBounds};
 
 use futures::{Stream, stream};
-use openraft::OptionalSend;
 use openraft::storage::{RaftLogReader, RaftLogStorage};
+use openraft::{EntryPayload, OptionalSend};
 use tokio::sync::oneshot;
 
 use crate::entry_codec::split_entry;
@@ -20,6 +20,14 @@ use super::read::PIECE_BYTES;
 use super::state::PartitionState;
 
 const CONTROL_BYTES: u64 = RECORD_HEADER_BYTES as u64;
+
+fn payload_len(entry: &Entry) -> u64 {
+    match &entry.payload {
+        EntryPayload::Blank => 0,
+        EntryPayload::Normal(payload) => payload.0.len() as u64,
+        EntryPayload::Membership(_) => split_entry(entry).1.len() as u64,
+    }
+}
 
 fn parts(id: Option<LogId>) -> (bool, Position) {
     (id.is_some(), id.map_or((0, 0), |id| (id.leader_id.term, id.index)))
@@ -158,18 +166,19 @@ impl RaftLogStorage<TypeConfig> for PartitionLog {
             let committed = self.take_committed(state);
             let mut bytes = if committed.is_some() { CONTROL_BYTES } else { 0 };
             state.committed_is_new = committed.is_some();
-            let mut items = Vec::with_capacity(entries.len());
             for entry in &entries {
-                let (detail, payload) = split_entry(entry);
-                if payload.len() as u64 > ENTRY_BYTES_MAX {
-                    let what = format!("an entry has {} bytes: at most {ENTRY_BYTES_MAX}", payload.len());
+                let length = payload_len(entry);
+                if length > ENTRY_BYTES_MAX {
+                    let what = format!("an entry has {length} bytes: at most {ENTRY_BYTES_MAX}");
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
                 }
-                let (term, index) = (entry.log_id.leader_id.term, entry.log_id.index);
-                let item = Item { payload, term, index, slot, kind: RecordKind::Entry, detail };
-                bytes += item.bytes();
-                items.push(item);
+                bytes += CONTROL_BYTES + length;
             }
+            let items = entries.iter().map(|entry| {
+                let (detail, payload) = split_entry(entry);
+                let (term, index) = (entry.log_id.leader_id.term, entry.log_id.index);
+                Item { payload, term, index, slot, kind: RecordKind::Entry, detail }
+            });
             let index = &mut state.index;
             let queued = |item: &Item, lsn: u64| {
                 if item.kind == RecordKind::Entry {

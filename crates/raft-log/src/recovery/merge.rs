@@ -27,7 +27,7 @@ pub(crate) struct Plan {
     /// Batches with records from the floor to the last lsn, in order: device, and position in its batches.
     pub batches: Vec<(usize, usize)>,
     pub next_run: u32,
-    /// Bytes of whole batches beyond the cut.
+    /// Bytes of whole batches that are beyond the cut from now on.
     pub void_bytes: u64,
 }
 
@@ -35,7 +35,6 @@ pub(crate) fn plan(devices: &[DeviceScan]) -> Result<Plan> {
     let starts = run_starts(devices);
     // The lsn beyond which a run's batches are void.
     let cut_of = |run: u32| starts.range(run + 1..).map(|(_, lsn)| *lsn).min().unwrap_or(u64::MAX);
-    let mut void_bytes = 0;
     let mut live = Vec::new();
     for (device, scan) in devices.iter().enumerate() {
         for (at, batch) in scan.batches.iter().enumerate() {
@@ -43,9 +42,7 @@ pub(crate) fn plan(devices: &[DeviceScan]) -> Result<Plan> {
             if header.kind != BatchKind::Records || header.records == 0 {
                 continue;
             }
-            if header.next_lsn() - 1 > cut_of(header.run) {
-                void_bytes += header.end() - u64::from(header.offset);
-            } else {
+            if header.next_lsn() - 1 <= cut_of(header.run) {
                 live.push((header.first_lsn, header.next_lsn(), device, at));
             }
         }
@@ -83,11 +80,8 @@ pub(crate) fn plan(devices: &[DeviceScan]) -> Result<Plan> {
         let what = format!("records {} to {durable_lsn} were acknowledged and are not there", last_lsn + 1);
         return Err(lost(devices, what));
     }
-    void_bytes += live[range.end..]
-        .iter()
-        .map(|(_, _, device, at)| &devices[*device].batches[*at].header)
-        .map(|header| header.end() - u64::from(header.offset))
-        .sum::<u64>();
+    let beyond = live[range.end..].iter().map(|(_, _, device, at)| &devices[*device].batches[*at].header);
+    let void_bytes = beyond.map(|header| header.end() - u64::from(header.offset)).sum();
     Ok(Plan {
         last_lsn,
         checkpoint: usable.map(|(found, ..)| (found.lsn, found.checkpoint.clone())),

@@ -1,1 +1,133 @@
+//! Disks that fail or fill up.
 
+use std::io;
+
+use openraft::storage::RaftLogStorage;
+use openraft::type_config::TypeConfigExt;
+use sextant_common::ErrorKind;
+use sextant_common::ids::PartitionId;
+use sextant_common::vfs::{CrashMode, Fault, IoKind};
+
+use crate::{Entry, IoFlushed, TypeConfig, Vote};
+
+use super::support::{Server, all, append, marked};
+
+#[tokio::test]
+async fn a_failed_fsync_or_write_is_fatal_and_nothing_is_acknowledged_after_it() {
+    for (kind, devices) in [(IoKind::Sync, 1), (IoKind::Write, 1), (IoKind::Sync, 2)] {
+        let server = Server::with_devices(1, devices);
+        server.vfs.set_crash_mode(CrashMode::LoseAll);
+        let log = server.open().await.unwrap();
+        let mut handle = log.partition(PartitionId(0));
+        append(&handle, vec![marked(0, 1, 1, 100)]).await.unwrap();
+        server.vfs.fail_next(kind, 1, Fault::Io, |path| path.extension().is_some_and(|e| e == "log"));
+        let mut waiting = Vec::new();
+        let mut last = 1;
+        // Until the failure is noticed; some may have been taken before.
+        loop {
+            let (done, waiter) = TypeConfig::oneshot::<io::Result<()>>();
+            if handle.append([marked(0, 1, last + 1, 100)], IoFlushed::signal(done)).await.is_err() {
+                break;
+            }
+            last += 1;
+            waiting.push(waiter);
+            tokio::task::yield_now().await;
+        }
+        for waiter in waiting {
+            assert!(waiter.await.unwrap().is_err());
+        }
+        assert!(handle.save_vote(&Vote::new(9, 1)).await.is_err());
+        assert!(handle.truncate_after(None).await.is_err());
+        assert!(handle.purge(crate::log_id(1, 1)).await.is_err());
+        log.shutdown().await;
+        assert!(log.stats().failed);
+        assert_eq!(log.check_room(1).unwrap_err().kind, ErrorKind::Disk);
+        let fatals = server.fatals.0.lock().clone();
+        assert_eq!(fatals.len(), 1, "{fatals:?}");
+        assert!(fatals[0].contains("/segment-000001.log") && fatals[0].contains("os error 5"), "{fatals:?}");
+        server.vfs.crash();
+        let log = server.open().await.unwrap();
+        // What the other device had may be there: it was never acknowledged, but nothing says that it must go.
+        let found = all(&log.partition(PartitionId(0))).await;
+        assert!(found.len() == 1 || devices == 2 && !found.is_empty());
+        let expected: Vec<Entry> = (1..=found.len() as u64).map(|i| marked(0, 1, i, 100)).collect();
+        assert_eq!(found, expected);
+        log.shutdown().await;
+    }
+}
+
+/// After a failed fsync the kernel shows pages that never reach the disk: recovery must not believe them.
+#[tokio::test]
+async fn what_a_failed_fsync_left_in_the_page_cache_is_made_durable_before_it_counts() {
+    for seed in 0..20 {
+        let server = Server::new(seed);
+        let log = server.open().await.unwrap();
+        let handle = log.partition(PartitionId(0));
+        append(&handle, vec![marked(0, 1, 1, 100)]).await.unwrap();
+        server.vfs.fail_next(IoKind::Sync, 1, Fault::Io, |path| path.extension().is_some_and(|e| e == "log"));
+        append(&handle, vec![marked(0, 1, 2, 2000)]).await.unwrap_err();
+        server.kill(log).await;
+        let log = server.open().await.unwrap();
+        let found = all(&log.partition(PartitionId(0))).await;
+        assert_eq!(found.len(), 2, "the page cache has it");
+        server.crash(log).await;
+        let log = server.open().await.unwrap();
+        assert_eq!(all(&log.partition(PartitionId(0))).await, found, "seed {seed}");
+        log.shutdown().await;
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_appends_before_it_takes_them() {
+    let mut server = Server::new(1);
+    server.config.segment_bytes = 1 << 20;
+    // Room for the first segment only.
+    server.vfs.set_capacity(Some((1 << 20) + 1000));
+    let log = server.open().await.unwrap();
+    let mut handle = log.partition(PartitionId(0));
+    let mut last = 0;
+    let refused = loop {
+        match append(&handle, vec![marked(0, 1, last + 1, 10_000)]).await {
+            Ok(()) => last += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(refused.contains("no space left"), "{refused}");
+    assert!((80..105).contains(&last), "{last}");
+    assert!(server.fatals.0.lock().is_empty(), "{:?}", server.fatals.0.lock());
+    let error = log.check_room(100_000).unwrap_err();
+    assert!(error.kind == ErrorKind::Disk && error.message.contains("no space"), "{error}");
+    // Votes, and what frees space, still work.
+    handle.save_vote(&Vote::new(5, 1)).await.unwrap();
+    let expected: Vec<Entry> = (1..=last).map(|i| marked(0, 1, i, 10_000)).collect();
+    assert_eq!(all(&handle).await, expected);
+    log.shutdown().await;
+    server.vfs.set_capacity(None);
+    let log = server.open().await.unwrap();
+    let handle = log.partition(PartitionId(0));
+    assert_eq!(all(&handle).await, expected);
+    append(&handle, vec![marked(0, 1, last + 1, 100_000)]).await.unwrap();
+    log.shutdown().await;
+    assert!(server.fatals.0.lock().is_empty());
+}
+
+#[tokio::test]
+async fn dropping_the_last_handle_closes_the_log() {
+    let server = Server::new(1);
+    let log = server.open().await.unwrap();
+    let mut handle = log.partition(PartitionId(0));
+    let (done, waiter) = TypeConfig::oneshot::<io::Result<()>>();
+    handle.append([marked(0, 1, 1, 100)], IoFlushed::signal(done)).await.unwrap();
+    drop((log, handle));
+    waiter.await.unwrap().unwrap();
+    // The lock is free once the worker has ended.
+    let log = loop {
+        match server.open().await {
+            Ok(log) => break log,
+            Err(e) => assert!(e.message.contains("in use"), "{e}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    assert_eq!(all(&log.partition(PartitionId(0))).await.len(), 1);
+    log.shutdown().await;
+}

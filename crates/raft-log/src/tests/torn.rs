@@ -1,6 +1,6 @@
 //! Torn tails and damage, at every byte.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sextant_common::ErrorKind;
@@ -26,7 +26,7 @@ fn capture(server: &Server) -> Vec<(PathBuf, Vec<u8>)> {
     files.into_iter().map(|path| (path.clone(), server.read(&path))).collect()
 }
 
-fn batches_of(server: &Server, segment: &PathBuf) -> Vec<BatchHeader> {
+fn batches_of(server: &Server, segment: &Path) -> Vec<BatchHeader> {
     let identity = server.read(&server.config.devices[0].join("IDENTITY"));
     let salt = Identity::decode(&identity).unwrap().salt;
     let bytes = server.read(segment);

@@ -1,28 +1,11 @@
-//! The state of the cluster.
+//! Any JSON document, readable: nothing is left out.
 
-use std::io::Write;
+use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::client;
-use crate::args::StatusArgs;
-use crate::exit::{CommandResult, Failure};
-
-pub async fn run(args: StatusArgs) -> CommandResult {
-    let text = client(&args.connection).await?.status().await?;
-    let mut stdout = std::io::stdout().lock();
-    if args.json {
-        writeln!(stdout, "{text}")?;
-        return Ok(());
-    }
-    let document: Value =
-        serde_json::from_str(&text).map_err(|e| Failure::error(format!("the status is no JSON: {e}")))?;
-    write!(stdout, "{}", outline(&document))?;
-    Ok(())
-}
-
 /// The document as an indented outline: short objects on one line, lists with a dash for each entry.
-fn outline(document: &Value) -> String {
+pub fn outline(document: &Value) -> String {
     let mut out = String::new();
     put(&mut out, document, 0);
     out
@@ -38,10 +21,10 @@ fn put(out: &mut String, value: &Value, depth: usize) {
             for (name, field) in fields {
                 match one_line(field) {
                     Some(line) if line.len() + name.len() + indent.len() <= LINE_CHARS_MAX => {
-                        out.push_str(&format!("{indent}{name}: {line}\n"));
+                        let _ = writeln!(out, "{indent}{name}: {line}");
                     }
                     _ => {
-                        out.push_str(&format!("{indent}{name}:\n"));
+                        let _ = writeln!(out, "{indent}{name}:");
                         put(out, field, depth + 1);
                     }
                 }
@@ -51,7 +34,7 @@ fn put(out: &mut String, value: &Value, depth: usize) {
             for entry in entries {
                 match one_line(entry) {
                     Some(line) if line.len() + indent.len() + 2 <= LINE_CHARS_MAX => {
-                        out.push_str(&format!("{indent}- {line}\n"));
+                        let _ = writeln!(out, "{indent}- {line}");
                     }
                     _ => {
                         let mut nested = String::new();
@@ -63,7 +46,9 @@ fn put(out: &mut String, value: &Value, depth: usize) {
                 }
             }
         }
-        scalar => out.push_str(&format!("{indent}{}\n", plain(scalar))),
+        scalar => {
+            let _ = writeln!(out, "{indent}{}", plain(scalar));
+        }
     }
 }
 
