@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sextant_common::Env;
-use sextant_common::clock::SystemClock;
+use sextant_common::clock::{SystemClock, WallSource};
 use sextant_common::config::load;
 use sextant_common::error::{Error, Result};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
@@ -23,20 +23,23 @@ impl LocalServer {
     /// Starts a server with the configuration in a file, as a process of its own would.
     pub async fn start(env: &Env, role: Role, config: &Path) -> Result<Self> {
         let bad = |e: sextant_common::config::ConfigError| Error::invalid(e.to_string());
-        let env = env.clone();
+        // The clock of the environment stays, unless a configuration asks for one.
+        let with_clock = |source| match source {
+            WallSource::Unsynchronised => env.clone(),
+            source => Env { clock: Arc::new(SystemClock::new(source)), ..env.clone() },
+        };
         Ok(match role {
             Role::Memtable => {
                 let config: MemtableServerConfig = load(config).map_err(bad)?;
-                let env = Env { clock: Arc::new(SystemClock::new(config.clock)), ..env };
-                LocalServer::Memtable(MemtableServer::start(env, config).await?)
+                LocalServer::Memtable(MemtableServer::start(with_clock(config.clock), config).await?)
             }
             Role::Sstable => {
                 let config: SstServerConfig = load(config).map_err(bad)?;
-                LocalServer::Sstable(SstServer::start(env, config).await?)
+                LocalServer::Sstable(SstServer::start(env.clone(), config).await?)
             }
             Role::PNode => {
                 let config: PNodeConfig = load(config).map_err(bad)?;
-                LocalServer::PNode(PNodeServer::start(env, config).await?)
+                LocalServer::PNode(PNodeServer::start(with_clock(config.clock), config).await?)
             }
         })
     }

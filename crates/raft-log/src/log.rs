@@ -76,6 +76,10 @@ impl RaftLog {
 
     /// Takes nothing more, writes what is queued, answers who waits, and releases the directories.
     pub async fn shutdown(&self) {
+        for partition in self.shared().partitions() {
+            // Refused only if the log has failed or is closed: then there is nothing to be done for it.
+            let _ = partition.queue_committed(&self.shared().queue);
+        }
         self.shared().close();
         let mut ended = self.ended.clone();
         let _ = ended.wait_for(|ended| *ended).await;

@@ -10,7 +10,7 @@ use sextant_common::ids::PartitionId;
 use sextant_common::{Env, Error, ErrorKind, Result};
 
 use crate::config::RaftLogConfig;
-use crate::device::spares::{self, FIRST_BYTES, Spare, Spares};
+use crate::device::spares::{self, FIRST_BYTES, Spares};
 use crate::device::worker::{Current, Device, Full, Worker};
 use crate::device::writer::WriteBuffer;
 use crate::format::batch::BATCH_HEADER_BYTES;
@@ -241,14 +241,7 @@ fn start_device(
             full.push_back(Full { segment, capacity, last_lsn });
         }
     }
-    let mut ready = Vec::new();
-    for file in scan.spares {
-        ready.push(Spare {
-            file: shared.env.vfs.open(&file.path, sextant_common::vfs::OpenMode::Existing)?,
-            path: file.path,
-            capacity: file.capacity,
-        });
-    }
+    let mut ready = spares::adopt(&*shared.env.vfs, scan.spares, device.segment_bytes)?;
     let mut next_number = scan.next_number;
     let mut next_generation = scan.next_generation;
     let device_last_lsn = lsns.last().copied().unwrap_or(0);
@@ -306,7 +299,7 @@ fn start_device(
         last_lsn: device_last_lsn,
         buffer,
         partitions: Vec::new(),
-        lock,
+        _lock: lock,
     };
     worker.write_start(last_lsn, checkpoint)?;
     Ok(worker)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sextant_common::clock::SystemClock;
+use sextant_common::clock::{SystemClock, WallSource};
 use sextant_common::config::load;
 use sextant_common::{Env, logging};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
@@ -17,8 +17,7 @@ pub async fn memtable(path: &Path) -> CommandResult {
     let config: MemtableServerConfig = load(path)?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
-    let env = Env { clock: Arc::new(SystemClock::new(config.clock)), ..Env::real() };
-    let server = MemtableServer::start(env, config).await?;
+    let server = MemtableServer::start(env(config.clock), config).await?;
     until_stopped(signals, server.shutdown()).await
 }
 
@@ -34,8 +33,13 @@ pub async fn pnode(path: &Path) -> CommandResult {
     let config: PNodeConfig = load(path)?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
-    let server = PNodeServer::start(Env::real(), config).await?;
+    let server = PNodeServer::start(env(config.clock), config).await?;
     until_stopped(signals, server.shutdown()).await
+}
+
+/// The real world, with the bound on the wall clock's error that the configuration states.
+fn env(clock: WallSource) -> Env {
+    Env { clock: Arc::new(SystemClock::new(clock)), ..Env::real() }
 }
 
 /// A bad value names its file, as a bad line does.

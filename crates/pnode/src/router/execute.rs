@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
@@ -47,6 +47,8 @@ enum Setback {
     UnknownTable,
     /// Ask again after a while.
     Wait(Error),
+    /// The server that is taken for the leader does not act as one.
+    Denied(NodeId, Error),
     /// The request or its answer was lost: ask again, alone.
     Lost(Error),
 }
@@ -58,6 +60,7 @@ impl Engine {
         let mut backoff = Backoff::default();
         // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
         let mut alone = !self.coalesces();
+        let mut denied = false;
         for attempt in 0u32.. {
             let setback = match self.read_once(read, deadline, alone).await {
                 Ok(record) => return Ok(record),
@@ -89,6 +92,15 @@ impl Engine {
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }
                 Setback::Wait(error) => error,
+                Setback::Denied(node, error) => {
+                    // Once is a change of leaders. Twice, perhaps the stream leads to the server's predecessor.
+                    if std::mem::replace(&mut denied, true)
+                        && let Ok(peer) = self.memtable(node)
+                    {
+                        peer.reads.renew();
+                    }
+                    error
+                }
                 Setback::Lost(error) => {
                     alone = true;
                     error
@@ -185,15 +197,15 @@ impl Engine {
             MemtableSays::Stale => Err(Setback::Stale(searched)),
             MemtableSays::NotLeader => {
                 self.leaders.suspect(read.partition, node);
-                Err(Setback::Wait(Error::unavailable(format!(
-                    "no leader of partition {} answers",
-                    read.partition
-                ))))
+                Err(Setback::Denied(
+                    node,
+                    Error::unavailable(format!("no leader of partition {} answers", read.partition)),
+                ))
             }
-            MemtableSays::NotReady => Err(Setback::Wait(Error::unavailable(format!(
-                "the leader of partition {} is not ready",
-                read.partition
-            )))),
+            MemtableSays::NotReady => Err(Setback::Denied(
+                node,
+                Error::unavailable(format!("the leader of partition {} is not ready", read.partition)),
+            )),
             MemtableSays::UnknownTable => Err(Setback::UnknownTable),
         }
     }

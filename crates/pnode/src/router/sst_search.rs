@@ -119,6 +119,8 @@ impl Engine {
                 }
                 Ok(SstSays::Gone(at)) => {
                     gone = true;
+                    // Perhaps the stream leads to the server's predecessor, which has not heard of the table.
+                    peer.gets.renew();
                     let sst = &left[at.min(run - 1)];
                     self.health.replica_failed(node, sst.meta.id, now_ns);
                     failed.push((sst.meta.id, node));

@@ -8,6 +8,9 @@
 //!
 //! A message that takes long no longer counts as in flight, up to [`Limits::messages_max`]: one slow partition must not
 //! hold up the others. Requests whose callers have gone are not sent.
+//!
+//! A stream may outlive what is behind it: a server that is being replaced can go on answering on streams that are open.
+//! [`Coalescer::renew`] moves to a new stream once everything in flight is answered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +20,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use sextant_common::{Clock, Error, Result};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
@@ -89,6 +92,10 @@ impl Limits {
 const QUEUE_MAX: usize = 4096;
 /// How long opening a stream may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(2);
+/// A stream younger than this is not renewed: many callers notice the same thing at once.
+const RENEWED_AFTER: Duration = Duration::from_millis(100);
+/// What is in flight on a stream that is to be renewed gets so long for its answers.
+const RENEWAL_MAX: Duration = Duration::from_millis(500);
 /// Size of the replies to one message that is aimed at, from the largest replies seen recently. Well below the largest
 /// message that may be received.
 const REPLY_BYTES_AIM: usize = 8 * 1024 * 1024;
@@ -101,6 +108,7 @@ struct Entry<C: Call> {
 /// The callers' end.
 pub(crate) struct Coalescer<C: Call> {
     queue: mpsc::Sender<Entry<C>>,
+    renewals: watch::Sender<u64>,
     call: Arc<C>,
     metrics: Arc<PNodeMetrics>,
 }
@@ -110,10 +118,22 @@ impl<C: Call> Coalescer<C> {
     pub fn start(call: C, limits: Limits, clock: Arc<dyn Clock>, metrics: Arc<PNodeMetrics>) -> Self {
         let (queue, requests) = mpsc::channel(QUEUE_MAX);
         let call = Arc::new(call);
-        let driver =
-            Driver { call: call.clone(), limits, clock, metrics: metrics.clone(), widest_reply_bytes: 0 };
+        let renewals = watch::Sender::new(0);
+        let driver = Driver {
+            call: call.clone(),
+            limits,
+            clock,
+            metrics: metrics.clone(),
+            renewals: renewals.subscribe(),
+            widest_reply_bytes: 0,
+        };
         tokio::spawn(driver.run(requests));
-        Self { queue, call, metrics }
+        Self { queue, renewals, call, metrics }
+    }
+
+    /// Something about the answers suggests that the stream leads to a server that is gone: later requests travel on a new one.
+    pub fn renew(&self) {
+        self.renewals.send_modify(|n| *n += 1);
     }
 
     /// Sends a request along with others. An error says that it may or may not have reached the server. The caller sets
@@ -142,11 +162,20 @@ fn stopping() -> Error {
     Error::new(sextant_common::ErrorKind::Stopping, "the p-node is stopping")
 }
 
+/// How a stream ended.
+enum End {
+    /// Nothing was in flight on it.
+    Renewed,
+    Broken(Error),
+    CallersGone,
+}
+
 struct Driver<C: Call> {
     call: Arc<C>,
     limits: Limits,
     clock: Arc<dyn Clock>,
     metrics: Arc<PNodeMetrics>,
+    renewals: watch::Receiver<u64>,
     /// The largest replies seen recently.
     widest_reply_bytes: usize,
 }
@@ -154,26 +183,35 @@ struct Driver<C: Call> {
 impl<C: Call> Driver<C> {
     async fn run(mut self, mut requests: mpsc::Receiver<Entry<C>>) {
         let mut next_id = 1;
-        // No stream while there is nothing to send.
-        while let Some(entry) = requests.recv().await {
+        let mut waiting = VecDeque::new();
+        loop {
+            // No stream while there is nothing to send.
+            if waiting.is_empty() {
+                let Some(entry) = requests.recv().await else { return };
+                waiting.push_back(entry);
+            }
             let mut in_flight = InFlight::new(next_id);
-            let mut waiting = VecDeque::from([entry]);
-            let error = self.run_stream(&mut requests, &mut waiting, &mut in_flight).await;
+            let end = self.run_stream(&mut requests, &mut waiting, &mut in_flight).await;
             next_id = in_flight.next_id();
-            let Some(error) = error else { return };
-            for entry in in_flight.drain().chain(waiting.into_iter().map(|e| e.reply)) {
-                let _ = entry.send(Err(error.clone()));
+            let error = match end {
+                End::CallersGone => return,
+                // Nothing is in flight; what waits has not been sent.
+                End::Renewed => continue,
+                End::Broken(error) => error,
+            };
+            for caller in in_flight.drain().chain(waiting.drain(..).map(|e| e.reply)) {
+                let _ = caller.send(Err(error.clone()));
             }
         }
     }
 
-    /// Runs one stream. None: the callers are gone; else why it ended.
+    /// Runs one stream until it ends.
     async fn run_stream(
         &mut self,
         requests: &mut mpsc::Receiver<Entry<C>>,
         waiting: &mut VecDeque<Entry<C>>,
         in_flight: &mut InFlight<oneshot::Sender<Result<C::Reply>>>,
-    ) -> Option<Error> {
+    ) -> End {
         let (messages, outbound) = mpsc::channel(1);
         // Take what came along with the first request, and send before the server answers the opening of the stream.
         while waiting.len() < self.limits.requests_per_message
@@ -188,24 +226,41 @@ impl<C: Call> Driver<C> {
         let opening = call.open(ReceiverStream::new(outbound));
         let mut inbound = match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
             Ok(Ok(inbound)) => inbound,
-            Ok(Err(status)) => return Some(lost(&status)),
-            Err(_) => return Some(Error::unavailable("the server did not open a stream in time")),
+            Ok(Err(status)) => return End::Broken(lost(&status)),
+            Err(_) => return End::Broken(Error::unavailable("the server did not open a stream in time")),
         };
         let mut buffer = Vec::new();
+        let opened_ns = self.clock.holder_ns();
+        self.renewals.mark_unchanged();
+        // Since when the stream is to be renewed.
+        let mut renewing_ns: Option<u64> = None;
         loop {
             let now_ns = self.clock.holder_ns();
+            if let Some(since_ns) = renewing_ns {
+                if in_flight.is_empty() {
+                    return End::Renewed;
+                }
+                if now_ns >= after(since_ns, RENEWAL_MAX) {
+                    return End::Broken(Error::unavailable("the stream was given up"));
+                }
+            }
             if in_flight.oldest_sent_ns().is_some_and(|sent| now_ns >= after(sent, self.limits.stalled_after))
             {
-                return Some(Error::unavailable("the server does not answer"));
+                return End::Broken(Error::unavailable("the server does not answer"));
             }
-            let may_send = in_flight.may_send(self.limits, now_ns);
-            let look_again = in_flight.next_change(self.limits, may_send, now_ns);
+            let may_send = renewing_ns.is_none() && in_flight.may_send(self.limits, now_ns);
+            let look_again = match renewing_ns {
+                Some(since_ns) => {
+                    Some(Duration::from_nanos(after(since_ns, RENEWAL_MAX).saturating_sub(now_ns)))
+                }
+                None => in_flight.next_change(self.limits, may_send, now_ns),
+            };
             tokio::select! {
                 biased;
                 reply = inbound.next() => match reply {
                     Some(Ok(reply)) => self.deliver(reply, in_flight),
-                    Some(Err(status)) => return Some(lost(&status)),
-                    None => return Some(Error::unavailable("the server closed the stream")),
+                    Some(Err(status)) => return End::Broken(lost(&status)),
+                    None => return End::Broken(Error::unavailable("the server closed the stream")),
                 },
                 // Never wait for room alone: the server may be waiting for us to take its replies.
                 room = messages.reserve(), if may_send && !waiting.is_empty() => match room {
@@ -214,15 +269,23 @@ impl<C: Call> Driver<C> {
                             room.send(batch);
                         }
                     }
-                    Err(_) => return Some(Error::unavailable("the stream is closed")),
+                    Err(_) => return End::Broken(Error::unavailable("the stream is closed")),
                 },
                 taken = requests.recv_many(&mut buffer, self.limits.requests_per_message),
                     if may_send && waiting.is_empty() =>
                 {
                     if taken == 0 {
-                        return None;
+                        return End::CallersGone;
                     }
                     waiting.extend(buffer.drain(..));
+                }
+                renewal = self.renewals.changed() => {
+                    if renewal.is_err() {
+                        return End::CallersGone;
+                    }
+                    if renewing_ns.is_none() && now_ns >= after(opened_ns, RENEWED_AFTER) {
+                        renewing_ns = Some(now_ns);
+                    }
                 }
                 () = sleep_opt(look_again) => {}
             }
@@ -360,6 +423,10 @@ impl<T> InFlight<T> {
         self.base = self.next_id();
         self.messages.clear();
         std::mem::take(&mut self.slots).into_iter().flatten()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.messages.is_empty()
     }
 
     fn oldest_sent_ns(&self) -> Option<u64> {
@@ -515,6 +582,41 @@ mod tests {
         let (c, _accepted, refuse, _) = start(Limits::READS, Arc::new(ManualClock::default()));
         refuse.store(1, Ordering::SeqCst);
         assert!(c.ask(1).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_renewed_stream_answers_what_is_in_flight_and_sends_no_more() {
+        let clock = Arc::new(ManualClock::default());
+        let (c, mut accepted, _, _) = start(Limits::READS, clock.clone());
+        let first = asks(&c, [1]);
+        let (mut old_inbound, old_replies) = accepted.recv().await.unwrap();
+        let m1 = old_inbound.next().await.unwrap();
+        c.renew();
+        tokio::task::yield_now().await;
+        let second = asks(&c, [2]);
+        let m2 = old_inbound.next().await.unwrap();
+        assert_eq!(m2.len(), 1, "a young stream is not renewed");
+        clock.advance(RENEWED_AFTER);
+        // The driver looks at the clock with the next event.
+        old_replies.send(Ok(answer(m2))).unwrap();
+        for task in second {
+            task.await.unwrap().unwrap();
+        }
+        c.renew();
+        tokio::task::yield_now().await;
+        let third = asks(&c, [3]);
+        tokio::task::yield_now().await;
+        old_replies.send(Ok(answer(m1))).unwrap();
+        for task in first {
+            assert_eq!(task.await.unwrap().unwrap(), 2);
+        }
+        let (mut new_inbound, new_replies) = accepted.recv().await.unwrap();
+        assert!(old_inbound.next().await.is_none(), "the third request did not travel on the old stream");
+        let m3 = new_inbound.next().await.unwrap();
+        new_replies.send(Ok(answer(m3))).unwrap();
+        for task in third {
+            assert_eq!(task.await.unwrap().unwrap(), 4);
+        }
     }
 
     #[tokio::test]

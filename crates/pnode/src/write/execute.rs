@@ -95,6 +95,8 @@ enum Attempt {
     Stale,
     /// Certainly not executed.
     Again(Error),
+    /// The server that is taken for the leader does not act as one. Certainly not executed.
+    Denied(Error),
     /// It did not leave: what the attempt before it was told says more.
     NotSent(Error),
     Overloaded(Error),
@@ -171,6 +173,7 @@ impl Engine {
         // Once an attempt may have been executed, only an answer under the same number tells.
         let mut maybe_executed = false;
         let mut told: Option<Error> = None;
+        let mut denied = false;
         // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
         let mut alone = !self.coalesces();
         let unknown = |maybe: bool, error: Error| {
@@ -205,6 +208,15 @@ impl Engine {
                     Error::unavailable("flushes outran the write's condition")
                 }
                 Attempt::Again(error) => error,
+                Attempt::Denied(error) => {
+                    // Once is a change of leaders. Twice, perhaps the stream leads to the server's predecessor.
+                    if std::mem::replace(&mut denied, true)
+                        && let Some(peer) = leader.and_then(|node| self.memtables.get(&node))
+                    {
+                        peer.writes.renew();
+                    }
+                    error
+                }
                 Attempt::NotSent(error) => told.clone().unwrap_or(error),
                 Attempt::UnknownTable => {
                     for op in ops {
@@ -354,9 +366,9 @@ fn classify(says: WriteSays, ops: usize) -> Attempt {
         },
         S::WriteStaleManifest => Attempt::Stale,
         S::WriteNotLeader | S::WriteUnknownPartition => {
-            Attempt::Again(Error::unavailable(with("no leader of the partition answers")))
+            Attempt::Denied(Error::unavailable(with("no leader of the partition answers")))
         }
-        S::WriteRetry => Attempt::Again(Error::unavailable(with("the leader could not take the write"))),
+        S::WriteRetry => Attempt::Denied(Error::unavailable(with("the leader could not take the write"))),
         S::WriteUnknownTable => Attempt::UnknownTable,
         S::WriteUnknownSession => Attempt::UnknownSession,
         // Its result is no longer kept: it may have been executed long ago.
@@ -390,7 +402,7 @@ mod tests {
     fn only_certain_answers_allow_a_new_number() {
         use v1::WriteStatus as S;
         for status in [S::WriteNotLeader, S::WriteRetry, S::WriteUnknownPartition] {
-            assert!(matches!(classify(says(status), 1), Attempt::Again(_)), "{status:?}");
+            assert!(matches!(classify(says(status), 1), Attempt::Denied(_)), "{status:?}");
         }
         assert!(matches!(classify(says(S::WriteOutcomeUnknown), 1), Attempt::Unknown(_)));
         assert!(matches!(classify(says(S::WriteStaleManifest), 1), Attempt::Stale));

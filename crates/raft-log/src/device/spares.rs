@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sextant_common::vfs::{OpenMode, Vfs, VfsFile};
 use tokio::sync::oneshot;
 
+use crate::format::segment::SEGMENT_HEADER_BYTES;
+use crate::recovery::scan::SpareFile;
 use crate::shared::{Segment, Shared};
 
 /// Zeros are written in pieces of this size: larger ones hold up the fsyncs of others on the disk.
@@ -138,7 +140,7 @@ impl Spares {
             }
             let (segment, capacity) = self.retired.swap_remove(at);
             let spare = Spare { path: segment.path.clone(), file: segment.file.clone(), capacity };
-            if self.ready.len() < SPARES_MAX {
+            if self.ready.len() < SPARES_MAX && is_worth_keeping(spare.capacity, self.segment_bytes) {
                 self.ready.push(spare);
             } else if let Err(e) = self.shared.env.vfs.remove_file(&spare.path) {
                 // It is found and used again at the next start.
@@ -179,6 +181,25 @@ impl Spares {
             Err(e) => Err(e),
         }
     }
+}
+
+/// Neither torn while it was made nor blown up by an entry larger than a segment.
+fn is_worth_keeping(capacity: u64, segment_bytes: u64) -> bool {
+    capacity >= SEGMENT_HEADER_BYTES && capacity <= 2 * segment_bytes
+}
+
+/// The files that a start finds beside the segments: keeps the largest, removes the others.
+pub(crate) fn adopt(vfs: &dyn Vfs, mut files: Vec<SpareFile>, segment_bytes: u64) -> io::Result<Vec<Spare>> {
+    files.sort_by_key(|file| std::cmp::Reverse(file.capacity));
+    let mut spares = Vec::new();
+    for SpareFile { path, capacity } in files {
+        if spares.len() < SPARES_MAX && is_worth_keeping(capacity, segment_bytes) {
+            spares.push(Spare { file: vfs.open(&path, OpenMode::Existing)?, path, capacity });
+        } else {
+            vfs.remove_file(&path)?;
+        }
+    }
+    Ok(spares)
 }
 
 fn is_full(e: &io::Error) -> bool {

@@ -64,12 +64,26 @@ pub(crate) struct Worker {
     pub buffer: WriteBuffer,
     /// By slot.
     pub partitions: Vec<Arc<Partition>>,
-    pub lock: Box<dyn Send + Sync>,
+    /// Of the directory, for as long as the worker runs.
+    pub _lock: Box<dyn Send + Sync>,
+}
+
+/// Tells the queue that the worker has ended, even if it did by a panic: those who wait must not wait for ever.
+struct EndGuard(Arc<Shared>);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.queue.fail("a log device's worker panicked");
+        }
+        self.0.queue.worker_ended();
+    }
 }
 
 impl Worker {
     /// Writes batches until the log is closed or has failed.
     pub async fn run(mut self) {
+        let end = EndGuard(self.shared.clone());
         let result = self.work().await;
         if let Err(e) = result {
             let path = self.current.segment.path.clone();
@@ -78,9 +92,9 @@ impl Worker {
             self.shared.env.fatal.fatal(&message);
         }
         self.spares.finish().await;
-        let Self { shared, lock, .. } = self;
-        drop(lock);
-        shared.queue.worker_ended();
+        // The directory is free before anybody hears that the worker has ended.
+        drop(self);
+        drop(end);
     }
 
     async fn work(&mut self) -> io::Result<()> {

@@ -12,7 +12,8 @@ use tokio::sync::oneshot;
 use crate::entry_codec::split_entry;
 use crate::format::checkpoint::Position;
 use crate::format::record::{RECORD_HEADER_BYTES, RecordKind};
-use crate::queue::{Completion, Item};
+use crate::queue::{Completion, Item, Queue};
+use crate::shared::Partition;
 use crate::types::{Entry, IoFlushed, LogId, LogState, TypeConfig, Vote};
 
 use super::handle::PartitionLog;
@@ -48,15 +49,26 @@ fn bounds(range: &impl RangeBounds<u64>) -> (u64, u64) {
     (start, end)
 }
 
-impl PartitionLog {
+impl Partition {
     /// The record of a new committed position, if there is one: it travels with whatever is queued next.
     fn take_committed(&self, state: &mut PartitionState) -> Option<Item> {
         std::mem::take(&mut state.committed_is_new).then(|| {
             let (some, position) = parts(state.committed);
-            Item::control(self.partition.slot, RecordKind::Committed, some, position)
+            Item::control(self.slot, RecordKind::Committed, some, position)
         })
     }
 
+    /// Queues a committed position that has found no record to travel with.
+    pub(crate) fn queue_committed(&self, queue: &Queue) -> io::Result<()> {
+        let item = self.take_committed(&mut self.state.lock());
+        match item {
+            Some(item) => queue.push([item].into_iter(), (CONTROL_BYTES, false), None, |_, _| ()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl PartitionLog {
     /// Queues one record without a payload.
     fn push_control(
         &self,
@@ -64,7 +76,7 @@ impl PartitionLog {
         item: Item,
         completion: Option<Completion>,
     ) -> io::Result<()> {
-        let committed = self.take_committed(state);
+        let committed = self.partition.take_committed(state);
         let is_new = committed.is_some();
         let bytes = CONTROL_BYTES * (1 + u64::from(is_new));
         let items = committed.into_iter().chain([item]);
@@ -163,7 +175,7 @@ impl RaftLogStorage<TypeConfig> for PartitionLog {
             let mut state = self.partition.state.lock();
             let state = &mut *state;
             state.check_follows(&entries)?;
-            let committed = self.take_committed(state);
+            let committed = self.partition.take_committed(state);
             let mut bytes = if committed.is_some() { CONTROL_BYTES } else { 0 };
             state.committed_is_new = committed.is_some();
             for entry in &entries {

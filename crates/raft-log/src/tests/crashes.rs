@@ -332,11 +332,16 @@ proptest! {
 
     #[test]
     fn what_was_acknowledged_survives_and_nothing_is_invented(
-        seed in any::<u64>(), mode in modes(), devices in 1..3usize, steps in steps()
+        seed in any::<u64>(), mode in modes(), devices in 1..3usize, slow in 0..8u8, steps in steps()
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut run = Run::new(seed, devices, mode).await;
+            if slow == 0 {
+                // Devices overlap more when they take their time.
+                let delay = std::time::Duration::from_millis(1);
+                run.server.vfs.set_delay(move |kind| (kind == IoKind::Sync).then_some(delay));
+            }
             for step in &steps {
                 run.step(step).await?;
             }

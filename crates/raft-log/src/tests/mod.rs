@@ -3,6 +3,7 @@
 mod crashes;
 mod devices;
 mod faults;
+mod fixture;
 mod openraft_suite;
 mod reading;
 mod segments;

@@ -56,6 +56,7 @@ async fn purging_frees_segments_and_votes_survive_them() {
     zero.save_vote(&Vote::new(3, 2)).await.unwrap();
     one.save_vote(&Vote::new_committed(4, 1)).await.unwrap();
     zero.save_committed(Some(log_id(1, 1))).await.unwrap();
+    one.save_committed(Some(log_id(1, 0))).await.unwrap();
     let mut most = 0;
     for round in 0..30u64 {
         fill(&log, 0, 1, round * 10 + 1..=round * 10 + 10).await;
@@ -77,6 +78,12 @@ async fn purging_frees_segments_and_votes_survive_them() {
     );
     assert_eq!(zero.clone().read_committed().await.unwrap(), Some(log_id(1, 1)));
     assert_eq!(one.read_vote().await.unwrap(), Some(Vote::new_committed(4, 1)));
+    // A committed position waits for a record to travel with, or for the end.
+    one.save_committed(Some(log_id(1, 1))).await.unwrap();
+    log.shutdown().await;
+    let log = server.open().await.unwrap();
+    let mut one = log.partition(PartitionId(1));
+    assert_eq!(one.read_committed().await.unwrap(), Some(log_id(1, 1)));
     log.shutdown().await;
 }
 

@@ -63,8 +63,10 @@ impl RespThread {
             None => self.connection.insert(connect(&self.client, self.deadline).await?),
         };
         command.query_async(connection).await.map_err(|e| {
+            let refused = e.code().is_some() || matches!(e.kind(), redis::ErrorKind::Server(_));
             let error = error(e);
-            if error.kind == ErrorKind::Unavailable {
+            if !refused {
+                // Only a new connection is known to be in step again.
                 self.connection = None;
                 if writes {
                     return Error::new(ErrorKind::OutcomeUnknown, error.message);
@@ -95,12 +97,33 @@ impl Thread for RespThread {
     }
 }
 
-/// An error reply is a refusal; anything else is a connection that is not there.
+/// An error reply names its kind by its code; anything else is a connection that is not there.
 fn error(e: RedisError) -> Error {
-    let kind = match e.kind() {
-        redis::ErrorKind::Server(_) | redis::ErrorKind::Extension => ErrorKind::Internal,
-        redis::ErrorKind::InvalidClientConfig => ErrorKind::Invalid,
-        _ => ErrorKind::Unavailable,
+    let kind = match (e.code(), e.kind()) {
+        (Some("TRYAGAIN"), _) => ErrorKind::Retry,
+        (Some("CLUSTERDOWN"), _) => ErrorKind::Unavailable,
+        (Some("OUTCOMEUNKNOWN"), _) => ErrorKind::OutcomeUnknown,
+        (Some(_), _) | (None, redis::ErrorKind::Server(_)) => ErrorKind::Internal,
+        (None, redis::ErrorKind::InvalidClientConfig) => ErrorKind::Invalid,
+        (None, _) => ErrorKind::Unavailable,
     };
     Error::new(kind, e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::{ErrorKind as Redis, ServerErrorKind};
+
+    use super::*;
+
+    #[test]
+    fn codes_of_the_server_keep_their_meaning() {
+        let kind = |e: RedisError| error(e).kind;
+        assert_eq!(kind((Redis::Server(ServerErrorKind::TryAgain), "x").into()), ErrorKind::Retry);
+        assert_eq!(kind((Redis::Server(ServerErrorKind::ClusterDown), "x").into()), ErrorKind::Unavailable);
+        assert_eq!(kind((Redis::Server(ServerErrorKind::ResponseError), "x").into()), ErrorKind::Internal);
+        let unknown = redis::make_extension_error("OUTCOMEUNKNOWN".into(), Some("x".into()));
+        assert_eq!(kind(unknown), ErrorKind::OutcomeUnknown);
+        assert_eq!(kind((Redis::Io, "broken pipe").into()), ErrorKind::Unavailable);
+    }
 }

@@ -10,6 +10,8 @@
 //! only what lies at or below it is ever completed with `Ok`. `metas` is the sum of all records *taken*, so a checkpoint
 //! made of it speaks for exactly the records below the next one to be taken.
 
+mod floors;
+
 use std::collections::VecDeque;
 use std::io;
 
@@ -21,6 +23,8 @@ use crate::format::batch::BATCH_HEADER_BYTES;
 use crate::format::checkpoint::{Checkpoint, LogMeta};
 use crate::format::record::{RECORD_HEADER_BYTES, RecordKind};
 use crate::types::IoFlushed;
+
+use self::floors::Floors;
 
 /// Largest batch, unless one record is larger: more only delays those who wait for the first record in it.
 pub(crate) const BATCH_BYTES_MAX: u64 = 4 << 20;
@@ -134,23 +138,6 @@ struct Inner {
     workers: usize,
 }
 
-/// Below which lsn nothing matters any more.
-#[derive(Debug, Default)]
-struct Floors {
-    /// Entries were purged since the floor was computed last.
-    stale: bool,
-    /// A floor, and the lsn up to which records must have been taken before a checkpoint may state it.
-    candidate: Option<(u64, u64)>,
-    /// May be stated by a checkpoint.
-    current: u64,
-    /// Was stated by one that is at least on its way.
-    stated: u64,
-    /// Stated by checkpoints that are durable themselves, but that speak for records that are not yet: (lsn, floor).
-    pending: Vec<(u64, u64)>,
-    /// Stated by a checkpoint that every recovery will find.
-    durable: u64,
-}
-
 /// What recovery found, for the queue to go on from.
 pub(crate) struct Start {
     pub last_lsn: u64,
@@ -170,12 +157,7 @@ impl Queue {
             in_flight: (0..start.devices).map(|_| None).collect(),
             completions: VecDeque::new(),
             metas: start.metas,
-            floors: Floors {
-                current: start.floor,
-                stated: start.floor,
-                durable: start.floor,
-                ..Floors::default()
-            },
+            floors: Floors::new(start.floor),
             space: vec![Space { exhausted: false, room: u64::MAX }; start.devices],
             failed: None,
             closing: false,
@@ -312,17 +294,14 @@ impl Queue {
         let mut inner = self.inner.lock();
         inner.space[device] = space;
         let done = inner.in_flight[device].take();
-        inner.floors.pending.extend(done.and_then(|done| done.checkpoint));
+        if let Some((lsn, floor)) = done.and_then(|done| done.checkpoint) {
+            inner.floors.wrote(lsn, floor);
+        }
         let first = inner.in_flight.iter().flatten().map(|f| f.first_lsn).fold(inner.taken_lsn + 1, u64::min);
         let durable = first - 1;
         inner.durable_lsn = durable;
-        let Inner { floors, completions, .. } = &mut *inner;
-        let before = floors.durable;
-        for (_, floor) in floors.pending.extract_if(.., |(lsn, _)| *lsn <= durable) {
-            floors.durable = floors.durable.max(floor);
-        }
-        let (completed, retires) =
-            (completions.front().is_some_and(|(lsn, _)| *lsn <= durable), floors.durable > before);
+        let retires = inner.floors.settle(durable);
+        let completed = inner.completions.front().is_some_and(|(lsn, _)| *lsn <= durable);
         drop(inner);
         if completed {
             self.durable.notify_one();
@@ -389,35 +368,31 @@ impl Queue {
 
     /// Whether the floor should be computed anew (see [`Queue::offer_floor`]).
     pub fn wants_floor(&self) -> bool {
-        let mut inner = self.inner.lock();
-        inner.promote_floor();
-        inner.floors.stale && inner.floors.candidate.is_none()
+        self.inner.lock().floors.is_wanted()
     }
 
     /// A floor that was computed from the state of the partitions, at some time before now.
     pub fn offer_floor(&self, floor: u64) {
         let mut inner = self.inner.lock();
-        inner.floors.stale = false;
-        // The partitions may have shown records up to the last one queued.
-        inner.floors.candidate = Some((inner.next_lsn - 1, floor));
-        inner.promote_floor();
-        let idle_others = inner.in_flight.len() > 1;
+        let (shown_lsn, taken_lsn) = (inner.next_lsn - 1, inner.taken_lsn);
+        inner.floors.offer(floor, shown_lsn);
+        inner.floors.taken(taken_lsn);
+        let has_others = inner.in_flight.len() > 1;
         drop(inner);
-        if idle_others {
+        if has_others {
+            // They may have segments to free.
             self.work.notify_waiters();
         }
     }
 
     /// Whether a checkpoint would free a segment whose last record is this one.
     pub fn would_free(&self, last_lsn: u64) -> bool {
-        let mut inner = self.inner.lock();
-        inner.promote_floor();
-        last_lsn < inner.floors.current && last_lsn >= inner.floors.stated
+        self.inner.lock().floors.would_free(last_lsn)
     }
 
     /// Segments whose records all lie below it may be used again.
     pub fn durable_floor(&self) -> u64 {
-        self.inner.lock().floors.durable
+        self.inner.lock().floors.durable()
     }
 
     // For the completer.
@@ -486,15 +461,7 @@ impl Inner {
     }
 
     fn make_checkpoint(&mut self) -> Checkpoint {
-        self.promote_floor();
-        self.floors.stated = self.floors.current;
-        Checkpoint { floor: self.floors.current, partitions: self.metas.clone() }
-    }
-
-    fn promote_floor(&mut self) {
-        if let Some((_, floor)) = self.floors.candidate.take_if(|(lsn, _)| *lsn <= self.taken_lsn) {
-            self.floors.current = self.floors.current.max(floor);
-        }
+        Checkpoint { floor: self.floors.state(), partitions: self.metas.clone() }
     }
 
     /// Books what a device was given. A checkpoint in it was made before.
@@ -509,9 +476,12 @@ impl Inner {
         for item in &items {
             self.metas[item.slot as usize].1.apply(item.kind, item.detail, item.term, item.index);
             self.bytes -= item.bytes();
-            self.floors.stale |= item.kind == RecordKind::Purge;
+            if item.kind == RecordKind::Purge {
+                self.floors.purged();
+            }
         }
         self.taken_lsn += items.len() as u64;
+        self.floors.taken(self.taken_lsn);
         let floor = checkpoint.as_ref().map(|checkpoint| (first_lsn - 1, checkpoint.floor));
         self.in_flight[device] = Some(InFlight { first_lsn, checkpoint: floor });
         Taken { items, first_lsn, checkpoint, roll, durable_lsn: self.durable_lsn }
