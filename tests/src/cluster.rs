@@ -116,9 +116,9 @@ impl Cluster {
         let place = |tier: &str, i: usize| {
             let mut env = Env::real();
             env.fatal = Arc::new(CountFatal::default());
-            let disk = options
-                .faulty_disks
-                .then(|| FaultyVfs::new(options.seed * 1000 + i as u64 + if tier == "memtable" { 0 } else { 100 }));
+            let disk = options.faulty_disks.then(|| {
+                FaultyVfs::new(options.seed * 1000 + i as u64 + if tier == "memtable" { 0 } else { 100 })
+            });
             if let Some(disk) = &disk {
                 env.vfs = Arc::new(disk.clone());
             }
@@ -181,7 +181,8 @@ impl Cluster {
             clock: Default::default(),
             tuning: self.options.tuning.clone(),
         };
-        let server = MemtableServer::start(place.env.clone(), config).await.expect("the memtable server starts");
+        let server =
+            MemtableServer::start(place.env.clone(), config).await.expect("the memtable server starts");
         self.memtable[i] = Some(server);
     }
 

@@ -131,14 +131,20 @@ async fn write(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &s
         Ok(outcome) => {
             let version = outcome.results.first().filter(|_| outcome.applied).map(|r| r.seq.0);
             match call {
-                Call::Insert(_) | Call::Cas { .. } => pending.returned(Outcome::Applied(outcome.applied), version),
+                Call::Insert(_) | Call::Cas { .. } => {
+                    pending.returned(Outcome::Applied(outcome.applied), version)
+                }
                 _ => pending.returned(Outcome::Done, version),
             }
             Known::Done
         }
         Err(e) => match e.kind {
-            ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Overloaded | ErrorKind::Invalid
-            | ErrorKind::UnknownTable | ErrorKind::UnknownSession => {
+            ErrorKind::Retry
+            | ErrorKind::NotLeader
+            | ErrorKind::Overloaded
+            | ErrorKind::Invalid
+            | ErrorKind::UnknownTable
+            | ErrorKind::UnknownSession => {
                 pending.not_executed();
                 Known::Refused
             }

@@ -44,7 +44,9 @@ async fn what_one_front_end_acknowledges_the_other_shows_at_once() {
 async fn limits_are_stated_and_bad_input_takes_nothing_down() {
     let c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
     let pnode = c.pnodes[0].engine();
-    let put = |key: Vec<u8>, value: Vec<u8>| pnode.write(vec![BatchOp::put("default", key, value)], WriteOptions::default());
+    let put = |key: Vec<u8>, value: Vec<u8>| {
+        pnode.write(vec![BatchOp::put("default", key, value)], WriteOptions::default())
+    };
     for (key, value, limit) in [
         (vec![b'k'; KEY_BYTES_MAX + 1], vec![], "16 KiB"),
         (vec![], vec![], "1 byte"),
@@ -54,7 +56,8 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
         assert!(error.to_string().contains(limit), "{error}");
     }
     assert!(put(vec![b'k'; KEY_BYTES_MAX], vec![7; VALUE_BYTES_MAX]).await.unwrap().applied);
-    let largest = pnode.get("default", &vec![b'k'; KEY_BYTES_MAX], ReadOptions::default()).await.unwrap().unwrap();
+    let largest =
+        pnode.get("default", &vec![b'k'; KEY_BYTES_MAX], ReadOptions::default()).await.unwrap().unwrap();
     assert_eq!(largest.value.len(), VALUE_BYTES_MAX);
     let half = VALUE_BYTES_MAX;
     let batch = (0..3).map(|i| BatchOp::put("default", format!("b{i}"), vec![0; half])).collect();
@@ -62,13 +65,20 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
     assert!(error.to_string().contains("16 MiB"), "{error}");
     // Garbage on every port of a p-node.
     let ports = [c.pnodes[0].resp_addr().unwrap(), c.pnodes[0].grpc_addr()];
-    for garbage in [&b"*1000000000\r\n"[..], b"$-5\r\n", b"*2\r\n$3\r\nGET\r\n$99999999999\r\n", b"\x00\xff\xfe\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\xff\xff"] {
+    for garbage in [
+        &b"*1000000000\r\n"[..],
+        b"$-5\r\n",
+        b"*2\r\n$3\r\nGET\r\n$99999999999\r\n",
+        b"\x00\xff\xfe\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\xff\xff",
+    ] {
         for port in ports {
             let mut socket = tokio::net::TcpStream::connect(port).await.unwrap();
             let _ = socket.write_all(garbage).await;
             let _ = socket.shutdown().await;
             let mut answer = Vec::new();
-            let _ = tokio::time::timeout(std::time::Duration::from_secs(10), socket.read_to_end(&mut answer)).await;
+            let _ = tokio::time::timeout(std::time::Duration::from_secs(10), socket.read_to_end(&mut answer))
+                .await;
         }
     }
     let mut redis = redis_at(&c, 0).await;
@@ -91,7 +101,10 @@ async fn without_a_majority_there_is_an_error_within_the_deadline_and_never_a_st
     .await;
     let deadline = Some(std::time::Duration::from_millis(700));
     let read = ReadOptions { deadline, ..ReadOptions::default() };
-    assert!(pnode.get("default", b"k", read).await.is_err(), "only the memtable has it, and nobody may answer");
+    assert!(
+        pnode.get("default", b"k", read).await.is_err(),
+        "only the memtable has it, and nobody may answer"
+    );
     let write = WriteOptions { deadline, ..WriteOptions::default() };
     assert!(pnode.write(vec![BatchOp::put("default", "k", "w")], write).await.is_err());
     c.shutdown().await;

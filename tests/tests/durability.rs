@@ -129,7 +129,9 @@ async fn sstable_servers_lost_one_after_another_lose_nothing() {
             });
             let server = c.sstable[lost].as_ref()?;
             let status: serde_json::Value = serde_json::from_str(&server.status_json()).ok()?;
-            let held = status["tables"].as_array().map_or_else(|| status["tables"].as_u64(), |t| Some(t.len() as u64));
+            let held = status["tables"]
+                .as_array()
+                .map_or_else(|| status["tables"].as_u64(), |t| Some(t.len() as u64));
             (held? >= named as u64).then_some(())
         })
         .await;

@@ -101,27 +101,25 @@ async fn nda_with_two_partitions() {
 async fn servers_stop_and_come_back_one_after_another() {
     let mut cluster = Cluster::start(Options::default()).await;
     let shape = Shape { operations: 400, ..shape(ReadMode::Pda) };
-    let tally = run(&mut cluster, &["default"], shape, 12, async |cluster, round| {
-        match round % 5 {
-            0 => {
-                let leader = cluster.leader(0).await;
-                cluster.stop_memtable(leader).await;
-                cluster.leader(0).await;
-                cluster.start_memtable(leader).await;
-            }
-            1 => cluster.maintain(Maintenance::Flush, "").await,
-            2 => {
-                let which = round as usize % 3;
-                cluster.stop_sstable(which).await;
-                cluster.maintain(Maintenance::Freeze, "").await;
-                cluster.start_sstable(which).await;
-            }
-            3 => cluster.maintain(Maintenance::Compact, "").await,
-            _ => {
-                let follower = (cluster.leader(1).await + 1) % 3;
-                cluster.stop_memtable(follower).await;
-                cluster.start_memtable(follower).await;
-            }
+    let tally = run(&mut cluster, &["default"], shape, 12, async |cluster, round| match round % 5 {
+        0 => {
+            let leader = cluster.leader(0).await;
+            cluster.stop_memtable(leader).await;
+            cluster.leader(0).await;
+            cluster.start_memtable(leader).await;
+        }
+        1 => cluster.maintain(Maintenance::Flush, "").await,
+        2 => {
+            let which = round as usize % 3;
+            cluster.stop_sstable(which).await;
+            cluster.maintain(Maintenance::Freeze, "").await;
+            cluster.start_sstable(which).await;
+        }
+        3 => cluster.maintain(Maintenance::Compact, "").await,
+        _ => {
+            let follower = (cluster.leader(1).await + 1) % 3;
+            cluster.stop_memtable(follower).await;
+            cluster.start_memtable(follower).await;
         }
     })
     .await;

@@ -54,7 +54,11 @@ async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
         backwards.reverse();
         assert_eq!(backwards, want);
         let part = ScanRange { start: "k050".into(), end: "k060".into(), limit: 5, ..range };
-        let inside = want.iter().filter(|(k, _)| k.as_ref() >= &b"k050"[..] && k.as_ref() < &b"k060"[..]).take(5).cloned();
+        let inside = want
+            .iter()
+            .filter(|(k, _)| k.as_ref() >= &b"k050"[..] && k.as_ref() < &b"k060"[..])
+            .take(5)
+            .cloned();
         assert_eq!(all(pnode, part).await, inside.collect::<Vec<_>>());
         for i in 0..200 {
             let key = format!("k{i:03}");

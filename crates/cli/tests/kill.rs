@@ -22,10 +22,12 @@ const CLIENTS_PER_PNODE: u64 = 6;
 struct Pulse {
     last_ns: AtomicU64,
     longest_ns: AtomicU64,
+    beats: AtomicU64,
 }
 
 impl Pulse {
     fn beat(&self, now: u64) {
+        self.beats.fetch_add(1, Ordering::SeqCst);
         let before = self.last_ns.swap(now, Ordering::SeqCst);
         if before != 0 {
             self.longest_ns.fetch_max(now.saturating_sub(before), Ordering::SeqCst);
@@ -159,6 +161,19 @@ async fn until_all_beat(load: &Load, among: &[usize]) {
     panic!("service did not come back");
 }
 
+/// Waits for so many more operations: enough that a wrong answer has a chance to be seen.
+async fn until_done(load: &Load, more: u64) {
+    let beats = || load.pulses.iter().flatten().map(|p| p.beats.load(Ordering::SeqCst)).sum::<u64>();
+    let target = beats() + more;
+    for _ in 0..2400 {
+        if beats() >= target {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+    }
+    panic!("the load does not go on");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_of_each_role_is_killed_under_load() {
     let env = Env::real();
@@ -216,6 +231,7 @@ async fn a_server_of_each_role_is_killed_under_load() {
         cluster.restart(role, index).await.unwrap();
         leader(&env, &cluster).await;
         until_all_beat(&load, &[0, 1]).await;
+        until_done(&load, 250).await;
     }
     load.stop.store(true, Ordering::SeqCst);
     while let Some(done) = clients.join_next().await {

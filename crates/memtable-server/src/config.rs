@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
+use serde::{Deserialize, Serialize};
 use sextant_common::clock::WallSource;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
-use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,7 +101,9 @@ impl MemtableServerConfig {
             return bad("tuning.log_segment_bytes: at least 1 MiB".into());
         }
         if t.memtable_bytes < 4096 || t.memory_bytes < 2 * t.memtable_bytes {
-            return bad("tuning: memtable_bytes at least 4 KiB, memory_bytes at least twice memtable_bytes".into());
+            return bad(
+                "tuning: memtable_bytes at least 4 KiB, memory_bytes at least twice memtable_bytes".into()
+            );
         }
         if t.sst_replicas == 0 || t.sst_replicas_required == 0 || t.sst_replicas_required > t.sst_replicas {
             return bad("tuning: sst_replicas_required must be 1 to sst_replicas".into());
@@ -113,7 +115,10 @@ impl MemtableServerConfig {
             return bad("tuning.group_bytes: 1 byte to 16 MiB, what one Raft entry can carry".into());
         }
         if t.sst_delete_grace_ms < 100 {
-            return bad("tuning.sst_delete_grace_ms: at least 100, so that no reader loses a table under its hands".into());
+            return bad(
+                "tuning.sst_delete_grace_ms: at least 100, so that no reader loses a table under its hands"
+                    .into(),
+            );
         }
         Ok(())
     }

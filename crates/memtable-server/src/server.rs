@@ -131,11 +131,15 @@ impl MemtableServer {
             let partition_log = log.partition(id);
             partition_log.set_observer(Arc::new(LogFeed(replica.events.clone())));
             let state_machine = StateMachine::new(id, replica.events.clone(), replica.store.clone());
-            let network =
-                NetworkFactory { shared: replica.shared.clone(), cluster: cluster.clone(), peers: peers.clone() };
-            let raft = Raft::new(config.id.0, raft_config.clone(), network, partition_log.clone(), state_machine)
-                .await
-                .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+            let network = NetworkFactory {
+                shared: replica.shared.clone(),
+                cluster: cluster.clone(),
+                peers: peers.clone(),
+            };
+            let raft =
+                Raft::new(config.id.0, raft_config.clone(), network, partition_log.clone(), state_machine)
+                    .await
+                    .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
             let background = Background {
                 runtime: tokio::runtime::Handle::current(),
                 shared: replica.shared.clone(),
@@ -291,7 +295,17 @@ fn recover(
         queued_bytes: Arc::default(),
         log_write_ns: AtomicU64::new(0),
     });
-    Ok(Replica { shared, events, event_queue, writes, write_queue, partition, recovered, snapshot_seq, store })
+    Ok(Replica {
+        shared,
+        events,
+        event_queue,
+        writes,
+        write_queue,
+        partition,
+        recovered,
+        snapshot_seq,
+        store,
+    })
 }
 
 /// How much this node prefers to leave the partition's leadership to others: 0 for the preferred one. Leaders are spread.
@@ -323,7 +337,11 @@ async fn found(raft: Raft, config: MemtableServerConfig, rank: u64, mut shutdown
 }
 
 /// Stores the snapshots that a worker offers, and tells Raft when the log may be purged.
-async fn keep_snapshots(store: SnapshotStore, mut offered: watch::Receiver<Option<Arc<Snapshot>>>, raft: Raft) {
+async fn keep_snapshots(
+    store: SnapshotStore,
+    mut offered: watch::Receiver<Option<Arc<Snapshot>>>,
+    raft: Raft,
+) {
     while offered.changed().await.is_ok() {
         let Some(snapshot) = offered.borrow_and_update().clone() else { continue };
         match store.put(&snapshot).await {

@@ -130,16 +130,43 @@ pub enum Event {
     Appended(Vec<Entry>),
     Truncated(Option<LogId>),
     Committed(u64),
-    Install { snapshot: Box<Snapshot>, done: oneshot::Sender<Result<()>> },
+    Install {
+        snapshot: Box<Snapshot>,
+        done: oneshot::Sender<Result<()>>,
+    },
     /// Acknowledgements arrived that publication may wait for.
     Acknowledged,
     Filters(oneshot::Sender<Option<FilterSet>>),
-    Freeze { table: Option<TableId>, done: oneshot::Sender<Result<Vec<(TableId, Generation)>>> },
-    EnsureTable { name: String, options: TableOptions, id: Option<TableId>, done: oneshot::Sender<Result<()>> },
-    OpenSession { session: u64, done: oneshot::Sender<Result<()>> },
-    Flushed { term: u64, table: TableId, generation: Generation, result: Result<Option<SstMeta>> },
-    Compact { table: TableId, done: Option<oneshot::Sender<Result<()>>> },
-    Compacted { term: u64, table: TableId, inputs: Vec<SstId>, result: Result<Option<SstMeta>> },
+    Freeze {
+        table: Option<TableId>,
+        done: oneshot::Sender<Result<Vec<(TableId, Generation)>>>,
+    },
+    EnsureTable {
+        name: String,
+        options: TableOptions,
+        id: Option<TableId>,
+        done: oneshot::Sender<Result<()>>,
+    },
+    OpenSession {
+        session: u64,
+        done: oneshot::Sender<Result<()>>,
+    },
+    Flushed {
+        term: u64,
+        table: TableId,
+        generation: Generation,
+        result: Result<Option<SstMeta>>,
+    },
+    Compact {
+        table: TableId,
+        done: Option<oneshot::Sender<Result<()>>>,
+    },
+    Compacted {
+        term: u64,
+        table: TableId,
+        inputs: Vec<SstId>,
+        result: Result<Option<SstMeta>>,
+    },
     Stop(oneshot::Sender<()>),
 }
 
@@ -200,7 +227,11 @@ impl ReplySink {
     }
 
     pub fn status(self, status: v1::WriteStatus, message: &str) {
-        self.send(v1::WriteReply { status: status.into(), message: message.to_owned(), ..Default::default() });
+        self.send(v1::WriteReply {
+            status: status.into(),
+            message: message.to_owned(),
+            ..Default::default()
+        });
     }
 }
 

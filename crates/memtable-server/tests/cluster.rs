@@ -111,7 +111,8 @@ impl Cluster {
     async fn create_table(&self, partition: u32) {
         eventually(async || {
             for i in 0..3 {
-                let request = v1::EnsureTableRequest { partition, name: "default".into(), options: None, id: 1 };
+                let request =
+                    v1::EnsureTableRequest { partition, name: "default".into(), options: None, id: 1 };
                 let reply = self.admin(i).ensure_table(request).await.ok()?.into_inner();
                 if reply.status() == v1::WriteStatus::WriteOk {
                     return Some(());
@@ -129,9 +130,9 @@ impl Cluster {
     /// The server that leads the partition.
     async fn leader(&self, partition: usize) -> usize {
         eventually(async || {
-            (0..3).filter(|i| self.servers[*i].is_some()).find(|i| {
-                self.status(*i)["partitions"][partition]["serving"].as_bool().unwrap_or(false)
-            })
+            (0..3)
+                .filter(|i| self.servers[*i].is_some())
+                .find(|i| self.status(*i)["partitions"][partition]["serving"].as_bool().unwrap_or(false))
         })
         .await
     }
@@ -220,7 +221,11 @@ async fn a_lost_leader_is_replaced_and_nothing_acknowledged_is_lost() {
     c.start_one(first).await;
     let second = c.leader(0).await;
     c.stop_one(second).await;
-    assert_eq!(c.read(0, "k39").await.value, bytes("after"), "the one that came back has caught up or follows");
+    assert_eq!(
+        c.read(0, "k39").await.value,
+        bytes("after"),
+        "the one that came back has caught up or follows"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -67,8 +67,12 @@ impl Group {
     }
 
     pub fn encode(&self, out: &mut BytesMut) {
-        let bytes: usize =
-            self.tables.iter().flat_map(|t| &t.writes).map(|w| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + 13).sum();
+        let bytes: usize = self
+            .tables
+            .iter()
+            .flat_map(|t| &t.writes)
+            .map(|w| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + 13)
+            .sum();
         out.reserve(bytes + 64 + self.tables.len() * 20 + self.requests.len() * 48);
         out.put_u64_le(self.term);
         out.put_u64_le(self.first_seq);
@@ -200,14 +204,17 @@ mod tests {
     fn groups() -> impl Strategy<Value = Group> {
         let write = (any::<u32>(), bytes(), prop::option::of(bytes()), any::<bool>())
             .prop_map(|(ordinal, key, value, leaves_bit)| Write { ordinal, key, value, leaves_bit });
-        let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8)).prop_map(|(t, g, writes)| {
-            TableWrites { table: TableId(t), generation: Generation(g), writes }
-        });
+        let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8))
+            .prop_map(|(t, g, writes)| TableWrites { table: TableId(t), generation: Generation(g), writes });
         let result = (any::<bool>(), any::<bool>(), any::<u64>())
             .prop_map(|(applied, existed, seq)| OpResult { applied, existed, seq });
-        let request = (any::<u64>(), any::<u64>(), any::<u64>(), prop::collection::vec(result, 0..4)).prop_map(
-            |(session, number, acked_below, results)| RequestResult { session, number, acked_below, results },
-        );
+        let request = (any::<u64>(), any::<u64>(), any::<u64>(), prop::collection::vec(result, 0..4))
+            .prop_map(|(session, number, acked_below, results)| RequestResult {
+                session,
+                number,
+                acked_below,
+                results,
+            });
         (
             any::<u64>(),
             any::<u64>(),

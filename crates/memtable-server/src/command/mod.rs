@@ -33,14 +33,38 @@ const KIND_OPEN_SESSION: u8 = 6;
 pub enum Command {
     Group(Group),
     /// Ends a memtable (the paper's compaction log entry).
-    Freeze { term: u64, table: TableId, generation: Generation },
+    Freeze {
+        term: u64,
+        table: TableId,
+        generation: Generation,
+    },
     /// The flush flag. Takes effect when it is committed.
-    Flush { term: u64, table: TableId, generation: Generation, freeze: LogPosition, sst: Option<SstMeta> },
+    Flush {
+        term: u64,
+        table: TableId,
+        generation: Generation,
+        freeze: LogPosition,
+        sst: Option<SstMeta>,
+    },
     /// Takes effect when it is committed, and only if all inputs are still in the manifest.
-    Compaction { term: u64, table: TableId, inputs: Vec<SstId>, output: Option<SstMeta> },
+    Compaction {
+        term: u64,
+        table: TableId,
+        inputs: Vec<SstId>,
+        output: Option<SstMeta>,
+    },
     /// Takes effect when it is committed; idempotent.
-    EnsureTable { term: u64, name: String, options: TableOptions, id: Option<TableId> },
-    OpenSession { term: u64, session: u64, time_ms: u64 },
+    EnsureTable {
+        term: u64,
+        name: String,
+        options: TableOptions,
+        id: Option<TableId>,
+    },
+    OpenSession {
+        term: u64,
+        session: u64,
+        time_ms: u64,
+    },
 }
 
 impl Command {
@@ -96,7 +120,9 @@ impl Command {
     /// table's memory (and none pins the network's or the log's buffers).
     pub fn decode(bytes: &Bytes) -> Result<Self> {
         let bad = |e: prost::DecodeError| Error::corrupt(format!("log entry: {e}"));
-        let [version, kind, body @ ..] = bytes.as_ref() else { return Err(Error::corrupt("log entry: too short")) };
+        let [version, kind, body @ ..] = bytes.as_ref() else {
+            return Err(Error::corrupt("log entry: too short"));
+        };
         if *version != VERSION {
             return Err(Error::corrupt(format!("log entry: unknown version {version}")));
         }
@@ -104,7 +130,11 @@ impl Command {
             KIND_GROUP => Ok(Command::Group(Group::decode(body)?)),
             KIND_FREEZE => {
                 let m = v1::LogFreeze::decode(body).map_err(bad)?;
-                Ok(Command::Freeze { term: m.term, table: TableId(m.table), generation: Generation(m.generation) })
+                Ok(Command::Freeze {
+                    term: m.term,
+                    table: TableId(m.table),
+                    generation: Generation(m.generation),
+                })
             }
             KIND_FLUSH => {
                 let m = v1::LogFlush::decode(body).map_err(bad)?;

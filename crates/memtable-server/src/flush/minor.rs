@@ -91,7 +91,10 @@ enum Stage {
 }
 
 /// The messages of an ingest, made as the server takes them.
-fn ingest_stream(id: SstId, job: &FlushJob) -> impl tokio_stream::Stream<Item = v1::IngestRequest> + Send + 'static {
+fn ingest_stream(
+    id: SstId,
+    job: &FlushJob,
+) -> impl tokio_stream::Stream<Item = v1::IngestRequest> + Send + 'static {
     let memtable: Arc<Memtable> = job.memtable.clone();
     let header =
         v1::IngestHeader { id: sst_id_to_wire(id), table: job.table.0, options: Some((&job.options).into()) };

@@ -33,7 +33,12 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
     }
 }
 
-async fn round(background: &Background, server: &SstServer, term: u64, orphans: &mut HashMap<(NodeId, SstId), u64>) {
+async fn round(
+    background: &Background,
+    server: &SstServer,
+    term: u64,
+    orphans: &mut HashMap<(NodeId, SstId), u64>,
+) {
     let held = match server.inventory(background.shared.id).await {
         Ok(held) => held,
         Err(e) => {

@@ -103,7 +103,13 @@ impl LeaseDesk {
         let before = guard.take();
         let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
         let manifest = before.and_then(|b| b.manifest);
-        *guard = Some(Open { epoch, ring: Ring::default(), grantor: Grantor::new(self.mode), manifest, waiting: false });
+        *guard = Some(Open {
+            epoch,
+            ring: Ring::default(),
+            grantor: Grantor::new(self.mode),
+            manifest,
+            waiting: false,
+        });
         until
     }
 
@@ -158,7 +164,13 @@ impl LeaseDesk {
 
     /// Answers a pull, with a lease if the leader can give one: `grantable` is (term, length in ns), which held at `now` or
     /// later.
-    pub fn answer(&self, holder: HolderId, position: &Position, grantable: Option<(u64, u64)>, now: Now) -> Answer {
+    pub fn answer(
+        &self,
+        holder: HolderId,
+        position: &Position,
+        grantable: Option<(u64, u64)>,
+        now: Now,
+    ) -> Answer {
         let mut guard = self.open.lock();
         let Some(open) = guard.as_mut() else { return Answer::NotLeader };
         if position.epoch != open.epoch || !position.has_filters {
@@ -267,7 +279,10 @@ mod tests {
         let desk = desk();
         desk.answer(A, &position(0), Some((3, 1 << 30)), now(5));
         assert_eq!(desk.reopen(Epoch { term: 3, incarnation: 2 }), 5 + (1 << 30));
-        assert!(matches!(desk.answer(A, &position(0), Some((3, 1 << 30)), now(6)), Answer::NeedFilters { .. }));
+        assert!(matches!(
+            desk.answer(A, &position(0), Some((3, 1 << 30)), now(6)),
+            Answer::NeedFilters { .. }
+        ));
     }
 
     #[test]

@@ -194,8 +194,9 @@ impl Grantor {
     }
 
     fn forget(&mut self, now: Now) {
-        self.holders
-            .retain(|_, h| h.last_pull_ns + FORGET_NS > now.mono_ns || h.grants.iter().any(|g| !g.expired(now)));
+        self.holders.retain(|_, h| {
+            h.last_pull_ns + FORGET_NS > now.mono_ns || h.grants.iter().any(|g| !g.expired(now))
+        });
     }
 }
 

@@ -77,7 +77,12 @@ impl Ring {
             }
             match out.last_mut() {
                 // A freeze stays a run of its own: what follows it belongs to the filter that it begins.
-                Some(last) if !part.freeze && !last.freeze && last.table == part.table && last.generation == part.generation => {
+                Some(last)
+                    if !part.freeze
+                        && !last.freeze
+                        && last.table == part.table
+                        && last.generation == part.generation =>
+                {
                     last.hashes.append(&mut part.hashes);
                 }
                 _ => out.push(part),
@@ -106,7 +111,10 @@ mod tests {
         assert_eq!(ring.since(Serial(5)), Some(vec![]));
         assert_eq!(ring.since(Serial(4)), Some(vec![run(1, 2, false, &[13])]));
         assert_eq!(ring.since(Serial(3)), Some(vec![run(1, 2, true, &[]), run(1, 2, false, &[13])]));
-        assert_eq!(ring.since(Serial(2)), Some(vec![run(1, 1, false, &[12]), run(1, 2, true, &[]), run(1, 2, false, &[13])]));
+        assert_eq!(
+            ring.since(Serial(2)),
+            Some(vec![run(1, 1, false, &[12]), run(1, 2, true, &[]), run(1, 2, false, &[13])])
+        );
         assert_eq!(ring.since(Serial(6)), None);
     }
 

@@ -13,11 +13,20 @@ use crate::command::Command;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     TableCreated(TableId),
-    Flushed { table: TableId, generation: Generation },
+    Flushed {
+        table: TableId,
+        generation: Generation,
+    },
     /// The inputs are no longer in the manifest: they may be deleted after a grace.
-    Compacted { table: TableId, removed: Vec<SstMeta> },
+    Compacted {
+        table: TableId,
+        removed: Vec<SstMeta>,
+    },
     /// A flush flag or compaction that no longer fits; its tables are orphans.
-    Ignored { table: TableId, orphan: Option<SstId> },
+    Ignored {
+        table: TableId,
+        orphan: Option<SstId>,
+    },
 }
 
 impl Partition {
@@ -82,7 +91,11 @@ impl Partition {
         state.flushed_generation = generation;
         while state.frozen.front().is_some_and(|f| f.memtable.generation <= generation) {
             if let Some(frozen) = state.frozen.pop_front() {
-                state.grace.push_back(Grace { memtable: frozen.memtable, flushed_at: version, since_ns: now_ns });
+                state.grace.push_back(Grace {
+                    memtable: frozen.memtable,
+                    flushed_at: version,
+                    since_ns: now_ns,
+                });
             }
         }
         Change::Flushed { table, generation }
@@ -100,9 +113,9 @@ impl Partition {
         });
         let Some(start) = position else { return Change::Ignored { table, orphan } };
         let (manifest, _) = self.change_manifest();
-        let removed = manifest.table_mut(table).map_or_else(Vec::new, |entry| {
-            entry.ssts.splice(start..start + inputs.len(), output).collect()
-        });
+        let removed = manifest
+            .table_mut(table)
+            .map_or_else(Vec::new, |entry| entry.ssts.splice(start..start + inputs.len(), output).collect());
         Change::Compacted { table, removed }
     }
 

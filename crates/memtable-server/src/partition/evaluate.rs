@@ -159,7 +159,9 @@ impl Partition {
             }
             match self.sessions.seen(request.session, request.number, time_ms) {
                 Seen::New => {}
-                Seen::Duplicate(results) => return Verdict::Unchanged { ok: true, results: results.to_vec() },
+                Seen::Duplicate(results) => {
+                    return Verdict::Unchanged { ok: true, results: results.to_vec() };
+                }
                 Seen::TooOld => return Verdict::Refused(Refusal::TooOld),
                 Seen::UnknownSession => return Verdict::Refused(Refusal::UnknownSession),
             }

@@ -24,7 +24,10 @@ pub(super) struct Undo {
 #[derive(Debug)]
 enum Effect {
     Nothing,
-    Group { versions: Vec<(TableId, Bytes, u64)>, sessions: Vec<SessionUndo> },
+    Group {
+        versions: Vec<(TableId, Bytes, u64)>,
+        sessions: Vec<SessionUndo>,
+    },
     Freeze(TableId),
     /// A freeze of a memtable that is flushed already: only the generation moved.
     SkippedFreeze(TableId),
@@ -49,9 +52,14 @@ pub enum Ingested {
     /// Its numbers do not match what the log holds before it: ignored by every replica.
     Ignored,
     Other,
-    Group { first_seq: u64 },
+    Group {
+        first_seq: u64,
+    },
     /// Readers must get a new view.
-    Frozen { table: TableId, next: Generation },
+    Frozen {
+        table: TableId,
+        next: Generation,
+    },
 }
 
 impl Partition {
@@ -97,7 +105,13 @@ impl Partition {
         Ok(ingested)
     }
 
-    fn ingest_command(&mut self, at: LogPosition, command: Command, bits_done: bool, undo: &mut Effect) -> Ingested {
+    fn ingest_command(
+        &mut self,
+        at: LogPosition,
+        command: Command,
+        bits_done: bool,
+        undo: &mut Effect,
+    ) -> Ingested {
         // A command is proposed to the leader of its own term only; another term means that the leader's view of the log
         // was another one when it was made.
         if command.term() != at.term {
@@ -132,9 +146,16 @@ impl Partition {
         }
     }
 
-    fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, undo: &mut Effect) -> Ingested {
+    fn ingest_group(
+        &mut self,
+        at: LogPosition,
+        group: Group,
+        bits_done: bool,
+        undo: &mut Effect,
+    ) -> Ingested {
         let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
-        let fits = group.first_seq == self.next_seq && group.tables.iter().all(|t| t.generation == current(t.table));
+        let fits =
+            group.first_seq == self.next_seq && group.tables.iter().all(|t| t.generation == current(t.table));
         if !fits {
             return Ingested::Ignored;
         }

@@ -74,9 +74,16 @@ impl Sessions {
 
     /// Opens a session (or refreshes it), and forgets those that have expired.
     pub fn open(&mut self, session: u64, now_ms: u64) -> Vec<SessionUndo> {
-        let gone: Vec<u64> =
-            self.sessions.iter().filter(|(id, s)| **id != session && expired(s, now_ms)).map(|(id, _)| *id).collect();
-        let mut undo: Vec<_> = gone.into_iter().map(|id| SessionUndo { id, change: Change::Whole(self.sessions.remove(&id)) }).collect();
+        let gone: Vec<u64> = self
+            .sessions
+            .iter()
+            .filter(|(id, s)| **id != session && expired(s, now_ms))
+            .map(|(id, _)| *id)
+            .collect();
+        let mut undo: Vec<_> = gone
+            .into_iter()
+            .map(|id| SessionUndo { id, change: Change::Whole(self.sessions.remove(&id)) })
+            .collect();
         if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&session) {
             // Ties are broken by id, so that every replica forgets the same one.
             let oldest = self.sessions.iter().map(|(id, s)| (s.last_used_ms, *id)).min();
@@ -129,7 +136,9 @@ impl Sessions {
                     self.sessions.remove(&change.id);
                 }
                 Change::Recorded { number, forgotten, floor, last_used_ms } => {
-                    let Some(session) = self.sessions.get_mut(&change.id).map(Arc::make_mut) else { continue };
+                    let Some(session) = self.sessions.get_mut(&change.id).map(Arc::make_mut) else {
+                        continue;
+                    };
                     session.results.extend(forgotten);
                     session.results.remove(&number);
                     session.ops = session.results.values().map(|r| r.len()).sum();

@@ -32,7 +32,8 @@ pub struct Snapshot {
 impl Partition {
     /// The newest checkpoint from which replay can start.
     fn persistence_point(&self) -> Option<&Checkpoint> {
-        let first = self.tables.values().filter_map(TableState::first_unflushed_index).min().unwrap_or(u64::MAX);
+        let first =
+            self.tables.values().filter_map(TableState::first_unflushed_index).min().unwrap_or(u64::MAX);
         self.checkpoints.iter().rev().find(|c| c.at.index < first && c.at.index <= self.committed_index)
     }
 
@@ -131,12 +132,15 @@ impl Snapshot {
                 (r.number, ops)
             });
             let results: BTreeMap<u64, Arc<[OpResult]>> = results.collect();
-            sessions.restore(s.id, Session {
-                last_used_ms: s.last_used_ms,
-                floor: s.floor,
-                ops: results.values().map(|r| r.len()).sum(),
-                results,
-            });
+            sessions.restore(
+                s.id,
+                Session {
+                    last_used_ms: s.last_used_ms,
+                    floor: s.floor,
+                    ops: results.values().map(|r| r.len()).sum(),
+                    results,
+                },
+            );
         }
         let manifest: Manifest = m.manifest.unwrap_or_default().try_into()?;
         if manifest.partition != partition {
@@ -147,7 +151,11 @@ impl Snapshot {
                 at: m.at.unwrap_or_default().into(),
                 next_seq: m.next_seq.max(1),
                 time_ms: m.time_ms,
-                generations: m.generations.into_iter().map(|g| (TableId(g.table), Generation(g.generation))).collect(),
+                generations: m
+                    .generations
+                    .into_iter()
+                    .map(|g| (TableId(g.table), Generation(g.generation)))
+                    .collect(),
                 sessions,
                 membership: Bytes::from(m.membership.to_vec()),
             },

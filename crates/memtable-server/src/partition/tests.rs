@@ -232,12 +232,15 @@ fn memtables_decide_conditions_before_the_base_does() {
 fn a_batch_is_all_or_nothing_and_sees_its_own_writes() {
     let n = Node::new();
     let v = n.version();
-    let (group, verdict) = n.evaluate(vec![put("a", "1"), op("a", Some("2"), Condition::ValueEquals(key("1")))]);
+    let (group, verdict) =
+        n.evaluate(vec![put("a", "1"), op("a", Some("2"), Condition::ValueEquals(key("1")))]);
     assert!(matches!(verdict, Verdict::Applied(r) if r.len() == 2));
     assert_eq!(group.unwrap().seqs(), 2);
     let (group, verdict) = n.evaluate(vec![put("b", "1"), insert("c", "1", v, true)]);
     assert!(group.is_none());
-    assert!(matches!(verdict, Verdict::Unchanged { ok: false, results } if results.iter().all(|r| !r.applied)));
+    assert!(
+        matches!(verdict, Verdict::Unchanged { ok: false, results } if results.iter().all(|r| !r.applied))
+    );
     let skipped = Op { skip_on_failure: true, ..insert("c", "1", v, true) };
     let (group, _) = n.evaluate(vec![put("b", "1"), skipped]);
     assert_eq!(group.unwrap().seqs(), 1);
@@ -246,7 +249,8 @@ fn a_batch_is_all_or_nothing_and_sees_its_own_writes() {
 #[test]
 fn two_inserts_of_one_key_in_one_group_do_not_both_pass() {
     let n = Node::new();
-    let request = || Request { session: 0, number: 0, acked_below: 0, ops: vec![insert("a", "1", n.version(), false)] };
+    let request =
+        || Request { session: 0, number: 0, acked_below: 0, ops: vec![insert("a", "1", n.version(), false)] };
     let evaluated = n.partition.evaluate(1, &[request(), request()], 0);
     assert!(matches!(evaluated.verdicts[0], Verdict::Applied(_)));
     assert!(matches!(evaluated.verdicts[1], Verdict::Unchanged { ok: false, .. }));
@@ -437,7 +441,8 @@ fn state(p: &Partition) -> String {
         out += &format!("session {id} {session:?}\n");
     }
     for (id, table) in p.tables() {
-        out += &format!("table {id} generation {} flushed {}\n", table.generation(), table.flushed_generation);
+        out +=
+            &format!("table {id} generation {} flushed {}\n", table.generation(), table.flushed_generation);
         let memtables: Vec<_> =
             table.frozen.iter().map(|f| f.memtable.clone()).chain([table.active.clone()]).collect();
         for m in memtables {
@@ -451,9 +456,18 @@ fn state(p: &Partition) -> String {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Write { table: u32, key: u8, delete: bool, session: Option<u64> },
-    Freeze { table: u32 },
-    Flag { table: u32 },
+    Write {
+        table: u32,
+        key: u8,
+        delete: bool,
+        session: Option<u64>,
+    },
+    Freeze {
+        table: u32,
+    },
+    Flag {
+        table: u32,
+    },
     Session(u64),
     Commit,
     /// Truncates so many uncommitted entries, in a new term.

@@ -119,7 +119,11 @@ mod tests {
         });
         let found = ReadAnswer::Found(Version { seq: 4, value: Some(Bytes::from_static(b"x")) });
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(2), 9), found);
-        assert_eq!(v.read(TableId(1), &key(), ManifestVersion(3), 9), ReadAnswer::NoEntry, "it searched the SSTable");
+        assert_eq!(
+            v.read(TableId(1), &key(), ManifestVersion(3), 9),
+            ReadAnswer::NoEntry,
+            "it searched the SSTable"
+        );
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(1), 9), ReadAnswer::StaleManifest);
     }
 
@@ -133,7 +137,11 @@ mod tests {
         });
         let tombstone = ReadAnswer::Found(Version { seq: 4, value: None });
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(0), 9), tombstone);
-        assert_eq!(v.read(TableId(1), &key(), ManifestVersion(0), 3), ReadAnswer::NoEntry, "not published yet");
+        assert_eq!(
+            v.read(TableId(1), &key(), ManifestVersion(0), 3),
+            ReadAnswer::NoEntry,
+            "not published yet"
+        );
         assert_eq!(v.read(TableId(2), &key(), ManifestVersion(0), 9), ReadAnswer::UnknownTable);
     }
 }

@@ -1,7 +1,10 @@
 //! openraft's messages <-> the wire.
 
 use bytes::Bytes;
-use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult, VoteRequest,
+    VoteResponse,
+};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::LogPosition;
 use sextant_proto::v1;
@@ -18,16 +21,16 @@ pub struct Address {
 }
 
 pub fn vote_to_wire(vote: &Vote) -> v1::RaftVote {
-    v1::RaftVote {
-        term: vote.leader_id.term,
-        node: vote.leader_id.voted_for,
-        committed: vote.committed,
-    }
+    v1::RaftVote { term: vote.leader_id.term, node: vote.leader_id.voted_for, committed: vote.committed }
 }
 
 pub fn vote_from_wire(vote: Option<v1::RaftVote>) -> Result<Vote> {
     let vote = vote.ok_or_else(|| Error::invalid("a Raft message without a vote"))?;
-    Ok(if vote.committed { Vote::new_committed(vote.term, vote.node) } else { Vote::new(vote.term, vote.node) })
+    Ok(if vote.committed {
+        Vote::new_committed(vote.term, vote.node)
+    } else {
+        Vote::new(vote.term, vote.node)
+    })
 }
 
 pub fn position_to_wire(id: &LogId) -> v1::LogPosition {
@@ -38,7 +41,10 @@ pub fn log_id_from_wire(position: v1::LogPosition) -> LogId {
     log_id_at(LogPosition::from(position))
 }
 
-pub fn append_to_wire(address: &Address, request: AppendEntriesRequest<TypeConfig>) -> v1::AppendEntriesRequest {
+pub fn append_to_wire(
+    address: &Address,
+    request: AppendEntriesRequest<TypeConfig>,
+) -> v1::AppendEntriesRequest {
     v1::AppendEntriesRequest {
         partition: address.partition,
         from: address.from,
@@ -91,10 +97,50 @@ pub fn append_reply_from_wire(reply: v1::AppendEntriesResponse) -> Result<Append
     use v1::append_entries_response::Outcome;
     Ok(match reply.outcome() {
         Outcome::Success => AppendEntriesResponse::Success,
-        Outcome::PartialSuccess => AppendEntriesResponse::PartialSuccess(reply.matching.map(log_id_from_wire)),
+        Outcome::PartialSuccess => {
+            AppendEntriesResponse::PartialSuccess(reply.matching.map(log_id_from_wire))
+        }
         Outcome::Conflict => AppendEntriesResponse::Conflict,
         Outcome::HigherVote => AppendEntriesResponse::HigherVote(vote_from_wire(reply.vote)?),
         Outcome::Failed => return Err(Error::unavailable(reply.error)),
+    })
+}
+
+/// The last entry that an append names, and the one before its first.
+pub fn append_range(request: &AppendEntriesRequest<TypeConfig>) -> (Option<LogId>, Option<LogId>) {
+    let last = request.entries.last().map(|e| e.log_id).or(request.prev_log_id);
+    (request.prev_log_id, last)
+}
+
+pub fn stream_result_to_wire(result: StreamAppendResult<TypeConfig>) -> v1::AppendEntriesResponse {
+    use v1::append_entries_response::Outcome;
+    let mut out = v1::AppendEntriesResponse::default();
+    let outcome = match result {
+        Ok(matching) => {
+            out.matching = matching.as_ref().map(position_to_wire);
+            Outcome::PartialSuccess
+        }
+        Err(StreamAppendError::Conflict(_)) => Outcome::Conflict,
+        Err(StreamAppendError::HigherVote(vote)) => {
+            out.vote = Some(vote_to_wire(&vote));
+            Outcome::HigherVote
+        }
+    };
+    out.outcome = outcome.into();
+    out
+}
+
+/// A reply on an append stream; `range` is that of the request it answers.
+pub fn stream_result_from_wire(
+    reply: v1::AppendEntriesResponse,
+    range: (Option<LogId>, Option<LogId>),
+) -> Result<StreamAppendResult<TypeConfig>> {
+    let conflict = range.0.ok_or_else(|| Error::invalid("a conflict before the first entry"));
+    Ok(match append_reply_from_wire(reply)? {
+        AppendEntriesResponse::Success => Ok(range.1),
+        AppendEntriesResponse::PartialSuccess(matching) => Ok(matching),
+        AppendEntriesResponse::Conflict => Err(StreamAppendError::Conflict(conflict?)),
+        AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
     })
 }
 

@@ -17,7 +17,13 @@ const ATTEMPT_MS: u64 = 120;
 
 /// Campaigns when no leader was heard for the lease plus a random jitter. `rank`: 0 for the node that is to lead the partition
 /// by preference (leaders are spread that way); the others wait a little longer.
-pub async fn election_loop(raft: Raft, shared: Arc<Shared>, lease: LeaseConfig, rank: u64, mut shutdown: Shutdown) {
+pub async fn election_loop(
+    raft: Raft,
+    shared: Arc<Shared>,
+    lease: LeaseConfig,
+    rank: u64,
+    mut shutdown: Shutdown,
+) {
     let clock = shared.env.clock.clone();
     let draw = || shared.env.rng.below(lease.election_jitter_ms + 1) * 1_000_000;
     // A rank's worth of patience: long enough for a vote round in between, short against the lease.

@@ -1,21 +1,27 @@
 //! Raft's messages to a peer, over gRPC. Send times are taken here: the leader lease counts from them.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{Stream, StreamExt};
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    VoteRequest, VoteResponse,
 };
 use openraft::{BasicNode, OptionalSend};
+use parking_lot::Mutex;
 use sextant_common::env::grpc_channel;
 use sextant_common::error::{Error, Result};
 use sextant_proto::v1::raft_client::RaftClient;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
-use sextant_raft_log::{TypeConfig, Vote, encode_membership};
+use sextant_raft_log::{LogId, TypeConfig, Vote, encode_membership};
 use tonic::transport::Channel;
 
 use super::convert::{self, Address};
@@ -99,9 +105,43 @@ async fn call<T>(
     }
 }
 
+/// An append that is on its way.
+struct Sent {
+    range: (Option<LogId>, Option<LogId>),
+    term: u64,
+    at_ns: u64,
+}
+
+/// How often a stream that waits for answers looks whether the oldest append is overdue.
+const OVERDUE_CHECK: Duration = Duration::from_millis(250);
+
+/// The next answer. None: the stream has ended. An append that is not answered in time is an error: a connection may stay
+/// open although an answer was lost.
+async fn next_reply(
+    replies: &mut tonic::Streaming<v1::AppendEntriesResponse>,
+    sent: &Mutex<VecDeque<Sent>>,
+    shared: &Shared,
+) -> Option<Result<v1::AppendEntriesResponse>> {
+    loop {
+        match tokio::time::timeout(OVERDUE_CHECK, replies.next()).await {
+            Ok(Some(Ok(reply))) => return Some(Ok(reply)),
+            Ok(Some(Err(status))) => return Some(Err(status.into())),
+            Ok(None) => return None,
+            Err(_) => {
+                let oldest = sent.lock().front().map(|s| s.at_ns);
+                let now = shared.env.clock.holder_ns();
+                if oldest.is_some_and(|at| now.saturating_sub(at) > APPEND_TIMEOUT.as_nanos() as u64) {
+                    return Some(Err(Error::unavailable(format!("no answer within {APPEND_TIMEOUT:?}"))));
+                }
+            }
+        }
+    }
+}
+
 impl Network {
     fn client(&self) -> RpcResult<RaftClient<Channel>> {
-        let missing = || unreachable(&Error::unavailable(format!("node {} is not configured", self.address.to)));
+        let missing =
+            || unreachable(&Error::unavailable(format!("node {} is not configured", self.address.to)));
         self.client.clone().ok_or_else(missing)
     }
 }
@@ -118,7 +158,8 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let term = request.vote.leader_id.term;
         let message = convert::append_to_wire(&self.address, request);
         let sent_ns = self.shared.env.clock.holder_ns();
-        let reply = call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| unreachable(&e))?;
+        let reply =
+            call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| unreachable(&e))?;
         let reply = convert::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
         // A conflict too was accepted under this leader's vote.
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
@@ -129,7 +170,63 @@ impl RaftNetworkV2<TypeConfig> for Network {
         Ok(reply)
     }
 
-    async fn vote(&mut self, request: VoteRequest<TypeConfig>, _option: RPCOption) -> RpcResult<VoteResponse<TypeConfig>> {
+    /// Pipelined: appends go out as Raft makes them, answers come in their order. So a follower's fsyncs overlap with the
+    /// next entries' way to it.
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, RpcResult<BoxStream<'s, RpcResult<StreamAppendResult<TypeConfig>>>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        Box::pin(async move {
+            let mut client = self.client()?;
+            let (shared, address) = (self.shared.clone(), self.address.clone());
+            // What is on its way, oldest first. Openraft stops feeding the stream when it has enough unanswered.
+            let sent: Arc<Mutex<VecDeque<Sent>>> = Arc::default();
+            let outgoing = {
+                let (shared, sent) = (shared.clone(), sent.clone());
+                let address = address.clone();
+                input.map(move |request| {
+                    let range = convert::append_range(&request);
+                    let term = request.vote.leader_id.term;
+                    let message = convert::append_to_wire(&address, request);
+                    sent.lock().push_back(Sent { range, term, at_ns: shared.env.clock.holder_ns() });
+                    message
+                })
+            };
+            let replies =
+                call(APPEND_TIMEOUT, client.stream_append(outgoing)).await.map_err(|e| unreachable(&e))?;
+            let answered = futures::stream::unfold(Some((replies, sent, shared)), move |state| async move {
+                let (mut replies, sent, shared) = state?;
+                let reply = next_reply(&mut replies, &sent, &shared).await?;
+                let outcome = reply.and_then(|reply| {
+                    let oldest = sent.lock().pop_front();
+                    let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
+                    let accepted = convert::stream_result_from_wire(reply, oldest.range)?;
+                    if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
+                        shared.lease.acknowledged(oldest.term, address.to, oldest.at_ns);
+                        shared.guard.bind(shared.env.clock.grantor_ns());
+                    }
+                    Ok(accepted)
+                });
+                match outcome {
+                    Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some((replies, sent, shared)))),
+                    Ok(Err(e)) => Some((Ok(Err(e)), None)),
+                    Err(e) => Some((Err(unreachable(&e)), None)),
+                }
+            });
+            let answered: BoxStream<'s, _> = Box::pin(answered);
+            Ok(answered)
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> RpcResult<VoteResponse<TypeConfig>> {
         let mut client = self.client()?;
         let message = convert::vote_request_to_wire(&self.address, &request);
         let reply = call(VOTE_TIMEOUT, client.vote(message)).await.map_err(|e| unreachable(&e))?;
@@ -155,7 +252,8 @@ impl RaftNetworkV2<TypeConfig> for Network {
         _option: RPCOption,
     ) -> std::result::Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
         let failed = |e: &Error| StreamingError::Unreachable(Unreachable::from_string(e));
-        let mut client = self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
+        let mut client =
+            self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
         let message = v1::InstallSnapshotRequest {
             partition: self.address.partition,
             from: self.address.from,

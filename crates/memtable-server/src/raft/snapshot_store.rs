@@ -61,7 +61,8 @@ impl SnapshotStore {
         if &magic[..8] != MAGIC {
             return Err(damaged("not a snapshot, or of another version"));
         }
-        if u64::from_le_bytes(magic[8..16].try_into().unwrap_or_default()) != xxhash_rust::xxh3::xxh3_64(rest) {
+        if u64::from_le_bytes(magic[8..16].try_into().unwrap_or_default()) != xxhash_rust::xxh3::xxh3_64(rest)
+        {
             return Err(damaged("checksum mismatch"));
         }
         let data = Bytes::copy_from_slice(rest);

@@ -56,7 +56,9 @@ impl AdminShell {
         }
         let manifest = handle.shared.manifest();
         let table = manifest.table_by_name(name);
-        table.map(|t| Some(t.table)).ok_or_else(|| Error::new(ErrorKind::UnknownTable, format!("no table {name:?}")))
+        table
+            .map(|t| Some(t.table))
+            .ok_or_else(|| Error::new(ErrorKind::UnknownTable, format!("no table {name:?}")))
     }
 
     async fn freeze_one(handle: &Handle, table: &str) -> Result<Vec<(TableId, Generation)>> {
@@ -120,9 +122,10 @@ impl Admin for AdminShell {
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
         let request = request.into_inner();
-        let work = self.led(&request).into_iter().map(|h| async {
-            (h.shared.id.0, Self::freeze_one(h, &request.table).await.map(|_| ()))
-        });
+        let work = self
+            .led(&request)
+            .into_iter()
+            .map(|h| async { (h.shared.id.0, Self::freeze_one(h, &request.table).await.map(|_| ())) });
         Ok(reply(futures::future::join_all(work).await))
     }
 
@@ -172,7 +175,8 @@ impl Admin for AdminShell {
         let id = (request.id != 0).then_some(TableId(request.id));
         let (done, answer) = oneshot::channel();
         let _ = handle.events.send(Event::EnsureTable { name: request.name.clone(), options, id, done });
-        let mut out = v1::EnsureTableReply { leader: Some(handle.shared.leader_hint()), ..Default::default() };
+        let mut out =
+            v1::EnsureTableReply { leader: Some(handle.shared.leader_hint()), ..Default::default() };
         let status = match within(ENTRY_TIMEOUT, "create table", answer).await {
             Ok(()) => match handle.shared.manifest().table_by_name(&request.name) {
                 Some(table) => {
@@ -196,7 +200,10 @@ impl Admin for AdminShell {
         Ok(Response::new(out))
     }
 
-    async fn status(&self, _request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+    async fn status(
+        &self,
+        _request: Request<v1::StatusRequest>,
+    ) -> Result<Response<v1::StatusReply>, Status> {
         Ok(Response::new(v1::StatusReply { json: status::json(&self.context) }))
     }
 }

@@ -99,7 +99,8 @@ impl LeaseShell {
             }
         }
         self.context.metrics.pulls.inc();
-        let mut reply = v1::PullReply { pull: request.pull, server_boot: self.context.boot, ..Default::default() };
+        let mut reply =
+            v1::PullReply { pull: request.pull, server_boot: self.context.boot, ..Default::default() };
         for p in &request.positions {
             reply.updates.push(self.update(holder, p));
         }
@@ -228,7 +229,10 @@ impl Lease for LeaseShell {
         Ok(Response::new(Box::pin(tokio_stream::iter(chunks(set)))))
     }
 
-    async fn release(&self, request: Request<v1::ReleaseRequest>) -> Result<Response<v1::ReleaseReply>, Status> {
+    async fn release(
+        &self,
+        request: Request<v1::ReleaseRequest>,
+    ) -> Result<Response<v1::ReleaseReply>, Status> {
         let holder = holder_id(&request.into_inner().holder)?;
         for handle in self.context.partitions.values() {
             handle.shared.desk.release(holder);

@@ -51,8 +51,8 @@ pub struct Recovery {
 
 impl Context {
     pub fn partition(&self, id: u32) -> Result<&Handle> {
-        self.partitions
-            .get(&PartitionId(id))
-            .ok_or_else(|| Error::invalid(format!("no partition {id}: there are {}", self.cluster.partitions)))
+        self.partitions.get(&PartitionId(id)).ok_or_else(|| {
+            Error::invalid(format!("no partition {id}: there are {}", self.cluster.partitions))
+        })
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
-use openraft::raft::AppendEntriesResponse;
+use openraft::raft::{AppendEntriesResponse, StreamAppendError};
 use sextant_common::error::Error;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
@@ -27,7 +27,12 @@ pub struct RaftShell {
 
 impl RaftShell {
     /// The partition that a message is for, if the message is for this node of this cluster.
-    fn admit(&self, partition: u32, to: u64, cluster: &Bytes) -> Result<(&Handle, &crate::raft::Raft), Status> {
+    fn admit(
+        &self,
+        partition: u32,
+        to: u64,
+        cluster: &Bytes,
+    ) -> Result<(&Handle, &crate::raft::Raft), Status> {
         if *cluster != self.cluster {
             return Err(Error::invalid(
                 "another cluster, or lease lengths that differ from this server's: check [cluster] in the configuration",
@@ -38,7 +43,8 @@ impl RaftShell {
             return Err(Error::invalid(format!("this is node {}, not {to}", self.context.node)).into());
         }
         let handle = self.context.partition(partition)?;
-        let raft = self.context.rafts.get(&handle.shared.id).ok_or_else(|| Status::unavailable("starting"))?;
+        let raft =
+            self.context.rafts.get(&handle.shared.id).ok_or_else(|| Status::unavailable("starting"))?;
         Ok((handle, raft))
     }
 
@@ -70,10 +76,27 @@ impl RaftService for RaftShell {
         &self,
         request: Request<Streaming<v1::AppendEntriesRequest>>,
     ) -> Result<Response<Self::StreamAppendStream>, Status> {
-        let this = self.clone();
-        let replies = request.into_inner().then(move |message| {
-            let this = this.clone();
-            async move { this.append(message?).await }
+        let mut messages = request.into_inner();
+        let Some(first) = messages.next().await else {
+            return Ok(Response::new(Box::pin(tokio_stream::empty())));
+        };
+        let first = first?;
+        let (handle, raft) = self.admit(first.partition, first.to, &first.cluster)?;
+        let (handle, raft) = (handle.clone(), raft.clone());
+        let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
+        // A stream speaks for one partition; a message that does not fit ends it.
+        let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
+            let message = message.ok()?;
+            let fits = message.partition == partition && message.to == to && message.cluster == cluster;
+            if fits { convert::append_from_wire(message).ok() } else { None }
+        });
+        let clock = self.context.env.clock.clone();
+        let replies = raft.stream_append(appends).map(move |result| {
+            let result = result.map_err(|e| Status::unavailable(e.to_string()))?;
+            if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
+                handle.shared.guard.bind(clock.grantor_ns());
+            }
+            Ok(convert::stream_result_to_wire(result))
         });
         Ok(Response::new(Box::pin(replies)))
     }
@@ -94,7 +117,10 @@ impl RaftService for RaftShell {
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
     }
 
-    async fn pre_vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteResponse>, Status> {
+    async fn pre_vote(
+        &self,
+        request: Request<v1::VoteRequest>,
+    ) -> Result<Response<v1::VoteResponse>, Status> {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         self.guard(handle)?;

@@ -109,8 +109,12 @@ impl RowsShell {
         let view = shared.view.load();
         match view.read(TableId(read.table), &read.key, ManifestVersion(read.manifest_version), at) {
             ReadAnswer::Found(version) => v1::ReadReply {
-                status: if version.value.is_some() { v1::ReadStatus::ReadValue } else { v1::ReadStatus::ReadTombstone }
-                    .into(),
+                status: if version.value.is_some() {
+                    v1::ReadStatus::ReadValue
+                } else {
+                    v1::ReadStatus::ReadTombstone
+                }
+                .into(),
                 value: version.value.unwrap_or_default(),
                 seq: version.seq,
             },
@@ -146,7 +150,9 @@ impl RowsShell {
             Ok(()) => {}
             Err(mpsc::error::TrySendError::Full(event)) => {
                 self.context.metrics.overloaded.inc();
-                event.reply.status(v1::WriteStatus::WriteOverloaded, "the partition's queue of writes is full");
+                event
+                    .reply
+                    .status(v1::WriteStatus::WriteOverloaded, "the partition's queue of writes is full");
             }
             Err(mpsc::error::TrySendError::Closed(event)) => {
                 event.reply.status(v1::WriteStatus::WriteRetry, "the server is stopping");

@@ -279,7 +279,8 @@ impl Worker {
             wake = wake.min(Duration::from_nanos(self.next_group_at_ns - now));
         }
         // Nothing frozen waits longer than this for its flush.
-        wake = wake.min(Duration::from_nanos(self.next_upkeep_ns.saturating_sub(now)).max(Duration::from_millis(1)));
+        wake = wake
+            .min(Duration::from_nanos(self.next_upkeep_ns.saturating_sub(now)).max(Duration::from_millis(1)));
         wake
     }
 
@@ -306,9 +307,13 @@ impl Worker {
                 let time_ms = self.shared.env.clock.wall_guess_ns() / 1_000_000;
                 self.control(Command::OpenSession { term, session, time_ms }, Some(done));
             }
-            Event::Flushed { term, table, generation, result } => self.flush_done(term, table, generation, result),
+            Event::Flushed { term, table, generation, result } => {
+                self.flush_done(term, table, generation, result)
+            }
             Event::Compact { table, done } => self.compact(table, done),
-            Event::Compacted { term, table, inputs, result } => self.compaction_done(term, table, inputs, result),
+            Event::Compacted { term, table, inputs, result } => {
+                self.compaction_done(term, table, inputs, result)
+            }
             Event::Stop(_) => {}
         }
         Ok(())
@@ -328,7 +333,8 @@ impl Worker {
             Ingested::Frozen { table, next } => {
                 self.freezing.remove(&table);
                 if self.lead.is_some() {
-                    let run = crate::lease::ring::Run { table, generation: next, freeze: true, hashes: Vec::new() };
+                    let run =
+                        crate::lease::ring::Run { table, generation: next, freeze: true, hashes: Vec::new() };
                     self.shared.desk.push([run]);
                     self.shared.news.notify_waiters();
                 }
@@ -397,7 +403,10 @@ impl Worker {
         }
         self.refresh_view();
         // After the view, so that repair finds a new table in one of the two.
-        self.shared.pending_ssts.lock().retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
+        self.shared
+            .pending_ssts
+            .lock()
+            .retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
         self.next_upkeep_ns = 0;
         self.shared.news.notify_waiters();
         self.offer_snapshot();
@@ -487,8 +496,12 @@ impl Worker {
             _ => {}
         }
         if leads && caught_up && self.lead.is_none() {
-            let voters: Vec<Vec<u64>> =
-                membership.membership().get_joint_config().iter().map(|set| set.iter().copied().collect()).collect();
+            let voters: Vec<Vec<u64>> = membership
+                .membership()
+                .get_joint_config()
+                .iter()
+                .map(|set| set.iter().copied().collect())
+                .collect();
             let epoch = Epoch { term, incarnation: 1 };
             self.shared.desk.open(epoch);
             self.shared.lease.begin(term, self.shared.node, voters);

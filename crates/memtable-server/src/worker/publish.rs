@@ -126,7 +126,11 @@ impl Worker {
             self.shared.news.notify_waiters();
         }
         if published || self.queue.is_empty() {
-            while self.deferred.front().is_some_and(|d| d.after_index <= self.queue.published_index() || self.queue.is_empty()) {
+            while self
+                .deferred
+                .front()
+                .is_some_and(|d| d.after_index <= self.queue.published_index() || self.queue.is_empty())
+            {
                 if let Some(deferred) = self.deferred.pop_front() {
                     self.answer_if_leading(deferred.reply, deferred.status, &deferred.results);
                 }
@@ -135,12 +139,22 @@ impl Worker {
     }
 
     /// Answers when everything appended so far is published; at once if it is.
-    pub(super) fn answer_when_published(&mut self, reply: ReplySink, status: v1::WriteStatus, results: Vec<OpResult>) {
+    pub(super) fn answer_when_published(
+        &mut self,
+        reply: ReplySink,
+        status: v1::WriteStatus,
+        results: Vec<OpResult>,
+    ) {
         let serving = self.lead.as_ref().is_some_and(|l| self.queue.published_index() >= l.first_index);
         if self.queue.is_empty() && serving {
             self.answer_if_leading(reply, status, &results);
         } else {
-            self.deferred.push_back(Deferred { after_index: self.partition.last().index, reply, status, results });
+            self.deferred.push_back(Deferred {
+                after_index: self.partition.last().index,
+                reply,
+                status,
+                results,
+            });
         }
     }
 }

@@ -191,7 +191,9 @@ impl Worker {
             }
             let Some(write) = self.backlog.pop_front() else { break };
             if write.deadline_ns <= now_ns {
-                write.reply.status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
+                write
+                    .reply
+                    .status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
                 continue;
             }
             if let Some(results) = self.settled.find(write.request.session, write.request.number).cloned() {
@@ -235,7 +237,8 @@ impl Worker {
                 self.partition.add_bit(run.table, *hash);
             }
         }
-        let serial = if evaluated.runs.is_empty() { Serial(0) } else { self.shared.desk.push(evaluated.runs) };
+        let serial =
+            if evaluated.runs.is_empty() { Serial(0) } else { self.shared.desk.push(evaluated.runs) };
         if serial.0 > 0 {
             self.shared.news.notify_waiters();
         }
@@ -260,7 +263,8 @@ impl Worker {
         let Some(term) = self.lead.as_ref().map(|l| l.term) else { return };
         let (responder, _committed, outcome) = ProgressResponder::new();
         let proposed_ns = self.shared.env.clock.holder_ns();
-        self.proposal = Some(Proposal { payload: payload.clone(), term, outcome: Some(outcome), what, proposed_ns });
+        self.proposal =
+            Some(Proposal { payload: payload.clone(), term, outcome: Some(outcome), what, proposed_ns });
         let leader = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
         // Raft's core takes the message at once: its log store only queues, so this await is short.
         if let Err(e) = self.raft.write(Payload(payload)).with_leader(leader).responder(responder).await {
@@ -313,7 +317,9 @@ impl Worker {
     fn refuse(&self, reply: ReplySink, refusal: &Refusal) {
         use v1::WriteStatus as S;
         match refusal {
-            Refusal::UnknownTable => reply.status(S::WriteUnknownTable, "the partition does not know the table"),
+            Refusal::UnknownTable => {
+                reply.status(S::WriteUnknownTable, "the partition does not know the table")
+            }
             Refusal::UnknownSession => reply.status(S::WriteUnknownSession, "the session is not open"),
             Refusal::TooOld => reply.status(S::WriteRequestTooOld, "the request's result is no longer kept"),
             Refusal::NeedsBase => {

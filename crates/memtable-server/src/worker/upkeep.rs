@@ -36,7 +36,9 @@ impl Worker {
             let (late, kept) = self.backlog.drain(..).partition::<Vec<_>, _>(|w| w.deadline_ns <= now);
             self.backlog.extend(kept);
             for write in late {
-                write.reply.status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
+                write
+                    .reply
+                    .status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
             }
         }
     }
@@ -79,7 +81,8 @@ impl Worker {
         done: oneshot::Sender<Result<Vec<(TableId, Generation)>>>,
     ) {
         if self.lead.is_none() {
-            let _ = done.send(Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition")));
+            let _ =
+                done.send(Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition")));
             return;
         }
         let wanted: Vec<TableId> =
@@ -154,7 +157,8 @@ impl Worker {
         generation: Generation,
         result: Result<Option<SstMeta>>,
     ) {
-        if self.lead.as_ref().is_none_or(|l| l.term != term) || self.flushing.get(&table) != Some(&generation) {
+        if self.lead.as_ref().is_none_or(|l| l.term != term) || self.flushing.get(&table) != Some(&generation)
+        {
             self.drop_result(result);
             return;
         }
@@ -210,10 +214,16 @@ impl Worker {
             }
         };
         let Some(lead) = &self.lead else {
-            return answer(done, Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition")));
+            return answer(
+                done,
+                Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition")),
+            );
         };
         let Some(entry) = self.partition.manifest().table(table) else {
-            return answer(done, Err(Error::new(ErrorKind::UnknownTable, "the partition does not know the table")));
+            return answer(
+                done,
+                Err(Error::new(ErrorKind::UnknownTable, "the partition does not know the table")),
+            );
         };
         if entry.ssts.is_empty() {
             return answer(done, Ok(()));

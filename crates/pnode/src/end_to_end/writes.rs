@@ -298,3 +298,14 @@ async fn many_writes_at_once_share_messages_and_all_take_effect() {
     let view = pnode.engine().views.peek(PartitionId(0));
     assert!(view.manifest.table(TableId(1)).is_some());
 }
+
+#[tokio::test]
+async fn a_stream_that_outlives_its_server_is_left() {
+    let cluster = Cluster::start(1).await;
+    let pnode = cluster.pnode().await;
+    write(&pnode, BatchOp::put("", "k", "1")).await;
+    assert_eq!(read(&pnode, "k").await.unwrap(), "1");
+    cluster.leader().state.lock().incarnation += 1;
+    write(&pnode, BatchOp::put("", "k", "2")).await;
+    assert_eq!(read(&pnode, "k").await.unwrap(), "2");
+}

@@ -122,6 +122,8 @@ pub struct State {
     /// 0: none.
     pub lease: Duration,
     pub boot: u64,
+    /// Streams of reads and writes that were opened before the last change of this answer as a stopped server does.
+    pub incarnation: u64,
     /// Answers to the next writes instead of their execution.
     pub write_script: VecDeque<v1::WriteStatus>,
     /// The next so many writes are executed, and their answers lost with the stream.
@@ -203,8 +205,14 @@ impl Service {
         state.hints.get(&partition).map(|(node, term)| v1::LeaderHint { partition, node: *node, term: *term })
     }
 
-    fn read(&self, batch: v1::ReadBatch) -> v1::ReadBatchReply {
+    /// `of`: the incarnation that the stream leads to; None: whichever is there.
+    fn read(&self, batch: v1::ReadBatch, of: Option<u64>) -> v1::ReadBatchReply {
         let mut state = self.state.lock();
+        if of.is_some_and(|of| of != state.incarnation) {
+            let status = v1::ReadStatus::ReadNotReady as i32;
+            let replies = vec![v1::ReadReply { status, ..Default::default() }; batch.reads.len()];
+            return v1::ReadBatchReply { batch: batch.batch, replies, ..Default::default() };
+        }
         let mut reply = v1::ReadBatchReply { batch: batch.batch, ..Default::default() };
         for read in batch.reads {
             state.reads.push(read.clone());
@@ -236,7 +244,11 @@ impl Service {
         reply
     }
 
-    async fn write_one(&self, write: v1::WriteRequest) -> Result<v1::WriteReply, Status> {
+    async fn write_one(&self, write: v1::WriteRequest, of: Option<u64>) -> Result<v1::WriteReply, Status> {
+        if of.is_some_and(|of| of != self.state.lock().incarnation) {
+            let status = v1::WriteStatus::WriteRetry as i32;
+            return Ok(v1::WriteReply { id: write.id, status, ..Default::default() });
+        }
         self.state.lock().writes.push(write.clone());
         let _ = self.gate.subscribe().wait_for(|closed| !closed).await;
         let mut state = self.state.lock();
@@ -416,11 +428,12 @@ impl Rows for Service {
         request: Request<Streaming<v1::ReadBatch>>,
     ) -> Result<Response<Self::ReadStreamStream>, Status> {
         let service = self.clone();
-        Ok(Response::new(request.into_inner().map(move |batch| Ok(service.read(batch?))).boxed()))
+        let of = Some(self.state.lock().incarnation);
+        Ok(Response::new(request.into_inner().map(move |batch| Ok(service.read(batch?, of))).boxed()))
     }
 
     async fn read(&self, request: Request<v1::ReadBatch>) -> Result<Response<v1::ReadBatchReply>, Status> {
-        Ok(Response::new(Service::read(self, request.into_inner())))
+        Ok(Response::new(Service::read(self, request.into_inner(), None)))
     }
 
     async fn write_stream(
@@ -428,6 +441,7 @@ impl Rows for Service {
         request: Request<Streaming<v1::WriteBatch>>,
     ) -> Result<Response<Self::WriteStreamStream>, Status> {
         let service = self.clone();
+        let of = Some(self.state.lock().incarnation);
         // Each write is answered on its own, as by the real server.
         let writes = request.into_inner().flat_map(|batch| match batch {
             Ok(batch) => futures::stream::iter(batch.writes.into_iter().map(Ok).collect::<Vec<_>>()),
@@ -435,7 +449,7 @@ impl Rows for Service {
         });
         let replies = writes.then(move |write| {
             let service = service.clone();
-            async move { Ok(v1::WriteBatchReply { replies: vec![service.write_one(write?).await?] }) }
+            async move { Ok(v1::WriteBatchReply { replies: vec![service.write_one(write?, of).await?] }) }
         });
         Ok(Response::new(replies.boxed()))
     }
@@ -443,7 +457,7 @@ impl Rows for Service {
     async fn write(&self, request: Request<v1::WriteBatch>) -> Result<Response<v1::WriteBatchReply>, Status> {
         let mut replies = Vec::new();
         for write in request.into_inner().writes {
-            replies.push(self.write_one(write).await?);
+            replies.push(self.write_one(write, None).await?);
         }
         Ok(Response::new(v1::WriteBatchReply { replies }))
     }

@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
+use sextant_common::ids::{
+    Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
+};
 use sextant_common::manifest::{Compression, FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
 
 use crate::v1;
