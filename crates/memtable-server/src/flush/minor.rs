@@ -52,10 +52,7 @@ async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<Sst
     let mut errors = Vec::new();
     loop {
         let next = if written.len() >= required {
-            match tokio::time::timeout(STRAGGLERS, running.next()).await {
-                Ok(next) => next,
-                Err(_) => None,
-            }
+            tokio::time::timeout(STRAGGLERS, running.next()).await.unwrap_or_default()
         } else {
             running.next().await
         };

@@ -40,7 +40,7 @@ pub(super) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Wai
             serial
         }
         Proposed::Control(control) => {
-            waiting.control = Some(control);
+            waiting.control = Some(*control);
             Serial(0)
         }
     };

@@ -44,7 +44,7 @@ pub(super) enum Proposed {
         /// The requests are kept: if Raft refuses the group, they are evaluated again.
         writes: Vec<Decided>,
     },
-    Control(Control),
+    Control(Box<Control>),
 }
 
 /// Why Raft did not take a proposal.
@@ -151,7 +151,7 @@ impl Worker {
             // The term is that of the proposal, not of the moment when the command was queued.
             set_term(&mut control.command, self.lead.as_ref().map_or(0, |l| l.term));
             let payload = control.command.encode();
-            self.propose(payload, Proposed::Control(control)).await;
+            self.propose(payload, Proposed::Control(Box::new(control))).await;
             return;
         }
         if !self.backlog.is_empty() && self.can_sequence() {
@@ -292,7 +292,7 @@ impl Worker {
         tracing::debug!(partition = %self.shared.id, "proposal refused: {why}");
         self.next_group_at_ns = self.shared.env.clock.grantor_ns() + REFUSED_PAUSE_NS;
         match proposal.what {
-            Proposed::Control(control) => self.internal.push_front(control),
+            Proposed::Control(control) => self.internal.push_front(*control),
             Proposed::Group { serial, writes } => {
                 for decided in writes.into_iter().rev() {
                     self.backlog.push_front(decided.write);

@@ -85,7 +85,7 @@ impl Spares {
             return Ok(());
         }
         let (done, making) = oneshot::channel();
-        let bytes = capacity.saturating_mul(GROWTH).clamp(1, self.segment_bytes);
+        let bytes = capacity.saturating_mul(GROWTH).max(FIRST_BYTES).min(self.segment_bytes);
         let (shared, path) = (self.shared.clone(), self.next_path());
         self.shared.env.workers.blocking(Box::new(move || {
             let _ = done.send(make(&*shared.env.vfs, path, bytes, &shared.closing));

@@ -244,10 +244,11 @@ impl Queue {
             return Take::Closed;
         }
         let Some(first) = inner.items.front() else {
-            if checkpoint {
-                let needs = inner.checkpoint_bytes();
+            let roll = inner.checkpoint_bytes() > room;
+            // Not worth the last bytes of a disk.
+            if checkpoint && !(roll && inner.space[device].exhausted) {
                 let made = inner.make_checkpoint();
-                return Take::Work(inner.start(device, items, Some(made), needs > room));
+                return Take::Work(inner.start(device, items, Some(made), roll));
             }
             return if inner.closing { Take::Closed } else { Take::Idle };
         };
@@ -443,7 +444,8 @@ impl Inner {
             return Err(io::Error::other("the log is being closed"));
         }
         if self.space.iter().all(|space| space.exhausted) {
-            let reserve = if is_append { SPACE_RESERVE_BYTES } else { 0 };
+            // A purge must find room for the checkpoint that frees segments.
+            let reserve = if is_append { SPACE_RESERVE_BYTES + 2 * self.checkpoint_bytes() } else { 0 };
             let room = self.space.iter().map(|space| space.room).max().unwrap_or(0);
             let header = BATCH_HEADER_BYTES as u64;
             if self.bytes + bytes + 2 * header + reserve > room {

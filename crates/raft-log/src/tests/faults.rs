@@ -112,6 +112,33 @@ async fn a_full_disk_refuses_appends_before_it_takes_them() {
 }
 
 #[tokio::test]
+async fn a_purge_makes_room_on_a_full_disk() {
+    let mut server = Server::new(1);
+    server.config.segment_bytes = 256 << 10;
+    server.vfs.set_capacity(Some((3 * 256 << 10) + 1000));
+    let log = server.open().await.unwrap();
+    let mut handle = log.partition(PartitionId(0));
+    let mut last = 0;
+    for _ in 0..5 {
+        let from = last;
+        while append(&handle, vec![marked(0, 1, last + 1, 10_000)]).await.is_ok() {
+            last += 1;
+        }
+        assert!(last > from + 20, "{from} {last}");
+        handle.purge(crate::log_id(1, last)).await.unwrap();
+        // Until the worker has found the segments free.
+        while log.check_room(100_000).is_err() {
+            tokio::task::yield_now().await;
+        }
+    }
+    server.crash(log).await;
+    assert!(server.fatals.0.lock().iter().all(|f| !f.contains("space")), "{:?}", server.fatals.0.lock());
+    let log = server.open().await.unwrap();
+    append(&log.partition(PartitionId(0)), vec![marked(0, 1, last + 1, 10)]).await.unwrap();
+    log.shutdown().await;
+}
+
+#[tokio::test]
 async fn dropping_the_last_handle_closes_the_log() {
     let server = Server::new(1);
     let log = server.open().await.unwrap();
