@@ -82,7 +82,7 @@ impl Default for Tuning {
             compaction_trigger: 6,
             sst_delete_grace_ms: 15_000,
             repair_interval_ms: 1_000,
-            groups_in_flight: 4,
+            groups_in_flight: 2,
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,
         }

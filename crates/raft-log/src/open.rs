@@ -299,6 +299,7 @@ fn start_device(
         last_lsn: device_last_lsn,
         buffer,
         partitions: Vec::new(),
+        checkpoint_bytes: needs,
         _lock: lock,
     };
     worker.write_start(last_lsn, checkpoint)?;

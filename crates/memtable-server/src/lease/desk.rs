@@ -195,7 +195,7 @@ impl LeaseDesk {
             let expiry_wall_ns = if now.wall.is_synchronised() { now.wall.earliest_ns + wall_ns } else { 0 };
             match open.grantor.grant(holder, to, expiry_mono_ns, expiry_wall_ns, now) {
                 Ok(()) => Some(Lease { manifest: manifest.version, expiry_mono_ns, expiry_wall_ns }),
-                Err(Refusal::Throttled | Refusal::TooManyHolders) => {
+                Err(Refusal::Throttled | Refusal::TooManyHolders | Refusal::Released) => {
                     throttled = true;
                     None
                 }

@@ -73,6 +73,8 @@ pub enum Permission {
 #[derive(Debug, Default)]
 pub struct Grantor {
     holders: HashMap<HolderId, Holder>,
+    /// Holders that gave their leases back: a pull of theirs that is still on its way gets nothing.
+    released: VecDeque<HolderId>,
     /// Whether late holders lose their leases: not where nobody acknowledges.
     timed: bool,
 }
@@ -82,11 +84,13 @@ pub struct Grantor {
 pub enum Refusal {
     Throttled,
     TooManyHolders,
+    /// The holder said that it is going; ids are random per process and never come back.
+    Released,
 }
 
 impl Grantor {
     pub fn new(mode: LeaseMode) -> Self {
-        Self { holders: HashMap::new(), timed: mode == LeaseMode::Timed }
+        Self { timed: mode == LeaseMode::Timed, ..Self::default() }
     }
 
     /// The holder now uses everything up to `serial`: older grants bind no longer.
@@ -116,6 +120,9 @@ impl Grantor {
         expiry_wall_ns: u64,
         now: Now,
     ) -> Result<(), Refusal> {
+        if self.released.contains(&holder) {
+            return Err(Refusal::Released);
+        }
         if !self.holders.contains_key(&holder) && self.holders.len() >= HOLDERS_MAX {
             self.forget(now);
             if self.holders.len() >= HOLDERS_MAX {
@@ -177,6 +184,10 @@ impl Grantor {
     /// A draining holder gives its leases back.
     pub fn release(&mut self, holder: HolderId) {
         self.holders.remove(&holder);
+        if self.released.len() >= RELEASED_MAX {
+            self.released.pop_front();
+        }
+        self.released.push_back(holder);
     }
 
     /// The latest moment at which any lease can still be in use (0: none).
@@ -200,6 +211,8 @@ impl Grantor {
     }
 }
 
+/// Holders that are remembered as gone: their last pulls end within a second.
+const RELEASED_MAX: usize = 64;
 /// How much longer than the monotonic expiry the wall clock's is waited for.
 const WALL_WAIT_NS_MAX: u64 = 1_000_000_000;
 /// How soon an expiry on the wall clock is looked at again.
@@ -265,6 +278,7 @@ mod tests {
         assert_eq!(g.may_publish(Serial(1), at(1)), Permission::WaitUntil(300_000_000));
         g.release(B);
         assert_eq!(g.may_publish(Serial(1), at(1)), Permission::WaitUntil(100_000_000));
+        assert_eq!(g.grant(B, Serial(0), 300_000_000, 0, at(2)), Err(Refusal::Released));
     }
 
     #[test]

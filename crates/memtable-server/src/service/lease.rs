@@ -24,6 +24,8 @@ use crate::shared::{Event, FilterSet, Shared};
 
 /// Size of a message with filter bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
+/// bf-logs that one answer carries; a ring holds at most half as much again.
+const REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A worker that does not hand out filters for so long is not serving.
 const FILTERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// A parked pull without any lease to keep is answered after this time.
@@ -101,8 +103,18 @@ impl LeaseShell {
         self.context.metrics.pulls.inc();
         let mut reply =
             v1::PullReply { pull: request.pull, server_boot: self.context.boot, ..Default::default() };
+        let mut bytes = 0;
         for p in &request.positions {
-            reply.updates.push(self.update(holder, p));
+            if bytes > REPLY_BYTES_MAX {
+                // The rest comes with the next pull; nothing is granted for what is not sent.
+                let status = v1::PartitionStatus::PartitionNotReady.into();
+                let update = v1::PartitionUpdate { partition: p.partition, status, ..Default::default() };
+                reply.updates.push(update);
+                continue;
+            }
+            let update = self.update(holder, p);
+            bytes += update.runs.iter().map(|run| run.hashes.len()).sum::<usize>();
+            reply.updates.push(update);
         }
         let now_ns = clock.grantor_ns();
         reply.parked_ns = now_ns - arrived_ns;
@@ -196,7 +208,11 @@ impl Lease for LeaseShell {
                     () = out.closed() => return,
                 };
                 let Some(Ok(message)) = message else { return };
-                let answer = LeaseShell::pull(&this, message).await;
+                // A holder that is gone is granted nothing more.
+                let answer = tokio::select! {
+                    answer = LeaseShell::pull(&this, message) => answer,
+                    () = out.closed() => return,
+                };
                 let failed = answer.is_err();
                 if out.send(answer).await.is_err() || failed {
                     return;

@@ -7,14 +7,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_proto::v1;
 use sextant_proto::v1::rows_server::Rows;
 use tokio::sync::{Semaphore, mpsc, oneshot};
-use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -34,6 +33,8 @@ const PAGE_RECORDS: usize = 1000;
 const PAGE_BYTES: usize = 1024 * 1024;
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PAGE_RECORDS_MAX: usize = 20_000;
+/// Values that one answer carries: the last one may be as large as a value can be.
+const REPLY_BYTES_MAX: usize = 12 * 1024 * 1024;
 /// What a record costs on the wire beyond its key and value.
 const RECORD_OVERHEAD_BYTES: usize = 24;
 /// What an operation costs in a log entry beyond its key and value: its header, its result, its table's share.
@@ -60,9 +61,18 @@ impl RowsShell {
         // The term that each partition served when it was read.
         let mut terms: HashMap<u32, u64> = HashMap::new();
         let mut partitions = Vec::with_capacity(batch.reads.len());
+        let mut bytes = 0;
         for read in batch.reads {
             partitions.push(read.partition);
-            reply.replies.push(self.read_one(read, &mut terms));
+            if bytes > REPLY_BYTES_MAX {
+                // To be asked again: one message carries only so much.
+                let status = v1::ReadStatus::ReadNotReady.into();
+                reply.replies.push(v1::ReadReply { status, ..Default::default() });
+                continue;
+            }
+            let answer = self.read_one(read, &mut terms);
+            bytes += answer.value.len();
+            reply.replies.push(answer);
         }
         let lapsed: HashMap<u32, v1::ReadStatus> = terms
             .into_iter()
@@ -320,8 +330,10 @@ impl Rows for RowsShell {
     ) -> Result<Response<Self::ReadStreamStream>, Status> {
         let this = self.clone();
         // Reads never wait, so a stream's batches are answered as they come.
+        let mut shutdown = self.context.shutdown.clone();
         let replies = request.into_inner().map(move |batch| batch.map(|b| this.read_batch(b)));
-        Ok(Response::new(Box::pin(replies)))
+        let until_shutdown = replies.take_until(async move { shutdown.wait().await });
+        Ok(Response::new(Box::pin(until_shutdown)))
     }
 
     async fn read(&self, request: Request<v1::ReadBatch>) -> Result<Response<v1::ReadBatchReply>, Status> {
@@ -340,7 +352,13 @@ impl Rows for RowsShell {
         let this = self.clone();
         let admitted = room.clone();
         tokio::spawn(async move {
-            while let Some(Ok(batch)) = batches.next().await {
+            let mut shutdown = this.context.shutdown.clone();
+            loop {
+                let message = tokio::select! {
+                    message = batches.next() => message,
+                    () = shutdown.wait() => return,
+                };
+                let Some(Ok(batch)) = message else { return };
                 this.context.metrics.write_messages.inc();
                 for write in batch.writes {
                     match admitted.acquire().await {

@@ -10,6 +10,7 @@
 
 mod publish;
 mod sequence;
+mod settled;
 mod upkeep;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -41,8 +42,9 @@ use crate::publication::PublishQueue;
 use crate::raft::Raft;
 use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, WriteEvent, body_of};
 
-use publish::{Deferred, Settled, Waiting};
+use publish::{Deferred, Waiting};
 use sequence::{Control, Proposal};
+use settled::Settled;
 
 /// Events handled before the loop looks at its other duties.
 const EVENTS_MAX: usize = 512;
@@ -354,7 +356,8 @@ impl Worker {
         self.queue.push(match own {
             Some(proposal) if ignored => {
                 // It had no effect on any replica: certainly not executed.
-                publish::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
+                let entry = publish::own(at.index, last_seq, proposal);
+                entry.waiting.refused("the log changed meanwhile", &mut self.settled);
                 publish::bare(at.index, last_seq)
             }
             Some(proposal) => publish::own(at.index, last_seq, proposal),
@@ -367,10 +370,11 @@ impl Worker {
         let first = after.map_or(0, |index| index + 1);
         self.partition.truncate_from(first)?;
         for entry in self.queue.truncate_from(first) {
-            entry.waiting.lost();
+            entry.waiting.lost(&mut self.settled);
         }
         for deferred in self.deferred.drain(..) {
-            deferred.reply.status(v1::WriteStatus::WriteRetry, "leadership changed");
+            let sink = deferred.reply.withdraw(&mut self.settled);
+            sink.status(v1::WriteStatus::WriteRetry, "leadership changed");
         }
         if self.term_start.index >= first {
             self.term_start = self.partition.last();
@@ -536,17 +540,22 @@ impl Worker {
         if let Some(lead) = self.lead.take() {
             tracing::info!(partition = %self.shared.id, term = lead.term, "no longer leads: {why}");
         }
-        self.proposal = None;
+        if let Some(Proposal { what: sequence::Proposed::Group { writes, .. }, .. }) = self.proposal.take() {
+            // Dropping them tells their clients that the outcome is unknown.
+            for decided in &writes {
+                self.settled.withdrawn(decided.write.request.session, decided.write.request.number);
+            }
+        }
         for control in self.control.drain(..).chain(self.internal.drain(..)) {
             control.failed();
         }
         for entry in self.queue.iter_mut() {
-            entry.waiting.unknown();
+            entry.waiting.unknown(&mut self.settled);
             // Whatever leases bound it have ended before there can be another leader.
             entry.serial = Serial(0);
         }
         for deferred in self.deferred.drain(..) {
-            deferred.reply.status(v1::WriteStatus::WriteRetry, why);
+            deferred.reply.withdraw(&mut self.settled).status(v1::WriteStatus::WriteRetry, why);
         }
         let hint = self.shared.leader_hint();
         for write in self.backlog.drain(..) {

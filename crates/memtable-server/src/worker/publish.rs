@@ -1,6 +1,5 @@
 //! Publication: strictly in log order, when Raft has committed and the publish rule allows.
 
-use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 
 use sextant_common::error::Error;
@@ -8,7 +7,8 @@ use sextant_common::ids::Serial;
 use sextant_proto::v1;
 
 use super::Worker;
-use super::sequence::{Control, Proposal, Proposed};
+use super::sequence::{Control, Decided, Proposal, Proposed};
+use super::settled::Settled;
 use crate::command::group::OpResult;
 use crate::lease::grantor::Permission;
 use crate::publication::{Appended, Next};
@@ -17,18 +17,25 @@ use crate::shared::ReplySink;
 /// Whoever waits for an entry's publication.
 #[derive(Default)]
 pub(super) struct Waiting {
-    replies: Vec<(ReplySink, v1::WriteStatus, Vec<OpResult>)>,
+    replies: Vec<Reply>,
     control: Option<Control>,
     /// When the entry was proposed here (holder's clock); 0: it was not.
     pub proposed_ns: u64,
 }
 
+/// An answer that waits.
+pub(super) struct Reply {
+    pub sink: ReplySink,
+    pub status: v1::WriteStatus,
+    pub results: Vec<OpResult>,
+    /// (session, number) of a request that changed nothing: its answer is remembered when it is given.
+    pub settles: Option<(u64, u64)>,
+}
+
 /// An answer about appended state: given only when everything that it saw is published.
 pub(super) struct Deferred {
     pub after_index: u64,
-    pub reply: ReplySink,
-    pub status: v1::WriteStatus,
-    pub results: Vec<OpResult>,
+    pub reply: Reply,
 }
 
 /// The entry of a proposal of this leader.
@@ -36,7 +43,7 @@ pub(super) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Wai
     let mut waiting = Waiting { proposed_ns: proposal.proposed_ns, ..Waiting::default() };
     let serial = match proposal.what {
         Proposed::Group { serial, writes } => {
-            waiting.replies = writes.into_iter().map(|d| (d.write.reply, d.status, d.results)).collect();
+            waiting.replies = writes.into_iter().map(Decided::into_reply).collect();
             serial
         }
         Proposed::Control(control) => {
@@ -54,14 +61,14 @@ pub(super) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
 
 impl Waiting {
     /// The entry was truncated here. Another server may still have it, and may lead one day.
-    pub fn lost(mut self) {
-        self.unknown();
+    pub fn lost(mut self, settled: &mut Settled) {
+        self.unknown(settled);
     }
 
     /// The entry had no effect: its requests may be sent again.
-    pub fn refused(self, why: &'static str) {
-        for (reply, ..) in self.replies {
-            reply.status(v1::WriteStatus::WriteRetry, why);
+    pub fn refused(self, why: &'static str, settled: &mut Settled) {
+        for reply in self.replies {
+            reply.withdraw(settled).status(v1::WriteStatus::WriteRetry, why);
         }
         if let Some(control) = self.control {
             control.failed();
@@ -69,9 +76,9 @@ impl Waiting {
     }
 
     /// Whether the entry commits will be decided under another leader.
-    pub fn unknown(&mut self) {
-        for (reply, ..) in self.replies.drain(..) {
-            reply.status(v1::WriteStatus::WriteOutcomeUnknown, "leadership changed");
+    pub fn unknown(&mut self, settled: &mut Settled) {
+        for reply in self.replies.drain(..) {
+            reply.withdraw(settled).status(v1::WriteStatus::WriteOutcomeUnknown, "leadership changed");
         }
         if let Some(control) = self.control.take() {
             control.failed();
@@ -111,8 +118,8 @@ impl Worker {
                 let waited = self.shared.env.clock.holder_ns().saturating_sub(entry.waiting.proposed_ns);
                 self.metrics.commit_to_publish.observe(waited as f64 / 1e9);
             }
-            for (reply, status, results) in entry.waiting.replies {
-                reply.send(answer(status, &results));
+            for reply in entry.waiting.replies {
+                reply.give(&mut self.settled);
             }
             if let Some(control) = entry.waiting.control {
                 control.succeeded();
@@ -132,75 +139,51 @@ impl Worker {
                 .is_some_and(|d| d.after_index <= self.queue.published_index() || self.queue.is_empty())
             {
                 if let Some(deferred) = self.deferred.pop_front() {
-                    self.answer_if_leading(deferred.reply, deferred.status, &deferred.results);
+                    self.answer_if_leading(deferred.reply);
                 }
             }
         }
     }
 
     /// Answers when everything appended so far is published; at once if it is.
-    pub(super) fn answer_when_published(
-        &mut self,
-        reply: ReplySink,
-        status: v1::WriteStatus,
-        results: Vec<OpResult>,
-    ) {
+    pub(super) fn answer_when_published(&mut self, reply: Reply) {
         let serving = self.lead.as_ref().is_some_and(|l| self.queue.published_index() >= l.first_index);
         if self.queue.is_empty() && serving {
-            self.answer_if_leading(reply, status, &results);
+            self.answer_if_leading(reply);
         } else {
-            self.deferred.push_back(Deferred {
-                after_index: self.partition.last().index,
-                reply,
-                status,
-                results,
-            });
+            self.deferred.push_back(Deferred { after_index: self.partition.last().index, reply });
         }
     }
 }
 
 impl Worker {
     /// An answer that changes nothing is a read: it needs the leader lease, asked after everything that it saw.
-    fn answer_if_leading(&self, reply: ReplySink, status: v1::WriteStatus, results: &[OpResult]) {
+    fn answer_if_leading(&mut self, reply: Reply) {
         let term = self.lead.as_ref().map_or(0, |l| l.term);
         if self.shared.lease.is_valid(term, self.shared.env.clock.holder_ns()) {
-            reply.send(answer(status, results));
+            reply.give(&mut self.settled);
         } else {
-            reply.status(v1::WriteStatus::WriteRetry, "the leader's lease is over");
+            reply
+                .withdraw(&mut self.settled)
+                .status(v1::WriteStatus::WriteRetry, "the leader's lease is over");
         }
     }
 }
 
-/// Failed conditions of requests with a session. Kept in memory only: what a new leader does not know is bounded by the
-/// requests that a lost leader has not answered.
-#[derive(Default)]
-pub(super) struct Settled {
-    failed: HashMap<u64, BTreeMap<u64, Vec<OpResult>>>,
-}
-
-/// Sessions, and results of one, that are remembered.
-const SETTLED_SESSIONS_MAX: usize = 4096;
-const SETTLED_RESULTS_MAX: usize = 4096;
-
-impl Settled {
-    pub fn remember(&mut self, session: u64, number: u64, acked_below: u64, results: &[OpResult]) {
-        if session == 0 {
-            return;
+impl Reply {
+    pub fn give(self, settled: &mut Settled) {
+        if let Some((session, number)) = self.settles {
+            settled.given(session, number, self.status, &self.results);
         }
-        if self.failed.len() >= SETTLED_SESSIONS_MAX && !self.failed.contains_key(&session) {
-            self.failed.clear();
-        }
-        let of_session = self.failed.entry(session).or_default();
-        let kept = of_session.split_off(&acked_below);
-        *of_session = kept;
-        of_session.insert(number, results.to_vec());
-        while of_session.len() > SETTLED_RESULTS_MAX {
-            of_session.pop_first();
-        }
+        self.sink.send(answer(self.status, &self.results));
     }
 
-    pub fn find(&self, session: u64, number: u64) -> Option<&Vec<OpResult>> {
-        self.failed.get(&session)?.get(&number)
+    /// The answer is not given: something else is said.
+    pub fn withdraw(self, settled: &mut Settled) -> ReplySink {
+        if let Some((session, number)) = self.settles {
+            settled.withdrawn(session, number);
+        }
+        self.sink
     }
 }
 

@@ -13,6 +13,8 @@ use sextant_proto::v1;
 use sextant_raft_log::{Entry, Payload, TypeConfig};
 use tokio::sync::oneshot;
 
+use super::publish::Reply;
+use super::settled::Known;
 use super::{Worker, refuse_not_leader};
 use crate::command::Command;
 use crate::command::group::OpResult;
@@ -58,6 +60,16 @@ pub(super) struct Decided {
     pub write: WriteEvent,
     pub status: v1::WriteStatus,
     pub results: Vec<OpResult>,
+    /// It changes nothing.
+    pub unchanged: bool,
+}
+
+impl Decided {
+    pub fn into_reply(self) -> Reply {
+        let request = &self.write.request;
+        let settles = (self.unchanged && request.session != 0).then_some((request.session, request.number));
+        Reply { sink: self.write.reply, status: self.status, results: self.results, settles }
+    }
 }
 
 /// A rare command and whoever waits for it.
@@ -196,9 +208,24 @@ impl Worker {
                     .status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
                 continue;
             }
-            if let Some(results) = self.settled.find(write.request.session, write.request.number).cloned() {
-                self.answer_when_published(write.reply, v1::WriteStatus::WriteConditionFailed, results);
-                continue;
+            let (session, number) = (write.request.session, write.request.number);
+            match self.settled.hear(session, number, write.request.acked_below) {
+                Known::Nothing => {}
+                Known::Answered(status, results) => {
+                    let settles = None;
+                    self.answer_when_published(Reply { sink: write.reply, status, results, settles });
+                    continue;
+                }
+                Known::Pending => {
+                    write
+                        .reply
+                        .status(v1::WriteStatus::WriteRetry, "another copy of the request is being answered");
+                    continue;
+                }
+                Known::TooOld => {
+                    self.refuse(write.reply, &Refusal::TooOld);
+                    continue;
+                }
             }
             bytes += write.queued.bytes;
             requests.push(write.request.clone());
@@ -219,15 +246,15 @@ impl Worker {
                     continue;
                 }
             };
-            if status == v1::WriteStatus::WriteConditionFailed {
-                let r = &write.request;
-                self.settled.remember(r.session, r.number, r.acked_below, &results);
+            if unchanged {
+                self.settled.pending(write.request.session, write.request.number);
             }
+            let one = Decided { write, status, results, unchanged };
             if unchanged && evaluated.group.is_none() {
-                self.answer_when_published(write.reply, status, results);
+                self.answer_when_published(one.into_reply());
             } else {
                 // What changed nothing may have seen an effect of this very group: it is answered with it.
-                decided.push(Decided { write, status, results });
+                decided.push(one);
             }
         }
         let Some(group) = evaluated.group else { return };
@@ -282,8 +309,14 @@ impl Worker {
             Refused::Unknown(why) => {
                 // Dropping the proposal tells its clients that the outcome is unknown.
                 tracing::debug!(partition = %self.shared.id, "outcome of a proposal is unknown: {why}");
-                if let Proposed::Control(control) = proposal.what {
-                    control.failed();
+                match proposal.what {
+                    Proposed::Control(control) => control.failed(),
+                    Proposed::Group { writes, .. } => {
+                        for decided in &writes {
+                            let request = &decided.write.request;
+                            self.settled.withdrawn(request.session, request.number);
+                        }
+                    }
                 }
                 self.renew_ring();
                 return;
@@ -295,6 +328,7 @@ impl Worker {
             Proposed::Control(control) => self.internal.push_front(*control),
             Proposed::Group { serial, writes } => {
                 for decided in writes.into_iter().rev() {
+                    self.settled.withdrawn(decided.write.request.session, decided.write.request.number);
                     self.backlog.push_front(decided.write);
                 }
                 if serial.0 > 0 {

@@ -21,6 +21,8 @@ use crate::router::{Read, ReadKey, answer_at_once};
 use crate::upstream::Deadline;
 use crate::view::TableInfo;
 
+/// Values of one multi-get, in bytes: one request must not fill the memory.
+const MULTI_GET_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Reads of one multi-get that are under way at once: enough to fill the messages of all servers.
 const READS_AT_ONCE: usize = 512;
 /// How long a server may take for the release of leases: they end by themselves.
@@ -152,7 +154,18 @@ impl PNode {
         let table = engine.table(table, deadline).await?;
         let reads =
             keys.iter().cloned().map(|key| self.read_one_of_many(&table, key, options.mode, deadline));
-        futures::stream::iter(reads).buffered(READS_AT_ONCE).try_collect().await
+        let mut answers = futures::stream::iter(reads).buffered(READS_AT_ONCE);
+        let (mut records, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+        while let Some(record) = answers.try_next().await? {
+            bytes += record.as_ref().map_or(0, |r: &Record| r.value.len());
+            if bytes > MULTI_GET_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "the values of one multi-get have more than {MULTI_GET_BYTES_MAX} bytes: ask for fewer keys"
+                )));
+            }
+            records.push(record);
+        }
+        Ok(records)
     }
 
     async fn read_one_of_many(

@@ -56,7 +56,11 @@ pub(super) async fn run_prober(engine: Arc<Engine>, node: NodeId, mut client: Le
                     handle_update(&engine, node, Asked::Question, update, times);
                 }
             }
-            Err(e) => tracing::debug!(%node, "probe failed: {e}"),
+            Err(e) => {
+                // Whoever was only hinted at, and does not answer, is looked for elsewhere.
+                tracing::debug!(%node, "probe failed: {e}");
+                engine.leaders.suspect_all_of(node);
+            }
         }
         tokio::time::sleep(backoff.step(&*engine.env.rng)).await;
     }

@@ -65,9 +65,14 @@ impl Spares {
         }
     }
 
-    /// The disk was full when a spare was last to be made.
+    /// The disk was full when a spare was last to be made: what there is may be all there will be.
     pub fn is_exhausted(&self) -> bool {
-        self.full_since_ns.is_some() && self.ready.is_empty()
+        self.full_since_ns.is_some()
+    }
+
+    /// Bytes in the largest file that is ready.
+    pub fn ready_bytes(&self) -> u64 {
+        self.ready.iter().map(|spare| spare.capacity).max().unwrap_or(0)
     }
 
     /// Whether a file could be had at once.
@@ -76,12 +81,14 @@ impl Spares {
         !self.ready.is_empty()
     }
 
-    /// Makes a file in the background if there is none, once a quarter of the current segment is used.
+    /// Makes a file in the background if there is none: at once, or in a new log that may stay small, once a quarter of the
+    /// current segment is used.
     pub fn prepare(&mut self, used: u64, capacity: u64) -> io::Result<()> {
         self.poll()?;
         let now = self.shared.env.clock.holder_ns();
         let pausing = self.full_since_ns.is_some_and(|since| now.saturating_sub(since) < RETRY_NS);
-        if self.making.is_some() || pausing || used < capacity / GROWTH || self.has_ready() {
+        let is_early = capacity <= FIRST_BYTES && used < capacity / GROWTH;
+        if self.making.is_some() || pausing || is_early || self.has_ready() {
             return Ok(());
         }
         let (done, making) = oneshot::channel();
@@ -146,7 +153,6 @@ impl Spares {
                 // It is found and used again at the next start.
                 tracing::warn!("cannot remove a log segment that is not needed: {e}");
             }
-            self.full_since_ns = None;
         }
     }
 

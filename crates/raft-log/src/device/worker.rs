@@ -64,6 +64,8 @@ pub(crate) struct Worker {
     pub buffer: WriteBuffer,
     /// By slot.
     pub partitions: Vec<Arc<Partition>>,
+    /// Of the last checkpoint, with its header.
+    pub checkpoint_bytes: u64,
     /// Of the directory, for as long as the worker runs.
     pub _lock: Box<dyn Send + Sync>,
 }
@@ -147,9 +149,11 @@ impl Worker {
         Ok(self.full.front().is_some_and(|full| self.shared.queue.would_free(full.last_lsn)))
     }
 
+    /// One of the two is counted: a record that does not fit into the first goes into the second.
     fn space(&self) -> Space {
-        let room = self.current.capacity.saturating_sub(self.current.end);
-        Space { exhausted: self.spares.is_exhausted(), room }
+        let current = self.current.capacity.saturating_sub(self.current.end);
+        let spare = self.spares.ready_bytes().saturating_sub(SEGMENT_HEADER_BYTES + self.checkpoint_bytes);
+        Space { exhausted: self.spares.is_exhausted(), room: current.max(spare) }
     }
 
     /// Bytes that may still go into the current segment, and into a new one. A segment may grow to its full size as long as
@@ -171,7 +175,9 @@ impl Worker {
         }
         let stamp = self.stamp(taken.durable_lsn);
         if let Some(checkpoint) = &taken.checkpoint {
+            let start = self.buffer.end();
             self.buffer.push_checkpoint(stamp, taken.first_lsn, checkpoint);
+            self.checkpoint_bytes = self.buffer.end() - start;
         }
         if !taken.items.is_empty() {
             self.learn_partitions(&taken.items);

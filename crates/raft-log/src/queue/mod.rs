@@ -11,20 +11,19 @@
 //! made of it speaks for exactly the records below the next one to be taken.
 
 mod floors;
+mod item;
 
 use std::collections::VecDeque;
 use std::io;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
-
-use crate::format::batch::BATCH_HEADER_BYTES;
-use crate::format::checkpoint::{Checkpoint, LogMeta};
-use crate::format::record::{RECORD_HEADER_BYTES, RecordKind};
-use crate::types::IoFlushed;
+use tokio::sync::Notify;
 
 use self::floors::Floors;
+pub(crate) use self::item::{Completion, Item};
+use crate::format::batch::BATCH_HEADER_BYTES;
+use crate::format::checkpoint::{Checkpoint, LogMeta};
+use crate::format::record::RecordKind;
 
 /// Largest batch, unless one record is larger: more only delays those who wait for the first record in it.
 pub(crate) const BATCH_BYTES_MAX: u64 = 4 << 20;
@@ -34,51 +33,12 @@ const QUEUE_BYTES_MAX: u64 = 256 << 20;
 /// What appends leave of a device that is running out of space, for votes and what keeps a stopping server consistent.
 const SPACE_RESERVE_BYTES: u64 = 64 << 10;
 
-/// A record that waits for a device.
-pub(crate) struct Item {
-    pub payload: Bytes,
-    pub term: u64,
-    pub index: u64,
-    /// Slot of the partition, not its id.
-    pub slot: u32,
-    pub kind: RecordKind,
-    pub detail: u8,
-}
-
-impl Item {
-    /// A record without a payload.
-    pub fn control(slot: u32, kind: RecordKind, detail: bool, (term, index): (u64, u64)) -> Self {
-        Self { payload: Bytes::new(), term, index, slot, kind, detail: detail.into() }
-    }
-
-    pub fn bytes(&self) -> u64 {
-        (RECORD_HEADER_BYTES + self.payload.len()) as u64
-    }
-}
-
-/// Who waits until a record is durable.
-pub(crate) enum Completion {
-    Flushed(IoFlushed),
-    Signal(oneshot::Sender<io::Result<()>>),
-}
-
-impl Completion {
-    pub fn complete(self, result: io::Result<()>) {
-        match self {
-            Self::Flushed(callback) => callback.io_completed(result),
-            Self::Signal(waiter) => {
-                let _ = waiter.send(result);
-            }
-        }
-    }
-}
-
 /// Room that a device has, as its worker saw it last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Space {
-    /// The device could not prepare another segment.
+    /// The disk was found full, and no file could be made since.
     pub exhausted: bool,
-    /// Bytes that can be written without any new space.
+    /// Bytes that can certainly be written without any new space.
     pub room: u64,
 }
 
@@ -244,9 +204,10 @@ impl Queue {
             return Take::Closed;
         }
         let Some(first) = inner.items.front() else {
-            let roll = inner.checkpoint_bytes() > room;
+            let (needs, space) = (inner.checkpoint_bytes(), inner.space[device]);
+            let roll = needs > room;
             // Not worth the last bytes of a disk.
-            if checkpoint && !(roll && inner.space[device].exhausted) {
+            if checkpoint && !(space.exhausted && needs > space.room) {
                 let made = inner.make_checkpoint();
                 return Take::Work(inner.start(device, items, Some(made), roll));
             }
@@ -254,7 +215,8 @@ impl Queue {
         };
         let header = BATCH_HEADER_BYTES as u64;
         let mut needs = header + first.bytes();
-        if inner.space[device].exhausted && needs > room && inner.space.iter().any(|s| !s.exhausted) {
+        let space = inner.space[device];
+        if space.exhausted && needs > space.room && inner.space.iter().any(|s| !s.exhausted) {
             return Take::NotHere;
         }
         if checkpoint {
@@ -447,8 +409,9 @@ impl Inner {
             // A purge must find room for the checkpoint that frees segments.
             let reserve = if is_append { SPACE_RESERVE_BYTES + 2 * self.checkpoint_bytes() } else { 0 };
             let room = self.space.iter().map(|space| space.room).max().unwrap_or(0);
-            let header = BATCH_HEADER_BYTES as u64;
-            if self.bytes + bytes + 2 * header + reserve > room {
+            // Each record may become a batch of its own.
+            let batches = (self.items.len() as u64 + 1) * 2 * BATCH_HEADER_BYTES as u64;
+            if self.bytes + bytes + batches + reserve > room {
                 let what = "no space left on the log devices";
                 return Err(io::Error::new(io::ErrorKind::StorageFull, what));
             }
@@ -475,6 +438,7 @@ impl Inner {
         roll: bool,
     ) -> Taken {
         let first_lsn = self.taken_lsn + 1;
+        let queued = self.bytes;
         for item in &items {
             self.metas[item.slot as usize].1.apply(item.kind, item.detail, item.term, item.index);
             self.bytes -= item.bytes();
@@ -482,6 +446,9 @@ impl Inner {
                 self.floors.purged();
             }
         }
+        // Until the worker says what is really left.
+        let space = &mut self.space[device];
+        space.room = space.room.saturating_sub(queued - self.bytes + 2 * BATCH_HEADER_BYTES as u64);
         self.taken_lsn += items.len() as u64;
         self.floors.taken(self.taken_lsn);
         let floor = checkpoint.as_ref().map(|checkpoint| (first_lsn - 1, checkpoint.floor));

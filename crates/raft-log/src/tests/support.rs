@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
 use openraft::{BasicNode, EntryPayload};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::clock::SystemClock;
-use sextant_common::env::{Fatal, TcpNetwork, ThreadWorkers};
+use sextant_common::env::{Fatal, TcpNetwork, ThreadWorkers, Workers};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::rng::SeededRng;
 use sextant_common::vfs::{FaultyVfs, Vfs, VfsFile};
@@ -26,7 +27,23 @@ impl Fatal for Fatals {
     }
 }
 
+/// Does blocking work at once, as a simulation does: a file is made before the next batch is written.
+#[derive(Default)]
+struct AtOnce(ThreadWorkers);
+
+impl Workers for AtOnce {
+    fn dedicated(&self, name: &str, task: BoxFuture<'static, ()>) {
+        self.0.dedicated(name, task);
+    }
+
+    fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
+        work();
+    }
+}
+
 pub(super) struct Server {
+    /// Blocking work is done at once.
+    pub at_once: bool,
     pub vfs: FaultyVfs,
     pub config: RaftLogConfig,
     pub fatals: Arc<Fatals>,
@@ -49,7 +66,7 @@ impl Server {
             cache_bytes: 4 << 10,
         };
         let partitions = vec![PartitionId(0), PartitionId(1), PartitionId(2)];
-        Self { vfs: FaultyVfs::new(seed), config, fatals: Arc::default(), partitions, seed }
+        Self { at_once: false, vfs: FaultyVfs::new(seed), config, fatals: Arc::default(), partitions, seed }
     }
 
     pub fn env(&self) -> Env {
@@ -58,7 +75,7 @@ impl Server {
             rng: Arc::new(SeededRng::new(self.seed)),
             vfs: Arc::new(self.vfs.clone()),
             net: Arc::new(TcpNetwork),
-            workers: Arc::new(ThreadWorkers),
+            workers: if self.at_once { Arc::new(AtOnce::default()) } else { Arc::new(ThreadWorkers) },
             fatal: self.fatals.clone(),
         }
     }

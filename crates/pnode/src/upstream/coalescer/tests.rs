@@ -1,0 +1,248 @@
+//! The coalescer against a server that the test plays.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use sextant_common::clock::{ManualClock, SystemClock};
+
+use futures::StreamExt;
+
+use super::driver::RENEWED_AFTER;
+use super::*;
+
+type Numbered = Vec<(u64, u32)>;
+/// A stream as the server sees it.
+type Accepted = (ReceiverStream<Numbered>, mpsc::UnboundedSender<Result<Numbered, Status>>);
+type Messages = mpsc::UnboundedReceiver<Accepted>;
+
+/// Requests and replies are numbers; the test plays the server.
+struct Numbers {
+    streams: mpsc::UnboundedSender<Accepted>,
+    whole: bool,
+    refuse: Arc<AtomicUsize>,
+}
+
+impl Call for Numbers {
+    const KIND: MessageKind = MessageKind::Read;
+    type Request = u32;
+    type Reply = u32;
+    type Batch = Vec<(u64, u32)>;
+    type BatchReply = Vec<(u64, u32)>;
+
+    fn request_bytes(request: &u32) -> usize {
+        *request as usize
+    }
+    fn reply_bytes(_: &u32) -> usize {
+        4
+    }
+    fn batch(&self, first_id: u64, requests: Vec<u32>) -> Self::Batch {
+        (first_id..).zip(requests).collect()
+    }
+    fn open(
+        &self,
+        messages: ReceiverStream<Self::Batch>,
+    ) -> BoxFuture<'_, Result<Inbound<Self::BatchReply>, Status>> {
+        if self.refuse.load(Ordering::SeqCst) > 0 {
+            self.refuse.fetch_sub(1, Ordering::SeqCst);
+            return Box::pin(async { Err(Status::unavailable("refused")) });
+        }
+        let (tx, rx) = mpsc::unbounded_channel();
+        let _ = self.streams.send((messages, tx));
+        let inbound = tokio_stream::wrappers::UnboundedReceiverStream::new(rx);
+        Box::pin(async { Ok(inbound.boxed()) })
+    }
+    fn unary(&self, batch: Self::Batch) -> BoxFuture<'_, Result<Self::BatchReply, Status>> {
+        Box::pin(async { Ok(batch.into_iter().map(|(id, n)| (id, n + 1)).collect()) })
+    }
+    fn replies(&self, reply: Self::BatchReply, each: &mut dyn FnMut(u64, u32)) -> Option<u64> {
+        let first = reply.first().map(|(id, _)| *id);
+        reply.into_iter().for_each(|(id, n)| each(id, n));
+        if self.whole { first } else { None }
+    }
+}
+
+fn start(
+    limits: Limits,
+    clock: Arc<dyn Clock>,
+) -> (Arc<Coalescer<Numbers>>, Messages, Arc<AtomicUsize>, Arc<PNodeMetrics>) {
+    let (streams, accepted) = mpsc::unbounded_channel();
+    let refuse = Arc::new(AtomicUsize::new(0));
+    let metrics = Arc::new(PNodeMetrics::default());
+    let call = Numbers { streams, whole: true, refuse: refuse.clone() };
+    (Arc::new(Coalescer::start(call, limits, clock, metrics.clone())), accepted, refuse, metrics)
+}
+
+fn asks(
+    c: &Arc<Coalescer<Numbers>>,
+    numbers: impl IntoIterator<Item = u32>,
+) -> Vec<tokio::task::JoinHandle<Result<u32>>> {
+    numbers
+        .into_iter()
+        .map(|n| {
+            let c = c.clone();
+            tokio::spawn(async move { c.ask(n).await })
+        })
+        .collect()
+}
+
+fn answer(batch: Vec<(u64, u32)>) -> Vec<(u64, u32)> {
+    batch.into_iter().map(|(id, n)| (id, n + 1)).collect()
+}
+
+#[tokio::test]
+async fn what_queues_up_while_two_messages_are_in_flight_travels_in_one() {
+    let (c, mut accepted, _, metrics) = start(Limits::READS, Arc::new(ManualClock::default()));
+    let first = asks(&c, [1]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let m1 = inbound.next().await.unwrap();
+    let second = asks(&c, [2]);
+    let m2 = inbound.next().await.unwrap();
+    // The clock stands still: neither message ever becomes slow, so these wait.
+    let rest = asks(&c, 3..=50);
+    tokio::task::yield_now().await;
+    replies.send(Ok(answer(m1))).unwrap();
+    let m3 = inbound.next().await.unwrap();
+    assert_eq!(m3.len(), 48);
+    replies.send(Ok(answer(m2))).unwrap();
+    replies.send(Ok(answer(m3))).unwrap();
+    for (task, n) in first.into_iter().chain(second).chain(rest).zip(1..) {
+        assert_eq!(task.await.unwrap().unwrap(), n + 1);
+    }
+    assert_eq!(metrics.messages(MessageKind::Read), (3, 50));
+}
+
+#[tokio::test]
+async fn a_broken_stream_fails_what_is_in_flight_and_the_next_request_opens_another() {
+    let (c, mut accepted, _, _) = start(Limits::READS, Arc::new(ManualClock::default()));
+    let tasks = asks(&c, [1, 2]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    inbound.next().await.unwrap();
+    replies.send(Err(Status::unavailable("gone"))).unwrap();
+    for task in tasks {
+        assert!(task.await.unwrap().is_err());
+    }
+    let again = asks(&c, [7]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let m = inbound.next().await.unwrap();
+    replies.send(Ok(answer(m))).unwrap();
+    for task in again {
+        assert_eq!(task.await.unwrap().unwrap(), 8);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_streams_fails_requests_at_once() {
+    let (c, _accepted, refuse, _) = start(Limits::READS, Arc::new(ManualClock::default()));
+    refuse.store(1, Ordering::SeqCst);
+    assert!(c.ask(1).await.is_err());
+}
+
+#[tokio::test]
+async fn a_renewed_stream_answers_what_is_in_flight_and_sends_no_more() {
+    let clock = Arc::new(ManualClock::default());
+    let (c, mut accepted, _, _) = start(Limits::READS, clock.clone());
+    let first = asks(&c, [1]);
+    let (mut old_inbound, old_replies) = accepted.recv().await.unwrap();
+    let m1 = old_inbound.next().await.unwrap();
+    c.renew();
+    tokio::task::yield_now().await;
+    let second = asks(&c, [2]);
+    let m2 = old_inbound.next().await.unwrap();
+    assert_eq!(m2.len(), 1, "a young stream is not renewed");
+    clock.advance(RENEWED_AFTER);
+    // The driver looks at the clock with the next event.
+    old_replies.send(Ok(answer(m2))).unwrap();
+    for task in second {
+        task.await.unwrap().unwrap();
+    }
+    c.renew();
+    tokio::task::yield_now().await;
+    let third = asks(&c, [3]);
+    tokio::task::yield_now().await;
+    old_replies.send(Ok(answer(m1))).unwrap();
+    for task in first {
+        assert_eq!(task.await.unwrap().unwrap(), 2);
+    }
+    let (mut new_inbound, new_replies) = accepted.recv().await.unwrap();
+    assert!(old_inbound.next().await.is_none(), "the third request did not travel on the old stream");
+    let m3 = new_inbound.next().await.unwrap();
+    new_replies.send(Ok(answer(m3))).unwrap();
+    for task in third {
+        assert_eq!(task.await.unwrap().unwrap(), 4);
+    }
+}
+
+#[tokio::test]
+async fn slow_messages_do_not_hold_up_others_and_a_stall_ends_the_stream() {
+    let clock = Arc::new(ManualClock::default());
+    let (c, mut accepted, _, _) = start(Limits::READS, clock.clone());
+    let stuck = asks(&c, [1]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    inbound.next().await.unwrap();
+    let stuck2 = asks(&c, [2]);
+    inbound.next().await.unwrap();
+    let third = asks(&c, [3]);
+    clock.advance(Limits::READS.slow_after);
+    let m3 = inbound.next().await.unwrap();
+    replies.send(Ok(answer(m3))).unwrap();
+    for task in third {
+        assert_eq!(task.await.unwrap().unwrap(), 4);
+    }
+    clock.advance(Limits::READS.stalled_after);
+    // Any event makes the driver look at the clock; a request is one.
+    let late = asks(&c, [4]);
+    for task in stuck.into_iter().chain(stuck2) {
+        assert!(task.await.unwrap().is_err());
+    }
+    drop(late);
+}
+
+#[tokio::test]
+async fn messages_are_bounded_in_requests_and_bytes() {
+    let limits = Limits { requests_per_message: 10, bytes_per_message: 100, ..Limits::READS };
+    let (c, mut accepted, _, _) = start(limits, Arc::new(ManualClock::default()));
+    let tasks = asks(&c, std::iter::repeat_n(60, 3).chain(std::iter::repeat_n(1, 25)));
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let mut sizes = Vec::new();
+    let mut left = 28;
+    while left > 0 {
+        let m = inbound.next().await.unwrap();
+        sizes.push(m.len());
+        left -= m.len();
+        let bytes: u32 = m.iter().map(|(_, n)| *n).sum();
+        assert!(m.len() <= 10 && bytes <= 100, "{sizes:?}");
+        replies.send(Ok(answer(m))).unwrap();
+    }
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_missing_reply_is_an_error_and_callers_who_left_are_not_sent() {
+    let (c, mut accepted, _, _) = start(Limits::READS, Arc::new(ManualClock::default()));
+    let tasks = asks(&c, [1, 2]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let mut m = answer(inbound.next().await.unwrap());
+    m.truncate(1);
+    replies.send(Ok(m)).unwrap();
+    let results: Vec<_> = futures::future::join_all(tasks).await.into_iter().map(Result::unwrap).collect();
+    assert!(results[0].is_ok() && results[1].is_err());
+    let _a = asks(&c, [1]);
+    inbound.next().await.unwrap();
+    let _b = asks(&c, [2]);
+    inbound.next().await.unwrap();
+    let gone = asks(&c, [3]);
+    tokio::task::yield_now().await;
+    gone.into_iter().for_each(|task| task.abort());
+    let _kept = asks(&c, [4]);
+    tokio::task::yield_now().await;
+    replies.send(Ok(vec![(3, 9)])).unwrap();
+    assert_eq!(inbound.next().await.unwrap().into_iter().map(|(_, n)| n).collect::<Vec<_>>(), [4]);
+}
+
+#[tokio::test]
+async fn alone_means_without_the_stream() {
+    let (c, mut accepted, _, _) = start(Limits::READS, Arc::new(SystemClock::default()));
+    assert_eq!(c.ask_alone(4).await.unwrap(), 5);
+    assert!(accepted.try_recv().is_err());
+}
