@@ -43,6 +43,8 @@ pub struct Tuning {
     pub memtable_bytes: u64,
     /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
     pub freeze_log_bytes: u64,
+    /// ... or when it has held a write for so long.
+    pub freeze_age_ms: u64,
     /// Memory for memtables that are not yet flushed, of all partitions of this server. Writes are slowed at three quarters and
     /// refused at the whole.
     pub memory_bytes: u64,
@@ -74,6 +76,7 @@ impl Default for Tuning {
             log_cache_bytes: 32 * MIB,
             memtable_bytes: 64 * MIB,
             freeze_log_bytes: 256 * MIB,
+            freeze_age_ms: 30 * 60 * 1000,
             memory_bytes: 1024 * MIB,
             grace_ms: 2_000,
             grace_bytes: 64 * MIB,

@@ -222,7 +222,8 @@ proptest! {
         let report = check(&blind(&simulation.history), &Options::default());
         prop_assert_eq!(report.verdict(), Verdict::Violation, "blind: {}: {:?}", breakage.name, plan);
         let explanation = report.explanation.expect("a violation is explained");
-        prop_assert_eq!(explanation.found_by, CheckKind::Search);
+        // Without versions it is the search that decides; some breakages the certificate sees as well.
+        prop_assert_ne!(explanation.found_by, CheckKind::Certificate);
     }
 }
 

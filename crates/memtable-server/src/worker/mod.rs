@@ -102,6 +102,7 @@ pub struct Worker {
     publish_at_ns: Option<u64>,
     next_group_at_ns: u64,
 
+    active_since: HashMap<TableId, (Generation, u64)>,
     freezing: HashSet<TableId>,
     flushing: HashMap<TableId, Generation>,
     flush_retry_at_ns: HashMap<TableId, u64>,
@@ -174,6 +175,7 @@ impl Worker {
             deferred: VecDeque::new(),
             publish_at_ns: None,
             next_group_at_ns: 0,
+            active_since: HashMap::new(),
             freezing: HashSet::new(),
             flushing: HashMap::new(),
             flush_retry_at_ns: HashMap::new(),

@@ -24,7 +24,7 @@ impl Worker {
         if self.lead.is_none() {
             return;
         }
-        self.freeze_what_is_due();
+        self.freeze_what_is_due(now);
         self.flush_what_is_frozen(now);
         self.compact_what_is_due(now);
     }
@@ -43,7 +43,24 @@ impl Worker {
         }
     }
 
-    fn freeze_what_is_due(&mut self) {
+    fn freeze_what_is_due(&mut self, now: u64) {
+        // Since when the active memtable of a table has held something (as far as this leader has seen).
+        for (id, table) in self.partition.tables() {
+            let since = if table.active.is_empty() { None } else { Some((table.generation(), now)) };
+            match (self.active_since.get(&id), since) {
+                (Some((generation, _)), Some((current, _))) if *generation == current => {}
+                (_, Some(since)) => {
+                    self.active_since.insert(id, since);
+                }
+                (_, None) => {
+                    self.active_since.remove(&id);
+                }
+            }
+        }
+        let too_old = |id: &TableId| {
+            let since = self.active_since.get(id).map_or(now, |(_, since)| *since);
+            now.saturating_sub(since) >= self.tuning.freeze_age_ms * 1_000_000
+        };
         let log_bytes = self.partition.log_bytes();
         let crowded = self.partition.unflushed_bytes() > self.memory_bytes / 2;
         // Many small memtables can fill the memory together: then the largest one goes.
@@ -55,7 +72,8 @@ impl Worker {
             .filter(|(id, t)| {
                 !t.active.is_empty()
                     && !self.freezing.contains(id)
-                    && (t.active.bytes() as u64 >= self.tuning.memtable_bytes
+                    && (too_old(id)
+                        || t.active.bytes() as u64 >= self.tuning.memtable_bytes
                         || log_bytes - t.active.first_log_bytes() >= self.tuning.freeze_log_bytes
                         || (crowded && nothing_frozen && largest == Some(*id)))
             })

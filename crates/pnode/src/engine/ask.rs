@@ -50,7 +50,11 @@ impl Engine {
                 "no leader of partition {partition} is known"
             ))));
         };
-        let peer = self.memtable(node).map_err(Unanswered::NotSent)?;
+        let peer = self.memtable(node).map_err(|e| {
+            // Hinted at, and not in this p-node's configuration: whoever leads later must be looked for.
+            self.leaders.suspect(partition, node);
+            Unanswered::NotSent(e)
+        })?;
         if deadline.is_over(clock) {
             return Err(Unanswered::NotSent(Error::unavailable("the deadline is over")));
         }

@@ -64,12 +64,24 @@ pub(super) fn spawn_fetch(engine: &Arc<Engine>, node: NodeId, partition: Partiti
     let task_engine = engine.clone();
     engine.runtime.spawn(async move {
         let engine = task_engine;
+        // Also if the task is dropped half-way: a partition must not count as being fetched for ever.
+        let _ended = EndFetch { engine: &engine, partition };
         if let Err(e) = fetch_and_install(&engine, node, partition).await {
             tracing::debug!(%node, %partition, "whole filters: {e}");
             tokio::time::sleep(FAILURE_PAUSE).await;
         }
-        engine.whole_fetches.end(partition);
     });
+}
+
+struct EndFetch<'e> {
+    engine: &'e Engine,
+    partition: PartitionId,
+}
+
+impl Drop for EndFetch<'_> {
+    fn drop(&mut self) {
+        self.engine.whole_fetches.end(self.partition);
+    }
 }
 
 async fn fetch_and_install(engine: &Arc<Engine>, node: NodeId, partition: PartitionId) -> Result<()> {
