@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sextant_checker::Recorder;
+use sextant_common::config::{LeaseConfig, LeaseMode};
 use sextant_pnode::ReadMode;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::workload::{Shape, Tally, assert_linearizable, client};
@@ -56,13 +57,16 @@ async fn run(
     tally
 }
 
-async fn maintenance(cluster: &mut Cluster, round: u64) {
+/// Freezes, flushes and merges in turn. The first table most often, the second now and then, a third one never: tables of one
+/// log are flushed at very different rates.
+async fn maintenance(cluster: &mut Cluster, tables: &[&str], round: u64) {
     let what = match round % 3 {
         0 => Maintenance::Freeze,
         1 => Maintenance::Flush,
         _ => Maintenance::Compact,
     };
-    cluster.maintain(what, "").await;
+    let second = tables.get(1).filter(|_| round / 3 % 4 == 3);
+    cluster.maintain(what, second.unwrap_or(&tables[0])).await;
 }
 
 fn shape(mode: ReadMode) -> Shape {
@@ -70,8 +74,13 @@ fn shape(mode: ReadMode) -> Shape {
 }
 
 async fn quiet_run(partitions: u32, tables: &[&'static str], mode: ReadMode) {
-    let mut cluster = Cluster::start(Options { partitions, ..Options::default() }).await;
-    let tally = run(&mut cluster, tables, shape(mode), 12, maintenance).await;
+    run_with(Options { partitions, ..Options::default() }, tables, mode).await;
+}
+
+async fn run_with(options: Options, tables: &[&'static str], mode: ReadMode) {
+    let mut cluster = Cluster::start(options).await;
+    let disturb = async |cluster: &mut Cluster, round| maintenance(cluster, tables, round).await;
+    let tally = run(&mut cluster, tables, shape(mode), 12, disturb).await;
     let done = tally.done.load(Ordering::Relaxed);
     assert!(done > 2000, "only {done} operations were answered: {tally:?}");
     cluster.shutdown().await;
@@ -85,6 +94,13 @@ async fn pda_with_one_partition_and_one_table() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pda_with_three_partitions_and_three_tables() {
     quiet_run(3, &["default", "t2", "t3"], ReadMode::Pda).await;
+}
+
+/// The paper's leases: short, never acknowledged, with commit wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pda_with_timed_leases() {
+    let lease = LeaseConfig { mode: LeaseMode::Timed, group_interval_us: 5_000, ..LeaseConfig::default() };
+    run_with(Options { lease, ..Options::default() }, &["default"], ReadMode::Pda).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

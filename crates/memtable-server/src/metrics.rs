@@ -27,7 +27,9 @@ pub struct Metrics {
     pub snapshots_installed: Counter,
     pub votes_dropped: Counter,
     /// From proposal to publication, in seconds: log write, replication and commit wait together.
-    pub commit_to_publish: Histogram,
+    pub propose_to_publish: Histogram,
+    /// From commit to publication, in seconds: what leases and predecessors made a group wait.
+    pub commit_wait: Histogram,
     pub group_writes: Histogram,
 }
 
@@ -58,11 +60,17 @@ impl Metrics {
         let compaction_failures = counter("memtable_compaction_failures", "Compactions that failed");
         let snapshots_installed = counter("memtable_snapshots_installed", "Snapshots taken from a leader");
         let votes_dropped = counter("memtable_votes_dropped", "Vote requests dropped by the vote guard");
-        let commit_to_publish = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
+        let propose_to_publish = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
         registry.register(
             "memtable_propose_to_publish_seconds",
             "From proposal of a group to its publication",
-            commit_to_publish.clone(),
+            propose_to_publish.clone(),
+        );
+        let commit_wait = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
+        registry.register(
+            "memtable_commit_wait_seconds",
+            "From commit of a group to its publication",
+            commit_wait.clone(),
         );
         let group_writes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
         registry.register("memtable_group_writes", "Writes in a group", group_writes.clone());
@@ -87,7 +95,8 @@ impl Metrics {
             compaction_failures,
             snapshots_installed,
             votes_dropped,
-            commit_to_publish,
+            propose_to_publish,
+            commit_wait,
             group_writes,
         }
     }

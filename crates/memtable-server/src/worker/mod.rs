@@ -390,8 +390,9 @@ impl Worker {
     fn committed(&mut self, index: u64) {
         let now_ns = self.shared.env.clock.grantor_ns();
         let held_ns = self.shared.env.clock.holder_ns();
-        for item in self.queue.iter().take_while(|item| item.index <= index) {
-            if item.index > self.partition.committed_index() && item.waiting.proposed_ns > 0 {
+        for item in self.queue.iter_mut().take_while(|item| item.index <= index) {
+            if item.waiting.committed_ns == 0 && item.waiting.proposed_ns > 0 {
+                item.waiting.committed_ns = held_ns;
                 self.shared.observe_log_write(held_ns.saturating_sub(item.waiting.proposed_ns));
             }
         }

@@ -21,6 +21,8 @@ pub(super) struct Waiting {
     control: Option<Control>,
     /// When the entry was proposed here (holder's clock); 0: it was not.
     pub proposed_ns: u64,
+    /// When it was known to be committed; 0: not yet.
+    pub committed_ns: u64,
 }
 
 /// An answer that waits.
@@ -116,7 +118,10 @@ impl Worker {
             published = true;
             if entry.waiting.proposed_ns > 0 {
                 let waited = self.shared.env.clock.holder_ns().saturating_sub(entry.waiting.proposed_ns);
-                self.metrics.commit_to_publish.observe(waited as f64 / 1e9);
+                self.metrics.propose_to_publish.observe(waited as f64 / 1e9);
+                let committed_ns = entry.waiting.committed_ns;
+                let waited = self.shared.env.clock.holder_ns().saturating_sub(committed_ns);
+                self.metrics.commit_wait.observe(if committed_ns > 0 { waited as f64 / 1e9 } else { 0.0 });
             }
             for reply in entry.waiting.replies {
                 reply.give(&mut self.settled);
