@@ -75,6 +75,12 @@ impl<T> PublishQueue<T> {
         self.published_index
     }
 
+    /// Whether an entry is published. A fresh leader answers no memtable read before its own first entry is: until then, what
+    /// the leader before it had published may not be visible here.
+    pub fn has_published(&self, index: u64) -> bool {
+        self.published_index >= index
+    }
+
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -130,6 +136,20 @@ mod tests {
         assert_eq!(gone, [4, 3]);
         assert!(matches!(q.next(9, granted), Next::Publish(e) if e.index == 2));
         assert!(q.is_empty());
+    }
+
+    #[test]
+    fn a_fresh_leader_serves_only_when_its_own_first_entry_is_published() {
+        // Model row "fresh leader reads before its first entry is published": entries 1 and 2 are its predecessor's, and
+        // published there; 3 is its own first.
+        let mut q = PublishQueue::new(0);
+        (1..=3).for_each(|i| q.push(entry(i, 0)));
+        for _ in 0..2 {
+            assert!(matches!(q.next(3, granted), Next::Publish(_)));
+            assert!(!q.has_published(3));
+        }
+        assert!(matches!(q.next(3, granted), Next::Publish(_)));
+        assert!(q.has_published(3));
     }
 
     proptest! {

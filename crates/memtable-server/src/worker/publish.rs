@@ -131,7 +131,7 @@ impl Worker {
             }
         }
         if let Some(lead) = &self.lead
-            && self.queue.published_index() >= lead.first_index
+            && self.queue.has_published(lead.first_index)
             && self.shared.serving_term.load(Ordering::Relaxed) != lead.term
         {
             self.shared.serving_term.store(lead.term, Ordering::Release);
@@ -152,7 +152,7 @@ impl Worker {
 
     /// Answers when everything appended so far is published; at once if it is.
     pub(super) fn answer_when_published(&mut self, reply: Reply) {
-        let serving = self.lead.as_ref().is_some_and(|l| self.queue.published_index() >= l.first_index);
+        let serving = self.lead.as_ref().is_some_and(|l| self.queue.has_published(l.first_index));
         if self.queue.is_empty() && serving {
             self.answer_if_leading(reply);
         } else {

@@ -143,7 +143,7 @@ impl Worker {
     /// Flushes the oldest frozen memtable of each table, once its freeze and everything before it is published.
     fn flush_what_is_frozen(&mut self, now: u64) {
         let Some(lead) = &self.lead else { return };
-        if self.queue.published_index() < lead.first_index {
+        if !self.queue.has_published(lead.first_index) {
             return;
         }
         let mut jobs = Vec::new();
