@@ -35,7 +35,32 @@ async fn within<T>(limit: Duration, what: &str, answer: oneshot::Receiver<Result
     }
 }
 
+/// What is to be done in each led partition.
+#[derive(Clone, Copy)]
+enum Work {
+    Freeze,
+    Flush,
+    Compact,
+}
+
 impl AdminShell {
+    async fn everywhere(
+        &self,
+        request: v1::MaintenanceRequest,
+        work: Work,
+    ) -> Response<v1::MaintenanceReply> {
+        let table = &request.table;
+        let partitions = self.led(&request).into_iter().map(|handle| async move {
+            let done = match work {
+                Work::Freeze => Self::freeze_one(handle, table).await.map(|_| ()),
+                Work::Flush => Self::flush_one(handle, table).await,
+                Work::Compact => Self::compact_one(handle, table).await,
+            };
+            (handle.shared.id.0, done)
+        });
+        reply(futures::future::join_all(partitions).await)
+    }
+
     /// The led partitions that a request names.
     fn led(&self, request: &v1::MaintenanceRequest) -> Vec<&Handle> {
         let mut handles: Vec<_> = self
@@ -121,36 +146,21 @@ impl Admin for AdminShell {
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
-        let request = request.into_inner();
-        let work = self
-            .led(&request)
-            .into_iter()
-            .map(|h| async { (h.shared.id.0, Self::freeze_one(h, &request.table).await.map(|_| ())) });
-        Ok(reply(futures::future::join_all(work).await))
+        Ok(self.everywhere(request.into_inner(), Work::Freeze).await)
     }
 
     async fn flush(
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
-        let request = request.into_inner();
-        let work = self
-            .led(&request)
-            .into_iter()
-            .map(|h| async { (h.shared.id.0, Self::flush_one(h, &request.table).await) });
-        Ok(reply(futures::future::join_all(work).await))
+        Ok(self.everywhere(request.into_inner(), Work::Flush).await)
     }
 
     async fn compact(
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
-        let request = request.into_inner();
-        let work = self
-            .led(&request)
-            .into_iter()
-            .map(|h| async { (h.shared.id.0, Self::compact_one(h, &request.table).await) });
-        Ok(reply(futures::future::join_all(work).await))
+        Ok(self.everywhere(request.into_inner(), Work::Compact).await)
     }
 
     async fn ensure_table(
