@@ -263,6 +263,8 @@ pub enum AdminCommand {
     Flush(MaintenanceArgs),
     /// Merge the SSTables; returns when it is done
     Compact(MaintenanceArgs),
+    /// Change what the replicas of each partition agree on: lease lengths, memory limit
+    Configure(ConfigureArgs),
 }
 
 #[derive(Debug, Args)]
@@ -270,6 +272,28 @@ pub struct MaintenanceArgs {
     /// Only this table; default: all
     #[arg(long, value_name = "NAME")]
     pub table: Option<String>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "changes", required = true, multiple = true, args = ["mode", "lease_ms", "leader_lease_ms", "drift_ppm", "memory_bytes"])]
+pub struct ConfigureArgs {
+    /// How leases are kept: holders acknowledge (ack), or leases are short and writes wait (timed)
+    #[arg(long, value_name = "MODE", value_parser = ["ack", "timed"])]
+    pub mode: Option<String>,
+    /// Longest lease of a query node, in milliseconds
+    #[arg(long, value_name = "N")]
+    pub lease_ms: Option<u64>,
+    /// How long a leader may serve after a majority answered it, in milliseconds
+    #[arg(long, value_name = "N")]
+    pub leader_lease_ms: Option<u64>,
+    /// Bound on the drift of clocks, in parts per million
+    #[arg(long, value_name = "N")]
+    pub drift_ppm: Option<u64>,
+    /// Memory for what is not yet flushed, of each partition on every replica
+    #[arg(long, value_name = "BYTES")]
+    pub memory_bytes: Option<u64>,
     #[command(flatten)]
     pub connection: Connection,
 }

@@ -14,6 +14,20 @@ use crate::retry::{Repeat, timed};
 /// A flush or a compaction moves gigabytes: it may take this long, whatever the client's deadline.
 const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(600);
 
+/// A shorter lease takes effect when the longer ones are over.
+const CONFIGURE_DEADLINE: Duration = Duration::from_secs(60);
+
+/// A change of the replicated configuration; None: as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConfigurationChange {
+    /// Leases of the mode `timed` instead of `ack`.
+    pub timed: Option<bool>,
+    pub lease_ms: Option<u64>,
+    pub leader_lease_ms: Option<u64>,
+    pub drift_ppm: Option<u64>,
+    pub memory_bytes: Option<u64>,
+}
+
 /// A table as the cluster knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableInfo {
@@ -93,6 +107,29 @@ impl Client {
     /// Merges the SSTables (of one table, or of all) in all partitions; returns when it is done.
     pub async fn compact(&self, table: Option<&str>) -> Result<Maintenance> {
         self.maintain(Work::Compact, table).await
+    }
+
+    /// Changes the replicated configuration of all partitions; returns when it is in effect. What is None stays as it is.
+    /// `memory_bytes`: for each partition, on every replica.
+    pub async fn configure(&self, change: &ConfigurationChange) -> Result<Maintenance> {
+        let request = v1::ConfigureRequest {
+            partitions: Vec::new(),
+            lease_mode: change
+                .timed
+                .map(|timed| if timed { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack }.into()),
+            lease_ms: change.lease_ms,
+            leader_lease_ms: change.leader_lease_ms,
+            drift_ppm: change.drift_ppm,
+            memory_bytes: change.memory_bytes,
+        };
+        let deadline = self.deadline().max(CONFIGURE_DEADLINE);
+        let patient = self.with_attempt_timeout(deadline);
+        let reply = patient
+            .call(Repeat::Harmless, deadline, async |channel, limit| {
+                Ok(admin(channel).configure(timed(request.clone(), limit)).await?.into_inner())
+            })
+            .await?;
+        Ok(Maintenance { done: reply.done.into_iter().map(PartitionId).collect(), errors: reply.errors })
     }
 
     async fn maintain(&self, work: Work, table: Option<&str>) -> Result<Maintenance> {

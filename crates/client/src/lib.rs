@@ -22,7 +22,7 @@ mod scan;
 mod sessions;
 mod write;
 
-pub use admin::{Maintenance, TableInfo};
+pub use admin::{ConfigurationChange, Maintenance, TableInfo};
 pub use client::Client;
 pub use options::{ClientOptions, ReadMode};
 pub use read::Record;

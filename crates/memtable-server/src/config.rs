@@ -46,7 +46,7 @@ pub struct Tuning {
     /// ... or when it has held a write for so long.
     pub freeze_age_ms: u64,
     /// Memory for memtables that are not yet flushed, of all partitions of this server. Writes are slowed at three quarters and
-    /// refused at the whole.
+    /// refused at the whole. Only the seed: replicated as part of each partition's configuration.
     pub memory_bytes: u64,
     /// How long, and for how many bytes per partition, flushed memtables still answer readers of older manifests.
     pub grace_ms: u64,

@@ -24,6 +24,7 @@ use sextant_proto::v1::rows_server::RowsServer;
 use sextant_raft_log::{RaftLog, RaftLogConfig, position_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use crate::command::Configuration;
 use crate::config::MemtableServerConfig;
 use crate::flush::{Background, SstServers, repair_loop};
 use crate::leadership::{LeaderLease, VoteGuard};
@@ -93,12 +94,13 @@ impl MemtableServer {
         let report = log.report();
 
         // Bound from here on: what this node promised before it stopped is forgotten.
-        let guard_ns = lease.stretched(lease.leader_lease()).as_nanos() as u64;
+        let memory_bytes = config.tuning.memory_bytes / u64::from(config.cluster.partitions);
+        let founding = Configuration::founding(lease, memory_bytes);
         let news = Arc::new(Notify::new());
         let replay_start = env.clock.holder_ns();
         let mut replicas = Vec::new();
         for id in &ids {
-            replicas.push(recover(&env, &config, *id, &log, guard_ns, &news)?);
+            replicas.push(recover(&env, &config, *id, &log, &founding, &news)?);
         }
         let recovery = Recovery {
             log_seconds: report.seconds,
@@ -123,7 +125,6 @@ impl MemtableServer {
         let peers = Arc::new(peers);
         let servers = Arc::new(SstServers::connect(&env, &config.cluster.sstable));
         let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
-        let raft_config = Arc::new(crate::raft::config(lease)?);
 
         let (mut partitions, mut rafts) = (HashMap::new(), HashMap::new());
         for replica in replicas {
@@ -136,10 +137,11 @@ impl MemtableServer {
                 cluster: cluster.clone(),
                 peers: peers.clone(),
             };
-            let raft =
-                Raft::new(config.id.0, raft_config.clone(), network, partition_log.clone(), state_machine)
-                    .await
-                    .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+            let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
+            let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms)?);
+            let raft = Raft::new(config.id.0, raft_config, network, partition_log.clone(), state_machine)
+                .await
+                .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
             let background = Background {
                 runtime: tokio::runtime::Handle::current(),
                 shared: replica.shared.clone(),
@@ -169,7 +171,8 @@ impl MemtableServer {
                 server_log: log.clone(),
                 shutdown: shutdown.clone(),
                 tuning: config.tuning.clone(),
-                memory_bytes: (config.tuning.memory_bytes / u64::from(config.cluster.partitions)) as usize,
+                founding: founding.clone(),
+                heartbeat_ms: lease.heartbeat_ms,
                 group_interval: Duration::from_micros(lease.group_interval_us),
                 metrics: metrics.clone(),
                 background,
@@ -248,7 +251,7 @@ fn recover(
     config: &MemtableServerConfig,
     id: PartitionId,
     log: &RaftLog,
-    guard_ns: u64,
+    founding: &Configuration,
     news: &Arc<Notify>,
 ) -> Result<Replica> {
     let (store, snapshot) = SnapshotStore::open(env, &config.data_dir, id)?;
@@ -275,7 +278,11 @@ fn recover(
     })?;
     let (events, event_queue) = mpsc::unbounded_channel();
     let (writes, write_queue) = mpsc::channel(config.tuning.queue_requests);
-    let lease = &config.cluster.lease;
+    // Of everything that may be in effect somewhere the longest: this node may have promised as much before it stopped.
+    let known = partition.configurations().map(Configuration::abstention_ns).max();
+    let in_effect = partition.configuration().map(|(c, _)| c);
+    let abstention_ns =
+        known.unwrap_or(0).max(if in_effect.is_none() { founding.abstention_ns() } else { 0 });
     let shared = Arc::new(Shared {
         id,
         node: config.id.0,
@@ -283,9 +290,10 @@ fn recover(
         published_seq: AtomicU64::new(0),
         view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),
         serving_term: AtomicU64::new(0),
-        lease: LeaderLease::new(lease.leader_lease().as_nanos() as u64, lease.drift_ppm),
-        guard: Arc::new(VoteGuard::new(guard_ns, env.clock.grantor_ns())),
-        desk: LeaseDesk::new(lease.mode, lease.drift_ppm),
+        lease: LeaderLease::default(),
+        configuration: ArcSwap::from_pointee(in_effect.unwrap_or(founding).clone()),
+        guard: Arc::new(VoteGuard::new(abstention_ns, env.clock.grantor_ns())),
+        desk: LeaseDesk::default(),
         news: news.clone(),
         leader: Mutex::new((0, 0)),
         manifest_version: watch::channel(ManifestVersion(0)).0,

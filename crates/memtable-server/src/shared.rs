@@ -14,6 +14,7 @@ use sextant_proto::v1;
 use sextant_raft_log::{Entry, LogId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use crate::command::{Configuration, configuration};
 use crate::leadership::{LeaderLease, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::lease::grantor::Now;
@@ -31,6 +32,8 @@ pub struct Shared {
     /// The term in which this node answers reads (its own first entry is published); 0: none.
     pub serving_term: AtomicU64,
     pub lease: LeaderLease,
+    /// In effect; before there is one, what the configuration file says.
+    pub configuration: ArcSwap<Configuration>,
     pub guard: Arc<VoteGuard>,
     pub desk: LeaseDesk,
     /// Wakes parked pulls of all partitions of this server.
@@ -156,6 +159,10 @@ pub enum Event {
         table: TableId,
         generation: Generation,
         result: Result<Option<SstMeta>>,
+    },
+    Configure {
+        change: configuration::Change,
+        done: oneshot::Sender<Result<()>>,
     },
     Compact {
         table: TableId,

@@ -249,10 +249,79 @@ async fn a_retry_under_the_same_session_and_number_takes_effect_once() {
     c.stop_one(leader).await;
     let again = c.write(insert(1)).await;
     assert_eq!(again, first, "also after a failover");
-    assert_eq!(c.write(insert(2)).await.status(), v1::WriteStatus::WriteConditionFailed);
+    let failed = c.write(insert(2)).await;
+    assert_eq!(failed.status(), v1::WriteStatus::WriteConditionFailed);
+    // A copy of the failed one that comes late, when its condition would hold, at yet another leader: still failed.
+    let mut delete = put(0, "k", "");
+    delete.ops[0].kind = v1::WriteKind::WriteDelete.into();
+    assert_eq!(c.write(delete).await.status(), v1::WriteStatus::WriteOk);
+    c.start_one(leader).await;
+    let second = c.leader(0).await;
+    c.stop_one(second).await;
+    assert_eq!(c.write(insert(2)).await, failed);
+    assert_eq!(c.read(0, "k").await.status(), v1::ReadStatus::ReadTombstone);
     let mut stranger = insert(1);
     stranger.session = 78;
     assert_eq!(c.write(stranger).await.status(), v1::WriteStatus::WriteUnknownSession);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_configuration_is_replicated_and_outlives_the_files() {
+    let mut c = Cluster::start(1).await;
+    c.create_table(0).await;
+    let configure = async |c: &Cluster, request: v1::ConfigureRequest| {
+        eventually(async || {
+            let leader = c.leader(0).await;
+            let reply = c.admin(leader).configure(request.clone()).await.ok()?.into_inner();
+            if reply.done == [0] || reply.errors.iter().any(|e| e.contains("at most")) {
+                Some(reply)
+            } else {
+                None
+            }
+        })
+        .await
+    };
+    // Whether all servers say so.
+    let agreed =
+        async |c: &Cluster, revision: u64, lease_ms: u64, leader_lease_ms: u64, memory_bytes: u64| {
+            eventually(async || {
+                let same = (0..3).all(|i| {
+                    let status = c.status(i);
+                    let is = |name: &str| status["partitions"][0]["configuration"][name].as_u64().unwrap();
+                    is("revision") == revision
+                        && is("lease_ms") == lease_ms
+                        && is("leader_lease_ms") == leader_lease_ms
+                        && is("memory_bytes") == memory_bytes
+                });
+                same.then_some(())
+            })
+            .await
+        };
+    let memory = Tuning::default().memory_bytes;
+    agreed(&c, 1, 300, 400, memory).await;
+    let shorter =
+        v1::ConfigureRequest { lease_ms: Some(150), leader_lease_ms: Some(200), ..Default::default() };
+    assert!(configure(&c, shorter).await.errors.is_empty());
+    agreed(&c, 2, 150, 200, memory).await;
+    let longer = v1::ConfigureRequest { leader_lease_ms: Some(500), ..Default::default() };
+    assert!(configure(&c, longer).await.errors.is_empty());
+    agreed(&c, 3, 150, 500, memory).await;
+    let refused = v1::ConfigureRequest { lease_ms: Some(501), ..Default::default() };
+    let refused = configure(&c, refused).await;
+    assert!(refused.done.is_empty() && refused.errors[0].contains("lease_ms"), "{refused:?}");
+    let smaller = v1::ConfigureRequest { memory_bytes: Some(1 << 20), ..Default::default() };
+    assert!(configure(&c, smaller).await.errors.is_empty());
+    agreed(&c, 4, 150, 500, 1 << 20).await;
+    assert_eq!(c.write(put(0, "k", "v")).await.status(), v1::WriteStatus::WriteOk);
+    for i in 0..3 {
+        c.stop_one(i).await;
+    }
+    for i in 0..3 {
+        c.start_one(i).await;
+    }
+    // The files still say 300, 400 and the default.
+    agreed(&c, 4, 150, 500, 1 << 20).await;
+    assert_eq!(c.read(0, "k").await.value, bytes("v"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

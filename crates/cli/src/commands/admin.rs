@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use sextant_client::Maintenance;
+use sextant_client::{ConfigurationChange, Maintenance};
 use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
@@ -19,6 +19,16 @@ pub async fn run(command: AdminCommand) -> CommandResult {
         }
         AdminCommand::Compact(args) => {
             ("compacted", client(&args.connection).await?.compact(args.table.as_deref()).await?)
+        }
+        AdminCommand::Configure(args) => {
+            let change = ConfigurationChange {
+                timed: args.mode.as_deref().map(|mode| mode == "timed"),
+                lease_ms: args.lease_ms,
+                leader_lease_ms: args.leader_lease_ms,
+                drift_ppm: args.drift_ppm,
+                memory_bytes: args.memory_bytes,
+            };
+            ("configured", client(&args.connection).await?.configure(&change).await?)
         }
     };
     report(what, &done)

@@ -3,7 +3,10 @@
 //! Bytes (integers little-endian): term u64, first seq u64, time ms u64, tables u32, requests u32; then per table: id u32,
 //! generation u64, section length u32, writes u32, and the section: per write ordinal u32, flags u8 (1: tombstone, 2:
 //! leaves a bf-log entry), key length u32, value length u32, key, value; then per request: session u64, number u64, acked
-//! below u64, results u32, and per result flags u8 (1: applied, 2: existed), seq u64.
+//! below u64, results u32, and per result flags u8 (1: applied, 2: existed, 4: its condition failed the request), seq u64.
+//!
+//! A group may hold no writes: then it only records requests that changed nothing (a failed condition, operations that were
+//! all skipped), so that no copy of them can take effect after their answer was given.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sextant_common::error::{Error, Result};
@@ -13,6 +16,7 @@ const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_LEAVES_BIT: u8 = 2;
 const FLAG_APPLIED: u8 = 1;
 const FLAG_EXISTED: u8 = 2;
+const FLAG_FAILED: u8 = 4;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
@@ -49,6 +53,8 @@ pub struct Write {
 pub struct OpResult {
     pub applied: bool,
     pub existed: bool,
+    /// The operation's condition did not hold, and so the whole request had no effect.
+    pub failed: bool,
     pub seq: u64,
 }
 
@@ -108,7 +114,8 @@ impl Group {
             for result in &request.results {
                 let applied = if result.applied { FLAG_APPLIED } else { 0 };
                 let existed = if result.existed { FLAG_EXISTED } else { 0 };
-                out.put_u8(applied | existed);
+                let failed = if result.failed { FLAG_FAILED } else { 0 };
+                out.put_u8(applied | existed | failed);
                 out.put_u64_le(result.seq);
             }
         }
@@ -152,6 +159,7 @@ impl Group {
                 results.push(OpResult {
                     applied: flags & FLAG_APPLIED != 0,
                     existed: flags & FLAG_EXISTED != 0,
+                    failed: flags & FLAG_FAILED != 0,
                     seq: from.u64()?,
                 });
             }
@@ -206,8 +214,8 @@ mod tests {
             .prop_map(|(ordinal, key, value, leaves_bit)| Write { ordinal, key, value, leaves_bit });
         let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8))
             .prop_map(|(t, g, writes)| TableWrites { table: TableId(t), generation: Generation(g), writes });
-        let result = (any::<bool>(), any::<bool>(), any::<u64>())
-            .prop_map(|(applied, existed, seq)| OpResult { applied, existed, seq });
+        let result = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>())
+            .prop_map(|(applied, existed, failed, seq)| OpResult { applied, existed, failed, seq });
         let request = (any::<u64>(), any::<u64>(), any::<u64>(), prop::collection::vec(result, 0..4))
             .prop_map(|(session, number, acked_below, results)| RequestResult {
                 session,

@@ -7,6 +7,7 @@
 //! Bytes: version u8 = 1, kind u8, then for a group its own encoding ([`group`]), for the others a protobuf message of
 //! `log.proto`.
 
+pub mod configuration;
 pub mod group;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -17,6 +18,7 @@ use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1;
 
+pub use configuration::Configuration;
 pub use group::{Group, RequestResult, TableWrites, Write};
 
 const VERSION: u8 = 1;
@@ -27,6 +29,7 @@ const KIND_FLUSH: u8 = 3;
 const KIND_COMPACTION: u8 = 4;
 const KIND_ENSURE_TABLE: u8 = 5;
 const KIND_OPEN_SESSION: u8 = 6;
+const KIND_CONFIGURE: u8 = 7;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +67,11 @@ pub enum Command {
         term: u64,
         session: u64,
         time_ms: u64,
+    },
+    /// Takes effect when it is committed, and only if it carries the next revision.
+    Configure {
+        term: u64,
+        configuration: Configuration,
     },
 }
 
@@ -111,6 +119,10 @@ impl Command {
             Command::OpenSession { term, session, time_ms } => {
                 let message = v1::LogOpenSession { term: *term, session: *session, time_ms: *time_ms };
                 put(&mut out, KIND_OPEN_SESSION, &message);
+            }
+            Command::Configure { term, configuration } => {
+                let message = v1::LogConfigure { term: *term, configuration: Some(configuration.into()) };
+                put(&mut out, KIND_CONFIGURE, &message);
             }
         }
         out.freeze()
@@ -168,6 +180,11 @@ impl Command {
                 let m = v1::LogOpenSession::decode(body).map_err(bad)?;
                 Ok(Command::OpenSession { term: m.term, session: m.session, time_ms: m.time_ms })
             }
+            KIND_CONFIGURE => {
+                let m = v1::LogConfigure::decode(body).map_err(bad)?;
+                let configuration = m.configuration.unwrap_or_default().try_into()?;
+                Ok(Command::Configure { term: m.term, configuration })
+            }
             other => Err(Error::corrupt(format!("log entry: unknown kind {other}"))),
         }
     }
@@ -179,7 +196,8 @@ impl Command {
             | Command::Flush { term, .. }
             | Command::Compaction { term, .. }
             | Command::EnsureTable { term, .. }
-            | Command::OpenSession { term, .. } => *term,
+            | Command::OpenSession { term, .. }
+            | Command::Configure { term, .. } => *term,
         }
     }
 }
@@ -213,6 +231,13 @@ mod tests {
                 id: Some(TableId(4)),
             },
             Command::OpenSession { term: 5, session: 77, time_ms: 1234 },
+            Command::Configure {
+                term: 5,
+                configuration: Configuration::founding(
+                    &sextant_common::config::LeaseConfig::default(),
+                    1 << 20,
+                ),
+            },
         ];
         for command in commands {
             assert_eq!(Command::decode(&command.encode()).unwrap(), command);
@@ -221,7 +246,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..8) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..9) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -8,20 +8,45 @@ use parking_lot::Mutex;
 /// Quorums of a membership: one set of voters, or two while it changes (joint consensus).
 pub type Voters = Vec<Vec<u64>>;
 
+/// How long the lease is, and what a follower's answer must show to count for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Already shortened by the drift margin. 0: there is no lease (no configuration is committed yet).
+    pub lease_ns: u64,
+    /// The follower was asked to abstain from votes for at least so long.
+    pub abstention_ns: u64,
+    /// The follower has the log up to here durably: the entry that a restarted one knows the lease's length from.
+    pub configured_at: u64,
+}
+
+/// An append that a follower accepted.
+#[derive(Clone, Copy, Debug)]
+pub struct Ack {
+    pub term: u64,
+    pub node: u64,
+    /// When it was sent.
+    pub sent_ns: u64,
+    /// What it asked for.
+    pub abstention_ns: u64,
+    /// Index up to which the follower's log agrees; None: the answer does not say.
+    pub matched: Option<u64>,
+}
+
 #[derive(Debug, Default)]
 struct Rounds {
+    terms: Terms,
     term: u64,
     me: u64,
     voters: Voters,
     /// Send time of the newest append that the node acknowledged in this term.
     acked: HashMap<u64, u64>,
+    /// Up to where the node's log is known to agree in this term.
+    matched: HashMap<u64, u64>,
 }
 
 /// Times are nanoseconds of `Clock::holder_ns`: the leader *holds* the promise of its followers not to vote.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LeaderLease {
-    /// Already shortened by the drift margin.
-    lease_ns: u64,
     rounds: Mutex<Rounds>,
     valid_until_ns: AtomicU64,
     /// 0 while this node does not lead.
@@ -29,13 +54,14 @@ pub struct LeaderLease {
 }
 
 impl LeaderLease {
-    pub fn new(lease_ns: u64, drift_ppm: u64) -> Self {
-        let margin = lease_ns * 2 * drift_ppm / 1_000_000 + 1;
-        Self {
-            lease_ns: lease_ns.saturating_sub(margin),
-            rounds: Mutex::default(),
-            valid_until_ns: AtomicU64::new(0),
-            term: AtomicU64::new(0),
+    /// The lease's terms from now on. What was acknowledged under others keeps its length, and counts for nothing new.
+    pub fn set_terms(&self, terms: Terms) {
+        let mut rounds = self.rounds.lock();
+        if rounds.terms != terms {
+            if terms.abstention_ns > rounds.terms.abstention_ns {
+                rounds.acked.clear();
+            }
+            rounds.terms = terms;
         }
     }
 
@@ -47,8 +73,9 @@ impl LeaderLease {
         }
         if rounds.term != term {
             rounds.acked.clear();
+            rounds.matched.clear();
         }
-        *rounds = Rounds { term, me, voters, acked: std::mem::take(&mut rounds.acked) };
+        (rounds.term, rounds.me, rounds.voters) = (term, me, voters);
         self.valid_until_ns.store(0, Ordering::Release);
         self.term.store(term, Ordering::Release);
     }
@@ -59,24 +86,33 @@ impl LeaderLease {
         self.valid_until_ns.store(0, Ordering::Release);
     }
 
-    /// A follower accepted an append of this term that was sent at `sent_ns`.
-    pub fn acknowledged(&self, term: u64, node: u64, sent_ns: u64) {
+    pub fn acknowledged(&self, ack: Ack) {
         let mut rounds = self.rounds.lock();
-        if rounds.term != term {
+        if rounds.term != ack.term {
             return;
         }
-        let at = rounds.acked.entry(node).or_insert(0);
-        *at = (*at).max(sent_ns);
+        if let Some(matched) = ack.matched {
+            let at = rounds.matched.entry(ack.node).or_insert(0);
+            *at = (*at).max(matched);
+        }
+        if ack.abstention_ns < rounds.terms.abstention_ns || rounds.terms.lease_ns == 0 {
+            return;
+        }
+        let at = rounds.acked.entry(ack.node).or_insert(0);
+        *at = (*at).max(ack.sent_ns);
         if let Some(quorum) = quorum_time(&rounds) {
-            self.valid_until_ns.fetch_max(quorum + self.lease_ns, Ordering::AcqRel);
+            self.valid_until_ns.fetch_max(quorum + rounds.terms.lease_ns, Ordering::AcqRel);
         }
     }
 
     /// A leader that is the only voter needs nobody: its lease runs from any moment.
     pub fn renew_if_alone(&self, now_ns: u64) {
         let rounds = self.rounds.lock();
-        if !rounds.voters.is_empty() && rounds.voters.iter().all(|v| v.iter().all(|n| *n == rounds.me)) {
-            self.valid_until_ns.fetch_max(now_ns + self.lease_ns, Ordering::AcqRel);
+        if rounds.terms.lease_ns > 0
+            && !rounds.voters.is_empty()
+            && rounds.voters.iter().all(|v| v.iter().all(|n| *n == rounds.me))
+        {
+            self.valid_until_ns.fetch_max(now_ns + rounds.terms.lease_ns, Ordering::AcqRel);
         }
     }
 
@@ -91,12 +127,17 @@ impl LeaderLease {
     }
 }
 
-/// The latest time such that a majority of every set of voters has acknowledged an append sent then or later.
+/// The latest time such that a majority of every set of voters has acknowledged an append sent then or later, of those who
+/// have the configuration durably.
 fn quorum_time(rounds: &Rounds) -> Option<u64> {
     let of_set = |voters: &Vec<u64>| {
         let mut times: Vec<u64> = voters
             .iter()
-            .map(|n| if *n == rounds.me { u64::MAX } else { rounds.acked.get(n).copied().unwrap_or(0) })
+            .map(|n| match rounds.acked.get(n) {
+                _ if *n == rounds.me => u64::MAX,
+                Some(at) if rounds.matched.get(n).copied().unwrap_or(0) >= rounds.terms.configured_at => *at,
+                _ => 0,
+            })
             .collect();
         times.sort_unstable_by(|a, b| b.cmp(a));
         times.get(voters.len() / 2).copied()
@@ -109,42 +150,90 @@ fn quorum_time(rounds: &Rounds) -> Option<u64> {
 mod tests {
     use super::*;
 
+    fn lease(lease_ns: u64) -> LeaderLease {
+        let lease = LeaderLease::default();
+        lease.set_terms(Terms { lease_ns, abstention_ns: lease_ns + 1, configured_at: 0 });
+        lease
+    }
+
+    /// An acknowledgement by a follower that has everything and was asked for as much as there is.
+    fn ack(term: u64, node: u64, sent_ns: u64) -> Ack {
+        Ack { term, node, sent_ns, abstention_ns: u64::MAX, matched: Some(u64::MAX) }
+    }
+
     #[test]
     fn the_lease_counts_from_the_send_time_that_a_majority_acknowledged() {
-        let lease = LeaderLease::new(1000, 0);
+        let lease = lease(1000);
         lease.begin(4, 1, vec![vec![1, 2, 3]]);
         assert!(!lease.is_valid(4, 0), "nothing acknowledged yet");
-        lease.acknowledged(4, 2, 100);
-        assert!(lease.is_valid(4, 1098));
-        assert!(!lease.is_valid(4, 1099));
+        lease.acknowledged(ack(4, 2, 100));
+        assert!(lease.is_valid(4, 1099));
+        assert!(!lease.is_valid(4, 1100));
         assert!(!lease.is_valid(5, 500), "another term");
-        lease.acknowledged(3, 3, 5000);
-        assert!(!lease.is_valid(4, 1099), "an acknowledgement of another term does not count");
+        lease.acknowledged(ack(3, 3, 5000));
+        assert!(!lease.is_valid(4, 1100), "an acknowledgement of another term does not count");
         lease.end();
         assert!(!lease.is_valid(4, 200));
     }
 
     #[test]
     fn five_nodes_need_two_others_and_joint_consensus_both_sets() {
-        let lease = LeaderLease::new(1001, 0);
+        let lease = lease(1000);
         lease.begin(1, 1, vec![vec![1, 2, 3, 4, 5]]);
-        lease.acknowledged(1, 2, 300);
+        lease.acknowledged(ack(1, 2, 300));
         assert!(!lease.is_valid(1, 301));
-        lease.acknowledged(1, 3, 200);
+        lease.acknowledged(ack(1, 3, 200));
         assert_eq!(lease.left_ns(1, 200), 1000);
         lease.begin(1, 1, vec![vec![1, 2, 3], vec![1, 6, 7]]);
-        lease.acknowledged(1, 2, 900);
+        lease.acknowledged(ack(1, 2, 900));
         assert!(!lease.is_valid(1, 901), "the new voters have not answered");
-        lease.acknowledged(1, 7, 950);
+        lease.acknowledged(ack(1, 7, 950));
         assert!(lease.is_valid(1, 1000));
     }
 
     #[test]
-    fn drift_shortens_it_and_one_alone_needs_nobody() {
-        let lease = LeaderLease::new(1_000_000, 1000);
+    fn one_alone_needs_nobody() {
+        let lease = lease(1000);
         lease.begin(1, 1, vec![vec![1]]);
         lease.renew_if_alone(10);
-        assert!(lease.left_ns(1, 10) < 998_001);
-        assert!(lease.left_ns(1, 10) > 990_000);
+        assert_eq!(lease.left_ns(1, 10), 1000);
+    }
+
+    #[test]
+    fn without_a_configuration_there_is_no_lease() {
+        let lease = LeaderLease::default();
+        lease.begin(1, 1, vec![vec![1, 2, 3]]);
+        lease.acknowledged(ack(1, 2, 10));
+        assert!(!lease.is_valid(1, 10));
+        lease.begin(2, 1, vec![vec![1]]);
+        lease.renew_if_alone(10);
+        assert!(!lease.is_valid(2, 10));
+    }
+
+    #[test]
+    fn a_longer_lease_counts_only_with_followers_that_have_its_entry_and_were_asked_for_it() {
+        let lease = lease(1000);
+        lease.begin(1, 1, vec![vec![1, 2, 3]]);
+        let asked =
+            |sent_ns, abstention_ns, matched| Ack { term: 1, node: 2, sent_ns, abstention_ns, matched };
+        lease.acknowledged(asked(100, 1001, Some(5)));
+        assert_eq!(lease.left_ns(1, 100), 1000);
+        lease.set_terms(Terms { lease_ns: 3000, abstention_ns: 3001, configured_at: 9 });
+        assert_eq!(lease.left_ns(1, 100), 1000, "earlier promises keep their length");
+        lease.acknowledged(asked(200, 1001, Some(9)));
+        assert_eq!(lease.left_ns(1, 100), 1000, "the follower was asked for less");
+        lease.acknowledged(Ack { node: 3, ..asked(300, 3001, Some(8)) });
+        assert_eq!(lease.left_ns(1, 100), 1000, "the follower may forget what it does not have in its log");
+        lease.acknowledged(asked(300, 3001, None));
+        assert_eq!(lease.left_ns(1, 300), 3000, "it had the entry before");
+    }
+
+    #[test]
+    fn a_shorter_lease_is_used_at_once() {
+        let lease = lease(1000);
+        lease.begin(1, 1, vec![vec![1, 2, 3]]);
+        lease.set_terms(Terms { lease_ns: 200, abstention_ns: 201, configured_at: 0 });
+        lease.acknowledged(ack(1, 2, 100));
+        assert_eq!(lease.left_ns(1, 100), 200);
     }
 }

@@ -7,9 +7,11 @@
 //!   majority acknowledged, minus a drift margin.
 //! * [`VoteGuard`]: no node votes, pre-votes or campaigns until process start + lease, the last append or snapshot accepted
 //!   from a leader + lease, and (if it led) its own last acknowledged round + lease have all passed.
+//!
+//! How long a lease is says the partition's replicated configuration: `command::configuration` has the rules across changes.
 
 mod leader_lease;
 mod vote_guard;
 
-pub use leader_lease::LeaderLease;
+pub use leader_lease::{Ack, LeaderLease, Terms};
 pub use vote_guard::VoteGuard;

@@ -56,6 +56,8 @@ pub struct Lease {
 #[derive(Debug)]
 struct Open {
     epoch: Epoch,
+    mode: LeaseMode,
+    drift_ppm: u64,
     ring: Ring,
     grantor: Grantor,
     /// None until the leader's own first entry is applied: before that its manifest may lag.
@@ -64,11 +66,16 @@ struct Open {
     waiting: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LeaseDesk {
-    mode: LeaseMode,
-    drift_ppm: u64,
     open: Mutex<Option<Open>>,
+}
+
+impl Open {
+    fn new(epoch: Epoch, mode: LeaseMode, drift_ppm: u64, manifest: Option<Arc<Manifest>>) -> Self {
+        let (ring, grantor) = (Ring::default(), Grantor::new(mode));
+        Self { epoch, mode, drift_ppm, ring, grantor, manifest, waiting: false }
+    }
 }
 
 /// What hearing a position leads to.
@@ -81,35 +88,19 @@ pub struct Heard {
 }
 
 impl LeaseDesk {
-    pub fn new(mode: LeaseMode, drift_ppm: u64) -> Self {
-        Self { mode, drift_ppm, open: Mutex::new(None) }
-    }
-
     /// Opens for an epoch: an empty ring at serial 0, no grants. Holders take whole filters.
-    pub fn open(&self, epoch: Epoch) {
-        *self.open.lock() = Some(Open {
-            epoch,
-            ring: Ring::default(),
-            grantor: Grantor::new(self.mode),
-            manifest: None,
-            waiting: false,
-        });
+    pub fn open(&self, epoch: Epoch, mode: LeaseMode, drift_ppm: u64) {
+        *self.open.lock() = Some(Open::new(epoch, mode, drift_ppm, None));
     }
 
-    /// A new ring incarnation within the term (bf-log entries of a refused group may be out). Grants of the epoch before
-    /// stay binding until they expire, so their end is returned: nothing may be published before it.
-    pub fn reopen(&self, epoch: Epoch) -> u64 {
+    /// A new ring incarnation within the term (bf-log entries of a refused group may be out, or the mode has changed). Grants of
+    /// the epoch before stay binding until they expire, so their end is returned: nothing may be published before it.
+    pub fn reopen(&self, epoch: Epoch, mode: LeaseMode, drift_ppm: u64) -> u64 {
         let mut guard = self.open.lock();
         let before = guard.take();
         let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
         let manifest = before.and_then(|b| b.manifest);
-        *guard = Some(Open {
-            epoch,
-            ring: Ring::default(),
-            grantor: Grantor::new(self.mode),
-            manifest,
-            waiting: false,
-        });
+        *guard = Some(Open::new(epoch, mode, drift_ppm, manifest));
         until
     }
 
@@ -154,7 +145,7 @@ impl LeaseDesk {
         if position.epoch != open.epoch || !position.has_filters {
             return Heard { news: true, wake_worker: false };
         }
-        if self.mode == LeaseMode::Ack {
+        if open.mode == LeaseMode::Ack {
             // Nobody can use more than there is.
             open.grantor.acknowledge(holder, position.serial.min(open.ring.serial()), now);
         }
@@ -186,12 +177,12 @@ impl LeaseDesk {
         };
         let to = open.ring.serial();
         let mut throttled = false;
-        let worth = |ns: &u64| *ns >= LEASE_NS_MIN || self.mode == LeaseMode::Timed;
+        let worth = |ns: &u64| *ns >= LEASE_NS_MIN || open.mode == LeaseMode::Timed;
         let lease_ns = grantable.filter(|(term, _)| *term == open.epoch.term).map(|(_, ns)| ns).filter(worth);
         let lease = lease_ns.and_then(|ns| {
             let expiry_mono_ns = now.mono_ns + ns;
             // A little less on the wall clock, so that the monotonic expiry implies the other within the drift bound.
-            let wall_ns = ns.saturating_sub(ns * 2 * self.drift_ppm / 1_000_000 + 1);
+            let wall_ns = ns.saturating_sub(ns * 2 * open.drift_ppm / 1_000_000 + 1);
             let expiry_wall_ns = if now.wall.is_synchronised() { now.wall.earliest_ns + wall_ns } else { 0 };
             match open.grantor.grant(holder, to, expiry_mono_ns, expiry_wall_ns, now) {
                 Ok(()) => Some(Lease { manifest: manifest.version, expiry_mono_ns, expiry_wall_ns }),
@@ -231,8 +222,8 @@ mod tests {
     }
 
     fn desk() -> LeaseDesk {
-        let desk = LeaseDesk::new(LeaseMode::Ack, 0);
-        desk.open(EPOCH);
+        let desk = LeaseDesk::default();
+        desk.open(EPOCH, LeaseMode::Ack, 0);
         desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
         desk
     }
@@ -262,8 +253,8 @@ mod tests {
 
     #[test]
     fn no_manifest_is_served_before_the_leaders_own_first_entry_is_applied() {
-        let desk = LeaseDesk::new(LeaseMode::Ack, 0);
-        desk.open(EPOCH);
+        let desk = LeaseDesk::default();
+        desk.open(EPOCH, LeaseMode::Ack, 0);
         assert!(matches!(desk.answer(A, &position(0), Some((3, 1 << 30)), now(0)), Answer::NotReady));
     }
 
@@ -278,7 +269,7 @@ mod tests {
     fn a_new_incarnation_remembers_how_long_old_leases_bind() {
         let desk = desk();
         desk.answer(A, &position(0), Some((3, 1 << 30)), now(5));
-        assert_eq!(desk.reopen(Epoch { term: 3, incarnation: 2 }), 5 + (1 << 30));
+        assert_eq!(desk.reopen(Epoch { term: 3, incarnation: 2 }, LeaseMode::Ack, 0), 5 + (1 << 30));
         assert!(matches!(
             desk.answer(A, &position(0), Some((3, 1 << 30)), now(6)),
             Answer::NeedFilters { .. }
@@ -294,8 +285,8 @@ mod tests {
 
     #[test]
     fn in_timed_mode_acknowledgements_do_not_count() {
-        let desk = LeaseDesk::new(LeaseMode::Timed, 0);
-        desk.open(EPOCH);
+        let desk = LeaseDesk::default();
+        desk.open(EPOCH, LeaseMode::Timed, 0);
         desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
         desk.answer(A, &position(0), Some((3, 1000)), now(0));
         let serial = desk.push([bits(&[1])]);

@@ -22,6 +22,7 @@ pub enum Change {
         table: TableId,
         removed: Vec<SstMeta>,
     },
+    Configured,
     /// A flush flag or compaction that no longer fits; its tables are orphans.
     Ignored {
         table: TableId,
@@ -49,6 +50,13 @@ impl Partition {
                 }
                 Command::EnsureTable { name, options, id, .. } => {
                     changes.extend(self.apply_table(at, name, options, id));
+                }
+                Command::Configure { configuration, .. } => {
+                    let revision = self.configuration.as_ref().map_or(0, |(c, _)| c.revision);
+                    if configuration.revision == revision + 1 {
+                        self.configuration = Some((configuration, at.index));
+                    }
+                    changes.push(Change::Configured);
                 }
                 Command::Group(_) | Command::Freeze { .. } | Command::OpenSession { .. } => {}
             }

@@ -64,8 +64,8 @@ pub struct Request {
 pub enum Verdict {
     /// It is part of the group: answer when the group is published.
     Applied(Vec<OpResult>),
-    /// It changes nothing: answer when everything that it saw is published. `ok`: no condition failed (a duplicate, or only
-    /// skipped operations).
+    /// It changes nothing: answer when everything that it saw is published, and, if it belongs to a session, when the group
+    /// that records the answer is. `ok`: no condition failed (a duplicate, or only skipped operations).
     Unchanged { ok: bool, results: Vec<OpResult> },
     /// Nothing was decided: answer at once.
     Refused(Refusal),
@@ -85,7 +85,8 @@ pub enum Refusal {
 /// A group, and what the requests are to be answered.
 #[derive(Debug, Default)]
 pub struct Evaluated {
-    /// None if nothing took effect.
+    /// None if nothing took effect and nothing is to be remembered. A group without writes only records what requests of
+    /// sessions were answered: a delayed copy of one must find its answer, under any leader, and not take effect after all.
     pub group: Option<Group>,
     /// The bf-log entries that must be out before the group is proposed.
     pub runs: Vec<Run>,
@@ -113,6 +114,29 @@ struct Forming {
     hashes: HashMap<TableId, Vec<u64>>,
 }
 
+impl Verdict {
+    /// The answer that was given before.
+    fn remembered(results: Vec<OpResult>) -> Self {
+        Verdict::Unchanged { ok: !results.iter().any(|r| r.failed), results }
+    }
+}
+
+impl Forming {
+    /// Puts a request's results into the duplicate table, with this group.
+    fn record(&mut self, request: &Request, results: &[OpResult]) {
+        if request.session == 0 {
+            return;
+        }
+        self.by_number.insert((request.session, request.number), self.requests.len());
+        self.requests.push(RequestResult {
+            session: request.session,
+            number: request.number,
+            acked_below: request.acked_below,
+            results: results.to_vec(),
+        });
+    }
+}
+
 impl Partition {
     /// Decides on requests in their order. `now_ms`: the leader's wall clock.
     pub fn evaluate(&self, term: u64, requests: &[Request], now_ms: u64) -> Evaluated {
@@ -129,7 +153,7 @@ impl Partition {
             hashes: HashMap::new(),
         };
         let verdicts = requests.iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
-        if forming.ordinal == 0 {
+        if forming.ordinal == 0 && forming.requests.is_empty() {
             return Evaluated { verdicts, ..Evaluated::default() };
         }
         let mut tables: Vec<_> = forming.hashes.into_iter().collect();
@@ -155,12 +179,12 @@ impl Partition {
     fn evaluate_request(&self, request: &Request, time_ms: u64, forming: &mut Forming) -> Verdict {
         if request.session != 0 {
             if let Some(at) = forming.by_number.get(&(request.session, request.number)) {
-                return Verdict::Unchanged { ok: true, results: forming.requests[*at].results.clone() };
+                return Verdict::remembered(forming.requests[*at].results.clone());
             }
             match self.sessions.seen(request.session, request.number, time_ms) {
                 Seen::New => {}
                 Seen::Duplicate(results) => {
-                    return Verdict::Unchanged { ok: true, results: results.to_vec() };
+                    return Verdict::remembered(results.to_vec());
                 }
                 Seen::TooOld => return Verdict::Refused(Refusal::TooOld),
                 Seen::UnknownSession => return Verdict::Refused(Refusal::UnknownSession),
@@ -186,7 +210,7 @@ impl Partition {
             };
             if !holds {
                 failed |= !op.skip_on_failure;
-                results.push(OpResult { applied: false, existed, seq });
+                results.push(OpResult { applied: false, existed, failed: !op.skip_on_failure, seq });
                 continue;
             }
             let in_active = matches!(newest, Newest::InActive(_));
@@ -195,7 +219,7 @@ impl Partition {
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
             let leaves_bit = !in_active && (!is_insert || wants_bits);
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
-            results.push(OpResult { applied: true, existed, seq });
+            results.push(OpResult { applied: true, existed, failed: false, seq });
             effects.push((i, leaves_bit));
             local.insert((op.table, &op.key), Version { seq, value: op.value.clone() });
         }
@@ -203,22 +227,15 @@ impl Partition {
             for result in &mut results {
                 result.applied = false;
             }
+            forming.record(request, &results);
             return Verdict::Unchanged { ok: false, results };
         }
+        forming.record(request, &results);
         if effects.is_empty() {
             return Verdict::Unchanged { ok: true, results };
         }
         for (i, leaves_bit) in effects {
             self.add(&request.ops[i], leaves_bit, forming);
-        }
-        if request.session != 0 {
-            forming.by_number.insert((request.session, request.number), forming.requests.len());
-            forming.requests.push(RequestResult {
-                session: request.session,
-                number: request.number,
-                acked_below: request.acked_below,
-                results: results.clone(),
-            });
         }
         Verdict::Applied(results)
     }

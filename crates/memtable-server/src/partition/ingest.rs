@@ -52,6 +52,8 @@ pub enum Ingested {
     /// Its numbers do not match what the log holds before it: ignored by every replica.
     Ignored,
     Other,
+    /// A configuration that may take effect.
+    Configured,
     Group {
         first_seq: u64,
     },
@@ -138,6 +140,10 @@ impl Partition {
                 self.time_ms = self.time_ms.max(time_ms);
                 *undo = Effect::Session(self.sessions.open(session, self.time_ms));
                 Ingested::Other
+            }
+            command @ Command::Configure { .. } => {
+                self.uncommitted.push_back((at, command));
+                Ingested::Configured
             }
             command @ (Command::Flush { .. } | Command::Compaction { .. } | Command::EnsureTable { .. }) => {
                 self.uncommitted.push_back((at, command));

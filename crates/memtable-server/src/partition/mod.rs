@@ -27,7 +27,7 @@ use sessions::Sessions;
 use table::{Frozen, TableState};
 use view::{ReadView, TableView};
 
-use crate::command::Command;
+use crate::command::{Command, Configuration};
 
 /// State as of a log position, from which replay can start once everything before it is durable elsewhere.
 #[derive(Clone, Debug)]
@@ -61,6 +61,8 @@ pub struct Partition {
     checkpoints: VecDeque<Checkpoint>,
     manifest: Arc<Manifest>,
     next_table: u32,
+    /// The configuration in effect, and the index of its entry.
+    configuration: Option<(Configuration, u64)>,
     /// Bytes of log ingested since the process started: a measure of distance.
     log_bytes: u64,
     pub counters: Counters,
@@ -95,6 +97,7 @@ impl Partition {
             checkpoints: VecDeque::new(),
             manifest: Arc::new(Manifest::empty(id)),
             next_table: 1,
+            configuration: None,
             log_bytes: 0,
             counters: Counters::default(),
         }
@@ -131,6 +134,23 @@ impl Partition {
 
     pub fn table(&self, id: TableId) -> Option<&TableState> {
         self.tables.get(&id)
+    }
+
+    /// The configuration in effect and the index of its entry; None: no leader has written one yet.
+    pub fn configuration(&self) -> Option<(&Configuration, u64)> {
+        self.configuration.as_ref().map(|(configuration, at)| (configuration, *at))
+    }
+
+    /// The configuration in effect, and those in the log that may take effect.
+    pub fn configurations(&self) -> impl Iterator<Item = &Configuration> {
+        let revision = self.configuration.as_ref().map_or(0, |(c, _)| c.revision);
+        let coming = self.uncommitted.iter().filter_map(move |(_, command)| match command {
+            Command::Configure { configuration, .. } if configuration.revision > revision => {
+                Some(configuration)
+            }
+            _ => None,
+        });
+        self.configuration.iter().map(|(c, _)| c).chain(coming)
     }
 
     pub fn sessions(&self) -> &Sessions {

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     fn request(number: u64, acked_below: u64) -> RequestResult {
-        let results = vec![OpResult { applied: true, existed: false, seq: number * 10 }];
+        let results = vec![OpResult { applied: true, seq: number * 10, ..OpResult::default() }];
         RequestResult { session: 7, number, acked_below, results }
     }
 

@@ -17,6 +17,7 @@ use sextant_proto::v1;
 use super::sessions::{Session, Sessions};
 use super::table::TableState;
 use super::{Checkpoint, Partition};
+use crate::command::Configuration;
 use crate::command::group::OpResult;
 
 const FORMAT: u32 = 1;
@@ -27,6 +28,8 @@ pub struct Snapshot {
     pub checkpoint: Checkpoint,
     pub manifest: Manifest,
     pub next_table: u32,
+    /// The newest, and the index of its entry.
+    pub configuration: Option<(Configuration, u64)>,
 }
 
 impl Partition {
@@ -41,12 +44,17 @@ impl Partition {
     pub fn snapshot(&mut self) -> Option<Snapshot> {
         let checkpoint = self.persistence_point()?.clone();
         self.checkpoints.retain(|c| c.at.index >= checkpoint.at.index);
-        Some(Snapshot { checkpoint, manifest: (*self.manifest).clone(), next_table: self.next_table })
+        Some(Snapshot {
+            checkpoint,
+            manifest: (*self.manifest).clone(),
+            next_table: self.next_table,
+            configuration: self.configuration.clone(),
+        })
     }
 
     /// A partition that starts from a snapshot: memtables empty, to be filled from the log after it.
     pub fn restore(id: PartitionId, snapshot: &Snapshot) -> Self {
-        let Snapshot { checkpoint, manifest, next_table } = snapshot;
+        let Snapshot { checkpoint, manifest, next_table, configuration } = snapshot;
         let mut partition = Partition::new(id);
         partition.last = checkpoint.at;
         partition.next_index = checkpoint.at.index + 1;
@@ -57,6 +65,7 @@ impl Partition {
         partition.membership = checkpoint.membership.clone();
         partition.checkpoints.push_back(checkpoint.clone());
         partition.next_table = *next_table;
+        partition.configuration = configuration.clone();
         for table in &manifest.tables {
             let generation = checkpoint.generations.get(&table.table).copied().unwrap_or(Generation(1));
             let mut state = TableState::new(generation);
@@ -88,7 +97,12 @@ impl Snapshot {
                     number: *number,
                     ops: ops
                         .iter()
-                        .map(|r| v1::SnapshotOpResult { applied: r.applied, existed: r.existed, seq: r.seq })
+                        .map(|r| v1::SnapshotOpResult {
+                            applied: r.applied,
+                            existed: r.existed,
+                            seq: r.seq,
+                            failed: r.failed,
+                        })
                         .collect(),
                 })
                 .collect(),
@@ -108,6 +122,8 @@ impl Snapshot {
             membership: c.membership.clone(),
             manifest: Some((&self.manifest).into()),
             next_table: self.next_table,
+            configuration: self.configuration.as_ref().map(|(c, _)| c.into()),
+            configured_at: self.configuration.as_ref().map_or(0, |(_, at)| *at),
         }
         .encode_to_vec()
     }
@@ -127,7 +143,12 @@ impl Snapshot {
                 let ops: Arc<[OpResult]> = r
                     .ops
                     .into_iter()
-                    .map(|o| OpResult { applied: o.applied, existed: o.existed, seq: o.seq })
+                    .map(|o| OpResult {
+                        applied: o.applied,
+                        existed: o.existed,
+                        failed: o.failed,
+                        seq: o.seq,
+                    })
                     .collect();
                 (r.number, ops)
             });
@@ -161,6 +182,10 @@ impl Snapshot {
             },
             manifest,
             next_table: m.next_table.max(1),
+            configuration: match m.configuration {
+                Some(c) => Some((c.try_into()?, m.configured_at)),
+                None => None,
+            },
         })
     }
 }

@@ -14,7 +14,7 @@ use super::evaluate::{Base, Condition, Op, Refusal, Request, Verdict};
 use super::ingest::{Body, Ingested};
 use super::snapshot::Snapshot;
 use super::view::ReadAnswer;
-use crate::command::Command;
+use crate::command::{Command, Configuration};
 use crate::memtable::Version;
 
 const T: TableId = TableId(1);
@@ -276,6 +276,75 @@ fn a_retry_takes_effect_once_also_within_a_group_and_after_a_failover() {
     assert_eq!(evaluated.verdicts[0], Verdict::Unchanged { ok: true, results: first.clone() });
     let stranger = Request { session: 8, number: 1, acked_below: 0, ops: vec![put("a", "1")] };
     assert_eq!(other.evaluate(2, &[stranger], 6).verdicts[0], Verdict::Refused(Refusal::UnknownSession));
+}
+
+#[test]
+fn a_failed_condition_is_remembered_by_every_replica() {
+    let mut n = Node::new();
+    n.command(&Command::OpenSession { term: 1, session: 9, time_ms: 5 });
+    n.write(put("a", "1"));
+    let request = |number, op| Request { session: 9, number, acked_below: 0, ops: vec![op] };
+    let failing = request(1, op("a", Some("3"), Condition::ValueEquals(key("2"))));
+    let skipped = request(2, Op { skip_on_failure: true, ..op("a", None, Condition::Absent) });
+    let evaluated = n.partition.evaluate(1, &[failing.clone(), skipped.clone(), failing.clone()], 5);
+    let Verdict::Unchanged { ok: false, .. } = &evaluated.verdicts[0] else { panic!("{evaluated:?}") };
+    let Verdict::Unchanged { ok: true, .. } = &evaluated.verdicts[1] else { panic!("{evaluated:?}") };
+    assert_eq!(evaluated.verdicts[2], evaluated.verdicts[0], "a copy in the same group");
+    let group = evaluated.group.expect("it records the answers");
+    assert_eq!((group.seqs(), evaluated.runs.len()), (0, 0), "and writes nothing");
+    let first_seq = n.partition.last_seq() + 1;
+    assert_eq!(n.command(&Command::Group(group)), Ingested::Group { first_seq });
+    // The condition would hold by the time that a delayed copy arrives, at another leader, also one that restarted.
+    n.write(put("a", "2"));
+    n.freeze(T);
+    n.commit();
+    n.flag(T, 1, Some(sst(1)));
+    let snapshot = n.partition.snapshot().unwrap();
+    let decoded = Snapshot::decode(&snapshot.encode(PartitionId(0)), PartitionId(0)).unwrap();
+    for other in [restore(&n, &snapshot), restore(&n, &decoded)] {
+        let again = other.evaluate(2, &[failing.clone(), skipped.clone()], 6);
+        assert_eq!(again.verdicts, evaluated.verdicts[..2]);
+        assert!(again.group.is_none());
+    }
+    // Without a session nothing is to be remembered.
+    let unnamed = Request { session: 0, ..failing };
+    let evaluated = n.partition.evaluate(1, &[unnamed], 7);
+    assert!(evaluated.group.is_none() || matches!(evaluated.verdicts[0], Verdict::Refused(_)));
+}
+
+#[test]
+fn a_configuration_takes_effect_when_it_is_committed_and_only_in_the_order_of_revisions() {
+    let mut n = Node::new();
+    let founding = Configuration::founding(&sextant_common::config::LeaseConfig::default(), 1 << 20);
+    let revision = |revision, lease_ms| Configuration { revision, lease_ms, ..founding.clone() };
+    let configure = |configuration| Command::Configure { term: 1, configuration };
+    assert_eq!(n.command(&configure(revision(1, 300))), Ingested::Configured);
+    assert!(n.partition.configuration().is_none());
+    assert_eq!(n.partition.configurations().count(), 1, "it may take effect");
+    n.commit();
+    let at = n.partition.last().index;
+    assert_eq!(n.partition.configuration(), Some((&revision(1, 300), at)));
+    // Two that were planned at once: the second is late.
+    n.command(&configure(revision(2, 200)));
+    n.command(&configure(revision(2, 100)));
+    assert_eq!(n.partition.configurations().count(), 3);
+    n.commit();
+    assert_eq!(n.partition.configuration(), Some((&revision(2, 200), at + 1)));
+    // One that is truncated never was.
+    let first = n.partition.next_index();
+    n.command(&configure(revision(3, 50)));
+    n.truncate_from(first);
+    assert_eq!(n.partition.configurations().count(), 1);
+    // It is in the snapshot, and replay of older entries changes nothing.
+    n.write(put("a", "1"));
+    n.freeze(T);
+    n.commit();
+    n.flag(T, 1, Some(sst(1)));
+    let snapshot = n.partition.snapshot().unwrap();
+    let decoded = Snapshot::decode(&snapshot.encode(PartitionId(0)), PartitionId(0)).unwrap();
+    let mut restored = restore(&n, &decoded);
+    restored.commit(n.partition.committed_index(), 0);
+    assert_eq!(restored.configuration(), n.partition.configuration());
 }
 
 #[test]

@@ -44,6 +44,7 @@ pub fn log_id_from_wire(position: v1::LogPosition) -> LogId {
 pub fn append_to_wire(
     address: &Address,
     request: AppendEntriesRequest<TypeConfig>,
+    abstention_ns: u64,
 ) -> v1::AppendEntriesRequest {
     v1::AppendEntriesRequest {
         partition: address.partition,
@@ -58,6 +59,7 @@ pub fn append_to_wire(
             .iter()
             .map(|e| v1::RaftEntry { position: Some(position_to_wire(&e.log_id)), data: encode_entry(e) })
             .collect(),
+        abstention_ns,
     }
 }
 

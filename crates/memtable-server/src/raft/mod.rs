@@ -23,14 +23,15 @@ const KEPT_BEHIND_SNAPSHOT: u64 = 2_000;
 /// Entries of one append; the log reader caps the bytes.
 const ENTRIES_PER_APPEND: u64 = 512;
 
-/// openraft's settings for our lease lengths. Elections are ours ([`election`]): openraft's timer knows nothing of what
+/// openraft's settings for our lease lengths; `leader_lease_ms` is that of the replicated configuration as of the start: openraft's
+/// own lease only refuses, so that it may lag behind a change. Elections are ours ([`election`]): openraft's timer knows nothing of what
 /// this node promised before it restarted.
-pub fn config(lease: &LeaseConfig) -> Result<Config> {
+pub fn config(lease: &LeaseConfig, leader_lease_ms: u64) -> Result<Config> {
     let config = Config {
         cluster_name: "sextant".into(),
         heartbeat_interval: lease.heartbeat_ms,
-        election_timeout_min: lease.leader_lease_ms.saturating_sub(1).max(lease.heartbeat_ms + 1),
-        election_timeout_max: lease.leader_lease_ms.max(lease.heartbeat_ms + 2),
+        election_timeout_min: leader_lease_ms.saturating_sub(1).max(lease.heartbeat_ms + 1),
+        election_timeout_max: leader_lease_ms.max(lease.heartbeat_ms + 2),
         enable_elect: false,
         enable_heartbeat: true,
         enable_pre_vote: Some(true),

@@ -26,6 +26,7 @@ use tonic::transport::Channel;
 
 use super::convert::{self, Address};
 use super::snapshot_store::SnapshotData;
+use crate::leadership::Ack;
 use crate::shared::Shared;
 
 type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
@@ -110,6 +111,7 @@ struct Sent {
     range: (Option<LogId>, Option<LogId>),
     term: u64,
     at_ns: u64,
+    abstention_ns: u64,
 }
 
 /// How often a stream that waits for answers looks whether the oldest append is overdue.
@@ -156,16 +158,25 @@ impl RaftNetworkV2<TypeConfig> for Network {
     ) -> RpcResult<AppendEntriesResponse<TypeConfig>> {
         let mut client = self.client()?;
         let term = request.vote.leader_id.term;
-        let message = convert::append_to_wire(&self.address, request);
+        let (_, last) = convert::append_range(&request);
+        let abstention_ns = self.shared.guard.abstention_ns();
+        let message = convert::append_to_wire(&self.address, request, abstention_ns);
         let sent_ns = self.shared.env.clock.holder_ns();
         let reply =
             call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| unreachable(&e))?;
         let reply = convert::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
         // A conflict too was accepted under this leader's vote.
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
-            self.shared.lease.acknowledged(term, self.address.to, sent_ns);
+            let matched = match &reply {
+                AppendEntriesResponse::Success => last,
+                AppendEntriesResponse::PartialSuccess(matching) => *matching,
+                _ => None,
+            };
+            let matched = matched.map(|id| id.index);
+            let node = self.address.to;
+            self.shared.lease.acknowledged(Ack { term, node, sent_ns, abstention_ns, matched });
             // If this node led, it promised as much as its followers did.
-            self.shared.guard.bind(self.shared.env.clock.grantor_ns());
+            self.shared.guard.bind(self.shared.env.clock.grantor_ns(), abstention_ns);
         }
         Ok(reply)
     }
@@ -191,8 +202,10 @@ impl RaftNetworkV2<TypeConfig> for Network {
                 input.map(move |request| {
                     let range = convert::append_range(&request);
                     let term = request.vote.leader_id.term;
-                    let message = convert::append_to_wire(&address, request);
-                    sent.lock().push_back(Sent { range, term, at_ns: shared.env.clock.holder_ns() });
+                    let abstention_ns = shared.guard.abstention_ns();
+                    let message = convert::append_to_wire(&address, request, abstention_ns);
+                    let at_ns = shared.env.clock.holder_ns();
+                    sent.lock().push_back(Sent { range, term, at_ns, abstention_ns });
                     message
                 })
             };
@@ -206,8 +219,14 @@ impl RaftNetworkV2<TypeConfig> for Network {
                     let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
                     let accepted = convert::stream_result_from_wire(reply, oldest.range)?;
                     if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
-                        shared.lease.acknowledged(oldest.term, address.to, oldest.at_ns);
-                        shared.guard.bind(shared.env.clock.grantor_ns());
+                        shared.lease.acknowledged(Ack {
+                            term: oldest.term,
+                            node: address.to,
+                            sent_ns: oldest.at_ns,
+                            abstention_ns: oldest.abstention_ns,
+                            matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
+                        });
+                        shared.guard.bind(shared.env.clock.grantor_ns(), oldest.abstention_ns);
                     }
                     Ok(accepted)
                 });
@@ -265,6 +284,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
             membership_position: None,
             snapshot_id: String::new(),
             data: snapshot.snapshot.0,
+            abstention_ns: self.shared.guard.abstention_ns(),
         };
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),

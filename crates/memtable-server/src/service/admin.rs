@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
 use super::{Context, status};
+use crate::command::configuration;
 use crate::shared::{Event, Handle};
 
 /// A freeze, and the creation of a table, are Raft entries.
@@ -161,6 +162,22 @@ impl Admin for AdminShell {
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
         Ok(self.everywhere(request.into_inner(), Work::Compact).await)
+    }
+
+    async fn configure(
+        &self,
+        request: Request<v1::ConfigureRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        let request = request.into_inner();
+        let partitions =
+            v1::MaintenanceRequest { partitions: request.partitions.clone(), ..Default::default() };
+        let change = configuration::Change::try_from(request)?;
+        let done = self.led(&partitions).into_iter().map(|handle| async move {
+            let (done, answer) = oneshot::channel();
+            let _ = handle.events.send(Event::Configure { change, done });
+            (handle.shared.id.0, within(ENTRY_TIMEOUT, "configure", answer).await)
+        });
+        Ok(reply(futures::future::join_all(done).await))
     }
 
     async fn ensure_table(

@@ -55,14 +55,16 @@ impl LeaseShell {
     /// The lease that can be granted: (term, length); None: none. To be counted from a time that was taken *before*: a process
     /// that is paused in between must not grant what it no longer has.
     fn grantable(&self, shared: &Shared) -> Option<(u64, u64)> {
-        let lease = &self.context.cluster.lease;
+        let configuration = shared.configuration.load();
         let term = shared.desk.epoch()?.term;
         let left = shared.lease.left_ns(term, self.context.env.clock.holder_ns());
         // Both ends' drift: the holder's clock and ours.
-        let safe = left.saturating_sub(left * 2 * lease.drift_ppm / 1_000_000);
-        let wanted = match lease.mode {
-            LeaseMode::Ack => lease.lease().as_nanos() as u64,
-            LeaseMode::Timed => lease.group_interval_us * 1000 + shared.log_write_lower_bound_ns(),
+        let safe = left.saturating_sub(left * 2 * configuration.drift_ppm / 1_000_000);
+        let wanted = match configuration.mode {
+            LeaseMode::Ack => configuration.lease_ns(),
+            LeaseMode::Timed => {
+                self.context.cluster.lease.group_interval_us * 1000 + shared.log_write_lower_bound_ns()
+            }
         };
         (safe > 0).then(|| (term, wanted.min(safe)))
     }
@@ -122,12 +124,14 @@ impl LeaseShell {
         Ok(reply)
     }
 
-    /// A pull is answered at the latest when the holder's lease is past half its life.
+    /// A pull is answered at the latest when one of the holder's leases is past half its life.
     fn park_for(&self, request: &v1::PullRequest) -> Duration {
-        let half = self.context.cluster.lease.lease() / 2;
-        let left = request.positions.iter().filter(|p| p.has_filters).map(|p| p.lease_left_ns).min();
-        let until_half = left.map_or(PARK_MAX, |ns| Duration::from_nanos(ns).saturating_sub(half));
-        until_half.min(PARK_MAX)
+        let until_half = request.positions.iter().filter(|p| p.has_filters).map(|p| {
+            let handle = self.context.partition(p.partition).ok();
+            let lease_ns = handle.map_or(0, |h| h.shared.configuration.load().lease_ns());
+            Duration::from_nanos(p.lease_left_ns.saturating_sub(lease_ns / 2))
+        });
+        until_half.min().unwrap_or(PARK_MAX).min(PARK_MAX)
     }
 
     fn update(&self, holder: HolderId, p: &v1::PartitionPosition) -> v1::PartitionUpdate {

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::Stream;
@@ -35,7 +36,7 @@ impl RaftShell {
     ) -> Result<(&Handle, &crate::raft::Raft), Status> {
         if *cluster != self.cluster {
             return Err(Error::invalid(
-                "another cluster, or lease lengths that differ from this server's: check [cluster] in the configuration",
+                "another cluster, or another number of partitions: check [cluster] in the configuration",
             )
             .into());
         }
@@ -50,10 +51,11 @@ impl RaftShell {
 
     async fn append(&self, request: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse, Status> {
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let asked_ns = request.abstention_ns;
         let request = convert::append_from_wire(request)?;
         let reply = raft.append_entries(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
-            handle.shared.guard.bind(self.context.env.clock.grantor_ns());
+            handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         }
         Ok(convert::append_reply_to_wire(reply))
     }
@@ -85,8 +87,12 @@ impl RaftService for RaftShell {
         let (handle, raft) = (handle.clone(), raft.clone());
         let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
         // A stream speaks for one partition; a message that does not fit ends it.
+        // What the leader asked for, at its longest: answers do not say which message they are to.
+        let asked_ns = Arc::new(AtomicU64::new(0));
+        let asking = asked_ns.clone();
         let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
             let message = message.ok()?;
+            asking.fetch_max(message.abstention_ns, Ordering::AcqRel);
             let fits = message.partition == partition && message.to == to && message.cluster == cluster;
             if fits { convert::append_from_wire(message).ok() } else { None }
         });
@@ -94,7 +100,7 @@ impl RaftService for RaftShell {
         let replies = raft.stream_append(appends).map(move |result| {
             let result = result.map_err(|e| Status::unavailable(e.to_string()))?;
             if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
-                handle.shared.guard.bind(clock.grantor_ns());
+                handle.shared.guard.bind(clock.grantor_ns(), asked_ns.load(Ordering::Acquire));
             }
             Ok(convert::stream_result_to_wire(result))
         });
@@ -135,6 +141,7 @@ impl RaftService for RaftShell {
     ) -> Result<Response<v1::InstallSnapshotResponse>, Status> {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let asked_ns = request.abstention_ns;
         let vote = convert::vote_from_wire(request.vote)?;
         let meta = Meta {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
@@ -146,7 +153,7 @@ impl RaftService for RaftShell {
             .await
             .map_err(|e| Status::unavailable(e.to_string()))?;
         if reply.vote == vote {
-            handle.shared.guard.bind(self.context.env.clock.grantor_ns());
+            handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         }
         Ok(Response::new(v1::InstallSnapshotResponse { vote: Some(convert::vote_to_wire(&reply.vote)) }))
     }

@@ -42,6 +42,7 @@ fn partition(handle: &Handle) -> Value {
     let (leader_term, leader) = *shared.leader.lock();
     let (holders, live) = shared.desk.holders(shared.now());
     let manifest = shared.manifest();
+    let configuration = shared.configuration.load();
     json!({
         "partition": shared.id.0,
         "role": if numbers.leading { "leader" } else { "follower" },
@@ -55,6 +56,14 @@ fn partition(handle: &Handle) -> Value {
         "last_index": numbers.last_index,
         "committed_index": numbers.committed_index,
         "published_index": numbers.published_index,
+        "configuration": {
+            "revision": configuration.revision,
+            "lease_mode": format!("{:?}", configuration.mode).to_lowercase(),
+            "lease_ms": configuration.lease_ms,
+            "leader_lease_ms": configuration.leader_lease_ms,
+            "drift_ppm": configuration.drift_ppm,
+            "memory_bytes": configuration.memory_bytes,
+        },
         "published_seq": shared.published_seq.load(std::sync::atomic::Ordering::Relaxed),
         "persisted_index": numbers.persisted_index,
         "unflushed_bytes": numbers.unflushed_bytes,

@@ -8,9 +8,9 @@
 //! Invariant: published_seq never passes a group that is not committed, or that a live lease forbids, and moves strictly in
 //! log order.
 
+mod configure;
 mod publish;
 mod sequence;
-mod settled;
 mod upkeep;
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -30,7 +30,7 @@ use sextant_proto::v1;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::command::Command;
+use crate::command::{Command, Configuration};
 use crate::config::Tuning;
 use crate::flush::Background;
 use crate::metrics::Metrics;
@@ -44,7 +44,6 @@ use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, 
 
 use publish::{Deferred, Waiting};
 use sequence::{Control, Proposal};
-use settled::Settled;
 
 /// Events handled before the loop looks at its other duties.
 const EVENTS_MAX: usize = 512;
@@ -73,7 +72,11 @@ pub struct Worker {
     server_log: Arc<RaftLog>,
     shutdown: Shutdown,
     tuning: Tuning,
-    /// Share of the server's memory limit, in bytes.
+    /// What this server's file says, for a partition that has no configuration yet.
+    founding: Configuration,
+    heartbeat_ms: u64,
+    shortening: Option<configure::Shortening>,
+    /// Of the configuration in effect.
     memory_bytes: usize,
     group_interval: Duration,
     metrics: Arc<Metrics>,
@@ -92,9 +95,6 @@ pub struct Worker {
     internal: VecDeque<Control>,
     /// Clients' commands and groups take turns.
     control_had_its_turn: bool,
-    /// What requests with a session were answered without an entry in the log, so that a delayed copy of such a request
-    /// finds its answer instead of taking effect after all.
-    settled: Settled,
     backlog: VecDeque<WriteEvent>,
     /// Appended, not yet published; in log order.
     queue: PublishQueue<Waiting>,
@@ -125,7 +125,8 @@ pub struct Parts {
     pub server_log: Arc<RaftLog>,
     pub shutdown: Shutdown,
     pub tuning: Tuning,
-    pub memory_bytes: usize,
+    pub founding: Configuration,
+    pub heartbeat_ms: u64,
     pub group_interval: Duration,
     pub metrics: Arc<Metrics>,
     pub background: Background,
@@ -149,7 +150,7 @@ impl Worker {
         let replayed = parts.partition.counters;
         let mut queue = PublishQueue::new(parts.partition.committed_index());
         parts.recovered.iter().for_each(|(at, seq)| queue.push(publish::bare(at.index, *seq)));
-        let worker = Self {
+        let mut worker = Self {
             shared: parts.shared,
             partition: parts.partition,
             raft: parts.raft,
@@ -157,7 +158,10 @@ impl Worker {
             server_log: parts.server_log,
             shutdown: parts.shutdown,
             tuning: parts.tuning,
-            memory_bytes: parts.memory_bytes,
+            memory_bytes: 0,
+            founding: parts.founding,
+            heartbeat_ms: parts.heartbeat_ms,
+            shortening: None,
             group_interval: parts.group_interval,
             metrics: parts.metrics,
             background: parts.background,
@@ -169,7 +173,6 @@ impl Worker {
             control: VecDeque::new(),
             internal: VecDeque::new(),
             control_had_its_turn: false,
-            settled: Settled::default(),
             backlog: VecDeque::new(),
             queue,
             deferred: VecDeque::new(),
@@ -191,6 +194,7 @@ impl Worker {
         // What the snapshot covers is published; the log after it, when its commit is known.
         worker.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
         worker.refresh_view();
+        worker.apply_configuration();
         worker
     }
 
@@ -314,6 +318,7 @@ impl Worker {
             Event::Flushed { term, table, generation, result } => {
                 self.flush_done(term, table, generation, result)
             }
+            Event::Configure { change, done } => self.configure(&change, done),
             Event::Compact { table, done } => self.compact(table, done),
             Event::Compacted { term, table, inputs, result } => {
                 self.compaction_done(term, table, inputs, result)
@@ -349,6 +354,7 @@ impl Worker {
                 self.freezing.clear();
                 ignored = true;
             }
+            Ingested::Configured => self.apply_configuration(),
             Ingested::Other | Ingested::Group { .. } => {}
         }
         if new_term {
@@ -359,7 +365,7 @@ impl Worker {
             Some(proposal) if ignored => {
                 // It had no effect on any replica: certainly not executed.
                 let entry = publish::own(at.index, last_seq, proposal);
-                entry.waiting.refused("the log changed meanwhile", &mut self.settled);
+                entry.waiting.refused("the log changed meanwhile");
                 publish::bare(at.index, last_seq)
             }
             Some(proposal) => publish::own(at.index, last_seq, proposal),
@@ -372,17 +378,17 @@ impl Worker {
         let first = after.map_or(0, |index| index + 1);
         self.partition.truncate_from(first)?;
         for entry in self.queue.truncate_from(first) {
-            entry.waiting.lost(&mut self.settled);
+            entry.waiting.lost();
         }
         for deferred in self.deferred.drain(..) {
-            let sink = deferred.reply.withdraw(&mut self.settled);
-            sink.status(v1::WriteStatus::WriteRetry, "leadership changed");
+            deferred.reply.sink.status(v1::WriteStatus::WriteRetry, "leadership changed");
         }
         if self.term_start.index >= first {
             self.term_start = self.partition.last();
         }
         self.metrics.truncations.inc();
         self.freezing.clear();
+        self.apply_configuration();
         self.refresh_view();
         Ok(())
     }
@@ -422,6 +428,7 @@ impl Worker {
     fn changed(&mut self, change: &Change) {
         match change {
             Change::TableCreated(_) => {}
+            Change::Configured => self.configured(),
             Change::Flushed { table, generation } => {
                 if self.flushing.get(table) == Some(generation) {
                     self.flushing.remove(table);
@@ -471,6 +478,7 @@ impl Worker {
         }
         self.shared.published_seq.store(snapshot.checkpoint.next_seq.saturating_sub(1), Ordering::Release);
         self.metrics.snapshots_installed.inc();
+        self.apply_configuration();
         self.refresh_view();
         Ok(())
     }
@@ -510,13 +518,15 @@ impl Worker {
                 .map(|set| set.iter().copied().collect())
                 .collect();
             let epoch = Epoch { term, incarnation: 1 };
-            self.shared.desk.open(epoch);
+            let (mode, drift_ppm) = (self.configuration().mode, self.configuration().drift_ppm);
+            self.shared.desk.open(epoch, mode, drift_ppm);
             self.shared.lease.begin(term, self.shared.node, voters);
             let first_index = self.term_start.index;
             self.lead = Some(Lead { term, epoch, first_index, hold_until_ns: 0 });
             if self.partition.committed_index() >= first_index {
                 self.shared.desk.set_manifest(self.partition.manifest().clone());
             }
+            self.ensure_configuration(term);
             self.ensure_default_table(term);
             self.metrics.elections_won.inc();
             tracing::info!(partition = %self.shared.id, term, "leads");
@@ -543,22 +553,18 @@ impl Worker {
         if let Some(lead) = self.lead.take() {
             tracing::info!(partition = %self.shared.id, term = lead.term, "no longer leads: {why}");
         }
-        if let Some(Proposal { what: sequence::Proposed::Group { writes, .. }, .. }) = self.proposal.take() {
-            // Dropping them tells their clients that the outcome is unknown.
-            for decided in &writes {
-                self.settled.withdrawn(decided.write.request.session, decided.write.request.number);
-            }
-        }
+        // Dropping its writes tells their clients that the outcome is unknown.
+        self.proposal = None;
         for control in self.control.drain(..).chain(self.internal.drain(..)) {
             control.failed();
         }
         for entry in self.queue.iter_mut() {
-            entry.waiting.unknown(&mut self.settled);
+            entry.waiting.unknown();
             // Whatever leases bound it have ended before there can be another leader.
             entry.serial = Serial(0);
         }
         for deferred in self.deferred.drain(..) {
-            deferred.reply.withdraw(&mut self.settled).status(v1::WriteStatus::WriteRetry, why);
+            deferred.reply.sink.status(v1::WriteStatus::WriteRetry, why);
         }
         let hint = self.shared.leader_hint();
         for write in self.backlog.drain(..) {
@@ -573,6 +579,7 @@ impl Worker {
         self.flushing.clear();
         self.compacting.clear();
         self.publish_at_ns = None;
+        self.drop_shortening();
     }
 
     fn refresh_view(&self) {

@@ -8,7 +8,6 @@ use sextant_proto::v1;
 
 use super::Worker;
 use super::sequence::{Control, Decided, Proposal, Proposed};
-use super::settled::Settled;
 use crate::command::group::OpResult;
 use crate::lease::grantor::Permission;
 use crate::publication::{Appended, Next};
@@ -30,8 +29,6 @@ pub(super) struct Reply {
     pub sink: ReplySink,
     pub status: v1::WriteStatus,
     pub results: Vec<OpResult>,
-    /// (session, number) of a request that changed nothing: its answer is remembered when it is given.
-    pub settles: Option<(u64, u64)>,
 }
 
 /// An answer about appended state: given only when everything that it saw is published.
@@ -63,14 +60,14 @@ pub(super) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
 
 impl Waiting {
     /// The entry was truncated here. Another server may still have it, and may lead one day.
-    pub fn lost(mut self, settled: &mut Settled) {
-        self.unknown(settled);
+    pub fn lost(mut self) {
+        self.unknown();
     }
 
     /// The entry had no effect: its requests may be sent again.
-    pub fn refused(self, why: &'static str, settled: &mut Settled) {
+    pub fn refused(self, why: &'static str) {
         for reply in self.replies {
-            reply.withdraw(settled).status(v1::WriteStatus::WriteRetry, why);
+            reply.sink.status(v1::WriteStatus::WriteRetry, why);
         }
         if let Some(control) = self.control {
             control.failed();
@@ -78,9 +75,9 @@ impl Waiting {
     }
 
     /// Whether the entry commits will be decided under another leader.
-    pub fn unknown(&mut self, settled: &mut Settled) {
+    pub fn unknown(&mut self) {
         for reply in self.replies.drain(..) {
-            reply.withdraw(settled).status(v1::WriteStatus::WriteOutcomeUnknown, "leadership changed");
+            reply.sink.status(v1::WriteStatus::WriteOutcomeUnknown, "leadership changed");
         }
         if let Some(control) = self.control.take() {
             control.failed();
@@ -124,7 +121,7 @@ impl Worker {
                 self.metrics.commit_wait.observe(if committed_ns > 0 { waited as f64 / 1e9 } else { 0.0 });
             }
             for reply in entry.waiting.replies {
-                reply.give(&mut self.settled);
+                reply.give();
             }
             if let Some(control) = entry.waiting.control {
                 control.succeeded();
@@ -166,29 +163,16 @@ impl Worker {
     fn answer_if_leading(&mut self, reply: Reply) {
         let term = self.lead.as_ref().map_or(0, |l| l.term);
         if self.shared.lease.is_valid(term, self.shared.env.clock.holder_ns()) {
-            reply.give(&mut self.settled);
+            reply.give();
         } else {
-            reply
-                .withdraw(&mut self.settled)
-                .status(v1::WriteStatus::WriteRetry, "the leader's lease is over");
+            reply.sink.status(v1::WriteStatus::WriteRetry, "the leader's lease is over");
         }
     }
 }
 
 impl Reply {
-    pub fn give(self, settled: &mut Settled) {
-        if let Some((session, number)) = self.settles {
-            settled.given(session, number, self.status, &self.results);
-        }
+    fn give(self) {
         self.sink.send(answer(self.status, &self.results));
-    }
-
-    /// The answer is not given: something else is said.
-    pub fn withdraw(self, settled: &mut Settled) -> ReplySink {
-        if let Some((session, number)) = self.settles {
-            settled.withdrawn(session, number);
-        }
-        self.sink
     }
 }
 

@@ -14,7 +14,6 @@ use sextant_raft_log::{Entry, Payload, TypeConfig};
 use tokio::sync::oneshot;
 
 use super::publish::Reply;
-use super::settled::Known;
 use super::{Worker, refuse_not_leader};
 use crate::command::Command;
 use crate::command::group::OpResult;
@@ -60,15 +59,11 @@ pub(super) struct Decided {
     pub write: WriteEvent,
     pub status: v1::WriteStatus,
     pub results: Vec<OpResult>,
-    /// It changes nothing.
-    pub unchanged: bool,
 }
 
 impl Decided {
     pub fn into_reply(self) -> Reply {
-        let request = &self.write.request;
-        let settles = (self.unchanged && request.session != 0).then_some((request.session, request.number));
-        Reply { sink: self.write.reply, status: self.status, results: self.results, settles }
+        Reply { sink: self.write.reply, status: self.status, results: self.results }
     }
 }
 
@@ -208,25 +203,6 @@ impl Worker {
                     .status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
                 continue;
             }
-            let (session, number) = (write.request.session, write.request.number);
-            match self.settled.hear(session, number, write.request.acked_below) {
-                Known::Nothing => {}
-                Known::Answered(status, results) => {
-                    let settles = None;
-                    self.answer_when_published(Reply { sink: write.reply, status, results, settles });
-                    continue;
-                }
-                Known::Pending => {
-                    write
-                        .reply
-                        .status(v1::WriteStatus::WriteRetry, "another copy of the request is being answered");
-                    continue;
-                }
-                Known::TooOld => {
-                    self.refuse(write.reply, &Refusal::TooOld);
-                    continue;
-                }
-            }
             bytes += write.queued.bytes;
             requests.push(write.request.clone());
             events.push(write);
@@ -246,14 +222,11 @@ impl Worker {
                     continue;
                 }
             };
-            if unchanged {
-                self.settled.pending(write.request.session, write.request.number);
-            }
-            let one = Decided { write, status, results, unchanged };
+            let one = Decided { write, status, results };
             if unchanged && evaluated.group.is_none() {
                 self.answer_when_published(one.into_reply());
             } else {
-                // What changed nothing may have seen an effect of this very group: it is answered with it.
+                // What changed nothing may have seen an effect of this very group, or is recorded by it: it is answered with it.
                 decided.push(one);
             }
         }
@@ -272,7 +245,9 @@ impl Worker {
         self.groups += 1;
         let writes = group.seqs();
         self.group_writes += writes;
-        self.metrics.group_writes.observe(writes as f64);
+        if writes > 0 {
+            self.metrics.group_writes.observe(writes as f64);
+        }
         let interval = self.group_interval.as_nanos() as u64;
         self.next_group_at_ns = self.shared.env.clock.grantor_ns() + interval.max(self.slowdown_ns(pressure));
         let payload = Command::Group(group).encode();
@@ -311,12 +286,7 @@ impl Worker {
                 tracing::debug!(partition = %self.shared.id, "outcome of a proposal is unknown: {why}");
                 match proposal.what {
                     Proposed::Control(control) => control.failed(),
-                    Proposed::Group { writes, .. } => {
-                        for decided in &writes {
-                            let request = &decided.write.request;
-                            self.settled.withdrawn(request.session, request.number);
-                        }
-                    }
+                    Proposed::Group { .. } => {}
                 }
                 self.renew_ring();
                 return;
@@ -328,7 +298,6 @@ impl Worker {
             Proposed::Control(control) => self.internal.push_front(*control),
             Proposed::Group { serial, writes } => {
                 for decided in writes.into_iter().rev() {
-                    self.settled.withdrawn(decided.write.request.session, decided.write.request.number);
                     self.backlog.push_front(decided.write);
                 }
                 if serial.0 > 0 {
@@ -339,10 +308,11 @@ impl Worker {
     }
 
     /// A new ring incarnation within the term. Whatever is in flight waits for the old one's leases as a whole.
-    fn renew_ring(&mut self) {
+    pub(super) fn renew_ring(&mut self) {
+        let (mode, drift_ppm) = (self.configuration().mode, self.configuration().drift_ppm);
         let Some(lead) = &mut self.lead else { return };
         let epoch = Epoch { term: lead.term, incarnation: lead.epoch.incarnation + 1 };
-        lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch));
+        lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch, mode, drift_ppm));
         lead.epoch = epoch;
         self.queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
         self.shared.news.notify_waiters();
@@ -389,6 +359,7 @@ fn set_term(command: &mut Command, now: u64) {
         | Command::Flush { term, .. }
         | Command::Compaction { term, .. }
         | Command::EnsureTable { term, .. }
-        | Command::OpenSession { term, .. } => *term = now,
+        | Command::OpenSession { term, .. }
+        | Command::Configure { term, .. } => *term = now,
     }
 }

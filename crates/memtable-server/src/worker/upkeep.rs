@@ -24,6 +24,7 @@ impl Worker {
         if self.lead.is_none() {
             return;
         }
+        self.shorten_when_due(now);
         self.freeze_what_is_due(now);
         self.flush_what_is_frozen(now);
         self.compact_what_is_due(now);

@@ -32,22 +32,23 @@ impl AdminService {
         Self { engine }
     }
 
-    /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did.
+    /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did. `call` is given the
+    /// partitions that are missing.
     async fn fan_out<F>(
         &self,
-        request: Request<v1::MaintenanceRequest>,
-        call: impl Fn(AdminClient<Channel>, v1::MaintenanceRequest) -> F,
+        limit: Option<Duration>,
+        partitions: &[u32],
+        call: impl Fn(AdminClient<Channel>, Vec<u32>) -> F,
     ) -> Result<Response<v1::MaintenanceReply>, Status>
     where
         F: Future<Output = Result<Response<v1::MaintenanceReply>, Status>>,
     {
-        let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
-        let request = request.into_inner();
+        let limit = limit.unwrap_or(MAINTENANCE_DEADLINE);
         let engine = self.engine.engine();
-        let mut missing: BTreeSet<u32> = if request.partitions.is_empty() {
+        let mut missing: BTreeSet<u32> = if partitions.is_empty() {
             engine.views.partitions().map(|p| p.0).collect()
         } else {
-            request.partitions.iter().copied().collect()
+            partitions.iter().copied().collect()
         };
         let mut done = BTreeSet::new();
         let mut errors = Vec::new();
@@ -56,10 +57,7 @@ impl AdminService {
                 tokio::time::sleep(ROUND_PAUSE).await;
             }
             errors.clear();
-            let part = v1::MaintenanceRequest {
-                table: request.table.clone(),
-                partitions: missing.iter().copied().collect(),
-            };
+            let part: Vec<u32> = missing.iter().copied().collect();
             let calls = engine.memtables.iter().map(|(node, peer)| {
                 let asked = call(peer.admin.clone(), part.clone());
                 async move { (*node, tokio::time::timeout(limit, asked).await) }
@@ -85,6 +83,20 @@ impl AdminService {
         errors.extend(missing.iter().map(|p| format!("partition {p}: not done by any leader")));
         Ok(Response::new(v1::MaintenanceReply { done: done.into_iter().collect(), errors }))
     }
+
+    async fn maintain<F>(
+        &self,
+        request: Request<v1::MaintenanceRequest>,
+        call: impl Fn(AdminClient<Channel>, v1::MaintenanceRequest) -> F,
+    ) -> Result<Response<v1::MaintenanceReply>, Status>
+    where
+        F: Future<Output = Result<Response<v1::MaintenanceReply>, Status>>,
+    {
+        let limit = deadline(request.metadata());
+        let v1::MaintenanceRequest { table, partitions } = request.into_inner();
+        let part = |partitions| v1::MaintenanceRequest { table: table.clone(), partitions };
+        self.fan_out(limit, &partitions, |admin, missing| call(admin, part(missing))).await
+    }
 }
 
 #[tonic::async_trait]
@@ -93,21 +105,34 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
-        self.fan_out(request, |mut admin, part| async move { admin.freeze(part).await }).await
+        self.maintain(request, |mut admin, part| async move { admin.freeze(part).await }).await
     }
 
     async fn flush(
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
-        self.fan_out(request, |mut admin, part| async move { admin.flush(part).await }).await
+        self.maintain(request, |mut admin, part| async move { admin.flush(part).await }).await
     }
 
     async fn compact(
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
-        self.fan_out(request, |mut admin, part| async move { admin.compact(part).await }).await
+        self.maintain(request, |mut admin, part| async move { admin.compact(part).await }).await
+    }
+
+    async fn configure(
+        &self,
+        request: Request<v1::ConfigureRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        let limit = deadline(request.metadata());
+        let request = request.into_inner();
+        let call = |mut admin: AdminClient<Channel>, partitions| {
+            let part = v1::ConfigureRequest { partitions, ..request.clone() };
+            async move { admin.configure(part).await }
+        };
+        self.fan_out(limit, &request.partitions, call).await
     }
 
     /// Creates a table in the whole cluster: partition and id of the request do not matter here.

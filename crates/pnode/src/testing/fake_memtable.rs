@@ -615,6 +615,13 @@ impl Admin for Service {
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
         Ok(self.maintain("compact", r.into_inner()))
     }
+    async fn configure(
+        &self,
+        r: Request<v1::ConfigureRequest>,
+    ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        let partitions = r.into_inner().partitions;
+        Ok(self.maintain("configure", v1::MaintenanceRequest { partitions, ..Default::default() }))
+    }
 
     async fn ensure_table(
         &self,

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
-    EnsureTableReply, EnsureTableRequest, MaintenanceReply, MaintenanceRequest, StatusReply, StatusRequest,
+    ConfigureRequest, EnsureTableReply, EnsureTableRequest, MaintenanceReply, MaintenanceRequest,
+    StatusReply, StatusRequest,
 };
 use tonic::{Request, Response, Status};
 
@@ -35,6 +36,9 @@ impl Admin for AdminService {
     }
 
     async fn compact(&self, _: Request<MaintenanceRequest>) -> Result<Response<MaintenanceReply>, Status> {
+        not_here()
+    }
+    async fn configure(&self, _: Request<ConfigureRequest>) -> Result<Response<MaintenanceReply>, Status> {
         not_here()
     }
 
