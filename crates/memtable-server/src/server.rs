@@ -12,7 +12,7 @@ use openraft::BasicNode;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::Env;
-use sextant_common::env::grpc_incoming;
+use sextant_common::env::{grpc_incoming, same_cluster};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId};
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
@@ -120,10 +120,10 @@ impl MemtableServer {
             .memtable
             .iter()
             .filter(|s| s.id != config.id)
-            .map(|s| (s.id.0, Peer::connect(&env, &s.addr)))
+            .map(|s| (s.id.0, Peer::connect(&env, &s.addr, &config.cluster)))
             .collect();
         let peers = Arc::new(peers);
-        let servers = Arc::new(SstServers::connect(&env, &config.cluster.sstable));
+        let servers = Arc::new(SstServers::connect(&env, &config.cluster));
         let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
 
         let (mut partitions, mut rafts) = (HashMap::new(), HashMap::new());
@@ -377,6 +377,7 @@ fn serve(
         };
     }
     let router = tonic::transport::Server::builder()
+        .layer(tonic::service::InterceptorLayer::new(same_cluster(&context.cluster)))
         .tcp_nodelay(true)
         .initial_stream_window_size(Some(4 * 1024 * 1024))
         .initial_connection_window_size(Some(16 * 1024 * 1024))

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::Env;
-use sextant_common::env::grpc_incoming;
+use sextant_common::env::{grpc_incoming, same_cluster};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::http::{self, HttpState};
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
@@ -16,6 +16,7 @@ use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::sst_server::SstServer as SstGrpc;
 use tokio::task::JoinHandle;
+use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 
 use crate::block_cache::BlockCache;
@@ -164,7 +165,9 @@ async fn serve(
     let sst = SstGrpc::new(SstService::new(store.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let same_cluster = InterceptorLayer::new(same_cluster(&store.config.cluster));
     let served = Server::builder()
+        .layer(same_cluster)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

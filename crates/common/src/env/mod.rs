@@ -1,5 +1,6 @@
 //! The environment that a server runs in: everything that is not a pure function of its input.
 
+mod handshake;
 mod net;
 mod workers;
 
@@ -12,7 +13,11 @@ use crate::clock::{Clock, SystemClock};
 use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
-pub use net::{Connection, DetachedConnection, Listener, Network, TcpNetwork, grpc_channel, grpc_incoming};
+pub use handshake::same_cluster;
+pub use net::{
+    Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
+    grpc_incoming,
+};
 pub use workers::{ThreadWorkers, Workers};
 
 /// Time, randomness, disk, network, threads, and what to do when going on would be unsafe. Cheap to clone.

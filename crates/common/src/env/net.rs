@@ -8,6 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+
+use crate::config::ClusterConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -134,11 +136,32 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A gRPC channel to `addr` (`host:port`) that connects when it is first used and again whenever it has to. Deadlines of
 /// calls are the caller's.
 pub fn grpc_channel(net: &Arc<dyn Network>, addr: &str) -> tonic::transport::Channel {
+    channel(net, addr, None)
+}
+
+/// The same, between servers of a cluster: it says which one in its calls ([`super::same_cluster`]).
+pub fn cluster_channel(
+    net: &Arc<dyn Network>,
+    addr: &str,
+    cluster: &ClusterConfig,
+) -> tonic::transport::Channel {
+    channel(net, addr, Some(cluster))
+}
+
+fn channel(net: &Arc<dyn Network>, addr: &str, cluster: Option<&ClusterConfig>) -> tonic::transport::Channel {
     let net = net.clone();
     let target = addr.to_owned();
     let uri = format!("http://{addr}");
     let endpoint = tonic::transport::Endpoint::from_shared(uri)
-        .unwrap_or_else(|_| tonic::transport::Endpoint::from_static("http://invalid.invalid:1"))
+        .unwrap_or_else(|_| tonic::transport::Endpoint::from_static("http://invalid.invalid:1"));
+    let endpoint = match cluster {
+        // Hex digits are always valid in a header.
+        Some(cluster) => {
+            endpoint.clone().user_agent(super::handshake::user_agent(cluster)).unwrap_or(endpoint)
+        }
+        None => endpoint,
+    };
+    let endpoint = endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)

@@ -4,8 +4,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use sextant_common::Env;
-use sextant_common::config::Server;
-use sextant_common::env::grpc_channel;
+use sextant_common::config::{ClusterConfig, Server};
+use sextant_common::env::cluster_channel;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
@@ -34,15 +34,15 @@ pub struct Held {
 }
 
 impl SstServers {
-    pub fn connect(env: &Env, servers: &[Server]) -> Self {
+    pub fn connect(env: &Env, cluster: &ClusterConfig) -> Self {
         let connect = |s: &Server| SstServer {
             id: s.id,
             addr: s.addr.clone(),
-            client: SstClient::new(grpc_channel(&env.net, &s.addr))
+            client: SstClient::new(cluster_channel(&env.net, &s.addr, cluster))
                 .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
         };
-        Self(servers.iter().map(connect).collect())
+        Self(cluster.sstable.iter().map(connect).collect())
     }
 
     pub fn all(&self) -> &[SstServer] {

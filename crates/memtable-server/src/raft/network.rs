@@ -17,7 +17,8 @@ use openraft::raft::{
 };
 use openraft::{BasicNode, OptionalSend};
 use parking_lot::Mutex;
-use sextant_common::env::grpc_channel;
+use sextant_common::config::ClusterConfig;
+use sextant_common::env::cluster_channel;
 use sextant_common::error::{Error, Result};
 use sextant_proto::v1::raft_client::RaftClient;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
@@ -45,9 +46,9 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn connect(env: &sextant_common::Env, addr: &str) -> Self {
+    pub fn connect(env: &sextant_common::Env, addr: &str, cluster: &ClusterConfig) -> Self {
         let client = || {
-            RaftClient::new(grpc_channel(&env.net, addr))
+            RaftClient::new(cluster_channel(&env.net, addr, cluster))
                 .max_decoding_message_size(MESSAGE_BYTES_MAX)
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         };

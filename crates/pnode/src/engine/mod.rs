@@ -61,14 +61,16 @@ impl Engine {
         let leaders = Arc::new(Leaders::new(partitions));
         let memtables = config.cluster.memtable.iter().map(|server| {
             let news = News { node: server.id, views: views.clone(), leaders: leaders.clone() };
-            (server.id, MemtablePeer::new(&env, &server.addr, news, &metrics))
+            (server.id, MemtablePeer::new(&env, &server.addr, &config.cluster, news, &metrics))
         });
         let sstables = config.cluster.sstable.iter();
         let engine = Arc::new(Self {
             holder: Bytes::copy_from_slice(&env.rng.id16()),
             drift: Drift::of_each_clock(config.cluster.lease.drift_ppm),
             memtables: memtables.collect(),
-            sstables: sstables.map(|s| (s.id, SstPeer::new(&env, &s.addr, &metrics))).collect(),
+            sstables: sstables
+                .map(|s| (s.id, SstPeer::new(&env, &s.addr, &config.cluster, &metrics)))
+                .collect(),
             health: Health::default(),
             cache: RecordCache::new(config.cache_bytes, metrics.clone()),
             sessions: Sessions::new(partitions),

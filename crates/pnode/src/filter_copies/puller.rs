@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::config::LeaseMode;
-use sextant_common::env::grpc_channel;
+use sextant_common::env::cluster_channel;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::shutdown::Shutdown;
 use sextant_common::{Error, Result};
@@ -40,7 +40,7 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 /// Runs the pull loops and probers of all memtable servers until shutdown.
 pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
     let servers = engine.config.cluster.memtable.iter().map(|server| {
-        let channel = grpc_channel(&engine.env.net, &server.addr);
+        let channel = cluster_channel(&engine.env.net, &server.addr, &engine.config.cluster);
         let client = LeaseClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let puller = Puller {
             engine: engine.clone(),

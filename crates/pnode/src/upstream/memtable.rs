@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::env::grpc_channel;
+use sextant_common::config::ClusterConfig;
+use sextant_common::env::cluster_channel;
 use sextant_common::ids::{NodeId, PartitionId, Seq};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Env, Error, Result};
@@ -92,8 +93,14 @@ pub(crate) struct MemtablePeer {
 
 impl MemtablePeer {
     /// Must be called within a tokio runtime. Connects when it is first used.
-    pub fn new(env: &Env, addr: &str, news: News, metrics: &Arc<PNodeMetrics>) -> Self {
-        let channel = grpc_channel(&env.net, addr);
+    pub fn new(
+        env: &Env,
+        addr: &str,
+        cluster: &ClusterConfig,
+        news: News,
+        metrics: &Arc<PNodeMetrics>,
+    ) -> Self {
+        let channel = cluster_channel(&env.net, addr, cluster);
         let rows = RowsClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::env::grpc_channel;
+use sextant_common::config::ClusterConfig;
+use sextant_common::env::cluster_channel;
 use sextant_common::ids::{NodeId, Seq};
 use sextant_common::{Env, Error, Result};
 use sextant_proto::MESSAGE_BYTES_MAX;
@@ -46,8 +47,8 @@ pub(crate) type SstPeers = BTreeMap<NodeId, SstPeer>;
 
 impl SstPeer {
     /// Must be called within a tokio runtime. Connects when it is first used.
-    pub fn new(env: &Env, addr: &str, metrics: &Arc<PNodeMetrics>) -> Self {
-        let channel = grpc_channel(&env.net, addr);
+    pub fn new(env: &Env, addr: &str, cluster: &ClusterConfig, metrics: &Arc<PNodeMetrics>) -> Self {
+        let channel = cluster_channel(&env.net, addr, cluster);
         let sst = SstClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::env::grpc_channel;
+use sextant_common::env::cluster_channel;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
 use sextant_common::vfs::IoKind;
@@ -88,8 +88,8 @@ impl Store {
     }
 
     async fn pull_from(self: &Arc<Self>, wanted: Wanted, source: &str) -> Result<()> {
-        let mut client =
-            SstClient::new(grpc_channel(&self.env.net, source)).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let mut client = SstClient::new(cluster_channel(&self.env.net, source, &self.config.cluster))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let request = FetchRequest { id: sst_id_to_wire(wanted.id) };
         let mut pieces = in_time(client.fetch(request)).await?.into_inner();
         let catalog = self.catalog.clone();
