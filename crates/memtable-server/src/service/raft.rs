@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::Stream;
-use openraft::raft::{AppendEntriesResponse, StreamAppendError};
+use openraft::EntryPayload;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
+use parking_lot::Mutex;
 use sextant_common::error::Error;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
-use sextant_raft_log::decode_membership;
+use sextant_raft_log::{Entry, RaftLog, TypeConfig, decode_membership};
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -17,6 +19,10 @@ use super::Context;
 use crate::raft::convert;
 use crate::raft::snapshot_store::{Meta, SnapshotData};
 use crate::shared::Handle;
+
+/// Entries are refused when less than this would be left in the log: other partitions append between this look and Raft's
+/// append.
+const LOG_MARGIN_BYTES: u64 = 8 * 1024 * 1024;
 
 #[derive(Clone)]
 pub struct RaftShell {
@@ -51,6 +57,7 @@ impl RaftShell {
     async fn append(&self, request: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse, Status> {
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let request = convert::append_from_wire(request)?;
+        has_room(&self.context.log, &request)?;
         let reply = raft.append_entries(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
             handle.shared.guard.bind(self.context.env.clock.grantor_ns());
@@ -65,6 +72,20 @@ impl RaftShell {
         }
         self.context.metrics.votes_dropped.inc();
         Err(Status::unavailable("bound by a leader's lease"))
+    }
+}
+
+/// Raft cannot go on after its log has refused an append, so that entries for which there is no room are refused here. A
+/// follower without room is like one that is not heard for a while: it goes on voting, and catches up later.
+fn has_room(log: &RaftLog, request: &AppendEntriesRequest<TypeConfig>) -> Result<(), Status> {
+    let bytes = |entry: &Entry| match &entry.payload {
+        EntryPayload::Normal(payload) => payload.0.len() as u64,
+        _ => 0,
+    };
+    let bytes: u64 = request.entries.iter().map(bytes).sum();
+    match request.entries.is_empty() {
+        true => Ok(()),
+        false => Ok(log.check_room(bytes + LOG_MARGIN_BYTES)?),
     }
 }
 
@@ -85,10 +106,14 @@ impl RaftService for RaftShell {
         let (handle, raft) = (handle.clone(), raft.clone());
         let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
         // A stream speaks for one partition; a message that does not fit ends it.
+        let refused: Arc<Mutex<Option<Status>>> = Arc::default();
+        let (log, refusal) = (self.context.log.clone(), refused.clone());
         let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
             let message = message.ok()?;
             let fits = message.partition == partition && message.to == to && message.cluster == cluster;
-            if fits { convert::append_from_wire(message).ok() } else { None }
+            let request = if fits { convert::append_from_wire(message).ok()? } else { return None };
+            let room = has_room(&log, &request).map_err(|status| *refusal.lock() = Some(status));
+            room.ok().map(|()| request)
         });
         let clock = self.context.env.clock.clone();
         let replies = raft.stream_append(appends).map(move |result| {
@@ -98,7 +123,9 @@ impl RaftService for RaftShell {
             }
             Ok(convert::stream_result_to_wire(result))
         });
-        Ok(Response::new(Box::pin(replies)))
+        // As an error it makes the leader wait before it tries again.
+        let refusal = futures::stream::once(async move { refused.lock().take() }).filter_map(|r| r.map(Err));
+        Ok(Response::new(Box::pin(replies.chain(refusal))))
     }
 
     async fn append_entries(

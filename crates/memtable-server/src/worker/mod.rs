@@ -8,12 +8,13 @@
 //! Invariant: published_seq never passes a group that is not committed, or that a live lease forbids, and moves strictly in
 //! log order.
 
+mod pressure;
 mod publish;
 mod sequence;
 mod settled;
 mod upkeep;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -106,6 +107,8 @@ pub struct Worker {
     freezing: HashSet<TableId>,
     flushing: HashMap<TableId, Generation>,
     flush_retry_at_ns: HashMap<TableId, u64>,
+    /// Of the last flush of each table, if it failed.
+    flush_errors: BTreeMap<TableId, String>,
     compacting: HashSet<TableId>,
     compact_waiters: HashMap<TableId, Vec<oneshot::Sender<Result<()>>>>,
     compact_retry_at_ns: HashMap<TableId, u64>,
@@ -179,6 +182,7 @@ impl Worker {
             freezing: HashSet::new(),
             flushing: HashMap::new(),
             flush_retry_at_ns: HashMap::new(),
+            flush_errors: BTreeMap::new(),
             compacting: HashSet::new(),
             compact_waiters: HashMap::new(),
             compact_retry_at_ns: HashMap::new(),
@@ -426,6 +430,7 @@ impl Worker {
                 if self.flushing.get(table) == Some(generation) {
                     self.flushing.remove(table);
                 }
+                self.flush_errors.remove(table);
                 self.metrics.flushes.inc();
             }
             Change::Compacted { table, removed } => {
@@ -530,7 +535,7 @@ impl Worker {
     fn ensure_default_table(&mut self, term: u64) {
         if self.partition.manifest().table(DEFAULT_TABLE).is_none() {
             let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
-            self.control(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
+            self.command(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
         }
     }
 
@@ -571,6 +576,7 @@ impl Worker {
         }
         self.freezing.clear();
         self.flushing.clear();
+        self.flush_errors.clear();
         self.compacting.clear();
         self.publish_at_ns = None;
     }
@@ -590,6 +596,9 @@ impl Worker {
     }
 
     fn refresh_numbers(&self) {
+        let (writes, writes_why) = self.admission();
+        let unflushed_bytes = self.partition.unflushed_bytes();
+        self.metrics.set_memory(self.shared.id, unflushed_bytes, self.memory_bytes);
         let mut numbers = self.shared.numbers.lock();
         *numbers = Numbers {
             leading: self.lead.is_some(),
@@ -597,7 +606,10 @@ impl Worker {
             committed_index: self.partition.committed_index(),
             published_index: self.queue.published_index(),
             persisted_index: self.partition.persisted().index,
-            unflushed_bytes: self.partition.unflushed_bytes(),
+            unflushed_bytes,
+            memory_bytes: self.memory_bytes,
+            writes,
+            writes_why,
             tables: self
                 .partition
                 .tables()
@@ -608,6 +620,7 @@ impl Worker {
                     active_bytes: t.active.bytes(),
                     frozen: t.frozen.len(),
                     frozen_bytes: t.frozen.iter().map(|f| f.memtable.bytes()).sum(),
+                    flush_error: self.flush_errors.get(&id).cloned(),
                 })
                 .collect(),
             groups: self.groups,

@@ -341,6 +341,9 @@ impl Engine {
                         Error::unavailable(format!("no leader of partition {partition} answers"))
                     }
                     Ok(v1::WriteStatus::WriteInvalid) => return Err(Error::invalid(reply.message)),
+                    Ok(v1::WriteStatus::WriteOverloaded) => {
+                        Error::new(ErrorKind::Overloaded, format!("no session yet: {}", reply.message))
+                    }
                     _ => Error::unavailable(format!("no session yet: {}", reply.message)),
                 },
                 Err(unanswered) => unanswered.into_error(),

@@ -202,8 +202,9 @@ impl Engine {
         let mut left: Vec<&Arc<Sst>> = all.iter().filter(|sst| from.overlaps(sst)).collect();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut sides = Vec::new();
+        let mut damage: Option<Error> = None;
         while !left.is_empty() {
-            let groups = self.group_by_server(&left, &failed)?;
+            let groups = self.group_by_server(&left, &failed).map_err(|e| damage.take().unwrap_or(e))?;
             let scans = groups.iter().map(|(node, ssts)| self.sst_page(*node, ssts, from, size, deadline));
             let results = join_all(scans).await;
             left.clear();
@@ -212,6 +213,9 @@ impl Engine {
                     Ok(side) => sides.push(side),
                     Err(e) => {
                         tracing::debug!(%node, "scan of SSTables: {e}");
+                        if e.kind == ErrorKind::Corrupt {
+                            damage = Some(e);
+                        }
                         failed.extend(ssts.iter().map(|sst| (sst.meta.id, node)));
                         left.extend(ssts);
                     }
@@ -279,9 +283,13 @@ impl Engine {
             Ok(v1::GetStatus::GetValue | v1::GetStatus::GetNoEntry) => {
                 Ok(Side { records: reply.records, complete: reply.complete })
             }
-            _ => {
+            status => {
                 ssts.iter().for_each(|sst| self.health.replica_failed(node, sst.meta.id, now_ns));
-                Err(Error::unavailable(format!("sstable server {node} cannot scan: {}", reply.message)))
+                let why = format!("sstable server {node} cannot scan: {}", reply.message);
+                Err(match status {
+                    Ok(v1::GetStatus::GetCorrupt) => Error::corrupt(why),
+                    _ => Error::unavailable(why),
+                })
             }
         }
     }
