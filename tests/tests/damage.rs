@@ -106,14 +106,8 @@ enum Damage {
 }
 
 impl Damage {
-    const ALL: [Damage; 6] = [
-        Damage::Block,
-        Damage::Index,
-        Damage::Filter,
-        Damage::Trailer,
-        Damage::Truncated,
-        Damage::Deleted,
-    ];
+    const ALL: [Damage; 6] =
+        [Damage::Block, Damage::Index, Damage::Filter, Damage::Trailer, Damage::Truncated, Damage::Deleted];
 
     fn inflict(self, path: &Path) {
         match self {
@@ -131,7 +125,8 @@ impl Damage {
 async fn is_sound(c: &Cluster, server: usize, id: &str) -> serde_json::Value {
     eventually("the table is there and sound", async || {
         let status = c.sstable_status(server);
-        let whole = status["tables"] == 1 && status["damaged_tables"] == 0;
+        let whole =
+            status["tables"] == 1 && status["damaged_tables"] == 0 && status["running"]["copies"] == 0;
         (whole && c.sstable_file(server, id).exists()).then_some(status)
     })
     .await
@@ -368,7 +363,8 @@ async fn a_merge_reads_around_damage() {
     }
     for server in 0..3 {
         eventually("the inputs are deleted", async || {
-            (c.sstable_status(server)["tables"] == 1 && !c.sstable_file(server, &table.id).exists()).then_some(())
+            (c.sstable_status(server)["tables"] == 1 && !c.sstable_file(server, &table.id).exists())
+                .then_some(())
         })
         .await;
     }

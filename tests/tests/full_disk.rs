@@ -20,7 +20,14 @@ const LOG_BYTES: usize = 8 << 20;
 fn options(seed: u64) -> Options {
     let sstable_config = |config: &mut sextant_sstable_server::SstServerConfig| config.block_cache_bytes = 0;
     let pnode_config = |config: &mut sextant_pnode::PNodeConfig| config.cache_bytes = 0;
-    Options { faulty_disks: true, seed, partitions: PARTITIONS, sstable_config, pnode_config, ..Options::default() }
+    Options {
+        faulty_disks: true,
+        seed,
+        partitions: PARTITIONS,
+        sstable_config,
+        pnode_config,
+        ..Options::default()
+    }
 }
 
 /// The i-th key of a partition.
@@ -148,8 +155,10 @@ async fn a_full_sstable_server_is_left_out_and_catches_up() {
             let mut named = 0;
             for at in 0..PARTITIONS {
                 let status = partition(&c, at).await;
-                let frozen: u64 = status["memtables"].as_array()?.iter().filter_map(|t| t["frozen"].as_u64()).sum();
-                let ssts = status["tables"].as_array()?.iter().filter_map(|t| Some(t["sstables"].as_array()?.len()));
+                let frozen: u64 =
+                    status["memtables"].as_array()?.iter().filter_map(|t| t["frozen"].as_u64()).sum();
+                let ssts =
+                    status["tables"].as_array()?.iter().filter_map(|t| Some(t["sstables"].as_array()?.len()));
                 named += ssts.sum::<usize>();
                 if frozen > 0 {
                     return None;

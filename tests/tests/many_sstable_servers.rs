@@ -119,7 +119,10 @@ async fn assert_data(c: &Cluster, model: &Model, rounds: u64) {
 }
 
 fn copies(c: &Cluster) -> u64 {
-    (0..SERVERS).filter(|i| c.sstable[*i].is_some()).map(|i| c.sstable_status(i)["done"]["copies"].as_u64().unwrap()).sum()
+    (0..SERVERS)
+        .filter(|i| c.sstable[*i].is_some())
+        .map(|i| c.sstable_status(i)["done"]["copies"].as_u64().unwrap())
+        .sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -181,7 +184,8 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
             let mut newest = vec![None; 20];
             while !stop.load(Ordering::SeqCst) {
                 for (i, newest) in newest.iter_mut().enumerate() {
-                    let record = pnode.get("default", format!("k{i}").as_bytes(), ReadOptions::default()).await;
+                    let record =
+                        pnode.get("default", format!("k{i}").as_bytes(), ReadOptions::default()).await;
                     let seq = record.unwrap().map(|r| r.seq);
                     assert!(seq >= *newest, "k{i} went back from {newest:?} to {seq:?}");
                     *newest = seq;

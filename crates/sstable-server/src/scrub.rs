@@ -88,16 +88,21 @@ impl Store {
                 tokio::time::sleep(Duration::from_nanos(wait_ns)).await;
             }
         }
-        if hasher.digest() != table.trailer().file_checksum {
-            self.locate_damage(table).await?;
+        let has_its_checksum = hasher.digest() == table.trailer().file_checksum;
+        if !has_its_checksum && self.find_damaged_frame(table).await? {
             return Ok(false);
         }
-        let trailer_at = table.trailer().file_bytes - TRAILER_BYTES as u64;
+        let (trailer_at, id) = (table.trailer().file_bytes - TRAILER_BYTES as u64, table.id());
         if !self.trailer_is_sound(table).await? {
             table.corrupt(trailer_at, "trailer: not what it was when the table was opened");
             return Ok(false);
         }
-        let (catalog, id) = (self.catalog.clone(), table.id());
+        if !has_its_checksum {
+            // Bytes between frames do not exist: the walk was shown others than the first read.
+            table.mark_damaged(&format!("SSTable {id}: the file did not have its checksum when it was read"));
+            return Ok(false);
+        }
+        let catalog = self.catalog.clone();
         if self.disk(IoKind::Read, move || Ok(catalog.has_lost_its_file(id))).await? {
             table.mark_damaged(&format!("SSTable {id}: the file has no name any more: somebody removed it"));
             return Ok(false);
@@ -105,27 +110,22 @@ impl Store {
         Ok(true)
     }
 
-    /// Marks a table whose file does not have its checksum, and names the first frame that is wrong.
-    async fn locate_damage(self: &Arc<Self>, table: &Arc<Table>) -> Result<()> {
-        let walked = table.clone();
+    /// Walks over all frames; true: one is wrong, and the table is marked with its offset.
+    async fn find_damaged_frame(self: &Arc<Self>, table: &Arc<Table>) -> Result<bool> {
+        let table = table.clone();
         let walk = move || {
             let (range, forward) = (KeyRange::all(), Direction::Forward);
-            let mut records = TableIter::new(walked.clone(), range, forward, Caching::Bypass)?;
+            let mut records = TableIter::new(table.clone(), range, forward, Caching::Bypass)?;
             while !records.is_at_end() {
                 records.advance()?;
             }
-            walked.check_sections()
+            table.check_sections()
         };
         match self.disk(IoKind::Read, walk).await {
-            // The walk has marked it, or another read before.
-            Err(e) if e.kind == ErrorKind::Corrupt => {}
-            Err(e) => return Err(e),
-            Ok(()) => {
-                let id = table.id();
-                table.mark_damaged(&format!("SSTable {id}: the file does not have its checksum any more"));
-            }
+            Ok(()) => Ok(false),
+            Err(e) if e.kind == ErrorKind::Corrupt => Ok(true),
+            Err(e) => Err(e),
         }
-        Ok(())
     }
 
     async fn file_len(self: &Arc<Self>, table: &Arc<Table>) -> Result<u64> {

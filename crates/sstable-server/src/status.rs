@@ -92,7 +92,8 @@ impl Store {
         }
         let m = &self.metrics;
         let repairs = self.catalog.repairs();
-        let repaired = repairs.newest.into_iter().map(|r| Damage { table: r.id.to_string(), error: r.damage });
+        let repaired =
+            repairs.newest.into_iter().map(|r| Damage { table: r.id.to_string(), error: r.damage });
         let status = Status {
             role: "sstable-server",
             version: env!("CARGO_PKG_VERSION"),

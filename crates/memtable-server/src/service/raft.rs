@@ -1,5 +1,6 @@
 //! Raft between memtable servers. The vote guard stands here: votes are dropped while a lease may live.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -11,18 +12,19 @@ use parking_lot::Mutex;
 use sextant_common::error::Error;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
-use sextant_raft_log::{Entry, RaftLog, TypeConfig, decode_membership};
+use sextant_raft_log::{RaftLog, Reservation, TypeConfig, decode_membership};
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
+use crate::command::Command;
 use crate::raft::convert;
 use crate::raft::snapshot_store::{Meta, SnapshotData};
 use crate::shared::Handle;
 
-/// Entries are refused when less than this would be left in the log: other partitions append between this look and Raft's
-/// append.
-const LOG_MARGIN_BYTES: u64 = 8 * 1024 * 1024;
+/// What groups of writes leave in a follower's log for elections, freezes and flush flags: entries that make room, or that a
+/// new leader cannot do without.
+const COMMANDS_ROOM_BYTES: u64 = 1024 * 1024;
 
 #[derive(Clone)]
 pub struct RaftShell {
@@ -57,7 +59,7 @@ impl RaftShell {
     async fn append(&self, request: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse, Status> {
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let request = convert::append_from_wire(request)?;
-        has_room(&self.context.log, &request)?;
+        let _room = room_for(&self.context.log, &request)?;
         let reply = raft.append_entries(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
             handle.shared.guard.bind(self.context.env.clock.grantor_ns());
@@ -75,18 +77,24 @@ impl RaftShell {
     }
 }
 
-/// Raft cannot go on after its log has refused an append, so that entries for which there is no room are refused here. A
-/// follower without room is like one that is not heard for a while: it goes on voting, and catches up later.
-fn has_room(log: &RaftLog, request: &AppendEntriesRequest<TypeConfig>) -> Result<(), Status> {
-    let bytes = |entry: &Entry| match &entry.payload {
-        EntryPayload::Normal(payload) => payload.0.len() as u64,
-        _ => 0,
-    };
-    let bytes: u64 = request.entries.iter().map(bytes).sum();
-    match request.entries.is_empty() {
-        true => Ok(()),
-        false => Ok(log.check_room(bytes + LOG_MARGIN_BYTES)?),
+/// Room in the log for a message's entries; none if it has none. Raft cannot go on after its log has refused an append, so that
+/// entries for which there is no room are refused here. A follower without room is like one that is not heard for a while: it
+/// goes on voting, and catches up later.
+fn room_for(
+    log: &RaftLog,
+    request: &AppendEntriesRequest<TypeConfig>,
+) -> Result<Option<Reservation>, Status> {
+    let (mut bytes, mut spare) = (0, 0);
+    for entry in &request.entries {
+        if let EntryPayload::Normal(payload) = &entry.payload {
+            bytes += payload.0.len() as u64;
+            if Command::is_group(&payload.0) {
+                spare = COMMANDS_ROOM_BYTES;
+            }
+        }
     }
+    let entries = request.entries.len();
+    if entries == 0 { Ok(None) } else { Ok(Some(log.reserve(entries, bytes, spare)?)) }
 }
 
 #[tonic::async_trait]
@@ -107,16 +115,26 @@ impl RaftService for RaftShell {
         let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
         // A stream speaks for one partition; a message that does not fit ends it.
         let refused: Arc<Mutex<Option<Status>>> = Arc::default();
-        let (log, refusal) = (self.context.log.clone(), refused.clone());
+        // For each message that is not answered yet, in order.
+        let rooms: Arc<Mutex<VecDeque<Option<Reservation>>>> = Arc::default();
+        let (log, refusal, reserved) = (self.context.log.clone(), refused.clone(), rooms.clone());
         let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
             let message = message.ok()?;
             let fits = message.partition == partition && message.to == to && message.cluster == cluster;
             let request = if fits { convert::append_from_wire(message).ok()? } else { return None };
-            let room = has_room(&log, &request).map_err(|status| *refusal.lock() = Some(status));
-            room.ok().map(|()| request)
+            match room_for(&log, &request) {
+                Ok(room) => reserved.lock().push_back(room),
+                Err(status) => {
+                    *refusal.lock() = Some(status);
+                    return None;
+                }
+            }
+            Some(request)
         });
         let clock = self.context.env.clock.clone();
         let replies = raft.stream_append(appends).map(move |result| {
+            // Appended, or never to be.
+            drop(rooms.lock().pop_front());
             let result = result.map_err(|e| Status::unavailable(e.to_string()))?;
             if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
                 handle.shared.guard.bind(clock.grantor_ns());

@@ -11,18 +11,18 @@ use sextant_common::ids::TableId;
 use super::Worker;
 use crate::shared::Writes;
 
-/// Groups that must fit into the log for one to be proposed: other partitions append between this look and Raft's append, and
-/// Raft cannot go on after a refused one.
-const LOG_ROOM_GROUPS: usize = 2;
 /// What must fit for a freeze or a flag to be proposed. Writes were refused long before.
 const COMMAND_ROOM_BYTES: u64 = 128 * 1024;
 /// A flush's error names every server that failed; a client needs no more than its beginning.
 const ERROR_SHOWN_BYTES: usize = 400;
 
 impl Worker {
-    /// Whether the log takes another group.
+    /// Whether the log takes another group, even if all partitions append one between this look and Raft's append: Raft cannot
+    /// go on after a refused one. So leaders stop well before their followers have to refuse.
     pub(super) fn log_takes_groups(&self) -> Result<()> {
-        self.server_log.check_room((LOG_ROOM_GROUPS * self.tuning.group_bytes) as u64)
+        // A batch that is larger than a group makes a group of its own.
+        let next = self.backlog.front().map_or(0, |w| w.queued.bytes).max(self.tuning.group_bytes);
+        self.server_log.check_room((next * (1 + self.server_log.partitions())) as u64)
     }
 
     /// Whether the log takes a command of the worker's own.

@@ -12,7 +12,7 @@ use sextant_proto::v1;
 use crate::api::Record;
 use crate::engine::Engine;
 use crate::router::merge::{MergedPage, Side, merge_page};
-use crate::upstream::{Backoff, Deadline};
+use crate::upstream::{Backoff, Deadline, more_telling};
 use crate::view::{PartitionView, Sst, TableInfo};
 
 /// How long a server may take for a page before it is asked again, or another one is.
@@ -80,6 +80,7 @@ impl Engine {
     ) -> Result<PartitionPage> {
         let mut deadline = self.deadline(None);
         let mut backoff = Backoff::default();
+        let mut damage = None;
         loop {
             self.check_running()?;
             let leader = self.leaders.get(partition).node;
@@ -99,6 +100,7 @@ impl Engine {
                 }
                 Err(Redo(error)) => {
                     self.metrics.scan_pages_redone.inc();
+                    let error = more_telling(&mut damage, error);
                     if error.kind == ErrorKind::Invalid
                         || !self.wait_to_retry(partition, leader, &mut backoff, deadline).await
                     {
