@@ -141,7 +141,7 @@ async fn assert_reads(c: &Cluster, keys: &[String], there: bool) {
 async fn assert_refused(c: &Cluster, client: &Client, error: &Error, at: u32, filled: &mut Filled) {
     let limit = format!("the limit is {SHARE_BYTES}");
     let about = format!("partition {at}");
-    for expected in [&limit[..], &about, "tuning.memory_bytes", "the last flush failed", "table default"] {
+    for expected in [&limit[..], &about, "memory_bytes", "the last flush failed", "table default"] {
         assert!(error.message.contains(expected), "{expected:?} is not in {error}");
     }
     let own = filled.acknowledged[0].clone();

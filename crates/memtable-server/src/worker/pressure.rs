@@ -35,7 +35,7 @@ impl Worker {
         let (partition, limit) = (self.shared.id, self.memory_bytes);
         let mut why = format!(
             "flushing does not keep up: the memtables of partition {partition} hold {bytes} bytes, the limit is {limit} \
-             (its share of tuning.memory_bytes)"
+             (memory_bytes of this partition)"
         );
         for (table, error) in &self.flush_errors {
             let name = self.partition.manifest().table(*table).map_or("?", |t| t.name.as_str());
