@@ -31,6 +31,10 @@ pub struct Options {
     pub seed: u64,
     pub tuning: Tuning,
     pub lease: LeaseConfig,
+    /// Changes the configuration of every sstable server.
+    pub sstable_config: fn(&mut SstServerConfig),
+    /// Changes the configuration of every p-node.
+    pub pnode_config: fn(&mut PNodeConfig),
 }
 
 impl Default for Options {
@@ -49,6 +53,8 @@ impl Default for Options {
                 ..Tuning::default()
             },
             lease: LeaseConfig::default(),
+            sstable_config: |_| (),
+            pnode_config: |_| (),
         }
     }
 }
@@ -75,6 +81,7 @@ struct Place {
     env: Env,
     disk: Option<FaultyVfs>,
     dir: PathBuf,
+    fatal: Arc<CountFatal>,
 }
 
 pub struct Cluster {
@@ -115,7 +122,8 @@ impl Cluster {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let place = |tier: &str, i: usize| {
             let mut env = Env::real();
-            env.fatal = Arc::new(CountFatal::default());
+            let fatal = Arc::new(CountFatal::default());
+            env.fatal = fatal.clone();
             let disk = options.faulty_disks.then(|| {
                 FaultyVfs::new(options.seed * 1000 + i as u64 + if tier == "memtable" { 0 } else { 100 })
             });
@@ -126,7 +134,7 @@ impl Cluster {
                 Some(_) => PathBuf::from("/disk"),
                 None => dir.path().join(format!("{tier}-{i}")),
             };
-            Place { env, disk, dir }
+            Place { env, disk, dir, fatal }
         };
         let mut cluster = Self {
             memtable_places: (0..options.memtable).map(|i| place("memtable", i)).collect(),
@@ -149,6 +157,7 @@ impl Cluster {
             let mut config =
                 PNodeConfig::new(NodeId(i as u64 + 1), cluster.config.clone(), "127.0.0.1:0".to_owned());
             config.resp = Some("127.0.0.1:0".into());
+            (cluster.options.pnode_config)(&mut config);
             let server = PNodeServer::start(cluster.env.clone(), config).await.expect("the p-node starts");
             cluster.pnodes.push(server);
         }
@@ -188,12 +197,13 @@ impl Cluster {
 
     pub async fn start_sstable(&mut self, i: usize) {
         let place = &self.sstable_places[i];
-        let config = SstServerConfig::new(
+        let mut config = SstServerConfig::new(
             self.config.sstable[i].id,
             self.config.clone(),
             self.config.sstable[i].addr.clone(),
             place.dir.clone(),
         );
+        (self.options.sstable_config)(&mut config);
         let server = SstServer::start(place.env.clone(), config).await.expect("the sstable server starts");
         self.sstable[i] = Some(server);
     }
@@ -227,6 +237,39 @@ impl Cluster {
         for i in which {
             self.stop_sstable(*i).await;
         }
+    }
+
+    /// A connection to a p-node's RESP front end that waits as long as the p-node does.
+    pub async fn redis(&self, i: usize) -> redis::aio::MultiplexedConnection {
+        let addr = self.pnodes[i].resp_addr().expect("RESP is on");
+        let client = redis::Client::open(format!("redis://{addr}/")).expect("an address");
+        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
+    }
+
+    /// Where an sstable server keeps a table.
+    pub fn sstable_file(&self, i: usize, id: &str) -> PathBuf {
+        self.sstable_places[i].dir.join(format!("{id}.sst"))
+    }
+
+    /// The disk of an sstable server, if disks are faulty.
+    pub fn sstable_disk(&self, i: usize) -> &FaultyVfs {
+        self.sstable_places[i].disk.as_ref().expect("faulty disks")
+    }
+
+    pub fn memtable_disk(&self, i: usize) -> &FaultyVfs {
+        self.memtable_places[i].disk.as_ref().expect("faulty disks")
+    }
+
+    /// How often a memtable server would have ended its process.
+    pub fn memtable_fatals(&self, i: usize) -> usize {
+        self.memtable_places[i].fatal.count()
+    }
+
+    /// An sstable server's status document.
+    pub fn sstable_status(&self, i: usize) -> serde_json::Value {
+        let server = self.sstable[i].as_ref().expect("running");
+        serde_json::from_str(&server.status_json()).expect("valid JSON")
     }
 
     /// A memtable server's status document.

@@ -19,6 +19,10 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// Least wait after "overloaded".
 const OVERLOADED_BACKOFF_MIN: Duration = Duration::from_millis(20);
 
+/// A write that was certainly not executed is not tried again within less time than this (or a fifth of the whole, if that is
+/// less): several times the margin that p-nodes take to answer before their caller gives up.
+const SHORTEST_REPEATED_WRITE: Duration = Duration::from_millis(200);
+
 /// What a repeated request would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repeat {
@@ -98,6 +102,13 @@ impl Retry {
         Step::Again(if kind == ErrorKind::Overloaded { wait.max(OVERLOADED_BACKOFF_MIN) } else { wait })
     }
 
+    /// Whether another attempt may be made that can take so long. One that is too short to hear an answer turns "certainly not
+    /// executed" into "unknown": better to report what is known.
+    pub fn is_worth_it(&self, left: Duration, deadline: Duration) -> bool {
+        let certain = !self.ambiguous && self.repeat != Repeat::Harmless;
+        left > if certain { SHORTEST_REPEATED_WRITE.min(deadline / 5) } else { Duration::ZERO }
+    }
+
     /// The deadline has passed.
     pub fn expired(self, deadline: Duration) -> Error {
         let error = self
@@ -175,7 +186,7 @@ impl Client {
                 Step::GiveUp(error) => return Err(error),
                 Step::Again(wait) => {
                     let left = deadline.saturating_sub(Duration::from_nanos(now_ns - started_ns));
-                    if wait >= left {
+                    if !retry.is_worth_it(left.saturating_sub(wait), deadline) {
                         return Err(retry.expired(deadline));
                     }
                     if !wait.is_zero() {
@@ -219,6 +230,24 @@ mod tests {
             Step::Again(wait) => wait,
             Step::GiveUp(error) => panic!("gave up: {error}"),
         }
+    }
+
+    #[test]
+    fn a_refused_write_is_not_tried_again_when_its_answer_could_not_be_heard() {
+        let mut refused = Retry::new(Repeat::Once, 2);
+        waits(refused.failed(said(ErrorKind::Overloaded), false, 0.0));
+        let (deadline, short) = (Duration::from_secs(5), Duration::from_millis(30));
+        assert!(refused.is_worth_it(Duration::from_secs(1), deadline));
+        assert!(!refused.is_worth_it(short, deadline));
+        assert!(refused.is_worth_it(short, Duration::from_millis(100)), "whoever has little time risks it");
+        assert_eq!(refused.expired(Duration::from_secs(1)).kind, ErrorKind::Overloaded);
+        // Nothing to lose: the next answer may be the one that tells.
+        let mut lost = Retry::new(Repeat::Once, 2);
+        waits(lost.failed(broken(), false, 0.0));
+        assert!(lost.is_worth_it(short, deadline));
+        let mut read = Retry::new(Repeat::Harmless, 2);
+        waits(read.failed(said(ErrorKind::Unavailable), false, 0.0));
+        assert!(read.is_worth_it(short, deadline) && !read.is_worth_it(Duration::ZERO, deadline));
     }
 
     #[test]

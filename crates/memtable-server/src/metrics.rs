@@ -1,8 +1,14 @@
 //! A memtable server's metrics. One registry a server.
 
 use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use sextant_common::ids::PartitionId;
+
+/// Label `partition`.
+type ByPartition = Family<[(&'static str, String); 1], Gauge>;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -31,6 +37,8 @@ pub struct Metrics {
     /// From commit to publication, in seconds: what leases and predecessors made a group wait.
     pub commit_wait: Histogram,
     pub group_writes: Histogram,
+    unflushed_bytes: ByPartition,
+    memory_limit_bytes: ByPartition,
 }
 
 impl Metrics {
@@ -74,6 +82,17 @@ impl Metrics {
         );
         let group_writes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
         registry.register("memtable_group_writes", "Writes in a group", group_writes.clone());
+        let (unflushed_bytes, memory_limit_bytes) = (ByPartition::default(), ByPartition::default());
+        registry.register(
+            "memtable_unflushed_bytes",
+            "Memory of memtables that are not yet flushed",
+            unflushed_bytes.clone(),
+        );
+        registry.register(
+            "memtable_memory_limit_bytes",
+            "Unflushed bytes at which writes are refused; they are slowed from three quarters of it on",
+            memory_limit_bytes.clone(),
+        );
         Self {
             read_messages,
             reads,
@@ -98,6 +117,14 @@ impl Metrics {
             propose_to_publish,
             commit_wait,
             group_writes,
+            unflushed_bytes,
+            memory_limit_bytes,
         }
+    }
+
+    pub fn set_memory(&self, partition: PartitionId, unflushed: usize, limit: usize) {
+        let label = [("partition", partition.0.to_string())];
+        self.unflushed_bytes.get_or_create(&label).set(unflushed as i64);
+        self.memory_limit_bytes.get_or_create(&label).set(limit as i64);
     }
 }

@@ -46,6 +46,8 @@ use crate::worker::{Parts, Worker};
 
 /// How long a stopping server waits for its parts.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+/// A snapshot that could not be stored is tried again after this time.
+const SNAPSHOT_RETRY: Duration = Duration::from_secs(1);
 /// A node that is not preferred as a partition's first leader waits this long for the preferred one to found the group.
 const FOUNDING_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -158,6 +160,7 @@ impl MemtableServer {
             let election = election::election_loop(
                 raft.clone(),
                 replica.shared.clone(),
+                log.clone(),
                 lease.clone(),
                 rank,
                 shutdown.clone(),
@@ -344,21 +347,31 @@ async fn found(raft: Raft, config: MemtableServerConfig, rank: u64, mut shutdown
     }
 }
 
-/// Stores the snapshots that a worker offers, and tells Raft when the log may be purged.
+/// Stores the snapshots that a worker offers, and tells Raft when the log may be purged. One that could not be stored (the
+/// disk is full) is tried again: the log waits for it.
 async fn keep_snapshots(
     store: SnapshotStore,
     mut offered: watch::Receiver<Option<Arc<Snapshot>>>,
     raft: Raft,
 ) {
-    while offered.changed().await.is_ok() {
+    let mut failed = false;
+    loop {
+        let patience = if failed { SNAPSHOT_RETRY } else { Duration::MAX };
+        if let Ok(Err(_)) = tokio::time::timeout(patience, offered.changed()).await {
+            return;
+        }
         let Some(snapshot) = offered.borrow_and_update().clone() else { continue };
+        failed = false;
         match store.put(&snapshot).await {
             Ok(true) => {
                 let _ = raft.trigger().snapshot().await;
             }
             Ok(false) => {}
             // The log keeps everything until a snapshot succeeds.
-            Err(e) => tracing::error!("cannot store a partition's snapshot: {e}"),
+            Err(e) => {
+                tracing::error!("cannot store a partition's snapshot: {e}");
+                failed = true;
+            }
         }
     }
 }

@@ -63,6 +63,11 @@ pub struct Numbers {
     pub published_index: u64,
     pub persisted_index: u64,
     pub unflushed_bytes: usize,
+    /// Limit of `unflushed_bytes`: this partition's share of the server's memory.
+    pub memory_bytes: usize,
+    pub writes: Writes,
+    /// Why writes are slowed or refused.
+    pub writes_why: Option<String>,
     pub tables: Vec<TableNumbers>,
     pub groups: u64,
     pub group_writes: u64,
@@ -80,6 +85,30 @@ pub struct TableNumbers {
     pub active_bytes: usize,
     pub frozen: usize,
     pub frozen_bytes: usize,
+    /// Why the last flush failed, until one succeeds.
+    pub flush_error: Option<String>,
+}
+
+/// What becomes of writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Writes {
+    /// This replica does not lead.
+    #[default]
+    NotHere,
+    Taken,
+    Slowed,
+    Refused,
+}
+
+impl Writes {
+    pub fn name(self) -> &'static str {
+        match self {
+            Writes::NotHere => "not here",
+            Writes::Taken => "taken",
+            Writes::Slowed => "slowed",
+            Writes::Refused => "refused",
+        }
+    }
 }
 
 impl Shared {

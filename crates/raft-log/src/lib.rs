@@ -30,7 +30,7 @@ mod tests;
 
 pub use config::RaftLogConfig;
 pub use entry_codec::{decode_entry, decode_membership, encode_entry, encode_membership};
-pub use log::RaftLog;
+pub use log::{RaftLog, Reservation};
 pub use metrics::LogStats;
 pub use observer::LogObserver;
 pub use partition::PartitionLog;

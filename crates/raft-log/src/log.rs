@@ -8,6 +8,8 @@ use sextant_common::{Env, Error, Result};
 use tokio::sync::watch;
 
 use crate::config::RaftLogConfig;
+use crate::format::batch::BATCH_HEADER_BYTES;
+use crate::format::record::RECORD_HEADER_BYTES;
 use crate::metrics::LogStats;
 use crate::open::{Opened, open};
 use crate::partition::PartitionLog;
@@ -74,6 +76,22 @@ impl RaftLog {
             .map_err(|e| Error::new(sextant_common::ErrorKind::Disk, e.to_string()))
     }
 
+    /// Keeps room for an append of so many bytes of payload in `entries` entries, until the reservation is dropped. As Raft
+    /// cannot go on after a refused append, whoever hands it entries of others reserves first. Errors: as for
+    /// [`RaftLog::check_room`]; `spare` bytes more must be there, but are not kept.
+    pub fn reserve(&self, entries: usize, payload: u64, spare: u64) -> Result<Reservation> {
+        // Each may become a batch of its own; a committed position may travel with them.
+        let bytes = payload + (entries as u64 + 1) * (RECORD_HEADER_BYTES + 2 * BATCH_HEADER_BYTES) as u64;
+        let disk = |e: std::io::Error| Error::new(sextant_common::ErrorKind::Disk, e.to_string());
+        self.shared().queue.reserve(bytes, spare).map_err(disk)?;
+        Ok(Reservation { shared: self.shared().clone(), bytes })
+    }
+
+    /// How many partitions share the log.
+    pub fn partitions(&self) -> usize {
+        self.shared().partitions().len()
+    }
+
     /// Takes nothing more, writes what is queued, answers who waits, and releases the directories.
     pub async fn shutdown(&self) {
         for partition in self.shared().partitions() {
@@ -93,6 +111,24 @@ impl RaftLog {
 impl std::fmt::Debug for RaftLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RaftLog {{ {:?} }}", self.stats())
+    }
+}
+
+/// Room in the log for an append that is on its way. Given back when dropped, which is to be after the append.
+pub struct Reservation {
+    shared: Arc<Shared>,
+    bytes: u64,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shared.queue.unreserve(self.bytes);
+    }
+}
+
+impl std::fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Reservation({})", self.bytes)
     }
 }
 

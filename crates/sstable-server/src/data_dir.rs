@@ -89,6 +89,10 @@ impl DataDir {
         Ok(self.vfs.open(&self.path(id), OpenMode::Existing)?)
     }
 
+    pub fn has_table(&self, id: SstId) -> bool {
+        self.vfs.exists(&self.path(id))
+    }
+
     /// A new empty file for a table that is about to be written.
     pub fn create_temporary(&self, id: SstId) -> Result<Temporary> {
         let number = self.temporaries.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
@@ -172,6 +172,9 @@ impl Collector for CatalogCollector {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
+        let (name, help) = ("tables_repaired", "Damaged tables that are sound again");
+        let repaired = ConstCounter::new(self.0.repairs().count);
+        repaired.encode(encoder.encode_descriptor(name, help, None, repaired.metric_type())?)?;
         Ok(())
     }
 }

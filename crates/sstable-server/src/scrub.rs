@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::error::Result;
+use sextant_common::error::{ErrorKind, Result};
 use sextant_common::vfs::IoKind;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::store::Store;
-use crate::table::Table;
 use crate::table::footer::{TRAILER_BYTES, Trailer, UNHASHED_BYTES};
+use crate::table::{Caching, Direction, KeyRange, Table, TableIter};
 
 /// Read at a time; the pace is kept between pieces.
 const PIECE_BYTES: u64 = 1024 * 1024;
@@ -49,7 +49,6 @@ impl Store {
                 Ok(false) => {
                     found += 1;
                     self.metrics.scrub_failures.inc();
-                    tracing::error!("SSTable {id}: the file does not have its checksum any more");
                 }
                 Err(e) => tracing::warn!("SSTable {id} could not be verified: {e}"),
             }
@@ -67,11 +66,19 @@ impl Store {
             let file = table.file().clone();
             let read = move || {
                 let mut piece = vec![0; piece_bytes as usize];
-                file.read_exact_at(&mut piece, at)?;
-                hasher.update(&piece);
-                Ok(hasher)
+                match file.read_exact_at(&mut piece, at) {
+                    Ok(()) => hasher.update(&piece),
+                    Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(None),
+                    Err(e) => return Err(e.into()),
+                }
+                Ok(Some(hasher))
             };
-            hasher = self.disk(IoKind::Read, read).await?;
+            let Some(read) = self.disk(IoKind::Read, read).await? else {
+                let end = self.file_len(table).await.unwrap_or(at);
+                table.corrupt(end, "the file ends here");
+                return Ok(false);
+            };
+            hasher = read;
             at += piece_bytes;
             self.metrics.scrubbed_bytes.inc_by(piece_bytes);
             let due_ns =
@@ -81,11 +88,49 @@ impl Store {
                 tokio::time::sleep(Duration::from_nanos(wait_ns)).await;
             }
         }
-        let sound = hasher.digest() == table.trailer().file_checksum && self.trailer_is_sound(table).await?;
-        if !sound {
-            table.mark_damaged();
+        let has_its_checksum = hasher.digest() == table.trailer().file_checksum;
+        if !has_its_checksum && self.find_damaged_frame(table).await? {
+            return Ok(false);
         }
-        Ok(sound)
+        let (trailer_at, id) = (table.trailer().file_bytes - TRAILER_BYTES as u64, table.id());
+        if !self.trailer_is_sound(table).await? {
+            table.corrupt(trailer_at, "trailer: not what it was when the table was opened");
+            return Ok(false);
+        }
+        if !has_its_checksum {
+            // Bytes between frames do not exist: the walk was shown others than the first read.
+            table.mark_damaged(&format!("SSTable {id}: the file did not have its checksum when it was read"));
+            return Ok(false);
+        }
+        let catalog = self.catalog.clone();
+        if self.disk(IoKind::Read, move || Ok(catalog.has_lost_its_file(id))).await? {
+            table.mark_damaged(&format!("SSTable {id}: the file has no name any more: somebody removed it"));
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Walks over all frames; true: one is wrong, and the table is marked with its offset.
+    async fn find_damaged_frame(self: &Arc<Self>, table: &Arc<Table>) -> Result<bool> {
+        let table = table.clone();
+        let walk = move || {
+            let (range, forward) = (KeyRange::all(), Direction::Forward);
+            let mut records = TableIter::new(table.clone(), range, forward, Caching::Bypass)?;
+            while !records.is_at_end() {
+                records.advance()?;
+            }
+            table.check_sections()
+        };
+        match self.disk(IoKind::Read, walk).await {
+            Ok(()) => Ok(false),
+            Err(e) if e.kind == ErrorKind::Corrupt => Ok(true),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn file_len(self: &Arc<Self>, table: &Arc<Table>) -> Result<u64> {
+        let file = table.file().clone();
+        self.disk(IoKind::Read, move || Ok(file.len()?)).await
     }
 
     /// The trailer holds the file checksum, which therefore does not cover all of it.

@@ -23,9 +23,22 @@ struct Status {
     tables_by_partition: BTreeMap<u32, usize>,
     damaged_tables: usize,
     damaged: Vec<String>,
+    /// What is wrong with them.
+    damage: Vec<Damage>,
+    /// Since the start.
+    repaired_tables: u64,
+    /// The newest of them, and what had been wrong.
+    repaired: Vec<Damage>,
     block_cache: CacheStatus,
     running: Running,
     done: Done,
+}
+
+#[derive(Serialize)]
+struct Damage {
+    table: String,
+    /// Names the offset, as far as it is known.
+    error: String,
 }
 
 #[derive(Serialize)]
@@ -62,20 +75,25 @@ impl Store {
     pub fn status_json(&self) -> String {
         let (mut table_bytes, mut pinned_bytes, mut damaged_tables) = (0, 0, 0);
         let (mut tables_by_partition, mut damaged) = (BTreeMap::new(), Vec::new());
+        let mut damage = Vec::new();
         let ids = self.catalog.ids();
         for id in &ids {
             let Some(entry) = self.catalog.get(*id) else { continue };
             *tables_by_partition.entry(id.partition.0).or_insert(0) += 1;
             table_bytes += entry.file_bytes();
             pinned_bytes += entry.table().map_or(0, |t| t.pinned_bytes());
-            if entry.is_damaged() {
+            if let Some(error) = entry.damage() {
                 damaged_tables += 1;
                 if damaged.len() < DAMAGED_NAMED_MAX {
                     damaged.push(id.to_string());
+                    damage.push(Damage { table: id.to_string(), error: error.to_owned() });
                 }
             }
         }
         let m = &self.metrics;
+        let repairs = self.catalog.repairs();
+        let repaired =
+            repairs.newest.into_iter().map(|r| Damage { table: r.id.to_string(), error: r.damage });
         let status = Status {
             role: "sstable-server",
             version: env!("CARGO_PKG_VERSION"),
@@ -88,6 +106,9 @@ impl Store {
             tables_by_partition,
             damaged_tables,
             damaged,
+            damage,
+            repaired_tables: repairs.count,
+            repaired: repaired.collect(),
             block_cache: CacheStatus {
                 used_bytes: self.catalog.cache().used_bytes(),
                 capacity_bytes: self.catalog.cache().capacity_bytes(),

@@ -76,6 +76,11 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether an encoded command is a group of writes: the only kind that clients can make arbitrarily many and large ones of.
+    pub fn is_group(encoded: &[u8]) -> bool {
+        encoded.get(1) == Some(&KIND_GROUP)
+    }
+
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);

@@ -56,7 +56,7 @@ async fn round(
     let lacking = manifest
         .all_ssts()
         .filter(|sst| sst.replicas.contains(&server.id))
-        .filter(|sst| !held.iter().any(|h| h.id == sst.id && !h.damaged));
+        .filter(|sst| !held.iter().any(|h| h.id == sst.id && h.checksum == sst.checksum && !h.damaged));
     for sst in lacking.take(COPIES_PER_ROUND) {
         let others = sst.replicas.iter().filter(|id| **id != server.id);
         let sources: Vec<String> =

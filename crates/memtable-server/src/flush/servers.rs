@@ -30,6 +30,8 @@ pub struct SstServers(Vec<SstServer>);
 /// A table that a server says it has.
 pub struct Held {
     pub id: SstId,
+    /// Of its contents, as its trailer states it.
+    pub checksum: u64,
     pub damaged: bool,
 }
 
@@ -106,7 +108,9 @@ impl SstServer {
     pub async fn inventory(&self, partition: PartitionId) -> Result<Vec<Held>> {
         let request = v1::InventoryRequest { partition: partition.0 };
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
-        let held = |e: v1::InventoryEntry| Ok(Held { id: sst_id_from_wire(&e.id)?, damaged: e.damaged });
+        let held = |e: v1::InventoryEntry| {
+            Ok(Held { id: sst_id_from_wire(&e.id)?, checksum: e.checksum, damaged: e.damaged })
+        };
         reply.entries.into_iter().map(held).collect()
     }
 

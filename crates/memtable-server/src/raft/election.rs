@@ -7,11 +7,15 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use sextant_common::config::LeaseConfig;
 use sextant_common::shutdown::Shutdown;
+use sextant_raft_log::RaftLog;
 
 use super::Raft;
 use crate::shared::Shared;
 
 const TICK: Duration = Duration::from_millis(10);
+/// What must fit into the log for a campaign: a leader begins with an entry, and Raft cannot go on if the log refuses it. Far
+/// less than what makes the log refuse writes, so that servers that filled up together still elect one of them.
+const LOG_ROOM_BYTES: u64 = 32 * 1024;
 /// Between two attempts of one node: a vote round with its fsyncs, and some.
 const ATTEMPT_MS: u64 = 120;
 
@@ -20,6 +24,7 @@ const ATTEMPT_MS: u64 = 120;
 pub async fn election_loop(
     raft: Raft,
     shared: Arc<Shared>,
+    log: Arc<RaftLog>,
     lease: LeaseConfig,
     rank: u64,
     mut shutdown: Shutdown,
@@ -45,6 +50,9 @@ pub async fn election_loop(
         }
         let now = clock.grantor_ns();
         if !initialised || now < next_attempt || now < shared.guard.opens_at_ns() + jitter + patience {
+            continue;
+        }
+        if log.check_room(LOG_ROOM_BYTES).is_err() {
             continue;
         }
         if raft.trigger().elect(true).await.is_err() {

@@ -1,23 +1,31 @@
 //! Raft between memtable servers. The vote guard stands here: votes are dropped while a lease may live.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::Stream;
-use openraft::raft::{AppendEntriesResponse, StreamAppendError};
+use openraft::EntryPayload;
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
+use parking_lot::Mutex;
 use sextant_common::error::Error;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
-use sextant_raft_log::decode_membership;
+use sextant_raft_log::{RaftLog, Reservation, TypeConfig, decode_membership};
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
+use crate::command::Command;
 use crate::raft::convert;
 use crate::raft::snapshot_store::{Meta, SnapshotData};
 use crate::shared::Handle;
+
+/// What groups of writes leave in a follower's log for elections, freezes and flush flags: entries that make room, or that a
+/// new leader cannot do without.
+const COMMANDS_ROOM_BYTES: u64 = 1024 * 1024;
 
 #[derive(Clone)]
 pub struct RaftShell {
@@ -53,6 +61,7 @@ impl RaftShell {
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let asked_ns = request.abstention_ns;
         let request = convert::append_from_wire(request)?;
+        let _room = room_for(&self.context.log, &request)?;
         let reply = raft.append_entries(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
             handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
@@ -68,6 +77,26 @@ impl RaftShell {
         self.context.metrics.votes_dropped.inc();
         Err(Status::unavailable("bound by a leader's lease"))
     }
+}
+
+/// Room in the log for a message's entries; none if it has none. Raft cannot go on after its log has refused an append, so that
+/// entries for which there is no room are refused here. A follower without room is like one that is not heard for a while: it
+/// goes on voting, and catches up later.
+fn room_for(
+    log: &RaftLog,
+    request: &AppendEntriesRequest<TypeConfig>,
+) -> Result<Option<Reservation>, Status> {
+    let (mut bytes, mut spare) = (0, 0);
+    for entry in &request.entries {
+        if let EntryPayload::Normal(payload) = &entry.payload {
+            bytes += payload.0.len() as u64;
+            if Command::is_group(&payload.0) {
+                spare = COMMANDS_ROOM_BYTES;
+            }
+        }
+    }
+    let entries = request.entries.len();
+    if entries == 0 { Ok(None) } else { Ok(Some(log.reserve(entries, bytes, spare)?)) }
 }
 
 #[tonic::async_trait]
@@ -90,21 +119,37 @@ impl RaftService for RaftShell {
         // What the leader asked for, at its longest: answers do not say which message they are to.
         let asked_ns = Arc::new(AtomicU64::new(0));
         let asking = asked_ns.clone();
+        let refused: Arc<Mutex<Option<Status>>> = Arc::default();
+        // For each message that is not answered yet, in order.
+        let rooms: Arc<Mutex<VecDeque<Option<Reservation>>>> = Arc::default();
+        let (log, refusal, reserved) = (self.context.log.clone(), refused.clone(), rooms.clone());
         let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
             let message = message.ok()?;
             asking.fetch_max(message.abstention_ns, Ordering::AcqRel);
             let fits = message.partition == partition && message.to == to && message.cluster == cluster;
-            if fits { convert::append_from_wire(message).ok() } else { None }
+            let request = if fits { convert::append_from_wire(message).ok()? } else { return None };
+            match room_for(&log, &request) {
+                Ok(room) => reserved.lock().push_back(room),
+                Err(status) => {
+                    *refusal.lock() = Some(status);
+                    return None;
+                }
+            }
+            Some(request)
         });
         let clock = self.context.env.clock.clone();
         let replies = raft.stream_append(appends).map(move |result| {
+            // Appended, or never to be.
+            drop(rooms.lock().pop_front());
             let result = result.map_err(|e| Status::unavailable(e.to_string()))?;
             if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
                 handle.shared.guard.bind(clock.grantor_ns(), asked_ns.load(Ordering::Acquire));
             }
             Ok(convert::stream_result_to_wire(result))
         });
-        Ok(Response::new(Box::pin(replies)))
+        // As an error it makes the leader wait before it tries again.
+        let refusal = futures::stream::once(async move { refused.lock().take() }).filter_map(|r| r.map(Err));
+        Ok(Response::new(Box::pin(replies.chain(refusal))))
     }
 
     async fn append_entries(

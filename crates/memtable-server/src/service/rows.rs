@@ -428,6 +428,10 @@ impl Rows for RowsShell {
         let (done, opened) = oneshot::channel();
         let _ = handle.events.send(Event::OpenSession { session: request.session, done });
         let answer = tokio::time::timeout(WRITE_DEADLINE, opened).await;
+        let message = match &answer {
+            Ok(Ok(Err(e))) => e.to_string(),
+            _ => String::new(),
+        };
         let status = match answer {
             Ok(Ok(Ok(()))) => v1::WriteStatus::WriteOk,
             Ok(Ok(Err(e))) if e.kind == ErrorKind::NotLeader => v1::WriteStatus::WriteNotLeader,
@@ -436,6 +440,6 @@ impl Rows for RowsShell {
             _ => v1::WriteStatus::WriteRetry,
         };
         let leader = Some(handle.shared.leader_hint());
-        Ok(Response::new(v1::OpenSessionReply { status: status.into(), leader, message: String::new() }))
+        Ok(Response::new(v1::OpenSessionReply { status: status.into(), leader, message }))
     }
 }

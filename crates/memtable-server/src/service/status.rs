@@ -67,6 +67,9 @@ fn partition(handle: &Handle) -> Value {
         "published_seq": shared.published_seq.load(std::sync::atomic::Ordering::Relaxed),
         "persisted_index": numbers.persisted_index,
         "unflushed_bytes": numbers.unflushed_bytes,
+        "memory_bytes": numbers.memory_bytes,
+        "writes": numbers.writes.name(),
+        "writes_why": numbers.writes_why,
         "groups": numbers.groups,
         "group_writes": numbers.group_writes,
         "waiting_requests": numbers.waiting_requests,
@@ -81,6 +84,7 @@ fn partition(handle: &Handle) -> Value {
             "active_bytes": t.active_bytes,
             "frozen": t.frozen,
             "frozen_bytes": t.frozen_bytes,
+            "flush_error": t.flush_error,
         })).collect::<Vec<_>>(),
         "tables": manifest.tables.iter().map(|t| json!({
             "table": t.table.0,

@@ -9,11 +9,12 @@
 //! log order.
 
 mod configure;
+mod pressure;
 mod publish;
 mod sequence;
 mod upkeep;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -106,6 +107,8 @@ pub struct Worker {
     freezing: HashSet<TableId>,
     flushing: HashMap<TableId, Generation>,
     flush_retry_at_ns: HashMap<TableId, u64>,
+    /// Of the last flush of each table, if it failed.
+    flush_errors: BTreeMap<TableId, String>,
     compacting: HashSet<TableId>,
     compact_waiters: HashMap<TableId, Vec<oneshot::Sender<Result<()>>>>,
     compact_retry_at_ns: HashMap<TableId, u64>,
@@ -182,6 +185,7 @@ impl Worker {
             freezing: HashSet::new(),
             flushing: HashMap::new(),
             flush_retry_at_ns: HashMap::new(),
+            flush_errors: BTreeMap::new(),
             compacting: HashSet::new(),
             compact_waiters: HashMap::new(),
             compact_retry_at_ns: HashMap::new(),
@@ -433,6 +437,7 @@ impl Worker {
                 if self.flushing.get(table) == Some(generation) {
                     self.flushing.remove(table);
                 }
+                self.flush_errors.remove(table);
                 self.metrics.flushes.inc();
             }
             Change::Compacted { table, removed } => {
@@ -540,7 +545,7 @@ impl Worker {
     fn ensure_default_table(&mut self, term: u64) {
         if self.partition.manifest().table(DEFAULT_TABLE).is_none() {
             let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
-            self.control(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
+            self.command(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
         }
     }
 
@@ -577,6 +582,7 @@ impl Worker {
         }
         self.freezing.clear();
         self.flushing.clear();
+        self.flush_errors.clear();
         self.compacting.clear();
         self.publish_at_ns = None;
         self.drop_shortening();
@@ -597,6 +603,9 @@ impl Worker {
     }
 
     fn refresh_numbers(&self) {
+        let (writes, writes_why) = self.admission();
+        let unflushed_bytes = self.partition.unflushed_bytes();
+        self.metrics.set_memory(self.shared.id, unflushed_bytes, self.memory_bytes);
         let mut numbers = self.shared.numbers.lock();
         *numbers = Numbers {
             leading: self.lead.is_some(),
@@ -604,7 +613,10 @@ impl Worker {
             committed_index: self.partition.committed_index(),
             published_index: self.queue.published_index(),
             persisted_index: self.partition.persisted().index,
-            unflushed_bytes: self.partition.unflushed_bytes(),
+            unflushed_bytes,
+            memory_bytes: self.memory_bytes,
+            writes,
+            writes_why,
             tables: self
                 .partition
                 .tables()
@@ -615,6 +627,7 @@ impl Worker {
                     active_bytes: t.active.bytes(),
                     frozen: t.frozen.len(),
                     frozen_bytes: t.frozen.iter().map(|f| f.memtable.bytes()).sum(),
+                    flush_error: self.flush_errors.get(&id).cloned(),
                 })
                 .collect(),
             groups: self.groups,

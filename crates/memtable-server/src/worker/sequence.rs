@@ -115,6 +115,8 @@ impl Worker {
         let control = Control { command, done };
         let refused = if self.lead.is_none() {
             Some(Error::new(ErrorKind::NotLeader, "this server does not lead the partition"))
+        } else if let Err(e) = self.log_takes_groups() {
+            Some(Error::new(ErrorKind::Overloaded, format!("the log takes no more commands: {e}")))
         } else if self.control.len() >= CONTROL_MAX {
             Some(Error::new(ErrorKind::Overloaded, "too many commands are waiting"))
         } else {
@@ -148,10 +150,11 @@ impl Worker {
             return;
         }
         let groups_turn = self.control_had_its_turn && !self.backlog.is_empty() && self.can_sequence();
-        let next = match self.internal.pop_front() {
+        // Raft cannot go on after a refused append: commands wait for room in the log.
+        let next = match self.log_takes_commands().ok().and_then(|()| self.internal.pop_front()) {
             Some(control) => Some(control),
             None if groups_turn => None,
-            None => self.control.pop_front(),
+            None => self.log_takes_commands().ok().and_then(|()| self.control.pop_front()),
         };
         self.control_had_its_turn = next.is_some();
         if let Some(mut control) = next {
@@ -172,8 +175,9 @@ impl Worker {
         if !self.shared.lease.is_valid(term, self.shared.env.clock.holder_ns()) {
             return;
         }
-        if let Err(e) = self.server_log.check_room(self.tuning.group_bytes as u64) {
+        if let Err(e) = self.log_takes_groups() {
             let text = format!("the log takes no more writes: {e}");
+            self.metrics.overloaded.inc_by(self.backlog.len() as u64);
             for write in self.backlog.drain(..) {
                 write.reply.status(v1::WriteStatus::WriteOverloaded, &text);
             }
@@ -182,11 +186,9 @@ impl Worker {
         let pressure = self.partition.unflushed_bytes();
         if pressure >= self.memory_bytes {
             self.metrics.overloaded.inc_by(self.backlog.len() as u64);
+            let why = self.why_full(pressure);
             for write in self.backlog.drain(..) {
-                write.reply.status(
-                    v1::WriteStatus::WriteOverloaded,
-                    "memtables are full and flushing cannot keep up: too few sstable servers, or slow ones",
-                );
+                write.reply.status(v1::WriteStatus::WriteOverloaded, &why);
             }
             return;
         }
@@ -255,7 +257,7 @@ impl Worker {
     }
 
     /// Above three quarters of the memory limit groups are held back, the longer the fuller.
-    fn slowdown_ns(&self, bytes: usize) -> u64 {
+    pub(super) fn slowdown_ns(&self, bytes: usize) -> u64 {
         let start = self.memory_bytes / 4 * 3;
         let over = bytes.saturating_sub(start) as u64;
         SLOWDOWN_NS_MAX * over / (self.memory_bytes / 4).max(1) as u64

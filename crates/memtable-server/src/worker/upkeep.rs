@@ -64,6 +64,8 @@ impl Worker {
         };
         let log_bytes = self.partition.log_bytes();
         let crowded = self.partition.unflushed_bytes() > self.memory_bytes / 2;
+        // Only a flush lets the log be purged.
+        let log_is_full = self.log_takes_groups().is_err();
         // Many small memtables can fill the memory together: then the largest one goes.
         let largest = self.partition.tables().max_by_key(|(_, t)| t.active.bytes()).map(|(id, _)| id);
         let nothing_frozen = self.partition.tables().all(|(_, t)| t.frozen.is_empty());
@@ -76,7 +78,7 @@ impl Worker {
                     && (too_old(id)
                         || t.active.bytes() as u64 >= self.tuning.memtable_bytes
                         || log_bytes - t.active.first_log_bytes() >= self.tuning.freeze_log_bytes
-                        || (crowded && nothing_frozen && largest == Some(*id)))
+                        || ((crowded || log_is_full) && nothing_frozen && largest == Some(*id)))
             })
             .map(|(id, _)| id)
             .collect();
@@ -188,6 +190,7 @@ impl Worker {
             }
             (Err(e), _) => {
                 tracing::warn!(partition = %self.shared.id, %table, "flush failed, to be tried again: {e}");
+                self.flush_failed(table, &e.message);
                 self.metrics.flush_failures.inc();
                 self.flushing.remove(&table);
                 self.flush_retry_at_ns.insert(table, self.shared.env.clock.grantor_ns() + RETRY_NS);

@@ -17,6 +17,8 @@ use crate::api::{
 };
 use crate::engine::PNode;
 
+/// How long before its caller gives up a call is answered at the latest (a quarter of its time, if that is shorter).
+const ANSWER_MARGIN: Duration = Duration::from_millis(50);
 /// Longest deadline that a call may state: beyond it nobody waits.
 const DEADLINE_MAX: Duration = Duration::from_secs(3600);
 /// Framing of a record in an answer, and then some.
@@ -208,7 +210,7 @@ pub(super) fn deadline(metadata: &MetadataMap) -> Option<Duration> {
         _ => return None,
     };
     let time = time.min(DEADLINE_MAX);
-    Some(time - time / 20)
+    Some(time - (time / 20).max(ANSWER_MARGIN.min(time / 4)))
 }
 
 fn request_id(id: v1::RequestId) -> RequestId {
@@ -268,7 +270,8 @@ mod tests {
             metadata.insert("grpc-timeout", text.parse().unwrap());
             deadline(&metadata)
         };
-        assert_eq!(read("200m"), Some(Duration::from_millis(190)));
+        assert_eq!(read("100m"), Some(Duration::from_millis(75)));
+        assert_eq!(read("300m"), Some(Duration::from_millis(250)));
         assert_eq!(read("1S"), Some(Duration::from_millis(950)));
         assert_eq!(read("99999999H"), Some(DEADLINE_MAX - DEADLINE_MAX / 20));
         assert_eq!(read("12"), None);

@@ -15,7 +15,7 @@ use crate::api::{ReadMode, Record};
 use crate::engine::{Engine, Unanswered};
 use crate::metrics::{ReadPath, WrongTurn};
 use crate::record_cache::CachedRecord;
-use crate::upstream::{Backoff, Deadline, MemtableSays};
+use crate::upstream::{Backoff, Deadline, MemtableSays, more_telling};
 use crate::view::TableInfo;
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
@@ -61,6 +61,7 @@ impl Engine {
         // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
         let mut alone = !self.coalesces();
         let mut denied = false;
+        let mut damage = None;
         for attempt in 0u32.. {
             let setback = match self.read_once(read, deadline, alone).await {
                 Ok(record) => return Ok(record),
@@ -106,6 +107,7 @@ impl Engine {
                     error
                 }
             };
+            let error = more_telling(&mut damage, error);
             if deadline.is_over(clock)
                 || !self.wait_to_retry(read.partition, leader, &mut backoff, deadline).await
             {

@@ -87,6 +87,8 @@ impl Engine {
                 |sst, node| !perfect && self.health.is_avoided(node, sst.meta.id, now_ns),
             );
             let Some((node, run)) = chosen else {
+                // Damage says more than absence: another look at the manifest follows either.
+                let gone = gone && last_error.kind != ErrorKind::Corrupt;
                 return Err(if gone { SearchFailed::Gone } else { SearchFailed::NoReplica(last_error) });
             };
             if deadline.is_over(clock) {
@@ -135,7 +137,10 @@ impl Engine {
                 Err(e) => {
                     self.health.server_failed(node, now_ns);
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
-                    last_error = e;
+                    // That a server is down is no answer to whoever asks what became of a damaged record.
+                    if last_error.kind != ErrorKind::Corrupt {
+                        last_error = e;
+                    }
                 }
             }
         }

@@ -18,5 +18,5 @@ use coalescer::{Call, Coalescer, Limits};
 pub(crate) use health::Health;
 pub(crate) use leaders::Leaders;
 pub(crate) use memtable::{MemtablePeer, MemtablePeers, MemtableSays, News, WriteSays};
-pub(crate) use retry::{Backoff, Deadline};
+pub(crate) use retry::{Backoff, Deadline, more_telling};
 pub(crate) use sstable::{SstPeer, SstPeers, SstSays};

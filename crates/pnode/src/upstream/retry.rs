@@ -4,7 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use sextant_common::rng::Rng;
-use sextant_common::{Clock, Error, Result};
+use sextant_common::{Clock, Error, ErrorKind, Result};
 
 /// The instant, on the holder's clock, at which an operation stops waiting.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +37,20 @@ impl Deadline {
             Err(_) => Err(Error::unavailable("no answer in time")),
         }
     }
+}
+
+/// The error that is worth reporting when the time is over: what is known to be damaged says more than that the last attempt
+/// found no time.
+pub(crate) fn more_telling(before: &mut Option<Error>, now: Error) -> Error {
+    if now.kind == ErrorKind::Unavailable
+        && let Some(damage) = before
+    {
+        return damage.clone();
+    }
+    if now.kind == ErrorKind::Corrupt {
+        *before = Some(now.clone());
+    }
+    now
 }
 
 /// First wait before a retry: a few round trips.
@@ -99,6 +113,16 @@ mod tests {
             assert!(wait >= bound / 2 && wait <= bound, "{wait:?} {bound:?}");
             bound = (bound * 2).min(LONGEST_WAIT);
         }
+    }
+
+    #[test]
+    fn known_damage_is_reported_even_if_the_last_attempt_found_no_time() {
+        let mut damage = None;
+        let unavailable = || Error::unavailable("no answer in time");
+        assert_eq!(more_telling(&mut damage, unavailable()).kind, ErrorKind::Unavailable);
+        assert_eq!(more_telling(&mut damage, Error::corrupt("SSTable 7")).kind, ErrorKind::Corrupt);
+        assert_eq!(more_telling(&mut damage, unavailable()).message, "SSTable 7");
+        assert_eq!(more_telling(&mut damage, Error::invalid("x")).kind, ErrorKind::Invalid);
     }
 
     #[test]

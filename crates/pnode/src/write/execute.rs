@@ -14,7 +14,7 @@ use super::session::Ticket;
 use crate::api::{BatchOp, OpCondition, OpKind, OpOutcome, RequestId, WriteOptions, WriteOutcome};
 use crate::engine::{Engine, Unanswered};
 use crate::router::{ReadKey, SearchFailed};
-use crate::upstream::{Backoff, Deadline, WriteSays};
+use crate::upstream::{Backoff, Deadline, WriteSays, more_telling};
 use crate::view::TableInfo;
 
 /// How long a leader may take before the request is sent again (under the same number): a publication that waits for a lease,
@@ -174,6 +174,7 @@ impl Engine {
         let mut maybe_executed = false;
         let mut told: Option<Error> = None;
         let mut denied = false;
+        let mut damage = None;
         // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
         let mut alone = !self.coalesces();
         let unknown = |maybe: bool, error: Error| {
@@ -238,6 +239,7 @@ impl Engine {
                     error
                 }
             };
+            let error = more_telling(&mut damage, error);
             told = Some(error.clone());
             if let Err(stopping) = self.check_running() {
                 return Err(unknown(maybe_executed, stopping));
@@ -341,6 +343,9 @@ impl Engine {
                         Error::unavailable(format!("no leader of partition {partition} answers"))
                     }
                     Ok(v1::WriteStatus::WriteInvalid) => return Err(Error::invalid(reply.message)),
+                    Ok(v1::WriteStatus::WriteOverloaded) => {
+                        Error::new(ErrorKind::Overloaded, format!("no session yet: {}", reply.message))
+                    }
                     _ => Error::unavailable(format!("no session yet: {}", reply.message)),
                 },
                 Err(unanswered) => unanswered.into_error(),

@@ -86,6 +86,8 @@ struct Inner {
     durable_lsn: u64,
     items: VecDeque<Item>,
     bytes: u64,
+    /// Promised to appends that are on their way here.
+    reserved: u64,
     in_flight: Vec<Option<InFlight>>,
     completions: VecDeque<(u64, Completion)>,
     /// By slot: the partition's id, and the sum of its taken records.
@@ -114,6 +116,7 @@ impl Queue {
             durable_lsn: start.last_lsn,
             items: VecDeque::new(),
             bytes: 0,
+            reserved: 0,
             in_flight: (0..start.devices).map(|_| None).collect(),
             completions: VecDeque::new(),
             metas: start.metas,
@@ -181,9 +184,23 @@ impl Queue {
         Ok(())
     }
 
-    /// Why appends would be refused now: out of space, failed or stopping.
+    /// Why appends would be refused now: out of space, failed or stopping. What is reserved counts as used.
     pub fn check(&self, bytes: u64) -> io::Result<()> {
-        self.inner.lock().admit(bytes, true)
+        let inner = self.inner.lock();
+        inner.admit(inner.reserved.saturating_add(bytes), true)
+    }
+
+    /// As [`Queue::check`] for `bytes + spare`, and keeps `bytes` until [`Queue::unreserve`].
+    pub fn reserve(&self, bytes: u64, spare: u64) -> io::Result<()> {
+        let mut inner = self.inner.lock();
+        inner.admit(inner.reserved.saturating_add(bytes).saturating_add(spare), true)?;
+        inner.reserved += bytes;
+        Ok(())
+    }
+
+    pub fn unreserve(&self, bytes: u64) {
+        let mut inner = self.inner.lock();
+        inner.reserved = inner.reserved.saturating_sub(bytes);
     }
 
     // For workers.

@@ -113,6 +113,36 @@ async fn a_full_disk_refuses_appends_before_it_takes_them() {
 }
 
 #[tokio::test]
+async fn reserved_room_is_kept_for_the_append_that_reserved_it() {
+    let mut server = Server::new(1);
+    server.at_once = true;
+    server.config.segment_bytes = 1 << 20;
+    server.vfs.set_capacity(Some((1 << 20) + 1000));
+    let log = server.open().await.unwrap();
+    let handle = log.partition(PartitionId(0));
+    let mut last = 0;
+    // Until the disk was found full, and something less than the segment is left.
+    while log.check_room(600_000).is_ok() {
+        last += 1;
+        append(&handle, vec![marked(0, 1, last, 10_000)]).await.unwrap();
+    }
+    let room = (0..600).rev().map(|kib| kib << 10).find(|bytes| log.check_room(*bytes).is_ok()).unwrap();
+    assert!(room > 300_000, "{room}");
+    let reserved = log.reserve(1, room - 20_000, 0).unwrap();
+    let error = log.reserve(1, 20_000, 0).unwrap_err();
+    assert!(error.kind == ErrorKind::Disk && error.message.contains("no space"), "{error}");
+    assert!(log.check_room(20_000).is_err());
+    // Spare room must be there, but is not taken.
+    assert!(log.reserve(1, 1, 20_000).is_err());
+    append(&handle, vec![marked(0, 1, last + 1, room as usize - 20_000)]).await.unwrap();
+    drop(reserved);
+    drop(log.reserve(1, 1_000, 1_000).unwrap());
+    append(&handle, vec![marked(0, 1, last + 2, 1_000)]).await.unwrap();
+    log.shutdown().await;
+    assert!(server.fatals.0.lock().is_empty());
+}
+
+#[tokio::test]
 async fn a_purge_makes_room_on_a_full_disk() {
     let mut server = Server::new(1);
     server.at_once = true;

@@ -10,7 +10,7 @@
 mod heal;
 mod open;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,6 +22,24 @@ use sextant_common::manifest::SstMeta;
 use crate::block_cache::BlockCache;
 use crate::data_dir::{DataDir, Temporary};
 use crate::table::{Opened, Table};
+
+/// Repairs that are remembered for whoever looks at the status.
+const REPAIRS_REMEMBERED: usize = 32;
+
+/// A table that was damaged and is sound again.
+#[derive(Clone, Debug)]
+pub struct Repair {
+    pub id: SstId,
+    /// What was found.
+    pub damage: String,
+}
+
+/// The newest repairs, oldest first, and how many there were since the start.
+#[derive(Clone, Debug, Default)]
+pub struct Repairs {
+    pub newest: VecDeque<Repair>,
+    pub count: u64,
+}
 
 /// A table of this server.
 #[derive(Clone, Debug)]
@@ -44,9 +62,14 @@ impl Entry {
     }
 
     pub fn is_damaged(&self) -> bool {
+        self.damage().is_some()
+    }
+
+    /// What is wrong with it.
+    pub fn damage(&self) -> Option<&str> {
         match self {
-            Entry::Open(table) => table.is_damaged(),
-            Entry::Unreadable { .. } => true,
+            Entry::Open(table) => table.damage(),
+            Entry::Unreadable { error, .. } => Some(&error.message),
         }
     }
 
@@ -86,13 +109,15 @@ pub struct Catalog {
     /// Held while the set of tables changes; true: the server has stopped, nothing changes any more.
     changes: Mutex<bool>,
     next_number: AtomicU64,
+    repairs: Mutex<Repairs>,
 }
 
 impl Catalog {
     /// An empty catalog; [`Catalog::load`] opens what the directory holds.
     pub fn new(dir: DataDir, cache: Arc<BlockCache>) -> Self {
         let (tables, changes) = (RwLock::new(HashMap::new()), Mutex::new(false));
-        Self { dir, cache, tables, changes, next_number: AtomicU64::new(1) }
+        let (next_number, repairs) = (AtomicU64::new(1), Mutex::default());
+        Self { dir, cache, tables, changes, next_number, repairs }
     }
 
     /// The map, for lookups that do not block.
@@ -165,6 +190,9 @@ impl Catalog {
         }
         self.tables.write().insert(id, Entry::Open(Arc::new(table)));
         drop(stopped);
+        if let Some(damage) = present.as_ref().and_then(Entry::damage) {
+            self.repaired(id, damage);
+        }
         if let Some(Entry::Open(present)) = present {
             self.cache.forget(&HashSet::from([present.number()]));
         }
@@ -196,6 +224,27 @@ impl Catalog {
     pub fn close(&self) {
         *self.changes.lock() = true;
         self.dir.release();
+    }
+
+    /// Whether the table's file has lost its name (somebody removed it), although the table is in the catalog.
+    pub fn has_lost_its_file(&self, id: SstId) -> bool {
+        // Under the lock, so that a deletion half done is not taken for a loss.
+        let _unchanged = self.changes.lock();
+        self.tables.read().contains_key(&id) && !self.dir.has_table(id)
+    }
+
+    pub fn repairs(&self) -> Repairs {
+        self.repairs.lock().clone()
+    }
+
+    fn repaired(&self, id: SstId, damage: &str) {
+        tracing::info!("SSTable {id} is sound again; found before: {damage}");
+        let mut repairs = self.repairs.lock();
+        repairs.count += 1;
+        repairs.newest.push_back(Repair { id, damage: damage.to_owned() });
+        if repairs.newest.len() > REPAIRS_REMEMBERED {
+            repairs.newest.pop_front();
+        }
     }
 
     fn next_number(&self) -> u64 {

@@ -37,11 +37,10 @@ impl Catalog {
     fn with_filter(&self, opened: Opened) -> Arc<Table> {
         let table = Arc::new(opened.table);
         let Some(damage) = opened.filter_damage else { return table };
-        tracing::warn!("rebuilding a filter: {damage}");
-        table.mark_damaged();
+        table.mark_damaged(&damage.message);
         match self.heal_filter(&table) {
             Ok(healed) => {
-                tracing::info!("SSTable {}: the filter was rebuilt and the file is sound again", table.id());
+                self.repaired(table.id(), &damage.message);
                 healed
             }
             Err(e) => {

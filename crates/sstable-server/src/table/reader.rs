@@ -2,7 +2,6 @@
 //!
 //! Pinned: the top index block, the filter, the bounds. Everything else is read when needed, checked, and cached.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -74,7 +73,8 @@ pub struct Table {
     /// Empty if the section is damaged and the filter was not rebuilt: then it matches everything.
     filter: OnceLock<SealedFilter>,
     cache: Arc<BlockCache>,
-    damaged: AtomicBool,
+    /// What the first check that failed found.
+    damage: OnceLock<String>,
 }
 
 /// A table that was opened, and what is wrong with its filter section.
@@ -100,7 +100,7 @@ impl Table {
             .ok_or_else(|| named(Error::corrupt("file is too short for a trailer")))?;
         let trailer = read(&*file, Handle { offset: trailer_at, bytes: TRAILER_BYTES as u64 })
             .and_then(|bytes| Trailer::parse(&bytes, file_bytes))
-            .map_err(named)?;
+            .map_err(|e| named(Error::new(e.kind, format!("offset {trailer_at}: {e}"))))?;
         if trailer.id != id {
             return Err(named(Error::corrupt(format!("the file holds SSTable {}", trailer.id))));
         }
@@ -108,12 +108,12 @@ impl Table {
         let section = |name: &str, at: Handle| {
             let bytes = read(&*file, at)?;
             frame::decode(&bytes, frame_seed(salt, at.offset))
-                .map_err(|e| Error::corrupt(format!("{name} at offset {}: {e}", at.offset)))
+                .map_err(|e| Error::corrupt(format!("offset {}: {name}: {e}", at.offset)))
         };
         let meta = section("meta section", trailer.meta).and_then(|b| TableMeta::parse(&b)).map_err(named)?;
         let top = section("index", trailer.index).map_err(named)?;
         let top = Block::parse(top).map_err(|_| {
-            named(Error::corrupt(format!("index at offset {}: malformed", trailer.index.offset)))
+            named(Error::corrupt(format!("offset {}: index: malformed", trailer.index.offset)))
         })?;
         let filter =
             section("filter", trailer.filter).and_then(|b| SealedFilter::from_bytes(&b)).map_err(named);
@@ -126,7 +126,7 @@ impl Table {
             top,
             filter: OnceLock::new(),
             cache,
-            damaged: AtomicBool::new(false),
+            damage: OnceLock::new(),
         };
         let filter_damage = match filter {
             Ok(filter) => {
@@ -178,11 +178,19 @@ impl Table {
 
     /// Whether a check failed since the table was opened.
     pub fn is_damaged(&self) -> bool {
-        self.damaged.load(Ordering::Relaxed)
+        self.damage.get().is_some()
     }
 
-    pub fn mark_damaged(&self) {
-        self.damaged.store(true, Ordering::Relaxed);
+    /// What the first check that failed found: names the table and, as far as it is known, the offset.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.get().map(String::as_str)
+    }
+
+    /// Only the first finding is kept, and logged.
+    pub fn mark_damaged(&self, found: &str) {
+        if self.damage.set(found.to_owned()).is_ok() {
+            tracing::error!("a table is damaged and waits for its repair: {found}");
+        }
     }
 
     /// Bytes in memory for as long as the table is open.
@@ -255,6 +263,16 @@ impl Table {
         })
     }
 
+    /// Reads top index, filter and meta section again: what was right when the table was opened may not be any more.
+    pub fn check_sections(&self) -> Result<()> {
+        let Trailer { index, filter, meta, .. } = self.trailer;
+        for (name, at) in [("index", index), ("filter", filter), ("meta section", meta)] {
+            frame::decode(&self.read(at)?, frame_seed(self.salt, at.offset))
+                .map_err(|e| self.corrupt(at.offset, &format!("{name}: {e}")))?;
+        }
+        Ok(())
+    }
+
     /// Refuses handles that cannot be those of a block.
     pub(super) fn check_handle(&self, at: Handle) -> Result<()> {
         if at.bytes > BLOCK_FRAME_BYTES_MAX || at.end() > self.trailer.index.offset {
@@ -269,8 +287,9 @@ impl Table {
 
     /// Marks the table and names the place.
     pub fn corrupt(&self, offset: u64, what: &str) -> Error {
-        self.mark_damaged();
-        Error::corrupt(format!("SSTable {}: offset {offset}: {what}", self.trailer.id))
+        let found = format!("SSTable {}: offset {offset}: {what}", self.trailer.id);
+        self.mark_damaged(&found);
+        Error::corrupt(found)
     }
 }
 

@@ -1,4 +1,5 @@
 use sextant_common::ErrorKind;
+use sextant_common::vfs::OpenMode;
 
 use super::transfer::copy_of;
 use super::*;
@@ -131,6 +132,63 @@ async fn verification_finds_damage_that_nobody_read() {
     let status: serde_json::Value =
         serde_json::from_str(&node.server.as_ref().unwrap().status_json()).unwrap();
     assert_eq!(status["damaged"][0], sst_id(1).to_string());
+}
+
+/// What the status says about the one damaged table.
+fn reported(node: &Node) -> String {
+    let status: serde_json::Value =
+        serde_json::from_str(&node.server.as_ref().unwrap().status_json()).unwrap();
+    assert_eq!(status["damaged_tables"], 1, "{status}");
+    status["damage"][0]["error"].as_str().unwrap().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn verification_names_the_place() {
+    let (good, mut node, meta, _) = pair().await;
+    let at = trailer(&node, &meta);
+    let trailer_at = meta.file_bytes - TRAILER_BYTES as u64;
+    for (offset, named) in [
+        (7, "offset 0: checksum mismatch".to_owned()),
+        (at.index.offset + 5, format!("offset {}: index", at.index.offset)),
+        (at.filter.offset + 5, format!("offset {}: filter", at.filter.offset)),
+        (at.meta.offset + 5, format!("offset {}: meta section", at.meta.offset)),
+        (meta.file_bytes - 50, format!("offset {trailer_at}: trailer")),
+        (meta.file_bytes - 2, format!("offset {trailer_at}: trailer")),
+    ] {
+        node.vfs.flip_bit(&node.path(sst_id(1)), offset, 5).unwrap();
+        assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1, "{offset}");
+        let error = reported(&node);
+        assert!(error.contains(&sst_id(1).to_string()) && error.contains(&named), "{offset}: {error}");
+        node.client.copy(copy_of(&meta, &[&good])).await.unwrap();
+        assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
+    }
+}
+
+/// A read beyond the end of a file is damage, not a disk that did not answer this time: it was passed over.
+#[tokio::test(flavor = "multi_thread")]
+async fn verification_finds_a_file_that_was_cut() {
+    let (good, mut node, meta, model) = pair().await;
+    let end = meta.file_bytes / 2;
+    node.vfs.open(&node.path(sst_id(1)), OpenMode::Existing).unwrap().set_len(end).unwrap();
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
+    let error = reported(&node);
+    assert!(error.contains(&format!("offset {end}: the file ends here")), "{error}");
+    node.client.copy(copy_of(&meta, &[&good])).await.unwrap();
+    node.assert_holds(sst_id(1), &model).await;
+}
+
+/// The open file goes on answering; but after a restart it would be gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn verification_finds_a_file_that_was_removed() {
+    let (good, mut node, meta, model) = pair().await;
+    node.vfs.remove_file(&node.path(sst_id(1))).unwrap();
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
+    assert!(reported(&node).contains("removed"), "{}", reported(&node));
+    node.assert_holds(sst_id(1), &model).await;
+    node.client.copy(copy_of(&meta, &[&good])).await.unwrap();
+    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 0);
+    node.restart().await;
+    node.assert_holds(sst_id(1), &model).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -77,6 +77,9 @@ struct Replica {
     lease_holders: u64,
     leases_live: u64,
     unflushed_bytes: u64,
+    memory_bytes: u64,
+    writes: String,
+    writes_why: Option<String>,
     memtables: Vec<TableMemtables>,
     tables: Vec<Table>,
 }
@@ -89,6 +92,7 @@ struct TableMemtables {
     active_entries: u64,
     frozen: u64,
     frozen_bytes: u64,
+    flush_error: Option<String>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -115,7 +119,16 @@ struct Sstable {
     tables: u64,
     table_bytes: u64,
     damaged_tables: u64,
+    damage: Vec<Damage>,
+    repaired_tables: u64,
+    repaired: Vec<Damage>,
     uptime_s: u64,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Damage {
+    error: String,
 }
 
 impl Cluster {
@@ -126,6 +139,7 @@ impl Cluster {
         self.put_tables(&mut out);
         self.put_leases(&mut out);
         self.put_servers(&mut out);
+        self.put_attention(&mut out);
         out
     }
 
@@ -182,7 +196,10 @@ impl Cluster {
                     r.published_index.to_string(),
                     r.published_seq.to_string(),
                     r.manifest_version.to_string(),
-                    bytes(r.unflushed_bytes),
+                    match r.memory_bytes {
+                        0 => bytes(r.unflushed_bytes),
+                        most => format!("{} of {}", bytes(r.unflushed_bytes), bytes(most)),
+                    },
                     format!("{}/{}", r.leases_live, r.lease_holders),
                     replicas,
                 ],
@@ -284,12 +301,48 @@ impl Cluster {
                     name,
                     server.addr.clone(),
                     seconds(s.uptime_s),
-                    format!("{} tables, {}, {} damaged", s.tables, bytes(s.table_bytes), s.damaged_tables),
+                    format!(
+                        "{} tables, {}, {} damaged, {} repaired",
+                        s.tables,
+                        bytes(s.table_bytes),
+                        s.damaged_tables,
+                        s.repaired_tables
+                    ),
                 ],
                 None => server.down(name),
             });
         }
         put_rows(out, &rows);
+    }
+
+    /// What an operator should know: why writes are slowed or refused, why flushes fail, which tables are damaged, or were.
+    fn put_attention(&self, out: &mut String) {
+        let mut lines = Vec::new();
+        for (_, replica) in self.leaders().values() {
+            if let Some(why) = &replica.writes_why {
+                lines.push(format!("partition {}: writes are {}: {why}", replica.partition, replica.writes));
+                continue;
+            }
+            for table in &replica.memtables {
+                if let Some(error) = &table.flush_error {
+                    let known = replica.tables.iter().find(|t| t.table == table.table);
+                    let name = known.map_or("?", |t| &t.name);
+                    lines.push(format!("partition {}: flush of {name} failed: {error}", replica.partition));
+                }
+            }
+        }
+        for server in &self.sstable {
+            let Some(status) = &server.status else { continue };
+            for (what, found) in [("damaged", &status.damage), ("repaired", &status.repaired)] {
+                lines.extend(found.iter().map(|d| format!("sstable {}: {what}: {}", server.id, d.error)));
+            }
+        }
+        if !lines.is_empty() {
+            out.push_str("\nattention\n");
+            lines.iter().for_each(|line| {
+                let _ = writeln!(out, "  {line}");
+            });
+        }
     }
 }
 
@@ -347,6 +400,7 @@ mod tests {
                 "partition": 0, "role": role, "serving": role == "leader", "term": term, "epoch": "2.1",
                 "last_index": 181, "committed_index": 180, "published_index": 179, "published_seq": 1011,
                 "manifest_version": 3, "lease_holders": 2, "leases_live": 1, "unflushed_bytes": 1500,
+                "memory_bytes": 2000, "writes": "slowed", "writes_why": "flushing does not keep up",
                 "memtables": [{"table": 1, "active_bytes": 1500, "active_entries": 12, "frozen": 0, "frozen_bytes": 0}],
                 "tables": [{"table": 1, "name": "default", "sstables": [
                     {"id": "p0-2-179-2.1-7", "records": 1010, "tombstones": 3, "bytes": 1057620, "replicas": [1, 3, 2]}
@@ -364,7 +418,9 @@ mod tests {
                 {"id": 2, "addr": "a:2", "error": null, "status": {"partitions": [replica("leader", 2)], "uptime_seconds": 3.5}},
                 {"id": 3, "addr": "a:3", "error": "no answer in time", "status": null}
             ],
-            "sstable": [{"id": 1, "addr": "b:1", "error": null, "status": {"tables": 4, "table_bytes": 2000000}}]
+            "sstable": [{"id": 1, "addr": "b:1", "error": null, "status": {
+                "tables": 4, "table_bytes": 2000000, "damaged_tables": 1, "damage": [{"table": "p0", "error": "SSTable p0: offset 7: x"}]
+            }}]
         });
         serde_json::from_value(document).unwrap()
     }
@@ -381,7 +437,10 @@ mod tests {
         };
         assert_eq!(
             line("0 "),
-            ["0", "2", "2", "yes", "181", "180", "179", "1011", "3", "1.5", "kB", "1/2", "2/3"],
+            [
+                "0", "2", "2", "yes", "181", "180", "179", "1011", "3", "1.5", "kB", "of", "2.0", "kB",
+                "1/2", "2/3"
+            ],
             "the leader of the newer term is server 2"
         );
         assert_eq!(line("1 "), ["1", "none", "0/3"]);
@@ -393,6 +452,14 @@ mod tests {
         assert!(line("partition 0").contains(&"255"));
         assert!(line("partition 1").contains(&"unknown"));
         assert_eq!(line("memtable 3"), ["memtable", "3", "a:3", "DOWN", "no", "answer", "in", "time"]);
-        assert_eq!(line("sstable 1")[4..], ["s", "4", "tables,", "2.0", "MB,", "0", "damaged"]);
+        assert_eq!(
+            line("sstable 1")[4..],
+            ["s", "4", "tables,", "2.0", "MB,", "1", "damaged,", "0", "repaired"]
+        );
+        assert_eq!(
+            line("  partition 0").join(" "),
+            "partition 0: writes are slowed: flushing does not keep up"
+        );
+        assert_eq!(line("  sstable 1").join(" "), "sstable 1: damaged: SSTable p0: offset 7: x");
     }
 }

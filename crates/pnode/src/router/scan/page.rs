@@ -12,7 +12,7 @@ use sextant_proto::v1;
 use crate::api::Record;
 use crate::engine::Engine;
 use crate::router::merge::{MergedPage, Side, merge_page};
-use crate::upstream::{Backoff, Deadline};
+use crate::upstream::{Backoff, Deadline, more_telling};
 use crate::view::{PartitionView, Sst, TableInfo};
 
 /// How long a server may take for a page before it is asked again, or another one is.
@@ -80,6 +80,7 @@ impl Engine {
     ) -> Result<PartitionPage> {
         let mut deadline = self.deadline(None);
         let mut backoff = Backoff::default();
+        let mut damage = None;
         loop {
             self.check_running()?;
             let leader = self.leaders.get(partition).node;
@@ -99,6 +100,7 @@ impl Engine {
                 }
                 Err(Redo(error)) => {
                     self.metrics.scan_pages_redone.inc();
+                    let error = more_telling(&mut damage, error);
                     if error.kind == ErrorKind::Invalid
                         || !self.wait_to_retry(partition, leader, &mut backoff, deadline).await
                     {
@@ -202,8 +204,9 @@ impl Engine {
         let mut left: Vec<&Arc<Sst>> = all.iter().filter(|sst| from.overlaps(sst)).collect();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut sides = Vec::new();
+        let mut damage: Option<Error> = None;
         while !left.is_empty() {
-            let groups = self.group_by_server(&left, &failed)?;
+            let groups = self.group_by_server(&left, &failed).map_err(|e| damage.take().unwrap_or(e))?;
             let scans = groups.iter().map(|(node, ssts)| self.sst_page(*node, ssts, from, size, deadline));
             let results = join_all(scans).await;
             left.clear();
@@ -212,6 +215,9 @@ impl Engine {
                     Ok(side) => sides.push(side),
                     Err(e) => {
                         tracing::debug!(%node, "scan of SSTables: {e}");
+                        if e.kind == ErrorKind::Corrupt {
+                            damage = Some(e);
+                        }
                         failed.extend(ssts.iter().map(|sst| (sst.meta.id, node)));
                         left.extend(ssts);
                     }
@@ -279,9 +285,13 @@ impl Engine {
             Ok(v1::GetStatus::GetValue | v1::GetStatus::GetNoEntry) => {
                 Ok(Side { records: reply.records, complete: reply.complete })
             }
-            _ => {
+            status => {
                 ssts.iter().for_each(|sst| self.health.replica_failed(node, sst.meta.id, now_ns));
-                Err(Error::unavailable(format!("sstable server {node} cannot scan: {}", reply.message)))
+                let why = format!("sstable server {node} cannot scan: {}", reply.message);
+                Err(match status {
+                    Ok(v1::GetStatus::GetCorrupt) => Error::corrupt(why),
+                    _ => Error::unavailable(why),
+                })
             }
         }
     }
