@@ -285,6 +285,19 @@ impl Testbed {
         leaders
     }
 
+    /// Stops the servers in order and gives their disks back.
+    ///
+    /// # Errors
+    /// The first failure; everything is tried.
+    pub async fn finish(self) -> Result<()> {
+        let mut first = self.cluster.shutdown().await;
+        drop(self.throttles);
+        for volume in self.volumes.into_values() {
+            first = first.and(volume.remove().await);
+        }
+        first
+    }
+
     pub fn log(&self, id: Id) -> Result<PathBuf> {
         self.cluster.log_path(id.role, id.index)
     }

@@ -263,6 +263,19 @@ pub enum AdminCommand {
     Flush(MaintenanceArgs),
     /// Merge the SSTables; returns when it is done
     Compact(MaintenanceArgs),
+    /// Move the leadership of a partition; its writes wait for about half a second
+    Transfer(TransferArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TransferArgs {
+    #[arg(long, value_name = "P")]
+    pub partition: u32,
+    /// Memtable server that is to lead
+    #[arg(long, value_name = "NODE", value_parser = clap::value_parser!(u64).range(1..))]
+    pub to: u64,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 #[derive(Debug, Args)]

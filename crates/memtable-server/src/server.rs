@@ -137,7 +137,7 @@ impl MemtableServer {
                 peers: peers.clone(),
             };
             let raft =
-                Raft::new(config.id.0, raft_config.clone(), network, partition_log.clone(), state_machine)
+                Raft::new(config.id.0, raft_config.clone(), network.clone(), partition_log.clone(), state_machine)
                     .await
                     .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
             let background = Background {
@@ -157,6 +157,7 @@ impl MemtableServer {
                 raft.clone(),
                 replica.shared.clone(),
                 lease.clone(),
+                election::Device { log: log.clone(), stall_ms: config.tuning.disk_stall_ms },
                 rank,
                 shutdown.clone(),
             );
@@ -173,6 +174,7 @@ impl MemtableServer {
                 group_interval: Duration::from_micros(lease.group_interval_us),
                 metrics: metrics.clone(),
                 background,
+                network,
                 events: replica.event_queue,
                 writes: replica.write_queue,
                 snapshots,
@@ -294,6 +296,7 @@ fn recover(
         ack_signalled: AtomicBool::new(false),
         queued_bytes: Arc::default(),
         log_write_ns: AtomicU64::new(0),
+        heir_of: AtomicU64::new(0),
     });
     Ok(Replica {
         shared,

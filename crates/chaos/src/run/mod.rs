@@ -9,12 +9,14 @@ mod report;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sextant_checker::Recorder;
 use sextant_client::{Client, ClientOptions};
 use sextant_common::Env;
 use sextant_common::error::{Error, Result};
+use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::rng::{Rng, SeededRng};
 use sextant_dev_cluster::Tuning;
 use tokio::task::JoinSet;
@@ -103,10 +105,13 @@ pub async fn run(args: ChaosArgs, confined: Confined) -> Result<bool> {
         () = interrupted() => return Err(Error::retry("interrupted")),
     };
     report.skips = has.skips();
-    bed.cluster.shutdown().await?;
     report.check(&history)?;
     print!("{report}");
-    if !report.passed() {
+    if report.passed() && args.keep.is_none() {
+        bed.finish().await?;
+    } else {
+        // Disks included: what is on them may explain something.
+        bed.cluster.shutdown().await?;
         place.keep();
     }
     if !report.passed() || args.keep.is_some() {
@@ -169,7 +174,8 @@ async fn torment(
         clients.spawn(workload::run_client(load.clone(), client, seed ^ (i as u64 + 1) << 50));
     }
     let mut upkeep = JoinSet::new();
-    upkeep.spawn(maintain(direct.clone(), seed));
+    let transfers = Arc::new(AtomicU64::new(0));
+    upkeep.spawn(maintain(direct.clone(), seed, transfers.clone()));
 
     let mut report = Report::new(seed);
     let started_ns = env.clock.holder_ns();
@@ -210,6 +216,7 @@ async fn torment(
     if report.converged.is_ok() {
         report.last_reads = converge::read_everything(&load, &direct).await;
     }
+    report.transfers = transfers.load(Ordering::Relaxed);
     report.operations = load.tallies();
     report.reasons = load.reasons();
     load.recorder.finish()?;
@@ -221,17 +228,24 @@ async fn connect(env: &Env, addrs: Vec<String>) -> Result<Client> {
     Client::connect(env.clone(), addrs, options).await
 }
 
-/// Freezes, flushes and merges, in the middle of everything.
-async fn maintain(clients: Vec<Client>, seed: u64) {
+/// Freezes, flushes, merges and transfers of leadership, in the middle of everything.
+async fn maintain(clients: Vec<Client>, seed: u64, transfers: Arc<AtomicU64>) {
     let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed ^ 0x6d61_696e));
     loop {
         tokio::time::sleep(Duration::from_millis(500 + rng.below(3_000))).await;
         let client = &clients[rng.below(clients.len() as u64) as usize];
         let work = async {
-            match rng.below(4) {
-                0 => client.freeze(None).await,
-                1 => client.compact(None).await,
-                _ => client.flush(None).await,
+            match rng.below(5) {
+                0 => client.freeze(None).await.map(|_| ()),
+                1 => client.compact(None).await.map(|_| ()),
+                2 => {
+                    let partition = PartitionId(rng.below(u64::from(cluster::PARTITIONS)) as u32);
+                    let to = NodeId(rng.below(cluster::MEMTABLE_SERVERS as u64) + 1);
+                    let moved = client.transfer(partition, to).await.is_ok_and(|leader| leader == to);
+                    transfers.fetch_add(u64::from(moved), Ordering::Relaxed);
+                    Ok(())
+                }
+                _ => client.flush(None).await.map(|_| ()),
             }
         };
         // Refusals and timeouts are as good: the servers decide what they can do.

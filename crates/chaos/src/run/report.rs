@@ -23,6 +23,8 @@ pub struct Report {
     pub converged: Result<(), String>,
     /// Reads of all keys at the end, and how many of them failed.
     pub last_reads: (u64, u64),
+    /// Transfers of leadership that went where they were to go.
+    pub transfers: u64,
     /// Capabilities that the machine lacks.
     pub skips: usize,
     checked: Option<sextant_checker::Report>,
@@ -38,6 +40,7 @@ impl Report {
             deaths: Vec::new(),
             converged: Ok(()),
             last_reads: (0, 0),
+            transfers: 0,
             skips: 0,
             checked: None,
         }
@@ -65,6 +68,7 @@ impl fmt::Display for Report {
         for (kind, times) in &self.faults {
             writeln!(f, "{:<16} {times:>8}", kind.name())?;
         }
+        writeln!(f, "{:<16} {:>8}", "(transfers)", self.transfers)?;
         writeln!(f, "\n{:<12} {:>10} {:>8} {:>8}", "operation", "ok", "failed", "unknown")?;
         for (op, t) in &self.operations {
             writeln!(f, "{op:<12} {:>10} {:>8} {:>8}", t.ok, t.failed, t.unknown)?;
