@@ -2,6 +2,7 @@
 //!
 //! `verify` never changes a file; `fix` does. Standard library only, so that it builds in a second.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
@@ -12,6 +13,9 @@ usage: cargo xtask <command>
                       clippy   lints, as errors
                       test     all tests
   fix               format, and let clippy mend what it can
+  chaos [option..]  break a cluster of real processes under load, and check every answer; --help: options
+  failover [option..]
+                    measure how long service is gone for each kind of fault; --help: options
 ";
 
 /// A step's name and the arguments of cargo.
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
+        ["chaos" | "failover", ..] => break_things(&arguments),
         _ => Err(USAGE.to_owned()),
     };
     match result {
@@ -68,6 +73,22 @@ fn run(steps: &[Step]) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Builds the servers and what breaks them, in one go so that they share what they depend on, and runs it.
+fn break_things(arguments: &[&str]) -> Result<(), String> {
+    const BUILD: Step =
+        ("build", &["build", "--release", "--package", "sextant", "--package", "sextant-chaos"]);
+    run(&[BUILD])?;
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(root()).join("target"), PathBuf::from);
+    let program = target.join("release").join("sextant-chaos");
+    let status = Command::new(&program).args(arguments).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("xtask: {} failed ({status})", arguments.join(" "))),
+        Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
+    }
 }
 
 /// The root of the workspace, wherever the command was started.

@@ -265,6 +265,19 @@ pub enum AdminCommand {
     Compact(MaintenanceArgs),
     /// Change what the replicas of each partition agree on: lease lengths, memory limit
     Configure(ConfigureArgs),
+    /// Move the leadership of a partition; its writes wait for about half a second
+    Transfer(TransferArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TransferArgs {
+    #[arg(long, value_name = "P")]
+    pub partition: u32,
+    /// Memtable server that is to lead
+    #[arg(long, value_name = "NODE", value_parser = clap::value_parser!(u64).range(1..))]
+    pub to: u64,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 #[derive(Debug, Args)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{PartitionId, TableId};
+use sextant_common::ids::{NodeId, PartitionId, TableId};
 use sextant_common::limits;
 use sextant_common::manifest::TableOptions;
 use sextant_proto::v1;
@@ -130,6 +130,20 @@ impl Client {
             })
             .await?;
         Ok(Maintenance { done: reply.done.into_iter().map(PartitionId).collect(), errors: reply.errors })
+    }
+
+    /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable reads
+    /// of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up with the log
+    /// or nobody was elected in time.
+    pub async fn transfer(&self, partition: PartitionId, to: NodeId) -> Result<NodeId> {
+        let request = v1::TransferRequest { partition: partition.0, to: to.0 };
+        let patient = self.with_attempt_timeout(self.deadline());
+        let reply = patient
+            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                Ok(admin(channel).transfer(timed(request, limit)).await?.into_inner())
+            })
+            .await?;
+        Ok(NodeId(reply.leader))
     }
 
     async fn maintain(&self, work: Work, table: Option<&str>) -> Result<Maintenance> {

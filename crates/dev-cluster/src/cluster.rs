@@ -68,6 +68,7 @@ impl DevCluster {
         let launcher = Launcher {
             processes: options.processes.clone().map(|binary| (binary, Keeper::new(&env))),
             data,
+            placement: options.placement.clone(),
             ready_within: options.ready_within,
             env,
         };
@@ -142,6 +143,19 @@ impl DevCluster {
     /// The process that runs a server (this one, for servers in this process); `None` if it does not run.
     pub fn pid(&self, role: Role, index: usize) -> Result<Option<u32>> {
         Ok(self.slot(role, index)?.pid())
+    }
+
+    /// How a server process ended that nobody stopped; `None`: it runs, or was stopped, or is no process.
+    pub fn ended(&self, role: Role, index: usize) -> Result<Option<String>> {
+        Ok(match &self.slot(role, index)?.running {
+            Running::Process(child) => child.has_ended().map(|exit| describe(Some(exit))),
+            _ => None,
+        })
+    }
+
+    /// The file with a server process's standard output and error.
+    pub fn log_path(&self, role: Role, index: usize) -> Result<PathBuf> {
+        Ok(self.slot(role, index)?.member.log_path(&self.options.data))
     }
 
     /// The engine of a p-node in this process.

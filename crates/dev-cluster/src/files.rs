@@ -12,7 +12,7 @@ use sextant_common::vfs::{read_file, write_file_atomically};
 
 use crate::layout::{Member, Role};
 use crate::options::{DevOptions, SERVERS_MAX};
-use crate::ports::{self, Remembered, loopback};
+use crate::ports::{self, Remembered};
 
 const PARTITIONS_DEFAULT: u32 = 2;
 const SERVERS_DEFAULT: usize = 3;
@@ -60,7 +60,8 @@ impl ClusterFile {
             for index in 0..count {
                 let name = format!("{}-{}", role.name(), index + 1);
                 let port = ports::choose(env, &mut ports, &mut used, &name).await?;
-                tiers[tier].push(Server { id: NodeId(index as u64 + 1), addr: loopback(port) });
+                let addr = options.addr(role, index, port);
+                tiers[tier].push(Server { id: NodeId(index as u64 + 1), addr });
             }
         }
         let [memtable, sstable] = tiers;
@@ -119,9 +120,9 @@ impl ClusterFile {
             members.push(Member {
                 role: Role::PNode,
                 index,
-                addr: loopback(public[0]),
-                resp: Some(loopback(public[1])),
-                http: loopback(public[2]),
+                addr: options.addr(Role::PNode, index, public[0]),
+                resp: Some(options.addr(Role::PNode, index, public[1])),
+                http: options.addr(Role::PNode, index, public[2]),
             });
         }
         for (role, servers) in
@@ -131,7 +132,8 @@ impl ClusterFile {
                 let name = format!("{}-{}-http", role.name(), index + 1);
                 let http = self.public_port(env, &mut used, options.http_port, http_at, &name).await?;
                 http_at += 1;
-                members.push(Member { role, index, addr: server.addr, http: loopback(http), resp: None });
+                let http = options.addr(role, index, http);
+                members.push(Member { role, index, addr: server.addr, http, resp: None });
             }
         }
         members.sort_by_key(|m| match m.role {

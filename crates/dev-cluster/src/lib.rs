@@ -29,5 +29,5 @@ mod slot;
 
 pub use cluster::{Death, DevCluster};
 pub use layout::Role;
-pub use options::{DevOptions, Tuning};
+pub use options::{DevOptions, Place, Placement, Tuning};
 pub use ready::{PNodeReady, ReadyLine, ServerReady};

@@ -1,9 +1,14 @@
 //! What kind of cluster to start.
 
+use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::config::LeaseConfig;
+
+use crate::layout::Role;
+use crate::ports::loopback;
 
 /// First port of each kind if nothing else is said; further p-nodes count up.
 pub const RESP_PORT_DEFAULT: u16 = 6380;
@@ -33,8 +38,30 @@ pub struct DevOptions {
     /// Runs each server as a child process of this binary (`<binary> memtable --config FILE`); `None`: in this process.
     pub processes: Option<PathBuf>,
     pub tuning: Tuning,
+    /// Where the servers run, and what wraps their commands; `None`: all on loopback, without wrapping.
+    pub placement: Option<Placement>,
     /// How long the cluster may take to be ready (a restart replays logs).
     pub ready_within: Duration,
+}
+
+/// Where each server runs: for tools that put the servers into namespaces of their own, or wrap them in others.
+pub trait Place: Send + Sync + 'static {
+    /// The IP address that the server listens on.
+    fn host(&self, role: Role, index: usize) -> String;
+
+    /// Words that come before the server's command line. Asked at each start. The program named first must become the
+    /// server's process (`exec`), because that process is the one that is signalled.
+    fn wrap(&self, role: Role, index: usize) -> Vec<String>;
+}
+
+/// A shared [`Place`].
+#[derive(Clone)]
+pub struct Placement(pub Arc<dyn Place>);
+
+impl fmt::Debug for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Placement")
+    }
 }
 
 /// Overrides of the servers' configurations.
@@ -64,7 +91,16 @@ impl DevOptions {
             http_port: HTTP_PORT_DEFAULT,
             processes: None,
             tuning: Tuning::default(),
+            placement: None,
             ready_within: Duration::from_secs(120),
+        }
+    }
+
+    /// Address of a server at a port.
+    pub(crate) fn addr(&self, role: Role, index: usize, port: u16) -> String {
+        match &self.placement {
+            Some(placement) => format!("{}:{port}", placement.0.host(role, index)),
+            None => loopback(port),
         }
     }
 

@@ -9,6 +9,7 @@ use sextant_common::error::{Error, ErrorKind, Result};
 
 use crate::in_process::LocalServer;
 use crate::layout::{Member, Role};
+use crate::options::Placement;
 use crate::process::{Child, Keeper, Signal, describe};
 
 /// How often a server that is starting is asked whether it is ready.
@@ -37,6 +38,7 @@ pub struct Launcher {
     pub data: PathBuf,
     /// The binary and who keeps its processes; `None`: in this process.
     pub processes: Option<(PathBuf, Keeper)>,
+    pub placement: Option<Placement>,
     pub ready_within: Duration,
 }
 
@@ -53,8 +55,14 @@ impl Launcher {
         };
         let config =
             config.to_str().ok_or_else(|| Error::invalid("the data directory's path is not UTF-8"))?;
-        let args = [member.role.name(), "--config", config];
-        Ok(Running::Process(keeper.start(binary, &args, &member.log_path(&self.data)).await?))
+        let binary =
+            binary.to_str().ok_or_else(|| Error::invalid("the server binary's path is not UTF-8"))?;
+        let mut words =
+            self.placement.as_ref().map_or_else(Vec::new, |p| p.0.wrap(member.role, member.index));
+        words.extend([binary, member.role.name(), "--config", config].map(str::to_owned));
+        let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
+        let log = member.log_path(&self.data);
+        Ok(Running::Process(keeper.start(Path::new(&words[0]), &args, &log).await?))
     }
 
     /// Waits until a server that was launched does its work: a p-node routes, any other answers.

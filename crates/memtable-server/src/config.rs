@@ -66,6 +66,8 @@ pub struct Tuning {
     pub group_bytes: usize,
     /// Requests waiting to be sequenced, per partition; beyond it they are refused as overloaded.
     pub queue_requests: usize,
+    /// A leader whose log device has not finished a write for so long hands its leaderships over. 0: never.
+    pub disk_stall_ms: u64,
 }
 
 impl Default for Tuning {
@@ -88,6 +90,7 @@ impl Default for Tuning {
             groups_in_flight: 2,
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,
+            disk_stall_ms: 1_000,
         }
     }
 }

@@ -25,6 +25,7 @@ pub struct Metrics {
     pub whole_filters: Counter,
     pub scan_pages: Counter,
     pub elections_won: Counter,
+    pub handovers: Counter,
     pub truncations: Counter,
     pub flushes: Counter,
     pub flush_failures: Counter,
@@ -61,6 +62,7 @@ impl Metrics {
         let whole_filters = counter("memtable_whole_filters", "Whole-filter transfers");
         let scan_pages = counter("memtable_scan_pages", "Scan pages answered");
         let elections_won = counter("memtable_elections_won", "Terms led by this server");
+        let handovers = counter("memtable_handovers", "Leaderships that this server gave up by itself");
         let truncations = counter("memtable_truncations", "Truncations of the log");
         let flushes = counter("memtable_flushes", "Flush flags applied");
         let flush_failures = counter("memtable_flush_failures", "Flushes that failed and were tried again");
@@ -107,6 +109,7 @@ impl Metrics {
             whole_filters,
             scan_pages,
             elections_won,
+            handovers,
             truncations,
             flushes,
             flush_failures,

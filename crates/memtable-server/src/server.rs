@@ -141,9 +141,10 @@ impl MemtableServer {
             };
             let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
             let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms)?);
-            let raft = Raft::new(config.id.0, raft_config, network, partition_log.clone(), state_machine)
-                .await
-                .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+            let raft =
+                Raft::new(config.id.0, raft_config, network.clone(), partition_log.clone(), state_machine)
+                    .await
+                    .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
             let background = Background {
                 runtime: tokio::runtime::Handle::current(),
                 shared: replica.shared.clone(),
@@ -160,8 +161,8 @@ impl MemtableServer {
             let election = election::election_loop(
                 raft.clone(),
                 replica.shared.clone(),
-                log.clone(),
                 lease.clone(),
+                election::Device { log: log.clone(), stall_ms: config.tuning.disk_stall_ms },
                 rank,
                 shutdown.clone(),
             );
@@ -179,6 +180,7 @@ impl MemtableServer {
                 group_interval: Duration::from_micros(lease.group_interval_us),
                 metrics: metrics.clone(),
                 background,
+                network,
                 events: replica.event_queue,
                 writes: replica.write_queue,
                 snapshots,
@@ -305,6 +307,7 @@ fn recover(
         ack_signalled: AtomicBool::new(false),
         queued_bytes: Arc::default(),
         log_write_ns: AtomicU64::new(0),
+        heir_of: AtomicU64::new(0),
     });
     Ok(Replica {
         shared,

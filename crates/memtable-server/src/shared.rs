@@ -35,6 +35,8 @@ pub struct Shared {
     /// In effect; before there is one, what the configuration file says.
     pub configuration: ArcSwap<Configuration>,
     pub guard: Arc<VoteGuard>,
+    /// The term whose leader has named this node as its successor; 0: none has.
+    pub heir_of: AtomicU64,
     pub desk: LeaseDesk,
     /// Wakes parked pulls of all partitions of this server.
     pub news: Arc<Notify>,
@@ -202,6 +204,11 @@ pub enum Event {
         table: TableId,
         inputs: Vec<SstId>,
         result: Result<Option<SstMeta>>,
+    },
+    /// Leadership is to go to another node. Told the term that ended here.
+    HandOver {
+        to: u64,
+        done: oneshot::Sender<Result<u64>>,
     },
     Stop(oneshot::Sender<()>),
 }

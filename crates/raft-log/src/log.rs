@@ -67,6 +67,12 @@ impl RaftLog {
         self.shared().metrics.stats(self.shared().queue.is_failed())
     }
 
+    /// How long the slowest device has been at the batch that it is writing, in nanoseconds; 0: nothing is being written. A
+    /// device that hangs shows here long before anybody gets an error.
+    pub fn stalled_ns(&self) -> u64 {
+        self.shared().metrics.busy_for_ns(self.shared().env.clock.holder_ns())
+    }
+
     /// Whether an append of so many bytes would be taken now. [`sextant_common::ErrorKind::Disk`] if the log has no space
     /// left, has failed or is closed. Raft cannot go on after a refused append: ask before proposing.
     pub fn check_room(&self, bytes: u64) -> Result<()> {

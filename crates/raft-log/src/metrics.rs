@@ -33,6 +33,8 @@ pub(crate) struct DeviceMetrics {
     batch_records: Histogram,
     fsync_seconds: Histogram,
     segments: Gauge,
+    /// Since when the device works at something (holder's clock); 0: it is idle.
+    busy_since_ns: AtomicU64,
 }
 
 pub(crate) struct Metrics {
@@ -74,6 +76,7 @@ impl Metrics {
                 batch_records: records.get_or_create(&label).clone(),
                 fsync_seconds: seconds.get_or_create(&label).clone(),
                 segments: segments.get_or_create(&label).clone(),
+                busy_since_ns: AtomicU64::new(0),
             }
         });
         Self {
@@ -84,6 +87,17 @@ impl Metrics {
             records: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         }
+    }
+
+    /// A device begins its next batch, or goes on waiting (0).
+    pub fn busy(&self, device: usize, since_ns: u64) {
+        self.devices[device].busy_since_ns.store(since_ns, Ordering::Relaxed);
+    }
+
+    /// How long the slowest device has been at its batch.
+    pub fn busy_for_ns(&self, now_ns: u64) -> u64 {
+        let since = self.devices.iter().map(|d| d.busy_since_ns.load(Ordering::Relaxed)).filter(|at| *at > 0);
+        since.min().map_or(0, |at| now_ns.saturating_sub(at))
     }
 
     /// A batch is durable.

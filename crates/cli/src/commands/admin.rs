@@ -3,10 +3,11 @@
 use std::io::Write;
 
 use sextant_client::{ConfigurationChange, Maintenance};
+use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
-use crate::args::{AdminCommand, Connection, CreateTableArgs};
+use crate::args::{AdminCommand, Connection, CreateTableArgs, TransferArgs};
 use crate::exit::{CommandResult, Failure};
 
 pub async fn run(command: AdminCommand) -> CommandResult {
@@ -30,8 +31,16 @@ pub async fn run(command: AdminCommand) -> CommandResult {
             };
             ("configured", client(&args.connection).await?.configure(&change).await?)
         }
+        AdminCommand::Transfer(args) => return transfer(args).await,
     };
     report(what, &done)
+}
+
+async fn transfer(args: TransferArgs) -> CommandResult {
+    let (partition, to) = (PartitionId(args.partition), NodeId(args.to));
+    let leader = client(&args.connection).await?.transfer(partition, to).await?;
+    writeln!(std::io::stdout(), "partition {partition} is led by memtable server {leader}")?;
+    if leader == to { Ok(()) } else { Err(Failure::error("another server was elected".to_owned())) }
 }
 
 fn report(what: &str, done: &Maintenance) -> CommandResult {

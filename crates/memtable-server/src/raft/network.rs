@@ -57,6 +57,7 @@ impl Peer {
 }
 
 /// Makes the networks of one partition.
+#[derive(Clone)]
 pub struct NetworkFactory {
     pub shared: Arc<Shared>,
     pub cluster: Bytes,
@@ -70,13 +71,37 @@ pub struct Network {
 }
 
 impl NetworkFactory {
-    fn network(&self, target: u64, pick: impl Fn(&Peer) -> RaftClient<Channel>) -> Network {
-        let address = Address {
+    fn address(&self, target: u64) -> Address {
+        Address {
             partition: self.shared.id.0,
             from: self.shared.node,
             to: target,
             cluster: self.cluster.clone(),
+        }
+    }
+
+    /// Tells a node that the leader of `term`, this node, has let go and wants it to lead next. If the message is lost,
+    /// somebody is elected all the same, only a little later.
+    pub async fn name_heir(&self, to: u64, term: u64) {
+        let Some(peer) = self.peers.get(&to) else { return };
+        let address = self.address(to);
+        let message = v1::TransferLeaderRequest {
+            partition: address.partition,
+            from: address.from,
+            to,
+            cluster: address.cluster,
+            from_leader: Some(v1::RaftVote { term, node: address.from, committed: true }),
+            to_node: to,
+            last_log: None,
         };
+        let mut client = peer.heartbeat.clone();
+        if let Err(e) = call(VOTE_TIMEOUT, client.transfer_leader(message)).await {
+            tracing::debug!(partition = %self.shared.id, to, "the successor was not told: {e}");
+        }
+    }
+
+    fn network(&self, target: u64, pick: impl Fn(&Peer) -> RaftClient<Channel>) -> Network {
+        let address = self.address(target);
         Network { shared: self.shared.clone(), address, client: self.peers.get(&target).map(pick) }
     }
 }

@@ -20,6 +20,8 @@ use crate::shared::{Event, Handle};
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
 /// A flush or a compaction moves data.
 const DATA_TIMEOUT: Duration = Duration::from_secs(600);
+/// How often a server that has let go looks for its successor.
+const ELECTED_POLL: Duration = Duration::from_millis(5);
 /// Ids are never reused; this leaves room for ever.
 const TABLE_ID_MAX: u32 = u32::MAX / 2;
 
@@ -225,6 +227,40 @@ impl Admin for AdminShell {
         };
         out.status = status.into();
         Ok(Response::new(out))
+    }
+
+    async fn transfer(
+        &self,
+        request: Request<v1::TransferRequest>,
+    ) -> Result<Response<v1::TransferReply>, Status> {
+        let request = request.into_inner();
+        let handle = self.context.partition(request.partition)?;
+        if !self.context.cluster.memtable.iter().any(|s| s.id.0 == request.to) {
+            return Err(Error::invalid(format!("there is no memtable server {}", request.to)).into());
+        }
+        if handle.shared.serving().is_none() {
+            return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition").into());
+        }
+        if request.to == self.context.node.0 {
+            let (term, leader) = *handle.shared.leader.lock();
+            return Ok(Response::new(v1::TransferReply { leader, term }));
+        }
+        let (done, answer) = oneshot::channel();
+        let _ = handle.events.send(Event::HandOver { to: request.to, done });
+        let ended = within(ENTRY_TIMEOUT, "transfer", answer).await?;
+        let elected = async {
+            loop {
+                let (term, leader) = *handle.shared.leader.lock();
+                if term > ended && leader != 0 {
+                    return v1::TransferReply { leader, term };
+                }
+                tokio::time::sleep(ELECTED_POLL).await;
+            }
+        };
+        match tokio::time::timeout(ENTRY_TIMEOUT, elected).await {
+            Ok(reply) => Ok(Response::new(reply)),
+            Err(_) => Err(Error::unavailable("this server has let go, but nobody was elected yet").into()),
+        }
     }
 
     async fn status(

@@ -9,6 +9,7 @@
 //! log order.
 
 mod configure;
+mod handover;
 mod pressure;
 mod publish;
 mod sequence;
@@ -41,8 +42,10 @@ use crate::partition::ingest::Ingested;
 use crate::partition::snapshot::Snapshot;
 use crate::publication::PublishQueue;
 use crate::raft::Raft;
+use crate::raft::network::NetworkFactory;
 use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, WriteEvent, body_of};
 
+use handover::{Handover, Resigned, Stall};
 use publish::{Deferred, Waiting};
 use sequence::{Control, Proposal};
 
@@ -82,11 +85,15 @@ pub struct Worker {
     group_interval: Duration,
     metrics: Arc<Metrics>,
     background: Background,
+    network: NetworkFactory,
 
     events: mpsc::UnboundedReceiver<Event>,
     writes: mpsc::Receiver<WriteEvent>,
 
     lead: Option<Lead>,
+    handover: Option<Handover>,
+    resigned: Option<Resigned>,
+    stall: Option<Stall>,
     /// First index of the newest term in the log.
     term_start: LogPosition,
     proposal: Option<Proposal>,
@@ -133,6 +140,8 @@ pub struct Parts {
     pub group_interval: Duration,
     pub metrics: Arc<Metrics>,
     pub background: Background,
+    /// To tell another node that it is to lead next.
+    pub network: NetworkFactory,
     pub events: mpsc::UnboundedReceiver<Event>,
     pub writes: mpsc::Receiver<WriteEvent>,
     pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
@@ -168,9 +177,13 @@ impl Worker {
             group_interval: parts.group_interval,
             metrics: parts.metrics,
             background: parts.background,
+            network: parts.network,
             events: parts.events,
             writes: parts.writes,
             lead: None,
+            handover: None,
+            resigned: None,
+            stall: None,
             term_start,
             proposal: None,
             control: VecDeque::new(),
@@ -270,7 +283,10 @@ impl Worker {
             };
             self.follow_leadership(state.0, state.1, state.2, &state.3);
             self.publish();
-            self.sequence().await;
+            self.see_to_handover();
+            if !self.is_handing_over() {
+                self.sequence().await;
+            }
             let now = self.shared.env.clock.grantor_ns();
             if now >= self.next_upkeep_ns {
                 self.next_upkeep_ns = now + UPKEEP_NS;
@@ -327,6 +343,7 @@ impl Worker {
             Event::Compacted { term, table, inputs, result } => {
                 self.compaction_done(term, table, inputs, result)
             }
+            Event::HandOver { to, done } => self.hand_over_to(to, done),
             Event::Stop(_) => {}
         }
         Ok(())
@@ -508,6 +525,8 @@ impl Worker {
         leader: Option<u64>,
         membership: &sextant_raft_log::StoredMembership,
     ) {
+        // Raft may lead a little longer than this node does.
+        let leader = leader.filter(|node| *node != self.shared.node || !self.has_resigned(term));
         *self.shared.leader.lock() = (term, leader.unwrap_or(0));
         let leads = state == ServerState::Leader && leader == Some(self.shared.node);
         let caught_up = self.partition.last().term == term;

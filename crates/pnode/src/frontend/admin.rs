@@ -5,7 +5,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures::future::join_all;
-use sextant_common::{Error, Result};
+use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::admin_server::Admin;
@@ -18,6 +18,8 @@ use crate::engine::PNode;
 
 /// How long maintenance may take if the caller does not say: a large flush on a slow disk.
 const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(300);
+/// A transfer is a lease and an election.
+const TRANSFER_DEADLINE: Duration = Duration::from_secs(10);
 /// Rounds over the servers: leaderships move.
 const ROUNDS_MAX: usize = 5;
 const ROUND_PAUSE: Duration = Duration::from_millis(200);
@@ -155,6 +157,41 @@ impl Admin for AdminService {
             leader: None,
             message: String::new(),
         }))
+    }
+
+    /// Asks the leader; who that is may have changed a moment ago, so all are asked until one does it.
+    async fn transfer(
+        &self,
+        request: Request<v1::TransferRequest>,
+    ) -> Result<Response<v1::TransferReply>, Status> {
+        let limit = deadline(request.metadata()).unwrap_or(TRANSFER_DEADLINE);
+        let request = request.into_inner();
+        let engine = self.engine.engine();
+        let mut last = Error::unavailable("no leader of the partition was found");
+        for round in 0..ROUNDS_MAX {
+            if round > 0 {
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
+            let asked = engine.memtables.values().map(|peer| {
+                let mut admin = peer.admin.clone();
+                async move { tokio::time::timeout(limit, admin.transfer(request)).await }
+            });
+            for answer in join_all(asked).await {
+                match answer {
+                    Ok(Ok(reply)) => return Ok(reply),
+                    Ok(Err(status)) => {
+                        let error = Error::from(status);
+                        match error.kind {
+                            ErrorKind::NotLeader => {}
+                            ErrorKind::Invalid => return Err(error.into()),
+                            _ => last = error,
+                        }
+                    }
+                    Err(_) => last = Error::unavailable("no answer in time"),
+                }
+            }
+        }
+        Err(last.into())
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {

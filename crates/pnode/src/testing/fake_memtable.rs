@@ -657,6 +657,10 @@ impl Admin for Service {
         }))
     }
 
+    async fn transfer(&self, _: Request<v1::TransferRequest>) -> Result<Response<v1::TransferReply>, Status> {
+        Err(Status::unimplemented("leaders of a fake cluster are set by its test"))
+    }
+
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         Ok(Response::new(v1::StatusReply { json: format!("{{\"node\":{}}}", self.node) }))
     }

@@ -106,10 +106,14 @@ impl Worker {
             let notified = shared.queue.work();
             tokio::pin!(notified);
             notified.as_mut().enable();
+            shared.metrics.busy(self.device.number, shared.env.clock.holder_ns());
             let checkpoint = self.housekeep()?;
             let (room, fresh) = self.room();
             let take =
                 shared.queue.take(self.device.number, room, fresh, checkpoint, std::mem::take(&mut items));
+            if !matches!(take, Take::Work(_)) {
+                shared.metrics.busy(self.device.number, 0);
+            }
             match take {
                 Take::Work(taken) => items = self.write(taken).await?,
                 Take::Idle if self.spares.is_exhausted() => {

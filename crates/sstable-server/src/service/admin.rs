@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
     ConfigureRequest, EnsureTableReply, EnsureTableRequest, MaintenanceReply, MaintenanceRequest,
-    StatusReply, StatusRequest,
+    StatusReply, StatusRequest, TransferReply, TransferRequest,
 };
 use tonic::{Request, Response, Status};
 
@@ -46,6 +46,10 @@ impl Admin for AdminService {
         &self,
         _: Request<EnsureTableRequest>,
     ) -> Result<Response<EnsureTableReply>, Status> {
+        not_here()
+    }
+
+    async fn transfer(&self, _: Request<TransferRequest>) -> Result<Response<TransferReply>, Status> {
         not_here()
     }
 

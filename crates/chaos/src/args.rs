@@ -1,0 +1,65 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Breaks clusters of real processes on purpose.
+#[derive(Debug, Parser)]
+#[command(name = "sextant-chaos", max_term_width = 120)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Break a cluster under load in random ways, and check every answer
+    Chaos(ChaosArgs),
+    /// Measure how long service is gone for each kind of fault
+    Failover(FailoverArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ChaosArgs {
+    /// How long faults are injected, in minutes; healing and checking come on top
+    #[arg(long, value_name = "N", default_value_t = 10.0)]
+    pub minutes: f64,
+    /// Seed of faults and load; default: random, and printed
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Only these kinds of faults, by the names that the table at the end has
+    #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Keep everything (history, logs, data) in this directory; default: a temporary one, kept on failure
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// The server binary; default: `sextant` beside this program
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct FailoverArgs {
+    /// Runs of each fault
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub runs: usize,
+    /// Only these faults, by their names in the table
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Write every silence of every run as JSON
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the tables as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Seed of the load's keys; default: random, and printed
+    #[arg(long, value_name = "S")]
+    pub seed: Option<u64>,
+    /// Keep logs and data in this directory; default: a temporary one
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// The server binary; default: `sextant` beside this program
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+}

@@ -1,0 +1,20 @@
+//! Clusters of real processes on a real kernel, broken on purpose.
+//!
+//! Two programs: [`run`] (`cargo xtask chaos`) breaks a cluster under load for some minutes, in random ways from a seed, and
+//! checks that no answer was wrong and nothing acknowledged was lost; [`failover`] (`cargo xtask failover`) measures how long
+//! service is gone for each kind of fault.
+//!
+//! Owns: what the machine offers for that ([`host`]: namespaces, packet filters, small disks, a library between server and
+//! kernel), the kinds of faults ([`fault`]), the load ([`workload`]). Does not own: starting and signalling servers
+//! (`sextant-dev-cluster`), the verdict (`sextant-checker`).
+//!
+//! Invariant: nothing outside of the run is touched. With namespaces, the whole run lives in a network, mount and process
+//! namespace of its own, which end with it, however it ends; without, only its own child processes on loopback are touched.
+
+pub mod args;
+pub mod cluster;
+pub mod failover;
+pub mod fault;
+pub mod host;
+pub mod run;
+pub mod workload;

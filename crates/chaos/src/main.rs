@@ -1,0 +1,36 @@
+//! The command: see the library.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use sextant_chaos::args::{Cli, Command};
+use sextant_chaos::host::confine;
+use sextant_chaos::{failover, run};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Before there are threads: the process may be replaced.
+    let confined = confine::enter();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => {
+            eprintln!("sextant-chaos: no runtime: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    let result = runtime.block_on(async {
+        match cli.command {
+            Command::Chaos(args) => run::run(args, confined).await,
+            Command::Failover(args) => failover::run(args, confined).await,
+        }
+    });
+    runtime.shutdown_background();
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("sextant-chaos: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
