@@ -138,7 +138,11 @@ impl Store {
         let (file, expected) = (table.file().clone(), *table.trailer());
         let read = move || {
             let mut bytes = vec![0; TRAILER_BYTES];
-            file.read_exact_at(&mut bytes, expected.file_bytes - TRAILER_BYTES as u64)?;
+            match file.read_exact_at(&mut bytes, expected.file_bytes - TRAILER_BYTES as u64) {
+                Ok(()) => {}
+                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+                Err(e) => return Err(e.into()),
+            }
             Ok(Trailer::parse(&bytes, expected.file_bytes).is_ok_and(|found| found == expected))
         };
         self.disk(IoKind::Read, read).await

@@ -168,13 +168,19 @@ async fn verification_names_the_place() {
 #[tokio::test(flavor = "multi_thread")]
 async fn verification_finds_a_file_that_was_cut() {
     let (good, mut node, meta, model) = pair().await;
-    let end = meta.file_bytes / 2;
-    node.vfs.open(&node.path(sst_id(1)), OpenMode::Existing).unwrap().set_len(end).unwrap();
-    assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
-    let error = reported(&node);
-    assert!(error.contains(&format!("offset {end}: the file ends here")), "{error}");
-    node.client.copy(copy_of(&meta, &[&good])).await.unwrap();
-    node.assert_holds(sst_id(1), &model).await;
+    let (half, trailer_at) = (meta.file_bytes / 2, meta.file_bytes - TRAILER_BYTES as u64);
+    for (end, named) in [
+        (half, format!("offset {half}: the file ends here")),
+        (meta.file_bytes - 3, format!("offset {trailer_at}: trailer")),
+        (0, "offset 0: the file ends here".into()),
+    ] {
+        node.vfs.open(&node.path(sst_id(1)), OpenMode::Existing).unwrap().set_len(end).unwrap();
+        assert_eq!(node.server.as_ref().unwrap().scrub_now().await, 1);
+        let error = reported(&node);
+        assert!(error.contains(&named), "{error}");
+        node.client.copy(copy_of(&meta, &[&good])).await.unwrap();
+        node.assert_holds(sst_id(1), &model).await;
+    }
 }
 
 /// The open file goes on answering; but after a restart it would be gone.
