@@ -270,7 +270,7 @@ fn scan(
 }
 
 /// Validates a write and converts it; also what it costs, in bytes.
-fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), Error> {
+pub(crate) fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), Error> {
     if request.ops.is_empty() {
         return Err(Error::invalid("a write without operations"));
     }
