@@ -4,7 +4,7 @@
 
 use std::sync::OnceLock;
 
-use libfuzzer_sys::fuzz_target;
+use libfuzzer_sys::{Corpus, fuzz_target};
 use sextant_fuzz::Target;
 
 fn chosen() -> &'static Target {
@@ -15,4 +15,11 @@ fn chosen() -> &'static Target {
     })
 }
 
-fuzz_target!(|data: &[u8]| (chosen().run)(data));
+fuzz_target!(|data: &[u8]| -> Corpus {
+    let target = chosen();
+    if data.len() > target.input_bytes_max {
+        return Corpus::Reject;
+    }
+    (target.run)(data);
+    Corpus::Keep
+});

@@ -2,6 +2,8 @@
 //!
 //! `verify` never changes a file; `fix` does. Standard library only, so that it builds in a second.
 
+mod fuzz;
+
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
@@ -12,6 +14,8 @@ usage: cargo xtask <command>
                       clippy   lints, as errors
                       test     all tests
   fix               format, and let clippy mend what it can
+  fuzz [--seconds N] [target]
+                    fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
 ";
 
 /// A step's name and the arguments of cargo.
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
+        ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
         _ => Err(USAGE.to_owned()),
     };
     match result {

@@ -116,7 +116,7 @@ impl Sessions {
             && (oldest < session.floor || session.results.len() > RESULTS_MAX || session.ops > RESULT_OPS_MAX)
         {
             if let Some((number, results)) = session.results.pop_first() {
-                session.floor = session.floor.max(number + 1);
+                session.floor = session.floor.max(number.saturating_add(1));
                 session.ops -= results.len();
                 forgotten.push((number, results));
             }
@@ -169,7 +169,7 @@ impl Sessions {
 }
 
 fn expired(session: &Session, now_ms: u64) -> bool {
-    session.last_used_ms + SESSION_TTL_MS < now_ms
+    session.last_used_ms.saturating_add(SESSION_TTL_MS) < now_ms
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::Stream;
 use openraft::raft::{AppendEntriesResponse, StreamAppendError};
 use sextant_common::error::Error;
+use sextant_common::ids::PartitionId;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
 use sextant_raft_log::decode_membership;
@@ -140,6 +141,7 @@ impl RaftService for RaftShell {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
             last_membership: decode_membership(&request.membership)?,
         };
+        convert::check_snapshot(PartitionId(request.partition), &meta, &request.data)?;
         let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(request.data) };
         let reply = raft
             .install_full_snapshot(vote, snapshot)

@@ -102,7 +102,10 @@ impl BatchHeader {
             body_crc: u32_at(bytes, 44),
             durable_lsn: u64_at(bytes, 48),
         };
-        (u64::from(header.offset) == offset).then_some(header)
+        // What no log writes, whatever the checksum says: numbers that come round, and a future that is durable already.
+        let sound = header.first_lsn.checked_add(u64::from(header.records)).is_some()
+            && header.durable_before <= header.offset;
+        (sound && u64::from(header.offset) == offset).then_some(header)
     }
 }
 
@@ -137,6 +140,18 @@ mod tests {
         );
         assert_eq!(BatchHeader::decode(&bytes, 0x1234_5678, 4096), Some(header()));
         assert_eq!(header().end(), 4096 + 192);
+    }
+
+    #[test]
+    fn what_no_log_writes_does_not_pass() {
+        for bad in [
+            BatchHeader { first_lsn: u64::MAX - 4, ..header() },
+            BatchHeader { durable_before: 4097, ..header() },
+        ] {
+            assert_eq!(BatchHeader::decode(&bad.encode(1), 1, 4096), None, "{bad:?}");
+        }
+        let last = BatchHeader { first_lsn: u64::MAX - 5, ..header() };
+        assert_eq!(BatchHeader::decode(&last.encode(1), 1, 4096), Some(last));
     }
 
     #[test]

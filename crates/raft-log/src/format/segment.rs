@@ -14,7 +14,7 @@
 
 use super::FORMAT_VERSION;
 use super::fields::{put, u16_at, u32_at, u64_at};
-use super::identity::{CLUSTER_BYTES_MAX, Identity};
+use super::identity::{Identity, cluster_at};
 
 pub(crate) const SEGMENT_MAGIC: &[u8; 8] = b"SXRFTLOG";
 /// A page of its own, so that no later write touches it.
@@ -80,9 +80,9 @@ impl SegmentHeader {
         if version != FORMAT_VERSION {
             return FoundHeader::OtherVersion(version);
         }
-        let length = usize::from(u16_at(checked, 72)).min(CLUSTER_BYTES_MAX);
+        let Some(cluster) = cluster_at(checked, 72) else { return FoundHeader::Unreadable };
         let identity = Identity {
-            cluster: String::from_utf8_lossy(&checked[74..74 + length]).into_owned(),
+            cluster,
             node: u64_at(checked, 56),
             device: u16_at(checked, 36),
             devices: u16_at(checked, 38),
