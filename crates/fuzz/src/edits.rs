@@ -5,8 +5,6 @@
 
 use crate::input::Input;
 
-/// Bytes of one edit in an input.
-pub const EDIT_BYTES: usize = 8;
 /// More edits than that make a file unlike any that was damaged by accident, and runs slow.
 const EDITS_MAX: usize = 24;
 

@@ -18,7 +18,7 @@ pub fn sst_id(data: &[u8]) {
 pub fn seeds() -> Vec<Vec<u8>> {
     let id = |n: u64| SstId {
         partition: PartitionId(n as u32),
-        plan: LogPosition { term: n, index: 2 * n },
+        plan: LogPosition { term: n, index: n.wrapping_mul(2) },
         epoch: Epoch { term: n, incarnation: n & 0xffff_ffff },
         counter: n as u32,
     };

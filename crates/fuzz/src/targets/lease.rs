@@ -94,6 +94,9 @@ fn pull(desk: &LeaseDesk, input: &mut Input<'_>, now: Now, promises: &mut Promis
     if position.has_filters && incarnation == 1 {
         let acknowledged = promises.acknowledged.entry(holder).or_default();
         *acknowledged = (*acknowledged).max(serial.min(newest.0));
+        // A holder that has moved on gives up what it was granted further back.
+        let acknowledged = *acknowledged;
+        promises.grants.retain(|(of, at, _)| *of != holder || *at >= acknowledged);
     }
     let length = if shape & 64 == 0 { LEASE_NS } else { u64::from(input.u32()) };
     let Answer::News(news) = desk.answer(holder, &position, Some((TERM, length)), now) else { return };

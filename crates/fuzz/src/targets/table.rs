@@ -436,8 +436,8 @@ pub fn damage_seeds() -> Vec<Vec<u8>> {
     for (number, image) in images().iter().enumerate() {
         seeds.push(vec![number as u8]);
         let mut places: Vec<usize> = vec![image.bytes.len() - 10, image.bytes.len() - 50, image.bytes.len() - 110];
-        for at in image.frames.iter().take(2).chain(image.frames.iter().rev().take(4)) {
-            places.extend([at.offset as usize, at.offset as usize + 3, at.end() as usize - 6]);
+        for at in image.frames.iter().take(1).chain(image.frames.iter().rev().take(3)) {
+            places.extend([at.offset as usize + 3, at.end() as usize - 6]);
         }
         for at in places {
             seeds.push([&[number as u8][..], &edits::flip(0, at, 4)].concat());

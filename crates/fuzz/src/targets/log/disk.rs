@@ -36,12 +36,11 @@ impl Workers for OneThread {
     }
 }
 
-struct Panics;
+/// A log whose process is killed finds that out; whoever reads the log afterwards sees what is missing.
+struct Ignored;
 
-impl Fatal for Panics {
-    fn fatal(&self, message: &str) {
-        panic!("the log gave up: {message}");
-    }
+impl Fatal for Ignored {
+    fn fatal(&self, _message: &str) {}
 }
 
 fn env(vfs: &FaultyVfs) -> Env {
@@ -51,7 +50,7 @@ fn env(vfs: &FaultyVfs) -> Env {
         vfs: Arc::new(vfs.clone()),
         net: Arc::new(TcpNetwork),
         workers: Arc::new(OneThread),
-        fatal: Arc::new(Panics),
+        fatal: Arc::new(Ignored),
     }
 }
 
@@ -84,12 +83,15 @@ pub struct Contents {
 /// What a log directory turned out to hold, and what it looks like after it was opened and closed.
 pub struct Found {
     pub contents: Vec<Contents>,
-    pub left: Vec<Vec<u8>>,
+    pub left: Files,
 }
+
+/// The files of all devices, by path.
+pub type Files = Vec<(PathBuf, Vec<u8>)>;
 
 /// The directories of a log as a process left them.
 pub struct Image {
-    pub files: Vec<(PathBuf, Vec<u8>)>,
+    pub files: Files,
     /// Everything that the log held, after each of its records; the last is what it holds now.
     pub states: Vec<Vec<Contents>>,
     devices: usize,
@@ -137,14 +139,19 @@ impl Image {
         identity.and_then(|(_, bytes)| fuzzing::salt_of(bytes)).unwrap_or(0)
     }
 
-    /// Opens these contents of the files.
-    pub async fn open(&self, files: &[Vec<u8>]) -> Result<Found> {
+    /// The files with other contents.
+    pub fn with(&self, contents: Vec<Vec<u8>>) -> Files {
+        self.files.iter().map(|(path, _)| path.clone()).zip(contents).collect()
+    }
+
+    /// Opens directories with these files.
+    pub async fn open(&self, files: &Files) -> Result<Found> {
         let vfs = FaultyVfs::new(1);
         vfs.set_crash_mode(CrashMode::LoseAll);
         for n in 0..self.devices {
             vfs.create_dir_all(Path::new(&format!("/log{n}")))?;
         }
-        for ((path, _), bytes) in self.files.iter().zip(files) {
+        for (path, bytes) in files {
             let file = vfs.open(path, OpenMode::CreateNew)?;
             file.write_all_at(bytes, 0)?;
             file.sync_data()?;
@@ -152,10 +159,15 @@ impl Image {
         let log = open(&vfs, self.devices).await?;
         let contents = contents(&log).await;
         log.shutdown().await;
-        let read = |path: &PathBuf| if vfs.exists(path) { read_file(&vfs, path) } else { Ok(Vec::new()) };
-        let left = self.files.iter().map(|(path, _)| read(path)).collect::<std::io::Result<_>>()?;
-        Ok(Found { contents, left })
+        Ok(Found { contents, left: files_of(&vfs, self.devices) })
     }
+}
+
+fn files_of(vfs: &FaultyVfs, devices: usize) -> Files {
+    let dirs = (0..devices).map(|n| PathBuf::from(format!("/log{n}")));
+    let paths = dirs.flat_map(|dir| vfs.list(&dir).unwrap_or_default());
+    let paths = paths.filter(|path| !path.ends_with("LOCK"));
+    paths.map(|path| (path.clone(), read_file(vfs, &path).unwrap_or_default())).collect()
 }
 
 /// A log that is being written, and the states that it went through.
@@ -209,15 +221,7 @@ impl Writing {
             self.vfs.kill();
         }
         self.log.shutdown().await;
-        let mut files = Vec::new();
-        for n in 0..self.devices {
-            let listed = self.vfs.list(Path::new(&format!("/log{n}"))).unwrap_or_default();
-            for path in listed.into_iter().filter(|path| !path.ends_with("LOCK")) {
-                let bytes = read_file(&self.vfs, &path).unwrap_or_default();
-                files.push((path, bytes));
-            }
-        }
-        Image { files, states: self.states, devices: self.devices }
+        Image { files: files_of(&self.vfs, self.devices), states: self.states, devices: self.devices }
     }
 }
 
@@ -249,9 +253,8 @@ async fn write_much(log: &mut Writing) {
             let purged = log.partition(0).purge(log_id(1, index - 2)).await;
             log.note(purged).await;
         }
-        if index % 7 == 0 {
-            log.vote(1, Vote::new(index, 1)).await;
-        }
+        // Waited for, unlike a purge: so that everything before it is on the disk at the end.
+        log.vote(1, Vote::new(index, 1)).await;
     }
 }
 
