@@ -8,6 +8,9 @@ use crate::input::Input;
 /// More edits than that make a file unlike any that was damaged by accident, and runs slow.
 const EDITS_MAX: usize = 24;
 
+/// How far behind the last byte that is not zero edits still go.
+const SLACK_BYTES: usize = 64;
+
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     /// Turns the bits of `value` over.
@@ -75,7 +78,9 @@ impl Edit {
         if bytes.is_empty() {
             return;
         }
-        let at = self.offset as usize % bytes.len();
+        // Files of the log end in zeros that mean nothing: damage there is no damage.
+        let used = bytes.iter().rposition(|b| *b != 0).map_or(1, |last| last + 1);
+        let at = self.offset as usize % (used + SLACK_BYTES).min(bytes.len());
         let length = usize::from(self.length).max(1);
         let end = (at + length).min(bytes.len());
         match self.kind {

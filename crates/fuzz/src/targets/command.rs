@@ -85,8 +85,35 @@ fn commands() -> Vec<Command> {
     ]
 }
 
+/// What a leader of this term may append next: a group, a freeze of each table, a table, a session.
+pub fn following(partition: &Partition, term: u64) -> Vec<Command> {
+    let mut commands = vec![
+        Command::EnsureTable { term, name: "another".into(), options: TableOptions::default(), id: None },
+        Command::OpenSession { term, session: 1, time_ms: partition.time_ms() },
+    ];
+    if let Command::Group(mut group) = group(partition.last_seq() + 1, 1) {
+        group.term = term;
+        for writes in &mut group.tables {
+            writes.generation = partition.table(writes.table).map_or(Generation(1), |t| t.generation());
+        }
+        commands.push(Command::Group(group));
+    }
+    let freeze = |(table, state): (TableId, &sextant_memtable_server::partition::table::TableState)| {
+        Command::Freeze { term, table, generation: state.generation() }
+    };
+    commands.extend(partition.tables().map(freeze));
+    commands
+}
+
 pub fn decode_seeds() -> Vec<Vec<u8>> {
-    commands().iter().map(|command| command.encode().to_vec()).collect()
+    let mut extreme = group(u64::MAX, u64::MAX);
+    if let Command::Group(group) = &mut extreme {
+        (group.term, group.time_ms) = (u64::MAX, u64::MAX);
+        group.tables[0].writes[0].ordinal = u32::MAX;
+        group.requests[0].number = u64::MAX;
+    }
+    let open = Command::OpenSession { term: u64::MAX, session: u64::MAX, time_ms: u64::MAX };
+    commands().iter().chain([&extreme, &open]).map(|command| command.encode().to_vec()).collect()
 }
 
 /// Steps of a partition's life: `i` length payload: ingest; `c` count: commit so many entries; `t` count: truncate so many;
@@ -159,6 +186,20 @@ pub fn partition_seeds() -> Vec<Vec<u8>> {
         with_truncations.extend(b"t\x01");
         with_truncations.extend(step(&command));
     }
+    // Numbers at their ends, with a session that is open.
+    let mut extreme = whole.clone();
+    for (number, time_ms) in [(1, u64::MAX), (u64::MAX, 5), (u64::MAX, u64::MAX)] {
+        extreme.extend(step(&Command::OpenSession { term: TERM, session: 7, time_ms }));
+        let results = vec![OpResult::default(); 2];
+        extreme.extend(step(&Command::Group(Group {
+            term: TERM,
+            first_seq: 11,
+            time_ms,
+            tables: Vec::new(),
+            requests: vec![RequestResult { session: 7, number, acked_below: number, results }],
+        })));
+    }
+    extreme.extend(b"t\x02c\x08s");
     whole.extend(b"t\x06c\xffs");
-    vec![whole, with_commits, with_truncations]
+    vec![whole, with_commits, with_truncations, extreme]
 }

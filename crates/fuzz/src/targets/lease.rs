@@ -169,12 +169,23 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         reply(3, vec![update(S::PartitionOk, 12, 14, vec![run(4, true, &[]), run(4, false, &[7])])]),
         reply(4, vec![update(S::PartitionThrottled, 14, 14, vec![]), update(S::PartitionNotLeader, 0, 0, vec![])]),
     ];
+    let mut extreme = reply(5, vec![update(S::PartitionOk, 10, u64::MAX, vec![run(u64::MAX, true, &[])])]);
+    (extreme.parked_ns, extreme.server_mono_ns) = (u64::MAX, 0);
+    for update in &mut extreme.updates {
+        update.lease = Some(v1::LeaseGrant {
+            manifest_version: u64::MAX,
+            expiry_mono_ns: u64::MAX,
+            expiry_wall_ns: u64::MAX,
+        });
+        update.serial_from = u64::MAX;
+    }
     let framed = |message: &v1::PullReply| {
         let bytes = message.encode_to_vec();
         [&(bytes.len() as u16).to_le_bytes()[..], &bytes].concat()
     };
     let stream: Vec<u8> = messages.iter().flat_map(framed).collect();
     let mut seeds: Vec<Vec<u8>> = messages.iter().map(framed).collect();
+    seeds.push([stream.clone(), framed(&extreme)].concat());
     seeds.push(stream);
     seeds
 }

@@ -13,6 +13,7 @@ use sextant_memtable_server::command::RequestResult;
 use sextant_memtable_server::command::group::OpResult;
 use sextant_memtable_server::fuzzing::open_snapshot;
 use sextant_memtable_server::partition::sessions::Sessions;
+use sextant_memtable_server::partition::ingest::Body;
 use sextant_memtable_server::partition::snapshot::Snapshot;
 use sextant_memtable_server::partition::{Checkpoint, Partition};
 use xxhash_rust::xxh3::xxh3_64;
@@ -33,11 +34,18 @@ pub fn snapshot(data: &[u8]) {
         assert_eq!(again.manifest, snapshot.manifest);
         assert_eq!((again.checkpoint.at, again.next_table), (snapshot.checkpoint.at, snapshot.next_table));
         assert!(Snapshot::decode(&encoded, PartitionId(4)).is_err(), "another partition's");
-        let partition = Partition::restore(ID, snapshot);
+        let mut partition = Partition::restore(ID, snapshot);
         assert_eq!(partition.last(), snapshot.checkpoint.at);
         partition.view();
         partition.filters();
-        let _ = (partition.persisted(), partition.last_seq(), partition.next_index());
+        let _ = (partition.persisted(), partition.last_seq());
+        // It goes on from there.
+        for command in super::command::following(&partition, snapshot.checkpoint.at.term) {
+            let at = LogPosition { term: snapshot.checkpoint.at.term, index: partition.next_index() };
+            let ingested = partition.ingest(at, &Body::Payload(command.encode()), false);
+            assert!(ingested.is_ok(), "{ingested:?}");
+        }
+        partition.commit(partition.next_index() - 1, 1);
     }
     let mut framed = b"SXTSNAP1".to_vec();
     framed.extend_from_slice(&xxh3_64(data).to_le_bytes());
@@ -92,5 +100,18 @@ pub fn seeds() -> Vec<Vec<u8>> {
     empty.checkpoint.sessions = Sessions::default();
     empty.checkpoint.membership = Bytes::new();
     empty.manifest = Manifest::empty(ID);
-    vec![full.encode(ID), empty.encode(ID), full.encode(PartitionId(9))]
+    let mut extreme = full.clone();
+    let checkpoint = &mut extreme.checkpoint;
+    checkpoint.at = LogPosition { term: u64::MAX, index: u64::MAX };
+    (checkpoint.next_seq, checkpoint.time_ms) = (u64::MAX, u64::MAX);
+    checkpoint.generations = BTreeMap::from([(TableId(u32::MAX), Generation(u64::MAX))]);
+    extreme.manifest.version.0 = u64::MAX;
+    extreme.next_table = u32::MAX;
+    let mut last_position = full.clone();
+    last_position.checkpoint.at.index = u64::MAX;
+    let mut last_seq = full.clone();
+    last_seq.checkpoint.next_seq = u64::MAX;
+    let all = [full.encode(ID), empty.encode(ID), full.encode(PartitionId(9))];
+    let extremes = [extreme, last_position, last_seq].map(|snapshot| snapshot.encode(ID));
+    all.into_iter().chain(extremes).collect()
 }

@@ -157,7 +157,11 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
     };
     let mut seeds: Vec<Vec<u8>> =
         ops.iter().map(|op| request(vec![op.clone()]).encode_to_vec()).collect();
-    seeds.push(request(ops).encode_to_vec());
+    seeds.push(request(ops.clone()).encode_to_vec());
+    for (kind, condition) in [(2, 0), (0, 5), (-1, 0), (1, i32::MAX)] {
+        let unknown = v1::WriteOp { kind, condition, ..ops[0].clone() };
+        seeds.push(request(vec![unknown]).encode_to_vec());
+    }
     seeds.push(request(Vec::new()).encode_to_vec());
     seeds
 }
@@ -239,11 +243,22 @@ pub fn raft_message_seeds() -> Vec<Vec<u8>> {
         entries: entries.collect(),
     };
     let heartbeat = v1::AppendEntriesRequest { entries: Vec::new(), prev: None, ..append.clone() };
+    let last = |index: u64| Some(v1::LogPosition { term: u64::MAX, index });
+    let entry = |index: u64| v1::RaftEntry { position: last(index), data: Bytes::from_static(&[0]) };
+    let extreme = v1::AppendEntriesRequest {
+        prev: last(u64::MAX),
+        entries: vec![entry(0)],
+        leader_commit: last(u64::MAX),
+        ..append.clone()
+    };
+    let hole = v1::AppendEntriesRequest { entries: vec![entry(8), entry(10)], ..append.clone() };
     let mut seeds = vec![
+        [&[0][..], &extreme.encode_to_vec()].concat(),
+        [&[0][..], &hole.encode_to_vec()].concat(),
         [&[0][..], &append.encode_to_vec()].concat(),
         [&[0][..], &heartbeat.encode_to_vec()].concat(),
     ];
-    for outcome in 0..5 {
+    for outcome in [0, 1, 2, 3, 4, 5, -1, i32::MAX] {
         let reply = v1::AppendEntriesResponse { outcome, matching: at(8), vote, error: "why".into() };
         seeds.push([&[1][..], &reply.encode_to_vec()].concat());
     }
