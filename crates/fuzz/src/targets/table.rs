@@ -179,6 +179,14 @@ pub fn block_seeds() -> Vec<Vec<u8>> {
             seeds.push([&[interval - 1][..], &framed].concat());
         }
     }
+    // One interval of keys that each unfold from a few bytes.
+    let mut builder = BlockBuilder::new(1 << 20);
+    let mut key = Vec::new();
+    for seq in 0..1200 {
+        key.push(1);
+        builder.add(&key, b"", seq, false);
+    }
+    seeds.push([&[0][..], builder.finish()].concat());
     seeds
 }
 

@@ -222,6 +222,16 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_times_at_their_end_are_only_numbers() {
+        let mut s = Sessions::default();
+        s.open(7, u64::MAX);
+        assert_eq!(s.seen(7, u64::MAX, u64::MAX), Seen::New);
+        let many = vec![OpResult::default(); RESULT_OPS_MAX + 1];
+        s.record(&RequestResult { session: 7, number: u64::MAX, acked_below: 0, results: many }, u64::MAX);
+        assert_eq!(s.seen(7, 5, u64::MAX), Seen::TooOld);
+    }
+
+    #[test]
     fn results_are_bounded() {
         let mut s = Sessions::default();
         s.open(7, 0);
