@@ -2,6 +2,8 @@
 //!
 //! `verify` never changes a file; `fix` does. Standard library only, so that it builds in a second.
 
+mod fuzz;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -16,6 +18,8 @@ usage: cargo xtask <command>
   chaos [option..]  break a cluster of real processes under load, and check every answer; --help: options
   failover [option..]
                     measure how long service is gone for each kind of fault; --help: options
+  fuzz [--seconds N] [target]
+                    fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
 ";
 
 /// A step's name and the arguments of cargo.
@@ -40,6 +44,7 @@ fn main() -> ExitCode {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
         ["chaos" | "failover", ..] => break_things(&arguments),
+        ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
         _ => Err(USAGE.to_owned()),
     };
     match result {

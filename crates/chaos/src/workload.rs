@@ -37,6 +37,9 @@ pub struct Tally {
     pub unknown: u64,
 }
 
+/// By operation and kind of failure: how often, and one of the messages.
+type Reasons = BTreeMap<(&'static str, String), (u64, String)>;
+
 /// What all clients share.
 pub struct Load {
     env: Env,
@@ -46,7 +49,7 @@ pub struct Load {
     next_client: AtomicU64,
     tallies: Mutex<BTreeMap<&'static str, Tally>>,
     /// The last reason for each kind of error: for whoever wonders why operations fail.
-    reasons: Mutex<BTreeMap<(&'static str, String), (u64, String)>>,
+    reasons: Mutex<Reasons>,
 }
 
 impl Load {

@@ -116,7 +116,7 @@ impl std::str::FromStr for SstId {
         let parts: Vec<&str> = rest.split('-').collect();
         let [partition, term, index, epoch, counter] = parts[..] else { return Err(bad()) };
         let (epoch_term, incarnation) = epoch.split_once('.').ok_or_else(bad)?;
-        Ok(Self {
+        let id = Self {
             partition: PartitionId(partition.parse().map_err(|_| bad())?),
             plan: LogPosition {
                 term: term.parse().map_err(|_| bad())?,
@@ -127,7 +127,9 @@ impl std::str::FromStr for SstId {
                 incarnation: u64::from(incarnation.parse::<u32>().map_err(|_| bad())?),
             },
             counter: counter.parse().map_err(|_| bad())?,
-        })
+        };
+        // Numbers may be written in several ways (`01`, `+1`); an id has one name, or two files could be the same table.
+        if id.to_string() == s { Ok(id) } else { Err(bad()) }
     }
 }
 
@@ -147,5 +149,13 @@ mod tests {
         assert_eq!(id.to_string().parse::<SstId>().unwrap(), id);
         assert_eq!(SstId::from_bytes(&[0; 35]), None);
         assert!("p1-2-3-4-5".parse::<SstId>().is_err());
+    }
+
+    #[test]
+    fn an_sst_id_has_one_name() {
+        assert!("p1-2-3-4.5-6".parse::<SstId>().is_ok());
+        for other in ["p01-2-3-4.5-6", "p+1-2-3-4.5-6", "p1-2-3-4.05-6", "p1-2-3-4.5-+6", "P1-2-3-4.5-6"] {
+            assert!(other.parse::<SstId>().is_err(), "{other}");
+        }
     }
 }

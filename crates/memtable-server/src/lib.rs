@@ -10,6 +10,8 @@
 pub mod command;
 mod config;
 mod flush;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod leadership;
 pub mod lease;
 pub mod memtable;

@@ -10,6 +10,8 @@ mod end_to_end;
 mod engine;
 mod filter_copies;
 mod frontend;
+#[doc(hidden)]
+pub mod fuzzing;
 mod lease;
 mod metrics;
 mod record_cache;

@@ -15,6 +15,8 @@ mod config;
 mod device;
 mod entry_codec;
 mod format;
+#[doc(hidden)]
+pub mod fuzzing;
 mod log;
 mod metrics;
 mod observer;

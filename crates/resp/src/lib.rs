@@ -15,6 +15,8 @@ mod command;
 mod config;
 mod connection;
 pub mod frame;
+#[doc(hidden)]
+pub mod fuzzing;
 mod metrics;
 mod server;
 mod store;

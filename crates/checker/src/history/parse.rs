@@ -32,19 +32,20 @@ impl History {
     /// `Invalid`, with the number of the line and what is wrong with it; `Disk` if reading fails.
     pub fn read(mut input: impl BufRead) -> Result<History> {
         let mut history = History::default();
-        let mut text = String::new();
+        let mut text = Vec::new();
         let mut number = 0u32;
         loop {
             text.clear();
-            if input.read_line(&mut text)? == 0 {
+            if input.read_until(b'\n', &mut text)? == 0 {
                 return Ok(history);
             }
             number = number.checked_add(1).ok_or_else(|| Error::invalid("the history has too many lines"))?;
+            let wrong = |what: &str| Error::invalid(format!("line {number} of the history: {what}"));
+            let text = std::str::from_utf8(&text).map_err(|_| wrong("it is not UTF-8"))?;
             if text.trim().is_empty() {
                 continue;
             }
-            let wrong = |what: &str| Error::invalid(format!("line {number} of the history: {what}"));
-            let line: Line<'_> = serde_json::from_str(&text).map_err(|e| wrong(&e.to_string()))?;
+            let line: Line<'_> = serde_json::from_str(text).map_err(|e| wrong(&e.to_string()))?;
             if line.fault.is_some() {
                 history.notes += 1;
                 continue;
@@ -160,5 +161,12 @@ mod tests {
             let error = read(&format!("\n{line}\n")).unwrap_err();
             assert!(error.message.starts_with(what), "{}", error.message);
         }
+    }
+
+    #[test]
+    fn a_line_that_is_not_text_is_named() {
+        let error = History::read(&b"\n\n{\"key\":\"\xff\"}\n"[..]).unwrap_err();
+        assert_eq!(error.kind, sextant_common::ErrorKind::Invalid);
+        assert_eq!(error.message, "line 3 of the history: it is not UTF-8");
     }
 }

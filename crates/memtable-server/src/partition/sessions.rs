@@ -116,7 +116,7 @@ impl Sessions {
             && (oldest < session.floor || session.results.len() > RESULTS_MAX || session.ops > RESULT_OPS_MAX)
         {
             if let Some((number, results)) = session.results.pop_first() {
-                session.floor = session.floor.max(number + 1);
+                session.floor = session.floor.max(number.saturating_add(1));
                 session.ops -= results.len();
                 forgotten.push((number, results));
             }
@@ -169,7 +169,7 @@ impl Sessions {
 }
 
 fn expired(session: &Session, now_ms: u64) -> bool {
-    session.last_used_ms + SESSION_TTL_MS < now_ms
+    session.last_used_ms.saturating_add(SESSION_TTL_MS) < now_ms
 }
 
 #[cfg(test)]
@@ -219,6 +219,16 @@ mod tests {
         s.undo(undo);
         let after: Vec<_> = s.iter().map(|(id, s)| (id, s.clone())).collect();
         assert_eq!(before, after);
+    }
+
+    #[test]
+    fn numbers_and_times_at_their_end_are_only_numbers() {
+        let mut s = Sessions::default();
+        s.open(7, u64::MAX);
+        assert_eq!(s.seen(7, u64::MAX, u64::MAX), Seen::New);
+        let many = vec![OpResult::default(); RESULT_OPS_MAX + 1];
+        s.record(&RequestResult { session: 7, number: u64::MAX, acked_below: 0, results: many }, u64::MAX);
+        assert_eq!(s.seen(7, 5, u64::MAX), Seen::TooOld);
     }
 
     #[test]

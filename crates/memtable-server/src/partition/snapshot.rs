@@ -21,6 +21,8 @@ use crate::command::Configuration;
 use crate::command::group::OpResult;
 
 const FORMAT: u32 = 1;
+/// Positions, seqs, generations and versions are counted on from those of the snapshot: none may be near its end.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 
 /// A decoded snapshot.
 #[derive(Clone, Debug)]
@@ -164,12 +166,18 @@ impl Snapshot {
             );
         }
         let manifest: Manifest = m.manifest.unwrap_or_default().try_into()?;
+        let at: LogPosition = m.at.unwrap_or_default().into();
+        let flushed = manifest.tables.iter().map(|t| t.flushed_generation.0);
+        let generations = m.generations.iter().map(|g| g.generation).chain(flushed);
+        if generations.chain([at.index, m.next_seq, manifest.version.0]).any(|number| number > NUMBER_MAX) {
+            return Err(bad("a number that no log reaches".into()));
+        }
         if manifest.partition != partition {
             return Err(bad("its manifest is of another partition".into()));
         }
         Ok(Snapshot {
             checkpoint: Checkpoint {
-                at: m.at.unwrap_or_default().into(),
+                at,
                 next_seq: m.next_seq.max(1),
                 time_ms: m.time_ms,
                 generations: m
@@ -187,5 +195,37 @@ impl Snapshot {
                 None => None,
             },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_from_which_a_partition_could_not_go_on_are_refused() {
+        let id = PartitionId(3);
+        let good = || v1::PartitionSnapshot {
+            format: FORMAT,
+            partition: id.0,
+            at: Some(v1::LogPosition { term: 2, index: 7 }),
+            next_seq: 5,
+            generations: vec![v1::SnapshotGeneration { table: 1, generation: 4 }],
+            manifest: Some(v1::Manifest { partition: id.0, ..Default::default() }),
+            ..Default::default()
+        };
+        let decode = |m: v1::PartitionSnapshot| Snapshot::decode(&m.encode_to_vec(), id);
+        decode(good()).unwrap();
+        let mistakes: [fn(&mut v1::PartitionSnapshot); 4] = [
+            |m| m.at = Some(v1::LogPosition { term: 2, index: u64::MAX }),
+            |m| m.next_seq = u64::MAX,
+            |m| m.generations[0].generation = u64::MAX,
+            |m| m.manifest.as_mut().unwrap().version = u64::MAX,
+        ];
+        for mistake in mistakes {
+            let mut bad = good();
+            mistake(&mut bad);
+            assert!(decode(bad).unwrap_err().message.contains("no log reaches"));
+        }
     }
 }

@@ -6,9 +6,14 @@ use openraft::raft::{
     VoteResponse,
 };
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::LogPosition;
+use sextant_common::ids::{LogPosition, PartitionId};
 use sextant_proto::v1;
-use sextant_raft_log::{LogId, TypeConfig, Vote, decode_entry, encode_entry, log_id_at, position_of};
+use sextant_raft_log::{
+    LogId, TypeConfig, Vote, decode_entry, decode_membership, encode_entry, log_id_at, position_of,
+};
+
+use super::snapshot_store::Meta;
+use crate::partition::snapshot::Snapshot;
 
 /// Who talks to whom about which partition of which cluster.
 #[derive(Clone, Debug)]
@@ -63,10 +68,19 @@ pub fn append_to_wire(
     }
 }
 
+/// openraft takes for granted that entries follow each other without a hole; that is checked here.
 pub fn append_from_wire(request: v1::AppendEntriesRequest) -> Result<AppendEntriesRequest<TypeConfig>> {
+    let mut before: Option<LogPosition> = request.prev.map(Into::into);
     let entries = request.entries.into_iter().map(|e| {
         let position = e.position.ok_or_else(|| Error::invalid("a Raft entry without a position"))?;
-        decode_entry(position.into(), e.data)
+        let position = LogPosition::from(position);
+        if let Some(before) = before
+            && (before.index.checked_add(1) != Some(position.index) || position.term < before.term)
+        {
+            return Err(Error::invalid(format!("Raft entry {position} after {before}")));
+        }
+        before = Some(position);
+        decode_entry(position, e.data)
     });
     Ok(AppendEntriesRequest {
         vote: vote_from_wire(request.vote)?,
@@ -97,14 +111,16 @@ pub fn append_reply_to_wire(reply: AppendEntriesResponse<TypeConfig>) -> v1::App
 
 pub fn append_reply_from_wire(reply: v1::AppendEntriesResponse) -> Result<AppendEntriesResponse<TypeConfig>> {
     use v1::append_entries_response::Outcome;
-    Ok(match reply.outcome() {
-        Outcome::Success => AppendEntriesResponse::Success,
-        Outcome::PartialSuccess => {
+    Ok(match Outcome::try_from(reply.outcome) {
+        Ok(Outcome::Success) => AppendEntriesResponse::Success,
+        Ok(Outcome::PartialSuccess) => {
             AppendEntriesResponse::PartialSuccess(reply.matching.map(log_id_from_wire))
         }
-        Outcome::Conflict => AppendEntriesResponse::Conflict,
-        Outcome::HigherVote => AppendEntriesResponse::HigherVote(vote_from_wire(reply.vote)?),
-        Outcome::Failed => return Err(Error::unavailable(reply.error)),
+        Ok(Outcome::Conflict) => AppendEntriesResponse::Conflict,
+        Ok(Outcome::HigherVote) => AppendEntriesResponse::HigherVote(vote_from_wire(reply.vote)?),
+        Ok(Outcome::Failed) => return Err(Error::unavailable(reply.error)),
+        // prost's accessor would take it for success: an acknowledgement that nobody gave.
+        Err(_) => return Err(Error::invalid(format!("unknown outcome {} of an append", reply.outcome))),
     })
 }
 
@@ -157,6 +173,19 @@ pub fn vote_request_to_wire(address: &Address, request: &VoteRequest<TypeConfig>
     }
 }
 
+/// Refuses a snapshot that cannot be installed. To be asked before openraft is given it: there an error of the state machine
+/// ends the partition's Raft for good.
+pub fn check_snapshot(partition: PartitionId, meta: &Meta, data: &[u8]) -> Result<()> {
+    let checkpoint = Snapshot::decode(data, partition)?.checkpoint;
+    if meta.last_log_id.as_ref().map(position_of) != Some(checkpoint.at) {
+        return Err(Error::invalid(format!("a snapshot as of {} under another position", checkpoint.at)));
+    }
+    if !checkpoint.membership.is_empty() {
+        decode_membership(&checkpoint.membership)?;
+    }
+    Ok(())
+}
+
 /// A vote request never claims a transfer of leadership: that would pass the lease by.
 pub fn vote_request_from_wire(request: v1::VoteRequest) -> Result<VoteRequest<TypeConfig>> {
     Ok(VoteRequest::new(vote_from_wire(request.vote)?, request.last_log.map(log_id_from_wire)))
@@ -172,4 +201,74 @@ pub fn vote_reply_to_wire(reply: &VoteResponse<TypeConfig>) -> v1::VoteResponse 
 
 pub fn vote_reply_from_wire(reply: v1::VoteResponse) -> Result<VoteResponse<TypeConfig>> {
     Ok(VoteResponse::new(vote_from_wire(reply.vote)?, reply.last_log.map(log_id_from_wire), reply.granted))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(term: u64, index: u64) -> v1::LogPosition {
+        v1::LogPosition { term, index }
+    }
+
+    #[test]
+    fn an_append_with_a_hole_is_refused_before_openraft_sees_it() {
+        let append = |prev: Option<v1::LogPosition>, entries: &[(u64, u64)]| {
+            let entry = |(term, index): &(u64, u64)| v1::RaftEntry {
+                position: Some(position(*term, *index)),
+                data: Bytes::from_static(&[0]),
+            };
+            append_from_wire(v1::AppendEntriesRequest {
+                vote: Some(v1::RaftVote { term: 9, node: 1, committed: true }),
+                prev,
+                entries: entries.iter().map(entry).collect(),
+                ..Default::default()
+            })
+        };
+        append(None, &[(1, 0), (1, 1), (2, 2)]).unwrap();
+        append(Some(position(1, 6)), &[(1, 7), (2, 8)]).unwrap();
+        for (prev, entries) in [
+            (Some(position(1, 6)), &[(1, 8)][..]),
+            (Some(position(1, 6)), &[(1, 6)]),
+            (Some(position(1, 6)), &[(1, 7), (1, 9)]),
+            (Some(position(2, 6)), &[(1, 7)]),
+            (Some(position(1, u64::MAX)), &[(1, 0)]),
+            (None, &[(1, 5), (1, 5)]),
+        ] {
+            let error = append(prev, entries).unwrap_err();
+            assert!(error.message.contains("after"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_outcome_is_not_success() {
+        let reply = v1::AppendEntriesResponse { outcome: 77, ..Default::default() };
+        assert!(append_reply_from_wire(reply.clone()).unwrap_err().message.contains("77"));
+        assert!(stream_result_from_wire(reply, (None, Some(log_id_at(LogPosition::default())))).is_err());
+    }
+
+    #[test]
+    fn a_snapshot_that_cannot_be_installed_is_refused_before_openraft_sees_it() {
+        let id = PartitionId(3);
+        let message = |index: u64, membership: &'static [u8]| {
+            let snapshot = v1::PartitionSnapshot {
+                format: 1,
+                partition: id.0,
+                at: Some(position(2, index)),
+                membership: Bytes::from_static(membership),
+                manifest: Some(v1::Manifest { partition: id.0, ..Default::default() }),
+                ..Default::default()
+            };
+            prost::Message::encode_to_vec(&snapshot)
+        };
+        let meta = Meta {
+            last_log_id: Some(log_id_from_wire(position(2, 7))),
+            last_membership: sextant_raft_log::StoredMembership::default(),
+        };
+        check_snapshot(id, &meta, &message(7, b"")).unwrap();
+        check_snapshot(id, &meta, &message(8, b"")).unwrap_err();
+        check_snapshot(id, &meta, &message(7, b"nonsense")).unwrap_err();
+        check_snapshot(PartitionId(4), &meta, &message(7, b"")).unwrap_err();
+        check_snapshot(id, &meta, &message(7, b"")[1..]).unwrap_err();
+    }
 }

@@ -71,6 +71,10 @@ impl LeaseShell {
 
     async fn pull(&self, request: v1::PullRequest) -> Result<v1::PullReply, Status> {
         let holder = holder_id(&request.holder)?;
+        if request.positions.len() > self.context.partitions.len() {
+            // Each is answered, possibly with a manifest: a short request must not make a huge answer.
+            return Err(Error::invalid("a pull names each partition once").into());
+        }
         let clock = &self.context.env.clock;
         let arrived_ns = clock.grantor_ns();
         let mut heard = false;

@@ -11,6 +11,7 @@ use openraft::EntryPayload;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use parking_lot::Mutex;
 use sextant_common::error::Error;
+use sextant_common::ids::PartitionId;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
 use sextant_raft_log::{RaftLog, Reservation, TypeConfig, decode_membership};
@@ -192,6 +193,7 @@ impl RaftService for RaftShell {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
             last_membership: decode_membership(&request.membership)?,
         };
+        convert::check_snapshot(PartitionId(request.partition), &meta, &request.data)?;
         let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(request.data) };
         let reply = raft
             .install_full_snapshot(vote, snapshot)

@@ -270,7 +270,7 @@ fn scan(
 }
 
 /// Validates a write and converts it; also what it costs, in bytes.
-fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), Error> {
+pub(crate) fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), Error> {
     if request.ops.is_empty() {
         return Err(Error::invalid("a write without operations"));
     }
@@ -282,12 +282,14 @@ fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), E
         limits::check_value(&op.expected_value)?;
         bytes += op.key.len() + op.value.len();
         expected_bytes += op.expected_value.len();
-        let condition = match op.condition() {
-            v1::Condition::None => Condition::None,
-            v1::Condition::Absent => Condition::Absent,
-            v1::Condition::Present => Condition::Present,
-            v1::Condition::ValueEquals => Condition::ValueEquals(op.expected_value.clone()),
-            v1::Condition::SeqEquals => Condition::SeqEquals(op.expected_seq),
+        // Not prost's accessors: they take what they do not know for the default, here a write without a condition.
+        let condition = match v1::Condition::try_from(op.condition) {
+            Ok(v1::Condition::None) => Condition::None,
+            Ok(v1::Condition::Absent) => Condition::Absent,
+            Ok(v1::Condition::Present) => Condition::Present,
+            Ok(v1::Condition::ValueEquals) => Condition::ValueEquals(op.expected_value.clone()),
+            Ok(v1::Condition::SeqEquals) => Condition::SeqEquals(op.expected_seq),
+            Err(_) => return Err(Error::invalid(format!("unknown condition {}", op.condition))),
         };
         let base = op.base.map(|b| Base {
             manifest: ManifestVersion(b.manifest_version),
@@ -295,9 +297,10 @@ fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize), E
             seq: b.seq,
             value_matches: b.value_matches,
         });
-        let value = match op.kind() {
-            v1::WriteKind::WritePut => Some(op.value),
-            v1::WriteKind::WriteDelete => None,
+        let value = match v1::WriteKind::try_from(op.kind) {
+            Ok(v1::WriteKind::WritePut) => Some(op.value),
+            Ok(v1::WriteKind::WriteDelete) => None,
+            Err(_) => return Err(Error::invalid(format!("unknown kind of write {}", op.kind))),
         };
         ops.push(Op {
             table: TableId(op.table),
@@ -441,5 +444,22 @@ impl Rows for RowsShell {
         };
         let leader = Some(handle.shared.leader_hint());
         Ok(Response::new(v1::OpenSessionReply { status: status.into(), leader, message }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_of_an_unknown_kind_or_condition_is_refused() {
+        let request = |kind: i32, condition: i32| v1::WriteRequest {
+            ops: vec![v1::WriteOp { key: Bytes::from_static(b"k"), kind, condition, ..Default::default() }],
+            ..Default::default()
+        };
+        write_from_wire(request(1, 4)).unwrap();
+        assert!(write_from_wire(request(2, 0)).unwrap_err().message.contains("kind of write 2"));
+        assert!(write_from_wire(request(0, 5)).unwrap_err().message.contains("condition 5"));
+        assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
     }
 }

@@ -11,6 +11,7 @@
 //! the serials only by whole filters.
 
 mod copy;
+pub(crate) mod fuzzing;
 mod prober;
 mod puller;
 mod refresh;

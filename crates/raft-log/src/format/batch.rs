@@ -14,6 +14,7 @@
 //! 56 zero u32           60 crc u32 of bytes 0..60
 //! ```
 
+use super::NUMBER_MAX;
 use super::fields::{put, u32_at, u64_at};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SXLB");
@@ -102,7 +103,12 @@ impl BatchHeader {
             body_crc: u32_at(bytes, 44),
             durable_lsn: u64_at(bytes, 48),
         };
-        (u64::from(header.offset) == offset).then_some(header)
+        // What no log writes, whatever the checksum says: numbers near their end, and a future that is durable already.
+        let sound = header.first_lsn <= NUMBER_MAX
+            && header.generation <= NUMBER_MAX
+            && header.run < u32::MAX
+            && header.durable_before <= header.offset;
+        (sound && u64::from(header.offset) == offset).then_some(header)
     }
 }
 
@@ -137,6 +143,20 @@ mod tests {
         );
         assert_eq!(BatchHeader::decode(&bytes, 0x1234_5678, 4096), Some(header()));
         assert_eq!(header().end(), 4096 + 192);
+    }
+
+    #[test]
+    fn what_no_log_writes_does_not_pass() {
+        for bad in [
+            BatchHeader { first_lsn: NUMBER_MAX + 1, ..header() },
+            BatchHeader { generation: u64::MAX, ..header() },
+            BatchHeader { run: u32::MAX, ..header() },
+            BatchHeader { durable_before: 4097, ..header() },
+        ] {
+            assert_eq!(BatchHeader::decode(&bad.encode(1), 1, 4096), None, "{bad:?}");
+        }
+        let last = BatchHeader { first_lsn: NUMBER_MAX, ..header() };
+        assert_eq!(BatchHeader::decode(&last.encode(1), 1, 4096), Some(last));
     }
 
     #[test]

@@ -59,15 +59,22 @@ impl Identity {
         if bytes.len() != IDENTITY_BYTES || u32_at(bytes, 96) != crc32c::crc32c(&bytes[..96]) {
             return Err("the checksum does not match".into());
         }
-        let length = usize::from(u16_at(bytes, 28)).min(CLUSTER_BYTES_MAX);
+        let cluster = cluster_at(bytes, 28).ok_or("the name of the cluster is not one")?;
         Ok(Self {
-            cluster: String::from_utf8_lossy(&bytes[30..30 + length]).into_owned(),
+            cluster,
             node: u64_at(bytes, 16),
             device: u16_at(bytes, 24),
             devices: u16_at(bytes, 26),
             salt: u32_at(bytes, 12),
         })
     }
+}
+
+/// A cluster's name: its length (u16) at `at`, and its bytes.
+pub(super) fn cluster_at(bytes: &[u8], at: usize) -> Option<String> {
+    let length = usize::from(u16_at(bytes, at));
+    let name = bytes.get(at + 2..at + 2 + length).filter(|name| name.len() <= CLUSTER_BYTES_MAX)?;
+    std::str::from_utf8(name).ok().map(str::to_owned)
 }
 
 impl std::fmt::Display for Identity {
@@ -96,5 +103,17 @@ mod tests {
         bad[40] ^= 1;
         assert!(Identity::decode(&bad).unwrap_err().contains("checksum"));
         assert!(Identity::decode(b"").is_err());
+    }
+
+    #[test]
+    fn a_cluster_name_that_is_none_is_refused_even_under_a_right_checksum() {
+        let bytes = Identity { cluster: "prod".into(), node: 3, device: 0, devices: 2, salt: 99 }.encode();
+        for (at, value) in [(28, 65), (28, 255), (29, 1), (30, 0xff)] {
+            let mut bad = bytes.clone();
+            bad[at] = value;
+            let crc = crc32c::crc32c(&bad[..96]);
+            put(&mut bad, 96, &crc.to_le_bytes());
+            assert!(Identity::decode(&bad).unwrap_err().contains("cluster"), "byte {at}");
+        }
     }
 }

@@ -19,5 +19,8 @@ pub(crate) mod identity;
 pub(crate) mod record;
 pub(crate) mod segment;
 
+/// Generations, lsns and indices are counted on from what is found: none that a log reaches is larger.
+pub(crate) const NUMBER_MAX: u64 = u64::MAX / 2;
+
 /// Version of everything in this folder. A directory of another version is refused.
 pub(crate) const FORMAT_VERSION: u32 = 1;

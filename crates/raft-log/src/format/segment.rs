@@ -12,9 +12,9 @@
 //! 252 crc u32 of bytes 0..252; zeros up to 4096
 //! ```
 
-use super::FORMAT_VERSION;
 use super::fields::{put, u16_at, u32_at, u64_at};
-use super::identity::{CLUSTER_BYTES_MAX, Identity};
+use super::identity::{Identity, cluster_at};
+use super::{FORMAT_VERSION, NUMBER_MAX};
 
 pub(crate) const SEGMENT_MAGIC: &[u8; 8] = b"SXRFTLOG";
 /// A page of its own, so that no later write touches it.
@@ -80,20 +80,24 @@ impl SegmentHeader {
         if version != FORMAT_VERSION {
             return FoundHeader::OtherVersion(version);
         }
-        let length = usize::from(u16_at(checked, 72)).min(CLUSTER_BYTES_MAX);
+        let (generation, first_lsn) = (u64_at(checked, 16), u64_at(checked, 48));
+        let previous_generation = u64_at(checked, 24);
+        // A segment before itself would be a chain without an end.
+        let sound = previous_generation < generation && generation.max(first_lsn) <= NUMBER_MAX;
+        let Some(cluster) = cluster_at(checked, 72).filter(|_| sound) else { return FoundHeader::Unreadable };
         let identity = Identity {
-            cluster: String::from_utf8_lossy(&checked[74..74 + length]).into_owned(),
+            cluster,
             node: u64_at(checked, 56),
             device: u16_at(checked, 36),
             devices: u16_at(checked, 38),
             salt,
         };
         FoundHeader::Valid(Self {
-            generation: u64_at(checked, 16),
-            previous_generation: u64_at(checked, 24),
+            generation,
+            previous_generation,
             previous_end: u32_at(checked, 32),
             previous_last_lsn: u64_at(checked, 40),
-            first_lsn: u64_at(checked, 48),
+            first_lsn,
             fingerprint: u64_at(checked, 64),
             identity,
         })
@@ -103,6 +107,25 @@ impl SegmentHeader {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_of_segments_has_an_end() {
+        let identity = Identity { cluster: "c".into(), node: 1, device: 0, devices: 1, salt: 4 };
+        let header = |generation, previous_generation| SegmentHeader {
+            generation,
+            previous_generation,
+            previous_end: 4096,
+            previous_last_lsn: 0,
+            first_lsn: 1,
+            fingerprint: 0,
+            identity: identity.clone(),
+        };
+        let decoded = |header: SegmentHeader| SegmentHeader::decode(&header.encode(4), 4);
+        assert!(matches!(decoded(header(1, 0)), FoundHeader::Valid(_)));
+        for (generation, previous) in [(0, 0), (3, 3), (3, 4), (u64::MAX, 1)] {
+            assert!(matches!(decoded(header(generation, previous)), FoundHeader::Unreadable), "{generation}");
+        }
+    }
 
     #[test]
     fn a_header_round_trips_and_its_bytes_are_checked() {

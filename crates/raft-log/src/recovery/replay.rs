@@ -10,6 +10,7 @@ use std::sync::Arc;
 use sextant_common::vfs::VfsFile;
 use sextant_common::{Error, Result};
 
+use crate::format::NUMBER_MAX;
 use crate::format::checkpoint::{Checkpoint, LogMeta};
 use crate::format::record::{RecordHeader, RecordKind, read_records};
 use crate::partition::index::{Index, Place};
@@ -82,6 +83,7 @@ impl Replayed {
     fn apply(&mut self, record: &RecordHeader, place: Place, strict: bool) -> Result<(), String> {
         let RecordHeader { length, kind, detail, term, index, .. } = *record;
         match kind {
+            RecordKind::Entry if index > NUMBER_MAX => return Err(format!("an entry with index {index}")),
             RecordKind::Entry => {
                 let last = self.index.last().or(self.meta.purged).map(|(_, last)| last);
                 if last.is_some_and(|last| last.checked_add(1) != Some(index)) {

@@ -236,7 +236,7 @@ impl DeviceScan {
         let path = &candidate.path;
         let mut bytes = vec![0; candidate.capacity as usize];
         named(path, candidate.file.read_exact_at(&mut bytes, 0))?;
-        let mut walk = Walk::new(&bytes, self.identity.salt, header.generation);
+        let mut walk = Walk::new(&bytes, self.identity.salt, header);
         while end.is_none_or(|end| walk.at < end) && walk.step() {}
         let Walk { at, run, durable, batches, checkpoints, .. } = walk;
         match end {
@@ -331,6 +331,8 @@ struct Walk<'a> {
     bytes: &'a [u8],
     salt: u32,
     generation: u64,
+    /// No batch of the segment begins before it: what is needed no more is judged by it.
+    first_lsn: u64,
     at: u64,
     run: u32,
     /// Within the run lsns do not decrease.
@@ -341,11 +343,12 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(bytes: &'a [u8], salt: u32, generation: u64) -> Self {
+    fn new(bytes: &'a [u8], salt: u32, segment: &SegmentHeader) -> Self {
         Self {
             bytes,
             salt,
-            generation,
+            generation: segment.generation,
+            first_lsn: segment.first_lsn,
             at: SEGMENT_HEADER_BYTES,
             run: 0,
             lsn_min: 0,
@@ -362,7 +365,8 @@ impl<'a> Walk<'a> {
     fn try_step(&mut self) -> Option<()> {
         let bytes = self.bytes.get(self.at as usize..)?;
         let header = BatchHeader::decode(bytes, self.salt, self.at)?;
-        if header.generation != self.generation || header.run < self.run {
+        if header.generation != self.generation || header.run < self.run || header.first_lsn < self.first_lsn
+        {
             return None;
         }
         let is_new_run = header.run > self.run;

@@ -9,7 +9,7 @@ use sextant_common::vfs::{CrashMode, FaultyVfs, OpenMode, Vfs};
 use crate::Entry;
 use crate::format::batch::{BatchHeader, BatchKind};
 use crate::format::identity::Identity;
-use crate::format::segment::SEGMENT_HEADER_BYTES;
+use crate::format::segment::{FoundHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 use super::support::{Server, append, contents, marked, membership};
 
@@ -232,4 +232,19 @@ async fn a_lost_identity_is_an_error() {
     server.overwrite(&server.config.devices[0].join("IDENTITY"), 30, b"x");
     let error = server.open().await.err().unwrap();
     assert!(error.kind == ErrorKind::Corrupt && error.message.contains("IDENTITY"), "{error}");
+}
+
+/// Such a log would open, take its own entries for no longer needed, say so in a checkpoint, and not open again.
+#[tokio::test]
+async fn a_segment_that_claims_to_begin_after_its_records_is_refused() {
+    let left = leave(false).await;
+    let identity = &left.files.iter().find(|(path, _)| path.ends_with("IDENTITY")).unwrap().1;
+    let salt = Identity::decode(identity).unwrap().salt;
+    let mut bytes = left.segment_bytes();
+    let FoundHeader::Valid(header) = SegmentHeader::decode(&bytes, salt) else { panic!() };
+    let changed = SegmentHeader { first_lsn: header.first_lsn + 65536, ..header };
+    bytes[..SEGMENT_HEADER_BYTES as usize].copy_from_slice(&changed.encode(salt));
+    let error = left.server(&bytes).open().await.err().unwrap();
+    assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
+    assert!(error.message.contains(&left.segment.display().to_string()), "{error}");
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Block, Malformed, Slot};
+use super::{Block, INTERVAL_RECORDS_MAX, Malformed, Slot};
 
 /// Stands on a record or behind the last one.
 #[derive(Debug)]
@@ -118,7 +118,7 @@ impl BackwardCursor {
         let mut before = 0..0;
         while at < end {
             let header = self.block.header(at)?;
-            if header.shared > before.len() {
+            if header.shared > before.len() || self.records.len() == INTERVAL_RECORDS_MAX {
                 return Err(Malformed);
             }
             let start = self.keys.len();

@@ -16,6 +16,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use sextant_common::limits::KEY_BYTES_MAX;
+
 use super::codec::{common_prefix, u32_at, varint};
 
 pub use builder::BlockBuilder;
@@ -24,6 +26,9 @@ pub use cursor::{BackwardCursor, ForwardCursor};
 /// Records from one restart to the next in a data block: 16 cost a lookup about 8 comparisons of suffixes and save most
 /// of the common prefixes.
 pub const RESTART_INTERVAL: usize = 16;
+
+/// No writer makes longer intervals. A walk backwards holds the keys of one, so this bounds its memory whatever the bytes are.
+const INTERVAL_RECORDS_MAX: usize = 64;
 
 /// The payload is not a block, although its checksum was right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +160,9 @@ impl Block {
         let records = &self.bytes[..self.records_end];
         let mut next = || varint(records, &mut at).ok_or(Malformed);
         let (shared, unshared, kind, seq) = (next()?, next()?, next()?, next()?);
+        if shared.saturating_add(unshared) > KEY_BYTES_MAX as u64 {
+            return Err(Malformed);
+        }
         let (unshared, value_len) = (usize::try_from(unshared), usize::try_from(kind >> 1));
         let value_at = unshared.ok().and_then(|n| at.checked_add(n)).ok_or(Malformed)?;
         let end = value_len.ok().and_then(|n| value_at.checked_add(n)).ok_or(Malformed)?;

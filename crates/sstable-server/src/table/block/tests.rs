@@ -79,3 +79,35 @@ proptest! {
         }
     }
 }
+
+/// A few bytes a record, each key one byte longer than the one before it: walking back holds them all.
+#[test]
+fn an_interval_that_would_unfold_beyond_all_bounds_is_malformed() {
+    let block = |records: usize, interval: usize| {
+        let mut builder = BlockBuilder::new(interval);
+        let mut key = Vec::new();
+        for seq in 0..records as u64 {
+            key.push(1);
+            builder.add(&key, b"", seq, false);
+        }
+        Block::parse(Bytes::copy_from_slice(builder.finish())).unwrap()
+    };
+    let walk = |block| BackwardCursor::last(block).map(backward);
+    assert_eq!(walk(block(INTERVAL_RECORDS_MAX, 1 << 20)).unwrap().len(), INTERVAL_RECORDS_MAX);
+    assert_eq!(walk(block(INTERVAL_RECORDS_MAX + 1, 1 << 20)), Err(Malformed));
+    assert_eq!(
+        walk(block(4 * INTERVAL_RECORDS_MAX, RESTART_INTERVAL)).unwrap().len(),
+        4 * INTERVAL_RECORDS_MAX
+    );
+}
+
+#[test]
+fn a_key_that_is_longer_than_keys_may_be_is_malformed() {
+    for (length, sound) in [(KEY_BYTES_MAX, true), (KEY_BYTES_MAX + 1, false)] {
+        let mut builder = BlockBuilder::new(1);
+        builder.add(&vec![b'k'; length], b"", 1, false);
+        let block = Block::parse(Bytes::copy_from_slice(builder.finish())).unwrap();
+        assert_eq!(ForwardCursor::first(block.clone()).is_ok(), sound);
+        assert_eq!(BackwardCursor::last(block).is_ok(), sound);
+    }
+}

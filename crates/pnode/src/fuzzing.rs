@@ -1,0 +1,3 @@
+//! Doors for the fuzz targets. Not part of the interface.
+
+pub use crate::filter_copies::fuzzing::take_replies;

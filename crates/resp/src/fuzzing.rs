@@ -1,0 +1,28 @@
+//! Doors for the fuzz targets. Not part of the interface.
+
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use sextant_common::{Env, env, shutdown};
+
+use crate::clients::Clients;
+use crate::connection::Connection;
+use crate::server::Shared;
+use crate::{RespConfig, RespMetrics, Store};
+
+/// Serves one connection as a server that has no other would, until it ends.
+pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Connection) {
+    let local_addr = std::net::SocketAddr::from(([127, 0, 0, 1], 6379));
+    let shared = Arc::new(Shared {
+        clients: Clients::new(local_addr),
+        started_ns: env.clock.holder_ns(),
+        key_seed: env.rng.next_u64(),
+        metrics: RespMetrics::register(&mut Registry::default()).0,
+        env,
+        config,
+        store,
+        local_addr,
+    });
+    let (_running, shutdown) = shutdown::channel();
+    Connection::new(shared, io).run(shutdown).await;
+}
