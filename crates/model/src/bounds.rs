@@ -1,7 +1,12 @@
 //! How much may happen: what makes the state space finite, and which parts of the protocol take part.
 
 use crate::mutant::Mutant;
-use crate::state::{GENERATIONS, KEYS, PNODES, WRITES, WriteKind};
+use crate::state::{Cell, GENERATIONS, KEYS, PNODES, PRELOADED, WRITES, WriteKind};
+
+/// A beginning: every key has a value in an SSTable.
+pub const VALUES: Cell = Cell::value(PRELOADED);
+/// Every key was deleted, and an SSTable says so.
+pub const TOMBSTONES: Cell = Cell::tombstone(PRELOADED);
 
 /// What is explored.
 #[derive(Clone, Debug)]
@@ -36,8 +41,8 @@ pub struct Bounds {
     pub filter_inserts: bool,
     /// A reply of an old leader may be on its way besides one of the new.
     pub two_replies: bool,
-    /// Begin with an SSTable that has every key, or with nothing; None: both.
-    pub preloaded: Option<bool>,
+    /// What an SSTable has of every key at the beginning; nothing: there is no SSTable. Each is a beginning of its own.
+    pub preloaded: Vec<Cell>,
     pub mutant: Option<Mutant>,
 }
 
@@ -63,7 +68,7 @@ impl Bounds {
             slips: false,
             filter_inserts: false,
             two_replies: false,
-            preloaded: None,
+            preloaded: vec![VALUES, TOMBSTONES, Cell::NOTHING],
             mutant: None,
         }
     }

@@ -88,7 +88,10 @@ impl Protocol {
                 for key in keys_of(w.keys) {
                     let fails = |at: &u8| !Self::holds(w.kind, s.value_at(key, *at));
                     let Some(at) = (w.floor[key]..=s.committed).find(fails) else {
-                        return Err(format!("{} of key {key} failed, and nothing explains it", w.kind.name()));
+                        return Err(format!(
+                            "{} of key {key} failed, and nothing explains it",
+                            w.kind.name()
+                        ));
                     };
                     s.floor[key] = s.floor[key].max(at);
                 }

@@ -58,7 +58,8 @@ impl Hasher for AsItIs {
     }
 }
 
-/// Folded multiplication, eight bytes at a time: states are a few hundred bytes, nearly all of them fields of one byte.
+/// Folded multiplication, a word at a time. Words and single bytes may alternate: where they do is the same for all states
+/// that are equal so far.
 #[derive(Default)]
 struct Fold {
     hash: u64,
@@ -68,7 +69,8 @@ struct Fold {
 
 impl Fold {
     fn mix(&mut self, word: u64) {
-        let wide = u128::from(self.hash.rotate_left(23) ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
+        let wide =
+            u128::from(self.hash.rotate_left(23) ^ word ^ 0x9e37_79b9_7f4a_7c15) * 0xa076_1d64_78bd_642f;
         self.hash = (wide as u64) ^ ((wide >> 64) as u64);
     }
 }
@@ -95,7 +97,7 @@ impl Hasher for Fold {
     }
 
     fn write_u64(&mut self, n: u64) {
-        self.write(&n.to_le_bytes());
+        self.mix(n);
     }
 
     // Discriminants and lengths: small, and of fixed places.

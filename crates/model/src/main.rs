@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use sextant_common::Clock;
 use sextant_common::clock::{SystemClock, WallSource};
-use sextant_model::state::WriteKind;
+use sextant_model::bounds::{TOMBSTONES, VALUES};
+use sextant_model::state::{Cell, WriteKind};
 use sextant_model::{Bounds, Mutant, Protocol, explore};
 
 const USAGE: &str = "\
@@ -13,7 +14,8 @@ usage: sextant-model [options]
 bounds:
   --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --retries N
   --kinds update,put,insert,replace,delete
-  --preloaded yes|no     begin with an SSTable that has every key, or with nothing (else: both)
+  --preloaded values|tombstones|nothing
+                         what an SSTable has of every key at the beginning (else: one beginning of each kind)
 parts of the protocol:
   --batches --shared-groups --sessions --cache --grace --split-reads --slips --filter-inserts --two-replies
   --all                  all of them
@@ -54,11 +56,12 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
                 b.kinds = value()?.split(',').map(kind).collect::<Result<_, _>>()?;
             }
             "--preloaded" => {
-                b.preloaded = Some(match value()? {
-                    "yes" => true,
-                    "no" => false,
-                    other => return Err(format!("--preloaded: yes or no, not {other}")),
-                });
+                b.preloaded = vec![match value()? {
+                    "values" => VALUES,
+                    "tombstones" => TOMBSTONES,
+                    "nothing" => Cell::NOTHING,
+                    other => return Err(format!("--preloaded: values, tombstones or nothing, not {other}")),
+                }];
             }
             "--batches" => b.batches = true,
             "--shared-groups" => b.shared_groups = true,

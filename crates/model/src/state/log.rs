@@ -1,6 +1,6 @@
 //! The log, and what follows from it: memtables, the duplicate table, the value of a key at a position.
 
-use super::{Cell, Keys, PRELOADED, State};
+use super::{Cell, Keys, State};
 
 /// Entries that the log has room for.
 pub const LOG: usize = 16;
@@ -20,7 +20,7 @@ pub enum EntryKind {
 }
 
 /// A request in a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     /// 1 + the write; 0: none.
     pub who: u8,
@@ -38,7 +38,7 @@ impl Asked {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub kind: EntryKind,
     /// Group: the memtable that it went into. Freeze: the one that it ends. Flush: the one that is durable.
@@ -106,8 +106,7 @@ impl State {
     pub fn value_at(&self, key: usize, position: u8) -> Cell {
         match self.newest(key, position, |_| true) {
             Some(version) => version.cell,
-            None if self.preloaded => Cell::value(PRELOADED),
-            None => Cell::NOTHING,
+            None => self.preloaded,
         }
     }
 
@@ -120,15 +119,11 @@ impl State {
 
     /// The duplicate table: whether an entry has a request, and how it went.
     pub fn remembered_in_log(&self, write: usize) -> Option<(u8, bool)> {
-        self.entries().find_map(|(at, e)| {
-            e.asked().find(|(w, _)| *w == write).map(|(_, a)| (at, a.applied))
-        })
+        self.entries().find_map(|(at, e)| e.asked().find(|(w, _)| *w == write).map(|(_, a)| (at, a.applied)))
     }
 
     /// The entries in which a write took effect.
     pub fn effects_of(&self, write: usize) -> impl Iterator<Item = u8> {
-        self.entries()
-            .filter(move |(_, e)| e.asked().any(|(w, a)| w == write && a.applied))
-            .map(|(at, _)| at)
+        self.entries().filter(move |(_, e)| e.asked().any(|(w, a)| w == write && a.applied)).map(|(at, _)| at)
     }
 }

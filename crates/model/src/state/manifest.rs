@@ -45,7 +45,8 @@ impl Manifest {
 
     /// Flags of one table go strictly in freeze order; one for a memtable that was flushed already is ignored.
     fn flush(&mut self, generation: u8, sst: u8, in_any_order: bool) {
-        let fits = if in_any_order { !self.is_flushed(generation) } else { generation == self.next_to_flush() };
+        let fits =
+            if in_any_order { !self.is_flushed(generation) } else { generation == self.next_to_flush() };
         if !fits {
             return;
         }
@@ -100,7 +101,7 @@ impl Reading {
 
 impl State {
     fn manifests(&self, up_to: u8, reading: Reading, mut until: impl FnMut(&Manifest) -> bool) -> Manifest {
-        let mut manifest = Manifest::start(self.preloaded);
+        let mut manifest = Manifest::start(self.preloaded != super::Cell::NOTHING);
         for (at, entry) in self.entries() {
             if at > up_to || until(&manifest) {
                 break;
@@ -138,9 +139,10 @@ impl State {
     /// Forgets the contents of tables that nobody can name any more.
     pub fn forget_orphans(&mut self) {
         for sst in 1..SSTS as u8 {
-            let named = self.entries().any(|(_, e)| {
-                matches!(e.kind, EntryKind::Flush | EntryKind::Merge) && e.sst == sst
-            }) || self.jobs.iter().any(|j| j.phase != super::JobPhase::None && j.sst == sst);
+            let named = self
+                .entries()
+                .any(|(_, e)| matches!(e.kind, EntryKind::Flush | EntryKind::Merge) && e.sst == sst)
+                || self.jobs.iter().any(|j| j.phase != super::JobPhase::None && j.sst == sst);
             if !named {
                 self.ssts[usize::from(sst)] = [super::Cell::NOTHING; KEYS];
             }

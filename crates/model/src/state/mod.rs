@@ -7,6 +7,7 @@
 
 pub mod log;
 pub mod manifest;
+mod packed;
 pub mod pnode;
 
 use log::{Asked, Entry, LOG};
@@ -35,11 +36,11 @@ pub struct Cell(u8);
 impl Cell {
     pub const NOTHING: Cell = Cell(0);
 
-    pub fn value(write: usize) -> Self {
+    pub const fn value(write: usize) -> Self {
         Cell(2 * write as u8 + 2)
     }
 
-    pub fn tombstone(write: usize) -> Self {
+    pub const fn tombstone(write: usize) -> Self {
         Cell(2 * write as u8 + 3)
     }
 
@@ -103,7 +104,7 @@ pub enum Outcome {
 }
 
 /// A copy of a request on its way to the leader, with what the SSTables of version `searched` said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCopy {
     pub sent: bool,
     pub searched: u8,
@@ -113,7 +114,7 @@ pub struct RequestCopy {
     pub matched: Keys,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Write {
     pub kind: WriteKind,
     pub keys: Keys,
@@ -130,7 +131,7 @@ pub struct Write {
 }
 
 /// A group that was evaluated and whose bits are out, on its way into the log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proposal {
     pub on: bool,
     pub generation: u8,
@@ -150,7 +151,7 @@ pub enum JobPhase {
     Sealed,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Job {
     pub phase: JobPhase,
     /// Flush: of which memtable. 0: it is a merge.
@@ -169,7 +170,7 @@ pub const MERGE: usize = 1;
 pub const ZOMBIE: usize = 2;
 
 /// A bf-log entry: which key of which memtable; `key` 255: the memtable begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bit {
     pub generation: u8,
     pub key: u8,
@@ -177,7 +178,7 @@ pub struct Bit {
 
 pub const FREEZE: u8 = 255;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     // The log and who leads it.
     pub log: [Entry; LOG],
@@ -205,7 +206,8 @@ pub struct State {
 
     pub jobs: [Job; 3],
     pub ssts: [[Cell; KEYS]; SSTS],
-    pub preloaded: bool,
+    /// What the first SSTable has of every key; nothing: there is none.
+    pub preloaded: Cell,
 
     pub pnodes: [PNode; PNODES],
     pub writes: [Write; WRITES],
@@ -222,11 +224,9 @@ pub struct State {
 
 impl State {
     /// The beginning: an empty log; one SSTable with every key, or none.
-    pub fn root(preloaded: bool) -> Self {
+    pub fn root(preloaded: Cell) -> Self {
         let mut ssts = [[Cell::NOTHING; KEYS]; SSTS];
-        if preloaded {
-            ssts[0] = [Cell::value(PRELOADED); KEYS];
-        }
+        ssts[0] = [preloaded; KEYS];
         State {
             log: [Entry::default(); LOG],
             len: 0,

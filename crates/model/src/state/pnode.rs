@@ -15,7 +15,7 @@ pub enum ReplyKind {
 }
 
 /// A reply on its way to the p-node.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
     pub kind: ReplyKind,
     pub epoch: u8,
@@ -28,7 +28,7 @@ pub struct Reply {
 }
 
 /// A read under way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reader {
     pub progress: Progress,
     /// What comes next; never `Done`.
@@ -43,14 +43,14 @@ pub struct Reader {
     pub loaded: u8,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cached {
     /// [`Cell::NOTHING`]: no entry.
     pub cell: Cell,
     pub stamp: u8,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PNode {
     // The view: one object.
     pub manifest: u8,

@@ -13,9 +13,7 @@ impl Protocol {
         }
         for kept in s.committed..=s.len {
             // What the new leader does not know to be committed matters where it changes the manifest, and where it begins.
-            let changes = |at: u8| {
-                matches!(s.log[usize::from(at)].kind, EntryKind::Flush | EntryKind::Merge)
-            };
+            let changes = |at: u8| matches!(s.log[usize::from(at)].kind, EntryKind::Flush | EntryKind::Merge);
             let lags = (0..=s.committed).filter(|at| *at == s.committed || *at == 0 || changes(*at));
             for known in lags {
                 let filters = self.filters_of_log(s, kept, known);
@@ -51,7 +49,13 @@ impl Protocol {
         filters
     }
 
-    pub(super) fn fail_over(&self, s: &mut State, kept: u8, known: u8, stale_bits: bool) -> Result<(), String> {
+    pub(super) fn fail_over(
+        &self,
+        s: &mut State,
+        kept: u8,
+        known: u8,
+        stale_bits: bool,
+    ) -> Result<(), String> {
         let mut filters = self.filters_of_log(s, kept, known);
         if stale_bits {
             filters = self.united(s, kept, filters);
@@ -141,7 +145,9 @@ impl Protocol {
             let entry = s.log[at];
             let mut fits = true;
             match entry.kind {
-                EntryKind::Freeze => fits &= s.push_bit(Bit { generation: entry.generation + 1, key: FREEZE }),
+                EntryKind::Freeze => {
+                    fits &= s.push_bit(Bit { generation: entry.generation + 1, key: FREEZE })
+                }
                 EntryKind::Group => {
                     for asked in entry.asked {
                         for key in keys_of(asked.bits) {

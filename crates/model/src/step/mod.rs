@@ -19,56 +19,109 @@ use crate::mutant::Mutant;
 use crate::state::log::Entry;
 use crate::state::manifest::{Manifest, Reading};
 use crate::state::pnode::PNode;
-use crate::state::{State, WriteKind};
+use crate::state::{Cell, State, WriteKind};
 
 /// A step. Numbers are indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// A client begins a write through a p-node: searches what it needs, and sends the request.
-    Begin { write: usize, kind: WriteKind, keys: u8, pnode: usize },
+    Begin {
+        write: usize,
+        kind: WriteKind,
+        keys: u8,
+        pnode: usize,
+    },
     /// The request is sent again: a new search, the same number.
-    Resend { write: usize, pnode: usize },
+    Resend {
+        write: usize,
+        pnode: usize,
+    },
     /// A copy of a request reaches the sequencer, perhaps together with one of another write.
-    Evaluate { first: (usize, usize), second: Option<(usize, usize)> },
+    Evaluate {
+        first: (usize, usize),
+        second: Option<(usize, usize)>,
+    },
     Append,
     /// Raft refuses the proposal.
     Refuse,
     Commit,
     /// `lost`: whoever waits for it never gets the answer.
-    Publish { lost: bool },
+    Publish {
+        lost: bool,
+    },
 
     Freeze,
     /// A flush begins (and, if tables have ids of their own, is sealed at once).
-    Flush { generation: u8 },
+    Flush {
+        generation: u8,
+    },
     /// A merge of the manifest's tables from one position to another.
-    Merge { from: usize, to: usize },
+    Merge {
+        from: usize,
+        to: usize,
+    },
     /// A planned table becomes durable.
-    Seal { job: usize },
+    Seal {
+        job: usize,
+    },
     /// The flag of a sealed table is appended.
-    Flag { job: usize },
+    Flag {
+        job: usize,
+    },
     EndGrace,
 
     /// A pull reaches the leader, which answers, with a lease or without.
-    Pull { pnode: usize, grant: bool },
-    FetchFilters { pnode: usize },
-    Deliver { pnode: usize, reply: usize },
-    Lose { pnode: usize, reply: usize },
+    Pull {
+        pnode: usize,
+        grant: bool,
+    },
+    FetchFilters {
+        pnode: usize,
+    },
+    Deliver {
+        pnode: usize,
+        reply: usize,
+    },
+    Lose {
+        pnode: usize,
+        reply: usize,
+    },
     /// The p-node's oldest lease expires.
-    Expire { pnode: usize },
+    Expire {
+        pnode: usize,
+    },
     /// What is left of the leases of a former epoch expires.
-    ExpireOld { pnode: usize },
+    ExpireOld {
+        pnode: usize,
+    },
     /// A manifest arrives by itself.
-    Refresh { pnode: usize },
+    Refresh {
+        pnode: usize,
+    },
 
     /// A read begins: it consults the view.
-    Consult { pnode: usize, key: usize, precise: bool },
+    Consult {
+        pnode: usize,
+        key: usize,
+        precise: bool,
+    },
     /// It loads the published position.
-    LoadPublished { pnode: usize },
-    AskMemtables { pnode: usize },
-    AskSstables { pnode: usize },
+    LoadPublished {
+        pnode: usize,
+    },
+    AskMemtables {
+        pnode: usize,
+    },
+    AskSstables {
+        pnode: usize,
+    },
 
     /// A new leader whose log has `kept` entries, which knows `known` of them to be committed.
-    Failover { kept: u8, known: u8, stale_bits: bool },
+    Failover {
+        kept: u8,
+        known: u8,
+        stale_bits: bool,
+    },
 }
 
 /// The protocol within bounds.
@@ -124,16 +177,14 @@ impl Model for Protocol {
     type Action = Action;
 
     fn roots(&self) -> Vec<State> {
-        let root = |preloaded: bool| {
-            let mut s = State::root(preloaded);
-            s.pnodes[..self.bounds.pnodes].fill(PNode::new(preloaded));
-            s.dropped = u8::from(preloaded);
+        let root = |preloaded: &Cell| {
+            let mut s = State::root(*preloaded);
+            let any = *preloaded != Cell::NOTHING;
+            s.pnodes[..self.bounds.pnodes].fill(PNode::new(any));
+            s.dropped = u8::from(any);
             s
         };
-        match self.bounds.preloaded {
-            Some(preloaded) => vec![root(preloaded)],
-            None => vec![root(true), root(false)],
-        }
+        self.bounds.preloaded.iter().map(root).collect()
     }
 
     fn actions(&self, s: &State, out: &mut Vec<Action>) {
@@ -176,7 +227,9 @@ impl Model for Protocol {
             }
             Action::AskMemtables { pnode } => self.ask_memtables(&mut s, pnode)?,
             Action::AskSstables { pnode } => self.ask_sstables(&mut s, pnode)?,
-            Action::Failover { kept, known, stale_bits } => self.fail_over(&mut s, kept, known, stale_bits)?,
+            Action::Failover { kept, known, stale_bits } => {
+                self.fail_over(&mut s, kept, known, stale_bits)?
+            }
         }
         Ok(self.canonical(s))
     }

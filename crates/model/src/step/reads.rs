@@ -78,7 +78,13 @@ impl Protocol {
         )
     }
 
-    pub(super) fn consult(&self, s: &mut State, pnode: usize, key: usize, precise: bool) -> Result<(), String> {
+    pub(super) fn consult(
+        &self,
+        s: &mut State,
+        pnode: usize,
+        key: usize,
+        precise: bool,
+    ) -> Result<(), String> {
         let cached = self.cached(s, pnode, key);
         match cached {
             Some((_, stamp)) => s.pnodes[pnode].cache[key].stamp = stamp,
@@ -129,11 +135,30 @@ impl Protocol {
             true => s.pnodes[pnode].manifest,
             false => reader.searched,
         };
-        if self.is_stale(s, named) {
+        let up_to = if reader.loaded == 0 { s.published } else { reader.loaded - 1 };
+        let Some(cell) = self.read_memtables(s, key, named, up_to) else {
             // The answer carries the manifest; the read starts again.
             s.pnodes[pnode].reader = None;
             self.refresh(s, pnode);
             return Ok(());
+        };
+        let mut said = found(cell);
+        if self.is(Mutant::MemtableTombstoneIsNoEntry) && said == Found::Tombstone {
+            said = Found::NoEntry;
+        }
+        if self.is(Mutant::CacheHoldsMemtableValues) && cell.is_value() {
+            s.pnodes[pnode].cache[key] = Cached { cell, stamp: reader.searched };
+        }
+        let step = reader.progress.memtables_said(said);
+        s.pnodes[pnode].reader = Some(reader);
+        self.go_on(s, pnode, step, cell)
+    }
+
+    /// What the leader's memtables have of a key up to a position, for a reader of the SSTables of version `named`; None: that is
+    /// stale.
+    pub fn read_memtables(&self, s: &State, key: usize, named: u8, up_to: u8) -> Option<Cell> {
+        if self.is_stale(s, named) {
+            return None;
         }
         let manifest = self.manifest(s);
         let flushed_at = |generation: u8| {
@@ -147,25 +172,12 @@ impl Protocol {
                 return true;
             }
             let at = flushed_at(generation);
-            let needed = rules::needs_flushed(ManifestVersion(u64::from(named)), ManifestVersion(u64::from(at)));
-            at > s.dropped && needed
+            let version = |v: u8| ManifestVersion(u64::from(v));
+            at > s.dropped && rules::needs_flushed(version(named), version(at))
         };
-        let up_to = if reader.loaded == 0 { s.published } else { reader.loaded - 1 };
-        let version = (1..=s.generation())
-            .rev()
-            .filter(|g| searched(*g))
-            .find_map(|generation| s.newest(key, up_to, |g| g == generation));
-        let cell = version.map_or(Cell::NOTHING, |v| v.cell);
-        let mut said = found(cell);
-        if self.is(Mutant::MemtableTombstoneIsNoEntry) && said == Found::Tombstone {
-            said = Found::NoEntry;
-        }
-        if self.is(Mutant::CacheHoldsMemtableValues) && cell.is_value() {
-            s.pnodes[pnode].cache[key] = Cached { cell, stamp: reader.searched };
-        }
-        let step = reader.progress.memtables_said(said);
-        s.pnodes[pnode].reader = Some(reader);
-        self.go_on(s, pnode, step, cell)
+        let mut generations = (1..=s.generation()).rev().filter(|g| searched(*g));
+        let newest = generations.find_map(|generation| s.newest(key, up_to, |g| g == generation));
+        Some(newest.map_or(Cell::NOTHING, |version| version.cell))
     }
 
     /// The staleness rule.

@@ -52,9 +52,9 @@ impl Protocol {
         }
         if self.next_published(s).is_some() {
             out.push(Action::Publish { lost: false });
-            let answers = s.log[usize::from(s.published)].asked().any(|(w, a)| {
-                a.waits && s.writes[w].outcome == Outcome::Pending
-            });
+            let answers = s.log[usize::from(s.published)]
+                .asked()
+                .any(|(w, a)| a.waits && s.writes[w].outcome == Outcome::Pending);
             if bounds.retries > 0 && answers {
                 out.push(Action::Publish { lost: true });
             }
@@ -245,7 +245,8 @@ impl Protocol {
                 (None, Some(version)) => Some(version.cell),
                 (None, None) => None,
             };
-            let facts = newest.map(|cell| InMemtable { exists: cell.is_value(), seq: 0, value_matches: false });
+            let facts =
+                newest.map(|cell| InMemtable { exists: cell.is_value(), seq: 0, value_matches: false });
             let base = w.kind.needs_base().then_some(Base {
                 manifest: ManifestVersion(u64::from(copy.searched)),
                 present: copy.present & (1 << key) != 0,
@@ -259,7 +260,8 @@ impl Protocol {
                 Err(Refusal::StaleManifest) => return Verdict::Stale,
                 Err(_) => return Verdict::Stale,
             }
-            let in_active = if self.is(Mutant::FilterSaysInMemtable) {
+            let by_filter = self.is(Mutant::FilterSaysInMemtable) || self.is(Mutant::FilterSaysWithNewRing);
+            let in_active = if by_filter {
                 s.filters[usize::from(active) - 1] & (1 << key) != 0
             } else {
                 earlier.is_some() || in_memtable.is_some_and(|v| v.generation == active)
@@ -306,7 +308,8 @@ impl Protocol {
     pub(super) fn refuse(&self, s: &mut State) {
         let proposal = std::mem::take(&mut s.proposal);
         s.refusals += 1;
-        if proposal.serial == 0 || self.is(Mutant::RefusedBitsStay) {
+        let stay = self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable);
+        if proposal.serial == 0 || stay {
             return;
         }
         for p in &mut s.pnodes {
