@@ -18,14 +18,15 @@ use sextant_memtable_server::partition::evaluate::{Base, Condition, Op, Refusal,
 use sextant_memtable_server::partition::ingest::{Body, Ingested};
 use sextant_memtable_server::partition::view::ReadAnswer;
 use sextant_model::explore::Model;
-use sextant_model::state::log::NO_SST;
-use sextant_model::state::{Cell, FLUSH, FREEZE, State, WriteKind, keys_of};
-use sextant_model::{Action, Bounds, Protocol};
+use sextant_model::state::log::{EntryKind, NO_SST};
+use sextant_model::state::pnode::Reader;
+use sextant_model::state::{Cell, FLUSH, FREEZE, MERGE, Outcome, State, WriteKind, keys_of};
+use sextant_model::{Action, Bounds, Mutant, Protocol};
 
 const TABLE: TableId = TableId(1);
 /// Entries of the real log before the model's first: the membership, and the table.
 const BEFORE: u64 = 1;
-const WALKS: u64 = 400;
+const WALKS: u64 = 2000;
 const STEPS: usize = 60;
 
 struct Real {
@@ -130,7 +131,7 @@ impl Real {
                 self.proposal = evaluated.group;
             }
             Verdict::Unchanged { ok, .. } => {
-                let given = after.writes[write].outcome == sextant_model::state::Outcome::Failed;
+                let given = after.writes[write].outcome == Outcome::Failed;
                 assert!(!ok && !after.proposal.on && (given || after.writes[write].deferred == Some(false)));
             }
             Verdict::Refused(refusal) => {
@@ -183,7 +184,7 @@ impl Real {
                 drop(flushable);
                 self.new_sst(after.jobs[FLUSH].sst);
             }
-            Action::Merge { .. } => self.new_sst(after.jobs[1].sst),
+            Action::Merge { .. } => self.new_sst(after.jobs[MERGE].sst),
             Action::Flag { job } => {
                 let (job, is_flush) = (before.jobs[job], job == FLUSH);
                 let term = u64::from(before.term);
@@ -286,7 +287,66 @@ fn is_followed(s: &State, action: Action) -> bool {
     }
 }
 
-fn walk(protocol: &Protocol, seed: u64) {
+/// What the walks came across.
+#[derive(Debug, Default)]
+struct Coverage {
+    stale_reads: u64,
+    stale_requests: u64,
+    failed_conditions: u64,
+    ignored_groups: u64,
+    flushes: u64,
+    merges: u64,
+    truncated_groups: u64,
+    truncated_freezes: u64,
+}
+
+impl Coverage {
+    fn count(&mut self, protocol: &Protocol, before: &State, after: &State, action: Action) {
+        let flushes = |s: &State| protocol.manifest(s).last_flush;
+        match action {
+            Action::Evaluate { first, .. } if !after.proposal.on => {
+                let w = &after.writes[first.0];
+                let failed = w.deferred.is_some() || w.outcome == Outcome::Failed;
+                *(if failed { &mut self.failed_conditions } else { &mut self.stale_requests }) += 1;
+            }
+            Action::Append => self.ignored_groups += u64::from(after.len == before.len),
+            Action::Commit if flushes(before) != flushes(after) => self.flushes += 1,
+            Action::Commit => {
+                let changed = protocol.manifest(before).version != protocol.manifest(after).version;
+                self.merges += u64::from(changed);
+            }
+            Action::AskMemtables { pnode } => {
+                let again = |r: Reader| protocol.read_memtables(before, 0, r.searched, 0).is_none();
+                self.stale_reads += u64::from(before.pnodes[pnode].reader.is_some_and(again));
+            }
+            Action::Failover { kept, .. } => {
+                for entry in &before.log[usize::from(kept)..] {
+                    self.truncated_groups += u64::from(entry.kind == EntryKind::Group);
+                    self.truncated_freezes += u64::from(entry.kind == EntryKind::Freeze);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        let Coverage {
+            stale_reads,
+            stale_requests,
+            failed_conditions,
+            ignored_groups,
+            flushes,
+            merges,
+            truncated_groups,
+            truncated_freezes,
+        } = *self;
+        let log = [ignored_groups, flushes, merges, truncated_groups, truncated_freezes];
+        log.into_iter().chain([stale_reads, stale_requests, failed_conditions]).all(|n| n > 0)
+    }
+}
+
+/// `Err`: the trace after which the two disagree.
+fn walk(protocol: &Protocol, seed: u64, coverage: &mut Coverage) -> Result<(), String> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut s = protocol.roots().swap_remove(0);
     let mut real = Real::new();
@@ -299,11 +359,11 @@ fn walk(protocol: &Protocol, seed: u64) {
         // Reads and leases change nothing here: mostly the log moves.
         let moves =
             |a: &Action| !matches!(a, Action::Consult { .. } | Action::Pull { .. } | Action::Lose { .. });
-        if rng.u8(..) > 20 && actions.iter().any(moves) {
+        if rng.u8(..) > 40 && actions.iter().any(moves) {
             actions.retain(moves);
         }
         if actions.is_empty() {
-            return;
+            break;
         }
         let mut action = actions[rng.usize(..actions.len())];
         if let Action::Failover { kept, known, .. } = action {
@@ -311,22 +371,21 @@ fn walk(protocol: &Protocol, seed: u64) {
             action = if actions.contains(&keeps) { keeps } else { action };
         }
         trace.push(protocol.describe(&s, action));
-        let after = protocol.step(&s, action).unwrap();
-        let compared = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        // A weakened model ends where it finds its own violation.
+        let Ok(after) = protocol.step(&s, action) else { break };
+        coverage.count(protocol, &s, &after, action);
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             real.take(&s, &after, action);
             real.compare(protocol, &after);
-        }));
-        if let Err(panic) = compared {
-            eprintln!("seed {seed}:\n{}", trace.join("\n"));
-            std::panic::resume_unwind(panic);
-        }
+        }))
+        .map_err(|_| format!("seed {seed}:\n{}", trace.join("\n")))?;
         s = after;
     }
+    Ok(())
 }
 
-#[test]
-fn the_model_and_the_partition_agree() {
-    let bounds = Bounds {
+fn bounds() -> Bounds {
+    Bounds {
         keys: 2,
         writes: 4,
         kinds: vec![WriteKind::Update, WriteKind::Insert, WriteKind::Replace, WriteKind::Delete],
@@ -338,9 +397,29 @@ fn the_model_and_the_partition_agree() {
         slips: true,
         preloaded: vec![Cell::NOTHING],
         ..Bounds::small()
-    };
-    let protocol = Protocol::new(bounds).unwrap();
+    }
+}
+
+#[test]
+fn the_model_and_the_partition_agree() {
+    let protocol = Protocol::new(bounds()).unwrap();
     let first: u64 = std::env::var("SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     println!("seeds from {first} (SEED chooses another)");
-    (first..first + WALKS).for_each(|seed| walk(&protocol, seed));
+    let mut coverage = Coverage::default();
+    for seed in first..first + WALKS {
+        walk(&protocol, seed, &mut coverage).unwrap_or_else(|trace| panic!("they disagree; {trace}"));
+    }
+    println!("{coverage:?}");
+    assert!(coverage.is_complete(), "{coverage:?}");
+}
+
+#[test]
+fn a_weakened_model_and_the_partition_disagree() {
+    let mutants =
+        [Mutant::NoStaleManifest, Mutant::InsertNotVoided, Mutant::FreezeSlipsIn, Mutant::StaleOnlyIfFrozen];
+    for mutant in mutants {
+        let protocol = Protocol::new(bounds().with(mutant)).unwrap();
+        let disagree = (1..=WALKS).any(|seed| walk(&protocol, seed, &mut Coverage::default()).is_err());
+        assert!(disagree, "{}: {WALKS} walks show no difference", mutant.name());
+    }
 }
