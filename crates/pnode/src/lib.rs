@@ -23,6 +23,12 @@ mod upstream;
 mod view;
 mod write;
 
+/// The pure rules of this crate, for the exhaustive model of the protocol.
+pub mod rules {
+    pub use crate::record_cache::{Carry, carry_stamp};
+    pub use crate::router::plan::{Answer, Facts, Found, Plan, Progress, Step, route};
+}
+
 pub use api::{
     BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId,
     ScanPage, ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,

@@ -44,6 +44,14 @@ impl Grant {
     }
 }
 
+/// The publish rule for one grant, as long as it has not expired: whether a lease granted at serial `granted` to a holder that
+/// has acknowledged everything up to `acked` forbids the publication of a group with this serial. Only grants made before the
+/// group count, so renewals never extend the wait.
+#[inline]
+pub fn forbids(granted: u64, acked: u64, serial: u64) -> bool {
+    acked < serial && granted < serial
+}
+
 #[derive(Debug, Default)]
 struct Holder {
     acked: u64,
@@ -161,7 +169,7 @@ impl Grantor {
             while holder.grants.front().is_some_and(|g| g.serial < serial.0 && g.expired(now)) {
                 holder.grants.pop_front();
             }
-            let blocking = holder.grants.iter().filter(|g| g.serial < serial.0);
+            let blocking = holder.grants.iter().filter(|g| forbids(g.serial, holder.acked, serial.0));
             let mut blocks = false;
             for grant in blocking {
                 if !grant.expired(now) {

@@ -11,6 +11,7 @@ use sextant_common::ids::{Generation, ManifestVersion, TableId};
 use sextant_common::key::filter_hash;
 
 use super::Partition;
+use super::rules::{self, Asks, InMemtable};
 use super::sessions::Seen;
 use crate::command::group::OpResult;
 use crate::command::{Group, RequestResult, TableWrites, Write};
@@ -215,9 +216,9 @@ impl Partition {
             }
             let in_active = matches!(newest, Newest::InActive(_));
             // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
-            let is_insert = matches!(op.condition, Condition::Absent | Condition::SeqEquals(0));
+            let is_insert = op.condition.asks().is_insert();
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
-            let leaves_bit = !in_active && (!is_insert || wants_bits);
+            let leaves_bit = rules::leaves_bit(in_active, is_insert, wants_bits);
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
             results.push(OpResult { applied: true, existed, failed: false, seq });
             effects.push((i, leaves_bit));
@@ -278,40 +279,30 @@ impl Partition {
 
     /// Whether the condition holds, whether the key existed (as far as known), and the seq that was seen.
     fn check(&self, op: &Op, newest: &Newest) -> Result<(bool, bool, u64), Refusal> {
-        if op.condition == Condition::None {
-            return Ok(match newest {
-                Newest::InActive(v) | Newest::InFrozen(v) => (true, v.value.is_some(), v.seq),
-                Newest::Nowhere => (true, false, 0),
-            });
-        }
-        match newest {
-            Newest::InActive(version) | Newest::InFrozen(version) => {
-                let exists = version.value.is_some();
-                let holds = match &op.condition {
-                    Condition::None => true,
-                    Condition::Absent => !exists,
-                    Condition::Present => exists,
+        let newest = match newest {
+            Newest::InActive(version) | Newest::InFrozen(version) => Some(InMemtable {
+                exists: version.value.is_some(),
+                seq: version.seq,
+                value_matches: match &op.condition {
                     Condition::ValueEquals(expected) => version.value.as_ref() == Some(expected),
-                    Condition::SeqEquals(0) => !exists,
-                    Condition::SeqEquals(seq) => exists && version.seq == *seq,
-                };
-                Ok((holds, exists, if exists { version.seq } else { 0 }))
-            }
-            Newest::Nowhere => {
-                let base = op.base.ok_or(Refusal::NeedsBase)?;
-                // A flush that completed after the p-node's search voids it, whatever it said.
-                if base.manifest < self.last_flush_version(op.table) {
-                    return Err(Refusal::StaleManifest);
-                }
-                let holds = match &op.condition {
-                    Condition::None => true,
-                    Condition::Absent | Condition::SeqEquals(0) => !base.present,
-                    Condition::Present => base.present,
-                    Condition::ValueEquals(_) => base.present && base.value_matches,
-                    Condition::SeqEquals(seq) => base.present && base.seq == *seq,
-                };
-                Ok((holds, base.present, if base.present { base.seq } else { 0 }))
-            }
+                    _ => false,
+                },
+            }),
+            Newest::Nowhere => None,
+        };
+        let checked = rules::check(op.condition.asks(), newest, op.base, self.last_flush_version(op.table))?;
+        Ok((checked.holds, checked.existed, checked.seq))
+    }
+}
+
+impl Condition {
+    fn asks(&self) -> Asks {
+        match self {
+            Condition::None => Asks::Nothing,
+            Condition::Absent => Asks::Absent,
+            Condition::Present => Asks::Present,
+            Condition::ValueEquals(_) => Asks::Value,
+            Condition::SeqEquals(seq) => Asks::Seq(*seq),
         }
     }
 }

@@ -8,7 +8,7 @@ use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 
 use super::sessions::SessionUndo;
-use super::{Checkpoint, Partition};
+use super::{Checkpoint, Partition, rules};
 use crate::command::{Command, Group};
 
 /// Undoes one entry.
@@ -122,7 +122,8 @@ impl Partition {
         match command {
             Command::Group(group) => self.ingest_group(at, group, bits_done, undo),
             Command::Freeze { table, generation, .. } => {
-                if self.tables.get(&table).map_or(Generation(1), |t| t.generation()) != generation {
+                let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
+                if !rules::fits(generation, current) {
                     return Ingested::Ignored;
                 }
                 let state = self.table_mut(table);
@@ -160,8 +161,8 @@ impl Partition {
         undo: &mut Effect,
     ) -> Ingested {
         let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
-        let fits =
-            group.first_seq == self.next_seq && group.tables.iter().all(|t| t.generation == current(t.table));
+        let fits = group.first_seq == self.next_seq
+            && group.tables.iter().all(|t| rules::fits(t.generation, current(t.table)));
         if !fits {
             return Ingested::Ignored;
         }

@@ -10,6 +10,7 @@
 pub mod commit;
 pub mod evaluate;
 pub mod ingest;
+pub mod rules;
 pub mod sessions;
 pub mod snapshot;
 pub mod table;
@@ -225,11 +226,10 @@ impl Partition {
         self.table_mut(table).filter.insert(hash);
     }
 
-    /// The tables whose oldest frozen memtable may be flushed now: its freeze and everything before it is published. (A flag
-    /// before that would let one reader see a value through the new SSTable that another does not see yet.)
+    /// The tables whose oldest frozen memtable may be flushed now.
     pub fn flushable(&self, published_index: u64) -> impl Iterator<Item = (TableId, &Frozen)> {
         let oldest = self.tables.iter().filter_map(|(id, t)| Some((*id, t.frozen.front()?)));
-        oldest.filter(move |(_, frozen)| frozen.freeze.index <= published_index)
+        oldest.filter(move |(_, frozen)| rules::may_flush(frozen.freeze.index, published_index))
     }
 
     /// Readers below this version of a table are stale for conditions: a flush of it was applied since.

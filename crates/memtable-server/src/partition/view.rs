@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::manifest::Manifest;
 
+use super::rules;
 use crate::memtable::{Memtable, Version};
 
 #[derive(Clone, Debug)]
@@ -55,10 +56,11 @@ impl ReadView {
 impl TableView {
     /// All memtables that were not durable as SSTables at a version, newest first. None: one of them is gone.
     pub fn memtables_for(&self, searched: ManifestVersion) -> Option<impl Iterator<Item = &Arc<Memtable>>> {
-        if searched < self.dropped_version {
+        if rules::is_stale(searched, self.dropped_version) {
             return None;
         }
-        let kept = self.grace.iter().filter(move |(flushed_at, _)| *flushed_at > searched).map(|(_, m)| m);
+        let needed = move |flushed_at| rules::needs_flushed(searched, flushed_at);
+        let kept = self.grace.iter().filter(move |(flushed_at, _)| needed(*flushed_at)).map(|(_, m)| m);
         Some(self.memtables.iter().chain(kept))
     }
 }

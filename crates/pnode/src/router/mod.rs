@@ -11,7 +11,7 @@
 mod consult;
 mod execute;
 mod merge;
-mod plan;
+pub(crate) mod plan;
 mod range;
 mod scan;
 mod sst_search;

@@ -1,10 +1,12 @@
 //! `route()`: algorithms 1 and 2 of the paper with tombstones, missing leases and `filter_inserts`. Pure.
+//!
+//! The exhaustive model of the protocol (`crates/model`) routes by these very functions.
 
 use crate::api::ReadMode;
 
 /// What is known when the filters are consulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Facts {
+pub struct Facts {
     pub mode: ReadMode,
     /// A lease makes the memtables' filters usable.
     pub leased: bool,
@@ -16,7 +18,7 @@ pub(crate) struct Facts {
     pub filter_inserts: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Order {
     MemtablesFirst,
     SstablesFirst,
@@ -25,15 +27,16 @@ enum Order {
 }
 
 /// Where to read, in which order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Plan {
     order: Order,
     sst_candidates: bool,
     /// The memtables cannot hold the key: what the SSTables say is final, also if they say no.
     memtables_ruled_out: bool,
 }
 
-pub(crate) fn route(facts: Facts) -> Plan {
+#[inline]
+pub fn route(facts: Facts) -> Plan {
     // Without a lease a pda read is done as bda.
     let precise = facts.mode == ReadMode::Pda && facts.leased;
     if !precise || facts.in_memtable_filter {
@@ -53,40 +56,42 @@ pub(crate) fn route(facts: Facts) -> Plan {
 }
 
 /// What a tier said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Found {
     Value,
     Tombstone,
     NoEntry,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
     /// The value that the tier just gave.
     Value,
     Absent,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
     AskMemtables,
     AskSstables,
     Done(Answer),
 }
 
 /// A plan being carried out.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Progress {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Progress {
     plan: Plan,
     memtables_asked: bool,
     sstables_asked: bool,
 }
 
 impl Progress {
+    #[inline]
     pub fn new(plan: Plan) -> Self {
         Self { plan, memtables_asked: false, sstables_asked: false }
     }
 
+    #[inline]
     pub fn start(&mut self) -> Step {
         match self.plan.order {
             Order::MemtablesFirst => self.ask_memtables(),
@@ -95,6 +100,7 @@ impl Progress {
         }
     }
 
+    #[inline]
     pub fn memtables_said(&mut self, found: Found) -> Step {
         match found {
             Found::Value => Step::Done(Answer::Value),
@@ -105,6 +111,7 @@ impl Progress {
         }
     }
 
+    #[inline]
     pub fn sstables_said(&mut self, found: Found) -> Step {
         match found {
             Found::Value => Step::Done(Answer::Value),
@@ -116,10 +123,12 @@ impl Progress {
         }
     }
 
+    #[inline]
     pub fn asked_memtables(&self) -> bool {
         self.memtables_asked
     }
 
+    #[inline]
     pub fn asked_sstables(&self) -> bool {
         self.sstables_asked
     }

@@ -17,7 +17,7 @@ mod tables;
 mod views;
 
 pub(crate) use filters::FilterCopies;
-pub(crate) use manifest_view::{Flushed, ManifestView, Sst, TableView};
+pub(crate) use manifest_view::{Flushed, ManifestView, Sst};
 pub(crate) use partition_view::PartitionView;
 pub(crate) use tables::{TableInfo, TableNames};
 pub(crate) use views::Views;

@@ -10,6 +10,8 @@
 //! * a stamp moves forward only over flushes whose filter (or range) rules the key out, every single one of them; if one is
 //!   not known or not here, the entry is dropped. Compactions change no newest record, so they empty no cache.
 
+mod carry;
+
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,7 +23,9 @@ use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
 
 use crate::metrics::{CacheEvent, PNodeMetrics};
 use crate::router::ReadKey;
-use crate::view::{Flushed, ManifestView, TableView};
+use crate::view::{Flushed, ManifestView};
+
+pub use carry::{Carry, carry_stamp};
 
 /// Bookkeeping of an entry besides its key and value: the map's slot, two reference counts, the stamp.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
@@ -198,42 +202,22 @@ impl RecordCache {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carry {
-    /// No flush of the table since the stamp.
-    Valid,
-    /// There were flushes, and none of them brought the key.
-    Forward,
-    /// The entry is of a newer version than this (older) view: good for others.
-    Unusable,
-    /// A flush may have brought the key.
-    Drop,
-}
-
 /// Whether an entry with this stamp is the newest SSTable record at the manifest's version.
 fn carry(stamp: ManifestVersion, manifest: &ManifestView, table: TableId, at: ReadKey<'_>) -> Carry {
-    if stamp > manifest.version {
-        return Carry::Unusable;
-    }
-    let Some(table) = manifest.table(table) else { return Carry::Valid };
-    if table.last_flush_version <= stamp {
-        return Carry::Valid;
-    }
-    if stamp < manifest.flushes_known_after { Carry::Drop } else { carry_over_flushes(stamp, table, at) }
-}
-
-fn carry_over_flushes(stamp: ManifestVersion, table: &TableView, at: ReadKey<'_>) -> Carry {
-    // Each flush raises the version, so a record of the last one is a sign that the list is whole.
-    if table.flushes.last().is_none_or(|(version, _)| *version < table.last_flush_version) {
-        return Carry::Drop;
-    }
-    let since = table.flushes.iter().filter(|(version, _)| *version > stamp);
     let ruled_out = |flushed: &Flushed| match flushed {
         Flushed::Nothing => true,
         Flushed::Table(sst) => !sst.meta.covers(at.key) || sst.filter_says(at.hash) == Some(false),
         Flushed::Unknown => false,
     };
-    if since.into_iter().all(|(_, flushed)| ruled_out(flushed)) { Carry::Forward } else { Carry::Drop }
+    let table = manifest.table(table);
+    let flushes = table.map_or(&[][..], |t| &t.flushes);
+    carry_stamp(
+        stamp,
+        manifest.version,
+        table.map_or(ManifestVersion(0), |t| t.last_flush_version),
+        manifest.flushes_known_after,
+        flushes.iter().map(|(version, flushed)| (*version, || ruled_out(flushed))),
+    )
 }
 
 #[cfg(test)]

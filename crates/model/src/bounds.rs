@@ -1,0 +1,103 @@
+//! How much may happen: what makes the state space finite, and which parts of the protocol take part.
+
+use crate::mutant::Mutant;
+use crate::state::{Cell, GENERATIONS, KEYS, PNODES, PRELOADED, WRITES, WriteKind};
+
+/// A beginning: every key has a value in an SSTable.
+pub const VALUES: Cell = Cell::value(PRELOADED);
+/// Every key was deleted, and an SSTable says so.
+pub const TOMBSTONES: Cell = Cell::tombstone(PRELOADED);
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Bounds {
+    pub pnodes: usize,
+    pub keys: usize,
+    /// Writes of clients in all; of every kind in `kinds`, each begun at any time.
+    pub writes: usize,
+    pub kinds: Vec<WriteKind>,
+    /// A blind put may write both keys: two bf-log entries, one group.
+    pub batches: bool,
+    /// Two requests may share a group.
+    pub shared_groups: bool,
+    pub freezes: u8,
+    pub compactions: u8,
+    pub failovers: u8,
+    /// Groups that Raft refuses after their bits are out.
+    pub refusals: u8,
+    /// Copies of a request that are sent although one may have been executed.
+    pub retries: u8,
+    /// Requests belong to sessions: duplicates and failed conditions are remembered in the log.
+    pub sessions: bool,
+    /// The record cache is on.
+    pub cache: bool,
+    /// Flushed memtables are kept for a while.
+    pub grace: bool,
+    /// A memtable read loads the published seq and the set of memtables at different moments.
+    pub split_reads: bool,
+    /// A freeze may come between a group's evaluation and its append (the group is then ignored).
+    pub slips: bool,
+    /// Table option: every write of a new key leaves a bit.
+    pub filter_inserts: bool,
+    /// A reply of an old leader may be on its way besides one of the new.
+    pub two_replies: bool,
+    /// What an SSTable has of every key at the beginning; nothing: there is no SSTable. Each is a beginning of its own.
+    pub preloaded: Vec<Cell>,
+    pub mutant: Option<Mutant>,
+}
+
+impl Bounds {
+    /// One p-node, one key, nothing but writes: to be extended.
+    pub fn small() -> Self {
+        Self {
+            pnodes: 1,
+            keys: 1,
+            writes: 2,
+            kinds: vec![WriteKind::Update, WriteKind::Insert, WriteKind::Delete],
+            batches: false,
+            shared_groups: false,
+            freezes: 0,
+            compactions: 0,
+            failovers: 0,
+            refusals: 0,
+            retries: 0,
+            sessions: false,
+            cache: false,
+            grace: false,
+            split_reads: false,
+            slips: false,
+            filter_inserts: false,
+            two_replies: false,
+            preloaded: vec![VALUES, TOMBSTONES, Cell::NOTHING],
+            mutant: None,
+        }
+    }
+
+    pub fn with(mut self, mutant: Mutant) -> Self {
+        self.mutant = Some(mutant);
+        self
+    }
+
+    pub fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Whether the model has room for so much.
+    pub fn check(&self) -> Result<(), String> {
+        let limits = [
+            ("p-nodes", self.pnodes, PNODES),
+            ("keys", self.keys, KEYS),
+            ("writes", self.writes, WRITES),
+            ("freezes", usize::from(self.freezes), GENERATIONS - 1),
+            ("compactions", usize::from(self.compactions), 2),
+            ("failovers", usize::from(self.failovers), 3),
+            ("refusals", usize::from(self.refusals), 2),
+        ];
+        for (what, n, max) in limits {
+            if n > max {
+                return Err(format!("at most {max} {what}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! A p-node: its view, its reader, its cache; and, kept with it, what the leader's books say of it.
+
+use sextant_pnode::rules::{Progress, Step};
+
+use super::{Cell, GENERATIONS, KEYS, Keys};
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ReplyKind {
+    #[default]
+    None,
+    /// The answer to a pull: bf-log entries after `from`, up to `serial`.
+    News,
+    /// Whole filters as of `serial`.
+    Whole,
+}
+
+/// A reply on its way to the p-node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    pub kind: ReplyKind,
+    pub epoch: u8,
+    pub from: u8,
+    pub serial: u8,
+    pub bits: [Keys; GENERATIONS],
+    pub manifest: u8,
+    /// A lease that has not expired yet.
+    pub leased: bool,
+}
+
+/// A read under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reader {
+    pub progress: Progress,
+    /// What comes next; never `Done`.
+    pub step: Step,
+    pub key: u8,
+    /// The oldest position that it may see.
+    pub floor: u8,
+    /// Version of the SSTables that it searches.
+    pub searched: u8,
+    pub cached: Cell,
+    /// A memtable read that has loaded the published position, and not yet the memtables: 1 + position.
+    pub loaded: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cached {
+    /// [`Cell::NOTHING`]: no entry.
+    pub cell: Cell,
+    pub stamp: u8,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PNode {
+    // The view: one object.
+    pub manifest: u8,
+    /// 0: it has no filters.
+    pub epoch: u8,
+    pub serial: u8,
+    pub filters: [Keys; GENERATIONS],
+    /// The serial of the grant that makes the filters usable.
+    pub lease: Option<u8>,
+    /// SSTables that were in some view, so that their filters are here: a set.
+    pub seen: u8,
+
+    pub replies: [Reply; 2],
+    pub reader: Option<Reader>,
+    pub cache: [Cached; KEYS],
+
+    // The leader's books.
+    pub acked: u8,
+    /// Serials of grants of this epoch that have not expired: a set.
+    pub grants: u16,
+    /// A lease of a former incarnation (or, for a mutant, of a former leader) has not expired.
+    pub old_grant: bool,
+}
+
+impl PNode {
+    /// Before anything was pulled.
+    pub fn new(preloaded: bool) -> Self {
+        PNode { manifest: 1, seen: u8::from(preloaded), ..PNode::default() }
+    }
+
+    /// Whether B_m of any memtable has the key.
+    pub fn in_filters(&self, key: usize) -> bool {
+        self.filters.iter().any(|f| f & (1 << key) != 0)
+    }
+}

@@ -1,0 +1,223 @@
+//! A read: the consult, the memtable half, the SSTable half.
+
+use sextant_common::ids::ManifestVersion;
+use sextant_memtable_server::partition::rules;
+use sextant_pnode::ReadMode;
+use sextant_pnode::rules::{Answer, Carry, Facts, Found, Progress, Step, carry_stamp, route};
+
+use super::{Action, Protocol};
+use crate::mutant::Mutant;
+use crate::state::log::{EntryKind, NO_SST};
+use crate::state::pnode::{Cached, Reader};
+use crate::state::{Cell, State};
+
+fn found(cell: Cell) -> Found {
+    match cell {
+        c if c.is_value() => Found::Value,
+        c if c.is_tombstone() => Found::Tombstone,
+        _ => Found::NoEntry,
+    }
+}
+
+impl Protocol {
+    pub(super) fn read_actions(&self, s: &State, out: &mut Vec<Action>) {
+        for pnode in 0..self.bounds.pnodes {
+            let p = &s.pnodes[pnode];
+            match p.reader {
+                None => {
+                    for key in 0..self.bounds.keys {
+                        out.push(Action::Consult { pnode, key, precise: false });
+                        if p.lease.is_some() {
+                            out.push(Action::Consult { pnode, key, precise: true });
+                        }
+                    }
+                }
+                Some(reader) if reader.step == Step::AskSstables => out.push(Action::AskSstables { pnode }),
+                Some(reader) => {
+                    if self.bounds.split_reads && reader.loaded == 0 {
+                        out.push(Action::LoadPublished { pnode });
+                    } else if self.serves(s) || self.is(Mutant::FreshLeaderReads) {
+                        out.push(Action::AskMemtables { pnode });
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the SSTables of a version say: newest first, the first that has the key ends the search.
+    pub(super) fn search(&self, s: &State, version: u8, key: usize) -> Cell {
+        let manifest = self.manifest_of(s, version);
+        let mut cells = manifest.tables().iter().map(|sst| s.ssts[usize::from(*sst)][key]);
+        let past = self.is(Mutant::SearchPastTombstone);
+        cells.find(|c| c.is_value() || (c.is_tombstone() && !past)).unwrap_or_default()
+    }
+
+    /// What a cached record is worth at the p-node's manifest.
+    pub(super) fn carried(&self, s: &State, pnode: usize, key: usize) -> Carry {
+        let p = &s.pnodes[pnode];
+        let manifest = self.manifest_of(s, p.manifest);
+        let ruled_out = |sst: u8| {
+            let swallowed = !manifest.tables().contains(&sst);
+            let known = p.seen & (1u8.checked_shl(u32::from(sst)).unwrap_or(0)) != 0;
+            match sst {
+                NO_SST => true,
+                _ if swallowed && self.is(Mutant::StampPastSwallowed) => true,
+                // Its filter came while it was in a manifest, or not at all.
+                _ if !known => false,
+                _ => s.ssts[usize::from(sst)][key] == Cell::NOTHING,
+            }
+        };
+        let version = |v: u8| ManifestVersion(u64::from(v));
+        let flushes = manifest.flushes().iter().map(|(at, sst)| (version(*at), move || ruled_out(*sst)));
+        carry_stamp(
+            version(p.cache[key].stamp),
+            version(p.manifest),
+            version(manifest.last_flush),
+            version(0),
+            flushes,
+        )
+    }
+
+    pub(super) fn consult(
+        &self,
+        s: &mut State,
+        pnode: usize,
+        key: usize,
+        precise: bool,
+    ) -> Result<(), String> {
+        let cached = self.cached(s, pnode, key);
+        match cached {
+            Some((_, stamp)) => s.pnodes[pnode].cache[key].stamp = stamp,
+            None if s.pnodes[pnode].cache[key].cell != Cell::NOTHING
+                && self.carried(s, pnode, key) == Carry::Drop =>
+            {
+                s.pnodes[pnode].cache[key] = Cached::default();
+            }
+            None => {}
+        }
+        let searched = s.pnodes[pnode].manifest;
+        let manifest = self.manifest_of(s, searched);
+        let has = |sst: &u8| s.ssts[usize::from(*sst)][key] != Cell::NOTHING;
+        let plan = route(Facts {
+            mode: if precise { ReadMode::Pda } else { ReadMode::Bda },
+            leased: precise,
+            in_memtable_filter: s.pnodes[pnode].in_filters(key),
+            sst_candidates: cached.is_some() || manifest.tables().iter().any(has),
+            filter_inserts: self.bounds.filter_inserts,
+        });
+        let mut progress = Progress::new(plan);
+        let step = progress.start();
+        let cached = cached.map_or(Cell::NOTHING, |(cell, _)| cell);
+        let floor = s.floor[key];
+        let reader = Reader { progress, step, key: key as u8, floor, searched, cached, loaded: 0 };
+        s.pnodes[pnode].reader = Some(reader);
+        self.go_on(s, pnode, step, Cell::NOTHING)
+    }
+
+    /// The reader's next step, or its end. `last`: what the tier that was asked just said.
+    fn go_on(&self, s: &mut State, pnode: usize, step: Step, last: Cell) -> Result<(), String> {
+        let Some(reader) = &mut s.pnodes[pnode].reader else { return Ok(()) };
+        let Step::Done(answer) = step else {
+            reader.step = step;
+            reader.loaded = 0;
+            return Ok(());
+        };
+        let (key, floor) = (usize::from(reader.key), reader.floor);
+        s.pnodes[pnode].reader = None;
+        let answer = if answer == Answer::Value { last } else { Cell::NOTHING };
+        self.check_read(s, key, floor, answer)
+    }
+
+    pub(super) fn ask_memtables(&self, s: &mut State, pnode: usize) -> Result<(), String> {
+        let Some(mut reader) = s.pnodes[pnode].reader else { return Ok(()) };
+        let key = usize::from(reader.key);
+        let named = match reader.progress.asked_sstables() && self.is(Mutant::RereadNamesNewest) {
+            true => s.pnodes[pnode].manifest,
+            false => reader.searched,
+        };
+        let up_to = if reader.loaded == 0 { s.published } else { reader.loaded - 1 };
+        let Some(cell) = self.read_memtables(s, key, named, up_to) else {
+            // The answer carries the manifest; the read starts again.
+            s.pnodes[pnode].reader = None;
+            self.refresh(s, pnode);
+            return Ok(());
+        };
+        let mut said = found(cell);
+        if self.is(Mutant::MemtableTombstoneIsNoEntry) && said == Found::Tombstone {
+            said = Found::NoEntry;
+        }
+        if self.is(Mutant::CacheHoldsMemtableValues) && cell.is_value() {
+            s.pnodes[pnode].cache[key] = Cached { cell, stamp: reader.searched };
+        }
+        let step = reader.progress.memtables_said(said);
+        s.pnodes[pnode].reader = Some(reader);
+        self.go_on(s, pnode, step, cell)
+    }
+
+    /// What the leader's memtables have of a key up to a position, for a reader of the SSTables of version `named`; None: that is
+    /// stale.
+    pub fn read_memtables(&self, s: &State, key: usize, named: u8, up_to: u8) -> Option<Cell> {
+        if self.is_stale(s, named) {
+            return None;
+        }
+        let manifest = self.manifest(s);
+        let flushed_at = |generation: u8| {
+            let flag = s.entries().find(|(at, e)| {
+                *at <= s.known_committed && e.kind == EntryKind::Flush && e.generation == generation
+            });
+            flag.map_or(0, |(at, _)| s.manifest_at(at, self.reading).version)
+        };
+        let searched = |generation: u8| {
+            if !manifest.is_flushed(generation) {
+                return true;
+            }
+            let at = flushed_at(generation);
+            let version = |v: u8| ManifestVersion(u64::from(v));
+            at > s.dropped && rules::needs_flushed(version(named), version(at))
+        };
+        let mut generations = (1..=s.generation()).rev().filter(|g| searched(*g));
+        let newest = generations.find_map(|generation| s.newest(key, up_to, |g| g == generation));
+        Some(newest.map_or(Cell::NOTHING, |version| version.cell))
+    }
+
+    /// The staleness rule.
+    fn is_stale(&self, s: &State, named: u8) -> bool {
+        if self.is(Mutant::NoStaleManifest) {
+            return false;
+        }
+        let version = |v: u8| ManifestVersion(u64::from(v));
+        if !self.is(Mutant::StaleOnlyIfFrozen) {
+            return rules::is_stale(version(named), version(s.dropped));
+        }
+        // Only for memtables that were frozen when the reader's version was the newest.
+        s.entries().any(|(at, e)| {
+            let made = s.manifest_at(at, self.reading).version;
+            let flushed_since = at <= s.known_committed && e.kind == EntryKind::Flush && made > named;
+            let frozen_at = s.freeze_of(e.generation).map_or(0, |f| s.manifest_at(f, self.reading).version);
+            flushed_since && made <= s.dropped && frozen_at <= named
+        })
+    }
+
+    pub(super) fn ask_sstables(&self, s: &mut State, pnode: usize) -> Result<(), String> {
+        let Some(mut reader) = s.pnodes[pnode].reader else { return Ok(()) };
+        let key = usize::from(reader.key);
+        let cell = match reader.cached {
+            Cell::NOTHING => {
+                let cell = self.search(s, reader.searched, key);
+                if self.bounds.cache && cell != Cell::NOTHING {
+                    let arrival = self.is(Mutant::StampAtArrival);
+                    let stamp = if arrival { s.pnodes[pnode].manifest } else { reader.searched };
+                    s.pnodes[pnode].cache[key] = Cached { cell, stamp };
+                }
+                cell
+            }
+            cached => cached,
+        };
+        let mut step = reader.progress.sstables_said(found(cell));
+        if self.is(Mutant::SstTombstoneFinal) && cell.is_tombstone() {
+            step = Step::Done(Answer::Absent);
+        }
+        s.pnodes[pnode].reader = Some(reader);
+        self.go_on(s, pnode, step, cell)
+    }
+}

@@ -1,0 +1,95 @@
+//! Each weakened rule leads to a violation. The bounds are the smallest in which it was found; the traces' lengths are printed
+//! (`--nocapture`), and stand in `docs/model.md`.
+
+use sextant_model::bounds::{TOMBSTONES, VALUES};
+use sextant_model::state::Cell;
+use sextant_model::state::WriteKind::{self, Delete, Insert, Put, Update};
+use sextant_model::{Bounds, Mutant, Protocol, explore};
+
+/// More than any of them needs.
+const STATES_MAX: u64 = 3_000_000;
+
+fn bounds(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
+    Bounds { preloaded: vec![beginning], writes, kinds: kinds.to_vec(), ..Bounds::small() }
+}
+
+fn assert_found(mutant: Mutant, bounds: Bounds) {
+    let explored = explore(&Protocol::new(bounds.with(mutant)).unwrap(), STATES_MAX);
+    let violation = explored.violation.unwrap_or_else(|| {
+        panic!("{}: nothing found in {} states", mutant.name(), explored.states);
+    });
+    println!(
+        "{}: {} steps, {} states: {}",
+        mutant.name(),
+        violation.trace.len(),
+        explored.states,
+        violation.what
+    );
+    violation.trace.iter().enumerate().for_each(|(n, line)| println!("{:4}. {line}", n + 1));
+}
+
+macro_rules! mutants {
+    ($($name:ident: $mutant:ident => $bounds:expr;)*) => {
+        $(#[test]
+        fn $name() {
+            assert_found(Mutant::$mutant, $bounds);
+        })*
+
+        #[test]
+        fn every_mutant_has_a_test() {
+            let tested = [$(Mutant::$mutant),*];
+            for mutant in Mutant::ALL {
+                let harmless = Mutant::HARMLESS.contains(mutant);
+                assert_ne!(tested.contains(mutant), harmless, "{}", mutant.name());
+            }
+        }
+    };
+}
+
+mutants! {
+    sst_tombstone_final: SstTombstoneFinal => bounds(TOMBSTONES, 1, &[Insert]);
+    search_past_tombstone: SearchPastTombstone => Bounds { freezes: 1, ..bounds(VALUES, 1, &[Delete]) };
+    memtable_tombstone_is_no_entry: MemtableTombstoneIsNoEntry => bounds(VALUES, 1, &[Delete]);
+    no_stale_manifest: NoStaleManifest => Bounds { freezes: 1, ..bounds(Cell::NOTHING, 1, &[Insert]) };
+    stale_only_if_frozen: StaleOnlyIfFrozen =>
+        Bounds { freezes: 1, compactions: 1, ..bounds(VALUES, 1, &[Update]) };
+    reread_names_newest: RereadNamesNewest => Bounds { freezes: 1, ..bounds(TOMBSTONES, 1, &[Insert]) };
+    insert_not_voided: InsertNotVoided => Bounds { freezes: 1, ..bounds(Cell::NOTHING, 2, &[Insert]) };
+    put_as_insert_over_frozen: PutAsInsertOverFrozen =>
+        Bounds { freezes: 1, ..bounds(Cell::NOTHING, 2, &[Put]) };
+    bits_after_publication: BitsAfterPublication => bounds(VALUES, 1, &[Update]);
+    lease_without_manifest: LeaseWithoutManifest => Bounds { freezes: 1, ..bounds(VALUES, 1, &[Update]) };
+    publish_under_old_lease: PublishUnderOldLease => Bounds { failovers: 1, ..bounds(VALUES, 1, &[Update]) };
+    fresh_leader_reads: FreshLeaderReads => Bounds { failovers: 1, ..bounds(VALUES, 1, &[Update]) };
+    failed_at_once: FailedAtOnce => Bounds { failovers: 1, ..bounds(Cell::NOTHING, 2, &[Insert]) };
+    bitless_overtakes: BitlessOvertakes => bounds(VALUES, 2, &[Update]);
+    freeze_slips_in: FreezeSlipsIn => Bounds { freezes: 1, ..bounds(VALUES, 2, &[Update]) };
+    filter_says_in_memtable: FilterSaysInMemtable => Bounds { refusals: 1, ..bounds(VALUES, 1, &[Update]) };
+    serials_go_on: SerialsGoOn =>
+        Bounds { keys: 2, freezes: 1, failovers: 1, ..bounds(VALUES, 2, &[Update]) };
+    flush_before_published: FlushBeforePublished =>
+        Bounds { pnodes: 2, freezes: 1, ..bounds(VALUES, 1, &[Update]) };
+    flags_out_of_order: FlagsOutOfOrder => Bounds { freezes: 2, ..bounds(Cell::NOTHING, 2, &[Update]) };
+    table_replaced: TableReplaced => Bounds { freezes: 1, compactions: 1, ..bounds(VALUES, 1, &[Update]) };
+    tombstone_dropped_early: TombstoneDroppedEarly =>
+        Bounds { freezes: 1, compactions: 1, ..bounds(VALUES, 1, &[Delete]) };
+    cache_holds_memtable_values: CacheHoldsMemtableValues =>
+        Bounds { cache: true, ..bounds(Cell::NOTHING, 2, &[Insert, Update]) };
+    stamp_past_swallowed: StampPastSwallowed =>
+        Bounds { cache: true, freezes: 1, compactions: 1, ..bounds(VALUES, 1, &[Update]) };
+    stamp_at_arrival: StampAtArrival => Bounds { cache: true, freezes: 1, ..bounds(VALUES, 1, &[Update]) };
+    failed_forgotten: FailedForgotten =>
+        Bounds { sessions: true, retries: 1, failovers: 1, ..bounds(VALUES, 2, &[Insert, Delete]) };
+    duplicate_at_once: DuplicateAtOnce =>
+        Bounds { sessions: true, retries: 1, failovers: 1, ..bounds(Cell::NOTHING, 1, &[Update]) };
+    no_duplicate_table: NoDuplicateTable =>
+        Bounds { sessions: true, retries: 1, ..bounds(Cell::NOTHING, 1, &[Update]) };
+    duplicate_table_not_undone: DuplicateTableNotUndone =>
+        Bounds { sessions: true, retries: 1, failovers: 1, ..bounds(Cell::NOTHING, 1, &[Update]) };
+    lease_outlives_its_serial: LeaseOutlivesItsSerial => Bounds { keys: 2, ..bounds(VALUES, 2, &[Update]) };
+    incarnation_forgets_leases: IncarnationForgetsLeases =>
+        Bounds { refusals: 1, ..bounds(VALUES, 1, &[Update]) };
+    filters_of_committed_only: FiltersOfCommittedOnly =>
+        Bounds { failovers: 1, ..bounds(VALUES, 1, &[Update]) };
+    later_grants_count: LaterGrantsCount => bounds(VALUES, 1, &[Update]);
+}
