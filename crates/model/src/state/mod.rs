@@ -45,7 +45,7 @@ impl Cell {
     }
 
     pub fn is_value(self) -> bool {
-        self.0 != 0 && self.0 % 2 == 0
+        self.0 != 0 && self.0.is_multiple_of(2)
     }
 
     pub fn is_tombstone(self) -> bool {
