@@ -80,7 +80,7 @@ pub(super) fn cluster_at(bytes: &[u8], at: usize) -> Option<String> {
 impl std::fmt::Display for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { cluster, node, device, devices, .. } = self;
-        write!(f, "cluster {cluster:?}, node {node}, log device {} of {devices}", device + 1)
+        write!(f, "cluster {cluster:?}, node {node}, log device {} of {devices}", u32::from(*device) + 1)
     }
 }
 
@@ -94,6 +94,8 @@ mod tests {
         let bytes = identity.encode();
         assert_eq!(Identity::decode(&bytes), Ok(identity.clone()));
         assert_eq!(identity.to_string(), "cluster \"prod\", node 3, log device 1 of 2");
+        let last = Identity { device: u16::MAX, devices: u16::MAX, ..identity.clone() };
+        assert!(last.to_string().ends_with("log device 65536 of 65535"), "shown when it is refused: {last}");
         assert!(!identity.is_same_place(&Identity { node: 4, ..identity.clone() }));
         assert!(identity.is_same_place(&Identity { salt: 1, ..identity.clone() }));
         let mut other = bytes.clone();
