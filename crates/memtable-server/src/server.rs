@@ -216,6 +216,10 @@ impl MemtableServer {
         self.http
     }
 
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.context.metrics
+    }
+
     /// The status document.
     pub fn status(&self) -> String {
         crate::service::status::json(&self.context)

@@ -1,6 +1,7 @@
 //! The environment that a server runs in: everything that is not a pure function of its input.
 
 mod net;
+mod probe;
 mod workers;
 
 use std::future::Future;
@@ -13,6 +14,7 @@ use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
 pub use net::{Connection, DetachedConnection, Listener, Network, TcpNetwork, grpc_channel, grpc_incoming};
+pub use probe::{PausePoint, Probe, ProbeEvent};
 pub use workers::{ThreadWorkers, Workers};
 
 /// Time, randomness, disk, network, threads, and what to do when going on would be unsafe. Cheap to clone.
@@ -24,6 +26,8 @@ pub struct Env {
     pub net: Arc<dyn Network>,
     pub workers: Arc<dyn Workers>,
     pub fatal: Arc<dyn Fatal>,
+    /// Simulations only.
+    pub probe: Option<Arc<dyn Probe>>,
 }
 
 /// What happens when a server must stop at once (a failed fsync, a hole in the log).
@@ -55,6 +59,7 @@ impl Env {
             net: Arc::new(TcpNetwork),
             workers: Arc::new(ThreadWorkers),
             fatal: Arc::new(ExitProcess),
+            probe: None,
         }
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::Stream;
 use openraft::raft::{AppendEntriesResponse, StreamAppendError};
+use sextant_common::env::PausePoint;
 use sextant_common::error::Error;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
@@ -112,6 +113,7 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         self.guard(handle)?;
+        self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
         let request = convert::vote_request_from_wire(request)?;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
@@ -124,6 +126,7 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         self.guard(handle)?;
+        self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
         let request = convert::vote_request_from_wire(request)?;
         let reply = raft.pre_vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use sextant_common::env::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::Serial;
 use sextant_proto::v1;
@@ -116,6 +117,15 @@ impl Worker {
             };
             self.shared.published_seq.store(entry.last_seq, Ordering::Release);
             published = true;
+            if let Some(lead) = &self.lead {
+                self.shared.env.tell(|| ProbeEvent::Published {
+                    partition: self.shared.id,
+                    node: self.shared.node,
+                    epoch: lead.epoch,
+                    index: entry.index,
+                    serial: entry.serial,
+                });
+            }
             if entry.waiting.proposed_ns > 0 {
                 let waited = self.shared.env.clock.holder_ns().saturating_sub(entry.waiting.proposed_ns);
                 self.metrics.propose_to_publish.observe(waited as f64 / 1e9);
