@@ -12,6 +12,8 @@ usage: cargo xtask <command>
                       clippy   lints, as errors
                       test     all tests
   fix               format, and let clippy mend what it can
+  sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
+                    [--limit-seconds L] [--json FILE] [--profile P] [--mutant M] [--no-invariants]
 ";
 
 /// A step's name and the arguments of cargo.
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
+        ["sim", ref options @ ..] => simulate(options),
         _ => Err(USAGE.to_owned()),
     };
     match result {
@@ -65,6 +68,30 @@ fn run(steps: &[Step]) -> Result<(), String> {
             Ok(status) if status.success() => {}
             Ok(status) => return Err(format!("xtask: step {name} failed ({status}): {shown}")),
             Err(e) => return Err(format!("xtask: step {name}: cannot start {shown}: {e}")),
+        }
+    }
+    Ok(())
+}
+
+/// Builds the simulation, which needs a flag that the rest of the workspace does not have and so a target directory of its own,
+/// and runs it.
+fn simulate(options: &[&str]) -> Result<(), String> {
+    let target = std::env::var("SIM_TARGET_DIR").unwrap_or_else(|_| "target/sim".to_owned());
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(&cargo);
+    build
+        .args(["build", "--locked", "--quiet", "--package", "sextant-sim", "--profile", "sim"])
+        .args(["--target-dir", &target])
+        .env("RUSTFLAGS", "--cfg tokio_unstable")
+        .current_dir(root());
+    let binary = std::path::Path::new(root()).join(&target).join("sim/sextant-sim");
+    let mut run = Command::new(&binary);
+    run.arg("many").args(options).current_dir(root());
+    for (what, mut command) in [("build", build), ("run", run)] {
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("xtask: sim: {what} failed ({status})")),
+            Err(e) => return Err(format!("xtask: sim: cannot {what}: {e}")),
         }
     }
     Ok(())

@@ -123,7 +123,7 @@ impl MemtableServer {
         let peers = Arc::new(peers);
         let servers = Arc::new(SstServers::connect(&env, &config.cluster.sstable));
         let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
-        let raft_config = Arc::new(crate::raft::config(lease)?);
+        let raft_config = Arc::new(crate::raft::config(lease, config.tuning.log_entries_kept)?);
 
         let (mut partitions, mut rafts) = (HashMap::new(), HashMap::new());
         for replica in replicas {

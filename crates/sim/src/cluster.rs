@@ -23,7 +23,6 @@ pub enum Tier {
 }
 
 pub struct Cluster {
-    pub config: ClusterConfig,
     /// By name: `m1`, `s1`, `p1` and so on.
     pub hosts: BTreeMap<String, (Tier, Arc<Host>)>,
     pub counters: Arc<Counters>,
@@ -102,7 +101,7 @@ impl Cluster {
             let counters = counters.clone();
             sim.host(host.name.clone(), move || pnode(host.clone(), server.clone(), counters.clone()));
         }
-        Self { config, hosts, counters }
+        Self { hosts, counters }
     }
 
     pub fn host(&self, name: &str) -> &Arc<Host> {

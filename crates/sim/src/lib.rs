@@ -14,6 +14,7 @@ mod counters;
 mod host;
 mod interpose;
 mod invariants;
+mod many;
 mod nemesis;
 mod plan;
 mod report;
@@ -21,6 +22,7 @@ mod run;
 mod workload;
 mod world;
 
+pub use many::{ManyOptions, many};
 pub use plan::Profile;
 pub use report::{Report, Verdict};
 pub use run::{Options, run};

@@ -90,6 +90,7 @@ impl Plan {
         let tuning = Tuning {
             log_segment_bytes: 1 << 20,
             log_cache_bytes: *pick(rng, &[16 << 10, 1 << 20]),
+            log_entries_kept: *pick(rng, &[5, 50, 2_000]),
             memtable_bytes,
             freeze_age_ms: *pick(rng, &[2_000, 10_000, 1_800_000]),
             memory_bytes: *pick(rng, &[64, 1024]) * memtable_bytes,

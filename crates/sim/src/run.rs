@@ -1,12 +1,13 @@
 //! One run: builds the world of a seed, steps it to its end, and says what came of it.
 
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use sextant_checker::{Options as CheckOptions, Recorder, Verdict as Checked};
+
+use sextant_common::mutant::{self, Mutant};
 
 use crate::cluster::Cluster;
 use crate::host::{ClockQuality, DiskSpeed, Host, TrueClock, mix};
@@ -28,6 +29,7 @@ const STEPS_PER_KEY: u64 = 3_000_000;
 pub struct Options {
     pub seed: u64,
     pub profile: Profile,
+    pub mutant: Option<Mutant>,
     pub invariants: bool,
     pub trace: bool,
     /// Where the history is written, if anywhere.
@@ -36,6 +38,9 @@ pub struct Options {
 
 pub fn run(options: &Options) -> Report {
     let started_ns = interpose::real_ns();
+    if let Some(mutant) = options.mutant {
+        mutant::activate(mutant);
+    }
     interpose::start(options.seed);
     sextant_raft_log::seed_openraft(options.seed);
     let mut rng = fastrand::Rng::with_seed(mix(options.seed, 1));
@@ -49,13 +54,16 @@ pub fn run(options: &Options) -> Report {
         .simulation_duration(RUN_MAX)
         .epoch(std::time::UNIX_EPOCH + Duration::from_nanos(interpose::EPOCH_NS))
         .tcp_capacity(65_536)
+        // Turmoil never gives back the port of an attempt that failed.
+        .ephemeral_ports(10_000..=65_535)
         .enable_random_order()
         .min_message_latency(Duration::from_micros(plan.latency_us.0))
         .max_message_latency(Duration::from_micros(plan.latency_us.1))
         .build();
     let (recorder, lines) = Recorder::in_memory(Arc::new(TrueClock(world.clone())));
     let shared = Shared::new(&world, plan.clone(), recorder);
-    let result = catch_unwind(AssertUnwindSafe(|| drive(&mut sim, &world, &plan, &shared, rng)));
+    end_on_panic(options.seed, &world);
+    let end = drive(&mut sim, &world, &plan, &shared, rng);
     let sim_seconds = sim.elapsed().as_secs_f64();
     // Its hosts' tasks need the world when they are dropped; the process ends soon enough.
     std::mem::forget(sim);
@@ -74,28 +82,25 @@ pub fn run(options: &Options) -> Report {
         unknown: shared.tally.unknown.load(Relaxed),
         ..Report::default()
     };
-    match result {
-        Ok(end) => {
-            report.faults = end.faults;
-            report.coverage = end.coverage;
-            report.ends = end.ends;
-        }
-        Err(panic) => {
-            let text = panic
-                .downcast_ref::<String>()
-                .cloned()
-                .or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()))
-                .unwrap_or_else(|| "a panic without a message".into());
-            report.verdict = Verdict::Panic;
-            report.text = text;
-        }
-    }
-    if report.verdict == Verdict::Ok {
-        judge(&mut report, &world, &lines);
-    }
+    (report.faults, report.coverage, report.ends) = (end.faults, end.coverage, end.ends);
+    judge(&mut report, &world, &lines);
     (report.trace_hash, report.trace_events) = world.trace_hash();
     report.elapsed_ms = (interpose::real_ns() - started_ns) / 1_000_000;
     report
+}
+
+/// A panic anywhere ends the run: turmoil cannot unwind through its hosts.
+fn end_on_panic(seed: u64, world: &Arc<World>) {
+    let world = world.clone();
+    std::panic::set_hook(Box::new(move |panic| {
+        let trace = std::backtrace::Backtrace::force_capture();
+        eprintln!("{panic}\n{trace}");
+        let at_ms = world.last_step_ns() / 1_000_000;
+        let text = format!("at {at_ms} ms: {panic}");
+        let report = Report { seed, verdict: Verdict::Panic, text, ..Report::default() };
+        println!("{}", report.to_json());
+        std::process::exit(1);
+    }));
 }
 
 struct End {

@@ -68,6 +68,11 @@ impl World {
         result
     }
 
+    /// When the current step began.
+    pub fn last_step_ns(&self) -> u64 {
+        self.now_ns.load(Relaxed)
+    }
+
     /// Between two steps.
     pub fn step_idle(&self, now_ns: u64) {
         self.now_ns.store(now_ns, Relaxed);

@@ -162,6 +162,15 @@ impl Host {
         change(&mut self.switches.lock().disk);
     }
 
+    /// How long a connection that is refused takes to fail.
+    fn refusal_delay(&self) -> Duration {
+        let mut switches = self.switches.lock();
+        match switches.rng.0.bool() {
+            true => Duration::from_millis(1),
+            false => Duration::from_millis(switches.rng.0.u64(10..5_000)),
+        }
+    }
+
     fn poll_gate(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut switches = self.switches.lock();
         if switches.dead.is_some() {

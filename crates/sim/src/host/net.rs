@@ -38,7 +38,16 @@ impl Network for SimNetwork {
     fn connect(&self, addr: String) -> BoxFuture<'static, io::Result<Connection>> {
         let host = self.0.clone();
         Box::pin(async move {
-            let io = TcpStream::connect(addr).await?;
+            let io = match TcpStream::connect(addr).await {
+                Ok(io) => io,
+                Err(e) => {
+                    // Turmoil refuses at once also what a cut link swallows; a real peer may be refused or hear nothing.
+                    let silence = host.refusal_delay();
+                    host.trace("is refused", &(silence.as_millis() as u64).to_le_bytes());
+                    tokio::time::sleep(silence).await;
+                    return Err(e);
+                }
+            };
             let peer = io.peer_addr().ok();
             Ok(Connection::new(Gated { io, host }, peer))
         })

@@ -266,7 +266,15 @@ impl Nemesis {
                     cluster.host(&any).stop.notify_one();
                 }
             }
-            27..=38 => {
+            27..=32 => {
+                // Clients and p-nodes still reach it: what it takes in comes to nothing.
+                self.count("apart_from_peers", &memtable);
+                let to: Vec<String> =
+                    cluster.tier(Tier::Memtable).into_iter().filter(|m| *m != memtable).collect();
+                let both = self.rng.u64(0..4) > 0;
+                self.net(sim, NetFault::Cut { from: vec![memtable], to, both }, now_ns, ms);
+            }
+            33..=38 => {
                 let alone = if self.rng.u64(0..3) > 0 { memtable } else { any };
                 self.count("cut_off", &alone);
                 let to = self.network.others(std::slice::from_ref(&alone));
@@ -391,10 +399,7 @@ impl Nemesis {
     fn rot(&mut self, cluster: &Cluster) {
         let name = self.rots.clone();
         let disk = &cluster.host(&name).disk;
-        let mut files = Vec::new();
-        for dir in ["/disk", "/disk/tables"] {
-            files.extend(disk.list(dir.as_ref()).unwrap_or_default());
-        }
+        let mut files = disk.list("/disk".as_ref()).unwrap_or_default();
         files.retain(|f| f.extension().is_some_and(|e| e == "sst"));
         if files.is_empty() {
             return;
