@@ -20,6 +20,8 @@ usage: cargo xtask <command>
                     measure how long service is gone for each kind of fault; --help: options
   fuzz [--seconds N] [target]
                     fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
+  sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
+                    [--limit-seconds L] [--json FILE] [--profile P] [--mutant M] [--no-invariants]
 ";
 
 /// A step's name and the arguments of cargo.
@@ -45,6 +47,7 @@ fn main() -> ExitCode {
         ["fix"] => run(&FIX),
         ["chaos" | "failover", ..] => break_things(&arguments),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
+        ["sim", ref options @ ..] => simulate(options),
         _ => Err(USAGE.to_owned()),
     };
     match result {
@@ -94,6 +97,30 @@ fn break_things(arguments: &[&str]) -> Result<(), String> {
         Ok(status) => Err(format!("xtask: {} failed ({status})", arguments.join(" "))),
         Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
     }
+}
+
+/// Builds the simulation, which needs a flag that the rest of the workspace does not have and so a target directory of its own,
+/// and runs it.
+fn simulate(options: &[&str]) -> Result<(), String> {
+    let target = std::env::var("SIM_TARGET_DIR").unwrap_or_else(|_| "target/sim".to_owned());
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut build = Command::new(&cargo);
+    build
+        .args(["build", "--locked", "--quiet", "--package", "sextant-sim", "--profile", "sim"])
+        .args(["--target-dir", &target])
+        .env("RUSTFLAGS", "--cfg tokio_unstable")
+        .current_dir(root());
+    let binary = std::path::Path::new(root()).join(&target).join("sim/sextant-sim");
+    let mut run = Command::new(&binary);
+    run.arg("many").args(options).current_dir(root());
+    for (what, mut command) in [("build", build), ("run", run)] {
+        match command.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("xtask: sim: {what} failed ({status})")),
+            Err(e) => return Err(format!("xtask: sim: cannot {what}: {e}")),
+        }
+    }
+    Ok(())
 }
 
 /// The root of the workspace, wherever the command was started.

@@ -15,6 +15,7 @@ pub mod key;
 pub mod limits;
 pub mod logging;
 pub mod manifest;
+pub mod mutant;
 pub mod process;
 pub mod rng;
 pub mod shutdown;

@@ -39,6 +39,8 @@ pub struct Tuning {
     pub log_segment_bytes: u64,
     /// Recent log entries kept in memory per partition, for followers.
     pub log_cache_bytes: u64,
+    /// Log entries kept behind the newest snapshot, for followers that lag a little; one that lags more takes the snapshot.
+    pub log_entries_kept: u64,
     /// A table's memtable is frozen when it reaches this size (per partition).
     pub memtable_bytes: u64,
     /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
@@ -76,6 +78,7 @@ impl Default for Tuning {
         Self {
             log_segment_bytes: 64 * MIB,
             log_cache_bytes: 32 * MIB,
+            log_entries_kept: 2_000,
             memtable_bytes: 64 * MIB,
             freeze_log_bytes: 256 * MIB,
             freeze_age_ms: 30 * 60 * 1000,

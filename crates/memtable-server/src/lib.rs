@@ -25,4 +25,5 @@ mod shared;
 mod worker;
 
 pub use config::{MemtableServerConfig, Tuning};
+pub use metrics::Metrics;
 pub use server::MemtableServer;

@@ -140,7 +140,8 @@ impl MemtableServer {
                 peers: peers.clone(),
             };
             let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
-            let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms)?);
+            let raft_config =
+                Arc::new(crate::raft::config(lease, leader_lease_ms, config.tuning.log_entries_kept)?);
             let raft =
                 Raft::new(config.id.0, raft_config, network.clone(), partition_log.clone(), state_machine)
                     .await
@@ -222,6 +223,10 @@ impl MemtableServer {
 
     pub fn http_addr(&self) -> Option<SocketAddr> {
         self.http
+    }
+
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.context.metrics
     }
 
     /// The status document.

@@ -148,6 +148,35 @@ impl Shared {
     }
 }
 
+#[cfg(test)]
+impl Shared {
+    /// Of a partition that nobody works on.
+    pub fn for_tests(env: &Env) -> Arc<Self> {
+        let id = PartitionId(0);
+        Arc::new(Self {
+            id,
+            node: 1,
+            env: env.clone(),
+            published_seq: AtomicU64::new(0),
+            view: ArcSwap::from_pointee(ReadView::empty(Arc::new(Manifest::empty(id)))),
+            serving_term: AtomicU64::new(0),
+            lease: LeaderLease::default(),
+            configuration: ArcSwap::from_pointee(Configuration::founding(&Default::default(), 1 << 20)),
+            guard: Arc::new(VoteGuard::new(0, 0)),
+            heir_of: AtomicU64::new(0),
+            desk: LeaseDesk::default(),
+            news: Arc::default(),
+            leader: Mutex::default(),
+            manifest_version: watch::channel(ManifestVersion(0)).0,
+            pending_ssts: Mutex::default(),
+            numbers: Mutex::default(),
+            ack_signalled: AtomicBool::new(false),
+            queued_bytes: Arc::default(),
+            log_write_ns: AtomicU64::new(0),
+        })
+    }
+}
+
 /// The ways to reach a partition's worker. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {

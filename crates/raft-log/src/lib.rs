@@ -25,6 +25,8 @@ mod partition;
 mod queue;
 mod recovery;
 mod shared;
+#[cfg(feature = "simulation")]
+mod simulation;
 mod types;
 
 #[cfg(test)]
@@ -37,6 +39,8 @@ pub use metrics::LogStats;
 pub use observer::LogObserver;
 pub use partition::PartitionLog;
 pub use recovery::RecoveryReport;
+#[cfg(feature = "simulation")]
+pub use simulation::seed_openraft;
 pub use types::{
     Entry, IoFlushed, LogId, LogState, Membership, Payload, StoredMembership, TypeConfig, Vote, log_id,
     log_id_at, position_of,

@@ -14,7 +14,14 @@ openraft::declare_raft_types!(
         Node = openraft::BasicNode,
         Term = u64,
         LeaderId = openraft::impls::leader_id_std::LeaderId<Self::Term, Self::NodeId>,
+        AsyncRuntime = Runtime,
 );
+
+#[cfg(not(feature = "simulation"))]
+#[allow(deprecated, reason = "openraft names the crate that it wants instead, but re-exports the type")]
+type Runtime = openraft::impls::TokioRuntime;
+#[cfg(feature = "simulation")]
+type Runtime = crate::simulation::SimulatedRuntime;
 
 /// What a normal entry carries: opaque to the log, and to openraft. A clone shares the bytes.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -95,6 +95,10 @@ impl SstServer {
         self.http_addr
     }
 
+    pub fn metrics(&self) -> &crate::metrics::Metrics {
+        &self.store.metrics
+    }
+
     /// The document that `Admin.Status` and `/status` answer.
     pub fn status_json(&self) -> String {
         self.store.status_json()

@@ -2,6 +2,7 @@
 
 mod handshake;
 mod net;
+mod probe;
 mod workers;
 
 use std::future::Future;
@@ -18,6 +19,7 @@ pub use net::{
     Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
     grpc_incoming,
 };
+pub use probe::{PausePoint, Probe, ProbeEvent};
 pub use workers::{ThreadWorkers, Workers};
 
 /// Time, randomness, disk, network, threads, and what to do when going on would be unsafe. Cheap to clone.
@@ -29,6 +31,8 @@ pub struct Env {
     pub net: Arc<dyn Network>,
     pub workers: Arc<dyn Workers>,
     pub fatal: Arc<dyn Fatal>,
+    /// Simulations only.
+    pub probe: Option<Arc<dyn Probe>>,
 }
 
 /// What happens when a server must stop at once (a failed fsync, a hole in the log).
@@ -60,6 +64,7 @@ impl Env {
             net: Arc::new(TcpNetwork),
             workers: Arc::new(ThreadWorkers),
             fatal: Arc::new(ExitProcess),
+            probe: None,
         }
     }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use sextant_common::env::PausePoint;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
 use sextant_common::manifest::{SstMeta, TableOptions};
 use tokio::sync::mpsc;
@@ -79,6 +80,7 @@ impl Background {
         self.spawn(async move {
             let (term, table, generation) = (job.term, job.table, job.memtable.generation);
             let result = minor::run(&this, &job).await;
+            this.shared.env.pause_point(PausePoint::SstableSealed).await;
             let _ = this.events.send(Event::Flushed { term, table, generation, result });
         });
     }

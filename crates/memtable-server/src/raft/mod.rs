@@ -18,15 +18,14 @@ pub use state_machine::StateMachine;
 
 pub type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
-/// Entries of log that stay behind the newest snapshot, for followers that lag a little.
-const KEPT_BEHIND_SNAPSHOT: u64 = 2_000;
 /// Entries of one append; the log reader caps the bytes.
 const ENTRIES_PER_APPEND: u64 = 512;
 
 /// openraft's settings for our lease lengths; `leader_lease_ms` is that of the replicated configuration as of the start: openraft's
 /// own lease only refuses, so that it may lag behind a change. Elections are ours ([`election`]): openraft's timer knows nothing of what
 /// this node promised before it restarted.
-pub fn config(lease: &LeaseConfig, leader_lease_ms: u64) -> Result<Config> {
+/// `entries_kept`: behind the newest snapshot, for followers that lag a little.
+pub fn config(lease: &LeaseConfig, leader_lease_ms: u64, entries_kept: u64) -> Result<Config> {
     let config = Config {
         cluster_name: "sextant".into(),
         heartbeat_interval: lease.heartbeat_ms,
@@ -37,7 +36,7 @@ pub fn config(lease: &LeaseConfig, leader_lease_ms: u64) -> Result<Config> {
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: KEPT_BEHIND_SNAPSHOT,
+        max_in_snapshot_log_to_keep: entries_kept,
         max_payload_entries: ENTRIES_PER_APPEND,
         // A follower that lags further than this gets a snapshot; since snapshots hold no data but a manifest, entries
         // are preferred as long as the log has them.

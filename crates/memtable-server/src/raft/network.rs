@@ -222,7 +222,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
             let (shared, address) = (self.shared.clone(), self.address.clone());
             // What is on its way, oldest first. Openraft stops feeding the stream when it has enough unanswered.
             let sent: Arc<Mutex<VecDeque<Sent>>> = Arc::default();
-            let outgoing = {
+            let mut outgoing = {
                 let (shared, sent) = (shared.clone(), sent.clone());
                 let address = address.clone();
                 input.map(move |request| {
@@ -235,6 +235,13 @@ impl RaftNetworkV2<TypeConfig> for Network {
                     message
                 })
             };
+            // Openraft waits out its backoff when a request is taken, and tonic takes none before it is connected: without this
+            // a peer that refuses connections would be tried again and again without a pause.
+            let Some(first) = outgoing.next().await else {
+                let nothing: BoxStream<'s, _> = Box::pin(futures::stream::empty());
+                return Ok(nothing);
+            };
+            let outgoing = futures::stream::iter([first]).chain(outgoing);
             let replies =
                 call(APPEND_TIMEOUT, client.stream_append(outgoing)).await.map_err(|e| unreachable(&e))?;
             let answered = futures::stream::unfold(Some((replies, sent, shared)), move |state| async move {
@@ -320,5 +327,64 @@ impl RaftNetworkV2<TypeConfig> for Network {
                 Ok(SnapshotResponse::new(vote))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use sextant_common::Env;
+    use sextant_common::env::{Connection, Listener, Network as Net};
+
+    use super::*;
+
+    /// Refuses connections, and remembers how many requests had been taken when the first one was tried.
+    struct Refusing {
+        taken: Arc<AtomicUsize>,
+        when_tried: Arc<Mutex<Option<usize>>>,
+    }
+
+    impl Net for Refusing {
+        fn bind(&self, _addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+            Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+        }
+
+        fn connect(&self, _addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+            self.when_tried.lock().get_or_insert(self.taken.load(Ordering::SeqCst));
+            Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_is_taken_before_a_connection_is_tried() {
+        // Openraft waits between failed attempts while it hands out a request. A leader that connected first tried a dead
+        // follower thousands of times a second.
+        let (taken, when_tried) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+        let refusing = Refusing { taken: taken.clone(), when_tried: when_tried.clone() };
+        let env = Env { net: Arc::new(refusing), ..Env::real() };
+        let cluster = ClusterConfig {
+            id: "test".into(),
+            partitions: 1,
+            memtable: Vec::new(),
+            sstable: Vec::new(),
+            lease: Default::default(),
+        };
+        let peer = Peer::connect(&env, "peer:1", &cluster);
+        let address = Address { partition: 0, from: 1, to: 2, cluster: Bytes::new() };
+        let mut network = Network { shared: Shared::for_tests(&env), address, client: Some(peer.data) };
+        let requests = futures::stream::repeat_with(move || {
+            taken.fetch_add(1, Ordering::SeqCst);
+            AppendEntriesRequest {
+                vote: Vote::new_committed(1, 1),
+                prev_log_id: None,
+                entries: Vec::new(),
+                leader_commit: None,
+            }
+        });
+        let failed = network.stream_append(requests.take(1), RPCOption::new(APPEND_TIMEOUT)).await;
+        assert!(failed.is_err());
+        assert_eq!(*when_tried.lock(), Some(1));
     }
 }

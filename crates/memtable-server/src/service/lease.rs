@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use sextant_common::config::LeaseMode;
+use sextant_common::env::{PausePoint, ProbeEvent};
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
 use sextant_proto::v1;
@@ -118,7 +119,7 @@ impl LeaseShell {
                 reply.updates.push(update);
                 continue;
             }
-            let update = self.update(holder, p);
+            let update = self.update(holder, p).await;
             bytes += update.runs.iter().map(|run| run.hashes.len()).sum::<usize>();
             reply.updates.push(update);
         }
@@ -138,7 +139,7 @@ impl LeaseShell {
         until_half.min().unwrap_or(PARK_MAX).min(PARK_MAX)
     }
 
-    fn update(&self, holder: HolderId, p: &v1::PartitionPosition) -> v1::PartitionUpdate {
+    async fn update(&self, holder: HolderId, p: &v1::PartitionPosition) -> v1::PartitionUpdate {
         let mut update = v1::PartitionUpdate { partition: p.partition, ..Default::default() };
         let Ok(handle) = self.context.partition(p.partition) else {
             update.status = v1::PartitionStatus::PartitionNotLeader.into();
@@ -146,6 +147,7 @@ impl LeaseShell {
         };
         let shared = &handle.shared;
         let now = shared.now();
+        self.context.env.pause_point(PausePoint::LeaseTimed).await;
         let grantable = self.grantable(shared);
         let status = match shared.desk.answer(holder, &position(p), grantable, now) {
             Answer::NotLeader => {
@@ -177,6 +179,13 @@ impl LeaseShell {
                 update.manifest = news.manifest.map(|m| m.as_ref().into());
                 update.lease = news.lease.map(|l| {
                     self.context.metrics.leases.inc();
+                    self.context.env.tell(|| ProbeEvent::LeaseGranted {
+                        partition: shared.id,
+                        node: shared.node,
+                        epoch: news.epoch,
+                        holder,
+                        serial: news.to,
+                    });
                     v1::LeaseGrant {
                         manifest_version: l.manifest.0,
                         expiry_mono_ns: l.expiry_mono_ns,

@@ -10,6 +10,7 @@ use futures::Stream;
 use openraft::EntryPayload;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use parking_lot::Mutex;
+use sextant_common::env::PausePoint;
 use sextant_common::error::Error;
 use sextant_common::ids::PartitionId;
 use sextant_proto::v1;
@@ -164,6 +165,7 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         self.guard(handle)?;
+        self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
         let request = convert::vote_request_from_wire(request)?;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
@@ -176,6 +178,7 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         self.guard(handle)?;
+        self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
         let request = convert::vote_request_from_wire(request)?;
         let reply = raft.pre_vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use sextant_common::env::PausePoint;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
@@ -54,7 +55,7 @@ pub struct RowsShell {
 impl RowsShell {
     /// Answers a batch of reads. All state is read first; the leader lease is checked last, so that it held when the state was
     /// read.
-    fn read_batch(&self, batch: v1::ReadBatch) -> v1::ReadBatchReply {
+    async fn read_batch(&self, batch: v1::ReadBatch) -> v1::ReadBatchReply {
         self.context.metrics.read_messages.inc();
         self.context.metrics.reads.inc_by(batch.reads.len() as u64);
         let mut reply = v1::ReadBatchReply { batch: batch.batch, ..Default::default() };
@@ -74,6 +75,7 @@ impl RowsShell {
             bytes += answer.value.len();
             reply.replies.push(answer);
         }
+        self.context.env.pause_point(PausePoint::MemtablesRead).await;
         let lapsed: HashMap<u32, v1::ReadStatus> = terms
             .into_iter()
             .filter_map(|(id, term)| {
@@ -334,13 +336,16 @@ impl Rows for RowsShell {
         let this = self.clone();
         // Reads never wait, so a stream's batches are answered as they come.
         let mut shutdown = self.context.shutdown.clone();
-        let replies = request.into_inner().map(move |batch| batch.map(|b| this.read_batch(b)));
+        let replies = request.into_inner().then(move |batch| {
+            let this = this.clone();
+            async move { Ok(this.read_batch(batch?).await) }
+        });
         let until_shutdown = replies.take_until(async move { shutdown.wait().await });
         Ok(Response::new(Box::pin(until_shutdown)))
     }
 
     async fn read(&self, request: Request<v1::ReadBatch>) -> Result<Response<v1::ReadBatchReply>, Status> {
-        Ok(Response::new(self.read_batch(request.into_inner())))
+        Ok(Response::new(self.read_batch(request.into_inner()).await))
     }
 
     async fn write_stream(

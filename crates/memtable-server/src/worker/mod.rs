@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
+use sextant_common::env::ProbeEvent;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{
     DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, LogPosition, Serial, TableId,
@@ -356,6 +357,13 @@ impl Worker {
             // A snapshot is being installed; the log is replayed after it.
             return Ok(());
         }
+        self.shared.env.tell(|| ProbeEvent::Appended {
+            partition: self.shared.id,
+            node: self.shared.node,
+            index: at.index,
+            term: at.term,
+            digest: digest_of(entry),
+        });
         let new_term = at.term != self.partition.last().term || self.partition.next_index() == 0;
         let mut ignored = false;
         match self.partition.ingest(at, &body_of(entry), own.is_some())? {
@@ -397,7 +405,14 @@ impl Worker {
 
     fn truncated(&mut self, after: Option<u64>) -> Result<()> {
         let first = after.map_or(0, |index| index + 1);
+        let memtables = self.memtables();
         self.partition.truncate_from(first)?;
+        self.shared.env.tell(|| ProbeEvent::Truncated {
+            partition: self.shared.id,
+            node: self.shared.node,
+            first,
+            freezes: memtables != self.memtables(),
+        });
         for entry in self.queue.truncate_from(first) {
             entry.waiting.lost();
         }
@@ -414,7 +429,17 @@ impl Worker {
         Ok(())
     }
 
+    /// Active and frozen memtables.
+    fn memtables(&self) -> usize {
+        self.partition.tables().map(|(_, t)| 1 + t.frozen.len()).sum()
+    }
+
     fn committed(&mut self, index: u64) {
+        self.shared.env.tell(|| ProbeEvent::Committed {
+            partition: self.shared.id,
+            node: self.shared.node,
+            index,
+        });
         let now_ns = self.shared.env.clock.grantor_ns();
         let held_ns = self.shared.env.clock.holder_ns();
         for item in self.queue.iter_mut().take_while(|item| item.index <= index) {
@@ -553,6 +578,11 @@ impl Worker {
             self.ensure_configuration(term);
             self.ensure_default_table(term);
             self.metrics.elections_won.inc();
+            self.shared.env.tell(|| ProbeEvent::Led {
+                partition: self.shared.id,
+                node: self.shared.node,
+                term,
+            });
             tracing::info!(partition = %self.shared.id, term, "leads");
         }
         if self.lead.is_some() {
@@ -656,6 +686,15 @@ impl Worker {
             replayed_writes: self.replayed.writes,
             replay_skipped_writes: self.replayed.skipped,
         };
+    }
+}
+
+/// Of what an entry carries.
+fn digest_of(entry: &Entry) -> u64 {
+    match &entry.payload {
+        openraft::EntryPayload::Normal(payload) => xxhash_rust::xxh3::xxh3_64(&payload.0),
+        openraft::EntryPayload::Blank => 1,
+        openraft::EntryPayload::Membership(_) => 2,
     }
 }
 

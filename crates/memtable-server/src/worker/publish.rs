@@ -2,8 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use sextant_common::env::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::Serial;
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 
 use super::Worker;
@@ -95,7 +97,9 @@ impl Worker {
             let next = self.queue.next(committed, |serial| {
                 let Some(lead) = lead else { return Permission::Granted };
                 let now = shared.now();
-                if now.mono_ns < lead.hold_until_ns {
+                if mutant::active(Mutant::NoLeaseWait) {
+                    Permission::Granted
+                } else if now.mono_ns < lead.hold_until_ns {
                     Permission::WaitUntil(lead.hold_until_ns)
                 } else if serial.0 == 0 {
                     Permission::Granted
@@ -113,6 +117,15 @@ impl Worker {
             };
             self.shared.published_seq.store(entry.last_seq, Ordering::Release);
             published = true;
+            if let Some(lead) = &self.lead {
+                self.shared.env.tell(|| ProbeEvent::Published {
+                    partition: self.shared.id,
+                    node: self.shared.node,
+                    epoch: lead.epoch,
+                    index: entry.index,
+                    serial: entry.serial,
+                });
+            }
             if entry.waiting.proposed_ns > 0 {
                 let waited = self.shared.env.clock.holder_ns().saturating_sub(entry.waiting.proposed_ns);
                 self.metrics.propose_to_publish.observe(waited as f64 / 1e9);

@@ -6,6 +6,7 @@
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
+use sextant_common::env::PausePoint;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Epoch, Serial, TableId};
 use sextant_common::manifest::TableOptions;
@@ -252,6 +253,7 @@ impl Worker {
         }
         let interval = self.group_interval.as_nanos() as u64;
         self.next_group_at_ns = self.shared.env.clock.grantor_ns() + interval.max(self.slowdown_ns(pressure));
+        self.shared.env.pause_point(PausePoint::BitsOut).await;
         let payload = Command::Group(group).encode();
         self.propose(payload, Proposed::Group { serial, writes: decided }).await;
     }

@@ -57,7 +57,8 @@ impl Engine {
     pub fn start(env: Env, config: EngineConfig, shutdown: Shutdown) -> Arc<Self> {
         let metrics = Arc::new(PNodeMetrics::default());
         let partitions = config.cluster.partitions;
-        let views = Arc::new(Views::new(partitions));
+        let holder = env.rng.id16();
+        let views = Arc::new(Views::new(partitions).told_to(&env, holder));
         let leaders = Arc::new(Leaders::new(partitions));
         let memtables = config.cluster.memtable.iter().map(|server| {
             let news = News { node: server.id, views: views.clone(), leaders: leaders.clone() };
@@ -65,7 +66,7 @@ impl Engine {
         });
         let sstables = config.cluster.sstable.iter();
         let engine = Arc::new(Self {
-            holder: Bytes::copy_from_slice(&env.rng.id16()),
+            holder: Bytes::copy_from_slice(&holder),
             drift: Drift::of_each_clock(config.cluster.lease.drift_ppm),
             memtables: memtables.collect(),
             sstables: sstables

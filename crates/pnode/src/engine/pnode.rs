@@ -240,6 +240,11 @@ impl PNode {
         &self.engine.metrics
     }
 
+    /// The counters themselves, which outlive the p-node.
+    pub fn clone_metrics(&self) -> Arc<PNodeMetrics> {
+        self.engine.metrics.clone()
+    }
+
     /// A switch for measurement: off, every read travels in a call of its own.
     pub fn set_coalesce(&self, on: bool) {
         self.engine.set_coalesce(on);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::config::LeaseMode;
-use sextant_common::env::cluster_channel;
+use sextant_common::env::{PausePoint, cluster_channel};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::shutdown::Shutdown;
 use sextant_common::{Error, Result};
@@ -110,7 +110,10 @@ impl Puller {
                 Ok(reply) => reply,
                 Err(e) => return e,
             };
-            self.install(sent_ns, reply);
+            // When the reply was here; what holds it up from now on makes nothing longer.
+            let received_ns = self.engine.env.clock.holder_ns();
+            self.engine.env.pause_point(PausePoint::PullAnswered).await;
+            self.install(sent_ns, received_ns, reply);
             if self.engine.config.cluster.lease.mode == LeaseMode::Timed {
                 self.wait_for_the_end_of_leases().await;
             }
@@ -163,11 +166,11 @@ impl Puller {
         answer.unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
     }
 
-    fn install(&mut self, sent_ns: u64, reply: v1::PullReply) {
+    fn install(&mut self, sent_ns: u64, received_ns: u64, reply: v1::PullReply) {
         let clock = &self.engine.env.clock;
         let times = PullTimes {
             sent_ns,
-            received_ns: clock.holder_ns(),
+            received_ns,
             parked_ns: reply.parked_ns,
             server_mono_ns: reply.server_mono_ns,
             server_boot: reply.server_boot,

@@ -122,6 +122,11 @@ impl Lease {
         }
     }
 
+    /// Until when it is usable by the round-trip bound, on our `holder_ns`. For a simulation's invariants.
+    pub fn usable_until_ns(&self) -> u64 {
+        self.usable_until_ns
+    }
+
     /// How long the lease still lasts by the round-trip bound, in nanoseconds.
     pub fn left_ns(&self, clock: &dyn Clock) -> u64 {
         self.usable_until_ns.saturating_sub(clock.holder_ns())

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::env::PausePoint;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
@@ -130,6 +131,7 @@ impl Engine {
         if consult.lacked_a_lease {
             self.metrics.no_lease_reads.inc();
         }
+        self.env.pause_point(PausePoint::ReadRouted).await;
         let mut progress = Progress::new(consult.plan);
         let mut value = None;
         let mut step = progress.start();
@@ -224,6 +226,7 @@ impl Engine {
             return Ok(if value.is_some() { Found::Value } else { Found::Tombstone });
         }
         let found = self.search_ssts(&consult.candidates, &read.key, read.hash, deadline).await;
+        self.env.pause_point(PausePoint::SstablesAnswered).await;
         let (found, record) = match found {
             Ok(SstFound::Value(record)) => {
                 *value = Some(record.clone());

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_common::Env;
+use sextant_common::env::ProbeEvent;
+use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial};
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::Manifest;
 use tokio::sync::{Notify, watch};
@@ -28,6 +30,8 @@ pub(crate) struct Views {
     pub filters_wanted: Notify,
     /// Once set, no view gets a lease any more.
     draining: AtomicBool,
+    /// Whom a simulation is told about, and how; None elsewhere.
+    told: Option<(Env, [u8; 16])>,
 }
 
 impl Views {
@@ -40,7 +44,14 @@ impl Views {
             manifests: watch::Sender::new(0),
             filters_wanted: Notify::new(),
             draining: AtomicBool::new(false),
+            told: None,
         }
+    }
+
+    /// Tells the environment's probe, if it has one, of every new view of this holder.
+    pub fn told_to(mut self, env: &Env, holder: [u8; 16]) -> Self {
+        self.told = env.probe.is_some().then(|| (env.clone(), holder));
+        self
     }
 
     pub fn partitions(&self) -> impl Iterator<Item = PartitionId> + use<> {
@@ -77,6 +88,7 @@ impl Views {
             if self.draining.load(Ordering::SeqCst) {
                 next.lease = None;
             }
+            self.tell(partition, &next);
             let news = !Arc::ptr_eq(&next.manifest, &current.manifest);
             slot.view.store(Arc::new(next));
             if news {
@@ -85,6 +97,20 @@ impl Views {
             }
         }
         result
+    }
+
+    fn tell(&self, partition: PartitionId, view: &PartitionView) {
+        let Some((env, holder)) = &self.told else { return };
+        let (epoch, serial) =
+            view.copies.as_ref().map_or((Epoch::default(), Serial(0)), |c| (c.epoch, c.serial));
+        env.tell(|| ProbeEvent::ViewMade {
+            partition,
+            holder: *holder,
+            epoch,
+            serial,
+            manifest: view.manifest.version,
+            lease_until_ns: view.lease.as_ref().map_or(0, |l| l.usable_until_ns()),
+        });
     }
 
     /// Installs a manifest if it is newer than the view's. Returns the version that the view has then.

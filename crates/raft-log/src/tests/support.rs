@@ -77,6 +77,7 @@ impl Server {
             net: Arc::new(TcpNetwork),
             workers: if self.at_once { Arc::new(AtOnce::default()) } else { Arc::new(ThreadWorkers) },
             fatal: self.fatals.clone(),
+            probe: None,
         }
     }
 

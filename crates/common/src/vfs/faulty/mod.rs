@@ -29,6 +29,7 @@ use self::names::{FileId, Names};
 use super::{IoKind, OpenMode, Vfs, VfsFile};
 
 pub use self::faults::Fault;
+use crate::mutant::{self, Mutant};
 
 /// What becomes of unsynced changes when power fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -349,6 +350,9 @@ impl Vfs for FaultyVfs {
             return Err(named(dir, io::ErrorKind::NotFound.into()));
         }
         disk.counts.syncs += 1;
+        if mutant::active(Mutant::NoFsync) {
+            return Ok(());
+        }
         match disk.faults.judge(IoKind::Sync, dir) {
             Verdict::Succeed => {
                 disk.names.sync_dir(dir);
@@ -468,6 +472,9 @@ impl VfsFile for FaultyFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut disk = self.disk()?;
         disk.counts.syncs += 1;
+        if mutant::active(Mutant::NoFsync) {
+            return Ok(());
+        }
         let verdict = disk.faults.judge(IoKind::Sync, &self.path);
         let Disk { images, rng, mode, .. } = &mut *disk;
         let image = images.get_mut(&self.file).ok_or_else(|| io::Error::other("file has no contents"))?;

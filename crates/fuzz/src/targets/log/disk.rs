@@ -51,6 +51,7 @@ fn env(vfs: &FaultyVfs) -> Env {
         net: Arc::new(TcpNetwork),
         workers: Arc::new(OneThread),
         fatal: Arc::new(Ignored),
+        probe: None,
     }
 }
 

@@ -1,0 +1,82 @@
+//! Where a simulation looks into a server, and where it may stop one of its tasks.
+//!
+//! Owns the vocabulary of both. In production there is no probe, and each place costs one branch that is never taken.
+
+use std::time::Duration;
+
+use crate::ids::{Epoch, ManifestVersion, PartitionId, Serial};
+
+/// Places between a decision and its effect, where a task may be held up for any time (a busy machine, a stopped process) and
+/// nothing may go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PausePoint {
+    /// p-node: the lease was checked and the filters were consulted; nobody was asked yet.
+    ReadRouted,
+    /// p-node: the SSTables have answered; neither cached nor believed yet.
+    SstablesAnswered,
+    /// p-node: a pull was answered; the view is not made yet.
+    PullAnswered,
+    /// Leader: the time of a lease was taken; it is not granted yet.
+    LeaseTimed,
+    /// Leader: the memtables were read; the leader lease was not asked yet.
+    MemtablesRead,
+    /// Leader: a group's bits are out; it is not proposed yet.
+    BitsOut,
+    /// Follower: the vote guard was asked; the vote is not given yet.
+    VoteGuardAsked,
+    /// Leader: a frozen memtable is sealed as an SSTable; its flush flag is not proposed yet.
+    SstableSealed,
+}
+
+/// What invariants are about. Ids are those of the server that tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeEvent {
+    /// A server leads.
+    Led { partition: PartitionId, node: u64, term: u64 },
+    /// An entry was appended and ingested. `digest`: of its payload.
+    Appended { partition: PartitionId, node: u64, index: u64, term: u64, digest: u64 },
+    /// Everything from `first` on was truncated.
+    Truncated { partition: PartitionId, node: u64, first: u64, freezes: bool },
+    /// Everything up to `index` is committed.
+    Committed { partition: PartitionId, node: u64, index: u64 },
+    /// A leader published an entry. `serial` 0: it left no bits, or they were of an epoch that is over.
+    Published { partition: PartitionId, node: u64, epoch: Epoch, index: u64, serial: Serial },
+    /// A leader granted a lease.
+    LeaseGranted { partition: PartitionId, node: u64, epoch: Epoch, holder: [u8; 16], serial: Serial },
+    /// A p-node made a view. `lease_until_ns`: on its `Clock::holder_ns`, usable strictly before; 0: no lease.
+    ViewMade {
+        partition: PartitionId,
+        holder: [u8; 16],
+        epoch: Epoch,
+        serial: Serial,
+        manifest: ManifestVersion,
+        lease_until_ns: u64,
+    },
+}
+
+/// A simulation's eyes and hands. Everything here is called on the server's own tasks and must return at once.
+pub trait Probe: Send + Sync + 'static {
+    fn event(&self, event: ProbeEvent);
+    /// How long the task is to stop. None: not at all.
+    fn pause(&self, at: PausePoint) -> Option<Duration>;
+}
+
+impl super::Env {
+    /// Tells the probe, if there is one.
+    #[inline]
+    pub fn tell(&self, event: impl FnOnce() -> ProbeEvent) {
+        if let Some(probe) = &self.probe {
+            probe.event(event());
+        }
+    }
+
+    /// Stops the task, if there is a probe and it says so.
+    #[inline]
+    pub async fn pause_point(&self, at: PausePoint) {
+        if let Some(probe) = &self.probe
+            && let Some(pause) = probe.pause(at)
+        {
+            tokio::time::sleep(pause).await;
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Sextant's whole cluster in a deterministic simulation.
+//!
+//! Owns a world in one process and one thread: simulated machines (clocks, disks, network) on [turmoil], the real servers on
+//! them, clients that write a history, faults, and the judgement of what came of it. A seed decides everything, so every run
+//! can be replayed. Does not own any rule of the database: it is judged by the checker and by invariants that servers report
+//! through [`sextant_common::env::Probe`].
+//!
+//! Built with `--cfg tokio_unstable` only (tokio's scheduler takes a seed only then); otherwise the crate is empty. One process
+//! runs one seed: global counters in dependencies would leak from run to run.
+#![cfg(tokio_unstable)]
+
+mod cluster;
+mod counters;
+mod host;
+mod interpose;
+mod invariants;
+mod many;
+mod nemesis;
+mod plan;
+mod report;
+mod run;
+mod workload;
+mod world;
+
+pub use many::{ManyOptions, many};
+pub use plan::Profile;
+pub use report::{Report, Verdict};
+pub use run::{Options, run};

@@ -1,0 +1,132 @@
+//! `sextant-sim --seed N`: one run of the simulated cluster, one line of JSON.
+
+use std::process::ExitCode;
+
+#[cfg(not(tokio_unstable))]
+fn main() -> ExitCode {
+    eprintln!("sextant-sim: built without --cfg tokio_unstable; use `cargo xtask sim`");
+    ExitCode::from(2)
+}
+
+#[cfg(tokio_unstable)]
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some("many") {
+        return many();
+    }
+    let options = match options(std::env::args().skip(1)) {
+        Ok(options) => options,
+        Err(message) => {
+            eprintln!("sextant-sim: {message}\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if std::env::var_os("RUST_LOG").is_some() {
+        tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_writer(std::io::stderr)
+            .without_time()
+            .init();
+    }
+    let report = sextant_sim::run(&options);
+    println!("{}", report.to_json());
+    if report.verdict == sextant_sim::Verdict::Ok { ExitCode::SUCCESS } else { ExitCode::from(1) }
+}
+
+#[cfg(tokio_unstable)]
+fn many() -> ExitCode {
+    let done = many_options(std::env::args().skip(2)).map(|options| sextant_sim::many(&options));
+    match done {
+        Ok(Ok(true)) => ExitCode::SUCCESS,
+        Ok(Ok(false)) => ExitCode::from(1),
+        Ok(Err(e)) => {
+            eprintln!("sextant-sim: {e}");
+            ExitCode::from(2)
+        }
+        Err(message) => {
+            eprintln!("sextant-sim: {message}\n\n{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(tokio_unstable)]
+fn many_options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::ManyOptions, String> {
+    let mut many = sextant_sim::ManyOptions {
+        seeds: 1,
+        first: 1,
+        jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        twice: false,
+        limit: std::time::Duration::from_secs(300),
+        json: None,
+        arguments: Vec::new(),
+        mutant: false,
+    };
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("{text:?} is no number"));
+        match argument.as_str() {
+            "--seeds" => many.seeds = number(value()?)?,
+            "--first" => many.first = number(value()?)?,
+            "--jobs" => many.jobs = number(value()?)?.max(1) as usize,
+            "--limit-seconds" => many.limit = std::time::Duration::from_secs(number(value()?)?),
+            "--twice" => many.twice = true,
+            "--json" => many.json = Some(value()?.into()),
+            "--mutant" | "--profile" => {
+                many.mutant |= argument == "--mutant";
+                let value = value()?;
+                many.arguments.extend([argument, value]);
+            }
+            "--no-invariants" => many.arguments.push(argument),
+            other => return Err(format!("unknown argument {other:?}")),
+        }
+    }
+    Ok(many)
+}
+
+#[cfg(tokio_unstable)]
+const USAGE: &str = "\
+usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--mutant NAME] [--no-invariants] [--trace] [--history FILE]
+       sextant-sim many --seeds N [--first S] [--twice] [--jobs J] [--limit-seconds L] [--json FILE] [--profile P] [--mutant M]
+                        [--no-invariants]
+
+  --trace          every event on stderr
+  --history FILE   write the history of operations, for `sextant check`
+  RUST_LOG=debug   the servers' logs on stderr";
+
+#[cfg(tokio_unstable)]
+fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::Options, String> {
+    let mut seed = None;
+    let mut options = sextant_sim::Options {
+        seed: 0,
+        profile: sextant_sim::Profile::Mixed,
+        mutant: None,
+        invariants: true,
+        trace: false,
+        history: None,
+    };
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
+        match argument.as_str() {
+            "--seed" => {
+                let text = value()?;
+                seed = Some(text.parse().map_err(|_| format!("--seed: {text:?} is no number"))?);
+            }
+            "--profile" => {
+                let name = value()?;
+                options.profile =
+                    sextant_sim::Profile::named(&name).ok_or_else(|| format!("no profile {name:?}"))?;
+            }
+            "--mutant" => {
+                let name = value()?;
+                let mutant = sextant_common::mutant::Mutant::named(&name);
+                options.mutant = Some(mutant.ok_or_else(|| format!("no mutant {name:?}"))?);
+            }
+            "--no-invariants" => options.invariants = false,
+            "--trace" => options.trace = true,
+            "--history" => options.history = Some(value()?.into()),
+            other => return Err(format!("unknown argument {other:?}")),
+        }
+    }
+    options.seed = seed.ok_or("--seed is missing")?;
+    Ok(options)
+}

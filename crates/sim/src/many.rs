@@ -1,0 +1,180 @@
+//! Many seeds: one process each, several at a time, and their sum.
+//!
+//! Owns the minima that coverage has to reach: a simulation that no longer meets what it is there for must not pass.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write as _;
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::interpose::real_ns;
+
+#[derive(Clone, Debug)]
+pub struct ManyOptions {
+    pub seeds: u64,
+    pub first: u64,
+    pub jobs: usize,
+    /// Each seed is run twice, and both traces have to be the same.
+    pub twice: bool,
+    /// Most real time for one run.
+    pub limit: Duration,
+    /// Where the reports are written as JSON lines.
+    pub json: Option<std::path::PathBuf>,
+    /// Passed on to every run.
+    pub arguments: Vec<String>,
+    /// A mutant is to be caught: coverage has no minima.
+    pub mutant: bool,
+}
+
+/// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
+const MINIMA: [(&str, u64); 0] = [];
+
+/// Fewer runs than this are too few to expect anything of.
+const SEEDS_FOR_MINIMA: u64 = 40;
+const POLL: Duration = Duration::from_millis(10);
+
+struct Running {
+    seed: u64,
+    child: Child,
+    started_ns: u64,
+}
+
+/// What a run said.
+struct Said {
+    seed: u64,
+    report: Result<Value, String>,
+}
+
+/// Runs the seeds and prints the sum. Whether all is well.
+#[allow(clippy::disallowed_methods, reason = "a tool that waits for child processes")]
+pub fn many(options: &ManyOptions) -> std::io::Result<bool> {
+    let started_ns = real_ns();
+    let program = std::env::current_exe()?;
+    let mut waiting: VecDeque<u64> = (options.first..options.first + options.seeds).collect();
+    if options.twice {
+        waiting = waiting.into_iter().flat_map(|seed| [seed, seed]).collect();
+    }
+    let mut running: Vec<Running> = Vec::new();
+    let mut said = Vec::new();
+    while !waiting.is_empty() || !running.is_empty() {
+        while running.len() < options.jobs
+            && let Some(seed) = waiting.pop_front()
+        {
+            let mut command = Command::new(&program);
+            command.args(["--seed", &seed.to_string()]).args(&options.arguments);
+            let child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+            running.push(Running { seed, child, started_ns: real_ns() });
+        }
+        std::thread::sleep(POLL);
+        let mut still = Vec::new();
+        for mut run in running {
+            let limit_ns = options.limit.as_nanos() as u64;
+            match run.child.try_wait()? {
+                Some(_) => said.push(finished(run)),
+                None if real_ns() - run.started_ns > limit_ns => {
+                    run.child.kill()?;
+                    run.child.wait()?;
+                    let text = format!("no end after {} s of real time", options.limit.as_secs());
+                    said.push(Said { seed: run.seed, report: Err(text) });
+                }
+                None => still.push(run),
+            }
+        }
+        running = still;
+    }
+    said.sort_by_key(|s| s.seed);
+    if let Some(path) = &options.json {
+        let lines: String =
+            said.iter().filter_map(|s| s.report.as_ref().ok()).map(|r| format!("{r}\n")).collect();
+        std::fs::write(path, lines)?;
+    }
+    let (text, well) = sum_up(options, &said);
+    println!("{text}{} s of real time", (real_ns() - started_ns) / 1_000_000_000);
+    Ok(well)
+}
+
+fn finished(mut run: Running) -> Said {
+    let mut text = String::new();
+    let read = run.child.stdout.take().map(|mut out| out.read_to_string(&mut text));
+    let report = match read {
+        Some(Ok(_)) => {
+            serde_json::from_str(text.trim()).map_err(|e| format!("it said nothing readable: {e}"))
+        }
+        _ => Err("its output is lost".to_owned()),
+    };
+    Said { seed: run.seed, report }
+}
+
+fn number(report: &Value, field: &str) -> f64 {
+    report.get(field).and_then(Value::as_f64).unwrap_or(0.0)
+}
+
+fn add(sums: &mut BTreeMap<String, u64>, report: &Value, field: &str) {
+    for (name, count) in report.get(field).and_then(Value::as_object).into_iter().flatten() {
+        *sums.entry(name.clone()).or_default() += count.as_u64().unwrap_or(0);
+    }
+}
+
+fn sum_up(options: &ManyOptions, said: &[Said]) -> (String, bool) {
+    let (mut text, mut bad) = (String::new(), Vec::new());
+    let (mut faults, mut coverage) = (BTreeMap::new(), BTreeMap::new());
+    let mut hashes: BTreeMap<u64, &str> = BTreeMap::new();
+    let (mut seconds, mut operations) = (0.0, [0.0; 3]);
+    for Said { seed, report } in said {
+        let report = match report {
+            Ok(report) => report,
+            Err(why) => {
+                bad.push((*seed, why.clone()));
+                continue;
+            }
+        };
+        seconds += number(report, "sim_seconds");
+        for (sum, field) in operations.iter_mut().zip(["ok", "failed", "unknown"]) {
+            *sum += number(report, field);
+        }
+        add(&mut faults, report, "faults");
+        add(&mut coverage, report, "coverage");
+        let verdict = report["verdict"].as_str().unwrap_or("nothing");
+        if verdict != "ok" {
+            bad.push((*seed, format!("{verdict}: {}", report["text"].as_str().unwrap_or_default())));
+        }
+        let hash = report["trace_hash"].as_str().unwrap_or_default();
+        if *hashes.entry(*seed).or_insert(hash) != hash {
+            bad.push((*seed, "the same seed left two different traces".to_owned()));
+        }
+    }
+    let _ = writeln!(
+        text,
+        "{} runs, {:.2} simulated hours; operations: {} answered, {} refused, {} of unknown outcome",
+        said.len(),
+        seconds / 3600.0,
+        operations[0],
+        operations[1],
+        operations[2]
+    );
+    for (title, sums) in [("faults", &faults), ("coverage", &coverage)] {
+        let _ = writeln!(text, "{title}:");
+        for (name, count) in sums {
+            let _ = writeln!(text, "  {name:<28} {count:>10}");
+        }
+    }
+    if !options.mutant && options.seeds >= SEEDS_FOR_MINIMA {
+        for (name, per_hundred) in MINIMA {
+            let least = per_hundred * said.len() as u64 / 100;
+            let count = coverage.get(name).copied().unwrap_or(0);
+            if count < least {
+                bad.push((0, format!("coverage: {name} is {count}, at least {least} are expected")));
+            }
+        }
+    }
+    for (seed, why) in &bad {
+        let command = format!("cargo xtask sim --seeds 1 --first {seed} {}", options.arguments.join(" "));
+        let _ =
+            writeln!(text, "FAILED {}: {why}", if *seed == 0 { "as a whole" } else { command.trim_end() });
+    }
+    let _ = writeln!(text, "{} failures in {} runs", bad.len(), said.len());
+    (text, bad.is_empty())
+}

@@ -1,0 +1,162 @@
+//! What a seed decides before a run begins: the shape of the cluster, of the workload and of the faults.
+
+use sextant_common::config::{LeaseConfig, LeaseMode};
+use sextant_common::manifest::TableOptions;
+use sextant_memtable_server::Tuning;
+
+use crate::host::{ClockQuality, DiskSpeed};
+
+/// How a run is chosen beyond its seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Profile {
+    /// Everything by the seed; clocks keep their promises.
+    Mixed,
+    /// No faults at all.
+    Quiet,
+    /// Wall clocks and drifts beyond their stated bounds: answers may be wrong, but the cluster must come back.
+    LyingClocks,
+}
+
+impl Profile {
+    pub const ALL: [(&'static str, Profile); 3] =
+        [("mixed", Profile::Mixed), ("quiet", Profile::Quiet), ("lying-clocks", Profile::LyingClocks)];
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(n, _)| *n == name).map(|(_, p)| *p)
+    }
+}
+
+/// How much goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Intensity {
+    Quiet,
+    Light,
+    Normal,
+    Heavy,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub profile: Profile,
+    pub intensity: Intensity,
+    pub partitions: u32,
+    /// The default table, and others.
+    pub tables: Vec<(String, TableOptions)>,
+    pub lease: LeaseConfig,
+    pub tuning: Tuning,
+    pub cache_bytes: u64,
+    pub clients: usize,
+    pub hot_keys: u64,
+    pub cold_keys: u64,
+    /// Most bytes that a value is padded to.
+    pub value_bytes: usize,
+    /// Longest pause of a client between two operations.
+    pub think_ms: u64,
+    pub load_ms: u64,
+    pub latency_us: (u64, u64),
+    pub disk: DiskSpeed,
+    /// Chance of a pause at a pause point, in millionths.
+    pub pause_chance_ppm: u64,
+    pub pause_max_ms: u64,
+}
+
+pub const MEMTABLE_SERVERS: usize = 3;
+pub const SSTABLE_SERVERS: usize = 3;
+pub const PNODES: usize = 2;
+
+impl Plan {
+    pub fn new(rng: &mut fastrand::Rng, profile: Profile) -> Self {
+        let intensity = match (profile, rng.u64(0..8)) {
+            (Profile::Quiet, _) | (_, 0) => Intensity::Quiet,
+            (_, 1 | 2) => Intensity::Light,
+            (_, 3..=5) => Intensity::Normal,
+            _ => Intensity::Heavy,
+        };
+        let mut tables = vec![("default".to_owned(), TableOptions::default())];
+        for n in 1..rng.usize(1..=3) {
+            let options = TableOptions { filter_inserts: rng.bool(), ..TableOptions::default() };
+            tables.push((format!("t{n}"), options));
+        }
+        let lease_ms = *pick(rng, &[100, 200, 300]);
+        let lease = LeaseConfig {
+            mode: if rng.u64(0..10) == 0 { LeaseMode::Timed } else { LeaseMode::Ack },
+            lease_ms,
+            leader_lease_ms: lease_ms + 100,
+            heartbeat_ms: 40,
+            drift_ppm: *pick(rng, &[100, 500, 10_000]),
+            ..LeaseConfig::default()
+        };
+        let memtable_bytes = *pick(rng, &[4096, 8192, 16 << 10, 64 << 10]);
+        let tuning = Tuning {
+            log_segment_bytes: 1 << 20,
+            log_cache_bytes: *pick(rng, &[16 << 10, 1 << 20]),
+            log_entries_kept: *pick(rng, &[5, 50, 2_000]),
+            memtable_bytes,
+            freeze_age_ms: *pick(rng, &[2_000, 10_000, 1_800_000]),
+            memory_bytes: *pick(rng, &[64, 1024]) * memtable_bytes,
+            grace_ms: *pick(rng, &[10, 200, 2_000]),
+            grace_bytes: *pick(rng, &[4 << 10, 1 << 20]),
+            sst_replicas_required: if rng.u64(0..4) == 0 { 3 } else { 2 },
+            compaction_trigger: rng.usize(2..=6),
+            sst_delete_grace_ms: *pick(rng, &[500, 2_000]),
+            repair_interval_ms: *pick(rng, &[200, 1_000]),
+            groups_in_flight: rng.usize(1..=4),
+            group_bytes: *pick(rng, &[256, 4096, 1 << 20]),
+            ..Tuning::default()
+        };
+        let pauses = intensity >= Intensity::Normal || rng.bool();
+        Self {
+            profile,
+            intensity,
+            partitions: rng.u32(1..=3),
+            tables,
+            tuning,
+            cache_bytes: *pick(rng, &[0, 4 << 10, 1 << 20]),
+            clients: rng.usize(3..=6),
+            hot_keys: rng.u64(2..=6),
+            cold_keys: rng.u64(40..=120),
+            value_bytes: *pick(rng, &[16, 100, 400]),
+            think_ms: *pick(rng, &[0, 5, 20]),
+            load_ms: rng.u64(8_000..20_000),
+            latency_us: (rng.u64(0..500), rng.u64(1_000..4_000)),
+            disk: DiskSpeed {
+                read_us: rng.u64(0..300),
+                write_us: rng.u64(0..300),
+                sync_us: rng.u64(200..4_000),
+                hangs_until_ns: 0,
+            },
+            pause_chance_ppm: if intensity == Intensity::Quiet || !pauses {
+                0
+            } else {
+                rng.u64(1_000..30_000)
+            },
+            pause_max_ms: lease.leader_lease_ms + rng.u64(0..lease_ms),
+            lease,
+        }
+    }
+
+    /// A host's clocks. Within the stated bounds, unless the profile says otherwise.
+    pub fn clocks(&self, rng: &mut fastrand::Rng) -> ClockQuality {
+        let lies = self.profile == Profile::LyingClocks;
+        let rho = self.lease.drift_ppm as i64 * if lies { 20 } else { 1 };
+        let mut ppm = || match rng.u64(0..4) {
+            0 => rho,
+            1 => -rho,
+            _ => rng.i64(-rho..=rho),
+        };
+        let (raw_ppm, boot_ppm) = (ppm(), ppm());
+        let bound = *pick(rng, &[100_000i64, 1_000_000, 10_000_000]);
+        let error = if lies { bound * 20 } else { bound };
+        ClockQuality {
+            raw_ppm,
+            boot_ppm,
+            wall_error_ns: rng.i64(-error..=error),
+            wall_bound_ns: rng.bool().then_some(bound as u64),
+            lies,
+        }
+    }
+}
+
+pub fn pick<'t, T>(rng: &mut fastrand::Rng, of: &'t [T]) -> &'t T {
+    &of[rng.usize(0..of.len())]
+}

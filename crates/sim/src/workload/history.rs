@@ -1,0 +1,239 @@
+//! One client's page in the history: each call is written down with its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use bytes::Bytes;
+use sextant_checker::{Call, Outcome, Pending};
+use sextant_client::{BatchOp, Client, Effect, Expected, ReadMode, Record, ScanOptions};
+use sextant_common::error::{Error, ErrorKind};
+
+use super::Shared;
+
+/// A client with its name in the history. After an unknown outcome it goes on under another.
+pub struct Book {
+    pub shared: Arc<Shared>,
+    id: u64,
+    values: u64,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    Done,
+    Refused,
+    Unknown,
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+impl Book {
+    pub fn new(shared: &Arc<Shared>) -> Self {
+        Self { shared: shared.clone(), id: shared.new_client_id(), values: 0 }
+    }
+
+    /// A value that nobody else writes, padded to a length.
+    pub fn value(&mut self, bytes: usize) -> String {
+        self.values += 1;
+        let mut value = format!("{}.{}", self.id, self.values);
+        while value.len() < bytes {
+            value.push('.');
+        }
+        value
+    }
+
+    fn count(&mut self, known: Known) -> Known {
+        let tally = &self.shared.tally;
+        match known {
+            Known::Done => tally.ok.fetch_add(1, Relaxed),
+            Known::Refused => tally.failed.fetch_add(1, Relaxed),
+            Known::Unknown => {
+                self.id = self.shared.new_client_id();
+                tally.unknown.fetch_add(1, Relaxed)
+            }
+        };
+        known
+    }
+
+    fn written(&self, table: &str, key: &str) {
+        self.shared.keys.lock().insert((table.to_owned(), key.to_owned()));
+    }
+
+    /// None: no answer.
+    pub async fn get(
+        &mut self,
+        client: &Client,
+        table: &str,
+        key: &str,
+        mode: ReadMode,
+    ) -> Result<Option<String>, Error> {
+        let shared = self.shared.clone();
+        let pending = shared.recorder.call(self.id, &name(table, key), Call::Get);
+        let answer = client.with_mode(mode).get(table, key.to_owned()).await;
+        match answer {
+            Ok(record) => {
+                saw(pending, &record);
+                self.count(Known::Done);
+                Ok(record.map(|r| text(&r.value)))
+            }
+            Err(e) => {
+                pending.not_executed();
+                self.count(Known::Refused);
+                Err(e)
+            }
+        }
+    }
+
+    pub async fn multi_get(&mut self, client: &Client, table: &str, keys: &[String]) -> Result<(), Error> {
+        let shared = self.shared.clone();
+        let pending: Vec<_> =
+            keys.iter().map(|k| shared.recorder.call(self.id, &name(table, k), Call::Get)).collect();
+        let asked = keys.iter().map(|k| Bytes::from(k.clone())).collect();
+        match client.multi_get(table, asked).await {
+            Ok(records) => {
+                for (pending, record) in pending.into_iter().zip(&records) {
+                    saw(pending, record);
+                    self.count(Known::Done);
+                }
+                Ok(())
+            }
+            Err(e) => {
+                pending.into_iter().for_each(Pending::not_executed);
+                self.count(Known::Refused);
+                Err(e)
+            }
+        }
+    }
+
+    /// Scans all keys with a prefix, and writes down what was seen of `keys` as reads. The records seen.
+    pub async fn scan(
+        &mut self,
+        client: &Client,
+        table: &str,
+        prefix: &str,
+        keys: &[String],
+        page_records: u32,
+        reverse: bool,
+    ) -> Result<Vec<(String, String)>, Error> {
+        let shared = self.shared.clone();
+        let pending: Vec<_> =
+            keys.iter().map(|k| shared.recorder.call(self.id, &name(table, k), Call::Get)).collect();
+        let options = ScanOptions { page_records, reverse, ..ScanOptions::prefix(prefix.to_owned()) };
+        match client.scan(table, options).collect_records().await {
+            Ok(records) => {
+                for (key, pending) in keys.iter().zip(pending) {
+                    let record = records.iter().find(|r| r.key == key.as_bytes());
+                    saw(pending, &record.map(|r| Record { value: r.value.clone(), seq: r.seq }));
+                    self.count(Known::Done);
+                }
+                let mut sorted: Vec<_> = records.iter().map(|r| r.key.clone()).collect();
+                sorted.sort();
+                sorted.dedup();
+                if reverse {
+                    sorted.reverse();
+                }
+                if !sorted.iter().eq(records.iter().map(|r| &r.key)) {
+                    shared.world.violation(format!("scan of {table}/{prefix}: keys twice or out of order"));
+                }
+                Ok(records.iter().map(|r| (text(&r.key), text(&r.value))).collect())
+            }
+            Err(e) => {
+                pending.into_iter().for_each(Pending::not_executed);
+                self.count(Known::Refused);
+                Err(e)
+            }
+        }
+    }
+
+    pub async fn write(&mut self, client: &Client, table: &str, key: &str, call: Call<'_>) -> Known {
+        self.written(table, key);
+        let shared = self.shared.clone();
+        let pending = shared.recorder.call(self.id, &name(table, key), call);
+        let (k, bytes) = (key.to_owned(), |v: &str| Bytes::copy_from_slice(v.as_bytes()));
+        let answer = match call {
+            Call::Get => return Known::Refused,
+            Call::Put(value) => {
+                client.put(table, k, bytes(value)).await.map(|seq| (Outcome::Done, Some(seq.0)))
+            }
+            Call::Insert(value) => client
+                .insert(table, k, bytes(value))
+                .await
+                .map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0))),
+            Call::Delete => client.delete(table, k).await.map(|seq| (Outcome::Done, Some(seq.0))),
+            Call::Cas { expected, new } => {
+                let expected = expected.map_or(Expected::Absent, |v| Expected::Value(bytes(v)));
+                let effect = new.map_or(Effect::Delete, |v| Effect::Put(bytes(v)));
+                client
+                    .cas(table, k, expected, effect)
+                    .await
+                    .map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0)))
+            }
+        };
+        self.answered(vec![pending], answer.map(|a| vec![a]))
+    }
+
+    /// A delete that tells whether there was a record.
+    pub async fn delete_checked(&mut self, client: &Client, table: &str, key: &str) -> Known {
+        self.written(table, key);
+        let shared = self.shared.clone();
+        let pending = shared.recorder.call(self.id, &name(table, key), Call::Delete);
+        let answer = client.delete_checked(table, key.to_owned()).await;
+        let answer = answer.map(|o| vec![(Outcome::Applied(o.existed), o.applied.then_some(o.seq.0))]);
+        self.answered(vec![pending], answer)
+    }
+
+    /// Puts the same value under several keys, atomically.
+    pub async fn put_all(&mut self, client: &Client, table: &str, keys: &[String], value: &str) -> Known {
+        let shared = self.shared.clone();
+        let mut pending = Vec::new();
+        let mut ops = Vec::new();
+        for key in keys {
+            self.written(table, key);
+            pending.push(shared.recorder.call(self.id, &name(table, key), Call::Put(value)));
+            ops.push(BatchOp::put(key.clone(), value.to_owned()).in_table(table));
+        }
+        let answer = client.batch(ops).await;
+        let answer =
+            answer.map(|o| o.results.iter().map(|r| (Outcome::Done, Some(r.seq.0))).collect::<Vec<_>>());
+        self.answered(pending, answer)
+    }
+
+    fn answered(
+        &mut self,
+        pending: Vec<Pending<'_>>,
+        answer: Result<Vec<(Outcome<'_>, Option<u64>)>, Error>,
+    ) -> Known {
+        let known = match answer {
+            Ok(answers) => {
+                for (pending, (outcome, version)) in pending.into_iter().zip(answers) {
+                    pending.returned(outcome, version);
+                }
+                Known::Done
+            }
+            Err(e) if matches!(e.kind, ErrorKind::OutcomeUnknown | ErrorKind::Internal) => {
+                pending.into_iter().for_each(Pending::unknown);
+                Known::Unknown
+            }
+            // Everything else says that nothing happened, and is taken at its word.
+            Err(_) => {
+                pending.into_iter().for_each(Pending::not_executed);
+                Known::Refused
+            }
+        };
+        self.count(known)
+    }
+}
+
+/// A key's name in the history.
+pub fn name(table: &str, key: &str) -> String {
+    format!("{table}/{key}")
+}
+
+fn saw(pending: Pending<'_>, record: &Option<Record>) {
+    match record {
+        Some(r) => pending.returned(Outcome::Value(Some(&text(&r.value))), Some(r.seq.0)),
+        None => pending.returned(Outcome::Value(None), None),
+    }
+}

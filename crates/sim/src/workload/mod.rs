@@ -1,0 +1,103 @@
+//! What clients do: operations through chosen p-nodes, written down with what was answered.
+//!
+//! Every answer goes into one history, key by key, which the checker judges. What concerns more than one key (a batch is seen
+//! whole) is judged here.
+
+mod history;
+mod operator;
+mod registers;
+mod trap;
+mod verifier;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use sextant_checker::Recorder;
+use sextant_client::{Client, ClientOptions};
+
+use crate::cluster::pnode_addr;
+use crate::host::Host;
+use crate::plan::{PNODES, Plan};
+use crate::world::{Phase, World};
+
+pub use history::Book;
+pub use operator::operate;
+pub use registers::registers;
+pub use trap::lease_trap;
+pub use verifier::verify;
+
+/// What all clients of a run share.
+pub struct Shared {
+    pub world: Arc<World>,
+    pub plan: Plan,
+    pub recorder: Recorder,
+    pub tally: Tally,
+    /// Every key that was ever written, by table.
+    pub keys: Mutex<BTreeSet<(String, String)>>,
+    next_client: AtomicU64,
+    /// Clients that still work.
+    pub working: AtomicU64,
+    pub maintenance: Mutex<BTreeMap<&'static str, u64>>,
+}
+
+#[derive(Default)]
+pub struct Tally {
+    pub ok: AtomicU64,
+    pub failed: AtomicU64,
+    pub unknown: AtomicU64,
+}
+
+impl Shared {
+    pub fn new(world: &Arc<World>, plan: Plan, recorder: Recorder) -> Arc<Self> {
+        Arc::new(Self {
+            world: world.clone(),
+            plan,
+            recorder,
+            tally: Tally::default(),
+            keys: Mutex::default(),
+            next_client: AtomicU64::new(1),
+            working: AtomicU64::new(0),
+            maintenance: Mutex::default(),
+        })
+    }
+
+    /// A client id that nobody had.
+    pub fn new_client_id(&self) -> u64 {
+        self.next_client.fetch_add(1, Relaxed)
+    }
+
+    pub fn loading(&self) -> bool {
+        self.world.phase() <= Phase::Load
+    }
+
+    /// Waits until the load begins.
+    pub async fn load_begins(&self) {
+        while self.world.phase() == Phase::Boot {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    pub fn count(&self, what: &'static str) {
+        *self.maintenance.lock().entry(what).or_default() += 1;
+    }
+}
+
+/// A client of p-nodes, the first of them preferred.
+pub async fn connect(host: &Arc<Host>, pnodes: &[usize], sessions: bool) -> Client {
+    let addrs = pnodes.iter().map(|i| pnode_addr(*i)).collect();
+    let options = ClientOptions {
+        deadline: Duration::from_secs(3),
+        attempt_timeout: Duration::from_millis(700),
+        sessions,
+        ..ClientOptions::default()
+    };
+    Client::connect(host.boot(), addrs, options).await.expect("addresses and options are good")
+}
+
+/// One p-node only.
+pub async fn connect_to(host: &Arc<Host>, pnode: usize) -> Client {
+    connect(host, &[pnode % PNODES], true).await
+}

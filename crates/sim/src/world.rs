@@ -1,0 +1,130 @@
+//! What all hosts of a run share: true time, the trace, the phase, what was found.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::interpose;
+use crate::invariants::Invariants;
+
+/// Where a run stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Phase {
+    /// Servers start, tables are made; no faults.
+    Boot,
+    /// Clients and faults.
+    Load,
+    /// No more faults: everything must come back.
+    Heal,
+    Done,
+}
+
+pub struct World {
+    pub seed: u64,
+    now_ns: AtomicU64,
+    /// A host's code is running, so turmoil knows the time within the step.
+    stepping: AtomicBool,
+    phase: AtomicU8,
+    trace: Mutex<Trace>,
+    violations: Mutex<Vec<String>>,
+    pub invariants: Mutex<Invariants>,
+}
+
+struct Trace {
+    hash: Xxh3,
+    events: u64,
+    print: bool,
+}
+
+impl World {
+    pub fn new(seed: u64, print: bool, invariants: bool) -> Arc<Self> {
+        Arc::new(Self {
+            seed,
+            now_ns: AtomicU64::new(0),
+            stepping: AtomicBool::new(false),
+            phase: AtomicU8::new(Phase::Boot as u8),
+            trace: Mutex::new(Trace { hash: Xxh3::new(), events: 0, print }),
+            violations: Mutex::default(),
+            invariants: Mutex::new(Invariants::new(invariants)),
+        })
+    }
+
+    /// True time since the start of the run, in nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        let within = if self.stepping.load(Relaxed) { turmoil::sim_elapsed() } else { None };
+        within.map_or_else(|| self.now_ns.load(Relaxed), |d| d.as_nanos() as u64)
+    }
+
+    /// Around each step of the simulation, which begins at `now_ns`.
+    pub fn step<T>(&self, now_ns: u64, step: impl FnOnce() -> T) -> T {
+        self.now_ns.store(now_ns, Relaxed);
+        interpose::set_now_ns(now_ns);
+        self.stepping.store(true, Relaxed);
+        let result = step();
+        self.stepping.store(false, Relaxed);
+        result
+    }
+
+    /// When the current step began.
+    pub fn last_step_ns(&self) -> u64 {
+        self.now_ns.load(Relaxed)
+    }
+
+    /// Between two steps.
+    pub fn step_idle(&self, now_ns: u64) {
+        self.now_ns.store(now_ns, Relaxed);
+        interpose::set_now_ns(now_ns);
+    }
+
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Relaxed) {
+            0 => Phase::Boot,
+            1 => Phase::Load,
+            2 => Phase::Heal,
+            _ => Phase::Done,
+        }
+    }
+
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Relaxed);
+        self.note(&format!("phase {phase:?}"));
+    }
+
+    /// An event of the trace: who, what, how much, and the bytes.
+    pub fn trace(&self, who: &str, what: &str, bytes: &[u8]) {
+        let now_ns = self.now_ns();
+        let mut trace = self.trace.lock();
+        trace.events += 1;
+        trace.hash.update(&now_ns.to_le_bytes());
+        trace.hash.update(who.as_bytes());
+        trace.hash.update(what.as_bytes());
+        trace.hash.update(&(bytes.len() as u64).to_le_bytes());
+        trace.hash.update(bytes);
+        if trace.print {
+            let digest = xxhash_rust::xxh3::xxh3_64(bytes);
+            eprintln!("{:>10} us {who:<4} {what} {} bytes {digest:016x}", now_ns / 1000, bytes.len());
+        }
+    }
+
+    /// An event that is worth reading.
+    pub fn note(&self, text: &str) {
+        self.trace("-", text, &[]);
+    }
+
+    pub fn trace_hash(&self) -> (u64, u64) {
+        let trace = self.trace.lock();
+        (trace.hash.digest(), trace.events)
+    }
+
+    pub fn violation(&self, text: String) {
+        self.note(&text);
+        self.violations.lock().push(text);
+    }
+
+    pub fn first_violation(&self) -> Option<String> {
+        self.violations.lock().first().cloned()
+    }
+}
