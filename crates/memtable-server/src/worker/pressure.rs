@@ -14,7 +14,7 @@ use crate::shared::Writes;
 /// What must fit for a freeze or a flag to be proposed. Writes were refused long before.
 const COMMAND_ROOM_BYTES: u64 = 128 * 1024;
 /// A flush's error names every server that failed; a client needs no more than its beginning.
-const ERROR_SHOWN_BYTES: usize = 400;
+const ERROR_SHOWN_CHARS: usize = 400;
 
 impl Worker {
     /// Whether the log takes another group, even if all partitions append one between this look and Raft's append: Raft cannot
@@ -63,7 +63,6 @@ impl Worker {
     }
 
     pub(super) fn flush_failed(&mut self, table: TableId, error: &str) {
-        let shown = error.floor_char_boundary(ERROR_SHOWN_BYTES);
-        self.flush_errors.insert(table, error[..shown].to_owned());
+        self.flush_errors.insert(table, error.chars().take(ERROR_SHOWN_CHARS).collect());
     }
 }
