@@ -77,9 +77,11 @@ fn run(steps: &[Step]) -> Result<(), String> {
 
 /// Builds the servers and what breaks them, in one go so that they share what they depend on, and runs it.
 fn break_things(arguments: &[&str]) -> Result<(), String> {
-    const BUILD: Step = ("build", &["build", "--release", "--package", "sextant", "--package", "sextant-chaos"]);
+    const BUILD: Step =
+        ("build", &["build", "--release", "--package", "sextant", "--package", "sextant-chaos"]);
     run(&[BUILD])?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(root()).join("target"), PathBuf::from);
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(root()).join("target"), PathBuf::from);
     let program = target.join("release").join("sextant-chaos");
     let status = Command::new(&program).args(arguments).status();
     match status {

@@ -116,7 +116,9 @@ impl Place for Hosts {
         let mut words = self.nodes.get(&id).map_or_else(Vec::new, Node::enter);
         if self.timens && self.clocks.is_some() {
             let offset = self.rng.below(10_000_000).to_string();
-            words.extend(["unshare", "--time", "--monotonic", &offset, "--boottime", &offset].map(str::to_owned));
+            words.extend(
+                ["unshare", "--time", "--monotonic", &offset, "--boottime", &offset].map(str::to_owned),
+            );
         }
         if let Some(shim) = self.shims.get(&id) {
             let skew = self.clocks.map_or_else(Skew::default, |clocks| self.skew(clocks));
@@ -298,6 +300,15 @@ impl Testbed {
         first
     }
 
+    /// After an interrupt: whatever is in force, the servers end and the disks go, so that the run's files can be removed.
+    pub async fn abandon(self) {
+        drop(self.cluster);
+        drop(self.throttles);
+        for volume in self.volumes.into_values() {
+            volume.detach().await;
+        }
+    }
+
     pub fn log(&self, id: Id) -> Result<PathBuf> {
         self.cluster.log_path(id.role, id.index)
     }
@@ -310,5 +321,9 @@ pub fn binary(given: Option<&Path>) -> Result<PathBuf> {
         None => std::env::current_exe()?.with_file_name("sextant"),
     };
     let path = std::path::absolute(path)?;
-    if path.is_file() { Ok(path) } else { Err(Error::invalid(format!("no server binary at {}", path.display()))) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(Error::invalid(format!("no server binary at {}", path.display())))
+    }
 }

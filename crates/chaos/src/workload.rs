@@ -170,7 +170,8 @@ async fn operate(load: &Load, client: &Client, rng: &Arc<dyn Rng>, id: u64, valu
         }
         14 | 15 => {
             let insert = client.insert("", key.clone(), value.to_owned());
-            let applied = insert.map(|r| r.map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0))));
+            let applied =
+                insert.map(|r| r.map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0))));
             write(load, id, "insert", &key, Call::Insert(value), applied).await
         }
         16 | 17 => {

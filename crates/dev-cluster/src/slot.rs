@@ -57,7 +57,8 @@ impl Launcher {
             config.to_str().ok_or_else(|| Error::invalid("the data directory's path is not UTF-8"))?;
         let binary =
             binary.to_str().ok_or_else(|| Error::invalid("the server binary's path is not UTF-8"))?;
-        let mut words = self.placement.as_ref().map_or_else(Vec::new, |p| p.0.wrap(member.role, member.index));
+        let mut words =
+            self.placement.as_ref().map_or_else(Vec::new, |p| p.0.wrap(member.role, member.index));
         words.extend([binary, member.role.name(), "--config", config].map(str::to_owned));
         let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
         let log = member.log_path(&self.data);

@@ -116,8 +116,7 @@ impl Cluster {
         let (mut servers, mut gates) = (Vec::new(), Vec::new());
         for i in 0..3 {
             let gate = Gate::default();
-            let env =
-                Env { vfs: Arc::new(GatedVfs { inner: RealVfs, gate: gate.clone() }), ..Env::real() };
+            let env = Env { vfs: Arc::new(GatedVfs { inner: RealVfs, gate: gate.clone() }), ..Env::real() };
             let config = MemtableServerConfig {
                 id: config.memtable[i].id,
                 cluster: config.clone(),
@@ -254,7 +253,8 @@ async fn a_leader_whose_log_device_hangs_hands_over_and_never_serves_in_that_ter
     // It follows again, and has everything.
     eventually(async || {
         let (ours, theirs) = (c.partition(hung), c.partition(next));
-        (ours["committed_index"] == theirs["committed_index"] && ours["leader"] == theirs["leader"]).then_some(())
+        (ours["committed_index"] == theirs["committed_index"] && ours["leader"] == theirs["leader"])
+            .then_some(())
     })
     .await;
     for key in ["before", "during", "after"] {

@@ -78,9 +78,9 @@ impl Probes {
     /// Writes what is to be read: the cold keys are flushed, the hot ones are not.
     pub async fn prepare(env: Env, clients: Vec<Client>, seed: u64) -> Result<Self> {
         let streams = (0..clients.len()).flat_map(|pnode| {
-            Kind::ALL.into_iter().flat_map(move |kind| {
-                (0..PARTITIONS).map(move |partition| Stream { pnode, kind, partition })
-            })
+            Kind::ALL
+                .into_iter()
+                .flat_map(move |kind| (0..PARTITIONS).map(move |partition| Stream { pnode, kind, partition }))
         });
         let mut probes = Self {
             env,
@@ -210,7 +210,9 @@ impl Probes {
     /// Waits until each of these streams has had `successes` since they were last forgotten that are later than `since`.
     pub async fn alive(&self, streams: &[Stream], since: u64, successes: usize) -> Result<()> {
         let enough = |stream: &Stream| {
-            self.done.get(stream).is_some_and(|d| d.lock().iter().filter(|at| **at > since).count() >= successes)
+            self.done
+                .get(stream)
+                .is_some_and(|d| d.lock().iter().filter(|at| **at > since).count() >= successes)
         };
         let all = async {
             while !streams.iter().all(enough) {
@@ -220,8 +222,7 @@ impl Probes {
         if tokio::time::timeout(ALIVE_WITHIN, all).await.is_ok() {
             return Ok(());
         }
-        let lacking: Vec<String> =
-            streams.iter().filter(|s| !enough(s)).map(|s| format!("{s:?}")).collect();
+        let lacking: Vec<String> = streams.iter().filter(|s| !enough(s)).map(|s| format!("{s:?}")).collect();
         Err(Error::unavailable(format!("no service after {ALIVE_WITHIN:?}: {}", lacking.join(", "))))
     }
 }

@@ -22,7 +22,8 @@ fn ms(ns: u64) -> u64 {
 
 /// One run on one line.
 pub fn line(silences: &Silences) -> String {
-    let words = silences.iter().map(|((pnode, kind), ns)| format!("p{} {} {} ms", pnode + 1, kind.name(), ms(*ns)));
+    let words =
+        silences.iter().map(|((pnode, kind), ns)| format!("p{} {} {} ms", pnode + 1, kind.name(), ms(*ns)));
     words.collect::<Vec<_>>().join(", ")
 }
 
@@ -47,7 +48,8 @@ impl Report {
                 if values.is_empty() {
                     text.push_str(" - |");
                 } else {
-                    let _ = write!(text, " {} / {} |", ms(quantile(&values, 0.5)), ms(quantile(&values, 1.0)));
+                    let _ =
+                        write!(text, " {} / {} |", ms(quantile(&values, 0.5)), ms(quantile(&values, 1.0)));
                 }
             }
             text.push('\n');

@@ -94,27 +94,63 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// SIGKILL; started again when it is healed.
-    Kill { kind: Kind, servers: Vec<Id> },
+    Kill {
+        kind: Kind,
+        servers: Vec<Id>,
+    },
     /// SIGSTOP, SIGCONT.
-    Pause { server: Id },
+    Pause {
+        server: Id,
+    },
     /// Packets between the two groups are dropped, in both directions or (`one_way`) from the first to the second only.
-    Cut { kind: Kind, from: Vec<Id>, to: Vec<Id>, one_way: bool },
+    Cut {
+        kind: Kind,
+        from: Vec<Id>,
+        to: Vec<Id>,
+        one_way: bool,
+    },
     /// From everybody, the load included.
-    Isolate { server: Id },
-    Loss { server: Id, percent: u8 },
-    LinkDown { server: Id },
-    SlowLink { server: Id, kilobits: u32 },
-    DiskFull { server: Id },
+    Isolate {
+        server: Id,
+    },
+    Loss {
+        server: Id,
+        percent: u8,
+    },
+    LinkDown {
+        server: Id,
+    },
+    SlowLink {
+        server: Id,
+        kilobits: u32,
+    },
+    DiskFull {
+        server: Id,
+    },
     /// fsyncs do not return.
-    DiskHung { server: Id },
+    DiskHung {
+        server: Id,
+    },
     /// Writes do not return.
-    DiskFrozen { server: Id },
-    DiskSlow { server: Id, ms: u64 },
-    DiskThrottled { server: Id, bytes: u64 },
+    DiskFrozen {
+        server: Id,
+    },
+    DiskSlow {
+        server: Id,
+        ms: u64,
+    },
+    DiskThrottled {
+        server: Id,
+        bytes: u64,
+    },
     /// The server ends by itself; started again when it is healed.
-    FsyncFails { server: Id },
+    FsyncFails {
+        server: Id,
+    },
     /// Started again with other clocks.
-    Clocks { server: Id },
+    Clocks {
+        server: Id,
+    },
 }
 
 impl Fault {

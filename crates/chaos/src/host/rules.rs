@@ -37,7 +37,8 @@ pub fn ruleset(rules: &[Rule]) -> String {
         return text;
     }
     text.push_str("table ip chaos {\n");
-    for (direction, hook, address) in [(Direction::In, "input", "saddr"), (Direction::Out, "output", "daddr")] {
+    for (direction, hook, address) in [(Direction::In, "input", "saddr"), (Direction::Out, "output", "daddr")]
+    {
         let _ = writeln!(text, " chain {hook} {{\n  type filter hook {hook} priority 0; policy accept;");
         // A server talks to itself over its own address, too.
         let _ = writeln!(text, "  {} lo accept", if direction == Direction::In { "iif" } else { "oif" });
