@@ -136,15 +136,10 @@ impl MemtableServer {
                 cluster: cluster.clone(),
                 peers: peers.clone(),
             };
-            let raft = Raft::new(
-                config.id.0,
-                raft_config.clone(),
-                network.clone(),
-                partition_log.clone(),
-                state_machine,
-            )
-            .await
-            .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+            let raft =
+                Raft::new(config.id.0, raft_config.clone(), network.clone(), partition_log.clone(), state_machine)
+                    .await
+                    .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
             let background = Background {
                 runtime: tokio::runtime::Handle::current(),
                 shared: replica.shared.clone(),

@@ -66,14 +66,17 @@ pub async fn election_loop(
         let is_heir = term != 0 && shared.heir_of.load(Ordering::Acquire) == term;
         let wait = if is_heir { 0 } else { jitter + patience };
         // A candidate whose device hangs could not even write its own vote down.
-        if !initialised || now < next_attempt || now < shared.guard.opens_at_ns() + wait || device.hangs() {
+        if !initialised
+            || now < next_attempt
+            || now < shared.guard.opens_at_ns() + wait
+            || device.hangs()
+        {
             continue;
         }
         if raft.trigger().elect(true).await.is_err() {
             return;
         }
         jitter = draw();
-        next_attempt =
-            now + if is_heir { HEIR_ATTEMPT_MS * 1_000_000 } else { ATTEMPT_MS * 1_000_000 + draw() };
+        next_attempt = now + if is_heir { HEIR_ATTEMPT_MS * 1_000_000 } else { ATTEMPT_MS * 1_000_000 + draw() };
     }
 }
