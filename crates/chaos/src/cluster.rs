@@ -300,6 +300,15 @@ impl Testbed {
         first
     }
 
+    /// After an interrupt: whatever is in force, the servers end and the disks go, so that the run's files can be removed.
+    pub async fn abandon(self) {
+        drop(self.cluster);
+        drop(self.throttles);
+        for volume in self.volumes.into_values() {
+            volume.detach().await;
+        }
+    }
+
     pub fn log(&self, id: Id) -> Result<PathBuf> {
         self.cluster.log_path(id.role, id.index)
     }

@@ -52,10 +52,15 @@ pub async fn run(args: FailoverArgs, confined: Confined) -> Result<bool> {
         tuning: tuning(),
     };
     let mut bed = Testbed::start(env.clone(), &has, shape).await.inspect_err(|_| place.keep())?;
-    let report = tokio::select! {
-        report = measure(&mut bed, &args, seed, &has) => report.inspect_err(|_| place.keep())?,
-        () = interrupted() => return Err(Error::retry("interrupted")),
+    let measured = tokio::select! {
+        report = measure(&mut bed, &args, seed, &has) => Some(report),
+        () = interrupted() => None,
     };
+    let Some(report) = measured else {
+        bed.abandon().await;
+        return Err(Error::retry("interrupted"));
+    };
+    let report = report.inspect_err(|_| place.keep())?;
     bed.finish().await?;
     println!("\n{}", report.markdown());
     if let Some(path) = &args.json {

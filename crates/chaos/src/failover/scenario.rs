@@ -103,6 +103,9 @@ pub async fn once(bed: &mut Testbed, probes: &Probes, scenario: Scenario) -> Res
             println!("  the transfer went to server {led} and not to {to}");
         }
     }
+    if scenario == Scenario::LeaderDiskHung {
+        until_moved(bed, &broken).await;
+    }
     tokio::time::sleep(HOLD).await;
     probes.alive(&looked_at, probes.now(), BACK).await?;
     let until_ns = probes.now();
@@ -158,6 +161,24 @@ async fn choose(bed: &Testbed, scenario: Scenario) -> Result<Broken> {
             Broken { faults: vec![kill(server)], partitions: everywhere, transfer_to: None }
         }
     })
+}
+
+/// A hung disk is noticed after a while only: waits until the partitions are led by others.
+async fn until_moved(bed: &Testbed, broken: &Broken) {
+    let hung: Vec<Id> = broken.faults.iter().flat_map(Fault::servers).collect();
+    let moved = async {
+        loop {
+            let leaders = bed.leaders().await;
+            let elsewhere = |p: &u32| leaders.get(&u64::from(*p)).is_some_and(|l| !hung.contains(l));
+            if broken.partitions.iter().all(elsewhere) {
+                return;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    if tokio::time::timeout(LEADERS_WITHIN, moved).await.is_err() {
+        println!("  the leader whose disk hangs did not hand over within {LEADERS_WITHIN:?}");
+    }
 }
 
 /// Waits until every partition has one.

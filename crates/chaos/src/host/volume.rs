@@ -65,6 +65,13 @@ impl Volume {
         shell::run(&["fsfreeze", "--unfreeze", text(&self.at)?]).await.map(|_| ())
     }
 
+    /// Takes it out of sight, whoever still uses it.
+    pub async fn detach(self) {
+        if let Ok(at) = text(&self.at) {
+            let _ = shell::run(&["umount", "--lazy", at]).await;
+        }
+    }
+
     /// Unmounts and removes it.
     pub async fn remove(self) -> Result<()> {
         shell::run(&["umount", text(&self.at)?]).await?;

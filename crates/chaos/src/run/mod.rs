@@ -100,10 +100,15 @@ pub async fn run(args: ChaosArgs, confined: Confined) -> Result<bool> {
     let bed = Testbed::start(env.clone(), &has, shape).await;
     let mut bed = bed.inspect_err(|_| place.keep())?;
     let history = place.dir.join("history.jsonl");
-    let mut report = tokio::select! {
-        report = torment(&mut bed, &args, seed, kinds, &history) => report.inspect_err(|_| place.keep())?,
-        () = interrupted() => return Err(Error::retry("interrupted")),
+    let tormented = tokio::select! {
+        report = torment(&mut bed, &args, seed, kinds, &history) => Some(report),
+        () = interrupted() => None,
     };
+    let Some(report) = tormented else {
+        bed.abandon().await;
+        return Err(Error::retry("interrupted"));
+    };
+    let mut report = report.inspect_err(|_| place.keep())?;
     report.skips = has.skips();
     report.check(&history)?;
     print!("{report}");

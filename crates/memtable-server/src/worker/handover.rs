@@ -18,6 +18,9 @@ use super::Worker;
 
 /// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
 const CATCH_UP_NS: u64 = 3_000_000_000;
+/// A leader does not give up because of its device sooner than this after its election: if all devices are slow, leadership
+/// would go round and nobody would be served.
+const TENURE_NS: u64 = 5_000_000_000;
 /// How soon Raft is asked again to let go, if it did not.
 const ASK_AGAIN_NS: u64 = 100_000_000;
 
@@ -114,12 +117,13 @@ impl Worker {
     /// is committed meanwhile, they would not be able to elect anybody either.
     fn watch_log_device(&mut self) {
         let limit_ns = self.tuning.disk_stall_ms * 1_000_000;
-        let Some(term) = self.lead.as_ref().map(|l| l.term).filter(|_| limit_ns > 0) else {
+        let Some(lead) = self.lead.as_ref().filter(|_| limit_ns > 0) else {
             self.stall = None;
             return;
         };
+        let (term, tenure_ns) = (lead.term, self.shared.env.clock.grantor_ns().saturating_sub(lead.since_ns));
         let stalled_ns = self.server_log.stalled_ns();
-        if stalled_ns < limit_ns / 2 {
+        if stalled_ns < limit_ns / 2 || tenure_ns < TENURE_NS {
             self.stall = None;
             return;
         }

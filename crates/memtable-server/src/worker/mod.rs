@@ -67,6 +67,8 @@ struct Lead {
     first_index: u64,
     /// Nothing is published before this time (grantor's clock): leases of a former ring incarnation.
     hold_until_ns: u64,
+    /// Since when it leads (grantor's clock).
+    since_ns: u64,
 }
 
 pub struct Worker {
@@ -571,7 +573,8 @@ impl Worker {
             self.shared.desk.open(epoch, mode, drift_ppm);
             self.shared.lease.begin(term, self.shared.node, voters);
             let first_index = self.term_start.index;
-            self.lead = Some(Lead { term, epoch, first_index, hold_until_ns: 0 });
+            let since_ns = self.shared.env.clock.grantor_ns();
+            self.lead = Some(Lead { term, epoch, first_index, hold_until_ns: 0, since_ns });
             if self.partition.committed_index() >= first_index {
                 self.shared.desk.set_manifest(self.partition.manifest().clone());
             }
