@@ -89,6 +89,10 @@ impl Invariants {
                 self.group(partition).logs.entry(node).or_default().split_off(&first);
                 None
             }
+            ProbeEvent::Installed { partition, node } => {
+                self.group(partition).logs.remove(&node);
+                None
+            }
             ProbeEvent::Committed { partition, node, index } => {
                 self.group(partition).committed(partition, node, index)
             }
@@ -128,7 +132,7 @@ impl Invariants {
                 let log = self.groups.get(partition).and_then(|g| g.logs.get(node));
                 seen.truncated_entries += log.map_or(0, |l| l.range(first..).count() as u64);
             }
-            ProbeEvent::Committed { .. } => {}
+            ProbeEvent::Installed { .. } | ProbeEvent::Committed { .. } => {}
             ProbeEvent::Published { .. } => seen.published += 1,
             ProbeEvent::LeaseGranted { .. } => seen.leases += 1,
             ProbeEvent::ViewMade { .. } => seen.views += 1,

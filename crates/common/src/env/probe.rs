@@ -37,6 +37,8 @@ pub enum ProbeEvent {
     Appended { partition: PartitionId, node: u64, index: u64, term: u64, digest: u64 },
     /// Everything from `first` on was truncated.
     Truncated { partition: PartitionId, node: u64, first: u64, freezes: bool },
+    /// A snapshot took the place of the log; what follows it is told as appended.
+    Installed { partition: PartitionId, node: u64 },
     /// Everything up to `index` is committed.
     Committed { partition: PartitionId, node: u64, index: u64 },
     /// A leader published an entry. `serial` 0: it left no bits, or they were of an epoch that is over.

@@ -514,6 +514,7 @@ impl Worker {
     /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
     fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
         self.step_down("a snapshot was installed");
+        self.shared.env.tell(|| ProbeEvent::Installed { partition: self.shared.id, node: self.shared.node });
         self.queue = PublishQueue::new(snapshot.checkpoint.at.index);
         self.partition = Partition::restore(self.shared.id, snapshot);
         let next = self.partition.next_index();
