@@ -6,8 +6,8 @@
 //!
 //! Invariant, across changes: **a leader never trusts a lease that a voter might not honour.** Both ends lean to the safe side
 //! while a change is in the log and not yet committed: the leader uses the shortest of the lengths, voters abstain for the
-//! longest. A longer lease counts only with followers that have the entry durably (a restarted voter remembers nothing else)
-//! and were told to abstain for so long. A shorter one is written to the log only after the leader has lived by it for as long
+//! longest. A longer lease counts only with voters, the leader itself among them, that have the entry durably (a restarted
+//! voter remembers nothing else) and were told to abstain for so long. A shorter one is written to the log only after the leader has lived by it for as long
 //! as the old one lasts, so that none of the old kind is alive that a restarted voter would not know of.
 
 use std::time::Duration;

@@ -105,6 +105,16 @@ impl LeaderLease {
         }
     }
 
+    /// This node's own log is durable up to `index`: only then does it count itself, for it may restart too.
+    pub fn durable(&self, term: u64, index: u64) {
+        let mut rounds = self.rounds.lock();
+        if rounds.term == term {
+            let me = rounds.me;
+            let at = rounds.matched.entry(me).or_insert(0);
+            *at = (*at).max(index);
+        }
+    }
+
     /// A leader that is the only voter needs nobody: its lease runs from any moment.
     pub fn renew_if_alone(&self, now_ns: u64) {
         let rounds = self.rounds.lock();
@@ -133,10 +143,11 @@ fn quorum_time(rounds: &Rounds) -> Option<u64> {
     let of_set = |voters: &Vec<u64>| {
         let mut times: Vec<u64> = voters
             .iter()
-            .map(|n| match rounds.acked.get(n) {
-                _ if *n == rounds.me => u64::MAX,
-                Some(at) if rounds.matched.get(n).copied().unwrap_or(0) >= rounds.terms.configured_at => *at,
-                _ => 0,
+            .map(|n| {
+                if rounds.matched.get(n).copied().unwrap_or(0) < rounds.terms.configured_at {
+                    return 0;
+                }
+                if *n == rounds.me { u64::MAX } else { rounds.acked.get(n).copied().unwrap_or(0) }
             })
             .collect();
         times.sort_unstable_by(|a, b| b.cmp(a));
@@ -224,6 +235,9 @@ mod tests {
         assert_eq!(lease.left_ns(1, 100), 1000, "the follower was asked for less");
         lease.acknowledged(Ack { node: 3, ..asked(300, 3001, Some(8)) });
         assert_eq!(lease.left_ns(1, 100), 1000, "the follower may forget what it does not have in its log");
+        lease.acknowledged(asked(300, 3001, None));
+        assert_eq!(lease.left_ns(1, 100), 1000, "the leader itself may forget it");
+        lease.durable(1, 9);
         lease.acknowledged(asked(300, 3001, None));
         assert_eq!(lease.left_ns(1, 300), 3000, "it had the entry before");
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::Stream;
@@ -64,6 +64,8 @@ impl RaftShell {
         let asked_ns = request.abstention_ns;
         let request = convert::append_from_wire(request)?;
         let _room = room_for(&self.context.log, &request)?;
+        // Before it is taken: it may be accepted long before it is durable and answered.
+        handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         let reply = raft.append_entries(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
             handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
@@ -118,34 +120,34 @@ impl RaftService for RaftShell {
         let (handle, raft) = (handle.clone(), raft.clone());
         let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
         // A stream speaks for one partition; a message that does not fit ends it.
-        // What the leader asked for, at its longest: answers do not say which message they are to.
-        let asked_ns = Arc::new(AtomicU64::new(0));
-        let asking = asked_ns.clone();
         let refused: Arc<Mutex<Option<Status>>> = Arc::default();
-        // For each message that is not answered yet, in order.
-        let rooms: Arc<Mutex<VecDeque<Option<Reservation>>>> = Arc::default();
-        let (log, refusal, reserved) = (self.context.log.clone(), refused.clone(), rooms.clone());
+        // For each message that is not answered yet, in order: its room, and the abstention that it asks for.
+        let pending: Arc<Mutex<VecDeque<(Option<Reservation>, u64)>>> = Arc::default();
+        let (log, refusal, taken) = (self.context.log.clone(), refused.clone(), pending.clone());
+        let (guard, clock) = (handle.shared.guard.clone(), self.context.env.clock.clone());
         let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
             let message = message.ok()?;
-            asking.fetch_max(message.abstention_ns, Ordering::AcqRel);
+            let asked_ns = message.abstention_ns;
             let fits = message.partition == partition && message.to == to && message.cluster == cluster;
             let request = if fits { convert::append_from_wire(message).ok()? } else { return None };
             match room_for(&log, &request) {
-                Ok(room) => reserved.lock().push_back(room),
+                Ok(room) => taken.lock().push_back((room, asked_ns)),
                 Err(status) => {
                     *refusal.lock() = Some(status);
                     return None;
                 }
             }
+            // Before it is taken: it may be accepted long before it is durable and answered.
+            guard.bind(clock.grantor_ns(), asked_ns);
             Some(request)
         });
         let clock = self.context.env.clock.clone();
         let replies = raft.stream_append(appends).map(move |result| {
-            // Appended, or never to be.
-            drop(rooms.lock().pop_front());
+            // Appended, or never to be: the room is given back.
+            let asked_ns = pending.lock().pop_front().map_or(0, |(_, asked_ns)| asked_ns);
             let result = result.map_err(|e| Status::unavailable(e.to_string()))?;
             if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
-                handle.shared.guard.bind(clock.grantor_ns(), asked_ns.load(Ordering::Acquire));
+                handle.shared.guard.bind(clock.grantor_ns(), asked_ns);
             }
             Ok(convert::stream_result_to_wire(result))
         });
@@ -168,6 +170,8 @@ impl RaftService for RaftShell {
         self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
         let request = convert::vote_request_from_wire(request)?;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
+        // A leader may have been accepted meanwhile.
+        self.guard(handle)?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
     }
 

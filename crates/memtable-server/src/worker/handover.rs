@@ -105,7 +105,7 @@ impl Worker {
     }
 
     /// Up to where a follower is known to have the log.
-    fn matched(&self, node: u64) -> Option<u64> {
+    pub(super) fn matched(&self, node: u64) -> Option<u64> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow_watched();
         let replication = metrics.replication.as_ref()?;

@@ -97,6 +97,8 @@ pub struct Worker {
     handover: Option<Handover>,
     resigned: Option<Resigned>,
     stall: Option<Stall>,
+    /// Up to where this leader's own log was last seen durable.
+    own_durable: u64,
     /// First index of the newest term in the log.
     term_start: LogPosition,
     proposal: Option<Proposal>,
@@ -115,6 +117,11 @@ pub struct Worker {
 
     active_since: HashMap<TableId, (Generation, u64)>,
     freezing: HashSet<TableId>,
+    /// Bytes that the server's log had taken when this partition last had something to flush, or was frozen at rest.
+    /// None: not looked at yet.
+    rest_log_bytes: Option<u64>,
+    /// Up to where Raft was asked to purge a full log.
+    purge_asked: u64,
     flushing: HashMap<TableId, Generation>,
     flush_retry_at_ns: HashMap<TableId, u64>,
     /// Of the last flush of each table, if it failed.
@@ -187,6 +194,7 @@ impl Worker {
             handover: None,
             resigned: None,
             stall: None,
+            own_durable: 0,
             term_start,
             proposal: None,
             control: VecDeque::new(),
@@ -199,6 +207,8 @@ impl Worker {
             next_group_at_ns: 0,
             active_since: HashMap::new(),
             freezing: HashSet::new(),
+            rest_log_bytes: None,
+            purge_asked: 0,
             flushing: HashMap::new(),
             flush_retry_at_ns: HashMap::new(),
             flush_errors: BTreeMap::new(),
@@ -573,6 +583,7 @@ impl Worker {
             let (mode, drift_ppm) = (self.configuration().mode, self.configuration().drift_ppm);
             self.shared.desk.open(epoch, mode, drift_ppm);
             self.shared.lease.begin(term, self.shared.node, voters);
+            self.own_durable = 0;
             let first_index = self.term_start.index;
             let since_ns = self.shared.env.clock.grantor_ns();
             self.lead = Some(Lead { term, epoch, first_index, hold_until_ns: 0, since_ns });
@@ -589,7 +600,14 @@ impl Worker {
             });
             tracing::info!(partition = %self.shared.id, term, "leads");
         }
-        if self.lead.is_some() {
+        if let Some(lead) = &self.lead {
+            let configured_at = self.partition.configuration().map_or(0, |(_, at)| at);
+            if self.own_durable < configured_at
+                && let Some(durable) = self.matched(self.shared.node)
+            {
+                self.own_durable = durable;
+                self.shared.lease.durable(lead.term, durable);
+            }
             self.shared.lease.renew_if_alone(self.shared.env.clock.holder_ns());
         }
     }

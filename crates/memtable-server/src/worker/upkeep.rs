@@ -12,6 +12,8 @@ use crate::flush::{CompactionJob, FlushJob};
 
 /// After a failed flush or compaction, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;
+/// A full log is worth the freeze of an empty memtable if it has grown by so much since the last one.
+const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
 
 impl Worker {
     pub(super) fn upkeep(&mut self) {
@@ -21,11 +23,13 @@ impl Worker {
             self.refresh_view();
         }
         self.refuse_what_is_late();
+        self.purge_when_full();
         if self.lead.is_none() {
             return;
         }
         self.shorten_when_due(now);
         self.freeze_what_is_due(now);
+        self.freeze_for_the_log();
         self.flush_what_is_frozen(now);
         self.compact_what_is_due(now);
     }
@@ -85,6 +89,42 @@ impl Worker {
         for table in due {
             self.freeze(table, None);
         }
+    }
+
+    /// Entries without writes (answers of sessions, configurations) take room in the log too, and a partition that rests holds
+    /// up the segments that it shares with others. The freeze of an empty memtable is a point from which replay can start.
+    fn freeze_for_the_log(&mut self) {
+        let at_rest = self.partition.tables().all(|(_, t)| t.active.is_empty() && t.frozen.is_empty());
+        let log_bytes = self.server_log.stats().bytes;
+        if !at_rest || !self.freezing.is_empty() || !self.flushing.is_empty() {
+            // A memtable that holds something is frozen at its own time, and its flush is as good.
+            self.rest_log_bytes = Some(log_bytes);
+            return;
+        }
+        let distance = log_bytes.saturating_sub(self.rest_log_bytes.unwrap_or(0));
+        let grown = self.rest_log_bytes.is_none() || distance >= FULL_LOG_FREEZE_BYTES;
+        let full = grown && self.log_takes_groups().is_err();
+        if distance < self.tuning.freeze_log_bytes && !full {
+            return;
+        }
+        self.rest_log_bytes = Some(log_bytes);
+        let first = self.partition.tables().next().map(|(id, _)| id);
+        if let Some(table) = first {
+            self.freeze(table, None);
+        }
+    }
+
+    /// Entries that are kept for followers that lag a little give way when the log is full: such a follower takes a snapshot.
+    fn purge_when_full(&mut self) {
+        let persisted = self.partition.persisted().index;
+        if persisted <= self.purge_asked || self.log_takes_groups().is_ok() {
+            return;
+        }
+        self.purge_asked = persisted;
+        let raft = self.raft.clone();
+        self.background.spawn(async move {
+            let _ = raft.trigger().purge_log(persisted).await;
+        });
     }
 
     fn freeze(&mut self, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
