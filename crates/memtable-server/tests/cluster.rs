@@ -25,11 +25,16 @@ struct Cluster {
     env: Env,
     config: ClusterConfig,
     servers: Vec<Option<MemtableServer>>,
+    tuning: Tuning,
     dir: tempfile::TempDir,
 }
 
 impl Cluster {
     async fn start(partitions: u32) -> Self {
+        Self::start_with(partitions, Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() }).await
+    }
+
+    async fn start_with(partitions: u32, tuning: Tuning) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
             sextant_common::logging::init();
         }
@@ -44,7 +49,7 @@ impl Cluster {
             lease: LeaseConfig::default(),
         };
         let dir = tempfile::tempdir().unwrap();
-        let mut cluster = Self { env: Env::real(), config, servers: vec![None, None, None], dir };
+        let mut cluster = Self { env: Env::real(), config, servers: vec![None, None, None], tuning, dir };
         for i in 0..3 {
             cluster.start_one(i).await;
         }
@@ -52,7 +57,7 @@ impl Cluster {
     }
 
     async fn start_one(&mut self, i: usize) {
-        let config = server_config(&self.config, self.dir.path(), i);
+        let config = server_config(&self.config, &self.tuning, self.dir.path(), i);
         self.servers[i] = Some(MemtableServer::start(self.env.clone(), config).await.unwrap());
     }
 
@@ -138,7 +143,7 @@ impl Cluster {
     }
 }
 
-fn server_config(cluster: &ClusterConfig, dir: &Path, i: usize) -> MemtableServerConfig {
+fn server_config(cluster: &ClusterConfig, tuning: &Tuning, dir: &Path, i: usize) -> MemtableServerConfig {
     MemtableServerConfig {
         id: cluster.memtable[i].id,
         cluster: cluster.clone(),
@@ -147,7 +152,7 @@ fn server_config(cluster: &ClusterConfig, dir: &Path, i: usize) -> MemtableServe
         data_dir: dir.join(format!("memtable-{i}")),
         log_devices: vec![],
         clock: Default::default(),
-        tuning: Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() },
+        tuning: tuning.clone(),
     }
 }
 
@@ -263,6 +268,47 @@ async fn a_retry_under_the_same_session_and_number_takes_effect_once() {
     let mut stranger = insert(1);
     stranger.session = 78;
     assert_eq!(c.write(stranger).await.status(), v1::WriteStatus::WriteUnknownSession);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_wrote_nothing_do_not_hold_the_log() {
+    // Failed conditions of sessions are entries too, and no memtable ever holds anything that would be flushed.
+    let tuning = Tuning {
+        log_segment_bytes: 4 << 20,
+        freeze_log_bytes: 64 << 10,
+        log_entries_kept: 0,
+        ..Tuning::default()
+    };
+    let c = Cluster::start_with(1, tuning).await;
+    c.create_table(0).await;
+    let leader = c.leader(0).await;
+    let open = v1::OpenSessionRequest { partition: 0, session: 77 };
+    assert_eq!(
+        c.rows(leader).open_session(open).await.unwrap().into_inner().status(),
+        v1::WriteStatus::WriteOk
+    );
+    let mut number = 0;
+    let mut persisted_before = 0;
+    // Twice, so that it is not the first freeze only.
+    for _ in 0..2 {
+        persisted_before = eventually(async || {
+            for _ in 0..50 {
+                number += 1;
+                let mut request = put(0, "k", "v");
+                (request.session, request.request_no) = (77, number);
+                request.ops[0].condition = v1::Condition::Present.into();
+                request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
+                assert_eq!(c.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+            }
+            // On followers too.
+            let persisted = |i| c.status(i)["partitions"][0]["persisted_index"].as_u64().unwrap();
+            let least = (0..3).map(persisted).min().unwrap();
+            (least > persisted_before + 20).then_some(least)
+        })
+        .await;
+    }
+    let last = c.status(leader)["partitions"][0]["last_index"].as_u64().unwrap();
+    assert!(persisted_before <= last);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
