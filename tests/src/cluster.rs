@@ -1,6 +1,5 @@
 //! A cluster in this process: three memtable servers, three sstable servers, two p-nodes, over loopback sockets.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{Fatal, grpc_channel};
+use sextant_common::env::{Fatal, free_addrs, grpc_channel};
 use sextant_common::ids::NodeId;
 use sextant_common::vfs::FaultyVfs;
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
@@ -96,19 +95,13 @@ pub struct Cluster {
     _dir: tempfile::TempDir,
 }
 
-fn free_addrs(n: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> =
-        (0..n).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|l| l.local_addr().expect("bound").to_string()).collect()
-}
-
 impl Cluster {
     /// Starts everything and waits until the p-nodes can route.
     pub async fn start(options: Options) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
             sextant_common::logging::init();
         }
-        let addrs = free_addrs(options.memtable + options.sstable);
+        let addrs = free_addrs(&Env::real(), options.memtable + options.sstable).await.expect("free ports");
         let servers = |from: usize, n: usize| {
             (0..n).map(|i| Server { id: NodeId(i as u64 + 1), addr: addrs[from + i].clone() }).collect()
         };
@@ -286,6 +279,17 @@ impl Cluster {
                 .find(|i| self.status(*i)["partitions"][partition]["serving"] == true)
         })
         .await
+    }
+
+    /// Makes these memtable servers (counted from 0) the voters of a partition; asks until it is done.
+    pub async fn change_voters(&self, partition: u32, servers: &[usize]) {
+        let voters: Vec<u64> = servers.iter().map(|i| self.config.memtable[*i].id.0).collect();
+        eventually("the voters have changed", async || {
+            let leader = &self.config.memtable[self.leader(partition as usize).await];
+            let mut admin = AdminClient::new(grpc_channel(&self.env.net, &leader.addr));
+            admin.change_voters(v1::ChangeVotersRequest { partition, voters: voters.clone() }).await.ok()
+        })
+        .await;
     }
 
     /// Freeze, flush or compact, at every memtable server, until it has been done in all partitions.

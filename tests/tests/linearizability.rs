@@ -142,3 +142,44 @@ async fn servers_stop_and_come_back_one_after_another() {
     assert!(tally.done.load(Ordering::Relaxed) > 1000, "{tally:?}");
     cluster.shutdown().await;
 }
+
+/// Now a follower, now the leader is removed; what was removed misses flushes (so that the log that it lacks is purged, and it gets
+/// a snapshot), is restarted, and votes again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn voters_change_while_clients_work() {
+    let mut options = Options { memtable: 4, partitions: 1, ..Options::default() };
+    options.tuning.log_entries_kept = 8;
+    let mut cluster = Cluster::start(options).await;
+    let shape = Shape { operations: 500, ..shape(ReadMode::Pda) };
+    let (mut removed, mut changes, mut snapshots) = (0, 0, 0);
+    let tally = run(&mut cluster, &["default"], shape, 12, async |cluster, round| match round % 4 {
+        0 => {
+            // The leader itself in every other turn.
+            removed = (cluster.leader(0).await + (round as usize / 4 + 1) % 2) % 4;
+            let rest: Vec<usize> = (0..4).filter(|i| *i != removed).collect();
+            cluster.change_voters(0, &rest).await;
+            changes += 1;
+        }
+        1 => cluster.maintain(Maintenance::Flush, "").await,
+        2 => {
+            if let Some(server) = &cluster.memtable[removed] {
+                snapshots += server.metrics().snapshots_installed.get();
+            }
+            cluster.stop_memtable(removed).await;
+            cluster.maintain(Maintenance::Flush, "").await;
+            cluster.start_memtable(removed).await;
+        }
+        _ => {
+            cluster.change_voters(0, &[0, 1, 2, 3]).await;
+            changes += 1;
+        }
+    })
+    .await;
+    assert!(tally.done.load(Ordering::Relaxed) > 1000, "{tally:?}");
+    for i in 0..4 {
+        snapshots += cluster.memtable[i].as_ref().map_or(0, |s| s.metrics().snapshots_installed.get());
+    }
+    println!("{changes} changes, {snapshots} snapshots, {tally:?}");
+    assert!(changes >= 4, "{changes} changes");
+    cluster.shutdown().await;
+}

@@ -21,7 +21,7 @@ usage: cargo xtask <command>
   fuzz [--seconds N] [target]
                     fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
   sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
-                    [--limit-seconds L] [--json FILE] [--profile P] [--mutant M] [--no-invariants]
+                    [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants]
 ";
 
 /// A step's name and the arguments of cargo.

@@ -45,6 +45,7 @@ pub fn check(history: &History, options: &Options) -> Report {
         match search(ops, options.steps_per_key) {
             Found::Illegal(evidence) => {
                 report.violations += 1;
+                report.illegal += 1;
                 if report.explanation.is_none() {
                     report.explanation = Some(match certificate {
                         // It names the rule, which is easier to follow than the end of a search.

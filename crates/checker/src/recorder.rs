@@ -1,5 +1,6 @@
 //! Writing histories down while they happen.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
@@ -37,6 +38,17 @@ pub enum Outcome<'a> {
 pub struct Recorder {
     clock: SharedClock,
     sink: Mutex<Sink>,
+    /// Of a history in memory: the writes that are under way, as lines of unknown outcome.
+    open: Option<Open>,
+}
+
+#[derive(Clone, Default)]
+struct Open(Arc<Mutex<OpenWrites>>);
+
+#[derive(Default)]
+struct OpenWrites {
+    next: u64,
+    lines: BTreeMap<u64, Vec<u8>>,
 }
 
 struct Sink {
@@ -58,6 +70,8 @@ pub struct Pending<'r> {
     b: Option<String>,
     call: u64,
     recorded: bool,
+    /// Its number among the open ones.
+    open: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -98,14 +112,22 @@ impl Recorder {
     /// Lines go to `out`, which should be buffered.
     pub fn new(clock: SharedClock, out: impl Write + Send + 'static) -> Self {
         let sink = Sink { out: Box::new(out), failed: None, line: Vec::new() };
-        Self { clock, sink: Mutex::new(sink) }
+        Self { clock, sink: Mutex::new(sink), open: None }
     }
 
-    /// Lines are kept in memory; the second result returns those so far.
+    /// Lines are kept in memory; the second result returns those so far. Writes that are under way then are among them, with
+    /// unknown outcomes: so the history may be cut at any moment.
     pub fn in_memory(clock: SharedClock) -> (Self, impl Fn() -> Vec<u8> + Send + Sync + 'static) {
         let memory = Memory::default();
         let reader = memory.clone();
-        (Self::new(clock, memory), move || reader.0.lock().clone())
+        let open = Open::default();
+        let recorder = Self { open: Some(open.clone()), ..Self::new(clock, memory) };
+        let lines = move || {
+            let mut lines = reader.0.lock().clone();
+            open.0.lock().lines.values().for_each(|line| lines.extend_from_slice(line));
+            lines
+        };
+        (recorder, lines)
     }
 
     /// To be called right before the request is sent.
@@ -117,7 +139,7 @@ impl Recorder {
             Call::Delete => ("delete", None, None),
             Call::Cas { expected, new } => ("cas", expected, new),
         };
-        Pending {
+        let mut pending = Pending {
             recorder: self,
             client,
             key: key.to_owned(),
@@ -126,7 +148,10 @@ impl Recorder {
             b: b.map(str::to_owned),
             recorded: false,
             call: self.clock.holder_ns(),
-        }
+            open: None,
+        };
+        pending.open = self.open.as_ref().filter(|_| op != "get").map(|open| open.insert(&pending));
+        pending
     }
 
     /// Notes a fault, for whoever reads the history.
@@ -182,12 +207,18 @@ impl Pending<'_> {
 
     /// It certainly was not executed and never will be: it leaves no trace.
     pub fn not_executed(mut self) {
-        self.recorded = true;
+        self.close();
     }
 
-    fn record(&mut self, out: Option<&str>, ret: Option<u64>, version: Option<u64>) {
+    fn close(&mut self) {
         self.recorded = true;
-        self.recorder.write(&Line {
+        if let (Some(open), Some(number)) = (&self.recorder.open, self.open) {
+            open.0.lock().lines.remove(&number);
+        }
+    }
+
+    fn line<'l>(&'l self, out: Option<&'l str>, ret: Option<u64>, version: Option<u64>) -> Line<'l> {
+        Line {
             client: self.client,
             key: &self.key,
             op: self.op,
@@ -197,7 +228,25 @@ impl Pending<'_> {
             call: self.call,
             ret,
             version,
-        });
+        }
+    }
+
+    fn record(&mut self, out: Option<&str>, ret: Option<u64>, version: Option<u64>) {
+        self.recorder.write(&self.line(out, ret, version));
+        self.close();
+    }
+}
+
+impl Open {
+    fn insert(&self, pending: &Pending<'_>) -> u64 {
+        let mut writes = self.0.lock();
+        writes.next += 1;
+        let number = writes.next;
+        // A line of strings and numbers can be written.
+        let mut line = serde_json::to_vec(&pending.line(None, None, None)).unwrap_or_default();
+        line.push(b'\n');
+        writes.lines.insert(number, line);
+        number
     }
 }
 
@@ -217,6 +266,26 @@ mod tests {
 
     use super::*;
     use crate::{Options, check_reader};
+
+    #[test]
+    fn a_history_in_memory_can_be_cut_at_any_moment() {
+        let clock = Arc::new(ManualClock::default());
+        let (recorder, lines) = Recorder::in_memory(clock);
+        let put = recorder.call(1, "k", Call::Put("x"));
+        let refused = recorder.call(2, "k", Call::Delete);
+        let get = recorder.call(3, "k", Call::Get);
+        refused.not_executed();
+        get.returned(Outcome::Value(Some("x")), None);
+        let cut = check_reader(&lines()[..], &Options::default()).unwrap();
+        assert_eq!(
+            (cut.operations, cut.unknown, cut.violations),
+            (2, 1, 0),
+            "the put was seen before it returned"
+        );
+        put.returned(Outcome::Done, Some(1));
+        let whole = check_reader(&lines()[..], &Options::default()).unwrap();
+        assert_eq!((whole.operations, whole.unknown), (2, 0));
+    }
 
     #[test]
     fn what_is_recorded_is_read_back() {

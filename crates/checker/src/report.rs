@@ -27,6 +27,8 @@ pub struct Report {
     pub certified: u64,
     /// Keys with a violation.
     pub violations: u64,
+    /// Those of them for which there is no legal order at all, whatever their versions say.
+    pub illegal: u64,
     /// Keys for which the budget was not enough, and which the certificate does not prove right either.
     pub undecided: Vec<Undecided>,
     /// Of the first violation.

@@ -267,6 +267,8 @@ pub enum AdminCommand {
     Configure(ConfigureArgs),
     /// Move the leadership of a partition; its writes wait for about half a second
     Transfer(TransferArgs),
+    /// Change which memtable servers vote in a partition; reads and writes go on
+    Voters(VotersArgs),
 }
 
 #[derive(Debug, Args)]
@@ -276,6 +278,17 @@ pub struct TransferArgs {
     /// Memtable server that is to lead
     #[arg(long, value_name = "NODE", value_parser = clap::value_parser!(u64).range(1..))]
     pub to: u64,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct VotersArgs {
+    #[arg(long, value_name = "P")]
+    pub partition: u32,
+    /// All memtable servers that are to vote: those that are not named are removed, new ones get the log first
+    #[arg(long, value_name = "NODE,...", required = true, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub voters: Vec<u64>,
     #[command(flatten)]
     pub connection: Connection,
 }
@@ -360,6 +373,7 @@ mod tests {
             "admin freeze",
             "admin flush --table t",
             "admin compact --server h:1",
+            "admin voters --partition 0 --voters 1,2,3",
             "create-table t --filter-inserts",
             "ycsb load --records 1000",
             "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",

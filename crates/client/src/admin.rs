@@ -146,6 +146,22 @@ impl Client {
         Ok(NodeId(reply.leader))
     }
 
+    /// Makes exactly these memtable servers the voters of a partition; returns when it is so. New ones get the whole log first,
+    /// reads and writes go on meanwhile. [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the partition could lose its
+    /// majority by it: a new voter does not catch up, or too few of the voters answer; then they are as before.
+    pub async fn change_voters(&self, partition: PartitionId, voters: &[NodeId]) -> Result<Vec<NodeId>> {
+        let voters = voters.iter().map(|n| n.0).collect();
+        let request = v1::ChangeVotersRequest { partition: partition.0, voters };
+        let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
+        let patient = self.with_attempt_timeout(deadline);
+        let reply = patient
+            .call(Repeat::Harmless, deadline, async |channel, limit| {
+                Ok(admin(channel).change_voters(timed(request.clone(), limit)).await?.into_inner())
+            })
+            .await?;
+        Ok(reply.voters.into_iter().map(NodeId).collect())
+    }
+
     async fn maintain(&self, work: Work, table: Option<&str>) -> Result<Maintenance> {
         if let Some(name) = table {
             limits::check_table_name(name)?;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use sextant_client::{BatchOp, Client, ClientOptions, Effect, Expected, OpCondition, ScanOptions};
-use sextant_common::env::grpc_incoming;
+use sextant_common::env::{free_addrs, grpc_incoming};
 use sextant_common::ids::Seq;
 use sextant_common::manifest::TableOptions;
 use sextant_common::{Env, Error, ErrorKind};
@@ -400,10 +400,7 @@ async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
     }
 
     let env = Env::real();
-    let dead = {
-        let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
-        listener.local_addr().unwrap().to_string()
-    };
+    let dead = free_addrs(&env, 1).await.unwrap().remove(0);
     let alive = serve(&env, first.clone()).await;
     let client = Client::connect(env, vec![dead, alive], ClientOptions::default()).await.unwrap();
     assert_eq!(client.get("", "k").await.unwrap().unwrap().value, "v");
@@ -413,7 +410,7 @@ async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
 #[tokio::test]
 async fn nobody_there_is_unavailable_within_the_deadline() {
     let env = Env::real();
-    let addr = env.net.bind("127.0.0.1:0".into()).await.unwrap().local_addr().unwrap().to_string();
+    let addr = free_addrs(&env, 1).await.unwrap().remove(0);
     let options = ClientOptions { deadline: Duration::from_millis(200), ..ClientOptions::default() };
     let client = Client::connect(env, vec![addr], options).await.unwrap();
     let error = client.get("", "k").await.unwrap_err();

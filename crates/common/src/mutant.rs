@@ -6,32 +6,116 @@
 #[cfg(all(feature = "mutants", not(debug_assertions)))]
 compile_error!("the feature `mutants` is for tests: it must not be in a release build");
 
-/// A rule that a mutant breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Mutant {
-    /// The simulated disk ignores fsyncs of files and directories.
-    NoFsync = 1,
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// A rule that a mutant breaks.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Mutant {
+            $($(#[doc = $doc])+ $variant,)+
+        }
+
+        impl Mutant {
+            /// All of them, by the names that `cargo xtask sim --mutant` takes, and what each does.
+            pub const ALL: &[(&'static str, Mutant, &'static str)] =
+                &[$(($name, Mutant::$variant, concat!($($doc),+)),)+];
+        }
+    };
+}
+
+mutants! {
+    /// The Raft log calls a batch durable that it has only written.
+    NoFsync = "no-fsync",
+    /// The simulated disk ignores fsyncs of directories.
+    NoDirectoryFsync = "no-directory-fsync",
     /// A group is published although a lease forbids it.
-    NoLeaseWait,
+    NoLeaseWait = "no-lease-wait",
+    /// Grantor and holder take their wall clocks at their word, synchronised or not.
+    ZeroUncertainty = "zero-uncertainty",
+    /// The leader counts its lease from the arrival of acknowledgements, not from the sending of what they acknowledge.
+    LeaseFromReceipt = "lease-from-receipt",
+    /// A lease's length is measured first, and counted from a later time.
+    LeaseTimedLate = "lease-timed-late",
+    /// The leader answers memtable reads without its lease.
+    ReadWithoutLeaderLease = "read-without-leader-lease",
+    /// The leader asks for its lease before it reads its memtables, and not afterwards.
+    LeaderLeaseAskedFirst = "leader-lease-asked-first",
+    /// A group is published when the leader has appended it.
+    AcknowledgedBeforeMajority = "acknowledged-before-majority",
+    /// Nodes vote and campaign at any time.
+    NoVoteGuard = "no-vote-guard",
+    /// A p-node's lease may outlive the leader's.
+    LeaseOutlivesLeadership = "lease-outlives-leadership",
     /// An SSTable's tombstone ends a read: the memtables are not asked.
-    TombstoneFinal,
+    SstTombstoneFinal = "sst-tombstone-final",
+    /// The search goes on in older SSTables after a tombstone.
+    SearchPastTombstone = "search-past-tombstone",
+    /// A tombstone in a memtable is answered as "no entry".
+    MemtableTombstoneIsNoEntry = "memtable-tombstone-is-no-entry",
+    /// No reader is told that its manifest is stale.
+    NoStaleManifest = "no-stale-manifest",
+    /// A manifest is stale only if it is one version behind: what was still active at older ones does not count.
+    StaleOnlyIfFrozen = "stale-only-if-frozen",
+    /// A memtable read names the newest manifest version, not the one whose SSTables were searched.
+    RereadNamesNewest = "reread-names-newest",
+    /// A condition that was checked before a flush holds after it.
+    InsertNotVoided = "insert-not-voided",
+    /// A put leaves no bit if a frozen memtable has the key.
+    PutAsInsertOverFrozen = "put-as-insert-over-frozen",
+    /// A group's bits go out after it was proposed, and it waits for nobody.
+    BitsAfterProposal = "bits-after-proposal",
+    /// Filters and lease are used without the manifest that belongs to them.
+    LeaseWithoutManifest = "lease-without-manifest",
+    /// A p-node keeps its lease when it acknowledges beyond it.
+    LeaseOutlivesItsSerial = "lease-outlives-its-serial",
+    /// A leader serves reads before its own first entry is published.
+    FreshLeaderReads = "fresh-leader-reads",
+    /// A failed condition is answered before what it saw is published.
+    FailedAtOnce = "failed-at-once",
+    /// A group without bits is published before its predecessors.
+    BitlessOvertakes = "bitless-overtakes",
+    /// A freeze slips in between a group's evaluation and its append, and nobody compares generations.
+    FreezeSlipsIn = "freeze-slips-in",
+    /// Whether the active memtable has a key is asked of its filter, and a refused group leads to no new ring.
+    FilterSaysInMemtable = "filter-says-in-memtable",
+    /// Serials mean the same under every leader.
+    SerialsGoOn = "serials-go-on",
+    /// A new ring incarnation forgets the leases of the one before.
+    IncarnationForgetsLeases = "incarnation-forgets-leases",
+    /// Whole filters hold what is committed, not everything that is in the log.
+    FiltersOfCommittedOnly = "filters-of-committed-only",
+    /// A memtable is flushed before everything up to its freeze is published.
+    FlushBeforePublished = "flush-before-published",
+    /// The newest frozen memtable is flushed first.
+    FlagsOutOfOrder = "flags-out-of-order",
+    /// Tables that are planned on one manifest version share an id, and a later seal replaces the table.
+    TableReplaced = "table-replaced",
+    /// A merge of the newer tables drops tombstones although older tables remain.
+    TombstoneDroppedEarly = "tombstone-dropped-early",
+    /// The record cache takes values of memtables.
+    CacheHoldsMemtableValues = "cache-holds-memtable-values",
+    /// A cached record's stamp moves past flushed tables that nobody can look into any more.
+    StampPastSwallowed = "stamp-past-swallowed",
+    /// A record is cached with the manifest version at its arrival.
+    StampAtArrival = "stamp-at-arrival",
+    /// No replica remembers failed conditions.
+    FailedForgotten = "failed-forgotten",
+    /// A duplicate is answered before its original is published.
+    DuplicateAtOnce = "duplicate-at-once",
+    /// Retried requests are executed again.
+    NoDuplicateTable = "no-duplicate-table",
+    /// A truncation leaves the duplicate table as it is.
+    DuplicateTableNotUndone = "duplicate-table-not-undone",
 }
 
 impl Mutant {
-    pub const ALL: [(&'static str, Mutant); 3] = [
-        ("no-fsync", Mutant::NoFsync),
-        ("no-lease-wait", Mutant::NoLeaseWait),
-        ("tombstone-final", Mutant::TombstoneFinal),
-    ];
-
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(n, _)| *n == name).map(|(_, mutant)| *mutant)
+        Self::ALL.iter().find(|(n, ..)| *n == name).map(|(_, mutant, _)| *mutant)
     }
 }
 
 #[cfg(feature = "mutants")]
-static ACTIVE: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(0);
+static ACTIVE: std::sync::atomic::AtomicU8 = std::sync::atomic::AtomicU8::new(u8::MAX);
 
 /// Makes this process a mutant.
 #[cfg(feature = "mutants")]

@@ -3,13 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sextant_common::Env;
-use sextant_common::error::{Error, ErrorKind, Result};
-
-/// Where free ports are looked for: below the range that Linux and macOS give to outgoing connections, which could
-/// otherwise take a remembered port while the cluster is down.
-const FREE_PORTS: std::ops::Range<u16> = 20_000..32_000;
-/// Random tries; the range is far from full on any machine.
-const TRIES: usize = 1000;
+use sextant_common::env::free_port;
+use sextant_common::error::Result;
 
 /// The ports of a cluster, by what they are for (`memtable-1`, `pnode-2-resp`).
 pub type Remembered = BTreeMap<String, u16>;
@@ -25,19 +20,13 @@ pub async fn choose(
     if let Some(port) = remembered.get(name) {
         return Ok(*port);
     }
-    for _ in 0..TRIES {
-        let width = u64::from(FREE_PORTS.end - FREE_PORTS.start);
-        let port = FREE_PORTS.start + env.rng.below(width) as u16;
-        if !used.contains(&port) && is_free(env, port).await {
-            used.insert(port);
+    loop {
+        let port = free_port(env).await?;
+        if used.insert(port) {
             remembered.insert(name.to_owned(), port);
             return Ok(port);
         }
     }
-    Err(Error::new(
-        ErrorKind::Unavailable,
-        format!("no free port found between {} and {}", FREE_PORTS.start, FREE_PORTS.end),
-    ))
 }
 
 /// An address on this machine only.

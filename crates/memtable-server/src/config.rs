@@ -41,6 +41,8 @@ pub struct Tuning {
     pub log_cache_bytes: u64,
     /// Log entries kept behind the newest snapshot, for followers that lag a little; one that lags more takes the snapshot.
     pub log_entries_kept: u64,
+    /// Most log entries of one append to a follower. (Its bytes are bounded besides.)
+    pub log_entries_per_append: u64,
     /// A table's memtable is frozen when it reaches this size (per partition).
     pub memtable_bytes: u64,
     /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
@@ -79,6 +81,7 @@ impl Default for Tuning {
             log_segment_bytes: 64 * MIB,
             log_cache_bytes: 32 * MIB,
             log_entries_kept: 2_000,
+            log_entries_per_append: 512,
             memtable_bytes: 64 * MIB,
             freeze_log_bytes: 256 * MIB,
             freeze_age_ms: 30 * 60 * 1000,
@@ -117,8 +120,11 @@ impl MemtableServerConfig {
         if t.sst_replicas == 0 || t.sst_replicas_required == 0 || t.sst_replicas_required > t.sst_replicas {
             return bad("tuning: sst_replicas_required must be 1 to sst_replicas".into());
         }
-        if t.groups_in_flight == 0 || t.queue_requests == 0 {
-            return bad("tuning: groups_in_flight and queue_requests must be at least 1".into());
+        if t.groups_in_flight == 0 || t.queue_requests == 0 || t.log_entries_per_append == 0 {
+            return bad(
+                "tuning: groups_in_flight, queue_requests and log_entries_per_append must be at least 1"
+                    .into(),
+            );
         }
         if t.group_bytes == 0 || t.group_bytes > limits::BATCH_BYTES_MAX {
             return bad("tuning.group_bytes: 1 byte to 16 MiB, what one Raft entry can carry".into());

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use sextant_common::ids::Serial;
+use sextant_common::mutant::{self, Mutant};
 
 use crate::lease::grantor::Permission;
 
@@ -46,11 +47,20 @@ impl<T> PublishQueue<T> {
 
     /// Takes the next entry that may be published. `permit` is asked about serials only, and only in log order.
     pub fn next(&mut self, committed_index: u64, mut permit: impl FnMut(Serial) -> Permission) -> Next<T> {
-        let Some(front) = self.entries.front() else { return Next::Idle };
-        if front.index > committed_index {
+        let Some((index, serial)) = self.entries.front().map(|e| (e.index, e.serial)) else {
+            return Next::Idle;
+        };
+        if index > committed_index {
             return Next::Idle;
         }
-        if let Permission::WaitUntil(at) = permit(front.serial) {
+        if mutant::active(Mutant::BitlessOvertakes)
+            && let Permission::WaitUntil(_) = permit(serial)
+            && let Some(at) = self.entries.iter().position(|e| e.serial.0 == 0 && e.index <= committed_index)
+            && let Some(entry) = self.entries.remove(at)
+        {
+            return Next::Publish(entry);
+        }
+        if let Permission::WaitUntil(at) = permit(serial) {
             return Next::WaitUntil(at);
         }
         match self.entries.pop_front() {

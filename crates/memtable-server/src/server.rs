@@ -33,7 +33,7 @@ use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::partition::snapshot::Snapshot;
 use crate::partition::view::ReadView;
-use crate::raft::network::{NetworkFactory, Peer};
+use crate::raft::network::{NetworkFactory, Peer, Purged};
 use crate::raft::snapshot_store::SnapshotStore;
 use crate::raft::{Raft, StateMachine, election};
 use crate::service::admin::AdminShell;
@@ -50,6 +50,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const SNAPSHOT_RETRY: Duration = Duration::from_secs(1);
 /// A node that is not preferred as a partition's first leader waits this long for the preferred one to found the group.
 const FOUNDING_PATIENCE: Duration = Duration::from_secs(2);
+/// How soon an empty server asks again whether there is a group.
+const FOUNDING_POLL: Duration = Duration::from_millis(50);
 
 /// A running memtable server.
 pub struct MemtableServer {
@@ -138,10 +140,13 @@ impl MemtableServer {
                 shared: replica.shared.clone(),
                 cluster: cluster.clone(),
                 peers: peers.clone(),
+                purged: {
+                    let log = partition_log.clone();
+                    Purged(Arc::new(move || log.purged().map(|id| id.index)))
+                },
             };
             let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
-            let raft_config =
-                Arc::new(crate::raft::config(lease, leader_lease_ms, config.tuning.log_entries_kept)?);
+            let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms, &config.tuning)?);
             let raft =
                 Raft::new(config.id.0, raft_config, network.clone(), partition_log.clone(), state_machine)
                     .await
@@ -158,7 +163,7 @@ impl MemtableServer {
             tokio::spawn(keep_snapshots(replica.store, offered, raft.clone()));
             tokio::spawn(repair_loop(background.clone(), shutdown.clone()));
             let rank = preference(&config, id);
-            tokio::spawn(found(raft.clone(), config.clone(), rank, shutdown.clone()));
+            tokio::spawn(found(raft.clone(), config.clone(), network.clone(), rank, shutdown.clone()));
             let election = election::election_loop(
                 raft.clone(),
                 replica.shared.clone(),
@@ -336,17 +341,30 @@ fn preference(config: &MemtableServerConfig, partition: PartitionId) -> u64 {
     (at + n - u64::from(partition.0) % n) % n
 }
 
-/// Founds a partition's Raft group, once: every node would found the same one, so it does no harm if two do.
-async fn found(raft: Raft, config: MemtableServerConfig, rank: u64, mut shutdown: Shutdown) {
-    if rank > 0 {
+/// Founds a partition's Raft group, once, when every server of the configuration is there and none of them has anything of it:
+/// each would found the same one, so it does no harm if two do. An empty server among others that are not (its disk was
+/// replaced, or it is new) waits until a leader sends it the log; it must never found a group of its own, whose founders could
+/// elect somebody who knows nothing of what the real group has committed.
+async fn found(
+    raft: Raft,
+    config: MemtableServerConfig,
+    network: NetworkFactory,
+    rank: u64,
+    mut shutdown: Shutdown,
+) {
+    let mut pause = if rank > 0 { FOUNDING_PATIENCE } else { Duration::ZERO };
+    loop {
         tokio::select! {
             () = shutdown.wait() => return,
-            () = tokio::time::sleep(FOUNDING_PATIENCE) => {}
+            () = tokio::time::sleep(pause) => {}
         }
-    }
-    match raft.is_initialized().await {
-        Ok(false) => {}
-        _ => return,
+        pause = FOUNDING_POLL;
+        if !matches!(raft.is_initialized().await, Ok(false)) {
+            return;
+        }
+        if network.nobody_has_founded().await {
+            break;
+        }
     }
     let members: BTreeMap<u64, BasicNode> =
         config.cluster.memtable.iter().map(|s| (s.id.0, BasicNode::new(s.addr.clone()))).collect();
@@ -435,8 +453,12 @@ async fn serve_http(
     let state = sextant_common::http::HttpState {
         registry: Arc::new(Mutex::new(registry)),
         ready: Arc::new(move || {
-            // Ready: every partition has a leader that this node knows.
-            let lacking = ready.partitions.values().find(|h| h.shared.leader.lock().1 == 0);
+            // Ready: every partition has a leader that this node knows; but nobody tells a server that was removed.
+            let removed = |h: &Handle| {
+                let members = h.shared.numbers.lock().members.clone();
+                !members.voters.is_empty() && !members.voters.contains(&h.shared.node)
+            };
+            let lacking = ready.partitions.values().find(|h| h.shared.leader.lock().1 == 0 && !removed(h));
             lacking.map_or(Ok(()), |h| Err(format!("partition {} has no leader", h.shared.id)))
         }),
         status: Arc::new(move || {

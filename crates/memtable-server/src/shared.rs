@@ -1,15 +1,19 @@
 //! What a partition's worker shares with the service's tasks: published state, leases, and the ways to reach the worker.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use openraft::BasicNode;
 use parking_lot::Mutex;
 use sextant_common::Env;
+use sextant_common::clock::WallInterval;
 use sextant_common::error::Result;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, SstId, TableId};
 use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 use sextant_raft_log::{Entry, LogId};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
@@ -70,6 +74,7 @@ pub struct Numbers {
     pub writes: Writes,
     /// Why writes are slowed or refused.
     pub writes_why: Option<String>,
+    pub members: Members,
     pub tables: Vec<TableNumbers>,
     pub groups: u64,
     pub group_writes: u64,
@@ -77,6 +82,15 @@ pub struct Numbers {
     pub sessions: usize,
     pub replayed_writes: u64,
     pub replay_skipped_writes: u64,
+}
+
+/// Who is in the partition's Raft group, by the newest membership in this replica's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Of both sets while they change.
+    pub voters: Vec<u64>,
+    /// Have the log, do not vote.
+    pub learners: Vec<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -116,7 +130,12 @@ impl Writes {
 impl Shared {
     /// The grantor's clocks now.
     pub fn now(&self) -> Now {
-        Now { mono_ns: self.env.clock.grantor_ns(), wall: self.env.clock.wall() }
+        let clock = &self.env.clock;
+        let wall = match mutant::active(Mutant::ZeroUncertainty) {
+            true => WallInterval { earliest_ns: clock.wall_guess_ns(), latest_ns: clock.wall_guess_ns() },
+            false => clock.wall(),
+        };
+        Now { mono_ns: clock.grantor_ns(), wall }
     }
 
     pub fn leader_hint(&self) -> v1::LeaderHint {
@@ -127,7 +146,8 @@ impl Shared {
     /// The term that this node serves, if its leader lease still holds. To be asked *after* the state was read.
     pub fn serving(&self) -> Option<u64> {
         let term = self.serving_term.load(Ordering::Acquire);
-        (term != 0 && self.lease.is_valid(term, self.env.clock.holder_ns())).then_some(term)
+        let leased = || self.lease.is_valid(term, self.env.clock.holder_ns());
+        (term != 0 && (mutant::active(Mutant::ReadWithoutLeaderLease) || leased())).then_some(term)
     }
 
     /// A lower bound of the time that the next group will need for its log write (precise data access, section 4.4): choosing it
@@ -238,6 +258,16 @@ pub enum Event {
     HandOver {
         to: u64,
         done: oneshot::Sender<Result<u64>>,
+    },
+    /// The voters are to be exactly these.
+    ChangeVoters {
+        voters: BTreeMap<u64, BasicNode>,
+        done: oneshot::Sender<Result<()>>,
+    },
+    /// Raft's answer to a step of a change of the voters.
+    VotersAnswered {
+        term: u64,
+        result: Result<()>,
     },
     Stop(oneshot::Sender<()>),
 }

@@ -1,13 +1,13 @@
 //! Three memtable servers over real sockets: elections, writes, reads, leases, restarts.
 
-use std::net::TcpListener;
+mod support;
+
 use std::path::Path;
-use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::grpc_channel;
+use sextant_common::env::{free_addrs, grpc_channel};
 use sextant_common::ids::NodeId;
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
@@ -15,11 +15,7 @@ use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::rows_client::RowsClient;
 use tonic::transport::Channel;
 
-/// Ports that were free a moment ago.
-fn free_addrs(n: usize) -> Vec<String> {
-    let listeners: Vec<TcpListener> = (0..n).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect()
-}
+use support::eventually;
 
 struct Cluster {
     env: Env,
@@ -38,7 +34,7 @@ impl Cluster {
         if std::env::var_os("RUST_LOG").is_some() {
             sextant_common::logging::init();
         }
-        let addrs = free_addrs(4);
+        let addrs = free_addrs(&Env::real(), 4).await.unwrap();
         let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
         let config = ClusterConfig {
             id: "test".into(),
@@ -166,18 +162,6 @@ fn put(partition: u32, key: &str, value: &str) -> v1::WriteRequest {
 }
 
 /// Waits for a condition, for at most 30 seconds.
-async fn eventually<T>(mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let wait = async {
-        loop {
-            if let Some(value) = condition().await {
-                return value;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(30), wait).await.expect("the condition never held")
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_are_read_and_survive_a_restart_of_everything() {
     let mut c = Cluster::start(2).await;

@@ -1,7 +1,8 @@
 //! Leadership that is given up: on request, and because the log's device hangs.
 
+mod support;
+
 use std::io;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +11,15 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::grpc_channel;
+use sextant_common::env::{free_addrs, grpc_channel};
 use sextant_common::ids::NodeId;
 use sextant_common::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::rows_client::RowsClient;
+
+use support::eventually;
 
 /// A disk whose fsyncs can be made to hang.
 #[derive(Clone, Default)]
@@ -101,9 +104,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Self {
-        let listeners: Vec<TcpListener> = (0..4).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let addrs: Vec<String> = listeners.iter().map(|l| l.local_addr().unwrap().to_string()).collect();
-        drop(listeners);
+        let addrs = free_addrs(&Env::real(), 4).await.unwrap();
         let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
         let config = ClusterConfig {
             id: "test".into(),
@@ -185,18 +186,6 @@ impl Cluster {
         let request = v1::TransferRequest { partition: 0, to: to as u64 + 1 };
         admin.transfer(request).await.map(tonic::Response::into_inner)
     }
-}
-
-async fn eventually<T>(mut condition: impl AsyncFnMut() -> Option<T>) -> T {
-    let wait = async {
-        loop {
-            if let Some(value) = condition().await {
-                return value;
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the condition never held")
 }
 
 const ALL: [usize; 3] = [0, 1, 2];

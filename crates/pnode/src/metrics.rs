@@ -142,6 +142,9 @@ pub struct PNodeMetrics {
     cache_family: Family<Labels<1>, Counter>,
     cache: [Counter; CacheEvent::ALL.len()],
     pub(crate) no_lease_reads: Counter,
+    pub(crate) expired_lease_reads: Counter,
+    pub(crate) clock_contradictions: Counter,
+    pub(crate) wall_clock_contradictions: Counter,
     pub(crate) read_retries: Counter,
     pub(crate) writes: Counter,
     pub(crate) write_retries: Counter,
@@ -187,6 +190,9 @@ impl Default for PNodeMetrics {
             entries_family,
             cache_family,
             no_lease_reads: Counter::default(),
+            expired_lease_reads: Counter::default(),
+            clock_contradictions: Counter::default(),
+            wall_clock_contradictions: Counter::default(),
             read_retries: Counter::default(),
             writes: Counter::default(),
             write_retries: Counter::default(),
@@ -225,6 +231,21 @@ impl PNodeMetrics {
             "no_lease_reads",
             "pda reads done as bda for lack of a lease",
             self.no_lease_reads.clone(),
+        );
+        r.register(
+            "expired_lease_reads",
+            "Those of them that found a lease, but one that was over",
+            self.expired_lease_reads.clone(),
+        );
+        r.register(
+            "clock_contradictions",
+            "Replies of memtable servers that show a drift of clocks beyond the configured bound",
+            self.clock_contradictions.clone(),
+        );
+        r.register(
+            "wall_clock_contradictions",
+            "Reads whose lease was certainly over while the wall clock said that it lasts",
+            self.wall_clock_contradictions.clone(),
         );
         r.register("read_retries", "Reads started again", self.read_retries.clone());
         r.register("writes", "Write requests", self.writes.clone());
@@ -298,6 +319,16 @@ impl PNodeMetrics {
     /// pda reads that were done as bda because no lease was valid.
     pub fn no_lease_reads(&self) -> u64 {
         self.no_lease_reads.get()
+    }
+
+    /// Those of them that found a lease which was over.
+    pub fn expired_lease_reads(&self) -> u64 {
+        self.expired_lease_reads.get()
+    }
+
+    /// How often clocks were seen to be beyond their bounds: monotonic ones, wall clocks.
+    pub fn clock_contradictions(&self) -> (u64, u64) {
+        (self.clock_contradictions.get(), self.wall_clock_contradictions.get())
     }
 
     pub fn whole_filter_fetches(&self) -> u64 {

@@ -69,6 +69,7 @@ impl Cluster {
         };
         for i in 1..=SSTABLE_SERVERS {
             let host = place(format!("s{i}"), Tier::Sstable, 100 + i);
+            world.add_disk(host.disk.clone());
             let server = SstServerConfig {
                 block_cache_bytes: 64 << 10,
                 scrub_interval_s: 5,

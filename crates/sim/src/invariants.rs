@@ -3,11 +3,13 @@
 //! * One leader a term; logs match; what is committed is the same everywhere and never changes.
 //! * Nothing is published that a usable lease forbids: neither a group whose bits the holder's filters lack, nor anything at all
 //!   in a newer epoch.
+//! * The filters of a usable view contain every published bit whose memtable is not in the view's SSTables.
+//! * A table that a manifest names is durable on as many of the sstable servers as the operator demands.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use sextant_common::env::ProbeEvent;
-use sextant_common::ids::{Epoch, PartitionId};
+use sextant_common::env::{Filters, ProbeEvent};
+use sextant_common::ids::{Epoch, Generation, PartitionId, SstId, TableId};
 
 use crate::host::Host;
 
@@ -18,10 +20,13 @@ pub struct Seen {
     pub appended: u64,
     pub published: u64,
     pub truncations: u64,
-    pub truncated_entries: u64,
+    pub truncated_groups: u64,
     pub truncated_freezes: u64,
     pub leases: u64,
     pub views: u64,
+    /// Finished while something was broken.
+    pub flushes_under_faults: u64,
+    pub compactions_under_faults: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,8 @@ struct View {
     epoch: Epoch,
     serial: u64,
     lease_until_ns: u64,
+    flushed: BTreeMap<TableId, Generation>,
+    filters: Filters,
 }
 
 #[derive(Default)]
@@ -51,7 +58,16 @@ struct Group {
     /// By node: everything up to it was compared.
     compared: BTreeMap<u64, u64>,
     views: Vec<View>,
+    /// By index and term.
+    bits: BTreeMap<(u64, u64), Vec<Bit>>,
+    /// By table and generation: the hashes.
+    published_bits: BTreeMap<(TableId, Generation), Vec<u64>>,
+    /// Tables that a manifest has named.
+    named: BTreeSet<SstId>,
 }
+
+/// What a write leaves in the filter of a memtable.
+type Bit = (TableId, Generation, u64);
 
 pub struct Invariants {
     on: bool,
@@ -71,7 +87,7 @@ impl Invariants {
 
     /// The violation that an event is, if it is one.
     pub fn event(&mut self, host: &Host, now_ns: u64, event: &ProbeEvent) -> Option<String> {
-        self.count(event);
+        self.count(event, host.world.is_faulty());
         if !self.on {
             return None;
         }
@@ -96,11 +112,36 @@ impl Invariants {
             ProbeEvent::Committed { partition, node, index } => {
                 self.group(partition).committed(partition, node, index)
             }
-            ProbeEvent::Published { partition, epoch, index, serial, .. } => {
-                self.group(partition).published(partition, now_ns, epoch, index, serial.0)
+            ProbeEvent::BitsLeft { partition, index, term, ref bits } => {
+                self.group(partition).bits.insert((index, term), bits.clone());
+                None
+            }
+            ProbeEvent::Published { partition, node, epoch, index, serial } => {
+                let group = self.group(partition);
+                group
+                    .published(partition, now_ns, epoch, index, serial.0)
+                    .or_else(|| group.bits_published(partition, node, index, now_ns))
+            }
+            ProbeEvent::TablesChanged { partition, added, required, .. } => {
+                let first_named = added.filter(|id| self.group(partition).named.insert(*id))?;
+                let durable = host.world.durable_replicas(first_named);
+                (durable < required).then(|| {
+                    format!(
+                        "invariant: partition {partition}: the manifest names table {first_named}, which is durable on {durable} \
+                         servers, not {required}"
+                    )
+                })
             }
             ProbeEvent::LeaseGranted { .. } => None,
-            ProbeEvent::ViewMade { partition, epoch, serial, lease_until_ns, .. } => {
+            ProbeEvent::ViewMade {
+                partition,
+                epoch,
+                serial,
+                lease_until_ns,
+                ref flushed,
+                ref filters,
+                ..
+            } => {
                 let view = View {
                     host: host.index,
                     name: host.name.clone(),
@@ -108,11 +149,14 @@ impl Invariants {
                     epoch,
                     serial: serial.0,
                     lease_until_ns,
+                    flushed: flushed.iter().copied().collect(),
+                    filters: filters.clone(),
                 };
                 let group = self.group(partition);
+                let lacks = group.lacking(&view, now_ns).map(|bit| lacking(partition, &view, bit, now_ns));
                 group.views.retain(|v| v.host != host.index);
                 group.views.push(view);
-                None
+                lacks
             }
         }
     }
@@ -121,18 +165,24 @@ impl Invariants {
         self.groups.entry(partition).or_default()
     }
 
-    fn count(&mut self, event: &ProbeEvent) {
+    fn count(&mut self, event: &ProbeEvent, faulty: bool) {
         let seen = &mut self.seen;
         match event {
             ProbeEvent::Led { .. } => seen.leaders += 1,
             ProbeEvent::Appended { .. } => seen.appended += 1,
-            ProbeEvent::Truncated { partition, node, first, freezes } => {
+            ProbeEvent::Truncated { groups, freezes, .. } => {
                 seen.truncations += 1;
-                seen.truncated_freezes += u64::from(*freezes);
-                let log = self.groups.get(partition).and_then(|g| g.logs.get(node));
-                seen.truncated_entries += log.map_or(0, |l| l.range(first..).count() as u64);
+                seen.truncated_groups += groups;
+                seen.truncated_freezes += freezes;
             }
-            ProbeEvent::Installed { .. } | ProbeEvent::Committed { .. } => {}
+            ProbeEvent::TablesChanged { leads: true, flush, .. } if faulty => match flush {
+                true => seen.flushes_under_faults += 1,
+                false => seen.compactions_under_faults += 1,
+            },
+            ProbeEvent::Installed { .. }
+            | ProbeEvent::Committed { .. }
+            | ProbeEvent::BitsLeft { .. }
+            | ProbeEvent::TablesChanged { .. } => {}
             ProbeEvent::Published { .. } => seen.published += 1,
             ProbeEvent::LeaseGranted { .. } => seen.leases += 1,
             ProbeEvent::ViewMade { .. } => seen.views += 1,
@@ -206,4 +256,60 @@ impl Group {
             view.serial
         ))
     }
+
+    /// The bits of an entry that was just published are in every usable view.
+    fn bits_published(
+        &mut self,
+        partition: PartitionId,
+        node: u64,
+        index: u64,
+        now_ns: u64,
+    ) -> Option<String> {
+        let term = self.logs.get(&node)?.get(&index)?.term;
+        let bits = self.bits.get(&(index, term))?.clone();
+        for (table, generation, hash) in &bits {
+            self.published_bits.entry((*table, *generation)).or_default().push(*hash);
+        }
+        let usable = self.views.iter().filter(|v| v.is_usable(now_ns));
+        usable
+            .filter_map(|v| Some((v, v.first_lacking(bits.iter().copied())?)))
+            .next()
+            .map(|(v, bit)| format!("{} (entry {index}, just published)", lacking(partition, v, bit, now_ns)))
+    }
+
+    /// A published bit that a view lacks.
+    fn lacking(&self, view: &View, now_ns: u64) -> Option<Bit> {
+        if !view.is_usable(now_ns) {
+            return None;
+        }
+        let unflushed = self.published_bits.iter().filter(|((t, g), _)| !view.has_flushed(*t, *g));
+        view.first_lacking(unflushed.flat_map(|((t, g), hashes)| hashes.iter().map(|h| (*t, *g, *h))))
+    }
+}
+
+impl View {
+    fn is_usable(&self, now_ns: u64) -> bool {
+        self.lease_until_ns > 0 && self.clock.holder_at_ns(now_ns) < self.lease_until_ns
+    }
+
+    fn has_flushed(&self, table: TableId, generation: Generation) -> bool {
+        self.flushed.get(&table).is_some_and(|flushed| generation <= *flushed)
+    }
+
+    fn first_lacking(&self, mut bits: impl Iterator<Item = Bit>) -> Option<Bit> {
+        bits.find(|(table, generation, hash)| {
+            !self.has_flushed(*table, *generation) && !self.filters.contains(*table, *hash)
+        })
+    }
+}
+
+fn lacking(partition: PartitionId, view: &View, (table, generation, hash): Bit, now_ns: u64) -> String {
+    format!(
+        "invariant: partition {partition}: {}'s usable view of epoch {} at serial {} lacks the published bit {hash:016x} of table \
+         {table}, memtable {generation}, at {} us",
+        view.name,
+        view.epoch,
+        view.serial,
+        now_ns / 1000
+    )
 }

@@ -9,6 +9,7 @@
 //! runs one seed: global counters in dependencies would leak from run to run.
 #![cfg(tokio_unstable)]
 
+mod broken;
 mod cluster;
 mod counters;
 mod host;
@@ -22,7 +23,8 @@ mod run;
 mod workload;
 mod world;
 
+pub use broken::broken;
 pub use many::{ManyOptions, many};
-pub use plan::Profile;
+pub use plan::{Profile, Scene};
 pub use report::{Report, Verdict};
 pub use run::{Options, run};

@@ -34,7 +34,10 @@ fn main() -> ExitCode {
 
 #[cfg(tokio_unstable)]
 fn many() -> ExitCode {
-    let done = many_options(std::env::args().skip(2)).map(|options| sextant_sim::many(&options));
+    let done = many_options(std::env::args().skip(2)).map(|(options, mutants)| match mutants {
+        Some(names) => sextant_sim::broken(&options, &names),
+        None => sextant_sim::many(&options),
+    });
     match done {
         Ok(Ok(true)) => ExitCode::SUCCESS,
         Ok(Ok(false)) => ExitCode::from(1),
@@ -50,7 +53,11 @@ fn many() -> ExitCode {
 }
 
 #[cfg(tokio_unstable)]
-fn many_options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::ManyOptions, String> {
+#[allow(clippy::type_complexity, reason = "used once")]
+fn many_options(
+    mut arguments: impl Iterator<Item = String>,
+) -> Result<(sextant_sim::ManyOptions, Option<Vec<String>>), String> {
+    let mut mutants = None;
     let mut many = sextant_sim::ManyOptions {
         seeds: 1,
         first: 1,
@@ -70,8 +77,19 @@ fn many_options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_s
             "--jobs" => many.jobs = number(value()?)?.max(1) as usize,
             "--limit-seconds" => many.limit = std::time::Duration::from_secs(number(value()?)?),
             "--twice" => many.twice = true,
+            "--mutants" => {
+                let names = value()?;
+                let names: Vec<String> =
+                    names.split(',').filter(|n| *n != "all").map(str::to_owned).collect();
+                if let Some(unknown) =
+                    names.iter().find(|n| sextant_common::mutant::Mutant::named(n).is_none())
+                {
+                    return Err(format!("no mutant {unknown:?}"));
+                }
+                mutants = Some(names);
+            }
             "--json" => many.json = Some(value()?.into()),
-            "--mutant" | "--profile" => {
+            "--mutant" | "--profile" | "--theme" => {
                 many.mutant |= argument == "--mutant";
                 let value = value()?;
                 many.arguments.extend([argument, value]);
@@ -80,17 +98,19 @@ fn many_options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_s
             other => return Err(format!("unknown argument {other:?}")),
         }
     }
-    Ok(many)
+    Ok((many, mutants))
 }
 
 #[cfg(tokio_unstable)]
 const USAGE: &str = "\
-usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--mutant NAME] [--no-invariants] [--trace] [--history FILE]
-       sextant-sim many --seeds N [--first S] [--twice] [--jobs J] [--limit-seconds L] [--json FILE] [--profile P] [--mutant M]
-                        [--no-invariants]
+usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--theme SCENE] [--mutant NAME] [--no-invariants] [--trace] [--history FILE]
+       sextant-sim many --seeds N [--first S] [--twice] [--jobs J] [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE]
+                        [--mutant M] [--mutants all|M,M..] [--no-invariants]
 
+  --theme SCENE    a scene that runs come back to, whatever their seeds say
   --trace          every event on stderr
   --history FILE   write the history of operations, for `sextant check`
+  --mutants        broken builds, each on seed after seed until it is caught: a table
   RUST_LOG=debug   the servers' logs on stderr";
 
 #[cfg(tokio_unstable)]
@@ -99,6 +119,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::O
     let mut options = sextant_sim::Options {
         seed: 0,
         profile: sextant_sim::Profile::Mixed,
+        theme: None,
         mutant: None,
         invariants: true,
         trace: false,
@@ -115,6 +136,11 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::O
                 let name = value()?;
                 options.profile =
                     sextant_sim::Profile::named(&name).ok_or_else(|| format!("no profile {name:?}"))?;
+            }
+            "--theme" => {
+                let name = value()?;
+                let scene = sextant_sim::Scene::named(&name);
+                options.theme = Some(scene.ok_or_else(|| format!("no scene {name:?}"))?);
             }
             "--mutant" => {
                 let name = value()?;

@@ -1,10 +1,11 @@
 //! What a seed decides before a run begins: the shape of the cluster, of the workload and of the faults.
 
 use sextant_common::config::{LeaseConfig, LeaseMode};
+use sextant_common::env::PausePoint;
 use sextant_common::manifest::TableOptions;
 use sextant_memtable_server::Tuning;
 
-use crate::host::{ClockQuality, DiskSpeed};
+use crate::host::{ClockQuality, DiskSpeed, Pauses};
 
 /// How a run is chosen beyond its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,80 @@ pub enum Intensity {
     Heavy,
 }
 
+/// A scene: faults and commands that only together, and in this order, lead to where a rule is needed. Lengths and pauses in
+/// between are drawn. Half of the runs have one as their theme and come back to it again and again; all others meet each now
+/// and then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scene {
+    /// A leader is stopped with answers on their way to it, and wakes with one p-node in a world of its own.
+    Asleep,
+    /// The world of an old leader: one p-node and it, apart from all other memtable servers and p-nodes.
+    OldWorld,
+    /// A follower that lags decides the election after the leader's loss: the new one has to bring it up to date first.
+    Laggard,
+    /// A leader apart from its peers takes writes in; it loses leadership, and gets it back.
+    ThereAndBack,
+    /// What a p-node has sent to the leaders arrives long after its clients went elsewhere.
+    LateCopies,
+    /// Raft refuses proposals of a leader whose own lease still lives, and so do those of p-nodes.
+    RefusedProposals,
+    /// Memtables are flushed while publication waits for a p-node that is not heard.
+    FlushUnderLease,
+    /// Leadership changes hands while publication waits for a p-node that is not heard.
+    HandoverUnderLease,
+    /// What the SSTables say reaches a p-node after they have been overtaken by flushes.
+    LateSstables,
+    /// Whatever a p-node acknowledges comes too late, again and again.
+    SlowPNode,
+}
+
+impl Scene {
+    pub const ALL: [Scene; 10] = [
+        Scene::Asleep,
+        Scene::OldWorld,
+        Scene::Laggard,
+        Scene::ThereAndBack,
+        Scene::LateCopies,
+        Scene::RefusedProposals,
+        Scene::FlushUnderLease,
+        Scene::HandoverUnderLease,
+        Scene::LateSstables,
+        Scene::SlowPNode,
+    ];
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|scene| scene.name() == name).copied()
+    }
+
+    /// Under what it is counted.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scene::Asleep => "asleep",
+            Scene::OldWorld => "old_world",
+            Scene::Laggard => "laggard",
+            Scene::ThereAndBack => "there_and_back",
+            Scene::LateCopies => "late_copies",
+            Scene::RefusedProposals => "refused_proposals",
+            Scene::FlushUnderLease => "flush_under_lease",
+            Scene::HandoverUnderLease => "handover_under_lease",
+            Scene::LateSstables => "late_sstables",
+            Scene::SlowPNode => "slow_pnode",
+        }
+    }
+}
+
+const POINTS: [PausePoint; 9] = [
+    PausePoint::ReadRouted,
+    PausePoint::SstablesAnswered,
+    PausePoint::PullAnswered,
+    PausePoint::LeaseTimed,
+    PausePoint::MemtablesRead,
+    PausePoint::MemtablesRead,
+    PausePoint::BitsOut,
+    PausePoint::VoteGuardAsked,
+    PausePoint::SstableSealed,
+];
+
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub profile: Profile,
@@ -55,20 +130,25 @@ pub struct Plan {
     pub load_ms: u64,
     pub latency_us: (u64, u64),
     pub disk: DiskSpeed,
-    /// Chance of a pause at a pause point, in millionths.
-    pub pause_chance_ppm: u64,
-    pub pause_max_ms: u64,
+    pub pauses: Pauses,
+    pub theme: Option<Scene>,
 }
 
 pub const MEMTABLE_SERVERS: usize = 3;
 pub const SSTABLE_SERVERS: usize = 3;
 pub const PNODES: usize = 2;
+/// How far an unsynchronised wall clock may be off.
+const UNSYNCHRONISED_NS: i64 = 5_000_000_000;
 
 impl Plan {
-    pub fn new(rng: &mut fastrand::Rng, profile: Profile) -> Self {
+    /// `theme`: instead of one that is drawn.
+    pub fn new(rng: &mut fastrand::Rng, profile: Profile, theme: Option<Scene>) -> Self {
+        let drawn = if rng.bool() { Some(*pick(rng, &Scene::ALL)) } else { None };
+        let theme = theme.or(drawn).filter(|_| profile != Profile::Quiet);
         let intensity = match (profile, rng.u64(0..8)) {
-            (Profile::Quiet, _) | (_, 0) => Intensity::Quiet,
-            (_, 1 | 2) => Intensity::Light,
+            (Profile::Quiet, _) => Intensity::Quiet,
+            (_, 0) if theme.is_none() => Intensity::Quiet,
+            (_, 0..=2) => Intensity::Light,
             (_, 3..=5) => Intensity::Normal,
             _ => Intensity::Heavy,
         };
@@ -78,7 +158,7 @@ impl Plan {
             tables.push((format!("t{n}"), options));
         }
         let lease_ms = *pick(rng, &[100, 200, 300]);
-        let lease = LeaseConfig {
+        let mut lease = LeaseConfig {
             mode: if rng.u64(0..10) == 0 { LeaseMode::Timed } else { LeaseMode::Ack },
             lease_ms,
             leader_lease_ms: lease_ms + 100,
@@ -87,10 +167,11 @@ impl Plan {
             ..LeaseConfig::default()
         };
         let memtable_bytes = *pick(rng, &[4096, 8192, 16 << 10, 64 << 10]);
-        let tuning = Tuning {
+        let mut tuning = Tuning {
             log_segment_bytes: 1 << 20,
             log_cache_bytes: *pick(rng, &[16 << 10, 1 << 20]),
             log_entries_kept: *pick(rng, &[5, 50, 2_000]),
+            log_entries_per_append: *pick(rng, &[1, 16, 512]),
             memtable_bytes,
             freeze_age_ms: *pick(rng, &[2_000, 10_000, 1_800_000]),
             memory_bytes: *pick(rng, &[64, 1024]) * memtable_bytes,
@@ -104,14 +185,39 @@ impl Plan {
             group_bytes: *pick(rng, &[256, 4096, 1 << 20]),
             ..Tuning::default()
         };
-        let pauses = intensity >= Intensity::Normal || rng.bool();
+        let mut cache_bytes = *pick(rng, &[0, 4 << 10, 1 << 20]);
+        // What a scene needs to get anywhere.
+        match theme {
+            Some(Scene::Laggard) => {
+                (tuning.log_entries_per_append, tuning.group_bytes) = (*pick(rng, &[1, 1, 4]), 256);
+            }
+            Some(Scene::FlushUnderLease) => {
+                (tuning.grace_ms, tuning.grace_bytes) = (10, 4 << 10);
+                (lease.lease_ms, lease.leader_lease_ms) = (300, 400);
+            }
+            Some(Scene::RefusedProposals | Scene::ThereAndBack) => {
+                (lease.lease_ms, lease.leader_lease_ms) = (100, 200);
+            }
+            Some(Scene::LateSstables) => cache_bytes = 1 << 20,
+            Some(Scene::HandoverUnderLease) => (lease.lease_ms, lease.leader_lease_ms) = (200, 260),
+            _ => {}
+        }
+        let paused = intensity >= Intensity::Normal || rng.bool();
+        let point = match theme {
+            // Reads that an old leader is about to answer.
+            Some(Scene::HandoverUnderLease) => Some(PausePoint::MemtablesRead),
+            _ if rng.u64(0..3) == 0 => Some(*pick(rng, &POINTS)),
+            _ => None,
+        };
+        let focus = point.map(|point| (point, rng.u64(30_000..200_000)));
         Self {
             profile,
             intensity,
             partitions: rng.u32(1..=3),
             tables,
             tuning,
-            cache_bytes: *pick(rng, &[0, 4 << 10, 1 << 20]),
+            cache_bytes,
+            theme,
             clients: rng.usize(3..=6),
             hot_keys: rng.u64(2..=6),
             cold_keys: rng.u64(40..=120),
@@ -125,12 +231,14 @@ impl Plan {
                 sync_us: rng.u64(200..4_000),
                 hangs_until_ns: 0,
             },
-            pause_chance_ppm: if intensity == Intensity::Quiet || !pauses {
-                0
-            } else {
-                rng.u64(1_000..30_000)
+            pauses: match intensity == Intensity::Quiet || !paused {
+                true => Pauses::default(),
+                false => Pauses {
+                    chance_ppm: rng.u64(1_000..30_000),
+                    max_ms: lease.leader_lease_ms + rng.u64(0..lease.leader_lease_ms * 3),
+                    focus,
+                },
             },
-            pause_max_ms: lease.leader_lease_ms + rng.u64(0..lease_ms),
             lease,
         }
     }
@@ -146,12 +254,18 @@ impl Plan {
         };
         let (raw_ppm, boot_ppm) = (ppm(), ppm());
         let bound = *pick(rng, &[100_000i64, 1_000_000, 10_000_000]);
-        let error = if lies { bound * 20 } else { bound };
+        let synchronised = rng.bool();
+        let error = match synchronised {
+            true if lies => bound * 20,
+            true => bound,
+            // Nobody promises anything.
+            false => UNSYNCHRONISED_NS,
+        };
         ClockQuality {
             raw_ppm,
             boot_ppm,
             wall_error_ns: rng.i64(-error..=error),
-            wall_bound_ns: rng.bool().then_some(bound as u64),
+            wall_bound_ns: synchronised.then_some(bound as u64),
             lies,
         }
     }

@@ -31,6 +31,8 @@ pub struct Report {
     pub unknown: u64,
     /// Keys that their versions prove linearizable.
     pub certified: u64,
+    /// Keys for which no legal order exists, whatever their versions say.
+    pub illegal_keys: u64,
     /// Faults injected, by kind.
     pub faults: BTreeMap<&'static str, u64>,
     pub coverage: BTreeMap<&'static str, u64>,

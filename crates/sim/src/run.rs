@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::host::{ClockQuality, DiskSpeed, Host, TrueClock, mix};
 use crate::interpose;
 use crate::nemesis::Nemesis;
-use crate::plan::{Intensity, Plan, Profile};
+use crate::plan::{Plan, Profile, Scene};
 use crate::report::{Report, Verdict};
 use crate::workload::{self, Shared};
 use crate::world::{Phase, World};
@@ -29,6 +29,8 @@ const STEPS_PER_KEY: u64 = 3_000_000;
 pub struct Options {
     pub seed: u64,
     pub profile: Profile,
+    /// A scene to come back to, whatever the seed says.
+    pub theme: Option<Scene>,
     pub mutant: Option<Mutant>,
     pub invariants: bool,
     pub trace: bool,
@@ -44,7 +46,7 @@ pub fn run(options: &Options) -> Report {
     interpose::start(options.seed);
     sextant_raft_log::seed_openraft(options.seed);
     let mut rng = fastrand::Rng::with_seed(mix(options.seed, 1));
-    let plan = Plan::new(&mut rng, options.profile);
+    let plan = Plan::new(&mut rng, options.profile, options.theme);
     let world = World::new(options.seed, options.trace, options.invariants);
     world.note(&format!("{plan:?}"));
 
@@ -62,7 +64,8 @@ pub fn run(options: &Options) -> Report {
         .build();
     let (recorder, lines) = Recorder::in_memory(Arc::new(TrueClock(world.clone())));
     let shared = Shared::new(&world, plan.clone(), recorder);
-    end_on_panic(options.seed, &world);
+    let lines = Arc::new(lines);
+    end_on_panic(options.seed, &world, lines.clone());
     let end = drive(&mut sim, &world, &plan, &shared, rng);
     let sim_seconds = sim.elapsed().as_secs_f64();
     // Its hosts' tasks need the world when they are dropped; the process ends soon enough.
@@ -90,14 +93,20 @@ pub fn run(options: &Options) -> Report {
 }
 
 /// A panic anywhere ends the run: turmoil cannot unwind through its hosts.
-fn end_on_panic(seed: u64, world: &Arc<World>) {
+fn end_on_panic(seed: u64, world: &Arc<World>, lines: Arc<impl Fn() -> Vec<u8> + Send + Sync + 'static>) {
     let world = world.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let trace = std::backtrace::Backtrace::force_capture();
         eprintln!("{panic}\n{trace}");
         let at_ms = world.last_step_ns() / 1_000_000;
         let text = format!("at {at_ms} ms: {panic}");
-        let report = Report { seed, verdict: Verdict::Panic, text, ..Report::default() };
+        let mut report = Report { seed, verdict: Verdict::Panic, text, ..Report::default() };
+        // Clients may have seen what is wrong before.
+        if let Ok(checked) =
+            sextant_checker::check_reader(&lines()[..], &CheckOptions { steps_per_key: STEPS_PER_KEY })
+        {
+            (report.certified, report.illegal_keys) = (checked.certified, checked.illegal);
+        }
         println!("{}", report.to_json());
         std::process::exit(1);
     }));
@@ -116,6 +125,15 @@ fn client_host(world: &Arc<World>, index: usize, name: &str) -> Arc<Host> {
     Host::new(world, index, name, quality, DiskSpeed::default())
 }
 
+/// What a client does.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Registers,
+    LeaseTrap,
+    Witness,
+    LateCopies,
+}
+
 fn drive(
     sim: &mut turmoil::Sim<'static>,
     world: &Arc<World>,
@@ -125,23 +143,31 @@ fn drive(
 ) -> End {
     let cluster = world.step(0, || Cluster::build(sim, world, plan, &mut rng));
     let mut names: Vec<String> = cluster.hosts.keys().cloned().collect();
-    let traps = 2;
-    for number in 0..plan.clients + traps {
+    let others =
+        [Kind::LeaseTrap, Kind::LeaseTrap, Kind::Witness, Kind::Witness, Kind::LateCopies, Kind::LateCopies];
+    let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
+    for (number, kind) in kinds.enumerate() {
         let name = format!("c{}", number + 1);
         let host = client_host(world, 400 + number, &name);
         let shared = shared.clone();
         shared.working.fetch_add(1, Relaxed);
-        let trap = number >= plan.clients;
         names.push(name.clone());
         sim.client(name, async move {
-            match trap {
-                true => workload::lease_trap(shared, host, number).await,
-                false => workload::registers(shared, host, number).await,
+            match kind {
+                Kind::Registers => workload::registers(shared, host, number).await,
+                Kind::LeaseTrap => workload::lease_trap(shared, host, number).await,
+                Kind::Witness => workload::witness(shared, host, number).await,
+                Kind::LateCopies => workload::late_copies(shared, host, number).await,
             }
             Ok(())
         });
     }
     let (operator, verifier) = (client_host(world, 500, "op"), client_host(world, 501, "v"));
+    let (errands, of) = (client_host(world, 502, "er"), shared.clone());
+    sim.client("er", async move {
+        workload::run_errands(of, errands).await;
+        Ok(())
+    });
     let of = shared.clone();
     sim.client("op", async move {
         workload::operate(of, operator).await;
@@ -164,6 +190,7 @@ fn drive(
                 load_ends_ns = now_ns + plan.load_ms * 1_000_000;
             }
             Phase::Load if now_ns >= load_ends_ns => {
+                nemesis.last_blow(sim, &cluster, now_ns);
                 world.set_phase(Phase::Heal);
                 nemesis.heal(sim, &cluster);
             }
@@ -179,26 +206,17 @@ fn drive(
     let seen = world.invariants.lock().seen;
     coverage.extend([
         ("published", seen.published),
-        ("truncated_entries", seen.truncated_entries),
+        ("truncated_groups", seen.truncated_groups),
         ("truncated_freezes", seen.truncated_freezes),
         ("views", seen.views),
-        ("pauses_at_points", cluster.hosts.values().map(|(_, h)| h.pauses()).sum()),
+        ("flushes_under_faults", seen.flushes_under_faults),
+        ("compactions_under_faults", seen.compactions_under_faults),
+        ("pauses_at_points", cluster.hosts.values().map(|(_, h)| h.paused_at_points()).sum()),
         ("lives", cluster.hosts.values().map(|(_, h)| h.lives()).sum()),
         ("keys", shared.keys.lock().len() as u64),
     ]);
     for (what, count) in shared.maintenance.lock().iter() {
-        coverage.insert(
-            match *what {
-                "freeze" => "freezes_on_demand",
-                "flush" => "flushes_on_demand",
-                _ => "compactions_on_demand",
-            },
-            *count,
-        );
-    }
-    if plan.intensity != Intensity::Quiet {
-        coverage.insert("flushes_under_faults", coverage["flushes"]);
-        coverage.insert("compactions_under_faults", coverage["compactions"]);
+        coverage.insert(what, *count);
     }
     End { faults: nemesis.injected, coverage, ends: nemesis.ends }
 }
@@ -220,7 +238,7 @@ fn judge(report: &mut Report, world: &World, lines: &[u8]) {
             return;
         }
     };
-    report.certified = checked.certified;
+    (report.certified, report.illegal_keys) = (checked.certified, checked.illegal);
     match checked.verdict() {
         Checked::Linearizable => {}
         Checked::Violation => {

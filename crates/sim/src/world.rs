@@ -1,9 +1,13 @@
 //! What all hosts of a run share: true time, the trace, the phase, what was found.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
+use sextant_common::ids::{PartitionId, SstId};
+use sextant_common::vfs::FaultyVfs;
+use tokio::sync::Notify;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::interpose;
@@ -22,6 +26,19 @@ pub enum Phase {
     Done,
 }
 
+/// What the operator is to do at once, because a fault is about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// Everything.
+    Freeze,
+    /// Everything.
+    Flush,
+    /// All partitions are to be led by this memtable server.
+    Transfer { to: u64 },
+    /// Leases that are longer than those that the servers started with.
+    LongLeases,
+}
+
 pub struct World {
     pub seed: u64,
     now_ns: AtomicU64,
@@ -30,6 +47,14 @@ pub struct World {
     phase: AtomicU8,
     trace: Mutex<Trace>,
     violations: Mutex<Vec<String>>,
+    wanted: Mutex<VecDeque<Wanted>>,
+    more_wanted: Notify,
+    /// Something is broken now.
+    faulty: AtomicBool,
+    /// Of the sstable servers.
+    disks: Mutex<Vec<FaultyVfs>>,
+    /// The memtable server that leads each partition, as far as it said so.
+    leaders: Mutex<BTreeMap<PartitionId, u64>>,
     pub invariants: Mutex<Invariants>,
 }
 
@@ -48,6 +73,11 @@ impl World {
             phase: AtomicU8::new(Phase::Boot as u8),
             trace: Mutex::new(Trace { hash: Xxh3::new(), events: 0, print }),
             violations: Mutex::default(),
+            wanted: Mutex::default(),
+            more_wanted: Notify::new(),
+            faulty: AtomicBool::new(false),
+            disks: Mutex::default(),
+            leaders: Mutex::default(),
             invariants: Mutex::new(Invariants::new(invariants)),
         })
     }
@@ -122,6 +152,50 @@ impl World {
     pub fn violation(&self, text: String) {
         self.note(&text);
         self.violations.lock().push(text);
+    }
+
+    pub fn want(&self, what: Wanted) {
+        self.wanted.lock().push_back(what);
+        self.more_wanted.notify_one();
+    }
+
+    /// For one operator.
+    pub async fn wanted(&self) -> Wanted {
+        loop {
+            if let Some(wanted) = self.wanted.lock().pop_front() {
+                return wanted;
+            }
+            self.more_wanted.notified().await;
+        }
+    }
+
+    pub fn set_faulty(&self, faulty: bool) {
+        self.faulty.store(faulty, Relaxed);
+    }
+
+    pub fn is_faulty(&self) -> bool {
+        self.faulty.load(Relaxed)
+    }
+
+    pub fn add_disk(&self, disk: FaultyVfs) {
+        self.disks.lock().push(disk);
+    }
+
+    /// On how many sstable servers a table would survive a loss of power of all of them.
+    pub fn durable_replicas(&self, id: SstId) -> usize {
+        let path = std::path::PathBuf::from(format!("/disk/{id}.sst"));
+        self.disks.lock().iter().filter(|disk| disk.is_durable(&path)).count()
+    }
+
+    pub fn leads(&self, partition: PartitionId, node: u64) {
+        self.leaders.lock().insert(partition, node);
+    }
+
+    /// The name of the host that leads some partition; `which` chooses.
+    pub fn a_leader(&self, which: u64) -> Option<String> {
+        let leaders = self.leaders.lock();
+        let at = which as usize % leaders.len().max(1);
+        leaders.values().nth(at).map(|node| format!("m{node}"))
     }
 
     pub fn first_violation(&self) -> Option<String> {

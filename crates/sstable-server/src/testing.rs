@@ -1,7 +1,7 @@
 //! What the tests of this crate share: a file in memory, and tables that are built from maps.
 
 use std::collections::BTreeMap;
-use std::io;
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,49 +9,13 @@ use proptest::prelude::*;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_common::ids::{Epoch, LogPosition, NodeId, PartitionId, SstId, TableId};
 use sextant_common::manifest::{Compression, SstMeta, TableOptions};
-use sextant_common::vfs::VfsFile;
+use sextant_common::vfs::MemoryFile;
 
 use crate::block_cache::BlockCache;
 use crate::table::{Opened, Table, TableWriter};
 
 /// Key -> (value, seq, tombstone).
 pub type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
-
-#[derive(Debug, Default)]
-pub struct MemoryFile(pub Mutex<Vec<u8>>);
-
-impl VfsFile for MemoryFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let bytes = self.0.lock();
-        let rest = bytes.get(offset as usize..).unwrap_or_default();
-        let n = rest.len().min(buf.len());
-        buf[..n].copy_from_slice(&rest[..n]);
-        Ok(n)
-    }
-
-    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut bytes = self.0.lock();
-        let end = offset as usize + buf.len();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
-        }
-        bytes[offset as usize..end].copy_from_slice(buf);
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().len() as u64)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().resize(len as usize, 0);
-        Ok(())
-    }
-}
 
 pub fn sst_id(counter: u32) -> SstId {
     SstId {

@@ -152,7 +152,7 @@ pub async fn reread<T: Target>(
     let order = Permutation::new(settings.options.records, settings.options.seed);
     let p_nodes = target.p_nodes().min(settings.options.threads as usize);
     let next: Vec<_> = (0..p_nodes).map(|_| Arc::new(AtomicU64::new(0))).collect();
-    let pace = Pace { seconds_max: None, rate: None, ..settings.pace(u64::MAX) };
+    let pace = Pace { seconds_max: None, rate: None, ..settings.pace("warming", u64::MAX) };
     let source = |index: usize| Reread { order, next: next[index % p_nodes].clone() };
     drive(env, target, mode, &format!("warming {mode}"), &pace, context, source).await
 }
@@ -167,7 +167,7 @@ pub async fn transactions<T: Target>(
     round: u32,
     operations: u64,
 ) -> Result<Driven> {
-    let mut pace = settings.pace(operations);
+    let mut pace = settings.pace("transactions", operations);
     pace.seed = pace.seed.wrapping_add(u64::from(round) << 32);
     let chooser = settings.chooser(context.sequence.end());
     let source = |_| Transactions {

@@ -94,9 +94,16 @@ async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &
         PhaseArgs::Load(_) => {
             let context = context(settings, 0);
             let source = |_| Load { context: context.clone(), blind: settings.blind_inserts() };
-            let driven =
-                drive(env, target, settings.mode, "load", &settings.pace(o.records), &context, source)
-                    .await?;
+            let driven = drive(
+                env,
+                target,
+                settings.mode,
+                "load",
+                &settings.pace("load", o.records),
+                &context,
+                source,
+            )
+            .await?;
             report(phase, settings, o.records, None, driven)
         }
         PhaseArgs::Update(_) => {
@@ -104,9 +111,16 @@ async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &
             let order = Permutation::new(o.records, o.seed);
             let source = |_| Update { context: context.clone(), order };
             let operations = settings.updated_records();
-            let driven =
-                drive(env, target, settings.mode, "update", &settings.pace(operations), &context, source)
-                    .await?;
+            let driven = drive(
+                env,
+                target,
+                settings.mode,
+                "update",
+                &settings.pace("update", operations),
+                &context,
+                source,
+            )
+            .await?;
             report(phase, settings, operations, Some(o.share), driven)
         }
         PhaseArgs::Run(_) => {

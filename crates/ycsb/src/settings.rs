@@ -6,6 +6,7 @@ use sextant_client::ReadMode;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::limits;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::args::{InsertMode, Options};
 use crate::cluster_file::ClusterFile;
@@ -85,14 +86,16 @@ impl Settings {
         })
     }
 
-    pub fn pace(&self, operations: u64) -> Pace {
+    /// The pace of a phase. The random numbers of `phase` are its own: an update that drew the same ones as the load before
+    /// it would write some records again as they are.
+    pub fn pace(&self, phase: &str, operations: u64) -> Pace {
         let o = &self.options;
         Pace {
             threads: o.threads as usize,
             operations,
             seconds_max: o.seconds,
             rate: o.rate,
-            seed: o.seed,
+            seed: xxh3_64_with_seed(phase.as_bytes(), o.seed),
             quiet: o.quiet,
         }
     }

@@ -7,7 +7,7 @@ use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
-use crate::args::{AdminCommand, Connection, CreateTableArgs, TransferArgs};
+use crate::args::{AdminCommand, Connection, CreateTableArgs, TransferArgs, VotersArgs};
 use crate::exit::{CommandResult, Failure};
 
 pub async fn run(command: AdminCommand) -> CommandResult {
@@ -32,6 +32,7 @@ pub async fn run(command: AdminCommand) -> CommandResult {
             ("configured", client(&args.connection).await?.configure(&change).await?)
         }
         AdminCommand::Transfer(args) => return transfer(args).await,
+        AdminCommand::Voters(args) => return voters(args).await,
     };
     report(what, &done)
 }
@@ -41,6 +42,15 @@ async fn transfer(args: TransferArgs) -> CommandResult {
     let leader = client(&args.connection).await?.transfer(partition, to).await?;
     writeln!(std::io::stdout(), "partition {partition} is led by memtable server {leader}")?;
     if leader == to { Ok(()) } else { Err(Failure::error("another server was elected".to_owned())) }
+}
+
+async fn voters(args: VotersArgs) -> CommandResult {
+    let (partition, voters) = (PartitionId(args.partition), args.voters.into_iter().map(NodeId));
+    let voters: Vec<NodeId> = voters.collect();
+    let voters = client(&args.connection).await?.change_voters(partition, &voters).await?;
+    let list: Vec<String> = voters.iter().map(NodeId::to_string).collect();
+    writeln!(std::io::stdout(), "partition {partition}: memtable servers {} vote", list.join(", "))?;
+    Ok(())
 }
 
 fn report(what: &str, done: &Maintenance) -> CommandResult {

@@ -2,6 +2,7 @@
 
 mod handshake;
 mod net;
+mod ports;
 mod probe;
 mod workers;
 
@@ -19,7 +20,8 @@ pub use net::{
     Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
     grpc_incoming,
 };
-pub use probe::{PausePoint, Probe, ProbeEvent};
+pub use ports::{free_addrs, free_port};
+pub use probe::{Filters, PausePoint, Probe, ProbeEvent};
 pub use workers::{ThreadWorkers, Workers};
 
 /// Time, randomness, disk, network, threads, and what to do when going on would be unsafe. Cheap to clone.

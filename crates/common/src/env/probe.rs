@@ -2,9 +2,10 @@
 //!
 //! Owns the vocabulary of both. In production there is no probe, and each place costs one branch that is never taken.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ids::{Epoch, ManifestVersion, PartitionId, Serial};
+use crate::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, SstId, TableId};
 
 /// Places between a decision and its effect, where a task may be held up for any time (a busy machine, a stopped process) and
 /// nothing may go wrong.
@@ -35,12 +36,24 @@ pub enum ProbeEvent {
     Led { partition: PartitionId, node: u64, term: u64 },
     /// An entry was appended and ingested. `digest`: of its payload.
     Appended { partition: PartitionId, node: u64, index: u64, term: u64, digest: u64 },
-    /// Everything from `first` on was truncated.
-    Truncated { partition: PartitionId, node: u64, first: u64, freezes: bool },
+    /// A group was ingested whose writes leave these bits in the filters of memtables, each by table, generation and hash.
+    BitsLeft { partition: PartitionId, index: u64, term: u64, bits: Vec<(TableId, Generation, u64)> },
+    /// Everything from `first` on was truncated: so many groups and freezes.
+    Truncated { partition: PartitionId, node: u64, first: u64, groups: u64, freezes: u64 },
     /// A snapshot took the place of the log; what follows it is told as appended.
     Installed { partition: PartitionId, node: u64 },
     /// Everything up to `index` is committed.
     Committed { partition: PartitionId, node: u64, index: u64 },
+    /// A replica applied a change of the set of SSTables, which may have added a table. `leads`: as the leader.
+    TablesChanged {
+        partition: PartitionId,
+        node: u64,
+        leads: bool,
+        flush: bool,
+        added: Option<SstId>,
+        /// So many of its replicas must be durable.
+        required: usize,
+    },
     /// A leader published an entry. `serial` 0: it left no bits, or they were of an epoch that is over.
     Published { partition: PartitionId, node: u64, epoch: Epoch, index: u64, serial: Serial },
     /// A leader granted a lease.
@@ -53,8 +66,41 @@ pub enum ProbeEvent {
         serial: Serial,
         manifest: ManifestVersion,
         lease_until_ns: u64,
+        /// Memtables up to these generations are in the SSTables of that version; and how to ask the view's filters.
+        flushed: Vec<(TableId, Generation)>,
+        filters: Filters,
     },
 }
+
+type Contains = dyn Fn(TableId, u64) -> bool + Send + Sync;
+
+/// The memtables' filters that a view uses: whether any of a table's may have a hash.
+#[derive(Clone)]
+pub struct Filters(Arc<Contains>);
+
+impl Filters {
+    pub fn new(contains: impl Fn(TableId, u64) -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(contains))
+    }
+
+    pub fn contains(&self, table: TableId, hash: u64) -> bool {
+        self.0(table, hash)
+    }
+}
+
+impl std::fmt::Debug for Filters {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Filters")
+    }
+}
+
+impl PartialEq for Filters {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Filters {}
 
 /// A simulation's eyes and hands. Everything here is called on the server's own tasks and must return at once.
 pub trait Probe: Send + Sync + 'static {

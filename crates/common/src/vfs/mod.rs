@@ -4,6 +4,7 @@
 //! All calls block; run them on a dedicated worker or through [`crate::Env::blocking`].
 
 mod faulty;
+mod memory;
 mod real;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use faulty::{CrashMode, Fault, FaultyVfs, IoCounts};
+pub use memory::MemoryFile;
 pub use real::RealVfs;
 
 /// What is about to be done to a disk; see [`Vfs::delay`].

@@ -153,7 +153,12 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         serial_to: to,
         runs,
         manifest: Some((&super::wire::sample_manifest(PartitionId(3))).into()),
-        lease: Some(v1::LeaseGrant { manifest_version: 5, expiry_mono_ns: 1 << 40, expiry_wall_ns: 0 }),
+        lease: Some(v1::LeaseGrant {
+            manifest_version: 5,
+            expiry_mono_ns: 1 << 40,
+            expiry_wall_ns: 0,
+            drift_ppm: 500,
+        }),
         leader: Some(v1::LeaderHint { partition: 3, node: 1, term: 3 }),
     };
     let reply = |pull: u64, updates| v1::PullReply {
@@ -177,6 +182,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
     (extreme.parked_ns, extreme.server_mono_ns) = (u64::MAX, 0);
     for update in &mut extreme.updates {
         update.lease = Some(v1::LeaseGrant {
+            drift_ppm: 500,
             manifest_version: u64::MAX,
             expiry_mono_ns: u64::MAX,
             expiry_wall_ns: u64::MAX,

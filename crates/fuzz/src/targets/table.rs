@@ -1,7 +1,7 @@
 //! SSTables: blocks, frames, the footer, and whole files.
 
 use std::collections::BTreeMap;
-use std::io;
+
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use sextant_common::ErrorKind;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Compression, TableOptions};
-use sextant_common::vfs::VfsFile;
+use sextant_common::vfs::MemoryFile;
 use sextant_sstable_server::block_cache::BlockCache;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, ForwardCursor};
 use sextant_sstable_server::table::footer::{TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES};
@@ -28,42 +28,6 @@ use crate::memory::bounded;
 /// Key -> (value, seq, tombstone).
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
 type Record = (Vec<u8>, (Vec<u8>, u64, bool));
-
-#[derive(Debug, Default)]
-struct MemoryFile(Mutex<Vec<u8>>);
-
-impl VfsFile for MemoryFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let bytes = self.0.lock();
-        let rest = usize::try_from(offset).ok().and_then(|at| bytes.get(at..)).unwrap_or_default();
-        let n = rest.len().min(buf.len());
-        buf[..n].copy_from_slice(&rest[..n]);
-        Ok(n)
-    }
-
-    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut bytes = self.0.lock();
-        let end = offset as usize + buf.len();
-        if bytes.len() < end {
-            bytes.resize(end, 0);
-        }
-        bytes[offset as usize..end].copy_from_slice(buf);
-        Ok(())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.0.lock().len() as u64)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.lock().resize(len as usize, 0);
-        Ok(())
-    }
-}
 
 fn id() -> SstId {
     SstId {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use sextant_common::env::PausePoint;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
 use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::mutant::{self, Mutant};
 use tokio::sync::mpsc;
 
 use crate::config::Tuning;
@@ -64,7 +65,11 @@ impl Background {
     /// An id for a new attempt, registered as pending so that nobody takes its table for an orphan.
     fn new_id(&self, plan: LogPosition, epoch: Epoch) -> SstId {
         let counter = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let id = SstId { partition: self.shared.id, plan, epoch, counter };
+        let mut id = SstId { partition: self.shared.id, plan, epoch, counter };
+        if mutant::active(Mutant::TableReplaced) {
+            let plan = LogPosition { term: 0, index: self.shared.manifest().version.0 };
+            id = SstId { plan, epoch: Epoch::default(), counter: 0, ..id };
+        }
         self.shared.pending_ssts.lock().push(id);
         id
     }

@@ -80,6 +80,28 @@ impl LeaderLease {
         self.term.store(term, Ordering::Release);
     }
 
+    /// From now on the lease of `term` is counted from a majority of each of these sets. How long it lasts already stays: see
+    /// `worker::voters`.
+    pub fn count(&self, term: u64, voters: &Voters) {
+        let mut rounds = self.rounds.lock();
+        if rounds.term == term && rounds.voters != *voters {
+            rounds.voters.clone_from(voters);
+        }
+    }
+
+    /// A node that is no member: what it acknowledged in an earlier life counts for nothing in the next.
+    pub fn forget(&self, node: u64) {
+        let mut rounds = self.rounds.lock();
+        rounds.acked.remove(&node);
+        rounds.matched.remove(&node);
+    }
+
+    /// Send time of the newest append of `term` that a node has acknowledged, voter or not.
+    pub fn answered_ns(&self, term: u64, node: u64) -> Option<u64> {
+        let rounds = self.rounds.lock();
+        if rounds.term == term { rounds.acked.get(&node).copied() } else { None }
+    }
+
     /// This node no longer leads.
     pub fn end(&self) {
         self.term.store(0, Ordering::Release);
@@ -200,6 +222,39 @@ mod tests {
         assert!(!lease.is_valid(1, 901), "the new voters have not answered");
         lease.acknowledged(ack(1, 7, 950));
         assert!(lease.is_valid(1, 1000));
+    }
+
+    #[test]
+    fn while_voters_change_both_sets_are_counted_and_what_lasts_already_stays() {
+        let lease = lease(1000);
+        let (old, new) = (vec![1, 2, 3], vec![1, 4, 5]);
+        lease.begin(1, 1, vec![old.clone()]);
+        lease.acknowledged(ack(1, 2, 100));
+        lease.count(1, &vec![old.clone(), new.clone()]);
+        assert_eq!(lease.left_ns(1, 100), 1000, "promised by the old ones, who elect nobody meanwhile");
+        lease.acknowledged(ack(1, 3, 500));
+        lease.acknowledged(ack(1, 2, 500));
+        assert_eq!(lease.left_ns(1, 100), 1000, "the old ones alone do not renew it");
+        lease.acknowledged(ack(1, 4, 300));
+        assert_eq!(lease.left_ns(1, 300), 1000, "a majority of each, the earlier one counts");
+        lease.count(1, &vec![new.clone()]);
+        lease.acknowledged(ack(1, 2, 900));
+        assert_eq!(lease.left_ns(1, 300), 1000, "a removed voter does not count");
+        lease.acknowledged(ack(1, 5, 900));
+        assert_eq!(lease.left_ns(1, 900), 1000);
+        lease.count(2, &vec![old]);
+        lease.acknowledged(ack(1, 4, 1000));
+        assert_eq!(lease.left_ns(1, 1000), 1000, "another term's voters are none of this one's");
+    }
+
+    #[test]
+    fn a_leader_that_is_no_voter_does_not_count_itself() {
+        let lease = lease(1000);
+        lease.begin(1, 1, vec![vec![2, 3]]);
+        lease.acknowledged(ack(1, 2, 100));
+        assert!(!lease.is_valid(1, 100));
+        lease.acknowledged(ack(1, 3, 200));
+        assert_eq!(lease.left_ns(1, 100), 1000);
     }
 
     #[test]

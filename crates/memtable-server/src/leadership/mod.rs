@@ -13,5 +13,5 @@
 mod leader_lease;
 mod vote_guard;
 
-pub use leader_lease::{Ack, LeaderLease, Terms};
+pub use leader_lease::{Ack, LeaderLease, Terms, Voters};
 pub use vote_guard::VoteGuard;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sextant_common::mutant::{self, Mutant};
+
 /// Times are nanoseconds of `Clock::grantor_ns`: a voter *grants* leaders its abstention.
 #[derive(Debug)]
 pub struct VoteGuard {
@@ -38,7 +40,11 @@ impl VoteGuard {
 
     /// From when on this node may vote or campaign.
     pub fn opens_at_ns(&self) -> u64 {
-        self.opens_at_ns.load(Ordering::Acquire)
+        let opens_at_ns = self.opens_at_ns.load(Ordering::Acquire);
+        if mutant::active(Mutant::NoVoteGuard) {
+            return opens_at_ns.saturating_sub(self.abstention_ns());
+        }
+        opens_at_ns
     }
 
     pub fn is_open(&self, now_ns: u64) -> bool {

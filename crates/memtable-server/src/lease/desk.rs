@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sextant_common::config::LeaseMode;
 use sextant_common::ids::{Epoch, ManifestVersion, Serial};
 use sextant_common::manifest::Manifest;
+use sextant_common::mutant::{self, Mutant};
 
 use super::grantor::{Grantor, HolderId, Now, Permission, Refusal};
 use super::ring::{Ring, Run};
@@ -72,6 +73,12 @@ pub struct LeaseDesk {
 }
 
 impl Open {
+    /// Whether the position's serial means something here.
+    fn is_of(&self, position: &Position) -> bool {
+        let same_epoch = position.epoch == self.epoch || mutant::active(Mutant::SerialsGoOn);
+        same_epoch && position.has_filters
+    }
+
     fn new(epoch: Epoch, mode: LeaseMode, drift_ppm: u64, manifest: Option<Arc<Manifest>>) -> Self {
         let (ring, grantor) = (Ring::default(), Grantor::new(mode));
         Self { epoch, mode, drift_ppm, ring, grantor, manifest, waiting: false }
@@ -98,7 +105,10 @@ impl LeaseDesk {
     pub fn reopen(&self, epoch: Epoch, mode: LeaseMode, drift_ppm: u64) -> u64 {
         let mut guard = self.open.lock();
         let before = guard.take();
-        let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
+        let until = match mutant::active(Mutant::IncarnationForgetsLeases) {
+            true => 0,
+            false => before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns()),
+        };
         let manifest = before.and_then(|b| b.manifest);
         *guard = Some(Open::new(epoch, mode, drift_ppm, manifest));
         until
@@ -142,7 +152,7 @@ impl LeaseDesk {
     pub fn hear(&self, holder: HolderId, position: &Position, now: Now) -> Heard {
         let mut guard = self.open.lock();
         let Some(open) = guard.as_mut() else { return Heard { news: true, wake_worker: false } };
-        if position.epoch != open.epoch || !position.has_filters {
+        if !open.is_of(position) {
             return Heard { news: true, wake_worker: false };
         }
         if open.mode == LeaseMode::Ack {
@@ -164,7 +174,7 @@ impl LeaseDesk {
     ) -> Answer {
         let mut guard = self.open.lock();
         let Some(open) = guard.as_mut() else { return Answer::NotLeader };
-        if position.epoch != open.epoch || !position.has_filters {
+        if !open.is_of(position) {
             return if open.manifest.is_some() {
                 Answer::NeedFilters { epoch: open.epoch }
             } else {

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use sextant_common::ids::{Generation, ManifestVersion, TableId};
 use sextant_common::key::filter_hash;
+use sextant_common::mutant::{self, Mutant};
 
 use super::Partition;
 use super::rules::{self, Asks, InMemtable};
@@ -125,7 +126,8 @@ impl Verdict {
 impl Forming {
     /// Puts a request's results into the duplicate table, with this group.
     fn record(&mut self, request: &Request, results: &[OpResult]) {
-        if request.session == 0 {
+        let failed = results.iter().any(|r| r.failed);
+        if request.session == 0 || failed && mutant::active(Mutant::FailedForgotten) {
             return;
         }
         self.by_number.insert((request.session, request.number), self.requests.len());
@@ -154,7 +156,8 @@ impl Partition {
             hashes: HashMap::new(),
         };
         let verdicts = requests.iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
-        if forming.ordinal == 0 && forming.requests.is_empty() {
+        let nothing = forming.requests.is_empty() || mutant::active(Mutant::FailedForgotten);
+        if forming.ordinal == 0 && nothing {
             return Evaluated { verdicts, ..Evaluated::default() };
         }
         let mut tables: Vec<_> = forming.hashes.into_iter().collect();
@@ -182,7 +185,11 @@ impl Partition {
             if let Some(at) = forming.by_number.get(&(request.session, request.number)) {
                 return Verdict::remembered(forming.requests[*at].results.clone());
             }
-            match self.sessions.seen(request.session, request.number, time_ms) {
+            let seen = match self.sessions.seen(request.session, request.number, time_ms) {
+                Seen::Duplicate(_) if mutant::active(Mutant::NoDuplicateTable) => Seen::New,
+                seen => seen,
+            };
+            match seen {
                 Seen::New => {}
                 Seen::Duplicate(results) => {
                     return Verdict::remembered(results.to_vec());
@@ -214,7 +221,11 @@ impl Partition {
                 results.push(OpResult { applied: false, existed, failed: !op.skip_on_failure, seq });
                 continue;
             }
-            let in_active = matches!(newest, Newest::InActive(_));
+            let in_active = match &newest {
+                Newest::InActive(_) => true,
+                Newest::InFrozen(_) => mutant::active(Mutant::PutAsInsertOverFrozen),
+                Newest::Nowhere => false,
+            } || mutant::active(Mutant::FilterSaysInMemtable) && self.filter_has(op);
             // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
             let is_insert = op.condition.asks().is_insert();
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
@@ -259,6 +270,11 @@ impl Partition {
         }
         let version = Version { seq: forming.first_seq + u64::from(ordinal), value: op.value.clone() };
         forming.overlay.insert((op.table, op.key.clone()), version);
+    }
+
+    /// What a mutant asks.
+    fn filter_has(&self, op: &Op) -> bool {
+        self.tables.get(&op.table).is_some_and(|t| t.filter.contains(filter_hash(&op.key)))
     }
 
     fn newest(&self, op: &Op, forming: &Forming) -> Newest {

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
+use sextant_common::mutant::{self, Mutant};
 
 use super::sessions::SessionUndo;
 use super::{Checkpoint, Partition, rules};
@@ -180,7 +181,7 @@ impl Partition {
                     continue;
                 }
                 let seq = first_seq + u64::from(write.ordinal);
-                if write.leaves_bit && !bits_done {
+                if write.leaves_bit && !bits_done && !mutant::active(Mutant::FiltersOfCommittedOnly) {
                     state.filter.insert(filter_hash(&write.key));
                 }
                 versions.push((writes.table, write.key.clone(), seq));
@@ -212,7 +213,10 @@ impl Partition {
             match undo.effect {
                 Effect::Nothing => {}
                 Effect::Group { versions, sessions } => {
-                    self.sessions.undo(sessions);
+                    self.counters.truncated_groups += 1;
+                    if !mutant::active(Mutant::DuplicateTableNotUndone) {
+                        self.sessions.undo(sessions);
+                    }
                     for (table, key, seq) in versions {
                         if let Some(state) = self.tables.get(&table) {
                             state.active.remove(&key, seq);
@@ -244,7 +248,12 @@ impl Partition {
     /// Forgets how to undo entries up to `index`.
     pub(super) fn forget_undo(&mut self, index: u64) {
         while self.undo.front().is_some_and(|u| u.index <= index) {
-            self.undo.pop_front();
+            let Some(undo) = self.undo.pop_front() else { break };
+            if mutant::active(Mutant::FiltersOfCommittedOnly)
+                && let Effect::Group { versions, .. } = undo.effect
+            {
+                versions.iter().for_each(|(table, key, _)| self.add_bit(*table, filter_hash(key)));
+            }
         }
     }
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_common::mutant::{self, Mutant};
 
 use ingest::Undo;
 use sessions::Sessions;
@@ -78,6 +79,7 @@ pub struct Counters {
     pub skipped: u64,
     pub ignored_entries: u64,
     pub truncated_entries: u64,
+    pub truncated_groups: u64,
     pub truncated_freezes: u64,
 }
 
@@ -228,7 +230,10 @@ impl Partition {
 
     /// The tables whose oldest frozen memtable may be flushed now.
     pub fn flushable(&self, published_index: u64) -> impl Iterator<Item = (TableId, &Frozen)> {
-        let oldest = self.tables.iter().filter_map(|(id, t)| Some((*id, t.frozen.front()?)));
+        let oldest = self.tables.iter().filter_map(|(id, t)| {
+            let newest_first = mutant::active(Mutant::FlagsOutOfOrder);
+            Some((*id, if newest_first { t.frozen.back()? } else { t.frozen.front()? }))
+        });
         oldest.filter(move |(_, frozen)| rules::may_flush(frozen.freeze.index, published_index))
     }
 

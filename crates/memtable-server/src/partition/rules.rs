@@ -4,6 +4,7 @@
 //! functions, so that the two cannot drift apart.
 
 use sextant_common::ids::{Generation, ManifestVersion};
+use sextant_common::mutant::{self, Mutant};
 
 use super::evaluate::{Base, Refusal};
 
@@ -66,7 +67,7 @@ pub fn check(
         Some(version) => version,
         None => {
             let base = base.ok_or(Refusal::NeedsBase)?;
-            if base.manifest < last_flush {
+            if base.manifest < last_flush && !mutant::active(Mutant::InsertNotVoided) {
                 return Err(Refusal::StaleManifest);
             }
             InMemtable { exists: base.present, seq: base.seq, value_matches: base.value_matches }
@@ -93,14 +94,15 @@ pub fn leaves_bit(in_active: bool, is_insert: bool, wants_bits: bool) -> bool {
 /// the log, and every replica ignores it.
 #[inline]
 pub fn fits(evaluated: Generation, current: Generation) -> bool {
-    evaluated == current
+    evaluated == current || mutant::active(Mutant::FreezeSlipsIn)
 }
 
 /// Whether a memtable read is stale: a memtable that the SSTables of version `searched` do not hold is gone (the newest one
 /// that is gone was flushed at `dropped`). It does not matter whether it was frozen at `searched` already.
 #[inline]
 pub fn is_stale(searched: ManifestVersion, dropped: ManifestVersion) -> bool {
-    searched < dropped
+    let still_active = mutant::active(Mutant::StaleOnlyIfFrozen) && searched.0 + 1 < dropped.0;
+    searched < dropped && !still_active && !mutant::active(Mutant::NoStaleManifest)
 }
 
 /// Whether a reader that searched version `searched` needs a memtable whose flush made version `flushed_at`.
@@ -113,5 +115,5 @@ pub fn needs_flushed(searched: ManifestVersion, flushed_at: ManifestVersion) -> 
 /// reader see a value through the new SSTable that another does not see yet.)
 #[inline]
 pub fn may_flush(freeze_index: u64, published_index: u64) -> bool {
-    freeze_index <= published_index
+    freeze_index <= published_index || mutant::active(Mutant::FlushBeforePublished)
 }

@@ -8,7 +8,7 @@ use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use sextant_common::config::LeaseConfig;
 use sextant_common::shutdown::Shutdown;
-use sextant_raft_log::RaftLog;
+use sextant_raft_log::{LogId, RaftLog, StoredMembership};
 
 use super::Raft;
 use crate::shared::Shared;
@@ -35,6 +35,19 @@ impl Device {
     }
 }
 
+/// Whether a node may campaign: as a voter of the newest membership in its log; or, as long as it does not know that one to be
+/// committed, of the one before. (Otherwise a removed node that alone has the entry could block those that lack it.) A partition that
+/// was not founded has no voters.
+fn may_campaign(
+    node: u64,
+    newest: &StoredMembership,
+    before: &StoredMembership,
+    committed: Option<&LogId>,
+) -> bool {
+    let votes_in = |m: &StoredMembership| m.membership().voter_ids().any(|voter| voter == node);
+    votes_in(newest) || (committed < newest.log_id().as_ref() && votes_in(before))
+}
+
 /// Campaigns when no leader was heard for the lease plus a random jitter. `rank`: 0 for the node that is to lead the partition
 /// by preference (leaders are spread that way); the others wait a little longer.
 pub async fn election_loop(
@@ -56,10 +69,12 @@ pub async fn election_loop(
             () = shutdown.wait() => return,
             () = tokio::time::sleep(TICK) => {}
         }
-        let (state, initialised, term) = {
-            let metrics = raft.server_metrics();
+        let (state, may_lead, term) = {
+            let metrics = raft.metrics();
             let m = metrics.borrow_watched();
-            (m.state, m.membership_config.membership().voter_ids().next().is_some(), m.vote.leader_id.term)
+            let committed = m.last_applied.as_ref();
+            let before = &m.committed_membership_config;
+            (m.state, may_campaign(shared.node, &m.membership_config, before, committed), m.current_term)
         };
         if matches!(state, ServerState::Leader | ServerState::Shutdown) {
             continue;
@@ -69,7 +84,7 @@ pub async fn election_loop(
         let is_heir = term != 0 && shared.heir_of.load(Ordering::Acquire) == term;
         let wait = if is_heir { 0 } else { jitter + patience };
         // A candidate whose device hangs could not even write its own vote down.
-        if !initialised || now < next_attempt || now < shared.guard.opens_at_ns() + wait || device.hangs() {
+        if !may_lead || now < next_attempt || now < shared.guard.opens_at_ns() + wait || device.hangs() {
             continue;
         }
         if device.log.check_room(LOG_ROOM_BYTES).is_err() {
@@ -81,5 +96,35 @@ pub async fn election_loop(
         jitter = draw();
         next_attempt =
             now + if is_heir { HEIR_ATTEMPT_MS * 1_000_000 } else { ATTEMPT_MS * 1_000_000 + draw() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use openraft::BasicNode;
+    use sextant_raft_log::{Membership, log_id};
+
+    use super::*;
+
+    fn stored(index: u64, voters: &[u64], learners: &[u64]) -> StoredMembership {
+        let set: BTreeSet<u64> = voters.iter().copied().collect();
+        let nodes: BTreeMap<u64, BasicNode> =
+            voters.iter().chain(learners).map(|n| (*n, BasicNode::new("a:1"))).collect();
+        StoredMembership::new(Some(log_id(1, index)), Membership::new(vec![set], nodes).unwrap())
+    }
+
+    #[test]
+    fn only_a_voter_campaigns() {
+        let (before, newest) = (stored(0, &[1, 2, 3], &[]), stored(7, &[2, 3, 4], &[1]));
+        let (not_yet, committed) = (log_id(1, 6), log_id(1, 7));
+        assert!(may_campaign(4, &newest, &before, Some(&not_yet)), "it counts from when it is in the log");
+        assert!(may_campaign(1, &newest, &before, Some(&not_yet)), "the others may not have the entry");
+        assert!(!may_campaign(1, &newest, &before, Some(&committed)), "removed, and a learner");
+        assert!(!may_campaign(1, &newest, &newest, Some(&not_yet)));
+        assert!(!may_campaign(5, &newest, &before, None), "never was one");
+        let nothing = StoredMembership::default();
+        assert!(!may_campaign(1, &nothing, &nothing, None), "not founded");
     }
 }

@@ -9,23 +9,22 @@ pub mod network;
 pub mod snapshot_store;
 pub mod state_machine;
 
-use openraft::{Config, SnapshotPolicy};
+use openraft::{Config, SnapshotPolicy, StepDownPolicy};
 use sextant_common::config::LeaseConfig;
 use sextant_common::error::{Error, Result};
 use sextant_raft_log::TypeConfig;
 
 pub use state_machine::StateMachine;
 
-pub type Raft = openraft::Raft<TypeConfig, StateMachine>;
+use crate::config::Tuning;
 
-/// Entries of one append; the log reader caps the bytes.
-const ENTRIES_PER_APPEND: u64 = 512;
+pub type Raft = openraft::Raft<TypeConfig, StateMachine>;
 
 /// openraft's settings for our lease lengths; `leader_lease_ms` is that of the replicated configuration as of the start: openraft's
 /// own lease only refuses, so that it may lag behind a change. Elections are ours ([`election`]): openraft's timer knows nothing of what
 /// this node promised before it restarted.
-/// `entries_kept`: behind the newest snapshot, for followers that lag a little.
-pub fn config(lease: &LeaseConfig, leader_lease_ms: u64, entries_kept: u64) -> Result<Config> {
+/// The log reader caps the bytes of an append.
+pub fn config(lease: &LeaseConfig, leader_lease_ms: u64, tuning: &Tuning) -> Result<Config> {
     let config = Config {
         cluster_name: "sextant".into(),
         heartbeat_interval: lease.heartbeat_ms,
@@ -36,8 +35,10 @@ pub fn config(lease: &LeaseConfig, leader_lease_ms: u64, entries_kept: u64) -> R
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::Never,
-        max_in_snapshot_log_to_keep: entries_kept,
-        max_payload_entries: ENTRIES_PER_APPEND,
+        // It would pass leases by: a leader that is no voter any more hands over as any other (`worker::voters`).
+        removed_leader_step_down: StepDownPolicy::Never,
+        max_in_snapshot_log_to_keep: tuning.log_entries_kept,
+        max_payload_entries: tuning.log_entries_per_append,
         // A follower that lags further than this gets a snapshot; since snapshots hold no data but a manifest, entries
         // are preferred as long as the log has them.
         replication_lag_threshold: u64::MAX,

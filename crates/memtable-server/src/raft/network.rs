@@ -1,13 +1,18 @@
 //! Raft's messages to a peer, over gRPC. Send times are taken here: the leader lease counts from them.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::task::AtomicWaker;
 use futures::{Stream, StreamExt};
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
@@ -20,6 +25,7 @@ use parking_lot::Mutex;
 use sextant_common::config::ClusterConfig;
 use sextant_common::env::cluster_channel;
 use sextant_common::error::{Error, Result};
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1::raft_client::RaftClient;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use sextant_raft_log::{LogId, TypeConfig, Vote, encode_membership};
@@ -62,11 +68,17 @@ pub struct NetworkFactory {
     pub shared: Arc<Shared>,
     pub cluster: Bytes,
     pub peers: Arc<std::collections::HashMap<u64, Peer>>,
+    pub purged: Purged,
 }
+
+/// Tells up to which index this node's log of the partition is purged.
+#[derive(Clone)]
+pub struct Purged(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
 
 pub struct Network {
     shared: Arc<Shared>,
     address: Address,
+    purged: Purged,
     client: Option<RaftClient<Channel>>,
 }
 
@@ -100,9 +112,26 @@ impl NetworkFactory {
         }
     }
 
+    /// Whether nobody else has anything of the partition's group: all of them have to say so.
+    pub async fn nobody_has_founded(&self) -> bool {
+        let asked = self.peers.iter().map(|(to, peer)| {
+            let address = self.address(*to);
+            let message =
+                v1::IsFoundedRequest { partition: address.partition, to: *to, cluster: address.cluster };
+            let mut client = peer.heartbeat.clone();
+            async move { call(VOTE_TIMEOUT, client.is_founded(message)).await.is_ok_and(|r| !r.founded) }
+        });
+        futures::future::join_all(asked).await.into_iter().all(|unfounded| unfounded)
+    }
+
     fn network(&self, target: u64, pick: impl Fn(&Peer) -> RaftClient<Channel>) -> Network {
         let address = self.address(target);
-        Network { shared: self.shared.clone(), address, client: self.peers.get(&target).map(pick) }
+        Network {
+            shared: self.shared.clone(),
+            address,
+            purged: self.purged.clone(),
+            client: self.peers.get(&target).map(pick),
+        }
     }
 }
 
@@ -166,6 +195,173 @@ async fn next_reply(
     }
 }
 
+/// What openraft feeds a stream of appends, as long as that stream is in use. Tonic may hold on to it for longer, and would take
+/// what openraft means for the next stream: its streams share their state.
+struct Feed<S>(Arc<Fed<S>>);
+
+struct Fed<S> {
+    /// None: the stream was given up.
+    input: Mutex<Option<S>>,
+    waiting: AtomicWaker,
+}
+
+impl<S: Stream + Unpin> Stream for Feed<S> {
+    type Item = S::Item;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<S::Item>> {
+        self.0.waiting.register(cx.waker());
+        match self.0.input.lock().as_mut() {
+            Some(input) => input.poll_next_unpin(cx),
+            None => Poll::Ready(None),
+        }
+    }
+}
+
+/// A stream of appends in use.
+struct Session<S>(Arc<Fed<S>>);
+
+impl<S> Session<S> {
+    fn new(input: S) -> Self {
+        Self(Arc::new(Fed { input: Mutex::new(Some(input)), waiting: AtomicWaker::new() }))
+    }
+}
+
+impl<S> Drop for Session<S> {
+    fn drop(&mut self) {
+        let input = self.0.input.lock().take();
+        drop(input);
+        // Whoever holds on to the feed is to see its end, and let the connection have its stream back.
+        self.0.waiting.wake();
+    }
+}
+
+fn lost() -> RPCError<TypeConfig> {
+    unreachable(&Error::unavailable("what the follower needs next is purged"))
+}
+
+/// Whether openraft goes on from a place before the purged entries. There is nothing that it could send from there; it would
+/// try for ever, and after an error it looks where the follower stands.
+fn leads_nowhere(request: &AppendEntriesRequest<TypeConfig>, purged: Option<u64>) -> bool {
+    let prev = request.prev_log_id.as_ref().map(|id| id.index);
+    request.entries.is_empty() && prev.is_some() && prev < purged
+}
+
+/// Messages of a stream of appends. (A type without lifetimes: the compiler cannot see that the box is good for as long as tonic
+/// wants it.)
+struct Outgoing(BoxStream<'static, v1::AppendEntriesRequest>);
+
+impl Stream for Outgoing {
+    type Item = v1::AppendEntriesRequest;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(cx)
+    }
+}
+
+/// A stream of appends, and what is known of it.
+struct Pipeline {
+    shared: Arc<Shared>,
+    address: Address,
+    purged: Purged,
+    /// What is on its way, oldest first. Openraft stops feeding the stream when it has enough unanswered.
+    sent: Arc<Mutex<VecDeque<Sent>>>,
+    /// See [`leads_nowhere`].
+    nowhere: Arc<AtomicBool>,
+}
+
+impl Pipeline {
+    /// The messages, their times taken as they go out.
+    fn outgoing(
+        &self,
+        requests: impl Stream<Item = AppendEntriesRequest<TypeConfig>> + Send + 'static,
+    ) -> Outgoing {
+        let (shared, address, purged) = (self.shared.clone(), self.address.clone(), self.purged.clone());
+        let (sent, nowhere) = (self.sent.clone(), self.nowhere.clone());
+        Outgoing(Box::pin(requests.map(move |request| {
+            if leads_nowhere(&request, (purged.0)()) {
+                nowhere.store(true, Ordering::Release);
+            }
+            let range = convert::append_range(&request);
+            let term = request.vote.leader_id.term;
+            let abstention_ns = shared.guard.abstention_ns();
+            let message = convert::append_to_wire(&address, request, abstention_ns);
+            let at_ns = shared.env.clock.holder_ns();
+            sent.lock().push_back(Sent { range, term, at_ns, abstention_ns });
+            message
+        })))
+    }
+
+    async fn open(
+        self,
+        mut client: RaftClient<Channel>,
+        mut outgoing: Outgoing,
+        session: Box<dyn Any + Send>,
+    ) -> RpcResult<BoxStream<'static, RpcResult<StreamAppendResult<TypeConfig>>>> {
+        // Openraft waits out its backoff when a request is taken, and tonic takes none before it is connected: without this a peer
+        // that refuses connections would be tried again and again without a pause.
+        let Some(first) = outgoing.next().await else {
+            return Ok(Box::pin(futures::stream::empty()));
+        };
+        if self.nowhere.load(Ordering::Acquire) {
+            return Err(lost());
+        }
+        let outgoing = futures::stream::iter([first]).chain(outgoing);
+        let replies =
+            call(APPEND_TIMEOUT, client.stream_append(outgoing)).await.map_err(|e| unreachable(&e))?;
+        Ok(self.answered(replies, session))
+    }
+
+    /// What openraft hears. `session` is kept as long as it listens.
+    fn answered(
+        self,
+        replies: tonic::Streaming<v1::AppendEntriesResponse>,
+        session: Box<dyn Any + Send>,
+    ) -> BoxStream<'static, RpcResult<StreamAppendResult<TypeConfig>>> {
+        let state = Some((self, replies, session));
+        Box::pin(futures::stream::unfold(state, |state| async move {
+            let (pipeline, mut replies, session) = state?;
+            let reply = next_reply(&mut replies, &pipeline.sent, &pipeline.shared).await;
+            if pipeline.nowhere.load(Ordering::Acquire) {
+                return Some((Err(lost()), None));
+            }
+            // An error of a stream that owes nothing would undo what openraft has planned since. And a clean end of one that does,
+            // it would take for a pause, and go on from where the stream once began: if that is purged by now, it would never get
+            // any further.
+            let owes_nothing = pipeline.sent.lock().is_empty();
+            let reply = match reply {
+                Some(Ok(reply)) => Ok(reply),
+                None | Some(Err(_)) if owes_nothing => return None,
+                Some(Err(e)) => Err(e),
+                None => Err(Error::unavailable("the peer ended the stream before it had answered")),
+            };
+            match reply.and_then(|reply| pipeline.accept(reply)) {
+                Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some((pipeline, replies, session)))),
+                Ok(Err(e)) => Some((Ok(Err(e)), None)),
+                Err(e) => Some((Err(unreachable(&e)), None)),
+            }
+        }))
+    }
+
+    /// The answer to the oldest append; the leader's lease counts it.
+    fn accept(&self, reply: v1::AppendEntriesResponse) -> Result<StreamAppendResult<TypeConfig>> {
+        let oldest = self.sent.lock().pop_front();
+        let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
+        let accepted = convert::stream_result_from_wire(reply, oldest.range)?;
+        if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
+            self.shared.lease.acknowledged(Ack {
+                term: oldest.term,
+                node: self.address.to,
+                sent_ns: counted_from(oldest.at_ns, &self.shared),
+                abstention_ns: oldest.abstention_ns,
+                matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
+            });
+            // If this node led, it promised as much as its followers did.
+            self.shared.guard.bind(self.shared.env.clock.grantor_ns(), oldest.abstention_ns);
+        }
+        Ok(accepted)
+    }
+}
+
 impl Network {
     fn client(&self) -> RpcResult<RaftClient<Channel>> {
         let missing =
@@ -200,6 +396,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
             };
             let matched = matched.map(|id| id.index);
             let node = self.address.to;
+            let sent_ns = counted_from(sent_ns, &self.shared);
             self.shared.lease.acknowledged(Ack { term, node, sent_ns, abstention_ns, matched });
             // If this node led, it promised as much as its followers did.
             self.shared.guard.bind(self.shared.env.clock.grantor_ns(), abstention_ns);
@@ -217,59 +414,19 @@ impl RaftNetworkV2<TypeConfig> for Network {
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
+        let client = self.client();
+        let pipeline = Pipeline {
+            shared: self.shared.clone(),
+            address: self.address.clone(),
+            purged: self.purged.clone(),
+            sent: Arc::default(),
+            nowhere: Arc::default(),
+        };
+        let session = Session::new(input);
+        let outgoing = pipeline.outgoing(Feed(session.0.clone()));
+        let session: Box<dyn Any + Send> = Box::new(session);
         Box::pin(async move {
-            let mut client = self.client()?;
-            let (shared, address) = (self.shared.clone(), self.address.clone());
-            // What is on its way, oldest first. Openraft stops feeding the stream when it has enough unanswered.
-            let sent: Arc<Mutex<VecDeque<Sent>>> = Arc::default();
-            let mut outgoing = {
-                let (shared, sent) = (shared.clone(), sent.clone());
-                let address = address.clone();
-                input.map(move |request| {
-                    let range = convert::append_range(&request);
-                    let term = request.vote.leader_id.term;
-                    let abstention_ns = shared.guard.abstention_ns();
-                    let message = convert::append_to_wire(&address, request, abstention_ns);
-                    let at_ns = shared.env.clock.holder_ns();
-                    sent.lock().push_back(Sent { range, term, at_ns, abstention_ns });
-                    message
-                })
-            };
-            // Openraft waits out its backoff when a request is taken, and tonic takes none before it is connected: without this
-            // a peer that refuses connections would be tried again and again without a pause.
-            let Some(first) = outgoing.next().await else {
-                let nothing: BoxStream<'s, _> = Box::pin(futures::stream::empty());
-                return Ok(nothing);
-            };
-            let outgoing = futures::stream::iter([first]).chain(outgoing);
-            let replies =
-                call(APPEND_TIMEOUT, client.stream_append(outgoing)).await.map_err(|e| unreachable(&e))?;
-            let answered = futures::stream::unfold(Some((replies, sent, shared)), move |state| async move {
-                let (mut replies, sent, shared) = state?;
-                let reply = next_reply(&mut replies, &sent, &shared).await?;
-                let outcome = reply.and_then(|reply| {
-                    let oldest = sent.lock().pop_front();
-                    let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
-                    let accepted = convert::stream_result_from_wire(reply, oldest.range)?;
-                    if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
-                        shared.lease.acknowledged(Ack {
-                            term: oldest.term,
-                            node: address.to,
-                            sent_ns: oldest.at_ns,
-                            abstention_ns: oldest.abstention_ns,
-                            matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
-                        });
-                        shared.guard.bind(shared.env.clock.grantor_ns(), oldest.abstention_ns);
-                    }
-                    Ok(accepted)
-                });
-                match outcome {
-                    Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some((replies, sent, shared)))),
-                    Ok(Err(e)) => Some((Ok(Err(e)), None)),
-                    Err(e) => Some((Err(unreachable(&e)), None)),
-                }
-            });
-            let answered: BoxStream<'s, _> = Box::pin(answered);
+            let answered: BoxStream<'s, _> = pipeline.open(client?, outgoing, session).await?;
             Ok(answered)
         })
     }
@@ -330,13 +487,20 @@ impl RaftNetworkV2<TypeConfig> for Network {
     }
 }
 
+/// The leader's lease runs from the sending of what was acknowledged.
+fn counted_from(sent_ns: u64, shared: &Shared) -> u64 {
+    if mutant::active(Mutant::LeaseFromReceipt) { shared.env.clock.holder_ns() } else { sent_ns }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use sextant_common::Env;
-    use sextant_common::env::{Connection, Listener, Network as Net};
+    use sextant_common::env::{Connection, Listener, Network as Net, grpc_incoming};
+    use sextant_proto::v1::raft_server::{Raft as RaftService, RaftServer};
+    use sextant_raft_log::log_id;
 
     use super::*;
 
@@ -357,13 +521,8 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_request_is_taken_before_a_connection_is_tried() {
-        // Openraft waits between failed attempts while it hands out a request. A leader that connected first tried a dead
-        // follower thousands of times a second.
-        let (taken, when_tried) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
-        let refusing = Refusing { taken: taken.clone(), when_tried: when_tried.clone() };
-        let env = Env { net: Arc::new(refusing), ..Env::real() };
+    /// To a peer at an address.
+    fn network(env: &Env, addr: &str) -> Network {
         let cluster = ClusterConfig {
             id: "test".into(),
             partitions: 1,
@@ -371,20 +530,148 @@ mod tests {
             sstable: Vec::new(),
             lease: Default::default(),
         };
-        let peer = Peer::connect(&env, "peer:1", &cluster);
+        let peer = Peer::connect(env, addr, &cluster);
         let address = Address { partition: 0, from: 1, to: 2, cluster: Bytes::new() };
-        let mut network = Network { shared: Shared::for_tests(&env), address, client: Some(peer.data) };
+        Network {
+            shared: Shared::for_tests(env),
+            address,
+            purged: Purged(Arc::new(|| Some(7))),
+            client: Some(peer.data),
+        }
+    }
+
+    fn empty_append() -> AppendEntriesRequest<TypeConfig> {
+        AppendEntriesRequest {
+            vote: Vote::new_committed(1, 1),
+            prev_log_id: None,
+            entries: Vec::new(),
+            leader_commit: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_is_taken_before_a_connection_is_tried() {
+        // Openraft waits between failed attempts while it hands out a request. A leader that connected first tried a dead
+        // follower thousands of times a second.
+        let (taken, when_tried) = (Arc::new(AtomicUsize::new(0)), Arc::new(Mutex::new(None)));
+        let refusing = Refusing { taken: taken.clone(), when_tried: when_tried.clone() };
+        let env = Env { net: Arc::new(refusing), ..Env::real() };
+        let mut network = network(&env, "peer:1");
         let requests = futures::stream::repeat_with(move || {
             taken.fetch_add(1, Ordering::SeqCst);
-            AppendEntriesRequest {
-                vote: Vote::new_committed(1, 1),
-                prev_log_id: None,
-                entries: Vec::new(),
-                leader_commit: None,
-            }
+            empty_append()
         });
         let failed = network.stream_append(requests.take(1), RPCOption::new(APPEND_TIMEOUT)).await;
         assert!(failed.is_err());
         assert_eq!(*when_tried.lock(), Some(1));
+    }
+
+    /// Takes one append and ends the stream without an answer.
+    struct Curt;
+
+    type Replies = BoxStream<'static, std::result::Result<v1::AppendEntriesResponse, tonic::Status>>;
+
+    fn not_here<T>() -> std::result::Result<tonic::Response<T>, tonic::Status> {
+        Err(tonic::Status::unimplemented("not in this test"))
+    }
+
+    #[tonic::async_trait]
+    impl RaftService for Curt {
+        type StreamAppendStream = Replies;
+
+        async fn stream_append(
+            &self,
+            request: tonic::Request<tonic::Streaming<v1::AppendEntriesRequest>>,
+        ) -> std::result::Result<tonic::Response<Replies>, tonic::Status> {
+            request.into_inner().message().await?;
+            Ok(tonic::Response::new(Box::pin(futures::stream::empty())))
+        }
+
+        async fn append_entries(
+            &self,
+            _request: tonic::Request<v1::AppendEntriesRequest>,
+        ) -> std::result::Result<tonic::Response<v1::AppendEntriesResponse>, tonic::Status> {
+            not_here()
+        }
+
+        async fn vote(
+            &self,
+            _request: tonic::Request<v1::VoteRequest>,
+        ) -> std::result::Result<tonic::Response<v1::VoteResponse>, tonic::Status> {
+            not_here()
+        }
+
+        async fn pre_vote(
+            &self,
+            _request: tonic::Request<v1::VoteRequest>,
+        ) -> std::result::Result<tonic::Response<v1::VoteResponse>, tonic::Status> {
+            not_here()
+        }
+
+        async fn install_snapshot(
+            &self,
+            _request: tonic::Request<v1::InstallSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<v1::InstallSnapshotResponse>, tonic::Status> {
+            not_here()
+        }
+
+        async fn transfer_leader(
+            &self,
+            _request: tonic::Request<v1::TransferLeaderRequest>,
+        ) -> std::result::Result<tonic::Response<v1::TransferLeaderResponse>, tonic::Status> {
+            not_here()
+        }
+
+        async fn is_founded(
+            &self,
+            _request: tonic::Request<v1::IsFoundedRequest>,
+        ) -> std::result::Result<tonic::Response<v1::IsFoundedResponse>, tonic::Status> {
+            not_here()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_with_an_append_unanswered_has_failed() {
+        // After a clean end openraft went on from where the stream had begun, for ever if that was purged: the follower never
+        // got another entry. After an error it looks where the follower stands.
+        let env = Env::real();
+        let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+        let addr = listener.local_addr().unwrap().to_string();
+        let routes = tonic::transport::Server::builder().add_service(RaftServer::new(Curt));
+        tokio::spawn(routes.serve_with_incoming(grpc_incoming(listener)));
+        let mut network = network(&env, &addr);
+        let one = futures::stream::iter([empty_append()]);
+        let replies = network.stream_append(one, RPCOption::new(APPEND_TIMEOUT)).await.unwrap();
+        let replies: Vec<_> = replies.collect().await;
+        assert!(matches!(replies[..], [Err(_)]), "{replies:?}");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_is_given_up_takes_nothing_more() {
+        // The next stream's first request went out on the connection of the one before, which nobody listened to any more.
+        let (first, never) = (futures::stream::iter([empty_append()]), futures::stream::pending());
+        let session = Session::new(first.chain(never));
+        let mut feed = Feed(session.0.clone());
+        assert!(feed.next().await.is_some());
+        let waiting = tokio::spawn(async move { feed.next().await });
+        tokio::task::yield_now().await;
+        drop(session);
+        assert!(waiting.await.unwrap().is_none(), "and who waits is told");
+    }
+
+    #[tokio::test]
+    async fn openraft_is_told_when_it_goes_on_before_what_is_purged() {
+        let env = Env::real();
+        let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+        let mut network = network(&env, &listener.local_addr().unwrap().to_string());
+        let request = AppendEntriesRequest { prev_log_id: Some(log_id(1, 6)), ..empty_append() };
+        assert!(leads_nowhere(&request, Some(7)));
+        assert!(!leads_nowhere(&request, Some(6)) && !leads_nowhere(&request, None));
+        assert!(
+            !leads_nowhere(&empty_append(), Some(7)),
+            "from the beginning: openraft asks where the follower stands"
+        );
+        let one = futures::stream::iter([request]);
+        assert!(network.stream_append(one, RPCOption::new(APPEND_TIMEOUT)).await.is_err());
     }
 }

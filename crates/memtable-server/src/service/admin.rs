@@ -1,8 +1,11 @@
 //! Maintenance on demand, tables, status: for the partitions that this server leads.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::BasicNode;
+use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::limits;
@@ -130,6 +133,22 @@ impl AdminShell {
         }
         Ok(())
     }
+}
+
+/// Voters that a request names, with their addresses.
+fn voters_of(ids: &[u64], cluster: &ClusterConfig) -> Result<BTreeMap<u64, BasicNode>> {
+    if ids.is_empty() {
+        return Err(Error::invalid("a partition needs at least one voter"));
+    }
+    let mut voters = BTreeMap::new();
+    for id in ids {
+        let server = cluster.memtable.iter().find(|s| s.id.0 == *id);
+        let server = server.ok_or_else(|| Error::invalid(format!("there is no memtable server {id}")))?;
+        if voters.insert(*id, BasicNode::new(server.addr.clone())).is_some() {
+            return Err(Error::invalid(format!("memtable server {id} is named twice")));
+        }
+    }
+    Ok(voters)
 }
 
 fn reply(results: Vec<(u32, Result<()>)>) -> Response<v1::MaintenanceReply> {
@@ -261,6 +280,23 @@ impl Admin for AdminShell {
             Ok(reply) => Ok(Response::new(reply)),
             Err(_) => Err(Error::unavailable("this server has let go, but nobody was elected yet").into()),
         }
+    }
+
+    async fn change_voters(
+        &self,
+        request: Request<v1::ChangeVotersRequest>,
+    ) -> Result<Response<v1::ChangeVotersReply>, Status> {
+        let request = request.into_inner();
+        let handle = self.context.partition(request.partition)?;
+        if handle.shared.serving().is_none() {
+            return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition").into());
+        }
+        let voters = voters_of(&request.voters, &self.context.cluster)?;
+        let (done, answer) = oneshot::channel();
+        let reply = v1::ChangeVotersReply { voters: voters.keys().copied().collect() };
+        let _ = handle.events.send(Event::ChangeVoters { voters, done });
+        within(DATA_TIMEOUT, "change of the voters (it goes on)", answer).await?;
+        Ok(Response::new(reply))
     }
 
     async fn status(

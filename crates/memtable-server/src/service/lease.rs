@@ -11,6 +11,7 @@ use sextant_common::config::LeaseMode;
 use sextant_common::env::{PausePoint, ProbeEvent};
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 use sextant_proto::v1::lease_server::Lease;
 use tokio::sync::{mpsc, oneshot};
@@ -67,7 +68,8 @@ impl LeaseShell {
                 self.context.cluster.lease.group_interval_us * 1000 + shared.log_write_lower_bound_ns()
             }
         };
-        (safe > 0).then(|| (term, wanted.min(safe)))
+        let granted = if mutant::active(Mutant::LeaseOutlivesLeadership) { wanted } else { wanted.min(safe) };
+        (safe > 0).then_some((term, granted))
     }
 
     async fn pull(&self, request: v1::PullRequest) -> Result<v1::PullReply, Status> {
@@ -119,7 +121,7 @@ impl LeaseShell {
                 reply.updates.push(update);
                 continue;
             }
-            let update = self.update(holder, p).await;
+            let update = self.update(holder, p, request.no_leases).await;
             bytes += update.runs.iter().map(|run| run.hashes.len()).sum::<usize>();
             reply.updates.push(update);
         }
@@ -139,16 +141,25 @@ impl LeaseShell {
         until_half.min().unwrap_or(PARK_MAX).min(PARK_MAX)
     }
 
-    async fn update(&self, holder: HolderId, p: &v1::PartitionPosition) -> v1::PartitionUpdate {
+    async fn update(
+        &self,
+        holder: HolderId,
+        p: &v1::PartitionPosition,
+        no_leases: bool,
+    ) -> v1::PartitionUpdate {
         let mut update = v1::PartitionUpdate { partition: p.partition, ..Default::default() };
         let Ok(handle) = self.context.partition(p.partition) else {
             update.status = v1::PartitionStatus::PartitionNotLeader.into();
             return update;
         };
         let shared = &handle.shared;
-        let now = shared.now();
+        let (mut now, early) = (shared.now(), self.grantable(shared));
         self.context.env.pause_point(PausePoint::LeaseTimed).await;
-        let grantable = self.grantable(shared);
+        let mut grantable = self.grantable(shared);
+        if mutant::active(Mutant::LeaseTimedLate) {
+            (now, grantable) = (shared.now(), early);
+        }
+        let grantable = grantable.filter(|_| !no_leases);
         let status = match shared.desk.answer(holder, &position(p), grantable, now) {
             Answer::NotLeader => {
                 update.leader = Some(shared.leader_hint());
@@ -190,6 +201,7 @@ impl LeaseShell {
                         manifest_version: l.manifest.0,
                         expiry_mono_ns: l.expiry_mono_ns,
                         expiry_wall_ns: l.expiry_wall_ns,
+                        drift_ppm: shared.configuration.load().drift_ppm,
                     }
                 });
                 if news.throttled {

@@ -202,6 +202,8 @@ impl RaftService for RaftShell {
         };
         convert::check_snapshot(PartitionId(request.partition), &meta, &request.data)?;
         let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(request.data) };
+        // Before it is taken, as with appends.
+        handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         let reply = raft
             .install_full_snapshot(vote, snapshot)
             .await
@@ -210,6 +212,16 @@ impl RaftService for RaftShell {
             handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         }
         Ok(Response::new(v1::InstallSnapshotResponse { vote: Some(convert::vote_to_wire(&reply.vote)) }))
+    }
+
+    async fn is_founded(
+        &self,
+        request: Request<v1::IsFoundedRequest>,
+    ) -> Result<Response<v1::IsFoundedResponse>, Status> {
+        let request = request.into_inner();
+        let (_, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let founded = raft.is_initialized().await.map_err(|e| Status::unavailable(e.to_string()))?;
+        Ok(Response::new(v1::IsFoundedResponse { founded }))
     }
 
     async fn transfer_leader(

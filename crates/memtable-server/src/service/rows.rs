@@ -1,6 +1,6 @@
 //! Rows: memtable reads, writes, pages of scans.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,6 +12,7 @@ use sextant_common::env::PausePoint;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 use sextant_proto::v1::rows_server::Rows;
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -59,6 +60,10 @@ impl RowsShell {
         self.context.metrics.read_messages.inc();
         self.context.metrics.reads.inc_by(batch.reads.len() as u64);
         let mut reply = v1::ReadBatchReply { batch: batch.batch, ..Default::default() };
+        let asked_first = match mutant::active(Mutant::LeaderLeaseAskedFirst) {
+            true => Some(self.ask_leases_first().await),
+            false => None,
+        };
         // The term that each partition served when it was read.
         let mut terms: HashMap<u32, u64> = HashMap::new();
         let mut partitions = Vec::with_capacity(batch.reads.len());
@@ -80,7 +85,11 @@ impl RowsShell {
             .into_iter()
             .filter_map(|(id, term)| {
                 let handle = self.context.partition(id).ok()?;
-                if term != 0 && handle.shared.serving() == Some(term) {
+                let serves = match &asked_first {
+                    Some(asked) => asked.contains(&id),
+                    None => term != 0 && handle.shared.serving() == Some(term),
+                };
+                if serves {
                     return None;
                 }
                 let leads = handle.shared.leader.lock().1 == self.context.node.0;
@@ -108,6 +117,16 @@ impl RowsShell {
         reply
     }
 
+    /// What a mutant does: whatever happens after this, it does not ask again. The partitions that are served now.
+    #[cold]
+    async fn ask_leases_first(&self) -> HashSet<u32> {
+        let partitions = self.context.partitions.iter();
+        let asked =
+            partitions.filter(|(_, handle)| handle.shared.serving().is_some()).map(|(id, _)| id.0).collect();
+        self.context.env.pause_point(PausePoint::MemtablesRead).await;
+        asked
+    }
+
     fn read_one(&self, read: v1::ReadRequest, terms: &mut HashMap<u32, u64>) -> v1::ReadReply {
         let status = |s: v1::ReadStatus| v1::ReadReply { status: s.into(), ..Default::default() };
         let Ok(handle) = self.context.partition(read.partition) else {
@@ -120,6 +139,11 @@ impl RowsShell {
         let at = shared.published_seq.load(Ordering::Acquire);
         let view = shared.view.load();
         match view.read(TableId(read.table), &read.key, ManifestVersion(read.manifest_version), at) {
+            ReadAnswer::Found(version)
+                if version.value.is_none() && mutant::active(Mutant::MemtableTombstoneIsNoEntry) =>
+            {
+                status(v1::ReadStatus::ReadNoEntry)
+            }
             ReadAnswer::Found(version) => v1::ReadReply {
                 status: if version.value.is_some() {
                     v1::ReadStatus::ReadValue

@@ -1,6 +1,7 @@
 //! The status document: what an operator wants to see, as JSON (described in docs/operations.md).
 
 use serde_json::{Value, json};
+use sextant_common::manifest::SstMeta;
 
 use super::Context;
 use crate::shared::Handle;
@@ -48,6 +49,8 @@ fn partition(handle: &Handle) -> Value {
         "role": if numbers.leading { "leader" } else { "follower" },
         "term": leader_term,
         "leader": leader,
+        "voters": numbers.members.voters,
+        "learners": numbers.members.learners,
         "epoch": shared.desk.epoch().map(|e| e.to_string()),
         "serving": shared.serving().is_some(),
         "lease_holders": holders,
@@ -91,13 +94,17 @@ fn partition(handle: &Handle) -> Value {
             "name": t.name,
             "flushed_generation": t.flushed_generation.0,
             "last_flush_version": t.last_flush_version.0,
-            "sstables": t.ssts.iter().map(|s| json!({
-                "id": s.id.to_string(),
-                "records": s.records,
-                "tombstones": s.tombstones,
-                "bytes": s.file_bytes,
-                "replicas": s.replicas.iter().map(|n| n.0).collect::<Vec<_>>(),
-            })).collect::<Vec<_>>(),
+            "sstables": t.ssts.iter().map(sstable).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
+    })
+}
+
+fn sstable(s: &SstMeta) -> Value {
+    json!({
+        "id": s.id.to_string(),
+        "records": s.records,
+        "tombstones": s.tombstones,
+        "bytes": s.file_bytes,
+        "replicas": s.replicas.iter().map(|n| n.0).collect::<Vec<_>>(),
     })
 }

@@ -15,6 +15,7 @@ use sextant_raft_log::{TypeConfig, Vote};
 use tokio::sync::oneshot;
 
 use super::Worker;
+use super::voters::Memberships;
 
 /// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
 const CATCH_UP_NS: u64 = 3_000_000_000;
@@ -49,10 +50,15 @@ pub(super) struct Stall {
 
 impl Worker {
     pub(super) fn hand_over_to(&mut self, to: u64, done: oneshot::Sender<Result<u64>>) {
+        let votes = Memberships::of(&self.raft).voters().contains(&to);
         let refused = if self.lead.is_none() {
             Some(Error::new(ErrorKind::NotLeader, "this server does not lead the partition"))
         } else if self.handover.is_some() {
             Some(Error::retry("a transfer of leadership is under way"))
+        } else if !votes {
+            Some(Error::invalid(format!("server {to} is no voter of the partition")))
+        } else if self.voters.are_changing() {
+            Some(Error::retry("a change of the voters is under way"))
         } else {
             None
         };
@@ -60,6 +66,11 @@ impl Worker {
             let _ = done.send(Err(e));
             return;
         }
+        self.hand_over(to, done);
+    }
+
+    /// To a voter, when it has the whole log.
+    pub(super) fn hand_over(&mut self, to: u64, done: oneshot::Sender<Result<u64>>) {
         let until_ns = self.shared.env.clock.grantor_ns() + CATCH_UP_NS;
         self.handover = Some(Handover { to, until_ns, done });
     }
@@ -140,11 +151,9 @@ impl Worker {
     }
 
     /// The voter that has most of the log; none if this node is alone.
-    fn best_follower(&self) -> Option<u64> {
-        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
-        let me = self.shared.node;
-        let others = membership.membership().voter_ids().filter(|node| *node != me);
-        others.max_by_key(|node| self.matched(*node))
+    pub(super) fn best_follower(&self) -> Option<u64> {
+        let (voters, me) = (Memberships::of(&self.raft).voters(), self.shared.node);
+        voters.into_iter().filter(|node| *node != me).max_by_key(|node| self.matched(*node))
     }
 
     /// Ends this node's leadership of a term, for good.

@@ -8,26 +8,27 @@
 //! Invariant: published_seq never passes a group that is not committed, or that a live lease forbids, and moves strictly in
 //! log order.
 
+mod broken;
 mod configure;
 mod handover;
+mod leadership;
 mod pressure;
 mod publish;
 mod sequence;
 mod upkeep;
+mod voters;
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use sextant_common::env::ProbeEvent;
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{
-    DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, LogPosition, Serial, TableId,
-};
-use sextant_common::manifest::TableOptions;
+use sextant_common::ids::{Generation, LogPosition, TableId};
+use sextant_common::key::filter_hash;
+use sextant_common::mutant::{self, Mutant};
 use sextant_common::shutdown::Shutdown;
 use sextant_proto::v1;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
@@ -39,16 +40,18 @@ use crate::flush::Background;
 use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::partition::commit::Change;
-use crate::partition::ingest::Ingested;
+use crate::partition::ingest::{Body, Ingested};
 use crate::partition::snapshot::Snapshot;
 use crate::publication::PublishQueue;
 use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
-use crate::shared::{Event, FilterSet, Numbers, ReplySink, Shared, TableNumbers, WriteEvent, body_of};
+use crate::shared::{Event, FilterSet, Numbers, Shared, TableNumbers, WriteEvent, body_of};
 
 use handover::{Handover, Resigned, Stall};
+use leadership::Lead;
 use publish::{Deferred, Waiting};
 use sequence::{Control, Proposal};
+use voters::Voters;
 
 /// Events handled before the loop looks at its other duties.
 const EVENTS_MAX: usize = 512;
@@ -58,18 +61,6 @@ const TICK: Duration = Duration::from_millis(20);
 const UPKEEP_NS: u64 = 5_000_000;
 /// Requests taken from the queue ahead of their turn: so that a deadline that passes is noticed.
 const BACKLOG_MAX: usize = 4096;
-
-/// What leadership adds.
-struct Lead {
-    term: u64,
-    epoch: Epoch,
-    /// Index of the leader's own first entry.
-    first_index: u64,
-    /// Nothing is published before this time (grantor's clock): leases of a former ring incarnation.
-    hold_until_ns: u64,
-    /// Since when it leads (grantor's clock).
-    since_ns: u64,
-}
 
 pub struct Worker {
     shared: Arc<Shared>,
@@ -97,6 +88,7 @@ pub struct Worker {
     handover: Option<Handover>,
     resigned: Option<Resigned>,
     stall: Option<Stall>,
+    voters: Voters,
     /// Up to where this leader's own log was last seen durable.
     own_durable: u64,
     /// First index of the newest term in the log.
@@ -194,6 +186,7 @@ impl Worker {
             handover: None,
             resigned: None,
             stall: None,
+            voters: Voters::default(),
             own_durable: 0,
             term_start,
             proposal: None,
@@ -292,9 +285,10 @@ impl Worker {
             }
             let state = {
                 let m = metrics.borrow_watched();
-                (m.state, m.vote.leader_id.term, m.current_leader, m.membership_config.clone())
+                (m.state, m.vote.leader_id.term, m.current_leader)
             };
-            self.follow_leadership(state.0, state.1, state.2, &state.3);
+            self.follow_leadership(state.0, state.1, state.2);
+            self.see_to_voters();
             self.publish();
             self.see_to_handover();
             if !self.is_handing_over() {
@@ -357,6 +351,8 @@ impl Worker {
                 self.compaction_done(term, table, inputs, result)
             }
             Event::HandOver { to, done } => self.hand_over_to(to, done),
+            Event::ChangeVoters { voters, done } => self.change_voters(voters, done),
+            Event::VotersAnswered { term, result } => self.voters_answered(term, result),
             Event::Stop(_) => {}
         }
         Ok(())
@@ -396,10 +392,19 @@ impl Worker {
                 ignored = true;
             }
             Ingested::Configured => self.apply_configuration(),
-            Ingested::Other | Ingested::Group { .. } => {}
+            Ingested::Group { .. } => self.shared.env.tell(|| ProbeEvent::BitsLeft {
+                partition: self.shared.id,
+                index: at.index,
+                term: at.term,
+                bits: bits_of(entry),
+            }),
+            Ingested::Other => {}
         }
         if new_term {
             self.term_start = at;
+        }
+        if matches!(entry.payload, openraft::EntryPayload::Membership(_)) {
+            self.membership_appended(at.index);
         }
         let last_seq = self.partition.last_seq();
         self.queue.push(match own {
@@ -417,13 +422,14 @@ impl Worker {
 
     fn truncated(&mut self, after: Option<u64>) -> Result<()> {
         let first = after.map_or(0, |index| index + 1);
-        let memtables = self.memtables();
+        let before = self.partition.counters;
         self.partition.truncate_from(first)?;
         self.shared.env.tell(|| ProbeEvent::Truncated {
             partition: self.shared.id,
             node: self.shared.node,
             first,
-            freezes: memtables != self.memtables(),
+            groups: self.partition.counters.truncated_groups - before.truncated_groups,
+            freezes: self.partition.counters.truncated_freezes - before.truncated_freezes,
         });
         for entry in self.queue.truncate_from(first) {
             entry.waiting.lost();
@@ -435,15 +441,11 @@ impl Worker {
             self.term_start = self.partition.last();
         }
         self.metrics.truncations.inc();
+        self.membership_truncated(first);
         self.freezing.clear();
         self.apply_configuration();
         self.refresh_view();
         Ok(())
-    }
-
-    /// Active and frozen memtables.
-    fn memtables(&self) -> usize {
-        self.partition.tables().map(|(_, t)| 1 + t.frozen.len()).sum()
     }
 
     fn committed(&mut self, index: u64) {
@@ -470,6 +472,7 @@ impl Worker {
             return;
         }
         for change in &changes {
+            self.tell_of(change);
             self.changed(change);
         }
         self.refresh_view();
@@ -481,6 +484,22 @@ impl Worker {
         self.next_upkeep_ns = 0;
         self.shared.news.notify_waiters();
         self.offer_snapshot();
+    }
+
+    fn tell_of(&self, change: &Change) {
+        let (table, flush) = match change {
+            Change::Flushed { table, .. } => (*table, true),
+            Change::Compacted { table, .. } => (*table, false),
+            _ => return,
+        };
+        self.shared.env.tell(|| ProbeEvent::TablesChanged {
+            partition: self.shared.id,
+            node: self.shared.node,
+            leads: self.lead.is_some(),
+            flush,
+            added: self.partition.manifest().table(table).and_then(|t| t.ssts.first()).map(|sst| sst.id),
+            required: self.tuning.sst_replicas_required,
+        });
     }
 
     fn changed(&mut self, change: &Change) {
@@ -545,7 +564,9 @@ impl Worker {
 
     fn filters(&mut self) -> Option<FilterSet> {
         let lead = self.lead.as_ref()?;
-        if self.partition.committed_index() < lead.first_index {
+        if self.partition.committed_index() < lead.first_index
+            && !mutant::active(Mutant::FiltersOfCommittedOnly)
+        {
             return None;
         }
         Some(FilterSet {
@@ -554,109 +575,6 @@ impl Worker {
             manifest: self.partition.manifest().clone(),
             filters: self.partition.filters(),
         })
-    }
-
-    fn follow_leadership(
-        &mut self,
-        state: ServerState,
-        term: u64,
-        leader: Option<u64>,
-        membership: &sextant_raft_log::StoredMembership,
-    ) {
-        // Raft may lead a little longer than this node does.
-        let leader = leader.filter(|node| *node != self.shared.node || !self.has_resigned(term));
-        *self.shared.leader.lock() = (term, leader.unwrap_or(0));
-        let leads = state == ServerState::Leader && leader == Some(self.shared.node);
-        let caught_up = self.partition.last().term == term;
-        match &self.lead {
-            Some(lead) if !leads || lead.term != term => self.step_down("another leader was elected"),
-            _ => {}
-        }
-        if leads && caught_up && self.lead.is_none() {
-            let voters: Vec<Vec<u64>> = membership
-                .membership()
-                .get_joint_config()
-                .iter()
-                .map(|set| set.iter().copied().collect())
-                .collect();
-            let epoch = Epoch { term, incarnation: 1 };
-            let (mode, drift_ppm) = (self.configuration().mode, self.configuration().drift_ppm);
-            self.shared.desk.open(epoch, mode, drift_ppm);
-            self.shared.lease.begin(term, self.shared.node, voters);
-            self.own_durable = 0;
-            let first_index = self.term_start.index;
-            let since_ns = self.shared.env.clock.grantor_ns();
-            self.lead = Some(Lead { term, epoch, first_index, hold_until_ns: 0, since_ns });
-            if self.partition.committed_index() >= first_index {
-                self.shared.desk.set_manifest(self.partition.manifest().clone());
-            }
-            self.ensure_configuration(term);
-            self.ensure_default_table(term);
-            self.metrics.elections_won.inc();
-            self.shared.env.tell(|| ProbeEvent::Led {
-                partition: self.shared.id,
-                node: self.shared.node,
-                term,
-            });
-            tracing::info!(partition = %self.shared.id, term, "leads");
-        }
-        if let Some(lead) = &self.lead {
-            let configured_at = self.partition.configuration().map_or(0, |(_, at)| at);
-            if self.own_durable < configured_at
-                && let Some(durable) = self.matched(self.shared.node)
-            {
-                self.own_durable = durable;
-                self.shared.lease.durable(lead.term, durable);
-            }
-            self.shared.lease.renew_if_alone(self.shared.env.clock.holder_ns());
-        }
-    }
-
-    /// Every cluster has the default table, under the same id in every partition. Idempotent, so each leader sees to it.
-    fn ensure_default_table(&mut self, term: u64) {
-        if self.partition.manifest().table(DEFAULT_TABLE).is_none() {
-            let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
-            self.command(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
-        }
-    }
-
-    /// Ends leadership: leases and service first, then everybody who waits is told.
-    fn step_down(&mut self, why: &'static str) {
-        self.shared.serving_term.store(0, Ordering::Release);
-        self.shared.lease.end();
-        self.shared.desk.close();
-        self.shared.news.notify_waiters();
-        if let Some(lead) = self.lead.take() {
-            tracing::info!(partition = %self.shared.id, term = lead.term, "no longer leads: {why}");
-        }
-        // Dropping its writes tells their clients that the outcome is unknown.
-        self.proposal = None;
-        for control in self.control.drain(..).chain(self.internal.drain(..)) {
-            control.failed();
-        }
-        for entry in self.queue.iter_mut() {
-            entry.waiting.unknown();
-            // Whatever leases bound it have ended before there can be another leader.
-            entry.serial = Serial(0);
-        }
-        for deferred in self.deferred.drain(..) {
-            deferred.reply.sink.status(v1::WriteStatus::WriteRetry, why);
-        }
-        let hint = self.shared.leader_hint();
-        for write in self.backlog.drain(..) {
-            refuse_not_leader(write.reply, hint);
-        }
-        for (_, waiters) in self.compact_waiters.drain() {
-            for waiter in waiters {
-                let _ = waiter.send(Err(Error::retry("leadership changed")));
-            }
-        }
-        self.freezing.clear();
-        self.flushing.clear();
-        self.flush_errors.clear();
-        self.compacting.clear();
-        self.publish_at_ns = None;
-        self.drop_shortening();
     }
 
     fn refresh_view(&self) {
@@ -677,6 +595,7 @@ impl Worker {
         let (writes, writes_why) = self.admission();
         let unflushed_bytes = self.partition.unflushed_bytes();
         self.metrics.set_memory(self.shared.id, unflushed_bytes, self.memory_bytes);
+        let members = self.members();
         let mut numbers = self.shared.numbers.lock();
         *numbers = Numbers {
             leading: self.lead.is_some(),
@@ -688,6 +607,7 @@ impl Worker {
             memory_bytes: self.memory_bytes,
             writes,
             writes_why,
+            members,
             tables: self
                 .partition
                 .tables()
@@ -720,10 +640,11 @@ fn digest_of(entry: &Entry) -> u64 {
     }
 }
 
-fn refuse_not_leader(reply: ReplySink, hint: v1::LeaderHint) {
-    reply.send(v1::WriteReply {
-        status: v1::WriteStatus::WriteNotLeader.into(),
-        leader: Some(hint),
-        ..Default::default()
-    });
+/// The bits that a group's writes leave.
+fn bits_of(entry: &Entry) -> Vec<(TableId, Generation, u64)> {
+    let Body::Payload(payload) = body_of(entry) else { return Vec::new() };
+    let Ok(Command::Group(group)) = Command::decode(&payload) else { return Vec::new() };
+    let writes = group.tables.iter().flat_map(|t| t.writes.iter().map(move |w| (t, w)));
+    let with_bits = writes.filter(|(_, write)| write.leaves_bit);
+    with_bits.map(|(t, write)| (t.table, t.generation, filter_hash(&write.key))).collect()
 }

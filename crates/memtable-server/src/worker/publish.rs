@@ -90,7 +90,11 @@ impl Waiting {
 impl Worker {
     pub(super) fn publish(&mut self) {
         self.publish_at_ns = None;
-        let committed = self.partition.committed_index();
+        let committed = if mutant::active(Mutant::AcknowledgedBeforeMajority) && self.lead.is_some() {
+            self.partition.last().index
+        } else {
+            self.partition.committed_index()
+        };
         let mut published = false;
         loop {
             let (shared, lead) = (&self.shared, self.lead.as_ref());
@@ -141,7 +145,7 @@ impl Worker {
             }
         }
         if let Some(lead) = &self.lead
-            && self.queue.has_published(lead.first_index)
+            && (self.queue.has_published(lead.first_index) || mutant::active(Mutant::FreshLeaderReads))
             && self.shared.serving_term.load(Ordering::Relaxed) != lead.term
         {
             self.shared.serving_term.store(lead.term, Ordering::Release);
@@ -163,7 +167,9 @@ impl Worker {
     /// Answers when everything appended so far is published; at once if it is.
     pub(super) fn answer_when_published(&mut self, reply: Reply) {
         let serving = self.lead.as_ref().is_some_and(|l| self.queue.has_published(l.first_index));
-        if self.queue.is_empty() && serving {
+        let retried = reply.status == v1::WriteStatus::WriteOk;
+        let at_once = if retried { Mutant::DuplicateAtOnce } else { Mutant::FailedAtOnce };
+        if self.queue.is_empty() && serving || mutant::active(at_once) {
             self.answer_if_leading(reply);
         } else {
             self.deferred.push_back(Deferred { after_index: self.partition.last().index, reply });

@@ -10,12 +10,14 @@ use sextant_common::env::PausePoint;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Epoch, Serial, TableId};
 use sextant_common::manifest::TableOptions;
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 use sextant_raft_log::{Entry, Payload, TypeConfig};
 use tokio::sync::oneshot;
 
+use super::Worker;
+use super::leadership::refuse_not_leader;
 use super::publish::Reply;
-use super::{Worker, refuse_not_leader};
 use crate::command::Command;
 use crate::command::group::OpResult;
 use crate::partition::evaluate::{Refusal, Verdict};
@@ -226,7 +228,12 @@ impl Worker {
                 }
             };
             let one = Decided { write, status, results };
-            if unchanged && evaluated.group.is_none() {
+            let at_once = if status == v1::WriteStatus::WriteOk {
+                Mutant::DuplicateAtOnce
+            } else {
+                Mutant::FailedAtOnce
+            };
+            if unchanged && (evaluated.group.is_none() || mutant::active(at_once)) {
                 self.answer_when_published(one.into_reply());
             } else {
                 // What changed nothing may have seen an effect of this very group, or is recorded by it: it is answered with it.
@@ -234,6 +241,9 @@ impl Worker {
             }
         }
         let Some(group) = evaluated.group else { return };
+        if mutant::active(Mutant::BitsAfterProposal) {
+            return self.bits_after_proposal(group, evaluated.runs, decided).await;
+        }
         // The bits are in the leader's filters and in the ring before the group is proposed.
         for run in &evaluated.runs {
             for hash in &run.hashes {
@@ -254,6 +264,9 @@ impl Worker {
         let interval = self.group_interval.as_nanos() as u64;
         self.next_group_at_ns = self.shared.env.clock.grantor_ns() + interval.max(self.slowdown_ns(pressure));
         self.shared.env.pause_point(PausePoint::BitsOut).await;
+        if mutant::active(Mutant::FreezeSlipsIn) && self.groups.is_multiple_of(16) {
+            self.let_a_freeze_slip_in(group.tables.first().map(|t| t.table)).await;
+        }
         let payload = Command::Group(group).encode();
         self.propose(payload, Proposed::Group { serial, writes: decided }).await;
     }
@@ -265,7 +278,7 @@ impl Worker {
         SLOWDOWN_NS_MAX * over / (self.memory_bytes / 4).max(1) as u64
     }
 
-    async fn propose(&mut self, payload: Bytes, what: Proposed) {
+    pub(super) async fn propose(&mut self, payload: Bytes, what: Proposed) {
         let Some(term) = self.lead.as_ref().map(|l| l.term) else { return };
         let (responder, _committed, outcome) = ProgressResponder::new();
         let proposed_ns = self.shared.env.clock.holder_ns();
@@ -304,7 +317,7 @@ impl Worker {
                 for decided in writes.into_iter().rev() {
                     self.backlog.push_front(decided.write);
                 }
-                if serial.0 > 0 {
+                if serial.0 > 0 && !mutant::active(Mutant::FilterSaysInMemtable) {
                     self.renew_ring();
                 }
             }

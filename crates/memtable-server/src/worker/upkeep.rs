@@ -3,6 +3,7 @@
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, SstId, TableId};
 use sextant_common::manifest::SstMeta;
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 use tokio::sync::oneshot;
 
@@ -300,7 +301,11 @@ impl Worker {
             epoch: lead.epoch,
             table,
             options: entry.options.clone(),
-            inputs: entry.ssts.clone(),
+            inputs: match mutant::active(Mutant::TombstoneDroppedEarly) {
+                // All but the oldest.
+                true => entry.ssts[..entry.ssts.len().div_ceil(2)].to_vec(),
+                false => entry.ssts.clone(),
+            },
             plan: self.partition.last(),
         };
         self.compacting.insert(table);

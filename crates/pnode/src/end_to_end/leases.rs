@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sextant_common::ids::{Epoch, Generation, PartitionId, TableId};
+use sextant_common::ids::{Epoch, Generation, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 
 use crate::testing::{Cluster, until};
@@ -152,4 +152,22 @@ async fn shutdown_gives_leases_back_and_uses_none_after_that() {
     assert!(pnode.try_get("", b"k").is_none());
     let error = pnode.get("", b"k", ReadOptions::default()).await.unwrap_err();
     assert_eq!(error.kind, sextant_common::ErrorKind::Stopping);
+}
+
+#[tokio::test]
+async fn a_leader_that_cannot_grant_is_doubted_and_its_successor_found() {
+    let cluster = Cluster::start(1).await;
+    cluster.leader().state.lock().lease = Duration::from_millis(100);
+    let pnode = cluster.pnode().await;
+    // Cut off from its peers, the first server grants nothing, and knows nothing of a successor.
+    let mut successor = cluster.leader().with_quietly(0, |p| p.clone());
+    cluster.leader().state.lock().lease = Duration::ZERO;
+    successor.epoch.term += 1;
+    cluster.memtables[1].state.lock().hints.remove(&0);
+    cluster.memtables[1].state.lock().partitions.insert(0, successor);
+    until("the successor is found", || {
+        let leader = pnode.engine().leaders.get(PartitionId(0));
+        leader.is_certain() && leader.node == Some(NodeId(2))
+    })
+    .await;
 }

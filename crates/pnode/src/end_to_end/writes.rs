@@ -161,9 +161,16 @@ async fn retryable_answers_are_retried_until_the_deadline() {
         (WriteStatus::WriteOutcomeUnknown, ErrorKind::OutcomeUnknown),
         (WriteStatus::WriteRequestTooOld, ErrorKind::OutcomeUnknown),
     ] {
-        cluster.leader().state.lock().write_script = std::iter::repeat_n(status, 1000).collect();
-        let error = pnode.write(vec![BatchOp::put("", "k", "v")], short()).await.unwrap_err();
-        assert_eq!(error.kind, kind, "{status:?}");
+        cluster.leader().state.lock().write_script = std::iter::repeat_n(status, 100_000).collect();
+        // A deadline that falls between an attempt and its answer leaves the outcome unknown, and that is then said; most fall
+        // into the pause between two attempts.
+        let mut told = Vec::new();
+        while told.len() < 20 && told.last() != Some(&kind) {
+            let error = pnode.write(vec![BatchOp::put("", "k", "v")], short()).await.unwrap_err();
+            assert!(error.kind == kind || error.kind == ErrorKind::OutcomeUnknown, "{status:?}: {error}");
+            told.push(error.kind);
+        }
+        assert_eq!(told.last(), Some(&kind), "{status:?}");
     }
 }
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_common::mutant::{self, Mutant};
 
 use crate::lease::{Drift, Grant, Lease, PullTimes};
 use crate::view::{FilterCopies, PartitionView};
@@ -79,7 +80,8 @@ pub(crate) fn apply(
     drift: Drift,
 ) -> (Option<PartitionView>, Verdict) {
     // A manifest is committed state: it is good whatever became of epochs and serials.
-    let with_manifest = update.manifest.and_then(|m| view.with_manifest(m));
+    let manifest = update.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
+    let with_manifest = manifest.and_then(|m| view.with_manifest(m));
     let changed = with_manifest.is_some();
     let mut next = with_manifest.unwrap_or_else(|| view.clone());
     let only_manifest = |next: PartitionView, verdict| (changed.then_some(next), verdict);
@@ -93,11 +95,11 @@ pub(crate) fn apply(
         UpdateStatus::Ok | UpdateStatus::Throttled => {}
     }
     let Some(copies) = &mut next.copies else { return only_manifest(next, Verdict::NeedFilters) };
-    if update.epoch < copies.epoch {
+    if update.epoch < copies.epoch && !mutant::active(Mutant::SerialsGoOn) {
         return only_manifest(next, Verdict::Outdated);
     }
-    let same_source =
-        update.epoch == copies.epoch && copies.boot.is_none_or(|boot| boot == times.server_boot);
+    let same_source = mutant::active(Mutant::SerialsGoOn)
+        || update.epoch == copies.epoch && copies.boot.is_none_or(|boot| boot == times.server_boot);
     let serials = update.runs.iter().map(Run::serials).sum::<u64>();
     let continues = update.serial_from == copies.serial
         && update.serial_from.0.checked_add(serials) == Some(update.serial_to.0);
@@ -121,12 +123,13 @@ pub(crate) fn apply(
     copies.serial = update.serial_to;
     copies.boot = Some(times.server_boot);
     // A lease without the tables of its version is no lease.
-    let grant = update.grant.filter(|g| g.manifest_version <= next.manifest.version);
+    let unpaired = mutant::active(Mutant::LeaseWithoutManifest);
+    let grant = update.grant.filter(|g| unpaired || g.manifest_version <= next.manifest.version);
     next.lease = match (grant, next.lease.take()) {
         (Some(grant), Some(earlier)) => Some(Lease::new(grant, times, drift).after(&earlier)),
         (Some(grant), None) => Some(Lease::new(grant, times, drift)),
         // To acknowledge a serial ends the grants below it: a view that moves on needs a lease for where it stands.
-        (None, Some(_)) if moved_on => None,
+        (None, Some(_)) if moved_on && !mutant::active(Mutant::LeaseOutlivesItsSerial) => None,
         (None, earlier) => earlier,
     };
     // No manifest came although this is the leader: it has none newer than ours.
@@ -152,7 +155,8 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
     {
         return None;
     }
-    let mut next = whole.manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
+    let manifest = whole.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
+    let mut next = manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
     next.copies = Some(FilterCopies::new(whole.epoch, whole.serial, whole.filters));
     next.lease = None;
     next.drop_flushed_filters();
@@ -201,6 +205,7 @@ mod tests {
             manifest_version: ManifestVersion(version),
             expiry_mono_ns: 300 * MS,
             expiry_wall_ns: 0,
+            drift_ppm: 0,
         })
     }
 

@@ -40,8 +40,13 @@ pub(super) async fn run_prober(engine: Arc<Engine>, node: NodeId, mut client: Le
             }
             continue;
         }
-        let request =
-            v1::PullRequest { holder: engine.holder.clone(), pull: 1, positions: questions, no_wait: true };
+        let request = v1::PullRequest {
+            holder: engine.holder.clone(),
+            pull: 1,
+            positions: questions,
+            no_wait: true,
+            no_leases: false,
+        };
         let sent_ns = engine.env.clock.holder_ns();
         match pull_once(&mut client, request, ANSWER_MAX).await {
             Ok(reply) => {

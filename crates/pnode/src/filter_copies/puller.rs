@@ -23,7 +23,7 @@ use super::prober::run_prober;
 use super::updates::{Asked, Next, handle_update};
 use super::wire;
 use crate::engine::Engine;
-use crate::lease::PullTimes;
+use crate::lease::{ClockWatch, Contradiction, Drift, PullTimes};
 use crate::upstream::Backoff;
 
 /// A server parks a pull for about so long, or half a lease if that is longer.
@@ -36,6 +36,8 @@ const TIMED_MARGIN: Duration = Duration::from_millis(2);
 const RECONNECT_WAIT_MAX: Duration = Duration::from_millis(250);
 /// How long to wait for something to pull if nobody wakes the loop: only a safety net.
 const IDLE_MAX: Duration = Duration::from_secs(1);
+/// How long leases are not used after clocks have contradicted each other.
+const DOUBT_NS: u64 = 60_000_000_000;
 
 /// Runs the pull loops and probers of all memtable servers until shutdown.
 pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
@@ -48,6 +50,10 @@ pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
             client: client.clone(),
             paused: BTreeMap::new(),
             pull: 0,
+            watch: ClockWatch::default(),
+            drift: engine.drift,
+            doubtful_until_ns: 0,
+            silent_until_ns: 0,
         };
         let prober = run_prober(engine.clone(), server.id, client);
         let mut shutdown = shutdown.clone();
@@ -68,6 +74,13 @@ struct Puller {
     /// Partitions to leave out, until when.
     paused: BTreeMap<PartitionId, u64>,
     pull: u64,
+    watch: ClockWatch,
+    /// The larger of our drift bound and the server's.
+    drift: Drift,
+    /// Our clock has been caught going slow against this server's: none of its leases is used before.
+    doubtful_until_ns: u64,
+    /// No word in the log about clocks before.
+    silent_until_ns: u64,
 }
 
 struct Exchange {
@@ -103,6 +116,7 @@ impl Puller {
                 pull: self.pull,
                 positions,
                 no_wait: false,
+                no_leases: self.engine.env.clock.holder_ns() < self.doubtful_until_ns,
             };
             // Before the request leaves: an earlier instant only shortens the lease.
             let sent_ns = self.engine.env.clock.holder_ns();
@@ -167,7 +181,8 @@ impl Puller {
     }
 
     fn install(&mut self, sent_ns: u64, received_ns: u64, reply: v1::PullReply) {
-        let clock = &self.engine.env.clock;
+        let engine = self.engine.clone();
+        let clock = &engine.env.clock;
         let times = PullTimes {
             sent_ns,
             received_ns,
@@ -175,8 +190,20 @@ impl Puller {
             server_mono_ns: reply.server_mono_ns,
             server_boot: reply.server_boot,
         };
-        for update in reply.updates {
+        for lease in reply.updates.iter().filter_map(|u| u.lease.as_ref()) {
+            self.drift = self.drift.or_more(lease.drift_ppm);
+        }
+        let doubtful = self.in_doubt(times);
+        for mut update in reply.updates {
             let partition = PartitionId(update.partition);
+            if doubtful {
+                // As if the server would not grant any.
+                update.lease = None;
+                if update.status() == v1::PartitionStatus::PartitionOk {
+                    update.status = v1::PartitionStatus::PartitionThrottled.into();
+                }
+                self.engine.views.give_up_lease(partition);
+            }
             match handle_update(&self.engine, self.node, Asked::Position, update, times) {
                 Next::Pull => {
                     self.paused.remove(&partition);
@@ -191,6 +218,27 @@ impl Puller {
         metrics.pulls.inc();
         let took_ns = clock.holder_ns().saturating_sub(sent_ns).saturating_sub(reply.parked_ns);
         metrics.pull_seconds.observe(took_ns as f64 / 1e9);
+    }
+
+    /// Whether our clock may be too slow for this server's leases. Reads go on without them.
+    fn in_doubt(&mut self, times: PullTimes) -> bool {
+        if let Some(found) = self.watch.see(times, self.drift) {
+            self.engine.metrics.clock_contradictions.inc();
+            // Once a minute: it is in every reply while it lasts.
+            if times.received_ns >= self.silent_until_ns {
+                self.silent_until_ns = times.received_ns.saturating_add(DOUBT_NS);
+                tracing::error!(
+                    node = %self.node, ?found,
+                    "this machine's clock and the memtable server's drift apart by more than the configured bound"
+                );
+            }
+            if found == Contradiction::OursIsSlow {
+                self.doubtful_until_ns = times.received_ns.saturating_add(DOUBT_NS);
+                // It is our clock: whoever else's leases are good will be renewed.
+                self.engine.views.partitions().for_each(|p| self.engine.views.give_up_lease(p));
+            }
+        }
+        times.received_ns < self.doubtful_until_ns
     }
 
     /// Positions of the partitions that this server leads and of which we have filters.

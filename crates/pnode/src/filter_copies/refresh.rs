@@ -51,6 +51,7 @@ impl Engine {
                 pull: 1,
                 positions: vec![position],
                 no_wait: true,
+                no_leases: false,
             };
             let mut client = self.memtable(node)?.lease.clone();
             let reply = pull_once(&mut client, request, ANSWER_MAX).await?;

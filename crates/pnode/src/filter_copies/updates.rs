@@ -74,16 +74,22 @@ fn install(
         engine.views.tables.learn_all(manifest);
     }
     let entries = update.serial_to.0.saturating_sub(update.serial_from.0);
+    let cannot_grant = update.status == UpdateStatus::Ok && update.grant.is_none();
     let epoch = update.epoch;
-    let (verdict, ours, leased) = engine.views.change(partition, |view| {
+    let (verdict, ours, leased, usable) = engine.views.change(partition, |view| {
         let (next, verdict) = apply(view, update, times, engine.drift);
         let now = next.as_ref().unwrap_or(view);
-        let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some());
+        let usable = now.leased_copies(&*engine.env.clock).is_some();
+        let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some(), usable);
         (next, result)
     });
     match verdict {
         Verdict::Current => {
             engine.metrics.bf_log_entries.inc_by(entries);
+            if cannot_grant && !usable {
+                // Perhaps its peers do not hear it any more, and have elected another: they are asked too.
+                engine.leaders.suspect(partition, node);
+            }
             // Without a lease there is nothing to renew; but what has arrived is acknowledged at once.
             if leased || entries > 0 { Next::Pull } else { Next::Pause(NOTHING_TO_RENEW_PAUSE) }
         }

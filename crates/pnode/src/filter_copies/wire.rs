@@ -64,6 +64,7 @@ pub(super) fn update(update: v1::PartitionUpdate) -> Result<Update> {
             manifest_version: ManifestVersion(l.manifest_version),
             expiry_mono_ns: l.expiry_mono_ns,
             expiry_wall_ns: l.expiry_wall_ns,
+            drift_ppm: l.drift_ppm,
         }),
     })
 }

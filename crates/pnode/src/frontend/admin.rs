@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
 
+use futures::StreamExt;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -86,6 +88,53 @@ impl AdminService {
         Ok(Response::new(v1::MaintenanceReply { done: done.into_iter().collect(), errors }))
     }
 
+    /// Asks all memtable servers for what only a leader does, until one does it: who leads may have changed a moment ago, and may
+    /// change again. Whoever does not answer (it may be at work, or dead) keeps nobody from being asked again.
+    async fn ask_leader<T, F>(
+        &self,
+        limit: Duration,
+        call: impl Fn(AdminClient<Channel>) -> F,
+    ) -> Result<Response<T>, Status>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        let engine = self.engine.engine();
+        let mut last = Error::unavailable("no leader of the partition was found");
+        let mut asked = FuturesUnordered::new();
+        let mut to_ask: Vec<_> = engine.memtables.values().collect();
+        let (mut answered, mut rounds) = (Vec::new(), 0);
+        let ask = async {
+            loop {
+                for peer in to_ask.drain(..) {
+                    let reply = call(peer.admin.clone());
+                    asked.push(async move { (peer, reply.await) });
+                }
+                match tokio::time::timeout(ROUND_PAUSE, asked.next()).await {
+                    Ok(Some((_, Ok(reply)))) => return Ok(reply),
+                    Ok(Some((peer, Err(status)))) => {
+                        answered.push(peer);
+                        let error = Error::from(status);
+                        match error.kind {
+                            ErrorKind::NotLeader => {}
+                            ErrorKind::Invalid => return Err(error),
+                            _ => last = error,
+                        }
+                        continue;
+                    }
+                    Ok(None) => tokio::time::sleep(ROUND_PAUSE).await,
+                    Err(_) => {}
+                }
+                rounds += 1;
+                if rounds >= ROUNDS_MAX && asked.is_empty() {
+                    return Err(last);
+                }
+                to_ask.append(&mut answered);
+            }
+        };
+        let answer = tokio::time::timeout(limit, ask).await;
+        answer.unwrap_or_else(|_| Err(Error::unavailable("no answer in time"))).map_err(Into::into)
+    }
+
     async fn maintain<F>(
         &self,
         request: Request<v1::MaintenanceRequest>,
@@ -159,39 +208,27 @@ impl Admin for AdminService {
         }))
     }
 
-    /// Asks the leader; who that is may have changed a moment ago, so all are asked until one does it.
     async fn transfer(
         &self,
         request: Request<v1::TransferRequest>,
     ) -> Result<Response<v1::TransferReply>, Status> {
         let limit = deadline(request.metadata()).unwrap_or(TRANSFER_DEADLINE);
         let request = request.into_inner();
-        let engine = self.engine.engine();
-        let mut last = Error::unavailable("no leader of the partition was found");
-        for round in 0..ROUNDS_MAX {
-            if round > 0 {
-                tokio::time::sleep(ROUND_PAUSE).await;
-            }
-            let asked = engine.memtables.values().map(|peer| {
-                let mut admin = peer.admin.clone();
-                async move { tokio::time::timeout(limit, admin.transfer(request)).await }
-            });
-            for answer in join_all(asked).await {
-                match answer {
-                    Ok(Ok(reply)) => return Ok(reply),
-                    Ok(Err(status)) => {
-                        let error = Error::from(status);
-                        match error.kind {
-                            ErrorKind::NotLeader => {}
-                            ErrorKind::Invalid => return Err(error.into()),
-                            _ => last = error,
-                        }
-                    }
-                    Err(_) => last = Error::unavailable("no answer in time"),
-                }
-            }
-        }
-        Err(last.into())
+        self.ask_leader(limit, |mut admin| async move { admin.transfer(request).await }).await
+    }
+
+    /// Asks the leader, as for a transfer.
+    async fn change_voters(
+        &self,
+        request: Request<v1::ChangeVotersRequest>,
+    ) -> Result<Response<v1::ChangeVotersReply>, Status> {
+        let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
+        let request = request.into_inner();
+        let call = |mut admin: AdminClient<Channel>| {
+            let request = request.clone();
+            async move { admin.change_voters(request).await }
+        };
+        self.ask_leader(limit, call).await
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {

@@ -19,10 +19,11 @@
 
 use sextant_common::Clock;
 use sextant_common::ids::ManifestVersion;
+use sextant_common::mutant::{self, Mutant};
 
 const PPM: u128 = 1_000_000;
 /// Two threads' readings of one clock may differ by so much ([`sextant_common::clock::SystemClock`]).
-const CLOCK_DISAGREEMENT_NS: u64 = 50_000;
+pub(super) const CLOCK_DISAGREEMENT_NS: u64 = 50_000;
 
 /// The bound on the drift of one monotonic clock against another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +40,20 @@ impl Drift {
 
     /// The least that an interval of `ns` on one clock takes on the other: ns / (1 + r), rounded down. As 1 - r <= 1/(1 + r),
     /// it also serves for the parked time.
-    fn shortest(self, ns: u64) -> u64 {
+    pub(super) fn shortest(self, ns: u64) -> u64 {
         let rho = u128::from(self.ppm);
         (u128::from(ns) * (PPM - rho) / (PPM + rho)) as u64
+    }
+
+    /// The most that an interval of `ns` on one clock takes on the other, rounded up.
+    fn longest(self, ns: u64) -> u64 {
+        let rho = u128::from(self.ppm);
+        u64::try_from((u128::from(ns) * (PPM + rho)).div_ceil(PPM - rho)).unwrap_or(u64::MAX)
+    }
+
+    /// The larger of two bounds.
+    pub fn or_more(self, ppm: u64) -> Self {
+        Self::of_each_clock(self.ppm.max(ppm))
     }
 }
 
@@ -68,6 +80,8 @@ pub struct Grant {
     pub expiry_mono_ns: u64,
     /// Nanoseconds since 1970; 0: not given.
     pub expiry_wall_ns: u64,
+    /// The drift bound that the grantor counts with, in parts per million.
+    pub drift_ppm: u64,
 }
 
 /// A lease with its expiry on this p-node's clocks.
@@ -78,11 +92,15 @@ pub struct Lease {
     expiry_mono_ns: u64,
     /// On our `holder_ns`: usable strictly before.
     usable_until_ns: u64,
+    /// On our `holder_ns`: from then on the server's clock is certainly past the expiry, whatever wall clocks say.
+    over_from_ns: u64,
     expiry_wall_ns: u64,
 }
 
 impl Lease {
+    /// `drift`: our own bound; the grantor's counts if it is larger.
     pub fn new(grant: Grant, times: PullTimes, drift: Drift) -> Self {
+        let drift = drift.or_more(grant.drift_ppm);
         // A server cannot have parked a request for longer than we waited; a smaller number only ends the lease sooner.
         let waited_ns = times.received_ns.saturating_sub(times.sent_ns);
         let parked_ns = drift.shortest(times.parked_ns).min(waited_ns);
@@ -96,6 +114,10 @@ impl Lease {
                 .saturating_add(parked_ns)
                 .saturating_add(left_ns)
                 .saturating_sub(CLOCK_DISAGREEMENT_NS),
+            over_from_ns: times
+                .received_ns
+                .saturating_add(drift.longest(grant.expiry_mono_ns.saturating_sub(times.server_mono_ns)))
+                .saturating_add(CLOCK_DISAGREEMENT_NS),
             expiry_wall_ns: grant.expiry_wall_ns,
         }
     }
@@ -113,13 +135,26 @@ impl Lease {
     /// Whether the leader's clock is certainly before the expiry. Reads the clock now, always.
     #[inline]
     pub fn is_usable(&self, clock: &dyn Clock) -> bool {
-        if clock.holder_ns() < self.usable_until_ns {
+        let now_ns = clock.holder_ns();
+        if now_ns < self.usable_until_ns {
             return true;
         }
+        if mutant::active(Mutant::ZeroUncertainty) && self.expiry_wall_ns != 0 {
+            return clock.wall_guess_ns() < self.expiry_wall_ns;
+        }
+        now_ns < self.over_from_ns && self.wall_says_usable(clock)
+    }
+
+    fn wall_says_usable(&self, clock: &dyn Clock) -> bool {
         self.expiry_wall_ns != 0 && {
             let wall = clock.wall();
             wall.is_synchronised() && wall.latest_ns < self.expiry_wall_ns
         }
+    }
+
+    /// Whether the wall clocks say that the lease lasts, although it is certainly over: one of them is beyond its bound.
+    pub fn contradicts_wall_clocks(&self, clock: &dyn Clock) -> bool {
+        clock.holder_ns() >= self.over_from_ns && self.wall_says_usable(clock)
     }
 
     /// Until when it is usable by the round-trip bound, on our `holder_ns`. For a simulation's invariants.
@@ -149,7 +184,7 @@ mod tests {
     }
 
     fn grant(expiry_mono_ns: u64) -> Grant {
-        Grant { manifest_version: ManifestVersion(3), expiry_mono_ns, expiry_wall_ns: 0 }
+        Grant { manifest_version: ManifestVersion(3), expiry_mono_ns, expiry_wall_ns: 0, drift_ppm: 0 }
     }
 
     /// A clock that runs at `1 + ppm/1e6` times true time, rounded to whole nanoseconds.
@@ -288,8 +323,9 @@ mod tests {
         let clock = ManualClock::default();
         let now = clock.holder_ns();
         let wall = clock.wall_guess_ns();
-        let walled = Grant { expiry_wall_ns: wall + 10 * MS, ..grant(0) };
-        let lease = Lease::new(walled, times(now, now, 0, 0), Drift::of_each_clock(500));
+        // By the round trip usable for no time at all; certainly over only in a second.
+        let walled = Grant { expiry_wall_ns: wall + 10 * MS, ..grant(1000 * MS) };
+        let lease = Lease::new(walled, times(now - 2000 * MS, now, 0, 0), Drift::of_each_clock(500));
         clock.set_error(Some(Duration::from_millis(9)));
         assert!(lease.is_usable(&clock));
         clock.set_error(Some(Duration::from_millis(10)));
@@ -299,6 +335,28 @@ mod tests {
         let unwalled = Lease::new(grant(0), times(now, now, 0, 0), Drift::of_each_clock(500));
         clock.set_error(Some(Duration::ZERO));
         assert!(!unwalled.is_usable(&clock), "0: the server gave none");
+    }
+
+    #[test]
+    fn a_wall_clock_cannot_keep_a_lease_that_is_certainly_over() {
+        let clock = ManualClock::default();
+        let now = clock.holder_ns();
+        clock.set_error(Some(Duration::ZERO));
+        let walled = Grant { expiry_wall_ns: clock.wall_guess_ns() + 3_600_000 * MS, ..grant(100 * MS) };
+        let lease = Lease::new(walled, times(now - 200 * MS, now, 0, 0), Drift::of_each_clock(500));
+        assert!(lease.is_usable(&clock), "by the wall clock");
+        clock.advance_mono(Duration::from_millis(101));
+        assert!(!lease.is_usable(&clock) && lease.contradicts_wall_clocks(&clock));
+    }
+
+    #[test]
+    fn the_grantors_larger_drift_bound_counts() {
+        let grant = Grant { drift_ppm: 100_000, ..grant(100 * MS) };
+        let lease = Lease::new(grant, times(0, 0, 0, 0), Drift::of_each_clock(500));
+        assert_eq!(
+            lease.usable_until_ns,
+            Drift::of_each_clock(100_000).shortest(100 * MS) - CLOCK_DISAGREEMENT_NS
+        );
     }
 
     #[test]

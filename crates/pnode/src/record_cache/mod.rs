@@ -20,6 +20,7 @@ use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, Weighter};
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::mutant::{self, Mutant};
 
 use crate::metrics::{CacheEvent, PNodeMetrics};
 use crate::router::ReadKey;
@@ -207,7 +208,7 @@ fn carry(stamp: ManifestVersion, manifest: &ManifestView, table: TableId, at: Re
     let ruled_out = |flushed: &Flushed| match flushed {
         Flushed::Nothing => true,
         Flushed::Table(sst) => !sst.meta.covers(at.key) || sst.filter_says(at.hash) == Some(false),
-        Flushed::Unknown => false,
+        Flushed::Unknown => mutant::active(Mutant::StampPastSwallowed),
     };
     let table = manifest.table(table);
     let flushes = table.map_or(&[][..], |t| &t.flushes);

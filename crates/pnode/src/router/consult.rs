@@ -29,6 +29,10 @@ pub(crate) struct Consult {
     pub in_memtable_filter: bool,
     /// A pda read for which no lease was valid.
     pub lacked_a_lease: bool,
+    /// It had one, which was over.
+    pub lease_was_over: bool,
+    /// And the wall clock says that it lasts.
+    pub wall_clock_errs: bool,
 }
 
 /// Looks at the clock, then at the filters, in this order; `view` was loaded before.
@@ -59,6 +63,9 @@ pub(crate) fn consult(
         cached,
         in_memtable_filter,
         lacked_a_lease: mode == ReadMode::Pda && copies.is_none(),
+        lease_was_over: mode == ReadMode::Pda && copies.is_none() && view.lease.is_some(),
+        wall_clock_errs: copies.is_none()
+            && view.lease.as_ref().is_some_and(|l| l.contradicts_wall_clocks(clock)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_common::env::PausePoint;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
+use sextant_common::mutant::{self, Mutant};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
@@ -130,6 +131,8 @@ impl Engine {
         drop(view);
         if consult.lacked_a_lease {
             self.metrics.no_lease_reads.inc();
+            self.metrics.expired_lease_reads.inc_by(u64::from(consult.lease_was_over));
+            self.metrics.wall_clock_contradictions.inc_by(u64::from(consult.wall_clock_errs));
         }
         self.env.pause_point(PausePoint::ReadRouted).await;
         let mut progress = Progress::new(consult.plan);
@@ -173,6 +176,10 @@ impl Engine {
         alone: bool,
         value: &mut Option<Record>,
     ) -> Result<Found, Setback> {
+        let searched = match mutant::active(Mutant::RereadNamesNewest) {
+            true => self.views.peek(read.partition).manifest.version,
+            false => searched,
+        };
         let request = v1::ReadRequest {
             partition: read.partition.0,
             table: read.table.id.0,
@@ -193,6 +200,10 @@ impl Engine {
         })?;
         match says {
             MemtableSays::Value(record) => {
+                if mutant::active(Mutant::CacheHoldsMemtableValues) {
+                    let cached = CachedRecord { value: Some(record.value.clone()), seq: record.seq };
+                    self.cache.insert(searched, read.table.id, read.at(), &cached);
+                }
                 *value = Some(record);
                 Ok(Found::Value)
             }
@@ -241,7 +252,11 @@ impl Engine {
             Err(SearchFailed::NoReplica(error)) => return Err(Setback::Tables(consult.searched, error)),
         };
         // Stamped with what was searched, however long it took to get here.
-        self.cache.insert(consult.searched, read.table.id, read.at(), &record);
+        let stamp = match mutant::active(Mutant::StampAtArrival) {
+            true => self.views.peek(read.partition).manifest.version,
+            false => consult.searched,
+        };
+        self.cache.insert(stamp, read.table.id, read.at(), &record);
         Ok(found)
     }
 }

@@ -117,7 +117,7 @@ impl Progress {
     pub fn sstables_said(&mut self, found: Found) -> Step {
         match found {
             Found::Value => Step::Done(Answer::Value),
-            Found::Tombstone if mutant::active(Mutant::TombstoneFinal) => Step::Done(Answer::Absent),
+            Found::Tombstone if mutant::active(Mutant::SstTombstoneFinal) => Step::Done(Answer::Absent),
             // The key may have been inserted since, and an INSERT leaves no bit.
             Found::Tombstone | Found::NoEntry if !self.memtables_asked && !self.plan.memtables_ruled_out => {
                 self.ask_memtables()

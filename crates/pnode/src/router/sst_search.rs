@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, Seq, SstId};
+use sextant_common::mutant::{self, Mutant};
 use sextant_common::{Error, ErrorKind};
 use sextant_proto::v1;
 
@@ -86,13 +87,16 @@ impl Engine {
                 |at, node| failed.contains(&(left[at].meta.id, node)) || !self.sstables.contains_key(&node),
                 |sst, node| !perfect && self.health.is_avoided(node, sst.meta.id, now_ns),
             );
-            let Some((node, run)) = chosen else {
+            let Some((node, mut run)) = chosen else {
                 // Damage says more than absence: another look at the manifest follows either.
                 let gone = gone && last_error.kind != ErrorKind::Corrupt;
                 return Err(if gone { SearchFailed::Gone } else { SearchFailed::NoReplica(last_error) });
             };
             if deadline.is_over(clock) {
                 return Err(SearchFailed::NoReplica(last_error));
+            }
+            if mutant::active(Mutant::SearchPastTombstone) {
+                run = 1;
             }
             let request = v1::GetRequest {
                 candidates: left[..run].iter().map(|sst| sst.wire_id.clone()).collect(),
@@ -107,6 +111,7 @@ impl Engine {
             let says = deadline.limit(clock, REPLICA_ANSWER_MAX, asked).await;
             match says.and_then(|says| says) {
                 Ok(SstSays::Value(record)) => return Ok(SstFound::Value(record)),
+                Ok(SstSays::Tombstone(_)) if mutant::active(Mutant::SearchPastTombstone) => left = &left[1..],
                 Ok(SstSays::Tombstone(seq)) => return Ok(SstFound::Tombstone(seq)),
                 Ok(SstSays::NoEntry) => {
                     if !perfect {

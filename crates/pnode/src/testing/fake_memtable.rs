@@ -306,6 +306,7 @@ impl Service {
             || at.lease_left_ns < lease.as_nanos() as u64 / 2;
         if !lease.is_zero() {
             update.lease = Some(v1::LeaseGrant {
+                drift_ppm: 0,
                 manifest_version: p.manifest.version.0,
                 expiry_mono_ns: self.clock.grantor_ns() + lease.as_nanos() as u64,
                 expiry_wall_ns: 0,
@@ -659,6 +660,13 @@ impl Admin for Service {
 
     async fn transfer(&self, _: Request<v1::TransferRequest>) -> Result<Response<v1::TransferReply>, Status> {
         Err(Status::unimplemented("leaders of a fake cluster are set by its test"))
+    }
+
+    async fn change_voters(
+        &self,
+        _: Request<v1::ChangeVotersRequest>,
+    ) -> Result<Response<v1::ChangeVotersReply>, Status> {
+        Err(Status::unimplemented("a fake partition has no voters"))
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
 use sextant_common::Env;
-use sextant_common::env::ProbeEvent;
+use sextant_common::env::{Filters, ProbeEvent};
 use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial};
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::Manifest;
@@ -110,6 +110,11 @@ impl Views {
             serial,
             manifest: view.manifest.version,
             lease_until_ns: view.lease.as_ref().map_or(0, |l| l.usable_until_ns()),
+            flushed: view.manifest.tables.iter().map(|t| (t.table, t.flushed_generation)).collect(),
+            filters: {
+                let copies = view.copies.clone();
+                Filters::new(move |table, hash| copies.as_ref().is_some_and(|c| c.contains(table, hash)))
+            },
         });
     }
 
@@ -127,6 +132,13 @@ impl Views {
     /// Sees every later installation of a manifest.
     pub fn watch_manifests(&self) -> watch::Receiver<u64> {
         self.manifests.subscribe()
+    }
+
+    /// Gives up the lease of a partition, until the next one.
+    pub fn give_up_lease(&self, partition: PartitionId) {
+        if self.contains(partition) && self.peek(partition).lease.is_some() {
+            self.change(partition, |view| (Some(PartitionView { lease: None, ..view.clone() }), ()));
+        }
     }
 
     /// Gives up all leases, for good.

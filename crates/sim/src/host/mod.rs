@@ -45,11 +45,20 @@ struct Switches {
     ended: Option<Result<(), String>>,
     lives: u64,
     /// Chance of a pause at a pause point, in millionths, and its length.
-    pause_chance: u64,
-    pause_max_ms: u64,
-    pauses: u64,
+    pauses: Pauses,
+    paused_at_points: u64,
     disk: DiskSpeed,
     rng: Rng,
+}
+
+/// How often and for how long tasks stop at pause points.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pauses {
+    /// In millionths.
+    pub chance_ppm: u64,
+    pub max_ms: u64,
+    /// A point at which they stop more often.
+    pub focus: Option<(PausePoint, u64)>,
 }
 
 /// A small generator for choices that must not disturb anybody else's.
@@ -153,14 +162,13 @@ impl Host {
         waiting.into_iter().for_each(Waker::wake);
     }
 
-    /// How often and for how long tasks stop at pause points.
-    pub fn set_pauses(&self, chance_ppm: u64, max_ms: u64) {
-        let mut switches = self.switches.lock();
-        (switches.pause_chance, switches.pause_max_ms) = (chance_ppm, max_ms);
+    pub fn set_pauses(&self, pauses: Pauses) {
+        self.switches.lock().pauses = pauses;
     }
 
-    pub fn pauses(&self) -> u64 {
-        self.switches.lock().pauses
+    /// How often tasks have stopped.
+    pub fn paused_at_points(&self) -> u64 {
+        self.switches.lock().paused_at_points
     }
 
     pub fn lives(&self) -> u64 {
@@ -250,6 +258,9 @@ impl Probe for HostProbe {
     fn event(&self, event: ProbeEvent) {
         let host = &self.0;
         let now_ns = host.world.now_ns();
+        if let ProbeEvent::Led { partition, node, .. } = event {
+            host.world.leads(partition, node);
+        }
         let found = host.world.invariants.lock().event(host, now_ns, &event);
         if let Some(found) = found {
             host.world.violation(found);
@@ -259,12 +270,16 @@ impl Probe for HostProbe {
     fn pause(&self, at: PausePoint) -> Option<Duration> {
         let host = &self.0;
         let mut switches = host.switches.lock();
-        if switches.pause_chance == 0 || switches.rng.0.u64(0..1_000_000) >= switches.pause_chance {
+        let pauses = switches.pauses;
+        let chance_ppm = match pauses.focus {
+            Some((point, chance_ppm)) if point == at => chance_ppm,
+            _ => pauses.chance_ppm,
+        };
+        if chance_ppm == 0 || switches.rng.0.u64(0..1_000_000) >= chance_ppm {
             return None;
         }
-        let max_ms = switches.pause_max_ms;
-        let pause = Duration::from_millis(switches.rng.0.u64(1..=max_ms));
-        switches.pauses += 1;
+        let pause = Duration::from_millis(switches.rng.0.u64(1..=pauses.max_ms));
+        switches.paused_at_points += 1;
         drop(switches);
         host.trace(&format!("pauses at {at:?}"), &(pause.as_millis() as u64).to_le_bytes());
         Some(pause)

@@ -4,20 +4,26 @@
 //! fault ends by itself; [`Nemesis::heal`] ends all of them at once, after which there are none.
 
 mod network;
+mod scenes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::vfs::{CrashMode, Fault, IoKind, Vfs};
+use sextant_common::vfs::{CrashMode, Fault, IoKind, OpenMode, Vfs};
 
 use self::network::{NetFault, Network, some};
 use crate::cluster::{Cluster, Tier};
-use crate::host::Host;
-use crate::plan::{Intensity, Plan, pick};
-use crate::world::World;
+use crate::host::{Host, Pauses};
+use crate::plan::{Intensity, Plan, Profile, Scene, pick};
+use crate::world::{Wanted, World};
 
 const MS: u64 = 1_000_000;
+/// A server that cannot start is tried again; after so many ends it is not for this run that it will be well.
+const ENDS_MAX: usize = 60;
+
+/// A run with a theme is not a calm one.
+const THEME_GAP_MS: u64 = 1_500;
 
 /// What ends a fault, or follows from it.
 enum Due {
@@ -25,6 +31,13 @@ enum Due {
     Start(String),
     Resume(String),
     DiskWell(String),
+    /// For so many milliseconds.
+    BeginNet(NetFault, u64),
+    /// For so many milliseconds.
+    Pause(String, u64),
+    /// They lose power, for about so many milliseconds.
+    Kill(Vec<String>, u64),
+    Want(Wanted),
 }
 
 pub struct Nemesis {
@@ -68,21 +81,36 @@ impl Nemesis {
         let (due, later) = std::mem::take(&mut self.due).into_iter().partition(|(at, _)| *at <= now_ns);
         self.due = later;
         for (_, due) in due as Vec<(u64, Due)> {
-            self.follow(sim, cluster, due);
+            self.follow(sim, cluster, due, now_ns);
         }
+        self.world.set_faulty(!self.due.is_empty());
         if !faults || self.plan.intensity == Intensity::Quiet {
             return;
         }
         if self.next_fault_ns == 0 {
             self.next_fault_ns = now_ns + self.gap_ns();
             for (_, host) in cluster.hosts.values() {
-                host.set_pauses(self.plan.pause_chance_ppm, self.plan.pause_max_ms);
+                host.set_pauses(self.plan.pauses);
             }
         }
         if now_ns >= self.next_fault_ns {
             self.next_fault_ns = now_ns + self.gap_ns();
             self.fault(sim, cluster, now_ns);
         }
+    }
+
+    /// The last fault of a run, often: whole tiers lose power at once, and with it everything that was not made durable.
+    /// What was acknowledged must be there afterwards.
+    pub fn last_blow(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
+        if self.plan.intensity == Intensity::Quiet || self.rng.bool() {
+            return;
+        }
+        let mut names = cluster.tier(Tier::Memtable);
+        if self.rng.u64(0..3) == 0 {
+            names.extend(cluster.tier(Tier::Sstable));
+        }
+        self.count("last_blow", &names.join(" "));
+        self.kill(sim, cluster, &names, true, now_ns, 0);
     }
 
     /// Ends all faults, for good.
@@ -92,7 +120,7 @@ impl Nemesis {
         self.due.clear();
         for (_, host) in cluster.hosts.values() {
             host.pause(false);
-            host.set_pauses(0, 0);
+            host.set_pauses(Pauses::default());
             self.mend_disk(host);
         }
         for name in std::mem::take(&mut self.down) {
@@ -106,6 +134,7 @@ impl Nemesis {
             Intensity::Normal => 1_500,
             Intensity::Heavy => 600,
         };
+        let mean_ms = if self.plan.theme.is_some() { mean_ms.min(THEME_GAP_MS) } else { mean_ms };
         self.rng.u64(mean_ms / 4..mean_ms * 2) * MS
     }
 
@@ -130,13 +159,16 @@ impl Nemesis {
             if !end.is_empty() {
                 self.world.note(&end);
                 self.ends.push(format!("{} ms: {end}", now_ns / MS));
+                if self.ends.len() > ENDS_MAX {
+                    self.world.violation(format!("servers end again and again: {end}"));
+                }
             }
             let wait_ms = if self.healing { 500 } else { self.rng.u64(100..2_000) };
             self.due.push((now_ns + wait_ms * MS, Due::Start(name.clone())));
         }
     }
 
-    fn follow(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, due: Due) {
+    fn follow(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, due: Due, now_ns: u64) {
         match due {
             Due::EndNet(fault) => self.network.end(sim, fault),
             Due::Start(name) => {
@@ -149,6 +181,10 @@ impl Nemesis {
                 cluster.host(&name).pause(false);
             }
             Due::DiskWell(name) => self.mend_disk(cluster.host(&name)),
+            Due::BeginNet(fault, ms) => self.net(sim, fault, now_ns, ms),
+            Due::Pause(name, ms) => self.stop_for(cluster, name, now_ns, ms),
+            Due::Kill(names, down_ms) => self.kill(sim, cluster, &names, true, now_ns, down_ms),
+            Due::Want(what) => self.world.want(what),
         }
     }
 
@@ -190,8 +226,10 @@ impl Nemesis {
             self.world.invariants.lock().forget_views(host.index);
             let _ = (host.take_death(), host.take_ended());
             if power {
+                let modes = [CrashMode::LoseAll, CrashMode::TearWrites, CrashMode::TearAll];
+                // Where nobody is left who remembers, the disks have to.
                 let mode =
-                    *pick(&mut self.rng, &[CrashMode::LoseAll, CrashMode::TearWrites, CrashMode::TearAll]);
+                    if names.len() > 1 && self.rng.bool() { modes[0] } else { *pick(&mut self.rng, &modes) };
                 host.disk.set_crash_mode(mode);
                 host.disk.crash();
                 host.clock.reboot(self.rng.u64(1_000_000_000..1 << 50));
@@ -230,10 +268,27 @@ impl Nemesis {
         self.due.push((now_ns + ms * MS, Due::EndNet(number)));
     }
 
+    fn stop_for(&mut self, cluster: &Cluster, name: String, now_ns: u64, ms: u64) {
+        if !self.down.contains(&name) {
+            cluster.host(&name).pause(true);
+            self.due.push((now_ns + ms * MS, Due::Resume(name)));
+        }
+    }
+
     fn fault(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
+        let themed = self.plan.theme.filter(|_| self.rng.u64(0..10) < 6);
+        let now_and_then =
+            if self.rng.u64(0..8) == 0 { Some(*pick(&mut self.rng, &Scene::ALL)) } else { None };
+        if let Some(scene) = themed.or(now_and_then) {
+            return self.scene(cluster, scene, now_ns);
+        }
         let ms = self.for_ms();
         let any = self.one_of(cluster, None);
-        let memtable = self.one_of(cluster, Some(Tier::Memtable));
+        let memtable = match self.world.a_leader(self.rng.u64(..)) {
+            // Whoever leads has most to lose.
+            Some(leader) if self.rng.bool() => leader,
+            _ => self.one_of(cluster, Some(Tier::Memtable)),
+        };
         let sstable = self.one_of(cluster, Some(Tier::Sstable));
         let pnode = self.one_of(cluster, Some(Tier::PNode));
         let all: Vec<String> = cluster.hosts.keys().cloned().collect();
@@ -255,14 +310,14 @@ impl Nemesis {
                 self.count("power_loss_of_majority", &names.join(" "));
                 self.kill(sim, cluster, &names, true, now_ns, down_ms);
             }
-            19..=21 => {
-                let tier =
-                    *pick(&mut self.rng, &[Tier::Memtable, Tier::Memtable, Tier::Sstable, Tier::PNode]);
+            19..=23 => {
+                let tiers = [Tier::Memtable, Tier::Memtable, Tier::Memtable, Tier::Sstable, Tier::PNode];
+                let tier = *pick(&mut self.rng, &tiers);
                 let names = cluster.tier(tier);
                 self.count("power_loss_of_tier", &names.join(" "));
                 self.kill(sim, cluster, &names, true, now_ns, down_ms);
             }
-            22..=26 => {
+            24..=26 => {
                 self.count("restart", &any);
                 if !self.down.contains(&any) {
                     cluster.host(&any).stop.notify_one();
@@ -271,6 +326,9 @@ impl Nemesis {
             27..=32 => {
                 // Clients and p-nodes still reach it: what it takes in comes to nothing.
                 self.count("apart_from_peers", &memtable);
+                if self.rng.bool() {
+                    self.world.want(Wanted::Freeze);
+                }
                 let to: Vec<String> =
                     cluster.tier(Tier::Memtable).into_iter().filter(|m| *m != memtable).collect();
                 let both = self.rng.u64(0..4) > 0;
@@ -282,7 +340,7 @@ impl Nemesis {
                 let to = self.network.others(std::slice::from_ref(&alone));
                 self.net(sim, NetFault::Cut { from: vec![alone], to, both: true }, now_ns, ms);
             }
-            39..=45 => {
+            39..=41 => {
                 let from = vec![if self.rng.bool() { memtable } else { any }];
                 let to = match self.rng.bool() {
                     true => self.network.others(&from),
@@ -292,13 +350,28 @@ impl Nemesis {
                 self.count("one_way", &format!("{} to {}", from.join(" "), to.join(" ")));
                 self.net(sim, NetFault::Cut { from, to, both: false }, now_ns, ms);
             }
-            46..=49 => {
+            42..=47 => {
+                // A leader is not heard any more, and hears late answers to what it sent before.
+                let leader = self.world.a_leader(self.rng.u64(..)).unwrap_or(memtable);
+                self.count("late_answers", &leader);
+                let mut peers = cluster.tier(Tier::Memtable);
+                peers.retain(|name| *name != leader);
+                let lease_ms = self.plan.lease.leader_lease_ms;
+                let latency = Duration::from_millis(self.rng.u64(lease_ms / 2..lease_ms * 3));
+                let leader = vec![leader];
+                self.net(sim, NetFault::Slow { a: leader.clone(), b: peers.clone(), latency }, now_ns, ms);
+                let cut = NetFault::Cut { from: leader, to: peers.clone(), both: false };
+                self.net(sim, cut, now_ns, ms + lease_ms * 2);
+                let cut = NetFault::Cut { from: vec![pnode], to: peers, both: true };
+                self.net(sim, cut, now_ns, ms + lease_ms * 2);
+            }
+            48..=50 => {
                 let from = some(&mut self.rng, &all);
                 let to = self.network.others(&from);
                 self.count("split", &from.join(" "));
                 self.net(sim, NetFault::Cut { from, to, both: true }, now_ns, ms);
             }
-            50..=52 => {
+            51..=53 => {
                 let tiers = *pick(
                     &mut self.rng,
                     &[
@@ -311,7 +384,7 @@ impl Nemesis {
                 self.count("tier_from_tier", &format!("{} from {}", from.join(" "), to.join(" ")));
                 self.net(sim, NetFault::Cut { from, to, both: true }, now_ns, ms);
             }
-            53..=57 => {
+            54..=57 => {
                 let from = vec![pnode];
                 let to = cluster.tier(Tier::Memtable);
                 let to = if self.rng.bool() { to } else { some(&mut self.rng, &to) };
@@ -339,11 +412,14 @@ impl Nemesis {
                     1 => pnode,
                     _ => memtable,
                 };
-                if !self.down.contains(&who) {
-                    self.count("pause", &format!("{who} for {ms} ms"));
-                    cluster.host(&who).pause(true);
-                    self.due.push((now_ns + ms * MS, Due::Resume(who)));
-                }
+                self.count("pause", &format!("{who} for {ms} ms"));
+                self.stop_for(cluster, who, now_ns, ms);
+            }
+            80 if self.plan.profile == Profile::LyingClocks => {
+                // Only its clocks: what a virtual machine that is moved may see.
+                self.count("clock_frozen", &format!("{any} for {ms} ms"));
+                cluster.host(&any).clock.freeze(true);
+                self.due.push((now_ns + ms * MS, Due::Resume(any)));
             }
             80..=83 => {
                 let by_ms = self.rng.i64(-2_000..2_000);
@@ -357,7 +433,7 @@ impl Nemesis {
     fn disk_fault(&mut self, cluster: &Cluster, memtable: &str, sstable: &str, now_ns: u64, ms: u64) {
         let name = if self.rng.bool() { memtable } else { sstable }.to_owned();
         let host = cluster.host(&name).clone();
-        match self.rng.u64(0..7) {
+        match self.rng.u64(0..8) {
             0 => {
                 self.count("slow_disk", &name);
                 let factor = self.rng.u64(5..100);
@@ -392,12 +468,15 @@ impl Nemesis {
                 let room = self.rng.u64(0..64 << 10);
                 host.disk.set_capacity(Some(host.disk.used_bytes() + room));
             }
-            _ => self.rot(cluster),
+            _ => {
+                self.rot(cluster);
+                return;
+            }
         }
         self.due.push((now_ns + ms * MS, Due::DiskWell(name)));
     }
 
-    /// A bit of an SSTable flips, for good.
+    /// Bits of SSTables flip, for good.
     fn rot(&mut self, cluster: &Cluster) {
         let name = self.rots.clone();
         let disk = &cluster.host(&name).disk;
@@ -406,10 +485,14 @@ impl Nemesis {
         if files.is_empty() {
             return;
         }
-        let file = pick(&mut self.rng, &files).clone();
-        let offset = self.rng.u64(0..4096);
-        if disk.flip_bit(&file, offset, self.rng.u8(0..8)).is_ok() {
-            self.count("bit_rot", &format!("{name} {}", file.display()));
+        self.rng.shuffle(&mut files);
+        for file in files.into_iter().take(self.rng.usize(1..=8)) {
+            let length = disk.open(&file, OpenMode::Existing).and_then(|f| f.len()).unwrap_or(0);
+            // Anywhere: records, index, filter, trailer.
+            let offset = self.rng.u64(0..length.max(1));
+            if disk.flip_bit(&file, offset, self.rng.u8(0..8)).is_ok() {
+                self.count("bit_rot", &format!("{name} {}", file.display()));
+            }
         }
     }
 }

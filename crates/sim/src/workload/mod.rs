@@ -3,11 +3,13 @@
 //! Every answer goes into one history, key by key, which the checker judges. What concerns more than one key (a batch is seen
 //! whole) is judged here.
 
+mod copies;
 mod history;
 mod operator;
 mod registers;
 mod trap;
 mod verifier;
+mod witness;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,11 +25,13 @@ use crate::host::Host;
 use crate::plan::{PNODES, Plan};
 use crate::world::{Phase, World};
 
+pub use copies::late_copies;
 pub use history::Book;
-pub use operator::operate;
+pub use operator::{operate, run_errands};
 pub use registers::registers;
 pub use trap::lease_trap;
 pub use verifier::verify;
+pub use witness::witness;
 
 /// What all clients of a run share.
 pub struct Shared {
@@ -85,12 +89,25 @@ impl Shared {
     }
 }
 
+/// How long a client waits: for an operation, and for one p-node.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    pub deadline_ms: u64,
+    pub attempt_ms: u64,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { deadline_ms: 3_000, attempt_ms: 700 }
+    }
+}
+
 /// A client of p-nodes, the first of them preferred.
-pub async fn connect(host: &Arc<Host>, pnodes: &[usize], sessions: bool) -> Client {
+pub async fn connect(host: &Arc<Host>, pnodes: &[usize], sessions: bool, patience: Patience) -> Client {
     let addrs = pnodes.iter().map(|i| pnode_addr(*i)).collect();
     let options = ClientOptions {
-        deadline: Duration::from_secs(3),
-        attempt_timeout: Duration::from_millis(700),
+        deadline: Duration::from_millis(patience.deadline_ms),
+        attempt_timeout: Duration::from_millis(patience.attempt_ms),
         sessions,
         ..ClientOptions::default()
     };
@@ -99,5 +116,5 @@ pub async fn connect(host: &Arc<Host>, pnodes: &[usize], sessions: bool) -> Clie
 
 /// One p-node only.
 pub async fn connect_to(host: &Arc<Host>, pnode: usize) -> Client {
-    connect(host, &[pnode % PNODES], true).await
+    connect(host, &[pnode % PNODES], true, Patience::default()).await
 }

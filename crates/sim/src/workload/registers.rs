@@ -7,7 +7,7 @@ use std::time::Duration;
 use sextant_checker::Call;
 use sextant_client::{Client, ReadMode};
 
-use super::{Book, Shared, connect};
+use super::{Book, Patience, Shared, connect};
 use crate::host::{Host, mix};
 use crate::plan::{PNODES, pick};
 
@@ -24,7 +24,7 @@ pub async fn registers(shared: Arc<Shared>, host: Arc<Host>, number: usize) {
         0 => vec![number % PNODES],
         _ => (0..PNODES).map(|i| (number + i) % PNODES).collect(),
     };
-    let client = connect(&host, &pnodes, rng.u64(0..4) > 0).await;
+    let client = connect(&host, &pnodes, rng.u64(0..4) > 0, Patience::default()).await;
     shared.load_begins().await;
     let mut book = Book::new(&shared);
     while shared.loading() {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
-    ConfigureRequest, EnsureTableReply, EnsureTableRequest, MaintenanceReply, MaintenanceRequest,
-    StatusReply, StatusRequest, TransferReply, TransferRequest,
+    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, EnsureTableReply, EnsureTableRequest,
+    MaintenanceReply, MaintenanceRequest, StatusReply, StatusRequest, TransferReply, TransferRequest,
 };
 use tonic::{Request, Response, Status};
 
@@ -50,6 +50,13 @@ impl Admin for AdminService {
     }
 
     async fn transfer(&self, _: Request<TransferRequest>) -> Result<Response<TransferReply>, Status> {
+        not_here()
+    }
+
+    async fn change_voters(
+        &self,
+        _: Request<ChangeVotersRequest>,
+    ) -> Result<Response<ChangeVotersReply>, Status> {
         not_here()
     }
 

@@ -30,6 +30,11 @@ impl Image {
         self.current.len() as u64
     }
 
+    /// Whether the disk holds what processes see.
+    pub(super) fn is_durable(&self) -> bool {
+        self.unsynced.is_empty() && self.durable == self.current
+    }
+
     /// How far a write would make the file grow, in bytes.
     pub(super) fn growth(&self, offset: u64, len: u64) -> u64 {
         offset.saturating_add(len).saturating_sub(self.len())

@@ -187,6 +187,13 @@ impl FaultyVfs {
         if flipped { Ok(()) } else { Err(named(path, io::ErrorKind::UnexpectedEof.into())) }
     }
 
+    /// Whether a file would survive a loss of power now, with all of its contents.
+    pub fn is_durable(&self, path: &Path) -> bool {
+        let disk = self.disk.lock();
+        let file = disk.names.durable(path);
+        file.and_then(|file| disk.images.get(&file)).is_some_and(Image::is_durable)
+    }
+
     pub fn counts(&self) -> IoCounts {
         self.disk.lock().counts
     }
@@ -350,7 +357,7 @@ impl Vfs for FaultyVfs {
             return Err(named(dir, io::ErrorKind::NotFound.into()));
         }
         disk.counts.syncs += 1;
-        if mutant::active(Mutant::NoFsync) {
+        if mutant::active(Mutant::NoDirectoryFsync) {
             return Ok(());
         }
         match disk.faults.judge(IoKind::Sync, dir) {
@@ -472,9 +479,6 @@ impl VfsFile for FaultyFile {
     fn sync_data(&self) -> io::Result<()> {
         let mut disk = self.disk()?;
         disk.counts.syncs += 1;
-        if mutant::active(Mutant::NoFsync) {
-            return Ok(());
-        }
         let verdict = disk.faults.judge(IoKind::Sync, &self.path);
         let Disk { images, rng, mode, .. } = &mut *disk;
         let image = images.get_mut(&self.file).ok_or_else(|| io::Error::other("file has no contents"))?;

@@ -36,6 +36,11 @@ impl Names {
         self.current.get(path).copied()
     }
 
+    /// The file that has the name after a loss of power now.
+    pub(super) fn durable(&self, path: &Path) -> Option<FileId> {
+        self.durable.get(path).copied()
+    }
+
     pub(super) fn is_dir(&self, path: &Path) -> bool {
         // The root, and the directory that relative paths start from.
         matches!(path.to_str(), Some("" | "." | "/")) || self.dirs.contains(path)

@@ -1,0 +1,16 @@
+//! What the tests with real servers share.
+
+use std::time::Duration;
+
+/// Waits until the condition gives something; fails when it never does.
+pub async fn eventually<T>(mut condition: impl AsyncFnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(value) = condition().await {
+                return value;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the condition never held")
+}
