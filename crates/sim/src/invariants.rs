@@ -71,13 +71,15 @@ type Bit = (TableId, Generation, u64);
 
 pub struct Invariants {
     on: bool,
+    /// Clocks keep their promises: what leases promise can be asked for.
+    leases: bool,
     groups: BTreeMap<PartitionId, Group>,
     pub seen: Seen,
 }
 
 impl Invariants {
-    pub fn new(on: bool) -> Self {
-        Self { on, groups: BTreeMap::new(), seen: Seen::default() }
+    pub fn new(on: bool, leases: bool) -> Self {
+        Self { on, leases, groups: BTreeMap::new(), seen: Seen::default() }
     }
 
     /// A p-node's process is gone, and its views with it.
@@ -92,6 +94,7 @@ impl Invariants {
             return None;
         }
         match *event {
+            ProbeEvent::Published { .. } | ProbeEvent::ViewMade { .. } if !self.leases => None,
             ProbeEvent::Led { partition, node, term } => {
                 let other = *self.group(partition).leaders.entry(term).or_insert(node);
                 (other != node).then(|| {

@@ -67,6 +67,7 @@ fn many_options(
         json: None,
         arguments: Vec::new(),
         mutant: false,
+        minima: true,
     };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
@@ -90,8 +91,9 @@ fn many_options(
             }
             "--json" => many.json = Some(value()?.into()),
             "--mutant" | "--profile" | "--theme" => {
-                many.mutant |= argument == "--mutant";
                 let value = value()?;
+                many.mutant |= argument == "--mutant";
+                many.minima &= argument == "--mutant" || value == "mixed";
                 many.arguments.extend([argument, value]);
             }
             "--no-invariants" => many.arguments.push(argument),

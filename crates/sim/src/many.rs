@@ -27,6 +27,8 @@ pub struct ManyOptions {
     pub arguments: Vec<String>,
     /// A mutant is to be caught: coverage has no minima.
     pub mutant: bool,
+    /// Coverage has its minima in the profile `mixed` without a theme.
+    pub minima: bool,
 }
 
 /// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
@@ -200,7 +202,7 @@ fn sum_up(options: &ManyOptions, said: &[Said]) -> (String, bool) {
             let _ = writeln!(text, "  {name:<28} {count:>10}");
         }
     }
-    if !options.mutant && options.seeds >= SEEDS_FOR_MINIMA {
+    if options.minima && !options.mutant && options.seeds >= SEEDS_FOR_MINIMA {
         for (name, per_hundred) in MINIMA {
             let least = per_hundred * said.len() as u64 / 100;
             let count = coverage.get(name).copied().unwrap_or(0);

@@ -57,6 +57,8 @@ pub enum Scene {
     FlushUnderLease,
     /// Leadership changes hands while publication waits for a p-node that is not heard.
     HandoverUnderLease,
+    /// A leader's log device hangs, and it lets go, while publication waits for a p-node that is not heard.
+    HungUnderLease,
     /// What the SSTables say reaches a p-node after they have been overtaken by flushes.
     LateSstables,
     /// Whatever a p-node acknowledges comes too late, again and again.
@@ -64,7 +66,7 @@ pub enum Scene {
 }
 
 impl Scene {
-    pub const ALL: [Scene; 10] = [
+    pub const ALL: [Scene; 11] = [
         Scene::Asleep,
         Scene::OldWorld,
         Scene::Laggard,
@@ -73,6 +75,7 @@ impl Scene {
         Scene::RefusedProposals,
         Scene::FlushUnderLease,
         Scene::HandoverUnderLease,
+        Scene::HungUnderLease,
         Scene::LateSstables,
         Scene::SlowPNode,
     ];
@@ -92,6 +95,7 @@ impl Scene {
             Scene::RefusedProposals => "refused_proposals",
             Scene::FlushUnderLease => "flush_under_lease",
             Scene::HandoverUnderLease => "handover_under_lease",
+            Scene::HungUnderLease => "hung_under_lease",
             Scene::LateSstables => "late_sstables",
             Scene::SlowPNode => "slow_pnode",
         }
@@ -200,8 +204,14 @@ impl Plan {
             }
             Some(Scene::LateSstables) => cache_bytes = 1 << 20,
             Some(Scene::HandoverUnderLease) => (lease.lease_ms, lease.leader_lease_ms) = (200, 260),
+            Some(Scene::HungUnderLease) => {
+                (lease.lease_ms, lease.leader_lease_ms) = (300, 400);
+                tuning.disk_stall_ms = 200;
+            }
             _ => {}
         }
+        // Scenes in which little else may happen in between.
+        let apart = matches!(theme, Some(Scene::HungUnderLease | Scene::FlushUnderLease));
         let paused = intensity >= Intensity::Normal || rng.bool();
         let point = match theme {
             // Reads that an old leader is about to answer.
@@ -213,7 +223,7 @@ impl Plan {
         Self {
             profile,
             intensity,
-            partitions: rng.u32(1..=3),
+            partitions: if apart { 1 } else { rng.u32(1..=3) },
             tables,
             tuning,
             cache_bytes,
@@ -230,8 +240,9 @@ impl Plan {
                 write_us: rng.u64(0..300),
                 sync_us: rng.u64(200..4_000),
                 hangs_until_ns: 0,
+                syncs_hang_until_ns: 0,
             },
-            pauses: match intensity == Intensity::Quiet || !paused {
+            pauses: match intensity == Intensity::Quiet || !paused || apart {
                 true => Pauses::default(),
                 false => Pauses {
                     chance_ppm: rng.u64(1_000..30_000),

@@ -65,7 +65,7 @@ struct Trace {
 }
 
 impl World {
-    pub fn new(seed: u64, print: bool, invariants: bool) -> Arc<Self> {
+    pub fn new(seed: u64, print: bool, invariants: Invariants) -> Arc<Self> {
         Arc::new(Self {
             seed,
             now_ns: AtomicU64::new(0),
@@ -78,7 +78,7 @@ impl World {
             faulty: AtomicBool::new(false),
             disks: Mutex::default(),
             leaders: Mutex::default(),
-            invariants: Mutex::new(Invariants::new(invariants)),
+            invariants: Mutex::new(invariants),
         })
     }
 

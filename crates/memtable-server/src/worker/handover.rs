@@ -19,9 +19,9 @@ use super::voters::Memberships;
 
 /// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
 const CATCH_UP_NS: u64 = 3_000_000_000;
-/// A leader does not give up because of its device sooner than this after its election: if all devices are slow, leadership
-/// would go round and nobody would be served.
-const TENURE_NS: u64 = 5_000_000_000;
+/// A leader does not give up because of its device sooner than so many times the limit after its election: if all devices are
+/// slow, leadership would go round and nobody would be served.
+const TENURE_LIMITS: u64 = 5;
 /// How soon Raft is asked again to let go, if it did not.
 const ASK_AGAIN_NS: u64 = 100_000_000;
 
@@ -134,7 +134,7 @@ impl Worker {
         };
         let (term, tenure_ns) = (lead.term, self.shared.env.clock.grantor_ns().saturating_sub(lead.since_ns));
         let stalled_ns = self.server_log.stalled_ns();
-        if stalled_ns < limit_ns / 2 || tenure_ns < TENURE_NS {
+        if stalled_ns < limit_ns / 2 || tenure_ns < TENURE_LIMITS * limit_ns {
             self.stall = None;
             return;
         }

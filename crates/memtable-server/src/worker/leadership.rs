@@ -92,7 +92,8 @@ impl Worker {
         self.shared.news.notify_waiters();
         if let Some(lead) = self.lead.take() {
             self.drop_voters_change(lead.term);
-            tracing::info!(partition = %self.shared.id, term = lead.term, "no longer leads: {why}");
+            let unpublished = self.queue.iter().count();
+            tracing::info!(partition = %self.shared.id, term = lead.term, unpublished, "no longer leads: {why}");
         }
         // Dropping its writes tells their clients that the outcome is unknown.
         self.proposal = None;

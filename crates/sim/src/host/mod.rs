@@ -47,6 +47,8 @@ struct Switches {
     /// Chance of a pause at a pause point, in millionths, and its length.
     pauses: Pauses,
     paused_at_points: u64,
+    /// Until this true time every task stops at this point.
+    held: Option<(PausePoint, u64)>,
     disk: DiskSpeed,
     rng: Rng,
 }
@@ -78,6 +80,8 @@ pub struct DiskSpeed {
     pub sync_us: u64,
     /// True time until which every operation hangs.
     pub hangs_until_ns: u64,
+    /// The same for fsyncs alone: the rest is between the process and memory.
+    pub syncs_hang_until_ns: u64,
 }
 
 impl Host {
@@ -166,6 +170,11 @@ impl Host {
         self.switches.lock().pauses = pauses;
     }
 
+    /// All tasks that come to this point within so many milliseconds stop there until these are over.
+    pub fn hold_at(&self, point: PausePoint, ms: u64) {
+        self.switches.lock().held = Some((point, self.world.now_ns() + ms * 1_000_000));
+    }
+
     /// How often tasks have stopped.
     pub fn paused_at_points(&self) -> u64 {
         self.switches.lock().paused_at_points
@@ -203,8 +212,12 @@ impl Host {
     fn disk_delay(&self, kind: IoKind) -> Option<Duration> {
         let now_ns = self.world.now_ns();
         let mut switches = self.switches.lock();
-        if switches.disk.hangs_until_ns > now_ns {
-            return Some(Duration::from_nanos(switches.disk.hangs_until_ns - now_ns));
+        let hangs_until_ns = match kind {
+            IoKind::Sync => switches.disk.hangs_until_ns.max(switches.disk.syncs_hang_until_ns),
+            IoKind::Read | IoKind::Write => switches.disk.hangs_until_ns,
+        };
+        if hangs_until_ns > now_ns {
+            return Some(Duration::from_nanos(hangs_until_ns - now_ns));
         }
         let us = match kind {
             IoKind::Read => switches.disk.read_us,
@@ -269,7 +282,14 @@ impl Probe for HostProbe {
 
     fn pause(&self, at: PausePoint) -> Option<Duration> {
         let host = &self.0;
+        let now_ns = host.world.now_ns();
         let mut switches = host.switches.lock();
+        if let Some((_, until_ns)) =
+            switches.held.filter(|(point, until_ns)| *point == at && *until_ns > now_ns)
+        {
+            switches.paused_at_points += 1;
+            return Some(Duration::from_nanos(until_ns - now_ns));
+        }
         let pauses = switches.pauses;
         let chance_ppm = match pauses.focus {
             Some((point, chance_ppm)) if point == at => chance_ppm,

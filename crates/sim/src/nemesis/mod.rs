@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sextant_common::env::PausePoint;
 use sextant_common::vfs::{CrashMode, Fault, IoKind, OpenMode, Vfs};
 
 use self::network::{NetFault, Network, some};
@@ -38,6 +39,10 @@ enum Due {
     /// They lose power, for about so many milliseconds.
     Kill(Vec<String>, u64),
     Want(Wanted),
+    /// Its fsyncs hang for so many milliseconds.
+    HangSyncs(String, u64),
+    /// Its tasks stop at a point for so many milliseconds.
+    HoldAt(String, PausePoint, u64),
 }
 
 pub struct Nemesis {
@@ -134,7 +139,12 @@ impl Nemesis {
             Intensity::Normal => 1_500,
             Intensity::Heavy => 600,
         };
-        let mean_ms = if self.plan.theme.is_some() { mean_ms.min(THEME_GAP_MS) } else { mean_ms };
+        let mean_ms = match self.plan.theme {
+            // Its leaders have to be in office for a while.
+            Some(Scene::HungUnderLease) => THEME_GAP_MS * 4 / 3,
+            Some(_) => mean_ms.min(THEME_GAP_MS),
+            None => mean_ms,
+        };
         self.rng.u64(mean_ms / 4..mean_ms * 2) * MS
     }
 
@@ -185,6 +195,10 @@ impl Nemesis {
             Due::Pause(name, ms) => self.stop_for(cluster, name, now_ns, ms),
             Due::Kill(names, down_ms) => self.kill(sim, cluster, &names, true, now_ns, down_ms),
             Due::Want(what) => self.world.want(what),
+            Due::HoldAt(name, point, ms) => cluster.host(&name).hold_at(point, ms),
+            Due::HangSyncs(name, ms) => {
+                cluster.host(&name).set_disk_speed(|s| s.syncs_hang_until_ns = now_ns + ms * MS);
+            }
         }
     }
 
@@ -276,7 +290,8 @@ impl Nemesis {
     }
 
     fn fault(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
-        let themed = self.plan.theme.filter(|_| self.rng.u64(0..10) < 6);
+        let share = if self.plan.partitions == 1 { 9 } else { 6 };
+        let themed = self.plan.theme.filter(|_| self.rng.u64(0..10) < share);
         let now_and_then =
             if self.rng.u64(0..8) == 0 { Some(*pick(&mut self.rng, &Scene::ALL)) } else { None };
         if let Some(scene) = themed.or(now_and_then) {

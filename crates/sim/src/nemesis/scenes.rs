@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use sextant_common::env::PausePoint;
+
 use super::network::NetFault;
 use super::{Due, MS, Nemesis};
 use crate::cluster::{Cluster, Tier};
@@ -142,6 +144,16 @@ impl Nemesis {
                     let to = id(&cast.leader);
                     steps.push((at + rng.u64(0..lease_ms), Due::Want(Wanted::Transfer { to })));
                 }
+            }
+            Scene::HungUnderLease => {
+                let stall_ms = self.plan.tuning.disk_stall_ms;
+                steps.push((0, Due::HangSyncs(cast.leader.clone(), stall_ms + rng.u64(200..800))));
+                let before = stall_ms.saturating_sub(rng.u64(20..lease_ms / 3));
+                steps.push((before, Due::BeginNet(cast.without_pnode(), lease_ms + rng.u64(0..300))));
+                // Reads that it takes as a leader, and looks at as nobody.
+                let begins = stall_ms.saturating_sub(rng.u64(0..60));
+                let lasts = rng.u64(lease_ms / 4..lease_ms / 2);
+                steps.push((begins, Due::HoldAt(cast.leader.clone(), PausePoint::MemtablesRead, lasts)));
             }
             Scene::LateSstables => {
                 let held = NetFault::Hold { a: vec![cast.pnode.clone()], b: cast.sstables.clone() };

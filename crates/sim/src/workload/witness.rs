@@ -15,7 +15,7 @@ use sextant_client::{Client, ReadMode};
 
 use super::{Book, Patience, Shared, connect};
 use crate::host::{Host, mix};
-use crate::plan::PNODES;
+use crate::plan::{PNODES, Scene};
 
 /// So many keys of earlier rounds are kept.
 const EARLIER: usize = 32;
@@ -23,6 +23,10 @@ const READERS: usize = 2;
 /// A p-node that is cut off is not waited for: the key is of interest now.
 const PATIENCE: Patience = Patience { deadline_ms: 400, attempt_ms: 400 };
 const WRITERS_PATIENCE: Patience = Patience { deadline_ms: 1_200, attempt_ms: 600 };
+/// Of witnesses that do not stand before a p-node that has to ask a leader and cannot: what the other one shows is of
+/// interest for as long as a lease lives.
+const IMPATIENCE: Patience = Patience { deadline_ms: 50, attempt_ms: 50 };
+const WRITERS_IMPATIENCE: Patience = Patience { deadline_ms: 500, attempt_ms: 400 };
 
 struct Round<'r> {
     shared: &'r Arc<Shared>,
@@ -35,10 +39,14 @@ struct Round<'r> {
 
 pub async fn witness(shared: Arc<Shared>, host: Arc<Host>, number: usize) {
     let mut rng = fastrand::Rng::with_seed(mix(shared.world.seed, 4_000 + number as u64));
+    let (patience, writers_patience) = match number % 2 {
+        0 => (PATIENCE, WRITERS_PATIENCE),
+        _ => (IMPATIENCE, WRITERS_IMPATIENCE),
+    };
     let (mut readers, mut writers) = (Vec::new(), Vec::new());
     for pnode in 0..PNODES {
-        readers.push(connect(&host, &[pnode], true, PATIENCE).await);
-        writers.push(connect(&host, &[pnode], true, WRITERS_PATIENCE).await);
+        readers.push(connect(&host, &[pnode], true, patience).await);
+        writers.push(connect(&host, &[pnode], true, writers_patience).await);
     }
     shared.load_begins().await;
     let mut earlier: VecDeque<(String, String)> = VecDeque::new();
@@ -46,7 +54,8 @@ pub async fn witness(shared: Arc<Shared>, host: Arc<Host>, number: usize) {
         if !shared.loading() {
             break;
         }
-        let known = earlier.len() >= EARLIER && rng.u64(0..3) > 0;
+        let fresh = if shared.plan.theme == Some(Scene::HungUnderLease) { 9 } else { 4 };
+        let known = earlier.len() >= EARLIER && rng.u64(0..12) >= fresh;
         let (table, key) = match known {
             true => earlier[rng.usize(0..EARLIER * 3 / 4)].clone(),
             false => {
