@@ -40,7 +40,8 @@ pub struct ClusterConfig {
 }
 
 /// Longest of all times in [`LeaseConfig`]: far beyond sense, and so short that sums of nanoseconds never come round.
-const LEASE_MS_MAX: u64 = 3_600_000;
+/// The longest lease that can be configured, in milliseconds.
+pub const LEASE_MS_MAX: u64 = 3_600_000;
 
 /// How leases are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -42,6 +42,8 @@ struct Rounds {
     acked: HashMap<u64, u64>,
     /// Up to where the node's log is known to agree in this term.
     matched: HashMap<u64, u64>,
+    /// The highest term in which a vote of this node left it. Acknowledgements of earlier terms come too late.
+    forsworn: u64,
 }
 
 /// Times are nanoseconds of `Clock::holder_ns`: the leader *holds* the promise of its followers not to vote.
@@ -108,9 +110,23 @@ impl LeaderLease {
         self.valid_until_ns.store(0, Ordering::Release);
     }
 
+    /// This node's vote for a leader of `term` is about to leave it. False: a lease of an earlier term is alive, and the vote
+    /// must stay here. True: none is, and none comes alive again, whatever acknowledgements are still on their way: the lease
+    /// would count from when an append was sent, and this node counts itself for it.
+    #[must_use]
+    pub fn forswear(&self, term: u64, now_ns: u64) -> bool {
+        let mut rounds = self.rounds.lock();
+        let leads = self.term.load(Ordering::Acquire);
+        if leads != 0 && leads < term && self.valid_until_ns.load(Ordering::Acquire) > now_ns {
+            return false;
+        }
+        rounds.forsworn = rounds.forsworn.max(term);
+        true
+    }
+
     pub fn acknowledged(&self, ack: Ack) {
         let mut rounds = self.rounds.lock();
-        if rounds.term != ack.term {
+        if rounds.term != ack.term || ack.term < rounds.forsworn {
             return;
         }
         if let Some(matched) = ack.matched {
@@ -141,6 +157,7 @@ impl LeaderLease {
     pub fn renew_if_alone(&self, now_ns: u64) {
         let rounds = self.rounds.lock();
         if rounds.terms.lease_ns > 0
+            && rounds.term >= rounds.forsworn
             && !rounds.voters.is_empty()
             && rounds.voters.iter().all(|v| v.iter().all(|n| *n == rounds.me))
         {
@@ -207,6 +224,24 @@ mod tests {
         assert!(!lease.is_valid(4, 1100), "an acknowledgement of another term does not count");
         lease.end();
         assert!(!lease.is_valid(4, 200));
+    }
+
+    #[test]
+    fn after_a_vote_no_late_acknowledgement_brings_the_lease_back() {
+        let lease = lease(1000);
+        lease.begin(4, 1, vec![vec![1, 2, 3]]);
+        lease.acknowledged(ack(4, 2, 100));
+        assert!(!lease.forswear(5, 1099), "alive: the vote stays here");
+        // Node 2 has taken an append that was sent at 1200; its answer is on its way while node 3 is elected.
+        assert!(lease.forswear(5, 1300));
+        lease.acknowledged(ack(4, 2, 1200));
+        assert!(!lease.is_valid(4, 1301), "node 3 may lead by now");
+        lease.renew_if_alone(1302);
+        assert!(!lease.is_valid(4, 1303));
+        lease.begin(6, 1, vec![vec![1, 2, 3]]);
+        lease.acknowledged(ack(6, 2, 2000));
+        assert!(lease.is_valid(6, 2500), "its own later term is another matter");
+        assert!(lease.forswear(6, 2500), "as is a vote of the very term that it leads");
     }
 
     #[test]

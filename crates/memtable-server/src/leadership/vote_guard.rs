@@ -2,7 +2,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sextant_common::config::LEASE_MS_MAX;
 use sextant_common::mutant::{self, Mutant};
+
+/// The longest lease that can be configured, stretched by any drift bound.
+const ABSTENTION_NS_MAX: u64 = 2 * LEASE_MS_MAX * 1_000_000;
 
 /// Times are nanoseconds of `Clock::grantor_ns`: a voter *grants* leaders its abstention.
 #[derive(Debug)]
@@ -33,7 +37,9 @@ impl VoteGuard {
 
     /// An append or a snapshot was accepted under the vote of a leader that asks for `asked_ns`, or a majority acknowledged this
     /// node's own round. (An entry with a longer lease may not have reached the partition's worker yet: so the leader says it.)
+    /// Nobody can ask for more than the longest lease there can be.
     pub fn bind(&self, now_ns: u64, asked_ns: u64) {
+        let asked_ns = asked_ns.min(ABSTENTION_NS_MAX);
         let until = now_ns.saturating_add(self.abstention_ns().max(asked_ns));
         self.opens_at_ns.fetch_max(until, Ordering::AcqRel);
     }
@@ -77,5 +83,11 @@ mod tests {
         assert_eq!(guard.opens_at_ns(), 1700, "a shorter lease does not shorten what was promised");
         guard.bind(2000, 50);
         assert_eq!(guard.opens_at_ns(), 2100, "nor does a leader that asks for less");
+        guard.bind(3000, u64::MAX);
+        assert_eq!(
+            guard.opens_at_ns(),
+            3000 + ABSTENTION_NS_MAX,
+            "a damaged message does not close it for ever"
+        );
     }
 }

@@ -38,6 +38,12 @@ pub fn vote_from_wire(vote: Option<v1::RaftVote>) -> Result<Vote> {
     })
 }
 
+/// The vote under which a leader sends entries: a majority has granted it.
+pub fn leaders_vote_from_wire(vote: Option<v1::RaftVote>) -> Result<Vote> {
+    let vote = vote_from_wire(vote)?;
+    if vote.committed { Ok(vote) } else { Err(Error::invalid("entries from a node that nobody elected")) }
+}
+
 pub fn position_to_wire(id: &LogId) -> v1::LogPosition {
     position_of(id).into()
 }
@@ -74,6 +80,9 @@ pub fn append_from_wire(request: v1::AppendEntriesRequest) -> Result<AppendEntri
     let entries = request.entries.into_iter().map(|e| {
         let position = e.position.ok_or_else(|| Error::invalid("a Raft entry without a position"))?;
         let position = LogPosition::from(position);
+        if before.is_none() && position.index != 0 {
+            return Err(Error::invalid(format!("Raft entry {position} after nothing")));
+        }
         if let Some(before) = before
             && (before.index.checked_add(1) != Some(position.index) || position.term < before.term)
         {
@@ -83,7 +92,7 @@ pub fn append_from_wire(request: v1::AppendEntriesRequest) -> Result<AppendEntri
         decode_entry(position, e.data)
     });
     Ok(AppendEntriesRequest {
-        vote: vote_from_wire(request.vote)?,
+        vote: leaders_vote_from_wire(request.vote)?,
         prev_log_id: request.prev.map(log_id_from_wire),
         leader_commit: request.leader_commit.map(log_id_from_wire),
         entries: entries.collect::<Result<_>>()?,
@@ -186,9 +195,13 @@ pub fn check_snapshot(partition: PartitionId, meta: &Meta, data: &[u8]) -> Resul
     Ok(())
 }
 
-/// A vote request never claims a transfer of leadership: that would pass the lease by.
+/// A vote request never claims a transfer of leadership: that would pass the lease by. Nor that the vote is granted already.
 pub fn vote_request_from_wire(request: v1::VoteRequest) -> Result<VoteRequest<TypeConfig>> {
-    Ok(VoteRequest::new(vote_from_wire(request.vote)?, request.last_log.map(log_id_from_wire)))
+    let vote = vote_from_wire(request.vote)?;
+    if vote.committed {
+        return Err(Error::invalid("a request for a vote that is granted already"));
+    }
+    Ok(VoteRequest::new(vote, request.last_log.map(log_id_from_wire)))
 }
 
 pub fn vote_reply_to_wire(reply: &VoteResponse<TypeConfig>) -> v1::VoteResponse {
@@ -233,7 +246,8 @@ mod tests {
             (Some(position(1, 6)), &[(1, 7), (1, 9)]),
             (Some(position(2, 6)), &[(1, 7)]),
             (Some(position(1, u64::MAX)), &[(1, 0)]),
-            (None, &[(1, 5), (1, 5)]),
+            (None, &[(1, 5), (1, 6)]),
+            (None, &[(1, 0), (1, 0)]),
         ] {
             let error = append(prev, entries).unwrap_err();
             assert!(error.message.contains("after"), "{error}");

@@ -84,7 +84,11 @@ pub async fn election_loop(
         let is_heir = term != 0 && shared.heir_of.load(Ordering::Acquire) == term;
         let wait = if is_heir { 0 } else { jitter + patience };
         // A candidate whose device hangs could not even write its own vote down.
-        if !may_lead || now < next_attempt || now < shared.guard.opens_at_ns() + wait || device.hangs() {
+        if !may_lead
+            || now < next_attempt
+            || now < shared.guard.opens_at_ns().saturating_add(wait)
+            || device.hangs()
+        {
             continue;
         }
         if device.log.check_room(LOG_ROOM_BYTES).is_err() {

@@ -42,7 +42,10 @@ type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
 /// An append has data and an fsync behind it; Raft retries.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
 const VOTE_TIMEOUT: Duration = Duration::from_millis(300);
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A snapshot is a manifest and the results of sessions, which can be large.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Size of its pieces.
+const SNAPSHOT_PIECE_BYTES: usize = 4 * 1024 * 1024;
 
 /// Connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.
 #[derive(Clone)]
@@ -348,6 +351,8 @@ impl Pipeline {
         let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
         let accepted = convert::stream_result_from_wire(reply, oldest.range)?;
         if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
+            // If this node led, it promised as much as its followers did.
+            self.shared.guard.bind(self.shared.env.clock.grantor_ns(), oldest.abstention_ns);
             self.shared.lease.acknowledged(Ack {
                 term: oldest.term,
                 node: self.address.to,
@@ -355,8 +360,6 @@ impl Pipeline {
                 abstention_ns: oldest.abstention_ns,
                 matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
             });
-            // If this node led, it promised as much as its followers did.
-            self.shared.guard.bind(self.shared.env.clock.grantor_ns(), oldest.abstention_ns);
         }
         Ok(accepted)
     }
@@ -397,9 +400,9 @@ impl RaftNetworkV2<TypeConfig> for Network {
             let matched = matched.map(|id| id.index);
             let node = self.address.to;
             let sent_ns = counted_from(sent_ns, &self.shared);
-            self.shared.lease.acknowledged(Ack { term, node, sent_ns, abstention_ns, matched });
             // If this node led, it promised as much as its followers did.
             self.shared.guard.bind(self.shared.env.clock.grantor_ns(), abstention_ns);
+            self.shared.lease.acknowledged(Ack { term, node, sent_ns, abstention_ns, matched });
         }
         Ok(reply)
     }
@@ -463,7 +466,8 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let failed = |e: &Error| StreamingError::Unreachable(Unreachable::from_string(e));
         let mut client =
             self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
-        let message = v1::InstallSnapshotRequest {
+        let data = snapshot.snapshot.0;
+        let first = v1::InstallSnapshotRequest {
             partition: self.address.partition,
             from: self.address.from,
             to: self.address.to,
@@ -473,9 +477,15 @@ impl RaftNetworkV2<TypeConfig> for Network {
             membership: Bytes::from(encode_membership(&snapshot.meta.last_membership).to_vec()),
             membership_position: None,
             snapshot_id: String::new(),
-            data: snapshot.snapshot.0,
+            data: Bytes::new(),
+            data_bytes: data.len() as u64,
             abstention_ns: self.shared.guard.abstention_ns(),
         };
+        let pieces = (0..data.len()).step_by(SNAPSHOT_PIECE_BYTES).map(move |at| {
+            let data = data.slice(at..data.len().min(at + SNAPSHOT_PIECE_BYTES));
+            v1::InstallSnapshotRequest { data, ..Default::default() }
+        });
+        let message = futures::stream::iter(std::iter::once(first).chain(pieces));
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             reply = call(SNAPSHOT_TIMEOUT, client.install_snapshot(message)) => {
@@ -610,7 +620,7 @@ mod tests {
 
         async fn install_snapshot(
             &self,
-            _request: tonic::Request<v1::InstallSnapshotRequest>,
+            _request: tonic::Request<tonic::Streaming<v1::InstallSnapshotRequest>>,
         ) -> std::result::Result<tonic::Response<v1::InstallSnapshotResponse>, tonic::Status> {
             not_here()
         }

@@ -195,8 +195,10 @@ impl Admin for AdminShell {
         let change = configuration::Change::try_from(request)?;
         let done = self.led(&partitions).into_iter().map(|handle| async move {
             let (done, answer) = oneshot::channel();
+            // A shorter lease is lived first, for as long as the longer one lasts.
+            let lives_on = Duration::from_nanos(handle.shared.guard.abstention_ns());
             let _ = handle.events.send(Event::Configure { change, done });
-            (handle.shared.id.0, within(ENTRY_TIMEOUT, "configure", answer).await)
+            (handle.shared.id.0, within(ENTRY_TIMEOUT + lives_on, "configure", answer).await)
         });
         Ok(reply(futures::future::join_all(done).await))
     }

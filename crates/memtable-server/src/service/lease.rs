@@ -126,7 +126,7 @@ impl LeaseShell {
             reply.updates.push(update);
         }
         let now_ns = clock.grantor_ns();
-        reply.parked_ns = now_ns - arrived_ns;
+        reply.parked_ns = now_ns.saturating_sub(arrived_ns);
         reply.server_mono_ns = now_ns;
         Ok(reply)
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use openraft::EntryPayload;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
@@ -28,6 +28,9 @@ use crate::shared::Handle;
 /// What groups of writes leave in a follower's log for elections, freezes and flush flags: entries that make room, or that a
 /// new leader cannot do without.
 const COMMANDS_ROOM_BYTES: u64 = 1024 * 1024;
+
+/// Largest snapshot that is taken: there is one copy in memory while it comes.
+const SNAPSHOT_BYTES_MAX: u64 = 4 << 30;
 
 #[derive(Clone)]
 pub struct RaftShell {
@@ -103,6 +106,35 @@ fn room_for(
     if entries == 0 { Ok(None) } else { Ok(Some(log.reserve(entries, bytes, spare)?)) }
 }
 
+/// Puts a snapshot of `bytes` bytes together; no byte more is kept than were announced.
+async fn whole_snapshot(
+    first: Bytes,
+    bytes: u64,
+    messages: &mut (impl Stream<Item = Result<v1::InstallSnapshotRequest, Status>> + Unpin),
+) -> Result<Bytes, Status> {
+    if bytes > SNAPSHOT_BYTES_MAX {
+        let text = format!("a snapshot of {bytes} bytes: at most {SNAPSHOT_BYTES_MAX}");
+        return Err(Status::resource_exhausted(text));
+    }
+    if first.len() as u64 == bytes {
+        return Ok(first);
+    }
+    // It grows with what has come: an announcement costs nothing.
+    let mut data = BytesMut::from(first);
+    while (data.len() as u64) < bytes {
+        let piece =
+            messages.next().await.ok_or_else(|| Status::invalid_argument("a snapshot ends early"))??;
+        if piece.data.is_empty() {
+            return Err(Status::invalid_argument("a snapshot in pieces of nothing"));
+        }
+        data.extend_from_slice(&piece.data);
+    }
+    if data.len() as u64 > bytes {
+        return Err(Status::invalid_argument("a snapshot that is longer than announced"));
+    }
+    Ok(data.freeze())
+}
+
 #[tonic::async_trait]
 impl RaftService for RaftShell {
     type StreamAppendStream = Pin<Box<dyn Stream<Item = Result<v1::AppendEntriesResponse, Status>> + Send>>;
@@ -169,9 +201,14 @@ impl RaftService for RaftShell {
         self.guard(handle)?;
         self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
         let request = convert::vote_request_from_wire(request)?;
+        let term = request.vote.leader_id.term;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
-        // A leader may have been accepted meanwhile.
+        // A leader may have been accepted meanwhile, or this node's own leadership have been confirmed.
         self.guard(handle)?;
+        if reply.vote_granted && !handle.shared.lease.forswear(term, self.context.env.clock.holder_ns()) {
+            self.context.metrics.votes_dropped.inc();
+            return Err(Status::unavailable("bound by its own lease as a leader"));
+        }
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
     }
 
@@ -190,9 +227,11 @@ impl RaftService for RaftShell {
 
     async fn install_snapshot(
         &self,
-        request: Request<v1::InstallSnapshotRequest>,
+        request: Request<Streaming<v1::InstallSnapshotRequest>>,
     ) -> Result<Response<v1::InstallSnapshotResponse>, Status> {
-        let request = request.into_inner();
+        let mut messages = request.into_inner();
+        let first = messages.message().await?;
+        let request = first.ok_or_else(|| Status::invalid_argument("a snapshot without a first message"))?;
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let asked_ns = request.abstention_ns;
         let vote = convert::vote_from_wire(request.vote)?;
@@ -200,8 +239,9 @@ impl RaftService for RaftShell {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
             last_membership: decode_membership(&request.membership)?,
         };
-        convert::check_snapshot(PartitionId(request.partition), &meta, &request.data)?;
-        let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(request.data) };
+        let data = whole_snapshot(request.data, request.data_bytes, &mut messages).await?;
+        convert::check_snapshot(PartitionId(request.partition), &meta, &data)?;
+        let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(data) };
         // Before it is taken, as with appends.
         handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         let reply = raft
@@ -234,5 +274,36 @@ impl RaftService for RaftShell {
         // Only a wish: this node campaigns without jitter, but not before its vote guard is open. So no lease is passed by.
         handle.shared.heir_of.store(vote.leader_id.term, Ordering::Release);
         Ok(Response::new(v1::TransferLeaderResponse { accepted: true }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn put_together(announced: u64, pieces: &[&'static [u8]]) -> Result<Bytes, Status> {
+        let first = Bytes::from_static(pieces[0]);
+        let rest = pieces[1..].iter().map(|piece| {
+            Ok(v1::InstallSnapshotRequest { data: Bytes::from_static(piece), ..Default::default() })
+        });
+        whole_snapshot(first, announced, &mut tokio_stream::iter(rest)).await
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_comes_in_any_number_of_pieces_and_not_a_byte_more() {
+        assert_eq!(put_together(6, &[b"abc", b"de", b"f"]).await.unwrap(), "abcdef");
+        assert_eq!(put_together(6, &[b"", b"abcdef"]).await.unwrap(), "abcdef");
+        assert_eq!(put_together(3, &[b"abc"]).await.unwrap(), "abc");
+        assert_eq!(put_together(0, &[b""]).await.unwrap(), "");
+        for (announced, pieces, why) in [
+            (6, &[&b"abc"[..], b"de"][..], "ends early"),
+            (6, &[b"abc", b"", b"def"], "pieces of nothing"),
+            (4, &[b"abc", b"de"], "longer than announced"),
+            (2, &[b"abc"], "longer than announced"),
+            (u64::MAX, &[b"abc"], "at most"),
+        ] {
+            let status = put_together(announced, pieces).await.unwrap_err();
+            assert!(status.message().contains(why), "{status:?}");
+        }
     }
 }

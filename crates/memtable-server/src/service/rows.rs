@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use prost::Message as _;
 use sextant_common::env::PausePoint;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{ManifestVersion, TableId};
@@ -348,6 +349,16 @@ pub(crate) fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest
     Ok((converted, bytes))
 }
 
+/// How many of these answers go into one message, at least one: those of batches, and with manifests, can be large.
+fn fit_one_message(replies: &[v1::WriteReply]) -> usize {
+    let mut bytes = 0;
+    let fitting = replies.iter().take_while(|reply| {
+        bytes += reply.encoded_len();
+        bytes <= REPLY_BYTES_MAX
+    });
+    fitting.count().max(1)
+}
+
 #[tonic::async_trait]
 impl Rows for RowsShell {
     type ReadStreamStream = Replies<v1::ReadBatchReply>;
@@ -404,13 +415,16 @@ impl Rows for RowsShell {
         tokio::spawn(async move {
             let mut batch = Vec::new();
             while answered.recv_many(&mut batch, REPLIES_PER_MESSAGE).await > 0 {
-                let answers = batch.len();
-                let message = v1::WriteBatchReply { replies: std::mem::take(&mut batch) };
-                if out.send(Ok(message)).await.is_err() {
-                    room.close();
-                    return;
+                while !batch.is_empty() {
+                    let later = batch.split_off(fit_one_message(&batch));
+                    let answers = batch.len();
+                    let message = v1::WriteBatchReply { replies: std::mem::replace(&mut batch, later) };
+                    if out.send(Ok(message)).await.is_err() {
+                        room.close();
+                        return;
+                    }
+                    room.add_permits(answers);
                 }
-                room.add_permits(answers);
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
@@ -490,5 +504,18 @@ mod tests {
         assert!(write_from_wire(request(2, 0)).unwrap_err().message.contains("kind of write 2"));
         assert!(write_from_wire(request(0, 5)).unwrap_err().message.contains("condition 5"));
         assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
+    }
+
+    #[test]
+    fn answers_are_sent_in_messages_that_a_stream_can_carry() {
+        let small = v1::WriteReply { id: 1, ..Default::default() };
+        let result = v1::OpResult { applied: true, existed: true, seq: u64::MAX };
+        let large = v1::WriteReply { results: vec![result; 400_000], ..Default::default() };
+        assert!(large.encoded_len() > REPLY_BYTES_MAX / 2);
+        assert_eq!(fit_one_message(&vec![small.clone(); 1000]), 1000);
+        assert_eq!(fit_one_message(&[small.clone(), large.clone(), large.clone(), small]), 2);
+        let huge = v1::WriteReply { results: vec![result; 1_200_000], ..Default::default() };
+        assert!(huge.encoded_len() > REPLY_BYTES_MAX);
+        assert_eq!(fit_one_message(&[huge.clone(), huge]), 1, "alone, it still has to go");
     }
 }

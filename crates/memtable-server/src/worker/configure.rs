@@ -111,6 +111,7 @@ impl Worker {
         if self.shortening.is_some()
             || self.partition.configurations().count() > 1
             || self.internal.iter().any(proposed)
+            || self.proposal.as_ref().is_some_and(|p| p.is_of(proposed))
         {
             return Err(Error::retry("another change of the configuration is under way"));
         }

@@ -332,6 +332,8 @@ impl Worker {
                 let _ = done.send(self.install(&snapshot));
             }
             Event::Acknowledged => self.shared.ack_signalled.store(false, Ordering::Release),
+            // Whoever asked may have given up: filters are large.
+            Event::Filters(done) if done.is_closed() => {}
             Event::Filters(done) => {
                 let _ = done.send(self.filters());
             }

@@ -42,6 +42,13 @@ pub(super) struct Proposal {
     pub proposed_ns: u64,
 }
 
+impl Proposal {
+    /// Whether it is of a command of that kind.
+    pub fn is_of(&self, kind: impl Fn(&Control) -> bool) -> bool {
+        matches!(&self.what, Proposed::Control(control) if kind(control))
+    }
+}
+
 pub(super) enum Proposed {
     Group {
         serial: Serial,
