@@ -225,6 +225,20 @@ mod tests {
     }
 
     #[test]
+    fn a_vote_is_taken_for_what_it_is_only() {
+        let vote = |committed| Some(v1::RaftVote { term: 9, node: 1, committed });
+        let request = |committed| v1::VoteRequest { vote: vote(committed), ..Default::default() };
+        vote_request_from_wire(request(false)).unwrap();
+        let error = vote_request_from_wire(request(true)).unwrap_err();
+        assert!(error.message.contains("granted already"), "{error}");
+        let append = |committed| v1::AppendEntriesRequest { vote: vote(committed), ..Default::default() };
+        append_from_wire(append(true)).unwrap();
+        let error = append_from_wire(append(false)).unwrap_err();
+        assert!(error.message.contains("nobody elected"), "{error}");
+        leaders_vote_from_wire(None).unwrap_err();
+    }
+
+    #[test]
     fn an_append_with_a_hole_is_refused_before_openraft_sees_it() {
         let append = |prev: Option<v1::LogPosition>, entries: &[(u64, u64)]| {
             let entry = |(term, index): &(u64, u64)| v1::RaftEntry {

@@ -234,7 +234,7 @@ impl RaftService for RaftShell {
         let request = first.ok_or_else(|| Status::invalid_argument("a snapshot without a first message"))?;
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let asked_ns = request.abstention_ns;
-        let vote = convert::vote_from_wire(request.vote)?;
+        let vote = convert::leaders_vote_from_wire(request.vote)?;
         let meta = Meta {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
             last_membership: decode_membership(&request.membership)?,
