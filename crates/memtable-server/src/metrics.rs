@@ -62,7 +62,10 @@ impl Metrics {
         let whole_filters = counter("memtable_whole_filters", "Whole-filter transfers");
         let scan_pages = counter("memtable_scan_pages", "Scan pages answered");
         let elections_won = counter("memtable_elections_won", "Terms led by this server");
-        let handovers = counter("memtable_handovers", "Leaderships that this server handed over: asked to, without a vote of its own, or because of its log device");
+        let handovers = counter(
+            "memtable_handovers",
+            "Leaderships that this server handed over: asked to, without a vote of its own, or because of its log device",
+        );
         let truncations = counter("memtable_truncations", "Truncations of the log");
         let flushes = counter("memtable_flushes", "Flush flags applied");
         let flush_failures = counter("memtable_flush_failures", "Flushes that failed and were tried again");

@@ -29,6 +29,8 @@ pub struct Bounds {
     pub retries: u8,
     /// Requests belong to sessions: duplicates and failed conditions are remembered in the log.
     pub sessions: bool,
+    /// Sessions that expire; each request is of a session of its own.
+    pub session_expiries: u8,
     /// The record cache is on.
     pub cache: bool,
     /// Flushed memtables are kept for a while.
@@ -62,6 +64,7 @@ impl Bounds {
             refusals: 0,
             retries: 0,
             sessions: false,
+            session_expiries: 0,
             cache: false,
             grace: false,
             split_reads: false,
@@ -92,6 +95,7 @@ impl Bounds {
             ("compactions", usize::from(self.compactions), 2),
             ("failovers", usize::from(self.failovers), 3),
             ("refusals", usize::from(self.refusals), 2),
+            ("expiries of sessions", usize::from(self.session_expiries), self.writes),
         ];
         for (what, n, max) in limits {
             if n > max {

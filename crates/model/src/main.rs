@@ -12,7 +12,7 @@ const USAGE: &str = "\
 usage: sextant-model [options]
 
 bounds:
-  --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --retries N
+  --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --retries N --session-expiries N
   --kinds update,put,insert,replace,delete
   --preloaded values|tombstones|nothing
                          what an SSTable has of every key at the beginning (else: one beginning of each kind)
@@ -63,6 +63,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
                     other => return Err(format!("--preloaded: values, tombstones or nothing, not {other}")),
                 }];
             }
+            "--session-expiries" => b.session_expiries = number(value()?)? as u8,
             "--batches" => b.batches = true,
             "--shared-groups" => b.shared_groups = true,
             "--sessions" => b.sessions = true,

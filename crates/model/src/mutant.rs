@@ -22,6 +22,8 @@ macro_rules! mutants {
 }
 
 mutants! {
+    /// A request of a session that has expired is executed, as if the session were new.
+    ForgottenExecuted = "forgotten-executed";
     /// An SSTable's tombstone is taken as the final answer.
     SstTombstoneFinal = "sst-tombstone-final";
     /// Older SSTables are searched after a tombstone.

@@ -77,6 +77,14 @@ fn a_failed_condition_whose_delayed_copy_arrives_under_another_leader() {
 }
 
 #[test]
+fn a_session_that_expires_while_copies_of_its_request_are_on_their_way() {
+    let kinds = vec![Update, Insert];
+    let bounds = Bounds { sessions: true, session_expiries: 1, retries: 1, kinds, ..one_write() };
+    assert_none(Bounds { failovers: 1, ..bounds.clone() });
+    assert_none(Bounds { writes: 2, kinds: vec![Insert, Delete], preloaded: vec![VALUES], ..bounds });
+}
+
+#[test]
 fn the_cache_over_a_flush_and_a_merge() {
     let (kinds, preloaded) = (vec![Update, Delete], vec![VALUES]);
     assert_none(Bounds { cache: true, freezes: 1, compactions: 1, kinds, preloaded, ..one_write() });

@@ -86,6 +86,8 @@ mutants! {
         Bounds { sessions: true, retries: 1, ..bounds(Cell::NOTHING, 1, &[Update]) };
     duplicate_table_not_undone: DuplicateTableNotUndone =>
         Bounds { sessions: true, retries: 1, failovers: 1, ..bounds(Cell::NOTHING, 1, &[Update]) };
+    forgotten_executed: ForgottenExecuted =>
+        Bounds { sessions: true, session_expiries: 1, retries: 1, ..bounds(Cell::NOTHING, 1, &[Update]) };
     lease_outlives_its_serial: LeaseOutlivesItsSerial => Bounds { keys: 2, ..bounds(VALUES, 2, &[Update]) };
     incarnation_forgets_leases: IncarnationForgetsLeases =>
         Bounds { refusals: 1, ..bounds(VALUES, 1, &[Update]) };

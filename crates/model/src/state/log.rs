@@ -17,6 +17,8 @@ pub enum EntryKind {
     Freeze,
     Flush,
     Merge,
+    /// By the time that it carries, the session of a request has expired.
+    Forget,
 }
 
 /// A request in a group.
@@ -47,6 +49,7 @@ pub struct Entry {
     pub serial: u8,
     pub asked: [Asked; 2],
     pub sst: u8,
+    /// Merge: of which tables. Forget: the requests, a set.
     pub inputs: u8,
 }
 
@@ -120,6 +123,11 @@ impl State {
     /// The duplicate table: whether an entry has a request, and how it went.
     pub fn remembered_in_log(&self, write: usize) -> Option<(u8, bool)> {
         self.entries().find_map(|(at, e)| e.asked().find(|(w, _)| *w == write).map(|(_, a)| (at, a.applied)))
+    }
+
+    /// Whether the session of a request is forgotten.
+    pub fn is_forgotten(&self, write: usize) -> bool {
+        self.entries().any(|(_, e)| e.kind == EntryKind::Forget && e.inputs & (1 << write) != 0)
     }
 
     /// The entries in which a write took effect.

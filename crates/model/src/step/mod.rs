@@ -50,6 +50,11 @@ pub enum Action {
         lost: bool,
     },
 
+    /// A request's session has been idle for too long: an entry says so.
+    Forget {
+        write: usize,
+    },
+
     Freeze,
     /// A flush begins (and, if tables have ids of their own, is sealed at once).
     Flush {
@@ -205,6 +210,7 @@ impl Model for Protocol {
             Action::Refuse => self.refuse(&mut s),
             Action::Commit => self.commit(&mut s)?,
             Action::Publish { lost } => self.publish(&mut s, lost)?,
+            Action::Forget { write } => self.forget(&mut s, write)?,
             Action::Freeze => self.freeze(&mut s)?,
             Action::Flush { generation } => self.flush(&mut s, generation),
             Action::Merge { from, to } => self.merge(&mut s, from, to),
@@ -258,6 +264,7 @@ impl Model for Protocol {
                 let lost = if lost { ", its answer is lost" } else { "" };
                 format!("{} is published{lost}", s.published + 1)
             }
+            Action::Forget { write } => format!("the session of {} expires at {}", what(write), s.len + 1),
             Action::Freeze => format!("memtable {} is frozen by {}", s.generation(), s.len + 1),
             Action::Consult { pnode, key, precise } => {
                 let mode = if precise { "under its lease" } else { "without a lease" };

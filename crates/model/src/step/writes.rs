@@ -12,6 +12,13 @@ use crate::mutant::Mutant;
 use crate::state::log::{Asked, Entry, EntryKind};
 use crate::state::{Bit, Cell, Keys, Outcome, Proposal, RequestCopy, State, WriteKind, keys_of};
 
+/// What the duplicate table says of one request.
+enum Seen {
+    New,
+    Answered { applied: bool },
+    Forgotten,
+}
+
 /// What the sequencer says of one request.
 enum Verdict {
     Applied { bits: Keys },
@@ -38,6 +45,12 @@ impl Protocol {
                 let pnodes = if w.kind.needs_base() { bounds.pnodes } else { 1 };
                 out.extend((0..pnodes).map(|pnode| Action::Resend { write, pnode }));
             }
+        }
+        // Entries go through one door: none gets between a group's evaluation and its append.
+        let forgets = s.entries().filter(|(_, e)| e.kind == EntryKind::Forget).count();
+        if bounds.sessions && forgets < usize::from(bounds.session_expiries) && !s.proposal.on {
+            let begun = (0..bounds.writes).filter(|w| s.writes[*w].outcome != Outcome::Unsent);
+            out.extend(begun.filter(|w| !s.is_forgotten(*w)).map(|write| Action::Forget { write }));
         }
         if s.proposal.on {
             out.push(Action::Append);
@@ -138,10 +151,18 @@ impl Protocol {
         let mut effects: [Option<usize>; 2] = [None; 2];
         let (mut failed_without_session, mut at) = (Vec::new(), 0);
         for (write, copy) in [Some(first), second].into_iter().flatten() {
-            if let Some((_, applied)) = self.seen(s, write) {
-                s.writes[write].copies[copy].sent = false;
-                self.answer_later(s, write, applied, s.len)?;
-                continue;
+            match self.seen(s, write) {
+                Seen::New => {}
+                Seen::Answered { applied } => {
+                    s.writes[write].copies[copy].sent = false;
+                    self.answer_later(s, write, applied, s.len)?;
+                    continue;
+                }
+                Seen::Forgotten => {
+                    // This copy is certainly not executed; what became of others the client does not learn any more.
+                    s.writes[write].copies[copy].sent = false;
+                    continue;
+                }
             }
             match self.decide(s, write, copy, &effects) {
                 Verdict::Stale => {
@@ -213,17 +234,25 @@ impl Protocol {
     }
 
     /// The duplicate table.
-    fn seen(&self, s: &State, write: usize) -> Option<(u8, bool)> {
+    fn seen(&self, s: &State, write: usize) -> Seen {
         if !self.bounds.sessions || self.is(Mutant::NoDuplicateTable) {
-            return None;
+            return Seen::New;
+        }
+        if s.is_forgotten(write) {
+            return if self.is(Mutant::ForgottenExecuted) { Seen::New } else { Seen::Forgotten };
         }
         if s.ghosts & (1 << write) != 0 {
-            return Some((0, true));
+            return Seen::Answered { applied: true };
         }
         if s.remembered & (1 << write) != 0 {
-            return Some((0, false));
+            return Seen::Answered { applied: false };
         }
-        s.remembered_in_log(write)
+        s.remembered_in_log(write).map_or(Seen::New, |(_, applied)| Seen::Answered { applied })
+    }
+
+    /// The session of a request is forgotten.
+    pub(super) fn forget(&self, s: &mut State, write: usize) -> Result<(), String> {
+        self.append(s, Entry { kind: EntryKind::Forget, inputs: 1 << write, ..Entry::default() })
     }
 
     fn decide(&self, s: &State, write: usize, copy: usize, effects: &[Option<usize>; 2]) -> Verdict {
