@@ -94,6 +94,11 @@ pub async fn election_loop(
         if device.log.check_room(LOG_ROOM_BYTES).is_err() {
             continue;
         }
+        // Its own vote is a vote too: answers to what it sent as a leader of an earlier term come too late from here on.
+        if !shared.lease.forswear(term, clock.holder_ns()) || clock.grantor_ns() < shared.guard.opens_at_ns()
+        {
+            continue;
+        }
         if raft.trigger().elect(true).await.is_err() {
             return;
         }

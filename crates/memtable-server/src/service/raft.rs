@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
@@ -29,7 +30,9 @@ use crate::shared::Handle;
 /// new leader cannot do without.
 const COMMANDS_ROOM_BYTES: u64 = 1024 * 1024;
 
-/// Largest snapshot that is taken: there is one copy in memory while it comes.
+/// A sender that is gone without a word is not waited for.
+const PIECE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Largest snapshot that is taken: it is put together in memory.
 const SNAPSHOT_BYTES_MAX: u64 = 4 << 30;
 
 #[derive(Clone)]
@@ -122,8 +125,10 @@ async fn whole_snapshot(
     // It grows with what has come: an announcement costs nothing.
     let mut data = BytesMut::from(first);
     while (data.len() as u64) < bytes {
-        let piece =
-            messages.next().await.ok_or_else(|| Status::invalid_argument("a snapshot ends early"))??;
+        let piece = tokio::time::timeout(PIECE_TIMEOUT, messages.next())
+            .await
+            .map_err(|_| Status::deadline_exceeded("the next piece of a snapshot did not come"))?;
+        let piece = piece.ok_or_else(|| Status::invalid_argument("a snapshot ends early"))??;
         if piece.data.is_empty() {
             return Err(Status::invalid_argument("a snapshot in pieces of nothing"));
         }
@@ -203,12 +208,13 @@ impl RaftService for RaftShell {
         let request = convert::vote_request_from_wire(request)?;
         let term = request.vote.leader_id.term;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
-        // A leader may have been accepted meanwhile, or this node's own leadership have been confirmed.
-        self.guard(handle)?;
+        // This node's own leadership may have been confirmed meanwhile, or another leader accepted. In this order: whatever was
+        // counted for the lease before it was forsworn has closed the guard.
         if reply.vote_granted && !handle.shared.lease.forswear(term, self.context.env.clock.holder_ns()) {
             self.context.metrics.votes_dropped.inc();
             return Err(Status::unavailable("bound by its own lease as a leader"));
         }
+        self.guard(handle)?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
     }
 
@@ -239,6 +245,9 @@ impl RaftService for RaftShell {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
             last_membership: decode_membership(&request.membership)?,
         };
+        if meta.last_log_id.as_ref().is_some_and(|id| id.leader_id.term > vote.leader_id.term) {
+            return Err(Error::invalid("a snapshot from after its leader's term").into());
+        }
         let data = whole_snapshot(request.data, request.data_bytes, &mut messages).await?;
         convert::check_snapshot(PartitionId(request.partition), &meta, &data)?;
         let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(data) };
