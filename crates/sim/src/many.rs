@@ -56,7 +56,7 @@ const MINIMA: [(&str, u64); 23] = [
     ("refused_proposals", 3_000),
     ("votes_dropped", 280),
     ("snapshots_installed", 15),
-    ("sst_corrupt_reads", 4),
+    ("sst_corrupt_reads", 1),
     ("pauses_at_points", 2_000),
 ];
 
