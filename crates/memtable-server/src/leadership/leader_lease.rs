@@ -1,4 +1,6 @@
 //! The leader's own lease, from send times that the network layer takes.
+//!
+//! Invariant: once a vote of this node for a later term has left it, no lease of an earlier term is alive or comes alive again.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -109,6 +109,11 @@ fn room_for(
     if entries == 0 { Ok(None) } else { Ok(Some(log.reserve(entries, bytes, spare)?)) }
 }
 
+async fn in_time<T>(piece: impl Future<Output = T>) -> Result<T, Status> {
+    let late = |_| Status::deadline_exceeded("the next piece of a snapshot did not come");
+    tokio::time::timeout(PIECE_TIMEOUT, piece).await.map_err(late)
+}
+
 /// Puts a snapshot of `bytes` bytes together; no byte more is kept than were announced.
 async fn whole_snapshot(
     first: Bytes,
@@ -125,9 +130,7 @@ async fn whole_snapshot(
     // It grows with what has come: an announcement costs nothing.
     let mut data = BytesMut::from(first);
     while (data.len() as u64) < bytes {
-        let piece = tokio::time::timeout(PIECE_TIMEOUT, messages.next())
-            .await
-            .map_err(|_| Status::deadline_exceeded("the next piece of a snapshot did not come"))?;
+        let piece = in_time(messages.next()).await?;
         let piece = piece.ok_or_else(|| Status::invalid_argument("a snapshot ends early"))??;
         if piece.data.is_empty() {
             return Err(Status::invalid_argument("a snapshot in pieces of nothing"));
@@ -236,7 +239,7 @@ impl RaftService for RaftShell {
         request: Request<Streaming<v1::InstallSnapshotRequest>>,
     ) -> Result<Response<v1::InstallSnapshotResponse>, Status> {
         let mut messages = request.into_inner();
-        let first = messages.message().await?;
+        let first = in_time(messages.next()).await?.transpose()?;
         let request = first.ok_or_else(|| Status::invalid_argument("a snapshot without a first message"))?;
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let asked_ns = request.abstention_ns;

@@ -290,6 +290,7 @@ impl Nemesis {
     }
 
     fn fault(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
+        // Where there is one partition only, a scene hits it every time, and there is room for more of them.
         let share = if self.plan.partitions == 1 { 9 } else { 6 };
         let themed = self.plan.theme.filter(|_| self.rng.u64(0..10) < share);
         let now_and_then =
