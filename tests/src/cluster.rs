@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{Fatal, free_addrs, grpc_channel};
+use sextant_common::env::{Fatal, Party, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
 use sextant_common::vfs::FaultyVfs;
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
@@ -281,12 +281,17 @@ impl Cluster {
         .await
     }
 
+    /// To a server's internal services.
+    fn tool(&self, addr: &str) -> tonic::transport::Channel {
+        cluster_channel(&self.env.net, addr, &self.config, Party::TOOL, None)
+    }
+
     /// Makes these memtable servers (counted from 0) the voters of a partition; asks until it is done.
     pub async fn change_voters(&self, partition: u32, servers: &[usize]) {
         let voters: Vec<u64> = servers.iter().map(|i| self.config.memtable[*i].id.0).collect();
         eventually("the voters have changed", async || {
             let leader = &self.config.memtable[self.leader(partition as usize).await];
-            let mut admin = AdminClient::new(grpc_channel(&self.env.net, &leader.addr));
+            let mut admin = AdminClient::new(self.tool(&leader.addr));
             admin.change_voters(v1::ChangeVotersRequest { partition, voters: voters.clone() }).await.ok()
         })
         .await;
@@ -302,7 +307,7 @@ impl Cluster {
                     continue;
                 }
                 let request = v1::MaintenanceRequest { table: table.into(), partitions: left.clone() };
-                let mut admin = AdminClient::new(grpc_channel(&self.env.net, &server.addr));
+                let mut admin = AdminClient::new(self.tool(&server.addr));
                 let reply = match what {
                     Maintenance::Freeze => admin.freeze(request).await,
                     Maintenance::Flush => admin.flush(request).await,

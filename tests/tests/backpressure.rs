@@ -165,7 +165,7 @@ async fn assert_refused(c: &Cluster, client: &Client, error: &Error, at: u32, fi
     let tables = status["memtables"].as_array().unwrap();
     assert!(tables.iter().any(|t| t["flush_error"].is_string()), "{status}");
     // The same through any p-node: what `sextant status` shows.
-    let mut admin = AdminClient::new(grpc_channel(&c.env.net, &c.pnodes[0].grpc_addr().to_string()));
+    let mut admin = AdminClient::new(grpc_channel(&c.env.net, &c.pnodes[0].admin_addr().to_string()));
     let shown = admin.status(v1::StatusRequest {}).await.unwrap().into_inner().json;
     assert!(shown.contains(&limit), "{shown}");
 }

@@ -3,6 +3,9 @@
 //! `verify` never changes a file; `fix` does. Standard library only, so that it builds in a second.
 
 mod fuzz;
+mod licenses;
+mod nightly;
+mod sim;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,14 +15,19 @@ usage: cargo xtask <command>
 
   verify [step..]   check all that is checked before a merge, or only the steps named:
                       fmt      formatting
+                      licenses what we depend on: licences and sources, by deny.toml
                       clippy   lints, as errors
                       test     all tests
   fix               format, and let clippy mend what it can
   chaos [option..]  break a cluster of real processes under load, and check every answer; --help: options
   failover [option..]
                     measure how long service is gone for each kind of fault; --help: options
+  storm [option..]  overload a cluster, and watch what other clients notice; --help: options
+  rolling [option..]
+                    restart one server after the other under load, and count what clients notice; --help: options
   fuzz [--seconds N] [target]
                     fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
+  nightly [step..]  what takes hours, or only the steps named; --list: which there are
   sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
                     [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants]
 ";
@@ -27,9 +35,14 @@ usage: cargo xtask <command>
 /// A step's name and the arguments of cargo.
 type Step = (&'static str, &'static [&'static str]);
 
-const VERIFY: [Step; 3] = [
+const VERIFY: [Step; 4] = [
     ("fmt", &["fmt", "--all", "--check"]),
-    ("clippy", &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
+    ("licenses", &["xtask", "licenses"]),
+    // With the simulation, which is empty otherwise.
+    (
+        "clippy",
+        &["clippy", "--workspace", "--all-targets", "--features", sim::FEATURE, "--", "-D", "warnings"],
+    ),
     ("test", &["test", "--workspace", "--no-fail-fast"]),
 ];
 
@@ -45,9 +58,11 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
-        ["chaos" | "failover", ..] => break_things(&arguments),
+        ["chaos" | "failover" | "storm" | "rolling", ..] => break_things(&arguments),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
-        ["sim", ref options @ ..] => simulate(options),
+        ["licenses"] => licenses::check(),
+        ["nightly", ref options @ ..] => nightly::nightly(options),
+        ["sim", ref options @ ..] => sim::simulate(options),
         _ => Err(USAGE.to_owned()),
     };
     match result {
@@ -73,7 +88,12 @@ fn run(steps: &[Step]) -> Result<(), String> {
     for (name, arguments) in steps {
         let shown = format!("cargo {}", arguments.join(" "));
         eprintln!("xtask: {shown}");
-        let status = Command::new(&cargo).args(*arguments).current_dir(root()).status();
+        let mut command = Command::new(&cargo);
+        command.args(*arguments).current_dir(root());
+        if arguments.contains(&sim::FEATURE) {
+            command.env("RUSTFLAGS", sim::rustflags());
+        }
+        let status = command.status();
         match status {
             Ok(status) if status.success() => {}
             Ok(status) => return Err(format!("xtask: step {name} failed ({status}): {shown}")),
@@ -83,14 +103,18 @@ fn run(steps: &[Step]) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the servers and what breaks them, in one go so that they share what they depend on, and runs it.
+/// Builds the servers and what breaks them, in one go so that they share what they depend on, and runs it. `CHAOS_PROGRAM`: what
+/// was built already, with the servers beside it.
 fn break_things(arguments: &[&str]) -> Result<(), String> {
     const BUILD: Step =
         ("build", &["build", "--release", "--package", "sextant", "--package", "sextant-chaos"]);
-    run(&[BUILD])?;
-    let target =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(root()).join("target"), PathBuf::from);
-    let program = target.join("release").join("sextant-chaos");
+    let program = match std::env::var_os("CHAOS_PROGRAM") {
+        Some(program) => PathBuf::from(program),
+        None => {
+            run(&[BUILD])?;
+            target().join("release").join("sextant-chaos")
+        }
+    };
     let status = Command::new(&program).args(arguments).status();
     match status {
         Ok(status) if status.success() => Ok(()),
@@ -99,28 +123,9 @@ fn break_things(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Builds the simulation, which needs a flag that the rest of the workspace does not have and so a target directory of its own,
-/// and runs it.
-fn simulate(options: &[&str]) -> Result<(), String> {
-    let target = std::env::var("SIM_TARGET_DIR").unwrap_or_else(|_| "target/sim".to_owned());
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(&cargo);
-    build
-        .args(["build", "--locked", "--quiet", "--package", "sextant-sim", "--profile", "sim"])
-        .args(["--target-dir", &target])
-        .env("RUSTFLAGS", "--cfg tokio_unstable")
-        .current_dir(root());
-    let binary = std::path::Path::new(root()).join(&target).join("sim/sextant-sim");
-    let mut run = Command::new(&binary);
-    run.arg("many").args(options).current_dir(root());
-    for (what, mut command) in [("build", build), ("run", run)] {
-        match command.status() {
-            Ok(status) if status.success() => {}
-            Ok(status) => return Err(format!("xtask: sim: {what} failed ({status})")),
-            Err(e) => return Err(format!("xtask: sim: cannot {what}: {e}")),
-        }
-    }
-    Ok(())
+/// Where cargo builds.
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| Path::new(root()).join("target"), PathBuf::from)
 }
 
 /// The root of the workspace, wherever the command was started.
@@ -136,7 +141,7 @@ mod tests {
     fn steps_run_in_their_own_order_and_unknown_ones_are_named() {
         let names =
             |given: &[&str]| steps_named(given).map(|s| s.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-        assert_eq!(names(&[]).unwrap(), ["fmt", "clippy", "test"]);
+        assert_eq!(names(&[]).unwrap(), ["fmt", "licenses", "clippy", "test"]);
         assert_eq!(names(&["test", "fmt"]).unwrap(), ["fmt", "test"]);
         assert!(names(&["tset"]).unwrap_err().contains("no step \"tset\""));
     }

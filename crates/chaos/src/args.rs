@@ -18,6 +18,10 @@ pub enum Command {
     Chaos(ChaosArgs),
     /// Measure how long service is gone for each kind of fault
     Failover(FailoverArgs),
+    /// Overload a cluster with large values, pipelines, bulk reads and scans, and watch what other clients notice
+    Storm(StormArgs),
+    /// Restart one server after the other under load; any error that a client sees is a failure
+    Rolling(RollingArgs),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -31,6 +35,12 @@ pub struct ChaosArgs {
     /// Only these kinds of faults, by the names that the table at the end has
     #[arg(long, value_name = "KIND,..", value_delimiter = ',')]
     pub only: Vec<String>,
+    /// No memtable server loses its memory (emptied directories, older copies of them)
+    #[arg(long)]
+    pub no_wipes: bool,
+    /// The mode of leases and the bound on drift are not changed
+    #[arg(long)]
+    pub no_modes: bool,
     /// Keep everything (history, logs, data) in this directory; default: a temporary one, kept on failure
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
@@ -57,6 +67,38 @@ pub struct FailoverArgs {
     #[arg(long, value_name = "S")]
     pub seed: Option<u64>,
     /// Keep logs and data in this directory; default: a temporary one
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// The server binary; default: `sextant` beside this program
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct StormArgs {
+    /// Only these storms, by their names: large-sets, pipelines, bulk-reads, scans
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Write the table as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Keep logs and data in this directory; default: a temporary one, kept on failure
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// The server binary; default: `sextant` beside this program
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct RollingArgs {
+    /// Records that are loaded before
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    pub records: u64,
+    /// Write the table as Markdown
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Keep logs and data in this directory; default: a temporary one, kept on failure
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// The server binary; default: `sextant` beside this program

@@ -12,6 +12,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::rng::Rng;
 use sextant_dev_cluster::{DevCluster, DevOptions, Place, Placement, Role, Tuning};
 
+use crate::fault::Kind;
 use crate::host::capability::{Capabilities, Capability};
 use crate::host::net::{self, Node};
 use crate::host::rules::Rule;
@@ -138,6 +139,9 @@ pub struct Testbed {
     throttles: BTreeMap<Id, Throttle>,
     /// What is in force.
     filters: BTreeMap<Id, Vec<Rule>>,
+    data: PathBuf,
+    /// Servers that were wiped and are not yet voters of everything again: what they were started with.
+    wiped: BTreeMap<Id, Kind>,
 }
 
 impl Testbed {
@@ -199,8 +203,10 @@ impl Testbed {
             placement: Some(Placement(hosts.clone())),
             ..DevOptions::on_free_ports(data)
         };
+        let data = shape.dir.join("data");
         let cluster = DevCluster::start(env.clone(), options).await?;
-        Ok(Testbed { env, cluster, hosts, volumes, throttles, filters: BTreeMap::new() })
+        let (filters, wiped) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Testbed { env, cluster, hosts, volumes, throttles, filters, data, wiped })
     }
 
     /// gRPC addresses of the p-nodes.
@@ -271,6 +277,54 @@ impl Testbed {
         let addr = self.cluster.http(id.role, id.index).ok()?;
         let answer = http::get(&self.env, addr, "/status", STATUS_WITHIN).await.ok()?;
         serde_json::from_str(&answer.text()).ok()
+    }
+
+    /// Where a memtable or sstable server has its data.
+    pub fn data_dir(&self, id: Id) -> PathBuf {
+        self.data.join(id.to_string())
+    }
+
+    /// Whether a memtable server says that it votes in every partition and has its memory.
+    async fn stands(&self, id: Id) -> bool {
+        let Some(status) = self.status(id).await else { return false };
+        let node = id.index as u64 + 1;
+        let partitions = status["partitions"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_voter = |partition: &serde_json::Value| {
+            let voters = partition["voters"].as_array().map_or(&[][..], Vec::as_slice);
+            voters.iter().any(|v| v.as_u64() == Some(node)) && partition["lost_memory"] != true
+        };
+        !partitions.is_empty() && partitions.iter().all(is_voter)
+    }
+
+    /// Whether all other memtable servers stand, and nobody is without its memory.
+    pub async fn others_stand(&self, id: Id) -> bool {
+        for other in Id::tier(Role::Memtable).into_iter().filter(|other| *other != id) {
+            if !self.stands(other).await {
+                return false;
+            }
+        }
+        self.wiped.is_empty()
+    }
+
+    pub fn wiped(&mut self, kind: Kind, id: Id) {
+        self.wiped.insert(id, kind);
+    }
+
+    /// What a server was wiped to that is not a voter of everything again.
+    pub fn wiped_to(&self, id: Id) -> Option<Kind> {
+        self.wiped.get(&id).copied()
+    }
+
+    /// Servers that were wiped and stand again: how many.
+    pub async fn survivors(&mut self) -> u64 {
+        let mut survived = 0;
+        for id in self.wiped.keys().copied().collect::<Vec<_>>() {
+            if self.stands(id).await {
+                self.wiped.remove(&id);
+                survived += 1;
+            }
+        }
+        survived
     }
 
     /// Which memtable server serves each partition, as far as they say.

@@ -1,8 +1,9 @@
 //! Clusters of real processes on a real kernel, broken on purpose.
 //!
-//! Two programs: [`run`] (`cargo xtask chaos`) breaks a cluster under load for some minutes, in random ways from a seed, and
+//! Four programs: [`run`] (`cargo xtask chaos`) breaks a cluster under load for some minutes, in random ways from a seed, and
 //! checks that no answer was wrong and nothing acknowledged was lost; [`failover`] (`cargo xtask failover`) measures how long
-//! service is gone for each kind of fault.
+//! service is gone for each kind of fault; [`storm`] (`cargo xtask storm`) asks more of a cluster than it can do at once;
+//! [`rolling`] (`cargo xtask rolling`) restarts one server after the other under load.
 //!
 //! Owns: what the machine offers for that ([`host`]: namespaces, packet filters, small disks, a library between server and
 //! kernel), the kinds of faults ([`fault`]), the load ([`workload`]). Does not own: starting and signalling servers
@@ -16,5 +17,7 @@ pub mod cluster;
 pub mod failover;
 pub mod fault;
 pub mod host;
+pub mod rolling;
 pub mod run;
+pub mod storm;
 pub mod workload;

@@ -4,13 +4,18 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use sextant_chaos::args::{Cli, Command};
-use sextant_chaos::host::confine;
-use sextant_chaos::{failover, run};
+use sextant_chaos::host::confine::{self, Confined};
+use sextant_chaos::{failover, rolling, run, storm};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Before there are threads: the process may be replaced.
-    let confined = confine::enter();
+    let confined = match &cli.command {
+        Command::Storm(_) | Command::Rolling(_) => {
+            Confined::No("nothing is broken that would need it".into())
+        }
+        _ => confine::enter(),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => {
@@ -22,6 +27,8 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Chaos(args) => run::run(args, confined).await,
             Command::Failover(args) => failover::run(args, confined).await,
+            Command::Storm(args) => storm::run(args).await,
+            Command::Rolling(args) => rolling::run(args).await,
         }
     });
     runtime.shutdown_background();

@@ -129,6 +129,9 @@ pub struct GetArgs {
     /// How the p-node finds the record; every mode is linearizable
     #[arg(long, default_value = "pda", ignore_case = true)]
     pub mode: Mode,
+    /// Print exactly the value's bytes, without a line feed behind them
+    #[arg(long)]
+    pub no_newline: bool,
     /// Print the version on standard error
     #[arg(long)]
     pub seq: bool,
@@ -269,6 +272,23 @@ pub enum AdminCommand {
     Transfer(TransferArgs),
     /// Change which memtable servers vote in a partition; reads and writes go on
     Voters(VotersArgs),
+    /// All memtable servers have lost their disks: rebuild the partitions from the sstable servers' tables
+    Recover(RecoverArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RecoverArgs {
+    /// Do it; without this the command only says what it would do, and what would be missing
+    #[arg(long)]
+    pub yes: bool,
+    /// sstable servers that are gone for good, with what only they had
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub without_sstable: Vec<u64>,
+    /// Go on although flushed records are missing
+    #[arg(long)]
+    pub accept_loss: bool,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 #[derive(Debug, Args)]
@@ -374,6 +394,8 @@ mod tests {
             "admin flush --table t",
             "admin compact --server h:1",
             "admin voters --partition 0 --voters 1,2,3",
+            "admin recover",
+            "admin recover --yes --without-sstable 2,3 --accept-loss --server h:1",
             "create-table t --filter-inserts",
             "ycsb load --records 1000",
             "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",

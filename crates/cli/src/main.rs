@@ -22,7 +22,11 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run(command: Command) -> Exit {
-    let workers = if let Command::Ycsb(args) = &command { args.workers() } else { None };
+    let workers = match &command {
+        Command::Ycsb(args) => args.workers(),
+        Command::Memtable(_) => Some(process::voter_workers()),
+        _ => None,
+    };
     let runtime = match process::runtime(workers) {
         Ok(runtime) => runtime,
         Err(e) => return Failure::error(format!("cannot start a runtime: {e}")).report(),

@@ -2,6 +2,15 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+/// OS threads of a memtable server on a machine with few cores. When some of them move megabytes, another is there for what is
+/// short and urgent (a leader's heartbeat), and the kernel prefers it, because it has slept.
+const VOTER_WORKERS_MIN: usize = 4;
+
+/// How many OS threads a memtable server works with.
+pub fn voter_workers() -> usize {
+    std::thread::available_parallelism().map_or(VOTER_WORKERS_MIN, |cores| cores.get().max(VOTER_WORKERS_MIN))
+}
+
 /// A multi-threaded runtime. `workers`: its OS threads; `None`: one a core.
 pub fn runtime(workers: Option<usize>) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();

@@ -55,7 +55,7 @@ fn sstable() {
 
 #[test]
 fn pnode() {
-    let config: PNodeConfig = check("pnode.toml", &["id", "grpc", "resp", "http", "cluster"]);
+    let config: PNodeConfig = check("pnode.toml", &["id", "grpc", "admin", "resp", "http", "cluster"]);
     config.validate().unwrap();
 }
 

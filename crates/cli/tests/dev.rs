@@ -88,9 +88,10 @@ fn a_cluster_of_processes_serves_survives_a_kill_and_a_restart_and_leaves_nobody
     // Every command, through one p-node and the other.
     let (one, two) = (dev.grpc(0).to_owned(), dev.grpc(1).to_owned());
     stdout(&sextant(&["put", "a", "1"], &one));
-    assert_eq!(stdout(&sextant(&["get", "a"], &two)), "1", "raw: no line feed into a pipe");
+    assert_eq!(stdout(&sextant(&["get", "a"], &two)), "1\n", "a line, as redis-cli prints it");
+    assert_eq!(stdout(&sextant(&["get", "a", "--no-newline"], &two)), "1");
     for mode in ["bda", "nda"] {
-        assert_eq!(stdout(&sextant(&["get", "a", "--mode", mode], &one)), "1");
+        assert_eq!(stdout(&sextant(&["get", "a", "--mode", mode], &one)), "1\n");
     }
     let missing = sextant(&["get", "nothing"], &one);
     assert_eq!((missing.status.code(), missing.stdout.len()), (Some(1), 0));
@@ -108,10 +109,10 @@ fn a_cluster_of_processes_serves_survives_a_kill_and_a_restart_and_leaves_nobody
     assert_eq!(sextant(&["delete", "b", "--check"], &one).status.code(), Some(1));
     stdout(&sextant(&["create-table", "t"], &one));
     stdout(&sextant(&["put", "k", "v", "--table", "t"], &one));
-    assert_eq!(stdout(&sextant(&["get", "k", "--table", "t"], &two)), "v");
+    assert_eq!(stdout(&sextant(&["get", "k", "--table", "t"], &two)), "v\n");
     stdout(&sextant(&["admin", "flush"], &one));
     stdout(&sextant(&["admin", "compact"], &one));
-    assert_eq!(stdout(&sextant(&["get", "a"], &two)), "1");
+    assert_eq!(stdout(&sextant(&["get", "a"], &two)), "1\n");
     let status: Value = serde_json::from_str(&stdout(&sextant(&["status", "--json"], &one))).unwrap();
     assert_eq!(status["memtable"].as_array().unwrap().len(), 3);
     assert!(stdout(&sextant(&["status"], &one)).contains("memtable 3"));
@@ -132,7 +133,7 @@ fn a_cluster_of_processes_serves_survives_a_kill_and_a_restart_and_leaves_nobody
     let leader = leader.unwrap()["id"].as_u64().unwrap() as usize;
     send(dev.ready["memtable"][leader - 1]["pid"].as_i64().unwrap() as i32, libc::SIGKILL);
     stdout(&sextant(&["put", "after", "the kill"], &one));
-    assert_eq!(stdout(&sextant(&["get", "after"], &two)), "the kill");
+    assert_eq!(stdout(&sextant(&["get", "after"], &two)), "the kill\n");
 
     assert_eq!(dev.terminate(), Some(0));
     assert!(pids.iter().all(|pid| !is_running(*pid)), "a server was left behind");
@@ -141,9 +142,9 @@ fn a_cluster_of_processes_serves_survives_a_kill_and_a_restart_and_leaves_nobody
     let again = Dev::start(dir.path(), &[]);
     assert_eq!(again.grpc(0), one);
     assert!(again.pids().iter().all(|pid| *pid == again.process.id() as i32));
-    assert_eq!(stdout(&sextant(&["get", "a"], &one)), "1");
-    assert_eq!(stdout(&sextant(&["get", "after"], &two)), "the kill");
-    assert_eq!(stdout(&sextant(&["get", "k", "--table", "t"], &two)), "v");
+    assert_eq!(stdout(&sextant(&["get", "a"], &one)), "1\n");
+    assert_eq!(stdout(&sextant(&["get", "after"], &two)), "the kill\n");
+    assert_eq!(stdout(&sextant(&["get", "k", "--table", "t"], &two)), "v\n");
     assert_eq!(again.terminate(), Some(0));
 }
 

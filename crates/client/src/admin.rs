@@ -8,7 +8,7 @@ use sextant_common::limits;
 use sextant_common::manifest::TableOptions;
 use sextant_proto::v1;
 
-use crate::client::{Client, admin, kv};
+use crate::client::{Client, kv};
 use crate::retry::{Repeat, timed};
 
 /// A flush or a compaction moves gigabytes: it may take this long, whatever the client's deadline.
@@ -43,6 +43,28 @@ pub struct Maintenance {
     pub done: Vec<PartitionId>,
     /// One line for each partition for which it was not.
     pub errors: Vec<String>,
+}
+
+/// What a recovery did, or would do, with a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecoverOutcome {
+    /// It has a group: nothing to be done.
+    Founded,
+    Planned,
+    Recovered,
+    Refused,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    pub partition: PartitionId,
+    pub outcome: RecoverOutcome,
+    /// Why it was refused.
+    pub message: String,
+    /// What was found, a line each.
+    pub found: Vec<String>,
+    /// Flushed records that are missing, a line each.
+    pub losses: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -87,8 +109,8 @@ impl Client {
     /// The state of the cluster as the p-node sees it: a JSON document for people and tools.
     pub async fn status(&self) -> Result<String> {
         let reply = self
-            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
-                Ok(admin(channel).status(timed(v1::StatusRequest {}, limit)).await?.into_inner())
+            .administer(self.deadline(), async |mut admin, limit| {
+                Ok(admin.status(timed(v1::StatusRequest {}, limit)).await?.into_inner())
             })
             .await?;
         Ok(reply.json)
@@ -125,8 +147,8 @@ impl Client {
         let deadline = self.deadline().max(CONFIGURE_DEADLINE);
         let patient = self.with_attempt_timeout(deadline);
         let reply = patient
-            .call(Repeat::Harmless, deadline, async |channel, limit| {
-                Ok(admin(channel).configure(timed(request.clone(), limit)).await?.into_inner())
+            .administer(deadline, async |mut admin, limit| {
+                Ok(admin.configure(timed(request.clone(), limit)).await?.into_inner())
             })
             .await?;
         Ok(Maintenance { done: reply.done.into_iter().map(PartitionId).collect(), errors: reply.errors })
@@ -139,8 +161,8 @@ impl Client {
         let request = v1::TransferRequest { partition: partition.0, to: to.0 };
         let patient = self.with_attempt_timeout(self.deadline());
         let reply = patient
-            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
-                Ok(admin(channel).transfer(timed(request, limit)).await?.into_inner())
+            .administer(self.deadline(), async |mut admin, limit| {
+                Ok(admin.transfer(timed(request, limit)).await?.into_inner())
             })
             .await?;
         Ok(NodeId(reply.leader))
@@ -155,11 +177,44 @@ impl Client {
         let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
         let patient = self.with_attempt_timeout(deadline);
         let reply = patient
-            .call(Repeat::Harmless, deadline, async |channel, limit| {
-                Ok(admin(channel).change_voters(timed(request.clone(), limit)).await?.into_inner())
+            .administer(deadline, async |mut admin, limit| {
+                Ok(admin.change_voters(timed(request.clone(), limit)).await?.into_inner())
             })
             .await?;
         Ok(reply.voters.into_iter().map(NodeId).collect())
+    }
+
+    /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers hold, or, as a
+    /// dry run, says what would be done. `without`: sstable servers that are gone for good. `accept_loss`: go on although flushed
+    /// records are known to be missing. Idempotent: what has a group is left alone.
+    pub async fn recover(
+        &self,
+        dry_run: bool,
+        without: &[NodeId],
+        accept_loss: bool,
+    ) -> Result<Vec<Recovered>> {
+        let without = without.iter().map(|n| n.0).collect();
+        let request = v1::RecoverRequest { dry_run, without, accept_loss };
+        let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
+        let patient = self.with_attempt_timeout(deadline);
+        let reply = patient
+            .administer(deadline, async |mut admin, limit| {
+                Ok(admin.recover(timed(request.clone(), limit)).await?.into_inner())
+            })
+            .await?;
+        let recovered = |p: v1::RecoveredPartition| Recovered {
+            partition: PartitionId(p.partition),
+            outcome: match p.outcome() {
+                v1::recovered_partition::Outcome::Founded => RecoverOutcome::Founded,
+                v1::recovered_partition::Outcome::Planned => RecoverOutcome::Planned,
+                v1::recovered_partition::Outcome::Recovered => RecoverOutcome::Recovered,
+                v1::recovered_partition::Outcome::Refused => RecoverOutcome::Refused,
+            },
+            message: p.message,
+            found: p.found,
+            losses: p.losses,
+        };
+        Ok(reply.partitions.into_iter().map(recovered).collect())
     }
 
     async fn maintain(&self, work: Work, table: Option<&str>) -> Result<Maintenance> {
@@ -172,9 +227,8 @@ impl Client {
         let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
         let patient = self.with_attempt_timeout(deadline);
         let reply = patient
-            .call(Repeat::Harmless, deadline, async |channel, limit| {
+            .administer(deadline, async |mut admin, limit| {
                 let request = timed(request.clone(), limit);
-                let mut admin = admin(channel);
                 Ok(match work {
                     Work::Freeze => admin.freeze(request).await,
                     Work::Flush => admin.flush(request).await,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use sextant_common::Env;
 use sextant_common::error::Result;
 use sextant_proto::MESSAGE_BYTES_MAX;
-use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::kv_client::KvClient;
 use tonic::transport::Channel;
 
@@ -92,8 +91,4 @@ pub(crate) fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
-}
-
-pub(crate) fn admin(channel: Channel) -> AdminClient<Channel> {
-    AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }

@@ -24,6 +24,7 @@ pub(crate) struct Endpoints {
 }
 
 struct Endpoint {
+    addr: String,
     channels: Vec<Channel>,
     next_channel: AtomicUsize,
     health: Health,
@@ -45,6 +46,7 @@ impl Endpoints {
             .map(|addr| {
                 check_addr(addr)?;
                 Ok(Endpoint {
+                    addr: addr.clone(),
                     channels: (0..connections).map(|_| grpc_channel(net, addr)).collect(),
                     next_channel: AtomicUsize::new(0),
                     health: Health::default(),
@@ -69,6 +71,11 @@ impl Endpoints {
             [only] => only.clone(),
             several => several[endpoint.next_channel.fetch_add(1, Relaxed) % several.len()].clone(),
         }
+    }
+
+    /// As it was given: `host:port`.
+    pub fn addr(&self, at: usize) -> &str {
+        &self.list[at].addr
     }
 
     pub fn succeeded(&self, at: usize) {

@@ -11,6 +11,7 @@
 //!   anything that sounds like "not executed".
 
 mod admin;
+mod administration;
 mod client;
 mod endpoints;
 mod failure;
@@ -22,7 +23,7 @@ mod scan;
 mod sessions;
 mod write;
 
-pub use admin::{ConfigurationChange, Maintenance, TableInfo};
+pub use admin::{ConfigurationChange, Maintenance, RecoverOutcome, Recovered, TableInfo};
 pub use client::Client;
 pub use options::{ClientOptions, ReadMode};
 pub use read::Record;

@@ -153,6 +153,21 @@ impl Client {
         F: FnMut(Channel, Duration) -> A,
         A: Future<Output = Result<T, Status>>,
     {
+        let endpoints = &self.inner.endpoints;
+        self.call_at(repeat, deadline, |at, limit| attempt(endpoints.channel(at), limit)).await
+    }
+
+    /// The same; `attempt` is told which p-node it is to ask.
+    pub(crate) async fn call_at<T, F, A>(
+        &self,
+        repeat: Repeat,
+        deadline: Duration,
+        mut attempt: F,
+    ) -> Result<T>
+    where
+        F: FnMut(usize, Duration) -> A,
+        A: Future<Output = Result<T, Status>>,
+    {
         let clock = &self.inner.env.clock;
         let endpoints = &self.inner.endpoints;
         let started_ns = clock.holder_ns();
@@ -166,15 +181,14 @@ impl Client {
             }
             let at = endpoints.pick(now_ns, failed);
             let limit = retry.attempt_timeout(self.attempt_timeout(), left);
-            let (failure, silence) =
-                match tokio::time::timeout(limit, attempt(endpoints.channel(at), limit)).await {
-                    Ok(Ok(answer)) => {
-                        endpoints.succeeded(at);
-                        return Ok(answer);
-                    }
-                    Ok(Err(status)) => (Failure::from_status(status), false),
-                    Err(_) => (Failure::silence(), true),
-                };
+            let (failure, silence) = match tokio::time::timeout(limit, attempt(at, limit)).await {
+                Ok(Ok(answer)) => {
+                    endpoints.succeeded(at);
+                    return Ok(answer);
+                }
+                Ok(Err(status)) => (Failure::from_status(status), false),
+                Err(_) => (Failure::silence(), true),
+            };
             now_ns = clock.holder_ns();
             if failure.blames_endpoint {
                 endpoints.failed(at, now_ns);

@@ -9,6 +9,7 @@ pub mod config;
 pub mod env;
 pub mod error;
 pub mod filter;
+pub mod freight;
 pub mod http;
 pub mod ids;
 pub mod key;
@@ -18,6 +19,7 @@ pub mod manifest;
 pub mod mutant;
 pub mod process;
 pub mod rng;
+pub mod room;
 pub mod shutdown;
 pub mod vfs;
 

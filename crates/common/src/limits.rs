@@ -6,6 +6,9 @@ use crate::error::{Error, Result};
 pub const KEY_BYTES_MAX: usize = 16 * 1024;
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// What has more bytes than this is large: a request, a value, an answer. It travels apart from what is small, and takes room in
+/// memory before it is read or built.
+pub const LARGE_BYTES: usize = 64 * 1024;
 /// Largest batch (keys and values together), in bytes. Also the largest Raft entry, less a little framing.
 pub const BATCH_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Most operations in one batch.

@@ -28,6 +28,41 @@ pub struct TableOptions {
     pub compression: Compression,
 }
 
+/// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a merge, of all of its inputs.
+/// Memtables in between that were empty when they were flushed count too, so that the SSTables of a manifest follow each other without
+/// a gap down to generation 1. `0..=0`: not known (written before tables said so).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Generations {
+    pub first: Generation,
+    pub last: Generation,
+}
+
+impl Generations {
+    pub fn new(first: u64, last: u64) -> Self {
+        Self { first: Generation(first), last: Generation(last) }
+    }
+
+    pub fn are_known(&self) -> bool {
+        self.first.0 > 0 && self.first <= self.last
+    }
+
+    pub fn contains(&self, other: &Self) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+}
+
+/// Where an SSTable comes from: written into the table itself, so that a manifest can be rebuilt from tables alone, and so that who
+/// deletes one can tell whose it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Random, drawn when the partition was founded: tables of one lineage are one history. 0: of a partition that was founded before
+    /// lineages were drawn.
+    pub lineage: u64,
+    /// The name of the table (LSM-tree).
+    pub name: String,
+    pub generations: Generations,
+}
+
 /// One sealed SSTable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstMeta {
@@ -43,6 +78,7 @@ pub struct SstMeta {
     pub file_bytes: u64,
     /// The checksum in the file's trailer: xxh3_64 of every byte before it (`docs/formats/table.md`).
     pub checksum: u64,
+    pub generations: Generations,
     /// The servers that are to hold it.
     pub replicas: Vec<NodeId>,
 }

@@ -44,6 +44,10 @@ mutants! {
     AcknowledgedBeforeMajority = "acknowledged-before-majority",
     /// Nodes vote and campaign at any time.
     NoVoteGuard = "no-vote-guard",
+    /// A server votes although the group means another incarnation of it: one that remembered.
+    AmnesiacVotes = "amnesiac-votes",
+    /// No message says which incarnation it means: a server without its memory is taken for what it was.
+    IncarnationNotNamed = "incarnation-not-named",
     /// A p-node's lease may outlive the leader's.
     LeaseOutlivesLeadership = "lease-outlives-leadership",
     /// An SSTable's tombstone ends a read: the memtables are not asked.
@@ -82,6 +86,12 @@ mutants! {
     SerialsGoOn = "serials-go-on",
     /// A new ring incarnation forgets the leases of the one before.
     IncarnationForgetsLeases = "incarnation-forgets-leases",
+    /// A group that is proposed when the ring starts anew keeps its serial of the old one.
+    ProposalKeepsSerial = "proposal-keeps-serial",
+    /// A vote that leaves a former leader does not end what late acknowledgements bring back.
+    ForswearSkipped = "forswear-skipped",
+    /// While voters change, the leader's lease is counted from the newest set of them only.
+    NewVotersOnly = "new-voters-only",
     /// Whole filters hold what is committed, not everything that is in the log.
     FiltersOfCommittedOnly = "filters-of-committed-only",
     /// A memtable is flushed before everything up to its freeze is published.
@@ -106,6 +116,44 @@ mutants! {
     NoDuplicateTable = "no-duplicate-table",
     /// A truncation leaves the duplicate table as it is.
     DuplicateTableNotUndone = "duplicate-table-not-undone",
+    /// A snapshot is read without the next seq.
+    SnapshotWithoutNextSeq = "snapshot-without-next-seq",
+    /// A snapshot is read without the partition's time.
+    SnapshotWithoutTime = "snapshot-without-time",
+    /// A snapshot is read without the generations of its memtables.
+    SnapshotWithoutGenerations = "snapshot-without-generations",
+    /// A snapshot is read without its sessions.
+    SnapshotWithoutSessions = "snapshot-without-sessions",
+    /// A snapshot's sessions are read without what their requests were answered.
+    SnapshotWithoutResults = "snapshot-without-results",
+    /// A snapshot's sessions are read without the number below which results are gone.
+    SnapshotWithoutFloors = "snapshot-without-floors",
+    /// A snapshot's sessions are read without the time of their last use.
+    SnapshotWithoutLastUse = "snapshot-without-last-use",
+    /// A snapshot is read without its membership.
+    SnapshotWithoutMembership = "snapshot-without-membership",
+    /// A snapshot is read without the id of the next table.
+    SnapshotWithoutNextTable = "snapshot-without-next-table",
+    /// A snapshot is read without the partition's configuration.
+    SnapshotWithoutConfiguration = "snapshot-without-configuration",
+    /// A snapshot is read without the place of its configuration in the log.
+    SnapshotWithoutConfiguredAt = "snapshot-without-configured-at",
+    /// A snapshot's manifest is read without its version.
+    ManifestWithoutVersion = "manifest-without-version",
+    /// A snapshot's manifest is read without the flushes that it remembers.
+    ManifestWithoutFlushes = "manifest-without-flushes",
+    /// A snapshot's manifest is read without the version after which it remembers all flushes.
+    ManifestWithoutFlushesKnownAfter = "manifest-without-flushes-known-after",
+    /// A snapshot's manifest is read without its SSTables.
+    ManifestWithoutSsts = "manifest-without-ssts",
+    /// A snapshot's manifest is read without the options of its tables.
+    ManifestWithoutOptions = "manifest-without-options",
+    /// A snapshot's manifest is read without the generations that are flushed.
+    ManifestWithoutFlushedGenerations = "manifest-without-flushed-generations",
+    /// A snapshot's manifest is read without the versions that the last flushes made.
+    ManifestWithoutFlushVersions = "manifest-without-flush-versions",
+    /// A snapshot's manifest is read without the places that its tables are persisted up to.
+    ManifestWithoutPersisted = "manifest-without-persisted",
 }
 
 impl Mutant {

@@ -185,6 +185,7 @@ impl DevCluster {
                 .map(|s| PNodeReady {
                     id: s.member.id(),
                     grpc: s.member.addr.clone(),
+                    admin: s.member.admin.clone().unwrap_or_default(),
                     resp: s.member.resp.clone().unwrap_or_default(),
                     http: s.member.http.clone(),
                     pid: s.pid().unwrap_or(0),
@@ -333,9 +334,12 @@ impl DevCluster {
 /// Better one clear line now than a server that fails to start for a reason in its log.
 async fn check_ports(env: &Env, members: &[Member], data: &Path) -> Result<()> {
     for member in members {
-        for (what, addr) in
-            [("gRPC", Some(&member.addr)), ("HTTP", Some(&member.http)), ("RESP", member.resp.as_ref())]
-        {
+        for (what, addr) in [
+            ("gRPC", Some(&member.addr)),
+            ("HTTP", Some(&member.http)),
+            ("RESP", member.resp.as_ref()),
+            ("administration", member.admin.as_ref()),
+        ] {
             let Some(port) = addr.and_then(|addr| port_of(addr)) else { continue };
             if !ports::is_free(env, port).await {
                 return Err(Error::new(

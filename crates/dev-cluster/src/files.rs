@@ -9,6 +9,7 @@ use sextant_common::config::{ClusterConfig, Server};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::vfs::{read_file, write_file_atomically};
+use sextant_pnode::ADMIN_PORT_OFFSET;
 
 use crate::layout::{Member, Role};
 use crate::options::{DevOptions, SERVERS_MAX};
@@ -110,9 +111,12 @@ impl ClusterFile {
         let mut http_at = 0;
         for index in 0..options.pnodes {
             let mut public = Vec::new();
-            for (kind, first) in
-                [("grpc", options.grpc_port), ("resp", options.resp_port), ("http", options.http_port)]
-            {
+            for (kind, first) in [
+                ("grpc", options.grpc_port),
+                ("resp", options.resp_port),
+                ("http", options.http_port),
+                ("admin", admin_port(options)),
+            ] {
                 let name = format!("pnode-{}-{kind}", index + 1);
                 public.push(self.public_port(env, &mut used, first, index, &name).await?);
             }
@@ -123,6 +127,7 @@ impl ClusterFile {
                 addr: options.addr(Role::PNode, index, public[0]),
                 resp: Some(options.addr(Role::PNode, index, public[1])),
                 http: options.addr(Role::PNode, index, public[2]),
+                admin: Some(options.addr(Role::PNode, index, public[3])),
             });
         }
         for (role, servers) in
@@ -133,7 +138,7 @@ impl ClusterFile {
                 let http = self.public_port(env, &mut used, options.http_port, http_at, &name).await?;
                 http_at += 1;
                 let http = options.addr(role, index, http);
-                members.push(Member { role, index, addr: server.addr, http, resp: None });
+                members.push(Member { role, index, addr: server.addr, http, resp: None, admin: None });
             }
         }
         members.sort_by_key(|m| match m.role {
@@ -172,12 +177,20 @@ pub fn port_of(addr: &str) -> Option<u16> {
     addr.rsplit_once(':')?.1.parse().ok()
 }
 
+/// First port of p-nodes' administration: as a p-node chooses it by itself. 0: free ports.
+fn admin_port(options: &DevOptions) -> u16 {
+    match options.grpc_port {
+        0 => 0,
+        port => port.checked_add(ADMIN_PORT_OFFSET).unwrap_or_else(|| port - ADMIN_PORT_OFFSET),
+    }
+}
+
 /// Ports that are given, and so not to be chosen for anything else.
 fn reserved(options: &DevOptions) -> BTreeSet<u16> {
     let servers = options.pnodes
         + options.memtable.unwrap_or(SERVERS_DEFAULT)
         + options.sstable.unwrap_or(SERVERS_DEFAULT);
-    [options.resp_port, options.grpc_port, options.http_port]
+    [options.resp_port, options.grpc_port, options.http_port, admin_port(options)]
         .into_iter()
         .filter(|first| *first != 0)
         .flat_map(|first| (0..servers as u16).filter_map(move |offset| first.checked_add(offset)))
@@ -202,9 +215,12 @@ mod tests {
         assert_eq!(again, file);
         assert_eq!(again.members(&env, &options).await.unwrap(), members);
 
-        let all: BTreeSet<&String> =
-            members.iter().flat_map(|m| [Some(&m.addr), Some(&m.http), m.resp.as_ref()]).flatten().collect();
-        assert_eq!(all.len(), 8 * 2 + 2, "no port is used twice");
+        let all: BTreeSet<&String> = members
+            .iter()
+            .flat_map(|m| [Some(&m.addr), Some(&m.http), m.resp.as_ref(), m.admin.as_ref()])
+            .flatten()
+            .collect();
+        assert_eq!(all.len(), 8 * 2 + 2 * 2, "no port is used twice");
     }
 
     #[tokio::test]
@@ -219,6 +235,7 @@ mod tests {
         assert_eq!(of(Role::PNode, 1).resp.as_deref(), Some("127.0.0.1:6381"));
         assert_eq!(of(Role::PNode, 1).addr, "127.0.0.1:7401");
         assert_eq!(of(Role::PNode, 1).http, "127.0.0.1:7481");
+        assert_eq!(of(Role::PNode, 1).admin.as_deref(), Some("127.0.0.1:8401"));
         assert_eq!(of(Role::Memtable, 0).http, "127.0.0.1:7482");
         assert_eq!(of(Role::Sstable, 2).http, "127.0.0.1:7487");
         let order: Vec<Role> = members.iter().map(|m| m.role).collect();

@@ -36,6 +36,8 @@ pub struct Member {
     pub http: String,
     /// p-nodes only.
     pub resp: Option<String>,
+    /// The address of the service Admin; p-nodes only.
+    pub admin: Option<String>,
 }
 
 impl Member {
@@ -65,8 +67,10 @@ impl Member {
         match self.role {
             Role::PNode => {
                 set("grpc", self.addr.clone().into());
-                if let Some(resp) = &self.resp {
-                    set("resp", resp.clone().into());
+                for (name, addr) in [("resp", &self.resp), ("admin", &self.admin)] {
+                    if let Some(addr) = addr {
+                        set(name, addr.clone().into());
+                    }
                 }
             }
             Role::Memtable | Role::Sstable => {
@@ -126,8 +130,9 @@ mod tests {
     }
 
     fn member(role: Role) -> Member {
-        let resp = (role == Role::PNode).then(|| "127.0.0.1:5".to_owned());
-        Member { role, index: 0, addr: "127.0.0.1:3".into(), http: "127.0.0.1:4".into(), resp }
+        let pnodes = |addr: &str| (role == Role::PNode).then(|| addr.to_owned());
+        let (resp, admin) = (pnodes("127.0.0.1:5"), pnodes("127.0.0.1:6"));
+        Member { role, index: 0, addr: "127.0.0.1:3".into(), http: "127.0.0.1:4".into(), resp, admin }
     }
 
     #[test]
@@ -153,6 +158,7 @@ mod tests {
         let pnode: PNodeConfig = toml::from_str(&text(Role::PNode)).unwrap();
         pnode.validate().unwrap();
         assert_eq!((pnode.cache_bytes, pnode.resp.as_deref()), (7, Some("127.0.0.1:5")));
+        assert_eq!(pnode.admin_addr(), "127.0.0.1:6");
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub struct ReadyLine {
 pub struct PNodeReady {
     pub id: u64,
     pub grpc: String,
+    pub admin: String,
     pub resp: String,
     pub http: String,
     pub pid: u32,
@@ -47,6 +48,7 @@ mod tests {
             pnodes: vec![PNodeReady {
                 id: 1,
                 grpc: "127.0.0.1:7400".into(),
+                admin: "127.0.0.1:8400".into(),
                 resp: "127.0.0.1:6380".into(),
                 http: "127.0.0.1:7480".into(),
                 pid: 7,
@@ -61,7 +63,7 @@ mod tests {
         };
         assert_eq!(
             line.json(),
-            r#"{"ready":true,"pnodes":[{"id":1,"grpc":"127.0.0.1:7400","resp":"127.0.0.1:6380","http":"127.0.0.1:7480","pid":7}],"memtable":[{"id":1,"addr":"127.0.0.1:20000","http":"127.0.0.1:7482","pid":8}],"sstable":[]}"#
+            r#"{"ready":true,"pnodes":[{"id":1,"grpc":"127.0.0.1:7400","admin":"127.0.0.1:8400","resp":"127.0.0.1:6380","http":"127.0.0.1:7480","pid":7}],"memtable":[{"id":1,"addr":"127.0.0.1:20000","http":"127.0.0.1:7482","pid":8}],"sstable":[]}"#
         );
     }
 }

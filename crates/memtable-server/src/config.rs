@@ -8,6 +8,7 @@ use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
+use sextant_raft_log::RaftLogConfig;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,6 +30,17 @@ pub struct MemtableServerConfig {
     pub clock: WallSource,
     #[serde(default)]
     pub tuning: Tuning,
+}
+
+/// What becomes of a memtable server that comes back without its memory (an empty disk, an older copy of one).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rejoin {
+    /// The leader takes it out of the voters and lets it in again as a new one, as soon as the others are a sound majority.
+    #[default]
+    Automatic,
+    /// An operator does (`sextant admin voters`).
+    Manual,
 }
 
 /// What may be changed without harm. Sizes in bytes, times in milliseconds.
@@ -72,6 +84,8 @@ pub struct Tuning {
     pub queue_requests: usize,
     /// A leader whose log device has not finished a write for so long hands its leaderships over. 0: never.
     pub disk_stall_ms: u64,
+    /// What a leader does about a server that has lost its memory.
+    pub rejoin: Rejoin,
 }
 
 impl Default for Tuning {
@@ -97,6 +111,7 @@ impl Default for Tuning {
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,
             disk_stall_ms: 1_000,
+            rejoin: Rejoin::Automatic,
         }
     }
 }
@@ -136,6 +151,18 @@ impl MemtableServerConfig {
             );
         }
         Ok(())
+    }
+
+    /// The log's part of it.
+    pub(crate) fn log(&self) -> RaftLogConfig {
+        RaftLogConfig {
+            devices: self.devices(),
+            segment_bytes: self.tuning.log_segment_bytes,
+            cluster: self.cluster.id.clone(),
+            fingerprint: self.cluster.fingerprint(),
+            node: self.id,
+            cache_bytes: self.tuning.log_cache_bytes,
+        }
     }
 
     /// Directories of the log.

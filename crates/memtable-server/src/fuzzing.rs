@@ -1,5 +1,7 @@
 //! Doors for the fuzz targets: the decoders of messages and files. Not part of the interface.
 
+mod raft_node;
+
 use std::path::Path;
 
 use sextant_common::Env;
@@ -10,6 +12,8 @@ use sextant_proto::v1;
 use crate::partition::evaluate::Request;
 use crate::partition::snapshot::Snapshot;
 use crate::raft::snapshot_store::SnapshotStore;
+
+pub use raft_node::RaftNode;
 
 pub use crate::raft::convert::{
     Address, append_from_wire, append_reply_from_wire, append_reply_to_wire, append_to_wire,

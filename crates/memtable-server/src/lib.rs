@@ -9,9 +9,11 @@
 
 pub mod command;
 mod config;
+mod drain;
 mod flush;
 #[doc(hidden)]
 pub mod fuzzing;
+mod incarnation;
 pub mod leadership;
 pub mod lease;
 pub mod memtable;
@@ -19,11 +21,12 @@ mod metrics;
 pub mod partition;
 pub mod publication;
 mod raft;
+mod recover;
 mod server;
 mod service;
 mod shared;
 mod worker;
 
-pub use config::{MemtableServerConfig, Tuning};
+pub use config::{MemtableServerConfig, Rejoin, Tuning};
 pub use metrics::Metrics;
 pub use server::MemtableServer;

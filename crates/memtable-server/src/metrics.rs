@@ -32,7 +32,9 @@ pub struct Metrics {
     pub compactions: Counter,
     pub compaction_failures: Counter,
     pub snapshots_installed: Counter,
+    pub snapshots_refused: Counter,
     pub votes_dropped: Counter,
+    pub lost_members: Counter,
     /// From proposal to publication, in seconds: log write, replication and commit wait together.
     pub propose_to_publish: Histogram,
     /// From commit to publication, in seconds: what leases and predecessors made a group wait.
@@ -72,7 +74,13 @@ impl Metrics {
         let compactions = counter("memtable_compactions", "Compactions applied");
         let compaction_failures = counter("memtable_compaction_failures", "Compactions that failed");
         let snapshots_installed = counter("memtable_snapshots_installed", "Snapshots taken from a leader");
+        let snapshots_refused =
+            counter("memtable_snapshots_refused", "Snapshots of a leader that the disk did not take");
         let votes_dropped = counter("memtable_votes_dropped", "Vote requests dropped by the vote guard");
+        let lost_members = counter(
+            "memtable_lost_members",
+            "Members that a leader of this server found without their memory: replaced or restored disks",
+        );
         let propose_to_publish = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
         registry.register(
             "memtable_propose_to_publish_seconds",
@@ -119,7 +127,9 @@ impl Metrics {
             compactions,
             compaction_failures,
             snapshots_installed,
+            snapshots_refused,
             votes_dropped,
+            lost_members,
             propose_to_publish,
             commit_wait,
             group_writes,

@@ -1,6 +1,6 @@
 //! Wiring: opens the log, recovers partitions, starts Raft, workers and services.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -8,38 +8,43 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use openraft::BasicNode;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::Env;
-use sextant_common::env::{grpc_incoming, same_cluster};
-use sextant_common::error::{Error, Result};
+use sextant_common::env::{Listening, Party, grpc_incoming, internal_calls};
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::freight::FreightLayer;
 use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId};
+use sextant_common::room::Room;
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::lease_server::LeaseServer;
 use sextant_proto::v1::raft_server::RaftServer;
 use sextant_proto::v1::rows_server::RowsServer;
-use sextant_raft_log::{RaftLog, RaftLogConfig, position_of};
+use sextant_raft_log::{RaftLog, position_of};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::command::Configuration;
 use crate::config::MemtableServerConfig;
+use crate::drain;
 use crate::flush::{Background, SstServers, repair_loop};
-use crate::leadership::{LeaderLease, VoteGuard};
+use crate::incarnation::{DirectoryLock, Incarnation};
+use crate::leadership::{LeaderLease, Strangers, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::partition::snapshot::Snapshot;
 use crate::partition::view::ReadView;
+use crate::raft::core::CoreThread;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
 use crate::raft::snapshot_store::SnapshotStore;
-use crate::raft::{Raft, StateMachine, election};
+use crate::raft::{Raft, StateMachine, election, founding};
+use crate::recover::{Gate, Memories};
 use crate::service::admin::AdminShell;
 use crate::service::lease::LeaseShell;
 use crate::service::raft::RaftShell;
-use crate::service::rows::RowsShell;
+use crate::service::rows::{self, RowsShell};
 use crate::service::{Context, Recovery};
 use crate::shared::{Event, Handle, LogFeed, Numbers, Shared, body_of};
 use crate::worker::{Parts, Worker};
@@ -48,17 +53,20 @@ use crate::worker::{Parts, Worker};
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A snapshot that could not be stored is tried again after this time.
 const SNAPSHOT_RETRY: Duration = Duration::from_secs(1);
-/// A node that is not preferred as a partition's first leader waits this long for the preferred one to found the group.
-const FOUNDING_PATIENCE: Duration = Duration::from_secs(2);
-/// How soon an empty server asks again whether there is a group.
-const FOUNDING_POLL: Duration = Duration::from_millis(50);
 
 /// A running memtable server.
 pub struct MemtableServer {
     addr: SocketAddr,
     http: Option<SocketAddr>,
     context: Arc<Context>,
+    /// For the hand-over of each partition before the server stops.
+    replicas: Vec<(Handle, NetworkFactory)>,
+    drain: ShutdownTrigger,
     stop: ShutdownTrigger,
+    listening: Listening,
+    _lock: DirectoryLock,
+    /// After `stop`: who sees Raft end is to know why.
+    _core: CoreThread,
 }
 
 /// One partition replica, recovered but not yet running.
@@ -78,24 +86,25 @@ impl MemtableServer {
     /// Starts a server; returns when its services listen. Elections follow in the background.
     pub async fn start(env: Env, config: MemtableServerConfig) -> Result<MemtableServer> {
         config.validate()?;
+        let (env, listening) = Listening::counted(env);
         let started_ns = env.clock.holder_ns();
         let mut registry = Registry::with_prefix("sextant");
         let metrics = Arc::new(Metrics::register(&mut registry));
         let (stop, shutdown) = shutdown::channel();
+        let (drain, draining) = shutdown::channel();
         let lease = &config.cluster.lease;
 
-        env.vfs.create_dir_all(&config.data_dir)?;
-        let ids: Vec<PartitionId> = (0..config.cluster.partitions).map(PartitionId).collect();
-        let log_config = RaftLogConfig {
-            devices: config.devices(),
-            segment_bytes: config.tuning.log_segment_bytes,
-            cluster: config.cluster.id.clone(),
-            fingerprint: config.cluster.fingerprint(),
-            node: config.id,
-            cache_bytes: config.tuning.log_cache_bytes,
+        let incarnation = {
+            let (env, config) = (env.clone(), config.clone());
+            env.clone().blocking(move || Incarnation::open(&env, &config)).await
         };
-        let log = Arc::new(RaftLog::open(env.clone(), log_config, &ids, &mut registry).await?);
+        let (incarnation, lock) = incarnation.ok_or_else(stopping)??;
+        let incarnation = Arc::new(incarnation);
+        let ids: Vec<PartitionId> = (0..config.cluster.partitions).map(PartitionId).collect();
+        let log = Arc::new(RaftLog::open(env.clone(), config.log(), &ids, &mut registry).await?);
         let report = log.report();
+        let counted = incarnation.clone();
+        env.blocking(move || counted.began()).await.ok_or_else(stopping)??;
 
         // Bound from here on: what this node promised before it stopped is forgotten.
         let memory_bytes = config.tuning.memory_bytes / u64::from(config.cluster.partitions);
@@ -104,7 +113,7 @@ impl MemtableServer {
         let replay_start = env.clock.holder_ns();
         let mut replicas = Vec::new();
         for id in &ids {
-            replicas.push(recover(&env, &config, *id, &log, &founding, &news)?);
+            replicas.push(recover(&env, &config, *id, &log, &founding, &news, &incarnation)?);
         }
         let recovery = Recovery {
             log_seconds: report.seconds,
@@ -119,18 +128,23 @@ impl MemtableServer {
         let listener = env.net.bind(config.listen.clone()).await?;
         let addr = listener.local_addr()?;
         let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
-        let peers: HashMap<u64, Peer> = config
-            .cluster
-            .memtable
-            .iter()
-            .filter(|s| s.id != config.id)
-            .map(|s| (s.id.0, Peer::connect(&env, &s.addr, &config.cluster)))
-            .collect();
+        let core = CoreThread::start(&env);
+        let mut peers = HashMap::new();
+        for server in config.cluster.memtable.iter().filter(|s| s.id != config.id) {
+            let peer = Peer::connect(&env, server, &config.cluster, config.id, &core).await?;
+            peers.insert(server.id.0, peer);
+        }
         let peers = Arc::new(peers);
-        let servers = Arc::new(SstServers::connect(&env, &config.cluster));
+        let servers = Arc::new(SstServers::connect(&env, &config.cluster, config.id));
         let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
 
-        let (mut partitions, mut rafts) = (HashMap::new(), HashMap::new());
+        let memories = {
+            let at_start = replicas.iter().any(|replica| replica.partition.next_index() > 0);
+            Memories::new(at_start, incarnation.clone())
+        };
+        let (mut partitions, mut rafts, mut gates) = (HashMap::new(), HashMap::new(), HashMap::new());
+        let (mut networks, mut stores) = (HashMap::new(), HashMap::new());
+        let mut to_drain = Vec::new();
         for replica in replicas {
             let id = replica.shared.id;
             let partition_log = log.partition(id);
@@ -147,10 +161,11 @@ impl MemtableServer {
             };
             let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
             let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms, &config.tuning)?);
-            let raft =
-                Raft::new(config.id.0, raft_config, network.clone(), partition_log.clone(), state_machine)
-                    .await
-                    .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+            let (node, net, raft_log) = (config.id.0, network.clone(), partition_log.clone());
+            let raft = core
+                .run(async move { Raft::new(node, raft_config, net, raft_log, state_machine).await })
+                .await?
+                .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
             let background = Background {
                 runtime: tokio::runtime::Handle::current(),
                 shared: replica.shared.clone(),
@@ -160,17 +175,36 @@ impl MemtableServer {
                 attempts: attempts.clone(),
             };
             let (snapshots, offered) = watch::channel(None);
+            stores.insert(id, replica.store.clone());
             tokio::spawn(keep_snapshots(replica.store, offered, raft.clone()));
             tokio::spawn(repair_loop(background.clone(), shutdown.clone()));
             let rank = preference(&config, id);
-            tokio::spawn(found(raft.clone(), config.clone(), network.clone(), rank, shutdown.clone()));
+            memories.add(id, raft.clone());
+            let gate = Gate {
+                shared: replica.shared.clone(),
+                servers: servers.clone(),
+                network: network.clone(),
+                memories: memories.clone(),
+                sst_replicas: config.tuning.sst_replicas,
+                founding: founding.clone(),
+                founder: Arc::default(),
+            };
+            tokio::spawn(gate.clone().watch(shutdown.clone()));
+            tokio::spawn(founding::found_or_ask(
+                raft.clone(),
+                config.clone(),
+                gate.clone(),
+                shutdown.clone(),
+            ));
+            networks.insert(id, network.clone());
+            gates.insert(id, gate);
             let election = election::election_loop(
                 raft.clone(),
                 replica.shared.clone(),
                 lease.clone(),
                 election::Device { log: log.clone(), stall_ms: config.tuning.disk_stall_ms },
                 rank,
-                shutdown.clone(),
+                draining.clone(),
             );
             tokio::spawn(election);
             let worker = Worker::new(Parts {
@@ -186,7 +220,7 @@ impl MemtableServer {
                 group_interval: Duration::from_micros(lease.group_interval_us),
                 metrics: metrics.clone(),
                 background,
-                network,
+                network: network.clone(),
                 events: replica.event_queue,
                 writes: replica.write_queue,
                 snapshots,
@@ -195,6 +229,7 @@ impl MemtableServer {
             });
             env.dedicated(&format!("partition-{id}"), worker.run());
             let handle = Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
+            to_drain.push((handle.clone(), network));
             partitions.insert(id, handle);
             rafts.insert(id, raft);
         }
@@ -206,11 +241,18 @@ impl MemtableServer {
             cluster: config.cluster.clone(),
             partitions,
             rafts,
+            networks,
+            snapshots: stores,
+            gates,
+            memories,
             news,
             metrics,
             recovery,
             log,
+            answers: Room::new(rows::ANSWER_BYTES_MAX),
             started_ns,
+            draining,
+            disk_stall_ms: config.tuning.disk_stall_ms,
             shutdown: shutdown.clone(),
         });
         serve(listener, &context, cluster, shutdown.clone());
@@ -219,7 +261,17 @@ impl MemtableServer {
             None => None,
         };
         tracing::info!(node = %config.id, %addr, "memtable server is up");
-        Ok(MemtableServer { addr, http, context, stop })
+        Ok(MemtableServer {
+            addr,
+            http,
+            context,
+            replicas: to_drain,
+            drain,
+            stop,
+            listening,
+            _lock: lock,
+            _core: core,
+        })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -239,8 +291,11 @@ impl MemtableServer {
         crate::service::status::json(&self.context)
     }
 
-    /// Stops in order: service, workers, Raft, log. Everything that was acknowledged is durable already.
+    /// Hands over what it leads, then stops in order: service, workers, Raft, log. Everything that was acknowledged is durable
+    /// already.
     pub async fn shutdown(self) {
+        self.drain.trigger();
+        drain::hand_over_all(&self.replicas).await;
         self.stop.trigger();
         let stop = async {
             for handle in self.context.partitions.values() {
@@ -253,11 +308,19 @@ impl MemtableServer {
                 let _ = raft.shutdown().await;
             }
             self.context.log.shutdown().await;
+            self.listening.closed().await;
         };
         if tokio::time::timeout(STOP_TIMEOUT, stop).await.is_err() {
             tracing::warn!("memtable server: not everything stopped in time");
         }
     }
+}
+
+/// How long a peer may be silent before it is asked whether it is there, and before it counts as gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+fn stopping() -> Error {
+    Error::new(ErrorKind::Stopping, "the runtime is stopping")
 }
 
 /// Restores a partition from its snapshot and fills its memtables from the log after it.
@@ -268,6 +331,7 @@ fn recover(
     log: &RaftLog,
     founding: &Configuration,
     news: &Arc<Notify>,
+    incarnation: &Arc<Incarnation>,
 ) -> Result<Replica> {
     let (store, snapshot) = SnapshotStore::open(env, &config.data_dir, id)?;
     let mut partition = snapshot.as_ref().map_or_else(|| Partition::new(id), |s| Partition::restore(id, s));
@@ -281,6 +345,23 @@ fn recover(
             partition.next_index().saturating_sub(1),
             config.data_dir.join(format!("partition-{id}.snapshot")).display(),
         )));
+    }
+    if snapshot.is_some() && partition_log.purged().is_none() && partition_log.vote().is_none() {
+        return Err(Error::corrupt(format!(
+            "partition {id}: there is a snapshot in {}, but the log knows neither a vote nor a purge: it is not the log that belongs to \
+             it. Empty all directories of this server if the others are sound",
+            config.data_dir.display(),
+        )));
+    }
+    if let Some(covered) = store.newest().and_then(|(meta, _)| meta.last_log_id) {
+        let removed = partition_log.follow_snapshot(covered)?;
+        if removed > 0 {
+            tracing::warn!(
+                partition = %id, removed,
+                "the log lacks the last entry of a leader's snapshot: it begins after it now. What was removed is in the snapshot, \
+                 or was never committed"
+            );
+        }
     }
     let snapshot_seq = partition.last_seq();
     let mut recovered = Vec::new();
@@ -313,11 +394,16 @@ fn recover(
         leader: Mutex::new((0, 0)),
         manifest_version: watch::channel(ManifestVersion(0)).0,
         pending_ssts: Mutex::default(),
+        unfounded: Mutex::default(),
         numbers: Mutex::new(Numbers::default()),
         ack_signalled: AtomicBool::new(false),
         queued_bytes: Arc::default(),
+        hears_heartbeat: AtomicBool::new(false),
+        raft_refuses: AtomicBool::new(false),
         log_write_ns: AtomicU64::new(0),
         heir_of: AtomicU64::new(0),
+        incarnation: incarnation.clone(),
+        strangers: Strangers::default(),
     });
     Ok(Replica {
         shared,
@@ -339,38 +425,6 @@ fn preference(config: &MemtableServerConfig, partition: PartitionId) -> u64 {
     let n = ids.len() as u64;
     let at = ids.iter().position(|id| *id == config.id.0).unwrap_or(0) as u64;
     (at + n - u64::from(partition.0) % n) % n
-}
-
-/// Founds a partition's Raft group, once, when every server of the configuration is there and none of them has anything of it:
-/// each would found the same one, so it does no harm if two do. An empty server among others that are not (its disk was
-/// replaced, or it is new) waits until a leader sends it the log; it must never found a group of its own, whose founders could
-/// elect somebody who knows nothing of what the real group has committed.
-async fn found(
-    raft: Raft,
-    config: MemtableServerConfig,
-    network: NetworkFactory,
-    rank: u64,
-    mut shutdown: Shutdown,
-) {
-    let mut pause = if rank > 0 { FOUNDING_PATIENCE } else { Duration::ZERO };
-    loop {
-        tokio::select! {
-            () = shutdown.wait() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-        pause = FOUNDING_POLL;
-        if !matches!(raft.is_initialized().await, Ok(false)) {
-            return;
-        }
-        if network.nobody_has_founded().await {
-            break;
-        }
-    }
-    let members: BTreeMap<u64, BasicNode> =
-        config.cluster.memtable.iter().map(|s| (s.id.0, BasicNode::new(s.addr.clone()))).collect();
-    if let Err(e) = raft.initialize(members).await {
-        tracing::debug!("the Raft group exists already: {e}");
-    }
 }
 
 /// Stores the snapshots that a worker offers, and tells Raft when the log may be purged. One that could not be stored (the
@@ -415,9 +469,14 @@ fn serve(
                 .max_encoding_message_size(MESSAGE_BYTES_MAX)
         };
     }
+    let me = Party::memtable(context.node);
     let router = tonic::transport::Server::builder()
-        .layer(tonic::service::InterceptorLayer::new(same_cluster(&context.cluster)))
+        .layer(tonic::service::InterceptorLayer::new(internal_calls(&context.cluster, me)))
+        .layer(FreightLayer)
         .tcp_nodelay(true)
+        // A peer that is gone must not hold the room of what it has not taken.
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
         .initial_stream_window_size(Some(4 * 1024 * 1024))
         .initial_connection_window_size(Some(16 * 1024 * 1024))
         .add_service(service!(RaftServer, RaftShell { context: context.clone(), cluster }))
@@ -442,6 +501,15 @@ fn serve(
     });
 }
 
+/// Why a server that has lost its memory of a partition is not ready. `unfounded`: why nobody may let it in.
+fn waits_to_be_let_in(partition: PartitionId, unfounded: Option<&str>) -> String {
+    let waits = format!(
+        "partition {partition}: this server has lost its memory, and waits until the group lets it in again (or, if it was left out \
+         of the voters, until `sextant admin voters` names it)"
+    );
+    unfounded.map_or(waits.clone(), |why| format!("{waits}; {why}"))
+}
+
 async fn serve_http(
     env: &Env,
     at: &str,
@@ -453,13 +521,24 @@ async fn serve_http(
     let state = sextant_common::http::HttpState {
         registry: Arc::new(Mutex::new(registry)),
         ready: Arc::new(move || {
+            if ready.draining.is_triggered() {
+                return Err("the server is stopping".into());
+            }
             // Ready: every partition has a leader that this node knows; but nobody tells a server that was removed.
             let removed = |h: &Handle| {
                 let members = h.shared.numbers.lock().members.clone();
                 !members.voters.is_empty() && !members.voters.contains(&h.shared.node)
             };
+            let lost = ready.partitions.values().find(|h| h.shared.incarnation.is_lost(h.shared.id));
+            if let Some(h) = lost {
+                return Err(waits_to_be_let_in(h.shared.id, h.shared.unfounded.lock().as_deref()));
+            }
             let lacking = ready.partitions.values().find(|h| h.shared.leader.lock().1 == 0 && !removed(h));
-            lacking.map_or(Ok(()), |h| Err(format!("partition {} has no leader", h.shared.id)))
+            let why = |h: &Handle| {
+                let unfounded = h.shared.unfounded.lock().clone();
+                unfounded.unwrap_or_else(|| format!("partition {} has no leader", h.shared.id))
+            };
+            lacking.map_or(Ok(()), |h| Err(why(h)))
         }),
         status: Arc::new(move || {
             let json = crate::service::status::json(&status);
@@ -467,4 +546,20 @@ async fn serve_http(
         }),
     };
     sextant_common::http::serve(env, at, state, shutdown).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_its_memory_says_what_it_waits_for_and_what_keeps_the_group_from_being_there() {
+        let waits = waits_to_be_let_in(PartitionId(3), None);
+        assert!(
+            waits.starts_with("partition 3: this server has lost its memory")
+                && waits.contains("admin voters")
+        );
+        let why = waits_to_be_let_in(PartitionId(3), Some("run `sextant admin recover`"));
+        assert!(why.starts_with(&waits) && why.ends_with("; run `sextant admin recover`"), "{why}");
+    }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
-use openraft::BasicNode;
 use parking_lot::Mutex;
 use sextant_common::Env;
 use sextant_common::clock::WallInterval;
@@ -15,11 +14,12 @@ use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Seria
 use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
-use sextant_raft_log::{Entry, LogId};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use sextant_raft_log::{Entry, LogId, Member};
+use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot, watch};
 
 use crate::command::{Configuration, configuration};
-use crate::leadership::{LeaderLease, VoteGuard};
+use crate::incarnation::Incarnation;
+use crate::leadership::{LeaderLease, Strangers, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::lease::grantor::Now;
 use crate::partition::evaluate::Request;
@@ -39,6 +39,10 @@ pub struct Shared {
     /// In effect; before there is one, what the configuration file says.
     pub configuration: ArcSwap<Configuration>,
     pub guard: Arc<VoteGuard>,
+    /// Which life of this server its memory is of.
+    pub incarnation: Arc<Incarnation>,
+    /// Members that say that they are others than the membership names.
+    pub strangers: Strangers,
     /// The term whose leader has named this node as its successor; 0: none has.
     pub heir_of: AtomicU64,
     pub desk: LeaseDesk,
@@ -50,12 +54,18 @@ pub struct Shared {
     pub manifest_version: watch::Sender<ManifestVersion>,
     /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans.
     pub pending_ssts: Mutex<Vec<SstId>>,
+    /// Why the partition is not founded, if this server knows.
+    pub unfounded: Mutex<Option<String>>,
     /// Numbers for /status, refreshed by the worker.
     pub numbers: Mutex<Numbers>,
     /// An acknowledgement is on its way to the worker.
     pub ack_signalled: AtomicBool,
     /// Keys and values that wait for the sequencer, in bytes.
     pub queued_bytes: Arc<AtomicUsize>,
+    /// Raft has been handed a heartbeat that it has not answered.
+    pub hears_heartbeat: AtomicBool,
+    /// Raft has refused a heartbeat: it has stopped.
+    pub raft_refuses: AtomicBool,
     /// Smoothed lower bound of the time from proposal to commit, in nanoseconds (for leases of the `timed` mode).
     pub log_write_ns: AtomicU64,
 }
@@ -68,6 +78,8 @@ pub struct Numbers {
     pub committed_index: u64,
     pub published_index: u64,
     pub persisted_index: u64,
+    /// The log begins after it. None: it has everything.
+    pub purged_index: Option<u64>,
     pub unflushed_bytes: usize,
     /// Limit of `unflushed_bytes`: this partition's share of the server's memory.
     pub memory_bytes: usize,
@@ -183,15 +195,20 @@ impl Shared {
             lease: LeaderLease::default(),
             configuration: ArcSwap::from_pointee(Configuration::founding(&Default::default(), 1 << 20)),
             guard: Arc::new(VoteGuard::new(0, 0)),
+            incarnation: Incarnation::for_tests(env, 1),
+            strangers: Strangers::default(),
             heir_of: AtomicU64::new(0),
             desk: LeaseDesk::default(),
             news: Arc::default(),
             leader: Mutex::default(),
             manifest_version: watch::channel(ManifestVersion(0)).0,
             pending_ssts: Mutex::default(),
+            unfounded: Mutex::default(),
             numbers: Mutex::default(),
             ack_signalled: AtomicBool::new(false),
             queued_bytes: Arc::default(),
+            hears_heartbeat: AtomicBool::new(false),
+            raft_refuses: AtomicBool::new(false),
             log_write_ns: AtomicU64::new(0),
         })
     }
@@ -254,6 +271,8 @@ pub enum Event {
         inputs: Vec<SstId>,
         result: Result<Option<SstMeta>>,
     },
+    /// Who could lead after this node, best first, and the term that it leads. Dropped if it does not lead.
+    Successors(oneshot::Sender<(u64, Vec<u64>)>),
     /// Leadership is to go to another node. Told the term that ended here.
     HandOver {
         to: u64,
@@ -261,7 +280,7 @@ pub enum Event {
     },
     /// The voters are to be exactly these.
     ChangeVoters {
-        voters: BTreeMap<u64, BasicNode>,
+        voters: BTreeMap<u64, Member>,
         done: oneshot::Sender<Result<()>>,
     },
     /// Raft's answer to a step of a change of the voters.
@@ -310,22 +329,38 @@ impl Drop for Queued {
     }
 }
 
+/// An answer to a write, on its way to the client.
+pub struct Answer {
+    pub reply: v1::WriteReply,
+    /// The condition was checked against an older manifest than this. Whoever sends the answer converts it, if the client does
+    /// not have it yet.
+    pub stale: Option<Arc<Manifest>>,
+    /// Its share of what may be on its way to the client.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
 /// Where the answer to a write goes. Dropped without an answer it says "outcome unknown": no caller is left hanging.
 pub struct ReplySink {
     id: u64,
-    to: Option<mpsc::UnboundedSender<v1::WriteReply>>,
+    /// The queue is unbounded, so that a worker never waits for a client; it holds no more than there is room for.
+    to: Option<mpsc::UnboundedSender<Answer>>,
+    room: Option<OwnedSemaphorePermit>,
 }
 
 impl ReplySink {
-    pub fn new(id: u64, to: mpsc::UnboundedSender<v1::WriteReply>) -> Self {
-        Self { id, to: Some(to) }
+    /// `room`: for the answer, given back when the client has it.
+    pub fn new(id: u64, to: mpsc::UnboundedSender<Answer>, room: Option<OwnedSemaphorePermit>) -> Self {
+        Self { id, to: Some(to), room }
     }
 
-    pub fn send(mut self, mut reply: v1::WriteReply) {
-        reply.id = self.id;
-        if let Some(to) = self.to.take() {
-            let _ = to.send(reply);
-        }
+    pub fn send(mut self, reply: v1::WriteReply) {
+        self.give(reply, None);
+    }
+
+    /// The write's condition was checked against an older manifest.
+    pub fn stale(mut self, manifest: Arc<Manifest>) {
+        let status = v1::WriteStatus::WriteStaleManifest.into();
+        self.give(v1::WriteReply { status, ..Default::default() }, Some(manifest));
     }
 
     pub fn status(self, status: v1::WriteStatus, message: &str) {
@@ -335,17 +370,21 @@ impl ReplySink {
             ..Default::default()
         });
     }
+
+    fn give(&mut self, mut reply: v1::WriteReply, stale: Option<Arc<Manifest>>) {
+        if let Some(to) = self.to.take() {
+            reply.id = self.id;
+            let _ = to.send(Answer { reply, stale, room: self.room.take() });
+        }
+    }
 }
 
 impl Drop for ReplySink {
     fn drop(&mut self) {
-        if let Some(to) = self.to.take() {
-            let _ = to.send(v1::WriteReply {
-                id: self.id,
-                status: v1::WriteStatus::WriteOutcomeUnknown.into(),
-                message: "the partition's worker stopped".into(),
-                ..Default::default()
-            });
+        if self.to.is_some() {
+            let status = v1::WriteStatus::WriteOutcomeUnknown.into();
+            let message = "the partition's worker stopped".into();
+            self.give(v1::WriteReply { status, message, ..Default::default() }, None);
         }
     }
 }

@@ -2,16 +2,22 @@
 
 mod support;
 
+use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{free_addrs, grpc_channel};
+use sextant_common::env::{Party, PausePoint, Probe, ProbeEvent, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
+use sextant_common::vfs::{Fault, FaultyVfs, IoKind};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::lease_client::LeaseClient;
 use sextant_proto::v1::rows_client::RowsClient;
 use tonic::transport::Channel;
 
@@ -19,13 +25,40 @@ use support::eventually;
 
 struct Cluster {
     env: Env,
+    /// The servers'.
+    envs: Vec<Env>,
     config: ClusterConfig,
     servers: Vec<Option<MemtableServer>>,
     tuning: Tuning,
     dir: tempfile::TempDir,
 }
 
+/// Stops a leader's worker for a moment between a group's bits and its proposal. What happens meanwhile, it sees when the group is
+/// on its way into the log.
+struct HoldsUpProposals;
+
+impl Probe for HoldsUpProposals {
+    fn event(&self, _event: ProbeEvent) {}
+
+    fn pause(&self, at: PausePoint) -> Option<Duration> {
+        (at == PausePoint::BitsOut).then_some(Duration::from_millis(2))
+    }
+}
+
+/// What a lease client of the test has seen of a partition.
+#[derive(Default)]
+struct Held {
+    /// Of the newest lease.
+    mode: AtomicI32,
+    acknowledged: AtomicU64,
+}
+
 impl Cluster {
+    /// As a tool of the cluster: servers answer nobody else.
+    fn channel(&self, i: usize) -> Channel {
+        cluster_channel(&self.env.net, &self.config.memtable[i].addr, &self.config, Party::TOOL, None)
+    }
+
     async fn start(partitions: u32) -> Self {
         Self::start_with(partitions, Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() }).await
     }
@@ -34,18 +67,25 @@ impl Cluster {
         if std::env::var_os("RUST_LOG").is_some() {
             sextant_common::logging::init();
         }
+        Self::start_on(vec![Env::real(); 3], partitions, tuning, LeaseConfig::default()).await
+    }
+
+    /// Each server in an environment of its own.
+    async fn start_on(envs: Vec<Env>, partitions: u32, tuning: Tuning, lease: LeaseConfig) -> Self {
         let addrs = free_addrs(&Env::real(), 4).await.unwrap();
         let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
         let config = ClusterConfig {
             id: "test".into(),
             partitions,
             memtable: (0..3).map(server).collect(),
-            // Nobody listens there: flushes fail and are tried again.
+            // It has nothing and takes nothing: flushes fail and are tried again.
             sstable: vec![Server { id: NodeId(1), addr: addrs[3].clone() }],
-            lease: LeaseConfig::default(),
+            lease,
         };
+        support::sstable::serve_nothing(&addrs[3]);
         let dir = tempfile::tempdir().unwrap();
-        let mut cluster = Self { env: Env::real(), config, servers: vec![None, None, None], tuning, dir };
+        let servers = vec![None, None, None];
+        let mut cluster = Self { env: Env::real(), envs, config, servers, tuning, dir };
         for i in 0..3 {
             cluster.start_one(i).await;
         }
@@ -54,7 +94,7 @@ impl Cluster {
 
     async fn start_one(&mut self, i: usize) {
         let config = server_config(&self.config, &self.tuning, self.dir.path(), i);
-        self.servers[i] = Some(MemtableServer::start(self.env.clone(), config).await.unwrap());
+        self.servers[i] = Some(MemtableServer::start(self.envs[i].clone(), config).await.unwrap());
     }
 
     async fn stop_one(&mut self, i: usize) {
@@ -64,11 +104,11 @@ impl Cluster {
     }
 
     fn rows(&self, i: usize) -> RowsClient<Channel> {
-        RowsClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr))
+        RowsClient::new(self.channel(i))
     }
 
     fn admin(&self, i: usize) -> AdminClient<Channel> {
-        AdminClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr))
+        AdminClient::new(self.channel(i))
     }
 
     /// Sends a write to whoever takes it.
@@ -97,7 +137,7 @@ impl Cluster {
                 if self.servers[i].is_none() {
                     continue;
                 }
-                let batch = v1::ReadBatch { batch: 0, reads: vec![read.clone()] };
+                let batch = v1::ReadBatch { reads: vec![read.clone()], ..Default::default() };
                 let reply = self.rows(i).read(batch).await.ok()?.into_inner().replies.remove(0);
                 match reply.status() {
                     v1::ReadStatus::ReadNotLeader | v1::ReadStatus::ReadNotReady => {}
@@ -122,6 +162,69 @@ impl Cluster {
             None
         })
         .await;
+    }
+
+    /// Holds leases of a partition as a p-node does, for ever: each pull acknowledges what the one before has brought.
+    async fn hold(&self, partition: u32, held: &Held) {
+        let servers: Vec<_> =
+            (0..self.config.memtable.len()).map(|i| LeaseClient::new(self.channel(i))).collect();
+        for mut client in servers.into_iter().cycle() {
+            let holder = Bytes::from(vec![partition as u8 + 1; 16]);
+            let fetch = v1::FetchFiltersRequest { holder: holder.clone(), partition };
+            let fetched = async {
+                let mut chunks = client.fetch_filters(fetch).await.ok()?.into_inner();
+                let header = chunks.message().await.ok()??.header?;
+                while chunks.message().await.ok()?.is_some() {}
+                (header.status() == v1::PartitionStatus::PartitionOk).then_some(header)
+            };
+            let Some(header) = fetched.await else { continue };
+            let (epoch, mut serial) = (header.epoch, header.serial);
+            loop {
+                let position = v1::PartitionPosition {
+                    partition,
+                    epoch,
+                    serial,
+                    has_filters: true,
+                    ..Default::default()
+                };
+                let positions = vec![position];
+                let pull = v1::PullRequest { holder: holder.clone(), positions, ..Default::default() };
+                let pulled = async {
+                    let mut replies = client.pull(tokio_stream::iter([pull])).await.ok()?.into_inner();
+                    replies.message().await.ok()??.updates.pop()
+                };
+                let Some(update) = pulled.await else { break };
+                use v1::PartitionStatus as S;
+                if !matches!(update.status(), S::PartitionOk | S::PartitionThrottled) {
+                    break;
+                }
+                serial = update.serial_to;
+                held.acknowledged.store(serial, Ordering::Relaxed);
+                if let Some(lease) = update.lease {
+                    held.mode.store(lease.mode, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Writes a new key after the other, for ever, and counts those that are acknowledged.
+    async fn keep_writing(&self, partition: u32, writer: u32, written: &AtomicU64) {
+        let servers: Vec<_> = (0..3).map(|i| self.rows(i)).collect();
+        let mut at = 0;
+        for n in 0u64.. {
+            let write = put(partition, &format!("{writer}-{n}"), "v");
+            let batch = v1::WriteBatch { writes: vec![write] };
+            let reply = servers[at].clone().write(batch).await.ok().map(|r| r.into_inner().replies.remove(0));
+            match reply {
+                Some(reply) if reply.status() == v1::WriteStatus::WriteOk => {
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+                _ => {
+                    at = (at + 1) % 3;
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                }
+            }
+        }
     }
 
     fn status(&self, i: usize) -> serde_json::Value {
@@ -296,6 +399,70 @@ async fn answers_that_wrote_nothing_do_not_hold_the_log() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_whose_disk_is_full_refuses_a_snapshot_and_takes_it_when_there_is_room() {
+    // The error of its disk ended the replica's Raft, and so the process, and again after each start.
+    let tuning = Tuning {
+        log_segment_bytes: 4 << 20,
+        freeze_log_bytes: 64 << 10,
+        log_entries_kept: 0,
+        ..Tuning::default()
+    };
+    let disks: Vec<FaultyVfs> = (0..3).map(FaultyVfs::new).collect();
+    let envs = disks.iter().map(|disk| Env { vfs: Arc::new(disk.clone()), ..Env::real() });
+    let mut c = Cluster::start_on(envs.collect(), 1, tuning, LeaseConfig::default()).await;
+    c.create_table(0).await;
+    let leader = c.leader(0).await;
+    let number = |c: &Cluster, i: usize, name: &str| c.status(i)["partitions"][0][name].as_u64();
+    let lagging = (leader + 1) % 3;
+    let had = number(&c, lagging, "last_index").unwrap();
+    c.stop_one(lagging).await;
+
+    // The others go on until they could not bring it up to date without a snapshot.
+    let open = v1::OpenSessionRequest { partition: 0, session: 77 };
+    let opened = c.rows(leader).open_session(open).await.unwrap().into_inner();
+    assert_eq!(opened.status(), v1::WriteStatus::WriteOk);
+    let mut no = 0;
+    eventually(async || {
+        for _ in 0..50 {
+            no += 1;
+            let mut request = put(0, "k", "v");
+            (request.session, request.request_no) = (77, no);
+            request.ops[0].condition = v1::Condition::Present.into();
+            request.ops[0].base = Some(v1::Base { manifest_version: u64::MAX, ..Default::default() });
+            assert_eq!(c.write(request).await.status(), v1::WriteStatus::WriteConditionFailed);
+        }
+        let others = (0..3).filter(|i| *i != lagging);
+        others.map(|i| number(&c, i, "purged_index")).all(|purged| purged > Some(had + 1)).then_some(())
+    })
+    .await;
+
+    // Full for anything as large as a snapshot.
+    let is_snapshot = |path: &Path| path.to_string_lossy().contains(".snapshot");
+    disks[lagging].fail_next(IoKind::Write, u64::MAX, Fault::NoSpace, is_snapshot);
+    c.start_one(lagging).await;
+    eventually(async || {
+        let refused = c.servers[lagging].as_ref().unwrap().metrics().snapshots_refused.get();
+        (refused >= 2).then_some(())
+    })
+    .await;
+    let installed = |c: &Cluster| c.servers[lagging].as_ref().unwrap().metrics().snapshots_installed.get();
+    assert_eq!(installed(&c), 0);
+    assert_eq!(c.write(put(0, "meanwhile", "v")).await.status(), v1::WriteStatus::WriteOk);
+
+    disks[lagging].clear_faults();
+    let newest = number(&c, c.leader(0).await, "last_index");
+    eventually(async || (number(&c, lagging, "last_index") >= newest).then_some(())).await;
+    assert!(installed(&c) >= 1);
+    // It is a follower like any other: a majority with one of the two, and after a restart too.
+    c.stop_one(lagging).await;
+    c.start_one(lagging).await;
+    let gone = c.leader(0).await;
+    c.stop_one(if gone == lagging { (lagging + 1) % 3 } else { gone }).await;
+    assert_eq!(c.write(put(0, "after", "v")).await.status(), v1::WriteStatus::WriteOk);
+    assert_eq!(c.read(0, "meanwhile").await.value, bytes("v"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_configuration_is_replicated_and_outlives_the_files() {
     let mut c = Cluster::start(1).await;
     c.create_table(0).await;
@@ -355,6 +522,64 @@ async fn the_configuration_is_replicated_and_outlives_the_files() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_mode_and_drift_bound_under_load_hold_up_no_publication() {
+    // Each change begins a new ring. The group that was on its way into the log just then kept its serial of the old one, and
+    // waited for holders to acknowledge what the new ring might reach in days.
+    const PARTITIONS: u32 = 2;
+    const WRITERS: u32 = 12;
+    let env = Env { probe: Some(Arc::new(HoldsUpProposals)), ..Env::real() };
+    // There is nearly always a group on its way, also when the change is committed.
+    let tuning = Tuning { groups_in_flight: 64, ..Tuning::default() };
+    let c = Cluster::start_on(vec![env; 3], PARTITIONS, tuning, LeaseConfig::default()).await;
+    for partition in 0..PARTITIONS {
+        c.create_table(partition).await;
+    }
+    let held: Vec<Held> = (0..PARTITIONS).map(|_| Held::default()).collect();
+    let written: Vec<AtomicU64> = (0..PARTITIONS).map(|_| AtomicU64::new(0)).collect();
+    let (mut holders, mut writers) = (Vec::new(), Vec::new());
+    for partition in 0..PARTITIONS {
+        let at = partition as usize;
+        holders.push(c.hold(partition, &held[at]));
+        writers.extend((0..WRITERS).map(|w| c.keep_writing(partition, w, &written[at])));
+    }
+    let changes = async {
+        for round in 0..9 {
+            // Each differs from the one before.
+            let mode = if round % 3 == 2 { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack };
+            let drift_ppm = if round % 2 == 0 { 600 } else { 500 };
+            let change = v1::ConfigureRequest {
+                lease_mode: Some(mode.into()),
+                drift_ppm: Some(drift_ppm),
+                ..Default::default()
+            };
+            eventually(async || {
+                let mut done = BTreeSet::new();
+                for i in 0..3 {
+                    done.extend(c.admin(i).configure(change.clone()).await.ok()?.into_inner().done);
+                }
+                (done.len() == PARTITIONS as usize).then_some(())
+            })
+            .await;
+            let before: Vec<u64> = written.iter().map(|w| w.load(Ordering::Relaxed)).collect();
+            eventually(async || {
+                let goes_on = |(now, before): (&AtomicU64, &u64)| now.load(Ordering::Relaxed) > before + 60;
+                written.iter().zip(&before).all(goes_on).then_some(())
+            })
+            .await;
+            // The mode travels with the leases.
+            let told = |h: &Held| h.mode.load(Ordering::Relaxed) == mode as i32;
+            eventually(async || held.iter().all(told).then_some(())).await;
+        }
+        assert!(held.iter().all(|h| h.acknowledged.load(Ordering::Relaxed) > 0), "somebody was waited for");
+    };
+    tokio::select! {
+        () = changes => {}
+        _ = futures::future::join_all(holders) => unreachable!("they hold for ever"),
+        _ = futures::future::join_all(writers) => unreachable!("they write for ever"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_nothing_is_acknowledged_and_no_read_is_answered() {
     let mut c = Cluster::start(1).await;
     c.create_table(0).await;
@@ -369,7 +594,7 @@ async fn without_a_majority_nothing_is_acknowledged_and_no_read_is_answered() {
     })
     .await;
     let read = v1::ReadRequest { partition: 0, table: 1, key: bytes("k"), manifest_version: u64::MAX };
-    let batch = v1::ReadBatch { batch: 0, reads: vec![read] };
+    let batch = v1::ReadBatch { reads: vec![read], ..Default::default() };
     let reply = c.rows(leader).read(batch).await.unwrap().into_inner().replies.remove(0);
     assert!(
         matches!(reply.status(), v1::ReadStatus::ReadNotLeader | v1::ReadStatus::ReadNotReady),

@@ -11,13 +11,14 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{free_addrs, grpc_channel};
+use sextant_common::env::{Party, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
 use sextant_common::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::rows_client::RowsClient;
+use tonic::transport::Channel;
 
 use support::eventually;
 
@@ -103,6 +104,11 @@ struct Cluster {
 }
 
 impl Cluster {
+    /// As a tool of the cluster: servers answer nobody else.
+    fn channel(&self, i: usize) -> Channel {
+        cluster_channel(&self.env.net, &self.config.memtable[i].addr, &self.config, Party::TOOL, None)
+    }
+
     async fn start() -> Self {
         let addrs = free_addrs(&Env::real(), 4).await.unwrap();
         let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
@@ -113,6 +119,7 @@ impl Cluster {
             sstable: vec![Server { id: NodeId(1), addr: addrs[3].clone() }],
             lease: LeaseConfig::default(),
         };
+        support::sstable::serve_nothing(&addrs[3]);
         let dir = tempfile::tempdir().unwrap();
         let (mut servers, mut gates) = (Vec::new(), Vec::new());
         for i in 0..3 {
@@ -153,7 +160,7 @@ impl Cluster {
             ..Default::default()
         };
         let write = v1::WriteRequest { partition: 0, ops: vec![op], ..Default::default() };
-        let mut rows = RowsClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr));
+        let mut rows = RowsClient::new(self.channel(i));
         let sent = rows.write(v1::WriteBatch { writes: vec![write] });
         let reply = tokio::time::timeout(Duration::from_secs(2), sent).await.ok()?.ok()?;
         reply.into_inner().replies.pop()
@@ -176,13 +183,13 @@ impl Cluster {
     async fn read(&self, i: usize, key: &str) -> Option<v1::ReadReply> {
         let key = Bytes::copy_from_slice(key.as_bytes());
         let read = v1::ReadRequest { partition: 0, table: 1, key, manifest_version: u64::MAX };
-        let mut rows = RowsClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr));
-        let reply = rows.read(v1::ReadBatch { batch: 0, reads: vec![read] }).await.ok()?;
+        let mut rows = RowsClient::new(self.channel(i));
+        let reply = rows.read(v1::ReadBatch { reads: vec![read], ..Default::default() }).await.ok()?;
         reply.into_inner().replies.pop()
     }
 
     async fn transfer(&self, via: usize, to: usize) -> Result<v1::TransferReply, tonic::Status> {
-        let mut admin = AdminClient::new(grpc_channel(&self.env.net, &self.config.memtable[via].addr));
+        let mut admin = AdminClient::new(self.channel(via));
         let request = v1::TransferRequest { partition: 0, to: to as u64 + 1 };
         admin.transfer(request).await.map(tonic::Response::into_inner)
     }
@@ -254,4 +261,24 @@ async fn a_leader_whose_log_device_hangs_hands_over_and_never_serves_in_that_ter
         .await;
         assert_eq!(&reply.value[..], b"v", "{key}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_told_to_stop_hands_over_first_and_the_last_ones_just_stop() {
+    let mut c = Cluster::start().await;
+    c.write(&ALL, "before").await;
+    let leader = c.leader(&ALL).await;
+    let term = c.partition(leader)["term"].as_u64().unwrap();
+    let stopping = c.servers.remove(leader);
+    let metrics = stopping.metrics().clone();
+    stopping.shutdown().await;
+    assert_eq!(metrics.handovers.get(), 1, "it stopped when another led");
+    c.config.memtable.remove(leader);
+    let left = [0, 1];
+    let next = c.leader(&left).await;
+    assert!(c.partition(next)["term"].as_u64() > Some(term));
+    c.write(&left, "after").await;
+    // Both at once: each may ask the other, and neither waits for a leadership that nobody takes.
+    let stops = c.servers.drain(..).map(MemtableServer::shutdown);
+    futures::future::join_all(stops).await;
 }

@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{free_addrs, grpc_channel};
+use sextant_common::env::{Party, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
 use sextant_common::{Env, Error, ErrorKind};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
+use sextant_proto::v1::raft_client::RaftClient;
 use sextant_proto::v1::rows_client::RowsClient;
+use tonic::transport::Channel;
 
 use support::eventually;
 
@@ -29,6 +31,11 @@ struct Cluster {
 }
 
 impl Cluster {
+    /// As a tool of the cluster: servers answer nobody else.
+    fn channel(&self, i: usize) -> Channel {
+        cluster_channel(&self.env.net, &self.config.memtable[i].addr, &self.config, Party::TOOL, None)
+    }
+
     async fn start() -> Self {
         Self::found(SERVERS).await
     }
@@ -44,10 +51,11 @@ impl Cluster {
             id: "test".into(),
             partitions: 1,
             memtable: (0..founders).map(server).collect(),
-            // Nobody listens there.
+            // It has nothing and takes nothing.
             sstable: vec![Server { id: NodeId(1), addr: addrs[SERVERS].clone() }],
             lease: LeaseConfig::default(),
         };
+        support::sstable::serve_nothing(&addrs[SERVERS]);
         let dir = tempfile::tempdir().unwrap();
         let servers = (0..SERVERS).map(|_| None).collect();
         let mut cluster = Self { env: Env::real(), config, servers, dir, written: Vec::new() };
@@ -102,7 +110,7 @@ impl Cluster {
         let write = v1::WriteRequest { partition: 0, ops: vec![op], ..Default::default() };
         eventually(async || {
             for i in self.up() {
-                let mut rows = RowsClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr));
+                let mut rows = RowsClient::new(self.channel(i));
                 let batch = v1::WriteBatch { writes: vec![write.clone()] };
                 let sent = tokio::time::timeout(Duration::from_secs(2), rows.write(batch)).await;
                 let Ok(Ok(reply)) = sent else { continue };
@@ -123,8 +131,9 @@ impl Cluster {
                 let i = self.leader().await;
                 let key = Bytes::copy_from_slice(key.as_bytes());
                 let read = v1::ReadRequest { partition: 0, table: 1, key, manifest_version: u64::MAX };
-                let mut rows = RowsClient::new(grpc_channel(&self.env.net, &self.config.memtable[i].addr));
-                let reply = rows.read(v1::ReadBatch { batch: 0, reads: vec![read] }).await.ok()?;
+                let mut rows = RowsClient::new(self.channel(i));
+                let reply =
+                    rows.read(v1::ReadBatch { reads: vec![read], ..Default::default() }).await.ok()?;
                 let reply = reply.into_inner().replies.remove(0);
                 match reply.status() {
                     v1::ReadStatus::ReadNotLeader | v1::ReadStatus::ReadNotReady => None,
@@ -136,9 +145,25 @@ impl Cluster {
         }
     }
 
+    /// Asks all servers, in the name of one, for it to be let in as an incarnation (0: asks for nothing). What each of them is.
+    async fn wish(&self, from: u64, let_in: u64) -> Vec<u64> {
+        let cluster = format!("{}/{:016x}", self.config.id, self.config.fingerprint());
+        let mut incarnations = Vec::new();
+        for i in self.up() {
+            let answer = eventually(async || {
+                let (to, cluster) = (i as u64 + 1, cluster.clone().into());
+                let message = v1::IsFoundedRequest { partition: 0, to, cluster, from, let_in };
+                RaftClient::new(self.channel(i)).is_founded(message).await.ok()
+            })
+            .await;
+            incarnations.push(answer.into_inner().incarnation);
+        }
+        incarnations
+    }
+
     /// Asks one server, once.
     async fn ask(&self, via: usize, voters: &[u64]) -> Result<Vec<u64>, Error> {
-        let mut admin = AdminClient::new(grpc_channel(&self.env.net, &self.config.memtable[via].addr));
+        let mut admin = AdminClient::new(self.channel(via));
         let request = v1::ChangeVotersRequest { partition: 0, voters: voters.to_vec() };
         Ok(admin.change_voters(request).await?.into_inner().voters)
     }
@@ -173,7 +198,7 @@ impl Cluster {
 
     async fn transfer(&self, to: u64) -> Result<u64, Error> {
         let via = self.leader().await;
-        let mut admin = AdminClient::new(grpc_channel(&self.env.net, &self.config.memtable[via].addr));
+        let mut admin = AdminClient::new(self.channel(via));
         Ok(admin.transfer(v1::TransferRequest { partition: 0, to }).await?.into_inner().leader)
     }
 }
@@ -269,7 +294,7 @@ async fn what_could_cost_the_majority_is_refused() {
     assert_eq!(c.change(&rest).await.unwrap(), rest);
     c.settled(&rest).await;
     let refused = c.change(&[me, a, down]).await.unwrap_err();
-    assert!(refused.kind == ErrorKind::Invalid && refused.message.contains("catch up"), "{refused}");
+    assert!(refused.kind == ErrorKind::Invalid && refused.message.contains("does not answer"), "{refused}");
     c.settled(&rest).await;
     // Nor can it be counted on where it would be half of the voters.
     c.start_one(down as usize - 1).await;
@@ -383,4 +408,60 @@ async fn a_leader_that_stops_in_the_middle_leaves_one_set_of_voters() {
         c.start_one(leader).await;
         c.check().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whom_an_operator_has_left_out_is_not_let_in_by_itself_whoever_leads() {
+    let mut c = Cluster::start().await;
+    c.write("before").await;
+    let out = (c.leader().await + 1) % SERVERS;
+    let rest = without(&[out as u64 + 1]);
+    c.change(&rest).await.unwrap();
+    c.settled(&rest).await;
+    c.stop_one(out).await;
+    // Under this leader, and under the next one, which was told nothing.
+    for turn in 0..2 {
+        let leader = c.leader().await;
+        c.wish(out as u64 + 1, 77).await;
+        // The leader has taken a turn since, and nothing is under way.
+        c.write(&format!("turn {turn}")).await;
+        assert_eq!(c.change(&rest).await.unwrap(), rest);
+        let leads = c.leader().await;
+        assert_eq!(c.partition(leads)["learners"], serde_json::json!([]));
+        if turn == 0 {
+            let next = rest.iter().find(|id| **id != leader as u64 + 1).unwrap();
+            eventually(async || c.transfer(*next).await.ok()).await;
+        }
+    }
+    // Named again, it is one of them.
+    c.start_one(out).await;
+    c.change(&[1, 2, 3, 4]).await.unwrap();
+    c.settled(&[1, 2, 3, 4]).await;
+    c.caught_up(out).await;
+    c.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_no_other_server_asks_in_vain_and_is_in_nobodys_way() {
+    let mut c = Cluster::found(3).await;
+    c.write("three").await;
+    c.settled(&[1, 2, 3]).await;
+    for i in 0..3 {
+        c.stop_one(i).await;
+    }
+    for i in 0..SERVERS {
+        c.start_one(i).await;
+    }
+    c.settled(&[1, 2, 3]).await;
+    let leader = c.leader().await as u64 + 1;
+    let fourth = c.wish(0, 0).await[3];
+    eventually(async || {
+        for nobody in [0, leader] {
+            c.wish(nobody, 77).await;
+        }
+        c.wish(4, fourth).await;
+        (c.partition(c.leader().await)["voters"] == serde_json::json!([1, 2, 3, 4])).then_some(())
+    })
+    .await;
+    c.check().await;
 }

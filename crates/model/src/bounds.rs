@@ -25,6 +25,8 @@ pub struct Bounds {
     pub failovers: u8,
     /// Groups that Raft refuses after their bits are out.
     pub refusals: u8,
+    /// Changes of the leases' mode (acknowledged, timed, and back), each with a new ring.
+    pub mode_changes: u8,
     /// Copies of a request that are sent although one may have been executed.
     pub retries: u8,
     /// Requests belong to sessions: duplicates and failed conditions are remembered in the log.
@@ -62,6 +64,7 @@ impl Bounds {
             compactions: 0,
             failovers: 0,
             refusals: 0,
+            mode_changes: 0,
             retries: 0,
             sessions: false,
             session_expiries: 0,
@@ -95,6 +98,7 @@ impl Bounds {
             ("compactions", usize::from(self.compactions), 2),
             ("failovers", usize::from(self.failovers), 3),
             ("refusals", usize::from(self.refusals), 2),
+            ("changes of the mode", usize::from(self.mode_changes), 2),
             ("expiries of sessions", usize::from(self.session_expiries), self.writes),
         ];
         for (what, n, max) in limits {

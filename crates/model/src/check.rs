@@ -113,18 +113,15 @@ impl Protocol {
         if s.proposal.on {
             self.append_proposal(&mut s)?;
         }
-        for pnode in 0..self.bounds.pnodes {
-            let p = &mut s.pnodes[pnode];
-            p.old_grant = false;
-            // The newest grant is renewed for ever; all older ones expire.
-            p.grants = 1 << s.serial;
-        }
+        self.renew_newest_grants(&mut s);
         while s.published < s.len {
             if self.next_published(&s).is_none() {
                 if s.known_committed == s.len {
                     return Err(format!("entry {} can never be published", s.published + 1));
                 }
                 self.commit(&mut s)?;
+                // It may have begun a new ring.
+                self.renew_newest_grants(&mut s);
                 continue;
             }
             self.publish(&mut s, false)?;
@@ -133,6 +130,14 @@ impl Protocol {
         match s.writes.iter().position(waits) {
             Some(write) => Err(format!("write {write} is never answered")),
             None => Ok(()),
+        }
+    }
+
+    /// The newest grant is renewed for ever; all older ones expire.
+    fn renew_newest_grants(&self, s: &mut State) {
+        for pnode in 0..self.bounds.pnodes {
+            let p = &mut s.pnodes[pnode];
+            (p.grants, p.old_grant) = (1 << s.serial, false);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Leases, publication, freezes, flushes, merges, inserts, the duplicate table and failovers, explored in every order for small
 //! bounds. What is modelled and what is not, how far it was explored, and how to run it: `docs/model.md`.
 //!
+//! [`election`] is a second, smaller model: of servers that lose their memory.
+//!
 //! Owns: the model's state ([`state`]), its steps ([`step`]), what has to hold (`check`), the weakened rules ([`mutant`]), the
 //! explorer ([`explore`]). Does not own the rules: which tier to read, whether a condition holds, whether a write leaves a bit,
 //! whether a lease forbids publication, whether a reader is stale, whether a cached record may be carried over are asked of the
@@ -14,6 +16,7 @@
 
 pub mod bounds;
 mod check;
+pub mod election;
 pub mod explore;
 pub mod mutant;
 pub mod state;

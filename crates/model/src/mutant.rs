@@ -87,6 +87,8 @@ mutants! {
     LeaseOutlivesItsSerial = "lease-outlives-its-serial";
     /// A new ring incarnation forgets the leases of the one before.
     IncarnationForgetsLeases = "incarnation-forgets-leases";
+    /// A group that is proposed when the ring starts anew keeps its serial of the old one.
+    ProposalKeepsSerial = "proposal-keeps-serial";
     /// Raft refused a group whose bits are out, and the ring goes on.
     RefusedBitsStay = "refused-bits-stay";
     /// A new leader's filters hold only what it knows to be committed.

@@ -59,6 +59,7 @@ fn meta(id: SstId) -> SstMeta {
         max_seq: 1,
         file_bytes: 1,
         checksum: 1,
+        generations: Default::default(),
         replicas: vec![],
     }
 }

@@ -103,6 +103,15 @@ fn refused_groups_and_freezes_that_slip_in() {
 }
 
 #[test]
+fn changes_of_the_mode_of_leases() {
+    let kinds = vec![Update, Insert];
+    assert_none(Bounds { mode_changes: 2, freezes: 1, kinds: kinds.clone(), ..one_write() });
+    assert_none(Bounds { mode_changes: 1, failovers: 1, kinds, ..one_write() });
+    let (kinds, preloaded) = (vec![Update], vec![VALUES]);
+    assert_none(Bounds { mode_changes: 2, kinds, preloaded, ..Bounds::small() });
+}
+
+#[test]
 fn every_write_leaves_a_bit() {
     let kinds = vec![Insert, Delete];
     assert_none(Bounds {

@@ -91,6 +91,7 @@ mutants! {
     lease_outlives_its_serial: LeaseOutlivesItsSerial => Bounds { keys: 2, ..bounds(VALUES, 2, &[Update]) };
     incarnation_forgets_leases: IncarnationForgetsLeases =>
         Bounds { refusals: 1, ..bounds(VALUES, 1, &[Update]) };
+    proposal_keeps_serial: ProposalKeepsSerial => Bounds { mode_changes: 1, ..bounds(VALUES, 1, &[Update]) };
     filters_of_committed_only: FiltersOfCommittedOnly =>
         Bounds { failovers: 1, ..bounds(VALUES, 1, &[Update]) };
     later_grants_count: LaterGrantsCount => bounds(VALUES, 1, &[Update]);

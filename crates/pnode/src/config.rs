@@ -15,6 +15,13 @@ const DEADLINE_MS_DEFAULT: u64 = 5_000;
 /// Default bound on client connections of each front end.
 const CONNECTIONS_DEFAULT: usize = 10_000;
 
+/// So far above the port of `grpc` administration listens if nothing else is said (below it where there is no port above).
+pub const ADMIN_PORT_OFFSET: u16 = 1000;
+/// Default bound on the bytes of long requests, and of long replies: eight values of the largest size.
+const LARGE_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
+/// Default bound on commands under way: twice what the sessions of two partitions can have outstanding.
+const COMMANDS_DEFAULT: usize = 4096;
+
 /// A p-node as a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,8 +29,12 @@ pub struct PNodeConfig {
     /// Unique in its tier; 1 or more.
     pub id: NodeId,
     pub cluster: ClusterConfig,
-    /// `host:port` of the gRPC services Kv and Admin.
+    /// `host:port` of the gRPC service Kv.
     pub grpc: String,
+    /// `host:port` of the gRPC service Admin; none: on loopback, [`ADMIN_PORT_OFFSET`] above the port of `grpc`. Whoever reaches it
+    /// may change the cluster.
+    #[serde(default)]
+    pub admin: Option<String>,
     /// `host:port` of the RESP front end; none: off.
     #[serde(default)]
     pub resp: Option<String>,
@@ -42,6 +53,20 @@ pub struct PNodeConfig {
     /// Most client connections of each front end. Beyond it RESP refuses, and gRPC lets wait.
     #[serde(default = "connections_default")]
     pub max_connections: usize,
+    /// Bytes of long requests (over 64 KiB) that may be in memory at a time, of all RESP connections: the room is taken before
+    /// such a request is read, and until then it waits in its socket.
+    #[serde(default = "large_bytes_default")]
+    pub large_bytes_max: usize,
+    /// Bytes of long replies (over 64 KiB) that may wait for their RESP clients; further ones are answered `TRYAGAIN`.
+    #[serde(default = "large_bytes_default")]
+    pub reply_bytes_max: usize,
+    /// Bytes of large values (over 64 KiB) that may be on their way from the servers or held for their readers at a time, of all
+    /// front ends; further reads of such wait until their deadline and are then refused (`TRYAGAIN`).
+    #[serde(default = "large_bytes_default")]
+    pub read_bytes_max: usize,
+    /// RESP commands that may be under way at a time, of all connections; further ones wait in their sockets.
+    #[serde(default = "commands_default")]
+    pub commands_max: usize,
     /// Where the bound on the wall clock's error comes from. For whoever builds the [`sextant_common::Env`]; the default (no
     /// bound) is always safe.
     #[serde(default)]
@@ -51,11 +76,15 @@ pub struct PNodeConfig {
 /// A p-node as a library: no listeners.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
+    /// How servers know this p-node; 0: one of the embedded ones.
+    pub id: NodeId,
     pub cluster: ClusterConfig,
     /// 0: off.
     pub cache_bytes: u64,
     pub coalesce: bool,
     pub default_deadline: Duration,
+    /// Bytes of large values that may be on their way or held for their readers.
+    pub read_bytes_max: usize,
 }
 
 fn cache_bytes_default() -> u64 {
@@ -66,6 +95,12 @@ fn deadline_ms_default() -> u64 {
 }
 fn connections_default() -> usize {
     CONNECTIONS_DEFAULT
+}
+fn large_bytes_default() -> usize {
+    LARGE_BYTES_DEFAULT
+}
+fn commands_default() -> usize {
+    COMMANDS_DEFAULT
 }
 fn yes() -> bool {
     true
@@ -78,12 +113,17 @@ impl PNodeConfig {
             id,
             cluster,
             grpc: grpc.into(),
+            admin: None,
             resp: None,
             http: None,
             cache_bytes: CACHE_BYTES_DEFAULT,
             coalesce: true,
             default_deadline_ms: DEADLINE_MS_DEFAULT,
             max_connections: CONNECTIONS_DEFAULT,
+            large_bytes_max: LARGE_BYTES_DEFAULT,
+            reply_bytes_max: LARGE_BYTES_DEFAULT,
+            read_bytes_max: LARGE_BYTES_DEFAULT,
+            commands_max: COMMANDS_DEFAULT,
             clock: WallSource::default(),
         }
     }
@@ -92,7 +132,12 @@ impl PNodeConfig {
         if self.id.0 == 0 {
             return Err(Error::invalid("id: 1 or more"));
         }
-        let named = [("grpc", Some(&self.grpc)), ("resp", self.resp.as_ref()), ("http", self.http.as_ref())];
+        let named = [
+            ("grpc", Some(&self.grpc)),
+            ("admin", self.admin.as_ref()),
+            ("resp", self.resp.as_ref()),
+            ("http", self.http.as_ref()),
+        ];
         for (name, addr) in named {
             if let Some(addr) = addr
                 && !addr.contains(':')
@@ -103,16 +148,31 @@ impl PNodeConfig {
         if self.max_connections == 0 {
             return Err(Error::invalid("max_connections: 1 or more"));
         }
+        if self.large_bytes_max == 0 || self.reply_bytes_max == 0 || self.commands_max == 0 {
+            return Err(Error::invalid("large_bytes_max, reply_bytes_max, commands_max: 1 or more"));
+        }
         self.engine().validate()
+    }
+
+    /// Where administration listens. (Port 0 as the port of `grpc` stays what it is: any free one.)
+    pub fn admin_addr(&self) -> String {
+        let derived = || {
+            let port = self.grpc.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).unwrap_or(0);
+            let above = port.checked_add(ADMIN_PORT_OFFSET).unwrap_or_else(|| port - ADMIN_PORT_OFFSET);
+            format!("127.0.0.1:{}", if port == 0 { 0 } else { above })
+        };
+        self.admin.clone().unwrap_or_else(derived)
     }
 
     /// The part that the library needs.
     pub fn engine(&self) -> EngineConfig {
         EngineConfig {
+            id: self.id,
             cluster: self.cluster.clone(),
             cache_bytes: self.cache_bytes,
             coalesce: self.coalesce,
             default_deadline: Duration::from_millis(self.default_deadline_ms),
+            read_bytes_max: self.read_bytes_max,
         }
     }
 }
@@ -120,16 +180,21 @@ impl PNodeConfig {
 impl EngineConfig {
     pub fn new(cluster: ClusterConfig) -> Self {
         Self {
+            id: NodeId(0),
             cluster,
             cache_bytes: CACHE_BYTES_DEFAULT,
             coalesce: true,
             default_deadline: Duration::from_millis(DEADLINE_MS_DEFAULT),
+            read_bytes_max: LARGE_BYTES_DEFAULT,
         }
     }
 
     pub fn validate(&self) -> Result<()> {
         if self.default_deadline.is_zero() || self.default_deadline > Duration::from_secs(3600) {
             return Err(Error::invalid("default_deadline_ms: 1 to 3600000"));
+        }
+        if self.read_bytes_max == 0 {
+            return Err(Error::invalid("read_bytes_max: 1 or more"));
         }
         self.cluster.validate()
     }
@@ -160,15 +225,28 @@ mod tests {
     }
 
     #[test]
+    fn administration_listens_on_loopback_unless_something_else_is_said() {
+        let at = |grpc: &str| PNodeConfig { grpc: grpc.into(), ..minimal() }.admin_addr();
+        assert_eq!(at("0.0.0.0:7400"), "127.0.0.1:8400");
+        assert_eq!(at("[::]:65000"), "127.0.0.1:64000");
+        assert_eq!(at("127.0.0.1:0"), "127.0.0.1:0");
+        let said = PNodeConfig { admin: Some("10.0.0.7:9".into()), ..minimal() };
+        assert_eq!(said.admin_addr(), "10.0.0.7:9");
+    }
+
+    #[test]
     fn unknown_fields_and_nonsense_are_reported() {
         let unknown = MINIMAL.replace("\"id\": 1, \"grpc\"", "\"cache_size\": 1, \"id\": 1, \"grpc\"");
         assert!(serde_json::from_str::<PNodeConfig>(&unknown).is_err());
         for change in [
             |c: &mut PNodeConfig| c.id = NodeId(0),
             |c: &mut PNodeConfig| c.grpc = "7000".into(),
+            |c: &mut PNodeConfig| c.admin = Some("8400".into()),
             |c: &mut PNodeConfig| c.resp = Some("6379".into()),
             |c: &mut PNodeConfig| c.default_deadline_ms = 0,
             |c: &mut PNodeConfig| c.max_connections = 0,
+            |c: &mut PNodeConfig| c.large_bytes_max = 0,
+            |c: &mut PNodeConfig| c.commands_max = 0,
             |c: &mut PNodeConfig| c.cluster.partitions = 0,
         ] {
             let mut config = minimal();

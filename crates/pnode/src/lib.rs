@@ -33,7 +33,7 @@ pub use api::{
     BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId,
     ScanPage, ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,
 };
-pub use config::{EngineConfig, PNodeConfig};
+pub use config::{ADMIN_PORT_OFFSET, EngineConfig, PNodeConfig};
 pub use engine::PNode;
 pub use metrics::{CacheEvent, MessageKind, PNodeMetrics, ReadPath, WrongTurn};
 pub use server::PNodeServer;

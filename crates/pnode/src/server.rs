@@ -7,24 +7,33 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use sextant_common::env::{Listener, Listening};
+use sextant_common::freight::FreightLayer;
 use sextant_common::http::{self, HttpState};
+use sextant_common::room::Room;
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_common::{Env, Error, ErrorKind, Result};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::kv_server::KvServer;
+use sextant_proto::v1::whereabouts_server::WhereaboutsServer;
 use sextant_resp::{RespConfig, RespMetrics, RespServer};
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
+use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
 use crate::engine::PNode;
-use crate::frontend::{AdminService, KvService, RespStore, counted, own_status};
+use crate::frontend::{AdminService, KvService, RespStore, WhereaboutsService, counted, own_status};
 
 /// Calls of one connection that may be under way.
 const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-const STREAM_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 16 * 1024 * 1024;
+/// What a client may send before it is read: of one call, and of a connection.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Operators are few.
+const ADMIN_CONNECTIONS_MAX: usize = 64;
 /// How soon a client that has vanished is noticed.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long calls under way get to finish when the server stops.
@@ -34,43 +43,60 @@ const DRAIN_MAX: Duration = Duration::from_secs(2);
 pub struct PNodeServer {
     engine: PNode,
     grpc: SocketAddr,
-    grpc_ended: JoinHandle<()>,
+    admin: SocketAddr,
+    /// Of both gRPC services.
+    grpc_ended: Vec<JoinHandle<()>>,
     resp: Option<RespServer>,
     http: Option<SocketAddr>,
     stop: ShutdownTrigger,
+    listening: Listening,
 }
 
 impl PNodeServer {
     /// Starts the engine and listens. Does not wait for the cluster: `/health/ready` tells.
     pub async fn start(env: Env, config: PNodeConfig) -> Result<PNodeServer> {
         config.validate()?;
+        let (env, listening) = Listening::counted(env);
         let engine = PNode::start(env.clone(), config.engine()).await?;
         let (stop, stopping) = shutdown::channel();
         let mut registry = Registry::default();
         engine.metrics().register(&mut registry);
-        let (grpc, grpc_ended) = serve_grpc(&env, &config, engine.clone(), stopping.clone()).await?;
+        let (admin, admin_ended) = serve_admin(&env, &config, engine.clone(), stopping.clone()).await?;
+        let large = Room::new(config.large_bytes_max);
+        let kv = KvService::new(engine.clone(), large.clone(), Room::new(config.large_bytes_max));
+        let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, stopping.clone()).await?;
+        let grpc_ended = vec![kv_ended, admin_ended];
         let resp = match &config.resp {
             None => None,
             Some(listen) => {
                 let settings = RespConfig {
                     listen: listen.clone(),
                     max_connections: config.max_connections,
+                    max_commands: config.commands_max,
+                    max_large_bytes: config.large_bytes_max,
+                    max_reply_bytes: config.reply_bytes_max,
                     ..RespConfig::default()
                 };
                 let metrics = RespMetrics::register(&mut registry);
-                Some(RespServer::start(env.clone(), settings, RespStore::new(engine.clone()), metrics).await?)
+                let store = RespStore::new(engine.clone(), config.commands_max);
+                Some(RespServer::start_with(env.clone(), settings, store, metrics, large).await?)
             }
         };
         let http = match &config.http {
             None => None,
             Some(addr) => Some(http::serve(&env, addr, http_state(&engine, registry), stopping).await?),
         };
-        tracing::info!(id = %config.id, %grpc, ?http, "p-node started");
-        Ok(PNodeServer { engine, grpc, grpc_ended, resp, http, stop })
+        tracing::info!(id = %config.id, %grpc, %admin, ?http, "p-node started");
+        Ok(PNodeServer { engine, grpc, admin, grpc_ended, resp, http, stop, listening })
     }
 
     pub fn grpc_addr(&self) -> SocketAddr {
         self.grpc
+    }
+
+    /// Where administration listens.
+    pub fn admin_addr(&self) -> SocketAddr {
+        self.admin
     }
 
     pub fn resp_addr(&self) -> Option<SocketAddr> {
@@ -93,46 +119,88 @@ impl PNodeServer {
                 resp.shutdown().await;
             }
         };
-        let mut grpc_ended = self.grpc_ended;
-        let grpc = async {
-            if tokio::time::timeout(DRAIN_MAX, &mut grpc_ended).await.is_err() {
-                grpc_ended.abort();
+        let grpc = self.grpc_ended.into_iter().map(|mut ended| async move {
+            if tokio::time::timeout(DRAIN_MAX, &mut ended).await.is_err() {
+                ended.abort();
             }
-        };
-        tokio::join!(resp, grpc);
+        });
+        tokio::join!(resp, futures::future::join_all(grpc));
         self.engine.shutdown().await;
+        self.listening.closed().await;
     }
 }
 
-async fn serve_grpc(
+/// For clients.
+async fn serve_kv(
+    env: &Env,
+    config: &PNodeConfig,
+    kv: KvService,
+    admin: SocketAddr,
+    stopping: Shutdown,
+) -> Result<(SocketAddr, JoinHandle<()>)> {
+    let kv = KvServer::new(kv)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX)
+        .max_encoding_message_size(MESSAGE_BYTES_MAX);
+    let listener = bind(env, "grpc", &config.grpc).await?;
+    let addr = listener.local_addr().map_err(|e| cannot("grpc", &e))?;
+    let router = builder().add_service(kv).add_service(whereabouts(admin));
+    Ok((addr, spawn(listener, config.max_connections, router, stopping)))
+}
+
+/// For operators: on an address of its own, so that whoever may read and write may not change who votes.
+async fn serve_admin(
     env: &Env,
     config: &PNodeConfig,
     engine: PNode,
-    mut stopping: Shutdown,
+    stopping: Shutdown,
 ) -> Result<(SocketAddr, JoinHandle<()>)> {
-    let cannot = |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("grpc: {e}"));
-    let listener = env.net.bind(config.grpc.clone()).await.map_err(cannot)?;
-    let addr = listener.local_addr().map_err(cannot)?;
-    let incoming = counted(listener, config.max_connections);
-    let kv = KvServer::new(KvService::new(engine.clone()))
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let router = Server::builder()
+    let listener = bind(env, "admin", &config.admin_addr()).await?;
+    let addr = listener.local_addr().map_err(|e| cannot("admin", &e))?;
+    // Operators' tools may name this address as well as the clients' one.
+    let router =
+        builder().add_service(AdminServer::new(AdminService::new(engine))).add_service(whereabouts(addr));
+    Ok((addr, spawn(listener, ADMIN_CONNECTIONS_MAX, router, stopping)))
+}
+
+fn whereabouts(admin: SocketAddr) -> WhereaboutsServer<WhereaboutsService> {
+    WhereaboutsServer::new(WhereaboutsService { admin })
+}
+
+fn cannot(name: &str, e: &std::io::Error) -> Error {
+    Error::new(ErrorKind::Invalid, format!("{name}: {e}"))
+}
+
+async fn bind(env: &Env, name: &str, addr: &str) -> Result<Box<dyn Listener>> {
+    env.net.bind(addr.to_owned()).await.map_err(|e| cannot(name, &e))
+}
+
+/// Answers hold their room until they have left.
+type Laden = Stack<FreightLayer, Identity>;
+
+fn builder() -> Server<Laden> {
+    Server::builder()
+        .layer(FreightLayer)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
         .http2_keepalive_interval(Some(KEEP_ALIVE))
         .http2_keepalive_timeout(Some(KEEP_ALIVE))
-        .add_service(kv)
-        .add_service(AdminServer::new(AdminService::new(engine)));
-    let served = tokio::spawn(async move {
+}
+
+fn spawn(
+    listener: Box<dyn Listener>,
+    connections: usize,
+    router: Router<Laden>,
+    mut stopping: Shutdown,
+) -> JoinHandle<()> {
+    let incoming = counted(listener, connections);
+    tokio::spawn(async move {
         let until = async move { stopping.wait().await };
         if let Err(e) = router.serve_with_incoming_shutdown(incoming, until).await {
-            tracing::error!("the gRPC server ended: {e}");
+            tracing::error!("a gRPC server ended: {e}");
         }
-    });
-    Ok((addr, served))
+    })
 }
 
 fn http_state(engine: &PNode, registry: Registry) -> HttpState {

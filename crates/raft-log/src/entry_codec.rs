@@ -3,24 +3,26 @@
 //! Entry: one kind byte (0 blank, 1 normal, 2 membership), then the payload (blank: none; normal: the opaque bytes;
 //! membership: as below). The position travels beside it.
 //!
-//! Membership, little-endian: version u8 = 1, number of configurations u16, per configuration the number of voters u16 and
-//! their ids u64; number of nodes u16, per node id u64, address length u16, address (UTF-8). A stored membership puts a
-//! flag byte (0: no log id, 1: term u64 and index u64 follow) before it.
+//! Membership, little-endian: version u8, number of configurations u16, per configuration the number of voters u16 and
+//! their ids u64; number of nodes u16, per node id u64, address length u16, address (UTF-8) and, from version 2 on, incarnation u64.
+//! Version 1 stands for a membership that names no incarnation (each is 0), and is written for such a one only. A stored membership
+//! puts a flag byte (0: no log id, 1: term u64 and index u64 follow) before it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use openraft::{BasicNode, EntryPayload};
+use openraft::EntryPayload;
 use sextant_common::ids::LogPosition;
 use sextant_common::{Error, Result};
 
-use crate::types::{Entry, Membership, Payload, StoredMembership, log_id, log_id_at};
+use crate::types::{Entry, Member, Membership, Payload, StoredMembership, log_id, log_id_at};
 
 pub(crate) const KIND_BLANK: u8 = 0;
 pub(crate) const KIND_NORMAL: u8 = 1;
 pub(crate) const KIND_MEMBERSHIP: u8 = 2;
 
-const MEMBERSHIP_VERSION: u8 = 1;
+/// Without incarnations, and with them.
+const MEMBERSHIP_VERSIONS: [u8; 2] = [1, 2];
 
 /// Encodes an entry without its position. Copies the payload once.
 pub fn encode_entry(entry: &Entry) -> Bytes {
@@ -95,7 +97,9 @@ pub fn decode_membership(bytes: &[u8]) -> Result<StoredMembership> {
 }
 
 fn put_membership(out: &mut BytesMut, membership: &Membership) {
-    out.put_u8(MEMBERSHIP_VERSION);
+    let [without, with] = MEMBERSHIP_VERSIONS;
+    let version = if membership.nodes().all(|(_, node)| node.incarnation == 0) { without } else { with };
+    out.put_u8(version);
     let configs = membership.get_joint_config();
     out.put_u16_le(configs.len() as u16);
     for config in configs {
@@ -111,6 +115,9 @@ fn put_membership(out: &mut BytesMut, membership: &Membership) {
         let addr = &node.addr.as_bytes()[..node.addr.len().min(usize::from(u16::MAX))];
         out.put_u16_le(addr.len() as u16);
         out.put_slice(addr);
+        if version == with {
+            out.put_u64_le(node.incarnation);
+        }
     }
 }
 
@@ -147,7 +154,7 @@ impl<'a> Reader<'a> {
 
     fn membership(&mut self) -> Result<Membership> {
         let version = self.u8()?;
-        if version != MEMBERSHIP_VERSION {
+        if !MEMBERSHIP_VERSIONS.contains(&version) {
             return Err(Error::corrupt(format!("membership: unknown version {version}")));
         }
         let mut configs = Vec::new();
@@ -164,7 +171,8 @@ impl<'a> Reader<'a> {
             let len = self.u16()?;
             let addr = std::str::from_utf8(self.take(usize::from(len))?)
                 .map_err(|_| Error::corrupt("membership: an address is not UTF-8"))?;
-            nodes.insert(id, BasicNode::new(addr));
+            let incarnation = if version == MEMBERSHIP_VERSIONS[1] { self.u64()? } else { 0 };
+            nodes.insert(id, Member::new(addr, incarnation));
         }
         if configs.is_empty() && nodes.is_empty() {
             return Ok(Membership::default());

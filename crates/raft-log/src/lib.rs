@@ -38,10 +38,10 @@ pub use log::{RaftLog, Reservation};
 pub use metrics::LogStats;
 pub use observer::LogObserver;
 pub use partition::PartitionLog;
-pub use recovery::RecoveryReport;
+pub use recovery::{RecoveryReport, holds_records};
 #[cfg(feature = "simulation")]
 pub use simulation::seed_openraft;
 pub use types::{
-    Entry, IoFlushed, LogId, LogState, Membership, Payload, StoredMembership, TypeConfig, Vote, log_id,
-    log_id_at, position_of,
+    Entry, IoFlushed, LogId, LogState, Member, Membership, Payload, StoredMembership, TypeConfig, Vote,
+    log_id, log_id_at, position_of,
 };

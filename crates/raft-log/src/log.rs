@@ -67,8 +67,8 @@ impl RaftLog {
         self.shared().metrics.stats(self.shared().queue.is_failed())
     }
 
-    /// How long the slowest device has been at the batch that it is writing, in nanoseconds; 0: nothing is being written. A
-    /// device that hangs shows here long before anybody gets an error.
+    /// How long the slowest device has been at the batch that it is writing, in nanoseconds, beyond what a sound one may need for
+    /// its bytes; 0: nothing is being written, or not for long. A device that hangs shows here long before anybody gets an error.
     pub fn stalled_ns(&self) -> u64 {
         self.shared().metrics.busy_for_ns(self.shared().env.clock.holder_ns())
     }

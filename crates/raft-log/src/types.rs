@@ -11,7 +11,7 @@ openraft::declare_raft_types!(
         D = Payload,
         R = (),
         NodeId = u64,
-        Node = openraft::BasicNode,
+        Node = Member,
         Term = u64,
         LeaderId = openraft::impls::leader_id_std::LeaderId<Self::Term, Self::NodeId>,
         AsyncRuntime = Runtime,
@@ -22,6 +22,22 @@ openraft::declare_raft_types!(
 type Runtime = openraft::impls::TokioRuntime;
 #[cfg(feature = "simulation")]
 type Runtime = crate::simulation::SimulatedRuntime;
+
+/// What a membership says of a server, beside its id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Member {
+    /// `host:port` of its gRPC service.
+    pub addr: String,
+    /// Which life of the server is meant: random, written into its directories when they were empty. A server that comes back
+    /// without its memory has another one, and is not the member that the group counts on. 0: none is named, and none meant.
+    pub incarnation: u64,
+}
+
+impl Member {
+    pub fn new(addr: impl Into<String>, incarnation: u64) -> Self {
+        Self { addr: addr.into(), incarnation }
+    }
+}
 
 /// What a normal entry carries: opaque to the log, and to openraft. A clone shares the bytes.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -43,7 +59,7 @@ impl fmt::Display for Payload {
 pub type Entry = openraft::alias::EntryOf<TypeConfig>;
 pub type LogId = openraft::alias::LogIdOf<TypeConfig>;
 pub type Vote = openraft::alias::VoteOf<TypeConfig>;
-pub type Membership = openraft::Membership<u64, openraft::BasicNode>;
+pub type Membership = openraft::Membership<u64, Member>;
 pub type StoredMembership = openraft::alias::StoredMembershipOf<TypeConfig>;
 pub type LogState = openraft::storage::LogState<TypeConfig>;
 pub type IoFlushed = openraft::storage::IOFlushed<TypeConfig>;

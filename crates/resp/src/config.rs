@@ -23,6 +23,15 @@ pub struct RespConfig {
     /// Commands of one connection that may be started and not yet answered. The rest waits in the socket. Together with
     /// the size of values this bounds the memory of a connection.
     pub max_pipeline: usize,
+    /// Commands of all connections that may be started and not yet answered. The rest waits in the sockets, and connections
+    /// take turns, so that one with a deep pipeline does not keep the others from being served.
+    pub max_commands: usize,
+    /// Bytes of long requests (those of more than 64 KiB) that may be in memory, of all connections. The room is taken before such a
+    /// one is read, and given back when it is answered.
+    pub max_large_bytes: usize,
+    /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
+    /// answered `TRYAGAIN`.
+    pub max_reply_bytes: usize,
     /// Longest request (one command with all its arguments), in bytes.
     pub max_request_bytes: usize,
     /// A connection without traffic and without a command under way is closed after one to one and a half times this long.
@@ -39,6 +48,9 @@ impl Default for RespConfig {
             listen: "127.0.0.1:6379".into(),
             max_connections: 10_000,
             max_pipeline: 1024,
+            max_commands: 4096,
+            max_large_bytes: 64 * 1024 * 1024,
+            max_reply_bytes: 64 * 1024 * 1024,
             max_request_bytes: 64 * 1024 * 1024,
             idle_timeout_ms: 0,
             threads: 1,
@@ -57,6 +69,12 @@ impl RespConfig {
         }
         if self.max_pipeline == 0 {
             return bad("resp.max_pipeline must be at least 1".into());
+        }
+        if self.max_commands == 0 {
+            return bad("resp.max_commands must be at least 1".into());
+        }
+        if self.max_large_bytes == 0 || self.max_reply_bytes == 0 {
+            return bad("resp.max_large_bytes and max_reply_bytes must be at least 1".into());
         }
         if !(REQUEST_BYTES_MIN..=REQUEST_BYTES_MAX).contains(&self.max_request_bytes) {
             return bad(format!(
@@ -94,6 +112,9 @@ mod tests {
             |c: &mut RespConfig| c.listen = "6379".into(),
             |c: &mut RespConfig| c.max_connections = 0,
             |c: &mut RespConfig| c.max_pipeline = 0,
+            |c: &mut RespConfig| c.max_commands = 0,
+            |c: &mut RespConfig| c.max_large_bytes = 0,
+            |c: &mut RespConfig| c.max_reply_bytes = 0,
             |c: &mut RespConfig| c.max_request_bytes = 1024,
             |c: &mut RespConfig| c.max_request_bytes = usize::MAX,
             |c: &mut RespConfig| c.threads = 100_000,

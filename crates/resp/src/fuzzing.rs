@@ -3,10 +3,12 @@
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
+use sextant_common::room::Room;
 use sextant_common::{Env, env, shutdown};
+use tokio::sync::Semaphore;
 
 use crate::clients::Clients;
-use crate::connection::Connection;
+use crate::connection::{Connection, Replies};
 use crate::server::Shared;
 use crate::{RespConfig, RespMetrics, Store};
 
@@ -17,6 +19,9 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         clients: Clients::new(local_addr),
         started_ns: env.clock.holder_ns(),
         key_seed: env.rng.next_u64(),
+        large: Room::new(config.max_large_bytes),
+        turns: Arc::new(Semaphore::new(config.max_commands)),
+        replies: Replies::new(config.max_reply_bytes),
         metrics: RespMetrics::register(&mut Registry::default()).0,
         env,
         config,

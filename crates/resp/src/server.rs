@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use sextant_common::env::{self, DetachedConnection, Listener};
+use sextant_common::room::Room;
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_common::{Env, Error, ErrorKind, Result};
 use tokio::io::AsyncWriteExt;
@@ -14,7 +15,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
 use crate::config::RespConfig;
-use crate::connection::Connection;
+use crate::connection::{Connection, Replies};
 use crate::metrics::{Metrics, RespMetrics};
 use crate::store::Store;
 
@@ -49,6 +50,11 @@ pub(crate) struct Shared<S> {
     pub started_ns: u64,
     /// Keys of pipelines are hashed with it, so that clients cannot aim at collisions.
     pub key_seed: u64,
+    /// For long requests.
+    pub large: Room,
+    /// A permit for each command that may be under way.
+    pub turns: Arc<Semaphore>,
+    pub replies: Replies,
 }
 
 /// A thread that serves connections, or the caller's runtime.
@@ -65,13 +71,25 @@ struct Place {
 }
 
 impl RespServer {
-    /// Listens and serves in the background. Must be called within a tokio runtime, which accepts the connections; they
-    /// are served by `config.threads` threads of their own.
+    /// As [`RespServer::start_with`], with room of its own for long requests.
     pub async fn start<S: Store>(
         env: Env,
         config: RespConfig,
         store: S,
         metrics: RespMetrics,
+    ) -> Result<RespServer> {
+        let large = Room::new(config.max_large_bytes);
+        Self::start_with(env, config, store, metrics, large).await
+    }
+
+    /// Listens and serves in the background. Long requests take their room from `large`, which other front ends may share. Must be called within a tokio runtime, which accepts the connections; they
+    /// are served by `config.threads` threads of their own.
+    pub async fn start_with<S: Store>(
+        env: Env,
+        config: RespConfig,
+        store: S,
+        metrics: RespMetrics,
+        large: Room,
     ) -> Result<RespServer> {
         config.validate()?;
         let bound = env.net.bind(config.listen.clone()).await;
@@ -83,6 +101,9 @@ impl RespServer {
             clients: Clients::new(local_addr),
             started_ns: env.clock.holder_ns(),
             key_seed: env.rng.next_u64(),
+            large,
+            replies: Replies::new(config.max_reply_bytes),
+            turns: Arc::new(Semaphore::new(config.max_commands.min(Semaphore::MAX_PERMITS))),
             metrics: metrics.0,
             env,
             config,

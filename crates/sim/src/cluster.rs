@@ -37,9 +37,18 @@ pub fn pnode_addr(index: usize) -> String {
     format!("p{}:{PNODE_PORT}", index + 1)
 }
 
-/// Addresses of the memtable servers.
-pub fn memtable_addrs() -> Vec<String> {
-    (1..=MEMTABLE_SERVERS).map(|i| format!("m{i}:{MEMTABLE_PORT}")).collect()
+/// What all servers agree on.
+pub fn config(plan: &Plan) -> ClusterConfig {
+    let servers = |tier: &str, n: usize, port: u16| {
+        (1..=n).map(|i| Server { id: NodeId(i as u64), addr: format!("{tier}{i}:{port}") }).collect()
+    };
+    ClusterConfig {
+        id: "sim".into(),
+        partitions: plan.partitions,
+        memtable: servers("m", MEMTABLE_SERVERS, MEMTABLE_PORT),
+        sstable: servers("s", SSTABLE_SERVERS, SSTABLE_PORT),
+        lease: plan.lease.clone(),
+    }
 }
 
 impl Cluster {
@@ -50,16 +59,7 @@ impl Cluster {
         plan: &Plan,
         rng: &mut fastrand::Rng,
     ) -> Self {
-        let servers = |tier: &str, n: usize, port: u16| {
-            (1..=n).map(|i| Server { id: NodeId(i as u64), addr: format!("{tier}{i}:{port}") }).collect()
-        };
-        let config = ClusterConfig {
-            id: "sim".into(),
-            partitions: plan.partitions,
-            memtable: servers("m", MEMTABLE_SERVERS, MEMTABLE_PORT),
-            sstable: servers("s", SSTABLE_SERVERS, SSTABLE_PORT),
-            lease: plan.lease.clone(),
-        };
+        let config = config(plan);
         let counters = Arc::new(Counters::default());
         let mut hosts = BTreeMap::new();
         let mut place = |name: String, tier: Tier, index: usize| {
@@ -141,6 +141,7 @@ macro_rules! life {
 }
 
 async fn memtable(host: Arc<Host>, config: MemtableServerConfig, counters: Arc<Counters>) -> turmoil::Result {
+    host.world.memtable_starts();
     life!(host, async |env| MemtableServer::start(env, config).await, |server: &MemtableServer| {
         counters.memtable.lock().push(server.metrics().clone())
     })

@@ -39,6 +39,8 @@ impl Counters {
             ("compactions", m(|m| m.compactions.get())),
             ("compaction_failures", m(|m| m.compaction_failures.get())),
             ("snapshots_installed", m(|m| m.snapshots_installed.get())),
+            ("snapshots_refused", m(|m| m.snapshots_refused.get())),
+            ("lost_members", m(|m| m.lost_members.get())),
             ("votes_dropped", m(|m| m.votes_dropped.get())),
             ("handovers", m(|m| m.handovers.get())),
             ("tables_ingested", s(|s| s.ingest.done())),

@@ -4,6 +4,8 @@
 //! * Nothing is published that a usable lease forbids: neither a group whose bits the holder's filters lack, nor anything at all
 //!   in a newer epoch.
 //! * The filters of a usable view contain every published bit whose memtable is not in the view's SSTables.
+//! * Replicas agree: what a checkpoint, the manifest and the configuration carry is the same at the same place on every server,
+//!   whether it came about there or was read from a snapshot.
 //! * A table that a manifest names is durable on as many of the sstable servers as the operator demands.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +22,14 @@ pub struct Seen {
     pub appended: u64,
     pub published: u64,
     pub truncations: u64,
+    /// Snapshots that took the place of a follower's log.
+    pub installed: u64,
     pub truncated_groups: u64,
     pub truncated_freezes: u64,
     pub leases: u64,
     pub views: u64,
+    /// While a group was on its way into the log.
+    pub rings_renewed_over_groups: u64,
     /// Finished while something was broken.
     pub flushes_under_faults: u64,
     pub compactions_under_faults: u64,
@@ -64,6 +70,8 @@ struct Group {
     published_bits: BTreeMap<(TableId, Generation), Vec<u64>>,
     /// Tables that a manifest has named.
     named: BTreeSet<SstId>,
+    /// What replicas hold: by name and place, of whom it was first heard, and what.
+    held: BTreeMap<(&'static str, (u64, u64)), (u64, u64)>,
 }
 
 /// What a write leaves in the filter of a memtable.
@@ -135,7 +143,19 @@ impl Invariants {
                     )
                 })
             }
-            ProbeEvent::LeaseGranted { .. } => None,
+            ProbeEvent::Held { partition, node, what, at, digest } => {
+                let (other, held) = *self.group(partition).held.entry((what, at)).or_insert((node, digest));
+                (held != digest).then(|| {
+                    format!(
+                        "invariant: partition {partition}: at {at:?} node {node} holds another {what} than node {other}"
+                    )
+                })
+            }
+            ProbeEvent::WaitsForNothing { partition, node, serial, newest } => Some(format!(
+                "invariant: partition {partition}: on node {node} an entry waits for serial {}, and its ring is at {}",
+                serial.0, newest.0
+            )),
+            ProbeEvent::LeaseGranted { .. } | ProbeEvent::RingRenewed { .. } => None,
             ProbeEvent::ViewMade {
                 partition,
                 epoch,
@@ -182,7 +202,12 @@ impl Invariants {
                 true => seen.flushes_under_faults += 1,
                 false => seen.compactions_under_faults += 1,
             },
-            ProbeEvent::Installed { .. }
+            ProbeEvent::Installed { .. } => seen.installed += 1,
+            ProbeEvent::RingRenewed { over_group, .. } => {
+                seen.rings_renewed_over_groups += u64::from(*over_group)
+            }
+            ProbeEvent::Held { .. }
+            | ProbeEvent::WaitsForNothing { .. }
             | ProbeEvent::Committed { .. }
             | ProbeEvent::BitsLeft { .. }
             | ProbeEvent::TablesChanged { .. } => {}

@@ -5,9 +5,12 @@
 //! can be replayed. Does not own any rule of the database: it is judged by the checker and by invariants that servers report
 //! through [`sextant_common::env::Probe`].
 //!
-//! Built with `--cfg tokio_unstable` only (tokio's scheduler takes a seed only then); otherwise the crate is empty. One process
-//! runs one seed: global counters in dependencies would leak from run to run.
-#![cfg(tokio_unstable)]
+//! Built with the feature `simulation` and `--cfg tokio_unstable` (tokio's scheduler takes a seed only then); without the feature
+//! the crate is empty. One process runs one seed: global counters in dependencies would leak from run to run.
+#![cfg(feature = "simulation")]
+
+#[cfg(not(tokio_unstable))]
+compile_error!("the simulation needs `--cfg tokio_unstable`: use `cargo xtask sim`");
 
 mod broken;
 mod cluster;

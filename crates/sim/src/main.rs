@@ -2,13 +2,13 @@
 
 use std::process::ExitCode;
 
-#[cfg(not(tokio_unstable))]
+#[cfg(not(feature = "simulation"))]
 fn main() -> ExitCode {
-    eprintln!("sextant-sim: built without --cfg tokio_unstable; use `cargo xtask sim`");
+    eprintln!("sextant-sim: built without its feature; use `cargo xtask sim`");
     ExitCode::from(2)
 }
 
-#[cfg(tokio_unstable)]
+#[cfg(feature = "simulation")]
 fn main() -> ExitCode {
     if std::env::args().nth(1).as_deref() == Some("many") {
         return many();
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if report.verdict == sextant_sim::Verdict::Ok { ExitCode::SUCCESS } else { ExitCode::from(1) }
 }
 
-#[cfg(tokio_unstable)]
+#[cfg(feature = "simulation")]
 fn many() -> ExitCode {
     let done = many_options(std::env::args().skip(2)).map(|(options, mutants)| match mutants {
         Some(names) => sextant_sim::broken(&options, &names),
@@ -52,7 +52,7 @@ fn many() -> ExitCode {
     }
 }
 
-#[cfg(tokio_unstable)]
+#[cfg(feature = "simulation")]
 #[allow(clippy::type_complexity, reason = "used once")]
 fn many_options(
     mut arguments: impl Iterator<Item = String>,
@@ -68,6 +68,7 @@ fn many_options(
         arguments: Vec::new(),
         mutant: false,
         minima: true,
+        themed: false,
     };
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{argument} needs a value"));
@@ -96,6 +97,12 @@ fn many_options(
                 many.minima &= argument == "--mutant" || value == "mixed";
                 many.arguments.extend([argument, value]);
             }
+            "--wipes" | "--no-wipes" | "--no-modes" => {
+                // Rarer then is something that the minima count.
+                many.minima = false;
+                many.arguments.push(argument);
+            }
+            "--themed" => many.themed = true,
             "--no-invariants" => many.arguments.push(argument),
             other => return Err(format!("unknown argument {other:?}")),
         }
@@ -103,25 +110,32 @@ fn many_options(
     Ok((many, mutants))
 }
 
-#[cfg(tokio_unstable)]
+#[cfg(feature = "simulation")]
 const USAGE: &str = "\
-usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--theme SCENE] [--mutant NAME] [--no-invariants] [--trace] [--history FILE]
+usage: sextant-sim --seed N [--profile mixed|quiet|lying-clocks] [--theme SCENE] [--wipes|--no-wipes] [--no-modes] [--mutant NAME]
+                   [--no-invariants] [--trace] [--history FILE]
        sextant-sim many --seeds N [--first S] [--twice] [--jobs J] [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE]
-                        [--mutant M] [--mutants all|M,M..] [--no-invariants]
+                        [--wipes|--no-wipes] [--no-modes] [--mutant M] [--mutants all|M,M.. [--themed]] [--no-invariants]
 
   --theme SCENE    a scene that runs come back to, whatever their seeds say
   --trace          every event on stderr
   --history FILE   write the history of operations, for `sextant check`
+  --wipes          in every run memtable servers lose their memory, and followers that need a snapshot have no room for it; in half of
+                   them otherwise, and in none with --no-wipes: in these voters change
+  --no-modes       the operator does not change the mode of leases and the bound on drift
+  --themed         each mutant with the scene that it is about, if there is one
   --mutants        broken builds, each on seed after seed until it is caught: a table
   RUST_LOG=debug   the servers' logs on stderr";
 
-#[cfg(tokio_unstable)]
+#[cfg(feature = "simulation")]
 fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::Options, String> {
     let mut seed = None;
     let mut options = sextant_sim::Options {
         seed: 0,
         profile: sextant_sim::Profile::Mixed,
         theme: None,
+        wipes: None,
+        modes: None,
         mutant: None,
         invariants: true,
         trace: false,
@@ -149,6 +163,9 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::O
                 let mutant = sextant_common::mutant::Mutant::named(&name);
                 options.mutant = Some(mutant.ok_or_else(|| format!("no mutant {name:?}"))?);
             }
+            "--wipes" => options.wipes = Some(true),
+            "--no-wipes" => options.wipes = Some(false),
+            "--no-modes" => options.modes = Some(false),
             "--no-invariants" => options.invariants = false,
             "--trace" => options.trace = true,
             "--history" => options.history = Some(value()?.into()),

@@ -63,10 +63,17 @@ pub enum Scene {
     LateSstables,
     /// Whatever a p-node acknowledges comes too late, again and again.
     SlowPNode,
+    /// The mode of leases changes while groups are on their way into the log.
+    ModeInFlight,
+    /// A leader that has voted for another, and does not know yet what that means, hears of appends of its own that were
+    /// accepted meanwhile.
+    LateConfirmation,
+    /// A leader without its peers is told to go on alone.
+    AloneBySentence,
 }
 
 impl Scene {
-    pub const ALL: [Scene; 11] = [
+    pub const ALL: [Scene; 14] = [
         Scene::Asleep,
         Scene::OldWorld,
         Scene::Laggard,
@@ -78,6 +85,9 @@ impl Scene {
         Scene::HungUnderLease,
         Scene::LateSstables,
         Scene::SlowPNode,
+        Scene::ModeInFlight,
+        Scene::LateConfirmation,
+        Scene::AloneBySentence,
     ];
 
     pub fn named(name: &str) -> Option<Self> {
@@ -98,6 +108,9 @@ impl Scene {
             Scene::HungUnderLease => "hung_under_lease",
             Scene::LateSstables => "late_sstables",
             Scene::SlowPNode => "slow_pnode",
+            Scene::ModeInFlight => "mode_in_flight",
+            Scene::LateConfirmation => "late_confirmation",
+            Scene::AloneBySentence => "alone_by_sentence",
         }
     }
 }
@@ -136,6 +149,10 @@ pub struct Plan {
     pub disk: DiskSpeed,
     pub pauses: Pauses,
     pub theme: Option<Scene>,
+    /// Memtable servers lose their memory; followers' disks are full when they need a snapshot.
+    pub wipes: bool,
+    /// The operator changes the mode of leases and the bound on drift, too.
+    pub modes: bool,
 }
 
 pub const MEMTABLE_SERVERS: usize = 3;
@@ -145,6 +162,20 @@ pub const PNODES: usize = 2;
 const UNSYNCHRONISED_NS: i64 = 5_000_000_000;
 
 impl Plan {
+    /// Half of the runs have wipes, and the operator of the others changes voters: who may be wiped is judged by who votes now.
+    /// Modes and drift bounds change in all. What is asked for counts for more.
+    pub fn with(mut self, rng: &mut fastrand::Rng, wipes: Option<bool>, modes: Option<bool>) -> Self {
+        let drawn = rng.bool();
+        let voters = self.theme == Some(Scene::AloneBySentence);
+        self.wipes = wipes.unwrap_or(drawn) && self.profile != Profile::Quiet && !voters;
+        self.modes = modes.unwrap_or(true) || self.theme == Some(Scene::ModeInFlight);
+        if self.wipes {
+            // Followers that were away need snapshots.
+            self.tuning.log_entries_kept = 5;
+        }
+        self
+    }
+
     /// `theme`: instead of one that is drawn.
     pub fn new(rng: &mut fastrand::Rng, profile: Profile, theme: Option<Scene>) -> Self {
         let drawn = if rng.bool() { Some(*pick(rng, &Scene::ALL)) } else { None };
@@ -202,6 +233,11 @@ impl Plan {
             Some(Scene::RefusedProposals | Scene::ThereAndBack) => {
                 (lease.lease_ms, lease.leader_lease_ms) = (100, 200);
             }
+            Some(Scene::ModeInFlight) => {
+                tuning.groups_in_flight = tuning.groups_in_flight.max(2);
+                (lease.lease_ms, lease.leader_lease_ms) = (200, 300);
+            }
+            Some(Scene::LateConfirmation) => (lease.lease_ms, lease.leader_lease_ms) = (300, 400),
             Some(Scene::LateSstables) => cache_bytes = 1 << 20,
             Some(Scene::HandoverUnderLease) => (lease.lease_ms, lease.leader_lease_ms) = (200, 260),
             Some(Scene::HungUnderLease) => {
@@ -228,6 +264,8 @@ impl Plan {
             tuning,
             cache_bytes,
             theme,
+            wipes: false,
+            modes: false,
             clients: rng.usize(3..=6),
             hot_keys: rng.u64(2..=6),
             cold_keys: rng.u64(40..=120),

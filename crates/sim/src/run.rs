@@ -32,6 +32,10 @@ pub struct Options {
     pub profile: Profile,
     /// A scene to come back to, whatever the seed says.
     pub theme: Option<Scene>,
+    /// Whether servers lose their memory. None: the seed says.
+    pub wipes: Option<bool>,
+    /// Whether modes of leases and bounds on drift change. None: they do.
+    pub modes: Option<bool>,
     pub mutant: Option<Mutant>,
     pub invariants: bool,
     pub trace: bool,
@@ -47,7 +51,12 @@ pub fn run(options: &Options) -> Report {
     interpose::start(options.seed);
     sextant_raft_log::seed_openraft(options.seed);
     let mut rng = fastrand::Rng::with_seed(mix(options.seed, 1));
-    let plan = Plan::new(&mut rng, options.profile, options.theme);
+    let mut of_memory = fastrand::Rng::with_seed(mix(options.seed, 4));
+    let plan = Plan::new(&mut rng, options.profile, options.theme).with(
+        &mut of_memory,
+        options.wipes,
+        options.modes,
+    );
     let lies = options.profile == Profile::LyingClocks;
     let world = World::new(options.seed, options.trace, Invariants::new(options.invariants, !lies));
     world.note(&format!("{plan:?}"));
@@ -139,6 +148,7 @@ enum Kind {
     LeaseTrap,
     Witness,
     LateCopies,
+    LateRetries,
 }
 
 fn drive(
@@ -158,6 +168,8 @@ fn drive(
         Kind::Witness,
         Kind::LateCopies,
         Kind::LateCopies,
+        Kind::LateRetries,
+        Kind::LateRetries,
     ];
     let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
     for (number, kind) in kinds.enumerate() {
@@ -172,6 +184,7 @@ fn drive(
                 Kind::LeaseTrap => workload::lease_trap(shared, host, number).await,
                 Kind::Witness => workload::witness(shared, host, number).await,
                 Kind::LateCopies => workload::late_copies(shared, host, number).await,
+                Kind::LateRetries => workload::late_retries(shared, host, number).await,
             }
             Ok(())
         });
@@ -182,6 +195,13 @@ fn drive(
         workload::run_errands(of, errands).await;
         Ok(())
     });
+    if plan.wipes {
+        let (warden, of) = (client_host(world, 503, "w"), shared.clone());
+        sim.client("w", async move {
+            workload::watch_standing(of, warden).await;
+            Ok(())
+        });
+    }
     let of = shared.clone();
     sim.client("op", async move {
         workload::operate(of, operator).await;
@@ -203,7 +223,10 @@ fn drive(
             Phase::Load if load_ends_ns == u64::MAX => {
                 load_ends_ns = now_ns + plan.load_ms * 1_000_000;
             }
-            Phase::Load if now_ns >= load_ends_ns => {
+            Phase::Load if now_ns < load_ends_ns => {
+                nemesis.finale(&cluster, now_ns, load_ends_ns);
+            }
+            Phase::Load => {
                 nemesis.last_blow(sim, &cluster, now_ns);
                 world.set_phase(Phase::Heal);
                 nemesis.heal(sim, &cluster);
@@ -223,6 +246,7 @@ fn drive(
         ("published", seen.published),
         ("truncated_groups", seen.truncated_groups),
         ("truncated_freezes", seen.truncated_freezes),
+        ("rings_renewed_over_groups", seen.rings_renewed_over_groups),
         ("views", seen.views),
         ("flushes_under_faults", seen.flushes_under_faults),
         ("compactions_under_faults", seen.compactions_under_faults),

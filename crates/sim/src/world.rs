@@ -37,6 +37,10 @@ pub enum Wanted {
     Transfer { to: u64 },
     /// Leases that are longer than those that the servers started with.
     LongLeases,
+    /// The other mode of leases, everywhere.
+    OtherMode,
+    /// This memtable server is to be the only voter of all partitions.
+    Alone { node: u64 },
 }
 
 pub struct World {
@@ -55,6 +59,10 @@ pub struct World {
     disks: Mutex<Vec<FaultyVfs>>,
     /// The memtable server that leads each partition, as far as it said so.
     leaders: Mutex<BTreeMap<PartitionId, u64>>,
+    /// When (true time) a memtable server was last asked and was a voter of every partition, in possession of its memory.
+    standing: Mutex<BTreeMap<u64, u64>>,
+    /// How often memtable servers have started.
+    memtable_starts: AtomicU64,
     pub invariants: Mutex<Invariants>,
 }
 
@@ -78,6 +86,8 @@ impl World {
             faulty: AtomicBool::new(false),
             disks: Mutex::default(),
             leaders: Mutex::default(),
+            standing: Mutex::default(),
+            memtable_starts: AtomicU64::new(0),
             invariants: Mutex::new(invariants),
         })
     }
@@ -189,6 +199,24 @@ impl World {
 
     pub fn leads(&self, partition: PartitionId, node: u64) {
         self.leaders.lock().insert(partition, node);
+    }
+
+    pub fn memtable_starts(&self) {
+        self.memtable_starts.fetch_add(1, Relaxed);
+    }
+
+    /// How often memtable servers have started, and installed snapshots.
+    pub fn memtable_lives(&self) -> (u64, u64) {
+        (self.memtable_starts.load(Relaxed), self.invariants.lock().seen.installed)
+    }
+
+    pub fn set_standing(&self, node: u64, asked_ns: u64) {
+        self.standing.lock().insert(node, asked_ns);
+    }
+
+    /// When a memtable server was last asked and was a voter of everything.
+    pub fn stands(&self, name: &str) -> Option<u64> {
+        self.standing.lock().get(&name.strip_prefix('m')?.parse().ok()?).copied()
     }
 
     /// The name of the host that leads some partition; `which` chooses.

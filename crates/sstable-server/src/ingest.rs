@@ -67,10 +67,12 @@ impl Store {
     async fn begin(self: &Arc<Self>, header: IngestHeader) -> Result<Incoming> {
         let id = sst_id_from_wire(&header.id)?;
         let options = header.options.unwrap_or_default().try_into()?;
+        let origin = header.origin.map(TryInto::try_into).transpose()?;
         let catalog = self.catalog.clone();
         let begin = move || {
             let temporary = catalog.create_temporary(id)?;
-            let writer = TableWriter::new(temporary.file().clone(), id, TableId(header.table), options);
+            let writer = TableWriter::new(temporary.file().clone(), id, TableId(header.table), options)
+                .with_origin(origin);
             Ok(Incoming { writer, temporary })
         };
         self.disk(IoKind::Write, begin).await

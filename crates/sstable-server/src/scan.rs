@@ -5,6 +5,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
+use sextant_common::limits::LARGE_BYTES;
+use sextant_common::room::Share;
 use sextant_common::vfs::IoKind;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::{GetStatus, ScanRecord, SstScanReply, SstScanRequest};
@@ -26,11 +28,17 @@ struct Page {
     direction: Direction,
     records_max: usize,
     bytes_max: usize,
+    /// Of the first record.
+    first_bytes_max: usize,
 }
 
 impl Store {
-    /// Reads one page. `Err`: the request is malformed; what is missing or damaged is a status.
-    pub async fn scan_page(self: &Arc<Self>, request: SstScanRequest) -> Result<SstScanReply> {
+    /// Reads one page; also the room that it takes until it has left. `Err`: the request is malformed, or there is no room; what
+    /// is missing or damaged is a status.
+    pub async fn scan_page(
+        self: &Arc<Self>,
+        request: SstScanRequest,
+    ) -> Result<(SstScanReply, Option<Share>)> {
         if request.tables.len() > SCAN_TABLES_MAX {
             return Err(Error::invalid(format!(
                 "scan names {} tables: the limit is {SCAN_TABLES_MAX}",
@@ -41,7 +49,7 @@ impl Store {
         self.metrics.scans.inc();
         let tables = match self.tables_of(&ids) {
             Ok(tables) => tables,
-            Err(reply) => return Ok(reply),
+            Err(reply) => return Ok((reply, None)),
         };
         let at_most = |asked: u32, most: usize| if asked == 0 { most } else { most.min(asked as usize) };
         let page = Page {
@@ -50,7 +58,10 @@ impl Store {
             direction: if request.reverse { Direction::Backward } else { Direction::Forward },
             records_max: at_most(request.limit_records, PAGE_RECORDS_MAX),
             bytes_max: at_most(request.limit_bytes, PAGE_BYTES_MAX),
+            first_bytes_max: at_most(request.first_bytes_max, usize::MAX),
         };
+        // Held until there is room for the page: so few pages are in memory without.
+        let _scan = self.scans.take().await?;
         let turn = self.disk_reads.take().await?;
         let store = self.clone();
         let work = move || {
@@ -61,11 +72,15 @@ impl Store {
             store.metrics.disk_bytes.inc_by(disk_bytes);
             Ok(reply)
         };
-        match self.disk(IoKind::Read, work).await {
-            Err(e) if e.kind == ErrorKind::Corrupt => Ok(failed(GetStatus::GetCorrupt, &e)),
-            Err(e) if e.kind == ErrorKind::Disk => Ok(failed(GetStatus::GetIoError, &e)),
-            result => result,
-        }
+        let reply = match self.disk(IoKind::Read, work).await {
+            Err(e) if e.kind == ErrorKind::Corrupt => failed(GetStatus::GetCorrupt, &e),
+            Err(e) if e.kind == ErrorKind::Disk => failed(GetStatus::GetIoError, &e),
+            result => result?,
+        };
+        let bytes: usize =
+            reply.records.iter().map(|r| r.key.len() + r.value.len() + RECORD_OVERHEAD_BYTES).sum();
+        let room = if bytes > LARGE_BYTES { Some(self.answers.take(bytes).await?) } else { None };
+        Ok((reply, room))
     }
 
     fn tables_of(&self, ids: &[SstId]) -> Result<Vec<Arc<Table>>, SstScanReply> {
@@ -92,7 +107,14 @@ impl Page {
         let mut records = Vec::new();
         let mut bytes = 0;
         while !merge.is_at_end() && records.len() < self.records_max {
-            bytes += merge.key().len() + merge.value_ref().len() + RECORD_OVERHEAD_BYTES;
+            let more = merge.key().len() + merge.value_ref().len() + RECORD_OVERHEAD_BYTES;
+            if records.is_empty() && more > self.first_bytes_max {
+                let bytes = u32::try_from(more).unwrap_or(u32::MAX);
+                let reply =
+                    SstScanReply { status: GetStatus::GetTooLarge.into(), bytes, ..SstScanReply::default() };
+                return Ok((reply, merge.disk_bytes()));
+            }
+            bytes += more;
             // One record always fits: a page makes progress.
             if bytes > self.bytes_max && !records.is_empty() {
                 break;
@@ -108,6 +130,6 @@ impl Page {
         let complete = merge.is_at_end();
         let disk_bytes = merge.disk_bytes();
         let status = GetStatus::GetValue.into();
-        Ok((SstScanReply { status, records, complete, message: String::new() }, disk_bytes))
+        Ok((SstScanReply { status, records, complete, ..SstScanReply::default() }, disk_bytes))
     }
 }

@@ -8,8 +8,9 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::Env;
-use sextant_common::env::{grpc_incoming, same_cluster};
+use sextant_common::env::{Listening, Party, grpc_incoming, internal_calls};
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::freight::FreightLayer;
 use sextant_common::http::{self, HttpState};
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_proto::MESSAGE_BYTES_MAX;
@@ -46,6 +47,7 @@ pub struct SstServer {
     store: Arc<Store>,
     trigger: ShutdownTrigger,
     tasks: Vec<JoinHandle<()>>,
+    listening: Listening,
 }
 
 impl std::fmt::Debug for SstServer {
@@ -59,6 +61,7 @@ impl SstServer {
     /// [`ErrorKind::Invalid`] if the configuration or the directory is not this server's.
     pub async fn start(env: Env, config: SstServerConfig) -> Result<SstServer> {
         config.validate()?;
+        let (env, listening) = Listening::counted(env);
         let (trigger, shutdown) = shutdown::channel();
         let catalog = open_catalog(&env, &config).await?;
         let mut registry = Registry::default();
@@ -84,7 +87,7 @@ impl SstServer {
             store.config.id,
             store.catalog.ids().len()
         );
-        Ok(SstServer { addr, http_addr, store, trigger, tasks })
+        Ok(SstServer { addr, http_addr, store, trigger, tasks, listening })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -104,12 +107,17 @@ impl SstServer {
         self.store.status_json()
     }
 
+    #[cfg(test)]
+    pub(crate) fn store(&self) -> Arc<Store> {
+        self.store.clone()
+    }
+
     /// Verifies all tables now; returns how many were found damaged.
     pub async fn scrub_now(&self) -> usize {
         self.store.scrub_all().await
     }
 
-    /// Lets requests in flight finish, within a limit. When it returns, the data directory is free.
+    /// Lets requests in flight finish, within a limit. When it returns, its addresses and the data directory are free.
     pub async fn shutdown(mut self) {
         self.trigger.trigger();
         for mut task in self.tasks.drain(..) {
@@ -117,6 +125,7 @@ impl SstServer {
                 task.abort();
             }
         }
+        self.listening.closed().await;
         let store = self.store.clone();
         let closed = self.store.env.blocking(move || store.catalog.close()).await;
         if closed.is_none() {
@@ -169,9 +178,11 @@ async fn serve(
     let sst = SstGrpc::new(SstService::new(store.clone()))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let same_cluster = InterceptorLayer::new(same_cluster(&store.config.cluster));
+    let me = Party::sstable(store.config.id);
+    let internal = InterceptorLayer::new(internal_calls(&store.config.cluster, me));
     let served = Server::builder()
-        .layer(same_cluster)
+        .layer(internal)
+        .layer(FreightLayer)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)

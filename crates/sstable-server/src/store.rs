@@ -7,6 +7,7 @@ use std::time::Duration;
 use sextant_common::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
+use sextant_common::room::{Room, Share};
 use sextant_common::shutdown::Shutdown;
 use sextant_common::vfs::IoKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -19,6 +20,15 @@ use crate::table::Table;
 /// How long a request waits for its turn. Longer than any turn but that of a compaction takes on a disk that works.
 const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
 
+/// Bytes of large answers (values of gets, pages of scans) that may be in memory at a time, until their peers have taken them:
+/// eight of the largest values. An answer is in memory twice while it is encoded.
+const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long an answer waits for that room: shorter than anybody waits for an answer. Whoever finds none asks again.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
+/// Pages of scans that are read at a time: each has a block of every table of its scan in memory, which is what cannot be known
+/// before.
+const SCANS_MAX: usize = 4;
+
 /// The server without its listeners.
 pub struct Store {
     pub env: Env,
@@ -26,7 +36,9 @@ pub struct Store {
     pub catalog: Arc<Catalog>,
     pub metrics: Metrics,
     pub shutdown: Shutdown,
+    pub answers: Answers,
     pub disk_reads: Turns,
+    pub scans: Turns,
     pub ingests: Turns,
     pub copies: Turns,
     pub fetches: Turns,
@@ -43,7 +55,9 @@ impl Store {
         shutdown: Shutdown,
     ) -> Self {
         Self {
+            answers: Answers(Room::new(ANSWER_BYTES_MAX)),
             disk_reads: Turns::new("read", config.disk_reads_max),
+            scans: Turns::new("scan", config.disk_reads_max.min(SCANS_MAX)),
             ingests: Turns::new("ingest", config.ingests_max),
             copies: Turns::new("copy", config.copies_max),
             fetches: Turns::new("fetch", config.copies_max),
@@ -104,6 +118,24 @@ pub async fn recorded<T>(
     let outcome = result.as_ref().map(bytes).map_err(|e| e.kind.name());
     metrics.record(outcome, store.elapsed_ns(started_ns));
     result
+}
+
+/// Room for large answers.
+#[derive(Debug)]
+pub struct Answers(Room);
+
+impl Answers {
+    /// Waits for a limited time. To be held until the answer has left.
+    pub async fn take(&self, bytes: usize) -> Result<Share> {
+        let share = tokio::time::timeout(ANSWER_PATIENCE, self.0.take(bytes)).await;
+        share.map_err(|_| {
+            Error::new(ErrorKind::Overloaded, "too many bytes of answers wait to be taken: ask again later")
+        })
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.0.held_bytes()
+    }
 }
 
 /// Bounded concurrency for one kind of work.

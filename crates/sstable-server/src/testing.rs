@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_common::ids::{Epoch, LogPosition, NodeId, PartitionId, SstId, TableId};
-use sextant_common::manifest::{Compression, SstMeta, TableOptions};
+use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
 use sextant_common::vfs::MemoryFile;
 
 use crate::block_cache::BlockCache;
@@ -33,8 +33,18 @@ pub fn options(lz4: bool) -> TableOptions {
 
 /// The bytes of a table that holds the model's records.
 pub fn table_bytes(model: &Model, id: SstId, options: TableOptions) -> (Vec<u8>, SstMeta) {
+    table_bytes_from(model, id, options, None)
+}
+
+/// The same, of a table that says where it comes from.
+pub fn table_bytes_from(
+    model: &Model,
+    id: SstId,
+    options: TableOptions,
+    origin: Option<Origin>,
+) -> (Vec<u8>, SstMeta) {
     let file = Arc::new(MemoryFile::default());
-    let mut writer = TableWriter::new(file.clone(), id, TableId(9), options);
+    let mut writer = TableWriter::new(file.clone(), id, TableId(9), options).with_origin(origin);
     for (key, (value, seq, tombstone)) in model {
         writer.add(key, value, *seq, *tombstone).unwrap();
     }

@@ -2,8 +2,9 @@
 
 use sextant_common::error::{Error, Result};
 
-use super::{Fault, filters};
+use super::{Fault, Kind, filters};
 use crate::cluster::{Id, Testbed};
+use crate::host::memory;
 use crate::host::shim::Sync;
 
 /// Brings faults into force, in their order.
@@ -34,6 +35,7 @@ async fn apply_one(bed: &mut Testbed, fault: &Fault) -> Result<()> {
             Ok(())
         }
         Fault::Clocks { server } => kill(bed, *server).await,
+        Fault::Wipe { kind, server } => wipe(bed, *kind, *server).await,
         Fault::Pause { server } => bed.cluster.pause(server.role, server.index).await,
         Fault::Cut { .. } | Fault::Isolate { .. } | Fault::Loss { .. } => Ok(()),
         Fault::LinkDown { server } => bed.link(*server, false).await,
@@ -56,6 +58,11 @@ async fn heal_one(bed: &mut Testbed, fault: &Fault) -> Result<()> {
             Ok(())
         }
         Fault::Clocks { server } => bed.cluster.relaunch(server.role, server.index).await,
+        Fault::Wipe { server, .. } => match bed.cluster.pid(server.role, server.index)? {
+            None => bed.cluster.relaunch(server.role, server.index).await,
+            // It was left alone.
+            Some(_) => Ok(()),
+        },
         Fault::Pause { server } => bed.cluster.resume(server.role, server.index).await,
         Fault::Cut { .. } | Fault::Isolate { .. } | Fault::Loss { .. } => Ok(()),
         Fault::LinkDown { server } => bed.link(*server, true).await,
@@ -73,6 +80,24 @@ async fn heal_one(bed: &mut Testbed, fault: &Fault) -> Result<()> {
             }
         }
     }
+}
+
+/// Only while every other memtable server is a voter that has its memory; otherwise nothing is done.
+async fn wipe(bed: &mut Testbed, kind: Kind, id: Id) -> Result<()> {
+    if !bed.others_stand(id).await {
+        println!("            {} {id}: left alone, the others do not all stand", kind.name());
+        return Ok(());
+    }
+    kill(bed, id).await?;
+    bed.wiped(kind, id);
+    let dir = bed.data_dir(id);
+    let done = match kind {
+        Kind::WipeLog => memory::empty(&dir.join("log")),
+        Kind::WipeData => memory::empty_files(&dir),
+        Kind::OlderCopy => memory::put_back(&dir, &memory::copy_of(&dir)),
+        _ => memory::empty(&dir),
+    };
+    Ok(done?)
 }
 
 async fn kill(bed: &mut Testbed, id: Id) -> Result<()> {

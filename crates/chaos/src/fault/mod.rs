@@ -33,9 +33,16 @@ pub enum Kind {
     DiskThrottled,
     FsyncFails,
     Clocks,
+    Wipe,
+    WipeLog,
+    WipeData,
+    OlderCopy,
 }
 
 impl Kind {
+    /// Not with `--no-wipes`.
+    pub const WIPES: [Kind; 4] = [Kind::Wipe, Kind::WipeLog, Kind::WipeData, Kind::OlderCopy];
+
     pub const ALL: [Kind; 16] = [
         Kind::Kill,
         Kind::KillTier,
@@ -73,6 +80,10 @@ impl Kind {
             Kind::DiskThrottled => "disk-throttled",
             Kind::FsyncFails => "fsync-fails",
             Kind::Clocks => "clocks",
+            Kind::Wipe => "wipe",
+            Kind::WipeLog => "wipe-log",
+            Kind::WipeData => "wipe-data",
+            Kind::OlderCopy => "older-copy",
         }
     }
 
@@ -80,6 +91,7 @@ impl Kind {
     pub fn needs(self) -> &'static [Capability] {
         match self {
             Kind::Kill | Kind::KillTier | Kind::Pause => &[],
+            Kind::Wipe | Kind::WipeLog | Kind::WipeData | Kind::OlderCopy => &[],
             Kind::Isolate | Kind::Split | Kind::OneWay | Kind::Loss => &[Capability::Netns, Capability::Nft],
             Kind::LinkDown => &[Capability::Netns],
             Kind::SlowLink => &[Capability::Netns, Capability::Tbf],
@@ -151,12 +163,17 @@ pub enum Fault {
     Clocks {
         server: Id,
     },
+    /// Killed, and started again with what the kind leaves of its directories.
+    Wipe {
+        kind: Kind,
+        server: Id,
+    },
 }
 
 impl Fault {
     pub fn kind(&self) -> Kind {
         match self {
-            Fault::Kill { kind, .. } | Fault::Cut { kind, .. } => *kind,
+            Fault::Kill { kind, .. } | Fault::Cut { kind, .. } | Fault::Wipe { kind, .. } => *kind,
             Fault::Pause { .. } => Kind::Pause,
             Fault::Isolate { .. } => Kind::Isolate,
             Fault::Loss { .. } => Kind::Loss,
@@ -188,7 +205,8 @@ impl Fault {
             | Fault::DiskSlow { server, .. }
             | Fault::DiskThrottled { server, .. }
             | Fault::FsyncFails { server }
-            | Fault::Clocks { server } => vec![*server],
+            | Fault::Clocks { server }
+            | Fault::Wipe { server, .. } => vec![*server],
         }
     }
 

@@ -103,6 +103,9 @@ impl Plan {
             }
             Kind::FsyncFails => Fault::FsyncFails { server: self.keeper() },
             Kind::Clocks => Fault::Clocks { server: self.server() },
+            kind @ (Kind::Wipe | Kind::WipeLog | Kind::WipeData | Kind::OlderCopy) => {
+                Fault::Wipe { kind, server: self.pick(&Id::tier(Role::Memtable)) }
+            }
         }
     }
 
@@ -136,7 +139,7 @@ impl Plan {
                 1 => LEASE_MS - 60 + self.rng.below(200),
                 _ => 2 * LEASE_MS + self.rng.below(3_000),
             },
-            Fault::Kill { .. } | Fault::Clocks { .. } => self.rng.below(2_000),
+            Fault::Kill { .. } | Fault::Clocks { .. } | Fault::Wipe { .. } => self.rng.below(2_000),
             Fault::DiskFull { .. } | Fault::DiskThrottled { .. } => 2_000 + self.rng.below(5_000),
             Fault::FsyncFails { .. } => 300 + self.rng.below(2_000),
             _ => 300 + self.rng.below(4_000),
@@ -153,13 +156,13 @@ mod tests {
     #[test]
     fn a_seed_is_a_plan_and_every_kind_comes() {
         let steps = |seed| {
-            let mut plan = Plan::new(seed, Kind::ALL.to_vec());
-            (0..600).map(|_| plan.next_step()).collect::<Vec<_>>()
+            let mut plan = Plan::new(seed, [&Kind::ALL[..], &Kind::WIPES].concat());
+            (0..800).map(|_| plan.next_step()).collect::<Vec<_>>()
         };
         assert_eq!(steps(7), steps(7));
         let all = steps(8);
         let seen: BTreeSet<Kind> = all.iter().flat_map(|s| &s.faults).map(Fault::kind).collect();
-        assert_eq!(seen.len(), Kind::ALL.len());
+        assert_eq!(seen.len(), Kind::ALL.len() + Kind::WIPES.len());
         for step in all {
             assert!(step.hold <= Duration::from_secs(8) && step.calm <= Duration::from_secs(3));
             let servers: Vec<Id> = step.faults.iter().flat_map(Fault::servers).collect();

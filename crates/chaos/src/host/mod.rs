@@ -5,6 +5,7 @@
 
 pub mod capability;
 pub mod confine;
+pub mod memory;
 pub mod net;
 pub mod rules;
 pub mod shell;

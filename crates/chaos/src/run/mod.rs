@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sextant_checker::Recorder;
-use sextant_client::{Client, ClientOptions};
+use sextant_client::{Client, ClientOptions, ConfigurationChange};
 use sextant_common::Env;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::rng::{Rng, SeededRng};
-use sextant_dev_cluster::Tuning;
+use sextant_dev_cluster::{Role, Tuning};
 use tokio::task::JoinSet;
 
 use crate::args::ChaosArgs;
@@ -26,6 +26,7 @@ use crate::cluster::{self, Clocks, Id, Shape, Testbed};
 use crate::fault::{self, Kind, Plan};
 use crate::host::capability::Capabilities;
 use crate::host::confine::Confined;
+use crate::host::memory;
 use crate::workload::{self, Load};
 
 pub use report::Report;
@@ -88,7 +89,7 @@ pub async fn run(args: ChaosArgs, confined: Confined) -> Result<bool> {
     println!("chaos: seed {seed}");
     let mut place = Place::new(args.keep.as_ref())?;
     let has = Capabilities::probe(&confined, &place.dir).await?;
-    let kinds: Vec<Kind> = offered(&args.only, &has)?;
+    let kinds: Vec<Kind> = offered(&args, &has)?;
     let shape = Shape {
         binary: cluster::binary(args.binary.as_deref())?,
         dir: place.dir.clone(),
@@ -138,11 +139,14 @@ pub async fn interrupted() {
 }
 
 /// The kinds that the machine can do, of those that are asked for.
-fn offered(only: &[String], has: &Capabilities) -> Result<Vec<Kind>> {
-    if let Some(unknown) = only.iter().find(|name| Kind::ALL.iter().all(|k| k.name() != name.as_str())) {
+fn offered(args: &ChaosArgs, has: &Capabilities) -> Result<Vec<Kind>> {
+    let only = &args.only;
+    let wipes = if !args.no_wipes { &Kind::WIPES[..] } else { &[] };
+    let all = [&Kind::ALL[..], wipes].concat();
+    if let Some(unknown) = only.iter().find(|name| all.iter().all(|k| k.name() != name.as_str())) {
         return Err(Error::invalid(format!("no kind of fault is called {unknown:?}")));
     }
-    let kinds: Vec<Kind> = Kind::ALL
+    let kinds: Vec<Kind> = all
         .into_iter()
         .filter(|kind| kind.needs().iter().all(|c| has.has(*c)))
         .filter(|kind| only.is_empty() || only.iter().any(|name| name == kind.name()))
@@ -181,6 +185,10 @@ async fn torment(
     let mut upkeep = JoinSet::new();
     let transfers = Arc::new(AtomicU64::new(0));
     upkeep.spawn(maintain(direct.clone(), seed, transfers.clone()));
+    let modes = Arc::new(AtomicU64::new(0));
+    if !args.no_modes {
+        upkeep.spawn(change_modes(direct.clone(), seed, modes.clone()));
+    }
 
     let mut report = Report::new(seed);
     let started_ns = env.clock.holder_ns();
@@ -194,6 +202,10 @@ async fn torment(
             *report.faults.entry(fault.kind()).or_default() += 1;
         }
         let before = load.answered();
+        if !args.no_wipes {
+            report.wipes_survived += bed.survivors().await;
+            copy_directories(bed);
+        }
         fault::apply(bed, &step.faults).await?;
         tokio::time::sleep(step.hold).await;
         let expected: Vec<Id> =
@@ -218,6 +230,10 @@ async fn torment(
         }
     }
     report.converged = converge::wait(bed, &direct).await;
+    if !args.no_wipes {
+        report.wipes_survived += bed.survivors().await;
+    }
+    report.modes = modes.load(Ordering::Relaxed);
     note_deaths(bed, &[], &mut report).await?;
     load.stop();
     while clients.join_next().await.is_some() {}
@@ -262,10 +278,45 @@ async fn maintain(clients: Vec<Client>, seed: u64, transfers: Arc<AtomicU64>) {
     }
 }
 
+/// A copy of each memtable server's directories, while it runs; where files come and go meanwhile, there is none.
+fn copy_directories(bed: &Testbed) {
+    for id in Id::tier(Role::Memtable) {
+        let _ = memory::copy(&bed.data_dir(id));
+    }
+}
+
+/// Changes the mode of leases and the bound on drift, of all partitions.
+async fn change_modes(clients: Vec<Client>, seed: u64, done: Arc<AtomicU64>) {
+    let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed ^ 0x6d6f_6465));
+    loop {
+        tokio::time::sleep(Duration::from_millis(1_000 + rng.below(4_000))).await;
+        let client = &clients[rng.below(clients.len() as u64) as usize];
+        let change = ConfigurationChange {
+            timed: Some(rng.below(2) == 0),
+            // Never less than what the clocks do.
+            drift_ppm: Some(500 + rng.below(4) * 500),
+            ..ConfigurationChange::default()
+        };
+        let work = client.configure(&change);
+        if let Ok(Ok(_)) = tokio::time::timeout(MAINTENANCE_WITHIN, work).await {
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Servers that ended although nothing was done to them; they are started again. `expected`: those that a fault ends.
 async fn note_deaths(bed: &mut Testbed, expected: &[Id], report: &mut Report) -> Result<()> {
     for (id, how) in bed.ended() {
         if expected.contains(&id) {
+            continue;
+        }
+        if matches!(bed.wiped_to(id), Some(Kind::WipeLog | Kind::WipeData | Kind::OlderCopy)) {
+            // Its directories do not belong together, and it says so: an operator empties the rest.
+            println!("            {id} {how}: emptied");
+            report.refused_starts += 1;
+            memory::empty(&bed.data_dir(id))?;
+            bed.wiped(Kind::Wipe, id);
+            bed.cluster.relaunch(id.role, id.index).await?;
             continue;
         }
         let log = bed.log(id)?;

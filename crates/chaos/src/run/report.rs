@@ -25,6 +25,12 @@ pub struct Report {
     pub last_reads: (u64, u64),
     /// Transfers of leadership that went where they were to go.
     pub transfers: u64,
+    /// Changes of the mode of leases or of the bound on drift.
+    pub modes: u64,
+    /// Servers that were wiped and voted again.
+    pub wipes_survived: u64,
+    /// Starts that were refused because directories did not belong together.
+    pub refused_starts: u64,
     /// Capabilities that the machine lacks.
     pub skips: usize,
     checked: Option<sextant_checker::Report>,
@@ -41,6 +47,9 @@ impl Report {
             converged: Ok(()),
             last_reads: (0, 0),
             transfers: 0,
+            modes: 0,
+            wipes_survived: 0,
+            refused_starts: 0,
             skips: 0,
             checked: None,
         }
@@ -69,6 +78,9 @@ impl fmt::Display for Report {
             writeln!(f, "{:<16} {times:>8}", kind.name())?;
         }
         writeln!(f, "{:<16} {:>8}", "(transfers)", self.transfers)?;
+        writeln!(f, "{:<16} {:>8}", "(modes)", self.modes)?;
+        writeln!(f, "{:<16} {:>8}", "(wipes survived)", self.wipes_survived)?;
+        writeln!(f, "{:<16} {:>8}", "(refused starts)", self.refused_starts)?;
         writeln!(f, "\n{:<12} {:>10} {:>8} {:>8}", "operation", "ok", "failed", "unknown")?;
         for (op, t) in &self.operations {
             writeln!(f, "{op:<12} {:>10} {:>8} {:>8}", t.ok, t.failed, t.unknown)?;

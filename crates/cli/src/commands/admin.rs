@@ -2,12 +2,12 @@
 
 use std::io::Write;
 
-use sextant_client::{ConfigurationChange, Maintenance};
+use sextant_client::{ConfigurationChange, Maintenance, RecoverOutcome, Recovered};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
-use crate::args::{AdminCommand, Connection, CreateTableArgs, TransferArgs, VotersArgs};
+use crate::args::{AdminCommand, Connection, CreateTableArgs, RecoverArgs, TransferArgs, VotersArgs};
 use crate::exit::{CommandResult, Failure};
 
 pub async fn run(command: AdminCommand) -> CommandResult {
@@ -33,6 +33,7 @@ pub async fn run(command: AdminCommand) -> CommandResult {
         }
         AdminCommand::Transfer(args) => return transfer(args).await,
         AdminCommand::Voters(args) => return voters(args).await,
+        AdminCommand::Recover(args) => return recover(args).await,
     };
     report(what, &done)
 }
@@ -50,6 +51,38 @@ async fn voters(args: VotersArgs) -> CommandResult {
     let voters = client(&args.connection).await?.change_voters(partition, &voters).await?;
     let list: Vec<String> = voters.iter().map(NodeId::to_string).collect();
     writeln!(std::io::stdout(), "partition {partition}: memtable servers {} vote", list.join(", "))?;
+    Ok(())
+}
+
+async fn recover(args: RecoverArgs) -> CommandResult {
+    let without: Vec<NodeId> = args.without_sstable.into_iter().map(NodeId).collect();
+    let partitions = client(&args.connection).await?.recover(!args.yes, &without, args.accept_loss).await?;
+    let mut stdout = std::io::stdout().lock();
+    let refused = partitions.iter().any(|p| p.outcome == RecoverOutcome::Refused);
+    for Recovered { partition, outcome, message, found, losses } in &partitions {
+        let what = match outcome {
+            RecoverOutcome::Founded => "has a group: nothing to be done",
+            RecoverOutcome::Planned => "can be rebuilt",
+            RecoverOutcome::Recovered => "is rebuilt",
+            RecoverOutcome::Refused => message,
+        };
+        writeln!(stdout, "partition {partition}: {what}")?;
+        for line in found {
+            writeln!(stdout, "  {line}")?;
+        }
+        for line in losses {
+            writeln!(stdout, "  MISSING: {line}")?;
+        }
+    }
+    if refused {
+        return Err(Failure::error("not every partition can be rebuilt".to_owned()));
+    }
+    if partitions.iter().any(|p| p.outcome == RecoverOutcome::Planned) {
+        writeln!(stdout, "Nothing was done. `--yes` rebuilds the partitions from what was found.")?;
+        if partitions.iter().any(|p| !p.losses.is_empty()) {
+            writeln!(stdout, "Flushed records are missing: that has to be accepted with --accept-loss.")?;
+        }
+    }
     Ok(())
 }
 

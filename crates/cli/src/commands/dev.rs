@@ -90,8 +90,11 @@ fn banner(args: &DevArgs, line: &ReadyLine) -> String {
         if args.processes { ", a process each" } else { ", one process" },
     );
     for p in &line.pnodes {
-        let _ =
-            writeln!(out, "  p-node {}: RESP {}, gRPC {}, http://{}/status", p.id, p.resp, p.grpc, p.http);
+        let _ = writeln!(
+            out,
+            "  p-node {}: RESP {}, gRPC {}, administration {}, http://{}/status",
+            p.id, p.resp, p.grpc, p.admin, p.http
+        );
     }
     for (name, servers) in [("memtable server", &line.memtable), ("sstable server", &line.sstable)] {
         for s in servers {

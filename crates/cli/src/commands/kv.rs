@@ -1,7 +1,7 @@
-//! Reading and writing records. Values are printed raw: byte for byte, with a line feed behind them only on a terminal.
+//! Reading and writing records. Values are printed raw, byte for byte, with a line feed behind them as redis-cli does it.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
 
 use bytes::Bytes;
@@ -30,7 +30,7 @@ pub async fn get(args: GetArgs) -> CommandResult {
     };
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(&record.value)?;
-    if stdout.is_terminal() {
+    if !args.no_newline {
         stdout.write_all(b"\n")?;
     }
     stdout.flush()?;

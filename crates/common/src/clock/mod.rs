@@ -18,6 +18,10 @@ pub use simulated::SimulatedErrorClock;
 pub use source::WallSource;
 pub use system::SystemClock;
 
+/// Two threads' readings of one monotonic clock at the same moment may differ by so much ([`SystemClock`] says why). Whoever
+/// compares a time with one that another thread has taken allows for it.
+pub const CLOCK_DISAGREEMENT_NS: u64 = 50_000;
+
 /// An interval of wall time, nanoseconds since 1970, that contains the true time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WallInterval {

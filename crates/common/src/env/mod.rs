@@ -1,6 +1,7 @@
 //! The environment that a server runs in: everything that is not a pure function of its input.
 
 mod handshake;
+mod listening;
 mod net;
 mod ports;
 mod probe;
@@ -15,7 +16,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
-pub use handshake::same_cluster;
+pub use handshake::{Party, PartyRole, internal_calls};
+pub use listening::Listening;
 pub use net::{
     Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
     grpc_incoming,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
+use super::handshake::Party;
 use crate::config::ClusterConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -139,26 +140,27 @@ pub fn grpc_channel(net: &Arc<dyn Network>, addr: &str) -> tonic::transport::Cha
     channel(net, addr, None)
 }
 
-/// The same, between servers of a cluster: it says which one in its calls ([`super::same_cluster`]).
+/// The same, between servers of a cluster: its calls say which one, who calls and who is called, as far as the caller knows
+/// ([`super::internal_calls`]).
 pub fn cluster_channel(
     net: &Arc<dyn Network>,
     addr: &str,
     cluster: &ClusterConfig,
+    from: Party,
+    to: Option<Party>,
 ) -> tonic::transport::Channel {
-    channel(net, addr, Some(cluster))
+    channel(net, addr, Some(super::handshake::user_agent(cluster, from, to)))
 }
 
-fn channel(net: &Arc<dyn Network>, addr: &str, cluster: Option<&ClusterConfig>) -> tonic::transport::Channel {
+fn channel(net: &Arc<dyn Network>, addr: &str, user_agent: Option<String>) -> tonic::transport::Channel {
     let net = net.clone();
     let target = addr.to_owned();
     let uri = format!("http://{addr}");
     let endpoint = tonic::transport::Endpoint::from_shared(uri)
         .unwrap_or_else(|_| tonic::transport::Endpoint::from_static("http://invalid.invalid:1"));
-    let endpoint = match cluster {
-        // Hex digits are always valid in a header.
-        Some(cluster) => {
-            endpoint.clone().user_agent(super::handshake::user_agent(cluster)).unwrap_or(endpoint)
-        }
+    let endpoint = match user_agent {
+        // Names and digits are always valid in a header.
+        Some(user_agent) => endpoint.clone().user_agent(user_agent).unwrap_or(endpoint),
         None => endpoint,
     };
     let endpoint = endpoint

@@ -54,8 +54,14 @@ pub enum ProbeEvent {
         /// So many of its replicas must be durable.
         required: usize,
     },
+    /// A replica holds this, at a place of the log (term and index) or at a version (0 and that): every other one holds the same there.
+    Held { partition: PartitionId, node: u64, what: &'static str, at: (u64, u64), digest: u64 },
     /// A leader published an entry. `serial` 0: it left no bits, or they were of an epoch that is over.
     Published { partition: PartitionId, node: u64, epoch: Epoch, index: u64, serial: Serial },
+    /// A leader began a new ring within its term. `over_group`: a group was proposed and not yet back from the log.
+    RingRenewed { partition: PartitionId, node: u64, over_group: bool },
+    /// An entry waits for a serial that its leader's ring has not reached: `newest` is the ring's last.
+    WaitsForNothing { partition: PartitionId, node: u64, serial: Serial, newest: Serial },
     /// A leader granted a lease.
     LeaseGranted { partition: PartitionId, node: u64, epoch: Epoch, holder: [u8; 16], serial: Serial },
     /// A p-node made a view. `lease_until_ns`: on its `Clock::holder_ns`, usable strictly before; 0: no lease.

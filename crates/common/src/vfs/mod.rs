@@ -100,8 +100,11 @@ pub fn write_file_atomically(vfs: &dyn Vfs, path: &Path, contents: &[u8]) -> io:
         vfs.remove_file(&temporary)?;
     }
     let file = vfs.open(&temporary, OpenMode::CreateNew)?;
-    file.write_all_at(contents, 0)?;
-    file.sync_data()?;
+    if let Err(e) = file.write_all_at(contents, 0).and_then(|()| file.sync_data()) {
+        // A disk that is full is not to keep half a file as well.
+        let _ = vfs.remove_file(&temporary);
+        return Err(e);
+    }
     vfs.rename(&temporary, path)?;
     vfs.sync_dir(dir)
 }

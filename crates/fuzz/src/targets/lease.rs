@@ -158,6 +158,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
             expiry_mono_ns: 1 << 40,
             expiry_wall_ns: 0,
             drift_ppm: 500,
+            mode: v1::LeaseMode::Ack.into(),
         }),
         leader: Some(v1::LeaderHint { partition: 3, node: 1, term: 3 }),
     };
@@ -186,6 +187,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
             manifest_version: u64::MAX,
             expiry_mono_ns: u64::MAX,
             expiry_wall_ns: u64::MAX,
+            mode: v1::LeaseMode::Timed.into(),
         });
         update.serial_from = u64::MAX;
     }

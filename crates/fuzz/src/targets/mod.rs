@@ -7,6 +7,7 @@ mod history;
 mod id;
 mod lease;
 mod log;
+mod raft_node;
 mod resp;
 mod snapshot;
 mod table;
@@ -108,6 +109,13 @@ pub static TARGETS: &[Target] = &[
         run: wire::raft_message,
         seeds: wire::raft_message_seeds,
         input_bytes_max: 4096,
+    },
+    Target {
+        name: "raft_node",
+        about: "Raft's messages with any numbers to a replica on a real log: it goes on, and takes the next honest leader",
+        run: raft_node::raft_node,
+        seeds: raft_node::raft_node_seeds,
+        input_bytes_max: 192,
     },
     Target {
         name: "lease_pulls",

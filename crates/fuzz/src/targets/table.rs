@@ -13,7 +13,9 @@ use sextant_common::manifest::{Compression, TableOptions};
 use sextant_common::vfs::MemoryFile;
 use sextant_sstable_server::block_cache::BlockCache;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, ForwardCursor};
-use sextant_sstable_server::table::footer::{TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES};
+use sextant_sstable_server::table::footer::{
+    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_ORIGIN,
+};
 use sextant_sstable_server::table::index::{self, Handle};
 use sextant_sstable_server::table::{
     Access, Caching, Direction, KeyRange, Lookup, Table, TableIter, TableWriter, frame, frame_salt,
@@ -167,8 +169,14 @@ pub fn footer(data: &[u8]) {
                     assert!(handle.end() <= file_bytes, "a section beyond the file");
                 }
                 let written = index::WrittenIndex { top: parsed.index, levels: parsed.index_levels };
-                let mut again =
-                    Trailer::hashed_bytes(parsed.id, parsed.table, written, parsed.filter, parsed.meta);
+                let mut again = Trailer::hashed_bytes(
+                    parsed.version,
+                    parsed.id,
+                    parsed.table,
+                    written,
+                    parsed.filter,
+                    parsed.meta,
+                );
                 Trailer::complete(&mut again, parsed.file_checksum);
                 assert_eq!(again, trailer);
             }
@@ -178,9 +186,12 @@ pub fn footer(data: &[u8]) {
             trailer[at..].copy_from_slice(&checksum.to_le_bytes());
         }
     }
-    if let Ok(parsed) = bounded(meta.len(), 1024, 4, || TableMeta::parse(&meta)) {
-        assert_eq!(parsed.encode(), meta, "a meta section has one encoding");
-        assert!(parsed.min_key <= parsed.max_key && parsed.tombstones <= parsed.records);
+    for version in [VERSION, VERSION_WITH_ORIGIN] {
+        if let Ok(parsed) = bounded(meta.len(), 1024, 4, || TableMeta::parse(&meta, version)) {
+            assert_eq!(parsed.encode(), meta, "a meta section has one encoding");
+            assert_eq!(parsed.version(), version);
+            assert!(parsed.min_key <= parsed.max_key && parsed.tombstones <= parsed.records);
+        }
     }
 }
 
@@ -304,7 +315,7 @@ fn read_all(opened: reader::Opened, probes: &Model, model: Option<&Model>) -> us
                 let got = match found {
                     Lookup::Found(f) => Some((f.value.to_vec(), f.seq, f.tombstone)),
                     Lookup::Absent => None,
-                    Lookup::NeedsDisk => panic!("it may read the disk"),
+                    Lookup::NeedsDisk | Lookup::Large(_) => panic!("it may read the disk"),
                 };
                 assert_eq!(got.as_ref(), model.get(key), "a wrong answer");
             }

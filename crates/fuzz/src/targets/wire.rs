@@ -33,6 +33,7 @@ pub fn sample_sst(counter: u32) -> SstMeta {
         max_seq: 10,
         file_bytes: 1000,
         checksum: 0x1234_5678_9abc_def0,
+        generations: Default::default(),
         replicas: vec![NodeId(1), NodeId(2)],
     }
 }
@@ -172,7 +173,8 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
 /// The first byte names the message; then its bytes.
 pub fn raft_message(data: &[u8]) {
     let Some((kind, data)) = data.split_first() else { return };
-    let address = Address { partition: 1, from: 1, to: 2, cluster: Bytes::from_static(b"c") };
+    let address =
+        Address { partition: 1, from: 1, to: 2, cluster: Bytes::from_static(b"c"), to_incarnation: 9 };
     bounded(data.len(), PROTOBUF_BASE, PROTOBUF_PER_BYTE, || match kind % 4 {
         0 => {
             let Ok(message) = v1::AppendEntriesRequest::decode(data) else { return };
@@ -187,7 +189,7 @@ pub fn raft_message(data: &[u8]) {
                 }
                 expected = Some(entry.log_id);
             }
-            let wire = fuzzing::append_to_wire(&address, request.clone(), 400_000_000);
+            let wire = fuzzing::append_to_wire(&address, request.clone(), 400_000_000, 3);
             let Ok(again) = fuzzing::append_from_wire(wire) else { panic!("its own message is refused") };
             assert_eq!(
                 (again.vote, again.prev_log_id, again.leader_commit, again.entries),
@@ -247,6 +249,8 @@ pub fn raft_message_seeds() -> Vec<Vec<u8>> {
         leader_commit: at(6),
         entries: entries.collect(),
         abstention_ns: 400_000_000,
+        to_incarnation: 9,
+        acknowledged: 8,
     };
     let heartbeat = v1::AppendEntriesRequest { entries: Vec::new(), prev: None, ..append.clone() };
     let last = |index: u64| Some(v1::LogPosition { term: u64::MAX, index });
@@ -275,6 +279,7 @@ pub fn raft_message_seeds() -> Vec<Vec<u8>> {
         cluster: Bytes::from_static(b"c"),
         vote: Some(v1::RaftVote { term: 3, node: 2, committed: false }),
         last_log: at(9),
+        to_incarnation: 9,
     };
     seeds.push([&[2][..], &request.encode_to_vec()].concat());
     let reply = v1::VoteResponse { vote, granted: true, last_log: at(9) };

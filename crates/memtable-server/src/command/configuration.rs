@@ -10,8 +10,10 @@
 //! voter remembers nothing else) and were told to abstain for so long. A shorter one is written to the log only after the leader has lived by it for as long
 //! as the old one lasts, so that none of the old kind is alive that a restarted voter would not know of.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_common::config::{LeaseConfig, LeaseMode};
 use sextant_common::error::{Error, Result};
 use sextant_proto::v1;
@@ -28,6 +30,12 @@ pub struct Configuration {
     pub drift_ppm: u64,
     /// Memory for memtables of this partition that are not yet flushed, in bytes, on every replica.
     pub memory_bytes: u64,
+    /// Of the partition's history: random, drawn with the first revision, the same in all that follow. It is in every SSTable, and
+    /// who deletes one has to name it. 0: the first revision was written by an older version.
+    pub lineage: u64,
+    /// Memtable servers that the last choice of voters by an operator left out: a leader lets none of them in by itself, whatever
+    /// they ask for and whoever led when they were left out.
+    pub left_out: BTreeSet<u64>,
 }
 
 /// What an operator wants changed; None: as it is.
@@ -50,7 +58,15 @@ impl Configuration {
             leader_lease_ms: lease.leader_lease_ms,
             drift_ppm: lease.drift_ppm,
             memory_bytes,
+            lineage: 0,
+            left_out: BTreeSet::new(),
         }
+    }
+
+    /// The next revision, in which these are left out. None: it is so already.
+    pub fn leaving_out(&self, servers: BTreeSet<u64>) -> Option<Self> {
+        let next = || Self { revision: self.revision + 1, left_out: servers.clone(), ..self.clone() };
+        (self.left_out != servers).then(next)
     }
 
     /// The next revision. `heartbeat_ms`: of this server; a lease that heartbeats cannot keep alive is refused.
@@ -62,6 +78,8 @@ impl Configuration {
             leader_lease_ms: change.leader_lease_ms.unwrap_or(self.leader_lease_ms),
             drift_ppm: change.drift_ppm.unwrap_or(self.drift_ppm),
             memory_bytes: change.memory_bytes.unwrap_or(self.memory_bytes),
+            lineage: self.lineage,
+            left_out: self.left_out.clone(),
         };
         next.lease(heartbeat_ms).validate()?;
         if next.memory_bytes < MEMORY_BYTES_MIN {
@@ -83,25 +101,28 @@ impl Configuration {
         }
     }
 
-    /// Whether the two say the same, whatever their revisions.
+    /// Whether the two ask for the same, whatever their revisions.
     pub fn same(&self, other: &Self) -> bool {
-        Self { revision: 0, ..self.clone() } == Self { revision: 0, ..other.clone() }
+        let bare = |c: &Self| Self { revision: 0, lineage: 0, left_out: BTreeSet::new(), ..c.clone() };
+        bare(self) == bare(other)
     }
 
     pub fn lease_ns(&self) -> u64 {
         self.lease_ms * 1_000_000
     }
 
-    /// How long a leader may serve after the send time of a round: the leader lease less a margin for both ends' drift.
+    /// How long a leader may serve after the send time of a round: the leader lease less a margin for both ends' drift, and for
+    /// the threads on which the round's times are taken and asked about.
     pub fn leader_lease_ns(&self) -> u64 {
         let ns = self.leader_lease_ms * 1_000_000;
-        ns.saturating_sub(ns * 2 * self.drift_ppm / 1_000_000 + 1)
+        ns.saturating_sub(ns * 2 * self.drift_ppm / 1_000_000 + CLOCK_DISAGREEMENT_NS)
     }
 
-    /// How long a voter abstains: the leader lease as the slowest clock may count it.
+    /// How long a voter abstains: the leader lease as the slowest clock may count it, and some for a voter that is bound on one
+    /// thread and asks on another.
     pub fn abstention_ns(&self) -> u64 {
         let stretched = self.lease(1).stretched(Duration::from_millis(self.leader_lease_ms));
-        stretched.as_nanos() as u64
+        stretched.as_nanos() as u64 + CLOCK_DISAGREEMENT_NS
     }
 }
 
@@ -117,6 +138,8 @@ impl From<&Configuration> for v1::PartitionConfiguration {
             leader_lease_ms: c.leader_lease_ms,
             drift_ppm: c.drift_ppm,
             memory_bytes: c.memory_bytes,
+            lineage: c.lineage,
+            left_out: c.left_out.iter().copied().collect(),
         }
     }
 }
@@ -133,6 +156,8 @@ impl TryFrom<v1::PartitionConfiguration> for Configuration {
             leader_lease_ms: m.leader_lease_ms,
             drift_ppm: m.drift_ppm,
             memory_bytes: m.memory_bytes,
+            lineage: m.lineage,
+            left_out: m.left_out.into_iter().collect(),
         };
         // Lengths that no server would have written: arithmetic on them could overflow.
         c.lease(1).validate()?;
@@ -154,7 +179,7 @@ impl TryFrom<v1::ConfigureRequest> for Change {
     }
 }
 
-fn mode_to_wire(mode: LeaseMode) -> v1::LeaseMode {
+pub fn mode_to_wire(mode: LeaseMode) -> v1::LeaseMode {
     match mode {
         LeaseMode::Ack => v1::LeaseMode::Ack,
         LeaseMode::Timed => v1::LeaseMode::Timed,
@@ -179,9 +204,10 @@ mod tests {
             let c = Configuration { drift_ppm, ..Configuration::founding(&LeaseConfig::default(), 1 << 20) };
             let rho = drift_ppm as f64 / 1e6;
             // The leader's slow clock counts its lease; the voter's fast one its abstention.
-            let lease = c.leader_lease_ns() as f64 / (1.0 - rho);
-            let abstention = c.abstention_ns() as f64 / (1.0 + rho);
-            assert!(lease < abstention, "{drift_ppm}");
+            // Both ask on other threads than those that counted: the leader's is behind, the voter's ahead.
+            let lease = (c.leader_lease_ns() + CLOCK_DISAGREEMENT_NS) as f64 / (1.0 - rho);
+            let abstention = (c.abstention_ns() - CLOCK_DISAGREEMENT_NS) as f64 / (1.0 + rho);
+            assert!(lease <= abstention, "{drift_ppm}");
         }
     }
 
@@ -190,6 +216,19 @@ mod tests {
         let c = Configuration::founding(&LeaseConfig::default(), 1 << 20);
         let next = c.changed(&Change { lease_ms: Some(200), ..Change::default() }, 60).unwrap();
         assert_eq!((next.revision, next.lease_ms, next.leader_lease_ms), (2, 200, 400));
+        let of_lineage = Configuration { lineage: 7, ..c.clone() };
+        assert!(of_lineage.same(&c), "a lineage is nothing that an operator asks for");
+        let next_of_lineage =
+            of_lineage.changed(&Change { lease_ms: Some(200), ..Change::default() }, 60).unwrap();
+        assert_eq!(next_of_lineage, Configuration { lineage: 7, ..next.clone() }, "and it never changes");
+        let left_out = c.leaving_out([3].into()).unwrap();
+        assert_eq!((left_out.revision, left_out.leaving_out([3].into())), (2, None));
+        assert!(left_out.same(&c), "nor are servers that were left out");
+        let next_of_left_out =
+            left_out.changed(&Change { lease_ms: Some(200), ..Change::default() }, 60).unwrap();
+        assert_eq!(next_of_left_out.left_out, [3].into());
+        let wire = Configuration::try_from(v1::PartitionConfiguration::from(&left_out)).unwrap();
+        assert_eq!(wire, left_out);
         assert!(!c.same(&next) && c.same(&Configuration { revision: 9, ..c.clone() }));
         let wrong = |change: Change, word: &str| {
             let e = c.changed(&change, 60).unwrap_err();

@@ -17,6 +17,7 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
         options: Some((&job.options).into()),
         // All tables of the LSM-tree are inputs, so nothing older can hold a key.
         drop_tombstones: true,
+        origin: Some((&job.origin).into()),
     };
     let mut errors = Vec::new();
     for worker in &targets {

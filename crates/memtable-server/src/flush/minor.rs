@@ -75,6 +75,7 @@ async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<Sst
             errors.join("; ")
         )));
     }
+    // (A server of an older version does not write the generations down, and tells of none.)
     if first.id != id || first.table != job.table {
         return Err(Error::internal("an sstable server answered for another table"));
     }
@@ -93,8 +94,12 @@ fn ingest_stream(
     job: &FlushJob,
 ) -> impl tokio_stream::Stream<Item = v1::IngestRequest> + Send + 'static {
     let memtable: Arc<Memtable> = job.memtable.clone();
-    let header =
-        v1::IngestHeader { id: sst_id_to_wire(id), table: job.table.0, options: Some((&job.options).into()) };
+    let header = v1::IngestHeader {
+        id: sst_id_to_wire(id),
+        table: job.table.0,
+        options: Some((&job.options).into()),
+        origin: Some((&job.origin).into()),
+    };
     futures::stream::unfold((Stage::Header, 0u64), move |(stage, sent)| {
         let next = match stage {
             Stage::Header => {

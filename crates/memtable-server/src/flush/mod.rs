@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use sextant_common::env::PausePoint;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
-use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_common::mutant::{self, Mutant};
 use tokio::sync::mpsc;
 
@@ -32,6 +32,7 @@ pub struct FlushJob {
     pub options: TableOptions,
     pub memtable: Arc<Memtable>,
     pub freeze: LogPosition,
+    pub origin: Origin,
 }
 
 /// Merge all SSTables of a table into one (major compaction).
@@ -43,6 +44,7 @@ pub struct CompactionJob {
     /// Newest first.
     pub inputs: Vec<SstMeta>,
     pub plan: LogPosition,
+    pub origin: Origin,
 }
 
 /// Starts jobs for one partition. Cheap to clone.
@@ -106,13 +108,14 @@ impl Background {
         self.delete(ids, Duration::from_millis(self.tuning.sst_delete_grace_ms));
     }
 
-    /// Always by id. What a server misses now is found as an orphan later.
+    /// Always by id, and in the name of this partition's lineage. What a server misses now is found as an orphan later.
     fn delete(&self, ids: Vec<SstId>, after: Duration) {
         let this = self.clone();
+        let lineage = self.shared.configuration.load().lineage;
         self.spawn(async move {
             tokio::time::sleep(after).await;
             for server in this.servers.all() {
-                if let Err(e) = server.delete(&ids).await {
+                if let Err(e) = server.delete(&ids, lineage).await {
                     tracing::debug!("sstable server {}: delete: {e}", server.id);
                 }
             }

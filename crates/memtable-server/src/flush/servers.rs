@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sextant_common::Env;
 use sextant_common::config::{ClusterConfig, Server};
-use sextant_common::env::cluster_channel;
+use sextant_common::env::{Party, cluster_channel};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
@@ -15,6 +15,8 @@ use sextant_proto::v1::sst_client::SstClient;
 use tonic::transport::Channel;
 
 const SHORT: Duration = Duration::from_secs(2);
+/// A message for each table of a partition.
+const HOLDINGS: Duration = Duration::from_secs(30);
 /// A flush or a copy moves at most a memtable's worth of data or a merged table.
 const TRANSFER: Duration = Duration::from_secs(300);
 const COMPACTION: Duration = Duration::from_secs(1800);
@@ -33,16 +35,25 @@ pub struct Held {
     /// Of its contents, as its trailer states it.
     pub checksum: u64,
     pub damaged: bool,
+    /// None: the table cannot be read.
+    pub lineage: Option<u64>,
 }
 
 impl SstServers {
-    pub fn connect(env: &Env, cluster: &ClusterConfig) -> Self {
+    pub fn connect(env: &Env, cluster: &ClusterConfig, me: NodeId) -> Self {
+        let me = Party::memtable(me);
         let connect = |s: &Server| SstServer {
             id: s.id,
             addr: s.addr.clone(),
-            client: SstClient::new(cluster_channel(&env.net, &s.addr, cluster))
-                .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
+            client: SstClient::new(cluster_channel(
+                &env.net,
+                &s.addr,
+                cluster,
+                me,
+                Some(Party::sstable(s.id)),
+            ))
+            .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
         };
         Self(cluster.sstable.iter().map(connect).collect())
     }
@@ -109,13 +120,36 @@ impl SstServer {
         let request = v1::InventoryRequest { partition: partition.0 };
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
         let held = |e: v1::InventoryEntry| {
-            Ok(Held { id: sst_id_from_wire(&e.id)?, checksum: e.checksum, damaged: e.damaged })
+            let id = sst_id_from_wire(&e.id)?;
+            Ok(Held { id, checksum: e.checksum, damaged: e.damaged, lineage: e.lineage })
         };
         reply.entries.into_iter().map(held).collect()
     }
 
-    pub async fn delete(&self, ids: &[SstId]) -> Result<()> {
-        let request = v1::DeleteRequest { ids: ids.iter().map(|id| sst_id_to_wire(*id)).collect() };
+    /// How many tables it has: of the partition, and in all.
+    pub async fn count(&self, partition: PartitionId) -> Result<(u64, u64)> {
+        let request = v1::CountRequest { partition: partition.0 };
+        let reply = call(SHORT, "count", self.client.clone().count(request)).await?;
+        Ok((reply.tables, reply.tables_in_all))
+    }
+
+    /// Everything that it has of a partition, with what a manifest is rebuilt from.
+    pub async fn holdings(&self, partition: PartitionId) -> Result<Vec<v1::Holding>> {
+        let request = v1::HoldingsRequest { partition: partition.0 };
+        let all = async {
+            let mut stream = self.client.clone().holdings(request).await?.into_inner();
+            let mut holdings = Vec::new();
+            while let Some(holding) = stream.message().await? {
+                holdings.push(holding);
+            }
+            Ok(tonic::Response::new(holdings))
+        };
+        call(HOLDINGS, "holdings", all).await
+    }
+
+    /// Deletes tables of this lineage; others stay.
+    pub async fn delete(&self, ids: &[SstId], lineage: u64) -> Result<()> {
+        let request = v1::DeleteRequest { ids: ids.iter().map(|id| sst_id_to_wire(*id)).collect(), lineage };
         call(SHORT, "delete", self.client.clone().delete(request)).await.map(|_| ())
     }
 }

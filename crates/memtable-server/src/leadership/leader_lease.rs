@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use sextant_common::mutant::{self, Mutant};
 
 /// Quorums of a membership: one set of voters, or two while it changes (joint consensus).
 pub type Voters = Vec<Vec<u64>>;
@@ -106,6 +107,12 @@ impl LeaderLease {
         if rounds.term == term { rounds.acked.get(&node).copied() } else { None }
     }
 
+    /// How many entries of the log a node has acknowledged in `term`, counted from index 0: what it may not have forgotten.
+    pub fn acknowledged_by(&self, term: u64, node: u64) -> u64 {
+        let rounds = self.rounds.lock();
+        if rounds.term == term { rounds.matched.get(&node).map_or(0, |at| at.saturating_add(1)) } else { 0 }
+    }
+
     /// This node no longer leads.
     pub fn end(&self) {
         self.term.store(0, Ordering::Release);
@@ -117,6 +124,9 @@ impl LeaderLease {
     /// would count from when an append was sent, and this node counts itself for it.
     #[must_use]
     pub fn forswear(&self, term: u64, now_ns: u64) -> bool {
+        if mutant::active(Mutant::ForswearSkipped) {
+            return true;
+        }
         let mut rounds = self.rounds.lock();
         let leads = self.term.load(Ordering::Acquire);
         if leads != 0 && leads < term && self.valid_until_ns.load(Ordering::Acquire) > now_ns {

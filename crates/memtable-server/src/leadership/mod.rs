@@ -7,11 +7,14 @@
 //!   majority acknowledged, minus a drift margin.
 //! * [`VoteGuard`]: no node votes, pre-votes or campaigns until process start + lease, the last append or snapshot accepted
 //!   from a leader + lease, and (if it led) its own last acknowledged round + lease have all passed.
+//! * [`Strangers`]: members that came back without their memory, and what a leader does about them.
 //!
 //! How long a lease is says the partition's replicated configuration: `command::configuration` has the rules across changes.
 
 mod leader_lease;
+mod strangers;
 mod vote_guard;
 
 pub use leader_lease::{Ack, LeaderLease, Terms, Voters};
+pub use strangers::{Step, Strangers};
 pub use vote_guard::VoteGuard;

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_common::config::LeaseMode;
 use sextant_common::ids::{Epoch, ManifestVersion, Serial};
 use sextant_common::manifest::Manifest;
@@ -49,6 +50,8 @@ pub struct News {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
+    /// Whether the holder's acknowledgements are waited for.
+    pub mode: LeaseMode,
     pub manifest: ManifestVersion,
     pub expiry_mono_ns: u64,
     pub expiry_wall_ns: u64,
@@ -194,8 +197,13 @@ impl LeaseDesk {
             // A little less on the wall clock, so that the monotonic expiry implies the other within the drift bound.
             let wall_ns = ns.saturating_sub(ns * 2 * open.drift_ppm / 1_000_000 + 1);
             let expiry_wall_ns = if now.wall.is_synchronised() { now.wall.earliest_ns + wall_ns } else { 0 };
-            match open.grantor.grant(holder, to, expiry_mono_ns, expiry_wall_ns, now) {
-                Ok(()) => Some(Lease { manifest: manifest.version, expiry_mono_ns, expiry_wall_ns }),
+            // The worker asks on another thread, whose clock may be ahead.
+            let bound_until_ns = expiry_mono_ns + CLOCK_DISAGREEMENT_NS;
+            match open.grantor.grant(holder, to, bound_until_ns, expiry_wall_ns, now) {
+                Ok(()) => {
+                    let (mode, manifest) = (open.mode, manifest.version);
+                    Some(Lease { mode, manifest, expiry_mono_ns, expiry_wall_ns })
+                }
                 Err(Refusal::Throttled | Refusal::TooManyHolders | Refusal::Released) => {
                     throttled = true;
                     None
@@ -279,7 +287,8 @@ mod tests {
     fn a_new_incarnation_remembers_how_long_old_leases_bind() {
         let desk = desk();
         desk.answer(A, &position(0), Some((3, 1 << 30)), now(5));
-        assert_eq!(desk.reopen(Epoch { term: 3, incarnation: 2 }, LeaseMode::Ack, 0), 5 + (1 << 30));
+        let bound_until_ns = desk.reopen(Epoch { term: 3, incarnation: 2 }, LeaseMode::Ack, 0);
+        assert_eq!(bound_until_ns, 5 + (1 << 30) + CLOCK_DISAGREEMENT_NS);
         assert!(matches!(
             desk.answer(A, &position(0), Some((3, 1 << 30)), now(6)),
             Answer::NeedFilters { .. }
@@ -302,6 +311,17 @@ mod tests {
         let serial = desk.push([bits(&[1])]);
         desk.hear(A, &position(1), now(1));
         assert_eq!(desk.may_publish(serial, now(2)), Permission::WaitUntil(500_002), "commit wait");
-        assert_eq!(desk.may_publish(serial, now(1000)), Permission::Granted);
+        assert_eq!(desk.may_publish(serial, now(1000 + CLOCK_DISAGREEMENT_NS)), Permission::Granted);
+    }
+
+    #[test]
+    fn a_lease_binds_a_little_longer_than_its_holder_is_told_for_another_threads_clock_may_be_ahead() {
+        let desk = desk();
+        let Answer::News(news) = desk.answer(A, &position(0), Some((3, 1 << 30)), now(0)) else { panic!() };
+        let told = news.lease.unwrap().expiry_mono_ns;
+        let serial = desk.push([bits(&[1])]);
+        let ahead = now(told + CLOCK_DISAGREEMENT_NS - 1);
+        assert!(matches!(desk.may_publish(serial, ahead), Permission::WaitUntil(_)));
+        assert_eq!(desk.may_publish(serial, now(told + CLOCK_DISAGREEMENT_NS)), Permission::Granted);
     }
 }

@@ -4,7 +4,8 @@
 //! acknowledged up to s or has expired. A grant always brings its holder up to the serial at which it is made, so grants
 //! with a serial below s are exactly those made before the group: later grants never extend the wait.
 //!
-//! All times are nanoseconds of the grantor's own clocks.
+//! All times are nanoseconds of the grantor's own clocks. What threads may disagree about them is in the expiries already: the desk
+//! adds it.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -10,6 +10,7 @@
 pub mod commit;
 pub mod evaluate;
 pub mod ingest;
+mod left_out;
 pub mod rules;
 pub mod sessions;
 pub mod snapshot;
@@ -154,6 +155,16 @@ impl Partition {
             _ => None,
         });
         self.configuration.iter().map(|(c, _)| c).chain(coming)
+    }
+
+    /// Oldest first.
+    pub fn checkpoints(&self) -> impl DoubleEndedIterator<Item = &Checkpoint> {
+        self.checkpoints.iter()
+    }
+
+    /// The id of the table that is created next.
+    pub fn next_table(&self) -> u32 {
+        self.next_table
     }
 
     pub fn sessions(&self) -> &Sessions {

@@ -140,6 +140,7 @@ fn sst(counter: u32) -> SstMeta {
         max_seq: 1,
         file_bytes: 100,
         checksum: 7,
+        generations: Default::default(),
         replicas: vec![],
     }
 }

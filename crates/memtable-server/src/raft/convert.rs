@@ -12,6 +12,8 @@ use sextant_raft_log::{
     LogId, TypeConfig, Vote, decode_entry, decode_membership, encode_entry, log_id_at, position_of,
 };
 
+use tonic::Status;
+
 use super::snapshot_store::Meta;
 use crate::partition::snapshot::Snapshot;
 
@@ -23,6 +25,29 @@ pub struct Address {
     pub to: u64,
     /// Cluster id and the fingerprint of what servers must agree on.
     pub cluster: Bytes,
+    /// Which incarnation of `to` the sender's membership names.
+    pub to_incarnation: u64,
+}
+
+/// Metadata key of a refusal: which incarnation the server is.
+const INCARNATION_HEADER: &str = "sextant-incarnation";
+
+/// The refusal of a message that means another incarnation than `own`.
+pub fn other_incarnation(named: u64, own: u64) -> Status {
+    let text = format!(
+        "meant for incarnation {named:016x}; this server is {own:016x}: it has lost its memory since"
+    );
+    let mut status = Status::failed_precondition(text);
+    if let Ok(value) = format!("{own:016x}").parse() {
+        status.metadata_mut().insert(INCARNATION_HEADER, value);
+    }
+    status
+}
+
+/// Which incarnation a server is that refused a message because it is not the one that was meant.
+pub fn incarnation_of_refusal(status: &Status) -> Option<u64> {
+    let value = status.metadata().get(INCARNATION_HEADER)?.to_str().ok()?;
+    u64::from_str_radix(value, 16).ok().filter(|i| *i != 0)
 }
 
 pub fn vote_to_wire(vote: &Vote) -> v1::RaftVote {
@@ -56,6 +81,7 @@ pub fn append_to_wire(
     address: &Address,
     request: AppendEntriesRequest<TypeConfig>,
     abstention_ns: u64,
+    acknowledged: u64,
 ) -> v1::AppendEntriesRequest {
     v1::AppendEntriesRequest {
         partition: address.partition,
@@ -71,6 +97,8 @@ pub fn append_to_wire(
             .map(|e| v1::RaftEntry { position: Some(position_to_wire(&e.log_id)), data: encode_entry(e) })
             .collect(),
         abstention_ns,
+        to_incarnation: address.to_incarnation,
+        acknowledged,
     }
 }
 
@@ -165,6 +193,10 @@ pub fn stream_result_from_wire(
     let conflict = range.0.ok_or_else(|| Error::invalid("a conflict before the first entry"));
     Ok(match append_reply_from_wire(reply)? {
         AppendEntriesResponse::Success => Ok(range.1),
+        // openraft would count the follower for entries that nobody has.
+        AppendEntriesResponse::PartialSuccess(matching) if matching > range.1 => {
+            return Err(Error::invalid("more entries are acknowledged than were sent"));
+        }
         AppendEntriesResponse::PartialSuccess(matching) => Ok(matching),
         AppendEntriesResponse::Conflict => Err(StreamAppendError::Conflict(conflict?)),
         AppendEntriesResponse::HigherVote(vote) => Err(StreamAppendError::HigherVote(vote)),
@@ -179,6 +211,7 @@ pub fn vote_request_to_wire(address: &Address, request: &VoteRequest<TypeConfig>
         cluster: address.cluster.clone(),
         vote: Some(vote_to_wire(&request.vote)),
         last_log: request.last_log_id.as_ref().map(position_to_wire),
+        to_incarnation: address.to_incarnation,
     }
 }
 
@@ -273,6 +306,23 @@ mod tests {
         let reply = v1::AppendEntriesResponse { outcome: 77, ..Default::default() };
         assert!(append_reply_from_wire(reply.clone()).unwrap_err().message.contains("77"));
         assert!(stream_result_from_wire(reply, (None, Some(log_id_at(LogPosition::default())))).is_err());
+    }
+
+    #[test]
+    fn nobody_acknowledges_more_than_was_sent() {
+        let reply = |index| v1::AppendEntriesResponse {
+            outcome: v1::append_entries_response::Outcome::PartialSuccess.into(),
+            matching: Some(position(2, index)),
+            ..Default::default()
+        };
+        let range = (Some(log_id_from_wire(position(2, 4))), Some(log_id_from_wire(position(2, 7))));
+        for honest in [4, 7] {
+            stream_result_from_wire(reply(honest), range).unwrap().unwrap();
+        }
+        for lie in [8, u64::MAX] {
+            let error = stream_result_from_wire(reply(lie), range).unwrap_err();
+            assert!(error.message.contains("more entries"), "{error}");
+        }
     }
 
     #[test]

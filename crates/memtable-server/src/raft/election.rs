@@ -22,6 +22,54 @@ const ATTEMPT_MS: u64 = 120;
 /// The same for a node that the last leader has named as its successor: the others' guards open within a heartbeat or so.
 const HEIR_ATTEMPT_MS: u64 = 30;
 
+/// A turn of the loop that comes so much later than it should was held up: the process was stopped, or has more to do than it
+/// gets done. Whatever came in meanwhile, a leader's heartbeats too, may not have had its turn either.
+const HELD_UP_NS: u64 = 30_000_000;
+/// Longest that a node waits because it may be deaf, also if it is held up again and again: a machine that stays overloaded must still
+/// find a leader.
+const DEAF_NS_MAX: u64 = 1_000_000_000;
+
+/// Tells the silence of a leader from one's own deafness. Pure.
+#[derive(Debug, Default)]
+struct Hearing {
+    last_ns: u64,
+    deaf_until_ns: u64,
+    /// Since when nothing but deafness has kept the node from campaigning; 0: something else has.
+    waits_since_ns: u64,
+}
+
+impl Hearing {
+    /// A turn that was due a tick after the last one. After it was late, the node counts as deaf for twice as long as it was:
+    /// in that time what came in has its turn.
+    fn turn(&mut self, now_ns: u64) {
+        let late_ns = match self.last_ns {
+            0 => 0,
+            last_ns => now_ns.saturating_sub(last_ns).saturating_sub(TICK.as_nanos() as u64),
+        };
+        self.last_ns = now_ns;
+        if late_ns > HELD_UP_NS {
+            let until_ns = now_ns.saturating_add(late_ns.saturating_mul(2).min(DEAF_NS_MAX));
+            self.deaf_until_ns = self.deaf_until_ns.max(until_ns);
+        }
+    }
+
+    fn is_deaf(&self, now_ns: u64) -> bool {
+        now_ns < self.deaf_until_ns
+    }
+
+    /// Whether the silence of a leader is to be believed. `is_due`: nothing else keeps the node from campaigning.
+    fn believes_silence(&mut self, is_due: bool, now_ns: u64) -> bool {
+        if !is_due || !self.is_deaf(now_ns) {
+            self.waits_since_ns = 0;
+            return is_due;
+        }
+        if self.waits_since_ns == 0 {
+            self.waits_since_ns = now_ns;
+        }
+        now_ns.saturating_sub(self.waits_since_ns) >= DEAF_NS_MAX
+    }
+}
+
 /// The device that a vote would have to be written to.
 pub struct Device {
     pub log: Arc<RaftLog>,
@@ -38,13 +86,18 @@ impl Device {
 /// Whether a node may campaign: as a voter of the newest membership in its log; or, as long as it does not know that one to be
 /// committed, of the one before. (Otherwise a removed node that alone has the entry could block those that lack it.) A partition that
 /// was not founded has no voters.
+/// A server without its memory is no voter: the membership names another incarnation.
 fn may_campaign(
     node: u64,
+    incarnation: u64,
     newest: &StoredMembership,
     before: &StoredMembership,
     committed: Option<&LogId>,
 ) -> bool {
-    let votes_in = |m: &StoredMembership| m.membership().voter_ids().any(|voter| voter == node);
+    let votes_in = |m: &StoredMembership| {
+        let named = m.membership().get_node(&node).map(|n| n.incarnation);
+        named == Some(incarnation) && m.membership().voter_ids().any(|voter| voter == node)
+    };
     votes_in(newest) || (committed < newest.log_id().as_ref() && votes_in(before))
 }
 
@@ -64,19 +117,24 @@ pub async fn election_loop(
     let patience = rank * lease.election_jitter_ms.min(100) * 1_000_000 / 2;
     let mut jitter = draw();
     let mut next_attempt = 0;
+    let mut hearing = Hearing::default();
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
             () = tokio::time::sleep(TICK) => {}
         }
+        hearing.turn(clock.grantor_ns());
         let (state, may_lead, term) = {
             let metrics = raft.metrics();
             let m = metrics.borrow_watched();
             let committed = m.last_applied.as_ref();
             let before = &m.committed_membership_config;
-            (m.state, may_campaign(shared.node, &m.membership_config, before, committed), m.current_term)
+            let incarnation = shared.incarnation.id();
+            let may = may_campaign(shared.node, incarnation, &m.membership_config, before, committed);
+            (m.state, may, m.current_term)
         };
         if matches!(state, ServerState::Leader | ServerState::Shutdown) {
+            hearing.waits_since_ns = 0;
             continue;
         }
         let now = clock.grantor_ns();
@@ -84,11 +142,9 @@ pub async fn election_loop(
         let is_heir = term != 0 && shared.heir_of.load(Ordering::Acquire) == term;
         let wait = if is_heir { 0 } else { jitter + patience };
         // A candidate whose device hangs could not even write its own vote down.
-        if !may_lead
-            || now < next_attempt
-            || now < shared.guard.opens_at_ns().saturating_add(wait)
-            || device.hangs()
-        {
+        let is_due =
+            may_lead && now >= next_attempt && now >= shared.guard.opens_at_ns().saturating_add(wait);
+        if !hearing.believes_silence(is_due, now) || device.hangs() {
             continue;
         }
         if device.log.check_room(LOG_ROOM_BYTES).is_err() {
@@ -112,15 +168,40 @@ pub async fn election_loop(
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
-    use openraft::BasicNode;
-    use sextant_raft_log::{Membership, log_id};
+    use sextant_raft_log::{Member, Membership, log_id};
 
     use super::*;
 
+    #[test]
+    fn a_node_that_was_held_up_listens_before_it_believes_the_silence() {
+        const MS: u64 = 1_000_000;
+        let mut hearing = Hearing::default();
+        (1..5).for_each(|n| hearing.turn(n * 12 * MS));
+        assert!(!hearing.is_deaf(48 * MS), "turns that come in time");
+        hearing.turn(248 * MS);
+        assert!(hearing.is_deaf(248 * MS) && hearing.is_deaf(627 * MS));
+        assert!(!hearing.is_deaf(628 * MS), "190 ms late: deaf for 380 ms");
+        hearing.turn(60_000 * MS);
+        assert!(!hearing.is_deaf(61_000 * MS), "never for longer than a second");
+    }
+
+    #[test]
+    fn a_node_that_is_held_up_again_and_again_campaigns_all_the_same() {
+        const MS: u64 = 1_000_000;
+        let mut hearing = Hearing::default();
+        let mut believes = |n: u64, is_due: bool| {
+            hearing.turn(n * 100 * MS);
+            hearing.believes_silence(is_due, n * 100 * MS)
+        };
+        assert!((1..20).all(|n| !believes(n, false)));
+        let first = (20..40).find(|n| believes(*n, true));
+        assert_eq!(first, Some(30), "a second after it would have campaigned");
+    }
+
     fn stored(index: u64, voters: &[u64], learners: &[u64]) -> StoredMembership {
         let set: BTreeSet<u64> = voters.iter().copied().collect();
-        let nodes: BTreeMap<u64, BasicNode> =
-            voters.iter().chain(learners).map(|n| (*n, BasicNode::new("a:1"))).collect();
+        let nodes: BTreeMap<u64, Member> =
+            voters.iter().chain(learners).map(|n| (*n, Member::new("a:1", 10 * n))).collect();
         StoredMembership::new(Some(log_id(1, index)), Membership::new(vec![set], nodes).unwrap())
     }
 
@@ -128,12 +209,16 @@ mod tests {
     fn only_a_voter_campaigns() {
         let (before, newest) = (stored(0, &[1, 2, 3], &[]), stored(7, &[2, 3, 4], &[1]));
         let (not_yet, committed) = (log_id(1, 6), log_id(1, 7));
-        assert!(may_campaign(4, &newest, &before, Some(&not_yet)), "it counts from when it is in the log");
-        assert!(may_campaign(1, &newest, &before, Some(&not_yet)), "the others may not have the entry");
-        assert!(!may_campaign(1, &newest, &before, Some(&committed)), "removed, and a learner");
-        assert!(!may_campaign(1, &newest, &newest, Some(&not_yet)));
-        assert!(!may_campaign(5, &newest, &before, None), "never was one");
+        assert!(
+            may_campaign(4, 40, &newest, &before, Some(&not_yet)),
+            "it counts from when it is in the log"
+        );
+        assert!(may_campaign(1, 10, &newest, &before, Some(&not_yet)), "the others may not have the entry");
+        assert!(!may_campaign(1, 10, &newest, &before, Some(&committed)), "removed, and a learner");
+        assert!(!may_campaign(1, 10, &newest, &newest, Some(&not_yet)));
+        assert!(!may_campaign(5, 50, &newest, &before, None), "never was one");
         let nothing = StoredMembership::default();
-        assert!(!may_campaign(1, &nothing, &nothing, None), "not founded");
+        assert!(!may_campaign(1, 10, &nothing, &nothing, None), "not founded");
+        assert!(!may_campaign(4, 41, &newest, &before, Some(&committed)), "it has lost its memory");
     }
 }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::BasicNode;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, TableId};
@@ -12,6 +11,7 @@ use sextant_common::limits;
 use sextant_common::manifest::TableOptions;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_server::Admin;
+use sextant_raft_log::Member;
 use tokio::sync::oneshot;
 use tonic::{Request, Response, Status};
 
@@ -135,8 +135,8 @@ impl AdminShell {
     }
 }
 
-/// Voters that a request names, with their addresses.
-fn voters_of(ids: &[u64], cluster: &ClusterConfig) -> Result<BTreeMap<u64, BasicNode>> {
+/// Voters that a request names, with their addresses; their incarnations are theirs to say.
+fn voters_of(ids: &[u64], cluster: &ClusterConfig) -> Result<BTreeMap<u64, Member>> {
     if ids.is_empty() {
         return Err(Error::invalid("a partition needs at least one voter"));
     }
@@ -144,7 +144,7 @@ fn voters_of(ids: &[u64], cluster: &ClusterConfig) -> Result<BTreeMap<u64, Basic
     for id in ids {
         let server = cluster.memtable.iter().find(|s| s.id.0 == *id);
         let server = server.ok_or_else(|| Error::invalid(format!("there is no memtable server {id}")))?;
-        if voters.insert(*id, BasicNode::new(server.addr.clone())).is_some() {
+        if voters.insert(*id, Member::new(server.addr.clone(), 0)).is_some() {
             return Err(Error::invalid(format!("memtable server {id} is named twice")));
         }
     }
@@ -293,12 +293,29 @@ impl Admin for AdminShell {
         if handle.shared.serving().is_none() {
             return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition").into());
         }
-        let voters = voters_of(&request.voters, &self.context.cluster)?;
+        let mut voters = voters_of(&request.voters, &self.context.cluster)?;
+        if let Some(network) = self.context.networks.get(&handle.shared.id) {
+            let others = voters.keys().copied().filter(|id| *id != self.context.node.0);
+            for (id, said) in network.introductions(others.collect::<Vec<u64>>(), 0).await {
+                voters.entry(id).and_modify(|member| member.incarnation = said.incarnation);
+            }
+        }
         let (done, answer) = oneshot::channel();
         let reply = v1::ChangeVotersReply { voters: voters.keys().copied().collect() };
         let _ = handle.events.send(Event::ChangeVoters { voters, done });
         within(DATA_TIMEOUT, "change of the voters (it goes on)", answer).await?;
         Ok(Response::new(reply))
+    }
+
+    async fn recover(
+        &self,
+        request: Request<v1::RecoverRequest>,
+    ) -> Result<Response<v1::RecoverReply>, Status> {
+        // In a task of its own: whoever asks may give up half-way through a partition.
+        let context = self.context.clone();
+        let run = tokio::spawn(async move { crate::recover::run(&context, request.into_inner()).await });
+        let reply = run.await.map_err(|e| Error::internal(format!("recover: {e}")))?;
+        Ok(Response::new(reply?))
     }
 
     async fn status(

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
+use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_common::config::LeaseMode;
 use sextant_common::env::{PausePoint, ProbeEvent};
 use sextant_common::error::Error;
@@ -20,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
+use crate::command::configuration::mode_to_wire;
 use crate::lease::desk::{Answer, Position};
 use crate::lease::grantor::HolderId;
 use crate::shared::{Event, FilterSet, Shared};
@@ -60,8 +62,10 @@ impl LeaseShell {
         let configuration = shared.configuration.load();
         let term = shared.desk.epoch()?.term;
         let left = shared.lease.left_ns(term, self.context.env.clock.holder_ns());
-        // Both ends' drift: the holder's clock and ours.
-        let safe = left.saturating_sub(left * 2 * configuration.drift_ppm / 1_000_000);
+        // Both ends' drift: the holder's clock and ours; and the threads on which our own two clocks are read.
+        let safe = left
+            .saturating_sub(left * 2 * configuration.drift_ppm / 1_000_000)
+            .saturating_sub(CLOCK_DISAGREEMENT_NS);
         let wanted = match configuration.mode {
             LeaseMode::Ack => configuration.lease_ns(),
             LeaseMode::Timed => {
@@ -126,7 +130,8 @@ impl LeaseShell {
             reply.updates.push(update);
         }
         let now_ns = clock.grantor_ns();
-        reply.parked_ns = now_ns.saturating_sub(arrived_ns);
+        // Too short, if anything: this task may have changed threads since the request arrived.
+        reply.parked_ns = now_ns.saturating_sub(arrived_ns).saturating_sub(CLOCK_DISAGREEMENT_NS);
         reply.server_mono_ns = now_ns;
         Ok(reply)
     }
@@ -202,6 +207,7 @@ impl LeaseShell {
                         expiry_mono_ns: l.expiry_mono_ns,
                         expiry_wall_ns: l.expiry_wall_ns,
                         drift_ppm: shared.configuration.load().drift_ppm,
+                        mode: mode_to_wire(l.mode).into(),
                     }
                 });
                 if news.throttled {

@@ -1,6 +1,5 @@
 //! Raft between memtable servers. The vote guard stands here: votes are dropped while a lease may live.
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,21 +8,28 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use openraft::EntryPayload;
+use openraft::async_runtime::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use parking_lot::Mutex;
+use sextant_common::config::Server;
 use sextant_common::env::PausePoint;
 use sextant_common::error::Error;
 use sextant_common::ids::PartitionId;
+use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
 use sextant_raft_log::{RaftLog, Reservation, TypeConfig, decode_membership};
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Context;
+use super::underway::Underway;
+use super::{Context, heartbeat};
 use crate::command::Command;
+use crate::partition::snapshot::Snapshot;
 use crate::raft::convert;
+use crate::raft::reach::Reach;
 use crate::raft::snapshot_store::{Meta, SnapshotData};
+use crate::recover::Memory;
 use crate::shared::Handle;
 
 /// What groups of writes leave in a follower's log for elections, freezes and flush flags: entries that make room, or that a
@@ -65,18 +71,95 @@ impl RaftShell {
         Ok((handle, raft))
     }
 
+    /// The same for messages that mean a member of the group: a certain incarnation of this server.
+    fn admit_member(
+        &self,
+        partition: u32,
+        to: u64,
+        cluster: &Bytes,
+        named: u64,
+    ) -> Result<(&Handle, &crate::raft::Raft), Status> {
+        let (handle, raft) = self.admit(partition, to, cluster)?;
+        let own = handle.shared.incarnation.id();
+        if named == own || mutant::active(Mutant::IncarnationNotNamed) {
+            return Ok((handle, raft));
+        }
+        if named != 0 && !self.is_member(handle, raft) {
+            self.context.lost_in(handle, named);
+        }
+        Err(convert::other_incarnation(named, own))
+    }
+
+    /// Whether this server's log says that it belongs to the group as what it is.
+    fn is_member(&self, handle: &Handle, raft: &crate::raft::Raft) -> bool {
+        let metrics = raft.server_metrics();
+        let m = metrics.borrow_watched();
+        let named = m.membership_config.membership().get_node(&handle.shared.node).map(|n| n.incarnation);
+        named == Some(handle.shared.incarnation.id())
+    }
+
     async fn append(&self, request: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse, Status> {
-        let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let (handle, raft) =
+            self.admit_member(request.partition, request.to, &request.cluster, request.to_incarnation)?;
         let asked_ns = request.abstention_ns;
-        let request = convert::append_from_wire(request)?;
-        let _room = room_for(&self.context.log, &request)?;
+        let acknowledged = request.acknowledged;
+        let request = Reach::append_of(raft, request)?;
+        self.context.check_memory(handle, request.vote.leader_id.term, acknowledged)?;
+        let underway = Underway::at(raft);
+        if let Some(room) = room_for(&self.context.log, &request)? {
+            underway.keep(room);
+        }
         // Before it is taken: it may be accepted long before it is durable and answered.
         handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
+        if heartbeat::answered(handle, raft, &self.context.log, self.context.disk_stall_ms, &request) {
+            underway.answered();
+            return Ok(convert::append_reply_to_wire(AppendEntriesResponse::Success));
+        }
         let reply = raft.append_entries(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
+        underway.answered();
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
             handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         }
         Ok(convert::append_reply_to_wire(reply))
+    }
+
+    /// The answer to the first message of a stream, if it is a heartbeat whose answer is known.
+    fn heard(
+        &self,
+        handle: &Handle,
+        raft: &crate::raft::Raft,
+        first: &v1::AppendEntriesRequest,
+    ) -> Result<Option<Result<v1::AppendEntriesResponse, Status>>, Status> {
+        if !first.entries.is_empty() {
+            return Ok(None);
+        }
+        let (asked_ns, acknowledged) = (first.abstention_ns, first.acknowledged);
+        let request = Reach::append_of(raft, first.clone())?;
+        self.context.check_memory(handle, request.vote.leader_id.term, acknowledged)?;
+        handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
+        let known =
+            heartbeat::answered(handle, raft, &self.context.log, self.context.disk_stall_ms, &request);
+        Ok(known.then(|| Ok(convert::stream_result_to_wire(Ok(request.prev_log_id)))))
+    }
+
+    /// For a request for this server's vote.
+    fn admit_voter(&self, request: &v1::VoteRequest) -> Result<(&Handle, &crate::raft::Raft), Status> {
+        if mutant::active(Mutant::AmnesiacVotes) {
+            return self.admit(request.partition, request.to, &request.cluster);
+        }
+        self.admit_member(request.partition, request.to, &request.cluster, request.to_incarnation)
+    }
+
+    /// Stores a snapshot that a leader sent, before Raft is told: Raft cannot go on after an error of the disk. Refused, the leader
+    /// sends it again; until then this server is like one that lags, and votes.
+    async fn store(&self, partition: PartitionId, data: &Bytes) -> Result<(), Status> {
+        let store = self.context.snapshots.get(&partition).ok_or_else(|| Status::unavailable("starting"))?;
+        let stored = store.receive(&Snapshot::decode(data, partition)?).await;
+        stored.map_err(|e| {
+            self.context.metrics.snapshots_refused.inc();
+            tracing::error!(%partition, "cannot store the snapshot that the leader sent: {e}");
+            Error::new(e.kind, format!("cannot store the snapshot of partition {partition}: {e}")).into()
+        })
     }
 
     /// Dropping a vote request is always safe; answering one while a lease may live is not.
@@ -156,27 +239,46 @@ impl RaftService for RaftShell {
             return Ok(Response::new(Box::pin(tokio_stream::empty())));
         };
         let first = first?;
-        let (handle, raft) = self.admit(first.partition, first.to, &first.cluster)?;
+        let (handle, raft) =
+            self.admit_member(first.partition, first.to, &first.cluster, first.to_incarnation)?;
         let (handle, raft) = (handle.clone(), raft.clone());
         let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
+        let incarnation = first.to_incarnation;
+        let (context, replica) = (self.context.clone(), handle.clone());
+        let at_once = self.heard(&handle, &raft, &first)?;
+        let first = if at_once.is_some() { None } else { Some(Ok(first)) };
         // A stream speaks for one partition; a message that does not fit ends it.
         let refused: Arc<Mutex<Option<Status>>> = Arc::default();
         // For each message that is not answered yet, in order: its room, and the abstention that it asks for.
-        let pending: Arc<Mutex<VecDeque<(Option<Reservation>, u64)>>> = Arc::default();
+        let pending: Arc<Underway<(Option<Reservation>, u64)>> = Arc::new(Underway::at(&raft));
         let (log, refusal, taken) = (self.context.log.clone(), refused.clone(), pending.clone());
         let (guard, clock) = (handle.shared.guard.clone(), self.context.env.clock.clone());
-        let appends = tokio_stream::once(Ok(first)).chain(messages).map_while(move |message| {
+        let taker = raft.clone();
+        let appends = tokio_stream::iter(first).chain(messages).map_while(move |message| {
             let message = message.ok()?;
             let asked_ns = message.abstention_ns;
-            let fits = message.partition == partition && message.to == to && message.cluster == cluster;
-            let request = if fits { convert::append_from_wire(message).ok()? } else { return None };
-            match room_for(&log, &request) {
-                Ok(room) => taken.lock().push_back((room, asked_ns)),
+            let fits = message.partition == partition
+                && message.to == to
+                && message.cluster == cluster
+                && message.to_incarnation == incarnation;
+            if !fits {
+                return None;
+            }
+            let acknowledged = message.acknowledged;
+            let admitted = Reach::append_of(&taker, message).map_err(Status::from).and_then(|request| {
+                context.check_memory(&replica, request.vote.leader_id.term, acknowledged)?;
+                Ok((room_for(&log, &request)?, request))
+            });
+            let request = match admitted {
+                Ok((room, request)) => {
+                    taken.keep((room, asked_ns));
+                    request
+                }
                 Err(status) => {
                     *refusal.lock() = Some(status);
                     return None;
                 }
-            }
+            };
             // Before it is taken: it may be accepted long before it is durable and answered.
             guard.bind(clock.grantor_ns(), asked_ns);
             Some(request)
@@ -184,7 +286,7 @@ impl RaftService for RaftShell {
         let clock = self.context.env.clock.clone();
         let replies = raft.stream_append(appends).map(move |result| {
             // Appended, or never to be: the room is given back.
-            let asked_ns = pending.lock().pop_front().map_or(0, |(_, asked_ns)| asked_ns);
+            let asked_ns = pending.answered().map_or(0, |(_, asked_ns)| asked_ns);
             let result = result.map_err(|e| Status::unavailable(e.to_string()))?;
             if !matches!(result, Err(StreamAppendError::HigherVote(_))) {
                 handle.shared.guard.bind(clock.grantor_ns(), asked_ns);
@@ -193,7 +295,7 @@ impl RaftService for RaftShell {
         });
         // As an error it makes the leader wait before it tries again.
         let refusal = futures::stream::once(async move { refused.lock().take() }).filter_map(|r| r.map(Err));
-        Ok(Response::new(Box::pin(replies.chain(refusal))))
+        Ok(Response::new(Box::pin(tokio_stream::iter(at_once).chain(replies.chain(refusal)))))
     }
 
     async fn append_entries(
@@ -205,10 +307,10 @@ impl RaftService for RaftShell {
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteResponse>, Status> {
         let request = request.into_inner();
-        let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let (handle, raft) = self.admit_voter(&request)?;
         self.guard(handle)?;
         self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
-        let request = convert::vote_request_from_wire(request)?;
+        let request = Reach::vote_of(raft, request)?;
         let term = request.vote.leader_id.term;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         // This node's own leadership may have been confirmed meanwhile, or another leader accepted. In this order: whatever was
@@ -226,10 +328,10 @@ impl RaftService for RaftShell {
         request: Request<v1::VoteRequest>,
     ) -> Result<Response<v1::VoteResponse>, Status> {
         let request = request.into_inner();
-        let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let (handle, raft) = self.admit_voter(&request)?;
         self.guard(handle)?;
         self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
-        let request = convert::vote_request_from_wire(request)?;
+        let request = Reach::vote_of(raft, request)?;
         let reply = raft.pre_vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
     }
@@ -241,21 +343,33 @@ impl RaftService for RaftShell {
         let mut messages = request.into_inner();
         let first = in_time(messages.next()).await?.transpose()?;
         let request = first.ok_or_else(|| Status::invalid_argument("a snapshot without a first message"))?;
-        let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let (handle, raft) =
+            self.admit_member(request.partition, request.to, &request.cluster, request.to_incarnation)?;
         let asked_ns = request.abstention_ns;
         let vote = convert::leaders_vote_from_wire(request.vote)?;
         let meta = Meta {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
             last_membership: decode_membership(&request.membership)?,
         };
-        if meta.last_log_id.as_ref().is_some_and(|id| id.leader_id.term > vote.leader_id.term) {
-            return Err(Error::invalid("a snapshot from after its leader's term").into());
+        let (reach, term) = (Reach::of(raft), vote.leader_id.term);
+        reach.check_asker(&vote)?;
+        for id in [meta.last_log_id.as_ref(), meta.last_membership.log_id().as_ref()] {
+            reach.check_log_id(id, term)?;
         }
         let data = whole_snapshot(request.data, request.data_bytes, &mut messages).await?;
         convert::check_snapshot(PartitionId(request.partition), &meta, &data)?;
-        let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(data) };
         // Before it is taken, as with appends.
         handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
+        // An append of nothing: the leader's vote is accepted, and durable, before anything of its term is stored.
+        let greeting =
+            AppendEntriesRequest { vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
+        let greeted = raft.append_entries(greeting).await.map_err(|e| Status::unavailable(e.to_string()))?;
+        if let AppendEntriesResponse::HigherVote(vote) = greeted {
+            let vote = Some(convert::vote_to_wire(&vote));
+            return Ok(Response::new(v1::InstallSnapshotResponse { vote }));
+        }
+        self.store(handle.shared.id, &data).await?;
+        let snapshot = openraft::Snapshot { meta, snapshot: SnapshotData(data) };
         let reply = raft
             .install_full_snapshot(vote, snapshot)
             .await
@@ -271,9 +385,27 @@ impl RaftService for RaftShell {
         request: Request<v1::IsFoundedRequest>,
     ) -> Result<Response<v1::IsFoundedResponse>, Status> {
         let request = request.into_inner();
-        let (_, raft) = self.admit(request.partition, request.to, &request.cluster)?;
+        let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let founded = raft.is_initialized().await.map_err(|e| Status::unavailable(e.to_string()))?;
-        Ok(Response::new(v1::IsFoundedResponse { founded }))
+        // Whoever is no other server of the configuration cannot be let in, and would stand in the way of those that can.
+        let other = |s: &Server| s.id.0 == request.from && s.id != self.context.node;
+        if request.let_in != 0 && self.context.cluster.memtable.iter().any(other) {
+            let now_ns = self.context.env.clock.holder_ns();
+            handle.shared.strangers.asks(request.from, request.let_in, now_ns);
+        }
+        let incarnation = handle.shared.incarnation.id();
+        Ok(Response::new(v1::IsFoundedResponse { founded, incarnation }))
+    }
+
+    async fn remembers(
+        &self,
+        request: Request<v1::RemembersRequest>,
+    ) -> Result<Response<v1::RemembersResponse>, Status> {
+        let request = request.into_inner();
+        let (handle, _) = self.admit(request.partition, request.to, &request.cluster)?;
+        let memory = self.context.memories.of(handle.shared.id);
+        let Memory { partition, any, term, lost } = memory;
+        Ok(Response::new(v1::RemembersResponse { partition, any, term, lost }))
     }
 
     async fn transfer_leader(
@@ -281,8 +413,12 @@ impl RaftService for RaftShell {
         request: Request<v1::TransferLeaderRequest>,
     ) -> Result<Response<v1::TransferLeaderResponse>, Status> {
         let request = request.into_inner();
-        let (handle, _) = self.admit(request.partition, request.to, &request.cluster)?;
+        let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
         let vote = convert::vote_from_wire(request.from_leader)?;
+        Reach::of(raft).check_vote(&vote)?;
+        if self.context.draining.is_triggered() {
+            return Ok(Response::new(v1::TransferLeaderResponse { accepted: false }));
+        }
         // Only a wish: this node campaigns without jitter, but not before its vote guard is open. So no lease is passed by.
         handle.shared.heir_of.store(vote.leader_id.term, Ordering::Release);
         Ok(Response::new(v1::TransferLeaderResponse { accepted: true }))

@@ -8,27 +8,27 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
-use prost::Message as _;
 use sextant_common::env::PausePoint;
 use sextant_common::error::{Error, ErrorKind};
+use sextant_common::freight::Freight;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_common::mutant::{self, Mutant};
+use sextant_common::room::Share;
 use sextant_proto::v1;
 use sextant_proto::v1::rows_server::Rows;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
+use super::answers::{self, Packed, Packer, Room};
 use crate::partition::evaluate::{Base, Condition, Op, Request as WriteRequest};
 use crate::partition::view::ReadAnswer;
-use crate::shared::{Event, Handle, Queued, ReplySink, WriteEvent};
+use crate::shared::{Answer, Event, Handle, Queued, ReplySink, WriteEvent};
 
-/// Answered batches waiting to be sent on a stream: a slow reader stops its own requests, nobody else's.
+/// Messages with answers that wait to be sent on a stream; in bytes they are bounded by the stream's room.
 const REPLIES_QUEUED: usize = 16;
-/// Replies to writes that one message carries at most.
-const REPLIES_PER_MESSAGE: usize = 1024;
 /// A write without a deadline of its own waits this long.
 const WRITE_DEADLINE: Duration = Duration::from_secs(10);
 /// Page limits of a scan when the request has none.
@@ -38,12 +38,15 @@ const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 const PAGE_RECORDS_MAX: usize = 20_000;
 /// Values that one answer carries: the last one may be as large as a value can be.
 const REPLY_BYTES_MAX: usize = 12 * 1024 * 1024;
+/// Bytes of large answers (values, pages of scans) that may be in memory at a time, until their p-nodes have taken them: eight of
+/// the largest values.
+pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// How long an answer waits for that room: shorter than anybody waits for an answer.
+const ANSWER_PATIENCE: Duration = Duration::from_millis(500);
 /// What a record costs on the wire beyond its key and value.
 const RECORD_OVERHEAD_BYTES: usize = 24;
 /// What an operation costs in a log entry beyond its key and value: its header, its result, its table's share.
 const OP_OVERHEAD_BYTES: usize = 48;
-/// Writes of one stream that may be unanswered: a client that does not read its answers stops only itself.
-const STREAM_WRITES_MAX: usize = 64 * 1024;
 /// Keys and values that may wait for a partition's sequencer, in bytes.
 const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
@@ -65,19 +68,29 @@ impl RowsShell {
             true => Some(self.ask_leases_first().await),
             false => None,
         };
+        let value_bytes_max = match batch.value_bytes_max {
+            0 => usize::MAX,
+            max => max as usize,
+        };
         // The term that each partition served when it was read.
         let mut terms: HashMap<u32, u64> = HashMap::new();
         let mut partitions = Vec::with_capacity(batch.reads.len());
         let mut bytes = 0;
         for read in batch.reads {
             partitions.push(read.partition);
-            if bytes > REPLY_BYTES_MAX {
-                // To be asked again: one message carries only so much.
-                let status = v1::ReadStatus::ReadNotReady.into();
-                reply.replies.push(v1::ReadReply { status, ..Default::default() });
-                continue;
+            let mut answer = self.read_one(read, &mut terms);
+            if answer.value.len() > value_bytes_max {
+                answer = too_large(answer.value.len());
+            } else if bytes > REPLY_BYTES_MAX {
+                // To be asked again: one message carries only so much. (Who names no limit knows of none.)
+                answer = match value_bytes_max {
+                    usize::MAX => {
+                        let status = v1::ReadStatus::ReadNotReady.into();
+                        v1::ReadReply { status, ..Default::default() }
+                    }
+                    _ => too_large(answer.value.len()),
+                };
             }
-            let answer = self.read_one(read, &mut terms);
             bytes += answer.value.len();
             reply.replies.push(answer);
         }
@@ -118,6 +131,34 @@ impl RowsShell {
         reply
     }
 
+    /// The same with the room that its large values take until it has left. (Until then its values are those of the
+    /// memtables; it is encoded when the connection asks for it.)
+    async fn answer(&self, batch: v1::ReadBatch) -> (v1::ReadBatchReply, Option<Share>) {
+        let mut reply = self.read_batch(batch).await;
+        let is_large = |r: &v1::ReadReply| r.value.len() > limits::LARGE_BYTES;
+        let bytes: usize = reply.replies.iter().filter(|r| is_large(r)).map(|r| r.value.len()).sum();
+        let room = match self.room_for_answer(bytes).await {
+            Ok(room) => room,
+            Err(_) => {
+                for reply in reply.replies.iter_mut().filter(|r| is_large(r)) {
+                    *reply = too_large(reply.value.len());
+                }
+                None
+            }
+        };
+        (reply, room)
+    }
+
+    /// Whoever finds none in time asks again.
+    async fn room_for_answer(&self, bytes: usize) -> Result<Option<Share>, Error> {
+        if bytes <= limits::LARGE_BYTES {
+            return Ok(None);
+        }
+        let share = tokio::time::timeout(ANSWER_PATIENCE, self.context.answers.take(bytes)).await;
+        let why = "too many bytes of answers wait to be taken: ask again later";
+        share.map(Some).map_err(|_| Error::new(ErrorKind::Overloaded, why))
+    }
+
     /// What a mutant does: whatever happens after this, it does not ask again. The partitions that are served now.
     #[cold]
     async fn ask_leases_first(&self) -> HashSet<u32> {
@@ -146,6 +187,7 @@ impl RowsShell {
                 status(v1::ReadStatus::ReadNoEntry)
             }
             ReadAnswer::Found(version) => v1::ReadReply {
+                bytes: 0,
                 status: if version.value.is_some() {
                     v1::ReadStatus::ReadValue
                 } else {
@@ -162,9 +204,14 @@ impl RowsShell {
     }
 
     /// Hands a write to its partition's worker, or refuses it.
-    fn submit(&self, request: v1::WriteRequest, to: &mpsc::UnboundedSender<v1::WriteReply>) {
+    fn submit(
+        &self,
+        request: v1::WriteRequest,
+        to: &mpsc::UnboundedSender<Answer>,
+        room: Option<OwnedSemaphorePermit>,
+    ) {
         self.context.metrics.write_requests.inc();
-        let reply = ReplySink::new(request.id, to.clone());
+        let reply = ReplySink::new(request.id, to.clone(), room);
         let handle = match self.context.partition(request.partition) {
             Ok(handle) => handle,
             Err(e) => return reply.status(v1::WriteStatus::WriteUnknownPartition, &e.message),
@@ -213,8 +260,16 @@ impl RowsShell {
             }
             Some(Some(memtables)) => {
                 let memtables: Vec<_> = memtables.cloned().collect();
-                reply.complete = scan(&memtables, &request, at, &mut reply.records);
-                v1::ReadStatus::ReadValue
+                match scan(&memtables, &request, at, &mut reply.records) {
+                    Ok(complete) => {
+                        reply.complete = complete;
+                        v1::ReadStatus::ReadValue
+                    }
+                    Err(TooLarge(bytes)) => {
+                        reply.bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+                        v1::ReadStatus::ReadTooLarge
+                    }
+                }
             }
         };
         reply.status = status.into();
@@ -231,13 +286,26 @@ impl RowsShell {
     }
 }
 
-/// Merges memtables (newest first) over the range. Whether the page covers all of it.
+fn too_large(bytes: usize) -> v1::ReadReply {
+    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+    v1::ReadReply { status: v1::ReadStatus::ReadTooLarge.into(), bytes, ..Default::default() }
+}
+
+fn page_bytes(reply: &v1::ScanPageReply) -> usize {
+    reply.records.iter().map(|r| r.key.len() + r.value.len() + RECORD_OVERHEAD_BYTES).sum()
+}
+
+/// The first record of a page is longer than the request allows.
+struct TooLarge(usize);
+
+/// Merges memtables (newest first) over the range. Whether the page covers all of it. It has more bytes than asked for only if it
+/// is a single record.
 fn scan(
     memtables: &[Arc<crate::memtable::Memtable>],
     request: &v1::ScanPageRequest,
     at: u64,
     out: &mut Vec<v1::ScanRecord>,
-) -> bool {
+) -> Result<bool, TooLarge> {
     use std::ops::Bound;
     let bound = |key: &Bytes| if key.is_empty() { None } else { Some(key.clone()) };
     let start = bound(&request.start).map_or(Bound::Unbounded, Bound::Included);
@@ -245,7 +313,7 @@ fn scan(
     if let (Bound::Included(low), Bound::Excluded(high)) = (&start, &end)
         && low >= high
     {
-        return true;
+        return Ok(true);
     }
     let records_max = match request.limit_records {
         0 => PAGE_RECORDS,
@@ -271,9 +339,9 @@ fn scan(
     loop {
         let heads = sources.iter_mut().filter_map(|s| s.peek().map(|(key, _)| key.clone()));
         let next = if request.reverse { heads.max() } else { heads.min() };
-        let Some(key) = next else { return true };
-        if out.len() >= records_max || (bytes >= bytes_max && !out.is_empty()) {
-            return false;
+        let Some(key) = next else { return Ok(true) };
+        if out.len() >= records_max {
+            return Ok(false);
         }
         let mut newest: Option<crate::memtable::Version> = None;
         for source in &mut sources {
@@ -285,7 +353,14 @@ fn scan(
             }
         }
         if let Some(version) = newest {
-            bytes += key.len() + version.value.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES;
+            let more = key.len() + version.value.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES;
+            if out.is_empty() && request.first_bytes_max > 0 && more > request.first_bytes_max as usize {
+                return Err(TooLarge(more));
+            }
+            if bytes + more > bytes_max && !out.is_empty() {
+                return Ok(false);
+            }
+            bytes += more;
             out.push(v1::ScanRecord {
                 key,
                 tombstone: version.value.is_none(),
@@ -349,14 +424,13 @@ pub(crate) fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest
     Ok((converted, bytes))
 }
 
-/// How many of these answers go into one message, at least one: those of batches, and with manifests, can be large.
-fn fit_one_message(replies: &[v1::WriteReply]) -> usize {
-    let mut bytes = 0;
-    let fitting = replies.iter().take_while(|reply| {
-        bytes += reply.encoded_len();
-        bytes <= REPLY_BYTES_MAX
-    });
-    fitting.count().max(1)
+/// The room is given back when the answer has left.
+fn laden<T>((message, room): (T, Option<Share>)) -> Response<T> {
+    let mut response = Response::new(message);
+    if let Some(room) = room {
+        response.extensions_mut().insert(Freight::of(room));
+    }
+    response
 }
 
 #[tonic::async_trait]
@@ -369,18 +443,27 @@ impl Rows for RowsShell {
         request: Request<Streaming<v1::ReadBatch>>,
     ) -> Result<Response<Self::ReadStreamStream>, Status> {
         let this = self.clone();
-        // Reads never wait, so a stream's batches are answered as they come.
+        let freight = Freight::default();
+        let leaving = freight.clone();
+        // Reads do not wait but for room, so a stream's batches are answered as they come.
         let mut shutdown = self.context.shutdown.clone();
         let replies = request.into_inner().then(move |batch| {
             let this = this.clone();
-            async move { Ok(this.read_batch(batch?).await) }
+            let leaving = leaving.clone();
+            async move {
+                let (reply, room) = this.answer(batch?).await;
+                room.into_iter().for_each(|room| leaving.add(room));
+                Ok(reply)
+            }
         });
         let until_shutdown = replies.take_until(async move { shutdown.wait().await });
-        Ok(Response::new(Box::pin(until_shutdown)))
+        let mut response: Response<Self::ReadStreamStream> = Response::new(Box::pin(until_shutdown));
+        response.extensions_mut().insert(freight);
+        Ok(response)
     }
 
     async fn read(&self, request: Request<v1::ReadBatch>) -> Result<Response<v1::ReadBatchReply>, Status> {
-        Ok(Response::new(self.read_batch(request.into_inner()).await))
+        Ok(laden(self.answer(request.into_inner()).await))
     }
 
     async fn write_stream(
@@ -388,10 +471,10 @@ impl Rows for RowsShell {
         request: Request<Streaming<v1::WriteBatch>>,
     ) -> Result<Response<Self::WriteStreamStream>, Status> {
         let mut batches = request.into_inner();
-        // Unbounded, but never longer than the writes that the stream may have unanswered.
+        // Unbounded, but never more than the stream has room for.
         let (to, mut answered) = mpsc::unbounded_channel();
-        let room = Arc::new(Semaphore::new(STREAM_WRITES_MAX));
-        let (out, replies) = mpsc::channel(REPLIES_QUEUED);
+        let room = Room::of_a_stream();
+        let (out, replies) = mpsc::channel::<Packed>(REPLIES_QUEUED);
         let this = self.clone();
         let admitted = room.clone();
         tokio::spawn(async move {
@@ -404,44 +487,41 @@ impl Rows for RowsShell {
                 let Some(Ok(batch)) = message else { return };
                 this.context.metrics.write_messages.inc();
                 for write in batch.writes {
-                    match admitted.acquire().await {
-                        Ok(permit) => permit.forget(),
-                        Err(_) => return,
-                    }
-                    this.submit(write, &to);
+                    let Some(share) = admitted.take(&write).await else { return };
+                    this.submit(write, &to, Some(share));
                 }
             }
         });
         tokio::spawn(async move {
-            let mut batch = Vec::new();
-            while answered.recv_many(&mut batch, REPLIES_PER_MESSAGE).await > 0 {
-                while !batch.is_empty() {
-                    let later = batch.split_off(fit_one_message(&batch));
-                    let answers = batch.len();
-                    let message = v1::WriteBatchReply { replies: std::mem::replace(&mut batch, later) };
-                    if out.send(Ok(message)).await.is_err() {
-                        room.close();
-                        return;
-                    }
-                    room.add_permits(answers);
+            let mut packer = Packer::default();
+            while let Some(packed) = packer.next(&mut answered).await {
+                if out.send(packed).await.is_err() {
+                    room.close();
+                    return;
                 }
             }
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
+        // Room is given back when a message is taken: as much as the connection takes is sent.
+        Ok(Response::new(Box::pin(ReceiverStream::new(replies).map(|packed| Ok(packed.message)))))
     }
 
     async fn write(&self, request: Request<v1::WriteBatch>) -> Result<Response<v1::WriteBatchReply>, Status> {
         let batch = request.into_inner();
         self.context.metrics.write_messages.inc();
+        if !answers::fit_one_message(&batch.writes) {
+            let what =
+                "the answers to so many writes do not fit into one message: send fewer, or use the stream";
+            return Err(Error::invalid(what).into());
+        }
         let (to, mut answered) = mpsc::unbounded_channel();
-        let expected = batch.writes.len();
+        let mut replies = Vec::with_capacity(batch.writes.len());
         for write in batch.writes {
-            self.submit(write, &to);
+            self.submit(write, &to, None);
         }
         drop(to);
-        let mut replies = Vec::with_capacity(expected);
-        while let Some(reply) = answered.recv().await {
-            replies.push(reply);
+        let mut packer = Packer::default();
+        while let Some(packed) = packer.next(&mut answered).await {
+            replies.extend(packed.message.replies);
         }
         Ok(Response::new(v1::WriteBatchReply { replies }))
     }
@@ -459,7 +539,9 @@ impl Rows for RowsShell {
                 return Ok(Response::new(v1::ScanPageReply { status, ..Default::default() }));
             }
         };
-        Ok(Response::new(self.page(handle, request)))
+        let page = self.page(handle, request);
+        let room = self.room_for_answer(page_bytes(&page)).await?;
+        Ok(laden((page, room)))
     }
 
     async fn open_session(
@@ -504,18 +586,5 @@ mod tests {
         assert!(write_from_wire(request(2, 0)).unwrap_err().message.contains("kind of write 2"));
         assert!(write_from_wire(request(0, 5)).unwrap_err().message.contains("condition 5"));
         assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
-    }
-
-    #[test]
-    fn answers_are_sent_in_messages_that_a_stream_can_carry() {
-        let small = v1::WriteReply { id: 1, ..Default::default() };
-        let result = v1::OpResult { applied: true, existed: true, seq: u64::MAX };
-        let large = v1::WriteReply { results: vec![result; 400_000], ..Default::default() };
-        assert!(large.encoded_len() > REPLY_BYTES_MAX / 2);
-        assert_eq!(fit_one_message(&vec![small.clone(); 1000]), 1000);
-        assert_eq!(fit_one_message(&[small.clone(), large.clone(), large.clone(), small]), 2);
-        let huge = v1::WriteReply { results: vec![result; 1_200_000], ..Default::default() };
-        assert!(huge.encoded_len() > REPLY_BYTES_MAX);
-        assert_eq!(fit_one_message(&[huge.clone(), huge]), 1, "alone, it still has to go");
     }
 }

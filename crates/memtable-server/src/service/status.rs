@@ -1,10 +1,11 @@
 //! The status document: what an operator wants to see, as JSON (described in docs/operations.md).
 
+use openraft::async_runtime::WatchReceiver;
 use serde_json::{Value, json};
 use sextant_common::manifest::SstMeta;
 
 use super::Context;
-use crate::shared::Handle;
+use crate::shared::{Handle, Numbers};
 
 pub fn json(context: &Context) -> String {
     let mut partitions: Vec<&Handle> = context.partitions.values().collect();
@@ -14,6 +15,7 @@ pub fn json(context: &Context) -> String {
     json!({
         "role": "memtable",
         "node": context.node.0,
+        "incarnation": context.partitions.values().next().map(|h| format!("{:016x}", h.shared.incarnation.id())),
         "cluster": context.cluster.id,
         "uptime_seconds": uptime_ns as f64 / 1e9,
         "recovery": {
@@ -32,25 +34,19 @@ pub fn json(context: &Context) -> String {
             "bytes": stats.bytes,
             "failed": stats.failed,
         },
-        "partitions": partitions.into_iter().map(partition).collect::<Vec<_>>(),
+        "partitions": partitions.into_iter().map(|h| partition(context, h)).collect::<Vec<_>>(),
     })
     .to_string()
 }
 
-fn partition(handle: &Handle) -> Value {
+fn partition(context: &Context, handle: &Handle) -> Value {
     let shared = &handle.shared;
     let numbers = shared.numbers.lock().clone();
-    let (leader_term, leader) = *shared.leader.lock();
     let (holders, live) = shared.desk.holders(shared.now());
     let manifest = shared.manifest();
     let configuration = shared.configuration.load();
-    json!({
-        "partition": shared.id.0,
-        "role": if numbers.leading { "leader" } else { "follower" },
-        "term": leader_term,
-        "leader": leader,
-        "voters": numbers.members.voters,
-        "learners": numbers.members.learners,
+    let mut out = group(context, handle, &numbers);
+    let rest = json!({
         "epoch": shared.desk.epoch().map(|e| e.to_string()),
         "serving": shared.serving().is_some(),
         "lease_holders": holders,
@@ -69,6 +65,7 @@ fn partition(handle: &Handle) -> Value {
         },
         "published_seq": shared.published_seq.load(std::sync::atomic::Ordering::Relaxed),
         "persisted_index": numbers.persisted_index,
+        "purged_index": numbers.purged_index,
         "unflushed_bytes": numbers.unflushed_bytes,
         "memory_bytes": numbers.memory_bytes,
         "writes": numbers.writes.name(),
@@ -96,7 +93,38 @@ fn partition(handle: &Handle) -> Value {
             "last_flush_version": t.last_flush_version.0,
             "sstables": t.ssts.iter().map(sstable).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
+    });
+    if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
+        out.extend(rest);
+    }
+    out
+}
+
+/// Who is in the partition's group, and who leads it.
+fn group(context: &Context, handle: &Handle, numbers: &Numbers) -> Value {
+    let shared = &handle.shared;
+    let (leader_term, leader) = *shared.leader.lock();
+    json!({
+        "partition": shared.id.0,
+        "role": if numbers.leading { "leader" } else { "follower" },
+        "term": leader_term,
+        "leader": leader,
+        "voters": numbers.members.voters,
+        "learners": numbers.members.learners,
+        "lost_members": lost_members(context, handle),
+        "lost_memory": shared.incarnation.is_lost(shared.id),
+        "unfounded": shared.unfounded.lock().clone(),
+        "lineage": format!("{:016x}", shared.configuration.load().lineage),
     })
+}
+
+/// Members that this server has found to be without their memory.
+fn lost_members(context: &Context, handle: &Handle) -> Vec<u64> {
+    let Some(raft) = context.rafts.get(&handle.shared.id) else { return Vec::new() };
+    let metrics = raft.server_metrics();
+    let membership = metrics.borrow_watched().membership_config.clone();
+    let now_ns = context.env.clock.holder_ns();
+    handle.shared.strangers.lost(membership.membership(), now_ns).into_keys().collect()
 }
 
 fn sstable(s: &SstMeta) -> Value {

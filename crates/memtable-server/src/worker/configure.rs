@@ -1,5 +1,7 @@
 //! The replicated configuration takes effect, and is changed (rules: `command::configuration`).
 
+use std::collections::BTreeSet;
+
 use sextant_common::error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
@@ -72,7 +74,9 @@ impl Worker {
     /// The first leader of a partition writes down what its file says.
     pub(super) fn ensure_configuration(&mut self, term: u64) {
         if self.partition.configurations().next().is_none() {
-            let configuration = self.founding.clone();
+            // The history of the partition begins with this entry.
+            let lineage = self.shared.env.rng.nonzero_u64();
+            let configuration = Configuration { lineage, ..self.founding.clone() };
             self.command(Command::Configure { term, configuration }, None);
         }
     }
@@ -99,8 +103,20 @@ impl Worker {
         }
     }
 
+    /// The configuration that leaves these servers out; None: that is in effect.
+    pub(super) fn plan_leaving_out(&self, servers: BTreeSet<u64>) -> Result<Option<Configuration>> {
+        Ok(self.to_be_changed()?.leaving_out(servers))
+    }
+
     /// None: it is so already.
     fn plan(&self, change: &Change) -> Result<Option<Configuration>> {
+        let current = self.to_be_changed()?;
+        let next = current.changed(change, self.heartbeat_ms)?;
+        Ok((!next.same(current)).then_some(next))
+    }
+
+    /// What is in effect, if nothing else is about to be.
+    fn to_be_changed(&self) -> Result<&Configuration> {
         if self.lead.is_none() {
             return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition"));
         }
@@ -115,8 +131,7 @@ impl Worker {
         {
             return Err(Error::retry("another change of the configuration is under way"));
         }
-        let next = current.changed(change, self.heartbeat_ms)?;
-        Ok((!next.same(current)).then_some(next))
+        Ok(current)
     }
 
     /// Writes a shortening to the log when its time has come.

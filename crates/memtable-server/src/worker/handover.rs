@@ -152,8 +152,21 @@ impl Worker {
 
     /// The voter that has most of the log; none if this node is alone.
     pub(super) fn best_follower(&self) -> Option<u64> {
-        let (voters, me) = (Memberships::of(&self.raft).voters(), self.shared.node);
-        voters.into_iter().filter(|node| *node != me).max_by_key(|node| self.matched(*node))
+        self.followers().first().copied()
+    }
+
+    /// The other voters, those that have most of the log first.
+    fn followers(&self) -> Vec<u64> {
+        let me = self.shared.node;
+        let voters = Memberships::of(&self.raft).voters();
+        let mut followers: Vec<u64> = voters.into_iter().filter(|node| *node != me).collect();
+        followers.sort_by_key(|node| std::cmp::Reverse(self.matched(*node)));
+        followers
+    }
+
+    /// The term that this node leads, and who could lead next, best first.
+    pub(super) fn successors(&self) -> Option<(u64, Vec<u64>)> {
+        Some((self.lead.as_ref()?.term, self.followers()))
     }
 
     /// Ends this node's leadership of a term, for good.
@@ -163,7 +176,9 @@ impl Worker {
         self.step_down(why);
         self.metrics.handovers.inc();
         let network = self.network.clone();
-        self.background.spawn(async move { network.name_heir(heir, term).await });
+        self.background.spawn(async move {
+            network.name_heir(heir, term).await;
+        });
         self.leave_raft();
     }
 

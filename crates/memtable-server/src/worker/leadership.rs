@@ -109,7 +109,7 @@ impl Worker {
             deferred.reply.sink.status(v1::WriteStatus::WriteRetry, why);
         }
         let hint = self.shared.leader_hint();
-        for write in self.backlog.drain(..) {
+        for write in self.backlog.drain() {
             refuse_not_leader(write.reply, hint);
         }
         for (_, waiters) in self.compact_waiters.drain() {

@@ -8,12 +8,15 @@
 //! Invariant: published_seq never passes a group that is not committed, or that a live lease forbids, and moves strictly in
 //! log order.
 
+mod agreement;
+mod backlog;
 mod broken;
 mod configure;
 mod handover;
 mod leadership;
 mod pressure;
 mod publish;
+mod rejoin;
 mod sequence;
 mod upkeep;
 mod voters;
@@ -47,9 +50,11 @@ use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
 use crate::shared::{Event, FilterSet, Numbers, Shared, TableNumbers, WriteEvent, body_of};
 
+use backlog::Backlog;
 use handover::{Handover, Resigned, Stall};
 use leadership::Lead;
 use publish::{Deferred, Waiting};
+use rejoin::Rejoining;
 use sequence::{Control, Proposal};
 use voters::Voters;
 
@@ -89,6 +94,7 @@ pub struct Worker {
     resigned: Option<Resigned>,
     stall: Option<Stall>,
     voters: Voters,
+    rejoining: Rejoining,
     /// Up to where this leader's own log was last seen durable.
     own_durable: u64,
     /// First index of the newest term in the log.
@@ -100,7 +106,7 @@ pub struct Worker {
     internal: VecDeque<Control>,
     /// Clients' commands and groups take turns.
     control_had_its_turn: bool,
-    backlog: VecDeque<WriteEvent>,
+    backlog: Backlog<WriteEvent>,
     /// Appended, not yet published; in log order.
     queue: PublishQueue<Waiting>,
     deferred: VecDeque<Deferred>,
@@ -187,13 +193,14 @@ impl Worker {
             resigned: None,
             stall: None,
             voters: Voters::default(),
+            rejoining: Rejoining::default(),
             own_durable: 0,
             term_start,
             proposal: None,
             control: VecDeque::new(),
             internal: VecDeque::new(),
             control_had_its_turn: false,
-            backlog: VecDeque::new(),
+            backlog: Backlog::default(),
             queue,
             deferred: VecDeque::new(),
             publish_at_ns: None,
@@ -218,6 +225,8 @@ impl Worker {
         worker.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
         worker.refresh_view();
         worker.apply_configuration();
+        worker.tell_of_checkpoints();
+        worker.tell_of_manifest();
         worker
     }
 
@@ -279,7 +288,7 @@ impl Worker {
                     if n == 0 {
                         return;
                     }
-                    self.backlog.extend(incoming.drain(..));
+                    incoming.drain(..).for_each(|write| self.backlog.push(write));
                 }
                 () = tokio::time::sleep(wake) => {}
             }
@@ -352,8 +361,13 @@ impl Worker {
             Event::Compacted { term, table, inputs, result } => {
                 self.compaction_done(term, table, inputs, result)
             }
+            Event::Successors(done) => {
+                if let Some(successors) = self.successors() {
+                    let _ = done.send(successors);
+                }
+            }
             Event::HandOver { to, done } => self.hand_over_to(to, done),
-            Event::ChangeVoters { voters, done } => self.change_voters(voters, done),
+            Event::ChangeVoters { voters, done } => self.choose_voters(voters, done),
             Event::VotersAnswered { term, result } => self.voters_answered(term, result),
             Event::Stop(_) => {}
         }
@@ -380,6 +394,7 @@ impl Worker {
             Ingested::Known => return Ok(()),
             Ingested::Frozen { table, next } => {
                 self.freezing.remove(&table);
+                self.tell_of_newest_checkpoint();
                 if self.lead.is_some() {
                     let run =
                         crate::lease::ring::Run { table, generation: next, freeze: true, hashes: Vec::new() };
@@ -473,6 +488,7 @@ impl Worker {
         if changes.is_empty() {
             return;
         }
+        self.tell_of_manifest();
         for change in &changes {
             self.tell_of(change);
             self.changed(change);
@@ -548,6 +564,8 @@ impl Worker {
         self.shared.env.tell(|| ProbeEvent::Installed { partition: self.shared.id, node: self.shared.node });
         self.queue = PublishQueue::new(snapshot.checkpoint.at.index);
         self.partition = Partition::restore(self.shared.id, snapshot);
+        self.tell_of_checkpoints();
+        self.tell_of_manifest();
         let next = self.partition.next_index();
         let mut replayed = Vec::new();
         self.log.replay(next, &mut |entry| {
@@ -605,6 +623,7 @@ impl Worker {
             committed_index: self.partition.committed_index(),
             published_index: self.queue.published_index(),
             persisted_index: self.partition.persisted().index,
+            purged_index: self.log.purged().map(|id| id.index),
             unflushed_bytes,
             memory_bytes: self.memory_bytes,
             writes,

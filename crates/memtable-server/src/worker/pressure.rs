@@ -20,8 +20,12 @@ impl Worker {
     /// Whether the log takes another group, even if all partitions append one between this look and Raft's append: Raft cannot
     /// go on after a refused one. So leaders stop well before their followers have to refuse.
     pub(super) fn log_takes_groups(&self) -> Result<()> {
-        // A batch that is larger than a group makes a group of its own.
-        let next = self.backlog.front().map_or(0, |w| w.queued.bytes).max(self.tuning.group_bytes);
+        self.log_takes(self.tuning.group_bytes)
+    }
+
+    /// The same for a group of so many bytes: a batch that is larger than a group makes a group of its own.
+    pub(super) fn log_takes(&self, bytes: usize) -> Result<()> {
+        let next = bytes.max(self.tuning.group_bytes);
         self.server_log.check_room((next * (1 + self.server_log.partitions())) as u64)
     }
 

@@ -13,7 +13,7 @@ use super::sequence::{Control, Decided, Proposal, Proposed};
 use crate::command::group::OpResult;
 use crate::lease::grantor::Permission;
 use crate::publication::{Appended, Next};
-use crate::shared::ReplySink;
+use crate::shared::{ReplySink, Shared};
 
 /// Whoever waits for an entry's publication.
 #[derive(Default)]
@@ -87,6 +87,15 @@ impl Waiting {
     }
 }
 
+/// A simulation is told of an entry that waits for a serial which the ring has not given to anybody.
+fn tell_of_waiting(shared: &Shared, serial: Serial) {
+    let newest = shared.desk.serial();
+    if serial > newest {
+        let (partition, node) = (shared.id, shared.node);
+        shared.env.tell(|| ProbeEvent::WaitsForNothing { partition, node, serial, newest });
+    }
+}
+
 impl Worker {
     pub(super) fn publish(&mut self) {
         self.publish_at_ns = None;
@@ -96,6 +105,7 @@ impl Worker {
             self.partition.committed_index()
         };
         let mut published = false;
+        let is_watched = self.shared.env.probe.is_some();
         loop {
             let (shared, lead) = (&self.shared, self.lead.as_ref());
             let next = self.queue.next(committed, |serial| {
@@ -108,6 +118,9 @@ impl Worker {
                 } else if serial.0 == 0 {
                     Permission::Granted
                 } else {
+                    if is_watched {
+                        tell_of_waiting(shared, serial);
+                    }
                     shared.desk.may_publish(serial, now)
                 }
             });

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
 use openraft::impls::ProgressResponder;
-use sextant_common::env::PausePoint;
+use sextant_common::env::{PausePoint, ProbeEvent};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Epoch, Serial, TableId};
 use sextant_common::manifest::TableOptions;
@@ -16,11 +16,13 @@ use sextant_raft_log::{Entry, Payload, TypeConfig};
 use tokio::sync::oneshot;
 
 use super::Worker;
+use super::backlog::Weighed;
 use super::leadership::refuse_not_leader;
-use super::publish::Reply;
+use super::publish::{Reply, Waiting};
 use crate::command::Command;
 use crate::command::group::OpResult;
 use crate::partition::evaluate::{Refusal, Verdict};
+use crate::publication::PublishQueue;
 use crate::shared::{ReplySink, WriteEvent};
 
 /// After Raft refused a proposal, how long to wait before the next.
@@ -81,6 +83,18 @@ impl Decided {
 pub(super) struct Control {
     pub command: Command,
     pub done: Option<oneshot::Sender<Result<()>>>,
+}
+
+impl Weighed for WriteEvent {
+    fn bytes(&self) -> usize {
+        self.queued.bytes
+    }
+}
+
+/// A write whose deadline passed before its turn was certainly not executed.
+pub(super) fn refuse_late(reply: ReplySink) {
+    let why = "the write was not executed: its deadline passed before its turn";
+    reply.status(v1::WriteStatus::WriteOverloaded, why);
 }
 
 impl Proposal {
@@ -151,7 +165,7 @@ impl Worker {
     pub(super) async fn sequence(&mut self) {
         if self.lead.is_none() {
             let hint = self.shared.leader_hint();
-            for write in self.backlog.drain(..) {
+            for write in self.backlog.drain() {
                 refuse_not_leader(write.reply, hint);
             }
             return;
@@ -188,34 +202,39 @@ impl Worker {
         if let Err(e) = self.log_takes_groups() {
             let text = format!("the log takes no more writes: {e}");
             self.metrics.overloaded.inc_by(self.backlog.len() as u64);
-            for write in self.backlog.drain(..) {
+            for write in self.backlog.drain() {
                 write.reply.status(v1::WriteStatus::WriteOverloaded, &text);
             }
             return;
+        }
+        // What is too large for the room that is left is refused alone: small writes go on.
+        while let Some(bytes) = self.backlog.next_large_bytes()
+            && let Err(e) = self.log_takes(bytes)
+        {
+            let Some(write) = self.backlog.pop_large() else { break };
+            self.metrics.overloaded.inc();
+            write.reply.status(
+                v1::WriteStatus::WriteOverloaded,
+                &format!("the log takes no write of this size: {e}"),
+            );
         }
         let pressure = self.partition.unflushed_bytes();
         if pressure >= self.memory_bytes {
             self.metrics.overloaded.inc_by(self.backlog.len() as u64);
             let why = self.why_full(pressure);
-            for write in self.backlog.drain(..) {
+            for write in self.backlog.drain() {
                 write.reply.status(v1::WriteStatus::WriteOverloaded, &why);
             }
             return;
         }
         let now_ns = self.shared.env.clock.holder_ns();
-        let (mut requests, mut events, mut bytes) = (Vec::new(), Vec::new(), 0);
-        while let Some(write) = self.backlog.front() {
-            if bytes > 0 && bytes + write.queued.bytes > self.tuning.group_bytes {
-                break;
-            }
-            let Some(write) = self.backlog.pop_front() else { break };
-            if write.deadline_ns <= now_ns {
-                write
-                    .reply
-                    .status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
+        let late = |write: &WriteEvent| write.deadline_ns <= now_ns;
+        let (mut requests, mut events) = (Vec::new(), Vec::new());
+        for write in self.backlog.next_group(self.tuning.group_bytes, late) {
+            if late(&write) {
+                refuse_late(write.reply);
                 continue;
             }
-            bytes += write.queued.bytes;
             requests.push(write.request.clone());
             events.push(write);
         }
@@ -338,7 +357,12 @@ impl Worker {
         let epoch = Epoch { term: lead.term, incarnation: lead.epoch.incarnation + 1 };
         lead.hold_until_ns = lead.hold_until_ns.max(self.shared.desk.reopen(epoch, mode, drift_ppm));
         lead.epoch = epoch;
-        self.queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
+        self.shared.env.tell(|| ProbeEvent::RingRenewed {
+            partition: self.shared.id,
+            node: self.shared.node,
+            over_group: has_serial(self.proposal.as_ref()),
+        });
+        forget_serials(&mut self.queue, self.proposal.as_mut());
         self.shared.news.notify_waiters();
     }
 
@@ -355,11 +379,7 @@ impl Worker {
             }
             Refusal::StaleManifest => {
                 self.metrics.stale_writes.inc();
-                reply.send(v1::WriteReply {
-                    status: S::WriteStaleManifest.into(),
-                    manifest: Some(self.partition.manifest().as_ref().into()),
-                    ..Default::default()
-                });
+                reply.stale(self.partition.manifest().clone());
             }
         }
     }
@@ -376,6 +396,22 @@ impl Worker {
     }
 }
 
+/// Whether a group is on its way into the log that has left bits.
+fn has_serial(proposal: Option<&Proposal>) -> bool {
+    matches!(proposal, Some(Proposal { what: Proposed::Group { serial, .. }, .. }) if serial.0 > 0)
+}
+
+/// What is in flight has serials of a ring that is gone: the new one might never reach them. That goes for the group, too, that is
+/// proposed and not yet back from the log.
+fn forget_serials(queue: &mut PublishQueue<Waiting>, proposal: Option<&mut Proposal>) {
+    queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
+    if let Some(Proposal { what: Proposed::Group { serial, .. }, .. }) = proposal
+        && !mutant::active(Mutant::ProposalKeepsSerial)
+    {
+        *serial = Serial(0);
+    }
+}
+
 fn set_term(command: &mut Command, now: u64) {
     match command {
         Command::Group(group) => group.term = now,
@@ -385,5 +421,33 @@ fn set_term(command: &mut Command, now: u64) {
         | Command::EnsureTable { term, .. }
         | Command::OpenSession { term, .. }
         | Command::Configure { term, .. } => *term = now,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::grantor::Permission;
+    use crate::publication::Next;
+    use crate::worker::publish;
+
+    fn proposed(serial: u64) -> Proposal {
+        let what = Proposed::Group { serial: Serial(serial), writes: Vec::new() };
+        Proposal { payload: Bytes::new(), term: 3, outcome: None, what, proposed_ns: 1 }
+    }
+
+    #[test]
+    fn a_new_ring_binds_nothing_that_is_in_flight_also_not_what_is_on_its_way_into_the_log() {
+        let mut queue = PublishQueue::new(0);
+        queue.push(publish::own(1, 10, proposed(700)));
+        let mut proposal = Some(proposed(701));
+        forget_serials(&mut queue, proposal.as_mut());
+        queue.push(publish::own(2, 11, proposal.unwrap()));
+        queue.push(publish::own(3, 12, proposed(1)));
+        // The new ring begins at 0, and nobody has acknowledged anything in it.
+        let permit = |s: Serial| if s.0 == 0 { Permission::Granted } else { Permission::WaitUntil(u64::MAX) };
+        assert!(matches!(queue.next(3, permit), Next::Publish(e) if e.index == 1));
+        assert!(matches!(queue.next(3, permit), Next::Publish(e) if e.index == 2));
+        assert!(matches!(queue.next(3, permit), Next::WaitUntil(_)), "a group of the new ring waits as ever");
     }
 }

@@ -2,12 +2,12 @@
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, SstId, TableId};
-use sextant_common::manifest::SstMeta;
+use sextant_common::manifest::{Generations, Origin, SstMeta};
 use sextant_common::mutant::{self, Mutant};
-use sextant_proto::v1;
 use tokio::sync::oneshot;
 
 use super::Worker;
+use super::sequence::refuse_late;
 use crate::command::Command;
 use crate::flush::{CompactionJob, FlushJob};
 
@@ -35,18 +35,9 @@ impl Worker {
         self.compact_what_is_due(now);
     }
 
-    /// A write whose deadline passed before its turn was certainly not executed.
     fn refuse_what_is_late(&mut self) {
         let now = self.shared.env.clock.holder_ns();
-        if self.backlog.iter().any(|w| w.deadline_ns <= now) {
-            let (late, kept) = self.backlog.drain(..).partition::<Vec<_>, _>(|w| w.deadline_ns <= now);
-            self.backlog.extend(kept);
-            for write in late {
-                write
-                    .reply
-                    .status(v1::WriteStatus::WriteRetry, "the deadline passed before the request's turn");
-            }
-        }
+        self.backlog.take_late(|w| w.deadline_ns <= now).into_iter().for_each(|w| refuse_late(w.reply));
     }
 
     fn freeze_what_is_due(&mut self, now: u64) {
@@ -196,6 +187,15 @@ impl Worker {
                 && self.flush_retry_at_ns.get(&id).is_none_or(|at| *at <= now);
             let Some(manifest) = self.partition.manifest().table(id) else { continue };
             if ready {
+                // Its table holds everything after what the newest table holds: memtables in between were empty.
+                let last = frozen.memtable.generation;
+                let first = match manifest.ssts.first() {
+                    None => Generation(1),
+                    Some(newest) if newest.generations.are_known() => {
+                        Generation(newest.generations.last.0 + 1)
+                    }
+                    Some(_) => last,
+                };
                 jobs.push(FlushJob {
                     term: lead.term,
                     epoch: lead.epoch,
@@ -203,6 +203,11 @@ impl Worker {
                     options: manifest.options.clone(),
                     memtable: frozen.memtable.clone(),
                     freeze: frozen.freeze,
+                    origin: Origin {
+                        lineage: self.configuration().lineage,
+                        name: manifest.name.clone(),
+                        generations: Generations { first, last },
+                    },
                 });
             }
         }
@@ -296,6 +301,9 @@ impl Worker {
             self.compact_waiters.entry(table).or_default().extend(done);
             return;
         }
+        // It reaches the oldest table: so it stands for everything up to its newest input.
+        let newest = entry.ssts.first().map(|sst| sst.generations).unwrap_or_default();
+        let last = if newest.are_known() { newest.last } else { entry.flushed_generation.max(Generation(1)) };
         let job = CompactionJob {
             term: lead.term,
             epoch: lead.epoch,
@@ -307,6 +315,11 @@ impl Worker {
                 false => entry.ssts.clone(),
             },
             plan: self.partition.last(),
+            origin: Origin {
+                lineage: self.configuration().lineage,
+                name: entry.name.clone(),
+                generations: Generations { first: Generation(1), last },
+            },
         };
         self.compacting.insert(table);
         self.compact_waiters.entry(table).or_default().extend(done);

@@ -29,15 +29,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::Precondition;
-use openraft::{BasicNode, ChangeMembers};
 use sextant_common::env::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_raft_log::{LogId, StoredMembership, TypeConfig};
+use sextant_common::mutant::{self, Mutant};
+use sextant_raft_log::{LogId, Member, StoredMembership, TypeConfig};
 use tokio::sync::oneshot;
 
 use super::Worker;
+use crate::command::Command;
 use crate::leadership::Voters as Sets;
 use crate::raft::Raft;
 use crate::shared::{Event, Members};
@@ -138,7 +140,10 @@ fn counted<'a>(
 ) -> Sets {
     let mut sets: Sets = Vec::new();
     let known = [effective, committed].into_iter().flat_map(|m| m.membership().get_joint_config());
-    for set in known.chain(asked) {
+    let asked: Vec<&BTreeSet<u64>> = asked.into_iter().collect();
+    let newest = asked.last().copied().or(effective.membership().get_joint_config().last());
+    let counts = |set: &&BTreeSet<u64>| !mutant::active(Mutant::NewVotersOnly) || Some(*set) == newest;
+    for set in known.chain(asked).filter(counts) {
         let set: Vec<u64> = set.iter().copied().collect();
         if !set.is_empty() && !sets.contains(&set) {
             sets.push(set);
@@ -155,50 +160,98 @@ impl Voters {
         asked.map(|c| &c.target).into_iter().chain(left_behind.map(|(_, target)| target))
     }
 
+    /// Raft is about to be asked to let learners go: the voters stay.
+    pub fn lets_go(&mut self, voters: BTreeSet<u64>) {
+        self.idle_learners_since_ns = None;
+        self.change = Some(Change { target: voters, stage: Stage::LettingGo, done: None });
+    }
+
     pub fn are_changing(&self) -> bool {
         self.change.is_some()
     }
 }
 
 impl Worker {
-    /// Changes the voters to exactly these, all of the configuration.
-    pub(super) fn change_voters(
-        &mut self,
-        nodes: BTreeMap<u64, BasicNode>,
-        done: oneshot::Sender<Result<()>>,
-    ) {
+    /// An operator's choice. Whom it leaves out is written down before the voters change, so that no leader lets such a server in by
+    /// itself. (If the change comes to nothing after that, the servers that vote are as before; the operator is told.)
+    pub(super) fn choose_voters(&mut self, nodes: BTreeMap<u64, Member>, done: oneshot::Sender<Result<()>>) {
+        let known = self.network.peers.keys().copied().chain([self.shared.node]);
+        let left_out = known.filter(|id| !nodes.contains_key(id)).collect();
+        let planned = self.check_change(&nodes).and_then(|_| self.plan_leaving_out(left_out));
+        let configuration = match planned {
+            Ok(Some(configuration)) => configuration,
+            Ok(None) => return self.change_voters(nodes, done),
+            Err(e) => return Change::end(Some(done), Err(e)),
+        };
+        let (written, answer) = oneshot::channel();
+        let term = self.lead_term();
+        self.command(Command::Configure { term, configuration }, Some(written));
+        let events = self.background.events.clone();
+        self.background.spawn(async move {
+            match answer.await.unwrap_or_else(|_| Err(Error::retry("leadership changed"))) {
+                // It is in effect: asked again, the voters themselves are changed.
+                Ok(()) => {
+                    let _ = events.send(Event::ChangeVoters { voters: nodes, done });
+                }
+                Err(e) => Change::end(Some(done), Err(e)),
+            }
+        });
+    }
+
+    /// Why the voters cannot be changed to these now. Ok: whether there is anything to change.
+    fn check_change(&self, nodes: &BTreeMap<u64, Member>) -> Result<bool> {
         let memberships = Memberships::of(&self.raft);
-        let refused = if self.lead.is_none() {
-            Some(Error::new(ErrorKind::NotLeader, "this server does not lead the partition"))
-        } else if self.is_handing_over() {
-            Some(Error::retry("a transfer of leadership is under way"))
-        } else if self.voters.are_changing()
+        if self.lead.is_none() {
+            return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition"));
+        }
+        if self.is_handing_over() {
+            return Err(Error::retry("a transfer of leadership is under way"));
+        }
+        if self.voters.are_changing()
             || self.voters.appended > memberships.index()
             || !memberships.is_committed()
             || memberships.is_joint()
         {
-            Some(Error::retry("another change of the voters is under way"))
-        } else {
-            None
-        };
-        if let Some(e) = refused {
-            let _ = done.send(Err(e));
-            return;
+            return Err(Error::retry("another change of the voters is under way"));
         }
+        let membership = memberships.effective.membership();
+        let differs = |(id, node): &(&u64, &Member)| {
+            let named = membership.get_node(id).map(|m| m.incarnation);
+            node.incarnation != 0 && named.is_some_and(|named| named != node.incarnation)
+        };
+        if let Some((id, _)) = nodes.iter().find(differs) {
+            return Err(Error::invalid(format!(
+                "memtable server {id} has lost its memory since it became a member: take it out of the voters first, then add it"
+            )));
+        }
+        if let Some((id, _)) =
+            nodes.iter().find(|(id, n)| n.incarnation == 0 && membership.get_node(id).is_none())
+        {
+            return Err(Error::invalid(format!("memtable server {id} does not answer: is it up?")));
+        }
+        if nodes.keys().copied().eq(memberships.voters()) {
+            return Ok(false);
+        }
+        if membership.learner_ids().any(|learner| nodes.contains_key(&learner)) {
+            // What is known of its log is of another life, perhaps: it is added afresh when it is gone.
+            return Err(Error::retry("a server of these is just being let go"));
+        }
+        Ok(true)
+    }
+
+    /// Changes the voters to exactly these, all of the configuration.
+    pub(super) fn change_voters(&mut self, nodes: BTreeMap<u64, Member>, done: oneshot::Sender<Result<()>>) {
+        match self.check_change(&nodes) {
+            Ok(true) => {}
+            Ok(false) => return Change::end(Some(done), Ok(())),
+            Err(e) => return Change::end(Some(done), Err(e)),
+        }
+        let memberships = Memberships::of(&self.raft);
         let (membership, voters) = (memberships.effective.membership(), memberships.voters());
         let target: BTreeSet<u64> = nodes.keys().copied().collect();
-        if target == voters {
-            let _ = done.send(Ok(()));
-            return;
-        }
-        if membership.learner_ids().any(|learner| target.contains(&learner)) {
-            // What is known of its log is of another life, perhaps: it is added afresh when it is gone.
-            let _ = done.send(Err(Error::retry("a server of these is just being let go")));
-            return;
-        }
         self.voters.idle_learners_since_ns = None;
         let new: BTreeSet<u64> = target.difference(&voters).copied().collect();
-        let unknown: BTreeMap<u64, BasicNode> =
+        let unknown: BTreeMap<u64, Member> =
             nodes.into_iter().filter(|(id, _)| membership.get_node(id).is_none()).collect();
         unknown.keys().for_each(|node| self.shared.lease.forget(*node));
         tracing::info!(partition = %self.shared.id, from = ?voters, to = ?target, "the voters are to change");
@@ -267,7 +320,7 @@ impl Worker {
             self.count_voters(term, &memberships);
         }
         self.change_when_ready(term, &memberships);
-        if self.voters.are_changing() {
+        if self.voters.are_changing() || self.see_to_strangers(term, &memberships) {
             return;
         }
         if !memberships.voters().contains(&self.shared.node) {
@@ -364,9 +417,7 @@ impl Worker {
         if now.saturating_sub(since) < FAREWELL_NS && !learners.iter().all(knows) {
             return;
         }
-        self.voters.idle_learners_since_ns = None;
-        let target = memberships.voters();
-        self.voters.change = Some(Change { target, stage: Stage::LettingGo, done: None });
+        self.voters.lets_go(memberships.voters());
         let base = *memberships.effective.log_id();
         self.ask_raft(term, ChangeMembers::RemoveNodes(learners), base);
     }
@@ -388,7 +439,7 @@ impl Worker {
 
     /// Asks Raft for a change of the membership `base`, in this term only: a request that waits in a queue must not take effect
     /// in a later one, which nobody would count for.
-    fn ask_raft(&self, term: u64, change: ChangeMembers<u64, BasicNode>, base: Option<LogId>) {
+    pub(super) fn ask_raft(&self, term: u64, change: ChangeMembers<u64, Member>, base: Option<LogId>) {
         let raft = self.raft.clone();
         self.ask(term, async move {
             let base = Precondition::LastMembershipLogId { last_membership_log_id: base };
@@ -440,7 +491,7 @@ async fn learn(
     raft: &Raft,
     term: u64,
     env: &Env,
-    unknown: BTreeMap<u64, BasicNode>,
+    unknown: BTreeMap<u64, Member>,
     new: BTreeSet<u64>,
 ) -> Result<()> {
     if !unknown.is_empty() {
@@ -487,8 +538,8 @@ mod tests {
 
     fn stored(index: u64, sets: &[&[u64]]) -> StoredMembership {
         let sets: Vec<BTreeSet<u64>> = sets.iter().map(|s| s.iter().copied().collect()).collect();
-        let nodes: BTreeMap<u64, BasicNode> =
-            sets.iter().flatten().map(|n| (*n, BasicNode::new("a:1"))).collect();
+        let nodes: BTreeMap<u64, Member> =
+            sets.iter().flatten().map(|n| (*n, Member::new("a:1", 1))).collect();
         StoredMembership::new(Some(log_id(1, index)), Membership::new(sets, nodes).unwrap())
     }
 

@@ -1,5 +1,7 @@
 //! What the tests with real servers share.
 
+pub mod sstable;
+
 use std::time::Duration;
 
 /// Waits until the condition gives something; fails when it never does.

@@ -19,6 +19,8 @@ pub enum EntryKind {
     Merge,
     /// By the time that it carries, the session of a request has expired.
     Forget,
+    /// The leases' mode changes: acknowledged, timed, and back.
+    Configure,
 }
 
 /// A request in a group.
@@ -128,6 +130,12 @@ impl State {
     /// Whether the session of a request is forgotten.
     pub fn is_forgotten(&self, write: usize) -> bool {
         self.entries().any(|(_, e)| e.kind == EntryKind::Forget && e.inputs & (1 << write) != 0)
+    }
+
+    /// Whether leases are timed, as far as the leader knows: then no acknowledgement ends one.
+    pub fn is_timed(&self) -> bool {
+        let known = self.log[..usize::from(self.known_committed)].iter();
+        known.filter(|e| e.kind == EntryKind::Configure).count() % 2 == 1
     }
 
     /// The entries in which a write took effect.

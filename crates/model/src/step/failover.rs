@@ -12,8 +12,14 @@ impl Protocol {
             return;
         }
         for kept in s.committed..=s.len {
-            // What the new leader does not know to be committed matters where it changes the manifest, and where it begins.
-            let changes = |at: u8| matches!(s.log[usize::from(at)].kind, EntryKind::Flush | EntryKind::Merge);
+            // What the new leader does not know to be committed matters where it changes the manifest or the mode of leases, and
+            // where it begins.
+            let changes = |at: u8| {
+                matches!(
+                    s.log[usize::from(at)].kind,
+                    EntryKind::Flush | EntryKind::Merge | EntryKind::Configure
+                )
+            };
             let lags = (0..=s.committed).filter(|at| *at == s.committed || *at == 0 || changes(*at));
             for known in lags {
                 let filters = self.filters_of_log(s, kept, known);

@@ -67,11 +67,13 @@ impl Protocol {
         let epoch = self.epoch(s);
         let manifest = self.manifest(s).version;
         let free = self.free_reply(s, pnode);
-        let (serial, ring) = (s.serial, s.ring);
+        let (serial, ring, timed) = (s.serial, s.ring, s.is_timed());
         let p = &mut s.pnodes[pnode];
-        p.acked = p.acked.max(p.serial);
-        // What was acknowledged binds no longer.
-        p.grants &= !((1u16 << p.acked) - 1);
+        if !timed {
+            p.acked = p.acked.max(p.serial);
+            // What was acknowledged binds no longer.
+            p.grants &= !((1u16 << p.acked) - 1);
+        }
         if grant {
             p.grants |= 1 << serial;
         }

@@ -50,6 +50,9 @@ pub enum Action {
         lost: bool,
     },
 
+    /// An operator changes the mode of leases.
+    Configure,
+
     /// A request's session has been idle for too long: an entry says so.
     Forget {
         write: usize,
@@ -211,6 +214,7 @@ impl Model for Protocol {
             Action::Commit => self.commit(&mut s)?,
             Action::Publish { lost } => self.publish(&mut s, lost)?,
             Action::Forget { write } => self.forget(&mut s, write)?,
+            Action::Configure => self.configure(&mut s)?,
             Action::Freeze => self.freeze(&mut s)?,
             Action::Flush { generation } => self.flush(&mut s, generation),
             Action::Merge { from, to } => self.merge(&mut s, from, to),
@@ -265,6 +269,7 @@ impl Model for Protocol {
                 format!("{} is published{lost}", s.published + 1)
             }
             Action::Forget { write } => format!("the session of {} expires at {}", what(write), s.len + 1),
+            Action::Configure => format!("the leases' mode is to change by {}", s.len + 1),
             Action::Freeze => format!("memtable {} is frozen by {}", s.generation(), s.len + 1),
             Action::Consult { pnode, key, precise } => {
                 let mode = if precise { "under its lease" } else { "without a lease" };

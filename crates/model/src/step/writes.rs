@@ -52,6 +52,10 @@ impl Protocol {
             let begun = (0..bounds.writes).filter(|w| s.writes[*w].outcome != Outcome::Unsent);
             out.extend(begun.filter(|w| !s.is_forgotten(*w)).map(|write| Action::Forget { write }));
         }
+        let changes = s.entries().filter(|(_, e)| e.kind == EntryKind::Configure).count();
+        if changes < usize::from(bounds.mode_changes) && !s.proposal.on {
+            out.push(Action::Configure);
+        }
         if s.proposal.on {
             out.push(Action::Append);
             if s.refusals < bounds.refusals {
@@ -338,9 +342,19 @@ impl Protocol {
         let proposal = std::mem::take(&mut s.proposal);
         s.refusals += 1;
         let stay = self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable);
-        if proposal.serial == 0 || stay {
-            return;
+        if proposal.serial != 0 && !stay {
+            self.renew_ring(s);
         }
+    }
+
+    /// The leases' other mode, as an entry: it takes effect when it is committed.
+    pub(super) fn configure(&self, s: &mut State) -> Result<(), String> {
+        self.append(s, Entry { kind: EntryKind::Configure, ..Entry::default() })
+    }
+
+    /// A new incarnation of the ring, at serial 0. Whatever is appended or proposed waits for the old one's leases as a whole, and
+    /// for no serial any more: those that it has are of a ring that is gone.
+    fn renew_ring(&self, s: &mut State) {
         for p in &mut s.pnodes {
             if p.grants != 0 {
                 p.old_grant = !self.is(Mutant::IncarnationForgetsLeases);
@@ -350,11 +364,18 @@ impl Protocol {
         s.incarnation += 1;
         (s.ring, s.serial) = Default::default();
         s.log.iter_mut().for_each(|e| e.serial = 0);
+        if !self.is(Mutant::ProposalKeepsSerial) {
+            s.proposal.serial = 0;
+        }
     }
 
     pub(crate) fn commit(&self, s: &mut State) -> Result<(), String> {
+        let was_timed = s.is_timed();
         // A leader counts replicas only for entries of its own term.
         s.known_committed = (s.known_committed + 1).max(s.first);
+        if s.is_timed() != was_timed {
+            self.renew_ring(s);
+        }
         for at in s.committed + 1..=s.known_committed {
             s.committed = at;
             self.check_committed(s, at)?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sextant_common::config::LeaseMode;
 use sextant_common::ids::{Epoch, Generation, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 
@@ -36,6 +37,37 @@ async fn a_pull_acknowledges_only_what_the_installed_view_uses() {
         assert!(copies.contains(TableId(1), filter_hash(format!("key{i}").as_bytes())));
     }
     assert_eq!(cluster.leader().state.lock().whole_fetches, 1, "the rest came as bf-log entries");
+}
+
+#[tokio::test]
+async fn pulls_go_by_the_mode_of_the_leases_not_by_that_of_the_file() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.config.lease.mode = LeaseMode::Timed;
+    let pnode = cluster.pnode().await;
+    assert_eq!(
+        pnode.engine().views.peek(PartitionId(0)).lease.as_ref().map(|l| l.mode),
+        Some(LeaseMode::Ack)
+    );
+    // The leases last a minute: whoever went by the file would keep the leader waiting for its acknowledgement until then.
+    let serial = cluster.leader().with(0, |p| {
+        p.put("k", Some("v"), true);
+        p.serial()
+    });
+    until("the entry is acknowledged", || {
+        cluster.leader().state.lock().positions.iter().any(|at| at.2 >= serial)
+    })
+    .await;
+    // The mode is changed while the p-node runs, as a leader does it: with a new ring.
+    let change = |timed: bool, incarnation: u64| {
+        cluster.leader().state.lock().timed = timed;
+        cluster.leader().with(0, |p| {
+            p.epoch.incarnation = incarnation;
+            p.log.clear();
+        });
+    };
+    let mode = || pnode.engine().views.peek(PartitionId(0)).lease.as_ref().map(|l| l.mode);
+    change(true, 2);
+    until("the p-node knows that its leases are timed", || mode() == Some(LeaseMode::Timed)).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
 use sextant_common::ErrorKind;
 use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::TableOptions;
@@ -10,7 +11,7 @@ use sextant_proto::v1;
 
 use crate::metrics::{CacheEvent, ReadPath, WrongTurn};
 use crate::testing::{Cluster, until};
-use crate::{PNode, ReadMode, ReadOptions};
+use crate::{EngineConfig, PNode, ReadMode, ReadOptions, ScanRange};
 
 const MODES: [ReadMode; 3] = [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda];
 
@@ -42,6 +43,49 @@ async fn a_record_in_an_sstable_touches_no_memtable_server() {
     assert_eq!(read(&pnode, "k").await, some("2"));
     assert_eq!(cluster.ssts.iter().map(|s| s.gets()).sum::<usize>(), 1);
     assert_eq!(pnode.metrics().reads(ReadMode::Pda, ReadPath::Cache), 2);
+}
+
+#[tokio::test]
+async fn large_values_are_asked_for_alone_and_only_while_there_is_room_for_them() {
+    let mut cluster = Cluster::start(1).await;
+    let large = "v".repeat(600 * 1024);
+    cluster.add_sst(0, &[("a", Some(&large), 1), ("b", Some(&large), 2), ("s", Some("small"), 3)]);
+    cluster.leader().with(0, |p| {
+        p.put("m", Some(&large), false);
+    });
+    let config = EngineConfig { read_bytes_max: 1 << 20, cache_bytes: 0, ..cluster.engine_config() };
+    let pnode = PNode::start(cluster.env.clone(), config).await.unwrap();
+    cluster.settled(&pnode, 0).await;
+    let get = async |key: &str, deadline_ms: u64| {
+        let deadline = Some(Duration::from_millis(deadline_ms));
+        let options = ReadOptions { deadline, ..ReadOptions::default() };
+        pnode.get("", key.as_bytes(), options).await.map(|r| r.unwrap().value)
+    };
+    let a = get("a", 5000).await.unwrap();
+    // There is no room for a second one; but one at a time may have more than there is.
+    let m = get("m", 5000).await.unwrap();
+    assert!(a.len() == large.len() && m.len() == large.len());
+    assert_eq!(get("b", 3000).await.unwrap_err().kind, ErrorKind::Overloaded);
+    assert_eq!(get("s", 5000).await.unwrap(), "small", "small ones wait for nothing");
+    drop(a);
+    let b = get("b", 5000).await.unwrap();
+    drop((m, b));
+    // Each of these needs the room of the others.
+    let keys = ["a", "b", "m", "s"].map(Bytes::from);
+    let all = async || {
+        let records = pnode.multi_get("", &keys, ReadOptions::default()).await.unwrap();
+        records.into_iter().map(|record| record.unwrap().value.len()).sum::<usize>()
+    };
+    let (one, other) = tokio::join!(all(), all());
+    assert_eq!((one, other), (3 * large.len() + 5, 3 * large.len() + 5));
+    assert_eq!(pnode.engine().large_reads.held_bytes(), 0);
+    let mut pages = pnode.scan("", ScanRange::default());
+    let mut found = Vec::new();
+    while let Some(page) = pages.next().await {
+        found.extend(page.unwrap().records.into_iter().map(|(key, record)| (key, record.value.len())));
+    }
+    let expected = [("a", large.len()), ("b", large.len()), ("m", large.len()), ("s", 5)];
+    assert_eq!(found, expected.map(|(key, bytes)| (Bytes::from(key), bytes)));
 }
 
 #[tokio::test]

@@ -21,7 +21,8 @@ async fn server(cluster: &Cluster) -> (PNodeServer, KvClient<Channel>, AdminClie
     };
     let server = PNodeServer::start(cluster.env.clone(), config).await.unwrap();
     let channel = grpc_channel(&cluster.env.net, &server.grpc_addr().to_string());
-    (server, KvClient::new(channel.clone()), AdminClient::new(channel))
+    let admin = grpc_channel(&cluster.env.net, &server.admin_addr().to_string());
+    (server, KvClient::new(channel), AdminClient::new(admin))
 }
 
 async fn exchange(cluster: &Cluster, addr: std::net::SocketAddr, request: &str, enough: &str) -> String {

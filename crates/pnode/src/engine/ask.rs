@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::{Error, Result};
+use sextant_common::{Error, ErrorKind, Result};
 
 use super::Engine;
 use crate::upstream::{Backoff, Deadline, MemtablePeer};
@@ -74,7 +74,10 @@ impl Engine {
             }
         };
         result.map(|answer| (node, answer)).map_err(|e| {
-            self.leaders.suspect(partition, node);
+            // Too much to do on the way to it says nothing about the leader.
+            if e.kind != ErrorKind::Overloaded {
+                self.leaders.suspect(partition, node);
+            }
             Unanswered::Lost(e)
         })
     }

@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::env::Party;
 use sextant_common::ids::NodeId;
+use sextant_common::room::Room;
 use sextant_common::shutdown::Shutdown;
 use sextant_common::{Env, Error, ErrorKind, Result};
 use tokio::sync::Semaphore;
@@ -22,12 +24,26 @@ use crate::filter_copies::{WholeFetches, run_pull_loops, run_sst_filter_fetcher}
 use crate::lease::Drift;
 use crate::metrics::PNodeMetrics;
 use crate::record_cache::RecordCache;
-use crate::upstream::{Deadline, Health, Leaders, MemtablePeer, MemtablePeers, News, SstPeer, SstPeers};
+use crate::router::SCANS_BYTES_MAX;
+use crate::upstream::{
+    Deadline, Health, LargeReads, Leaders, MemtablePeer, MemtablePeers, News, SstPeer, SstPeers,
+};
 use crate::view::Views;
 use crate::write::Sessions;
 
 pub(crate) use ask::Unanswered;
 pub use pnode::PNode;
+
+/// How much longer than its deadline a write without a deadline of its own is waited for, if it was sent in time: its leader
+/// takes it before the deadline, or refuses it; but then there are disks to be waited for.
+const ANSWER_GRACE: Duration = Duration::from_secs(5);
+
+/// A write's two deadlines: when it is to be taken by the leader, or else certainly never; and when the answer is to be here.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WriteDeadlines {
+    pub taken: Deadline,
+    pub answered: Deadline,
+}
 
 pub(crate) struct Engine {
     pub env: Env,
@@ -40,6 +56,9 @@ pub(crate) struct Engine {
     pub memtables: MemtablePeers,
     pub sstables: SstPeers,
     pub health: Health,
+    pub large_reads: LargeReads,
+    /// For pages of scans.
+    pub scans: Room,
     pub cache: RecordCache,
     pub metrics: Arc<PNodeMetrics>,
     pub sessions: Sessions,
@@ -57,12 +76,13 @@ impl Engine {
     pub fn start(env: Env, config: EngineConfig, shutdown: Shutdown) -> Arc<Self> {
         let metrics = Arc::new(PNodeMetrics::default());
         let partitions = config.cluster.partitions;
+        let me = Party::pnode(config.id);
         let holder = env.rng.id16();
         let views = Arc::new(Views::new(partitions).told_to(&env, holder));
         let leaders = Arc::new(Leaders::new(partitions));
         let memtables = config.cluster.memtable.iter().map(|server| {
             let news = News { node: server.id, views: views.clone(), leaders: leaders.clone() };
-            (server.id, MemtablePeer::new(&env, &server.addr, &config.cluster, news, &metrics))
+            (server.id, MemtablePeer::new(&env, &server.addr, &config.cluster, me, news, &metrics))
         });
         let sstables = config.cluster.sstable.iter();
         let engine = Arc::new(Self {
@@ -70,9 +90,11 @@ impl Engine {
             drift: Drift::of_each_clock(config.cluster.lease.drift_ppm),
             memtables: memtables.collect(),
             sstables: sstables
-                .map(|s| (s.id, SstPeer::new(&env, &s.addr, &config.cluster, &metrics)))
+                .map(|s| (s.id, SstPeer::new(&env, s, &config.cluster, me, &metrics)))
                 .collect(),
             health: Health::default(),
+            large_reads: LargeReads::new(config.read_bytes_max),
+            scans: Room::new(SCANS_BYTES_MAX),
             cache: RecordCache::new(config.cache_bytes, metrics.clone()),
             sessions: Sessions::new(partitions),
             whole_fetches: WholeFetches::default(),
@@ -93,6 +115,15 @@ impl Engine {
 
     pub fn deadline(&self, asked: Option<Duration>) -> Deadline {
         Deadline::after(&*self.env.clock, asked.unwrap_or(self.config.default_deadline))
+    }
+
+    /// Of the time that a caller states, a quarter is left for the answer of a write that was taken at the last moment.
+    pub fn write_deadlines(&self, asked: Option<Duration>) -> WriteDeadlines {
+        let clock = &*self.env.clock;
+        let default = self.config.default_deadline;
+        let (taken, answered) =
+            asked.map_or((default, default + ANSWER_GRACE), |asked| (asked - asked / 4, asked));
+        WriteDeadlines { taken: Deadline::after(clock, taken), answered: Deadline::after(clock, answered) }
     }
 
     pub fn coalesces(&self) -> bool {

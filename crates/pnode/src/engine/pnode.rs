@@ -9,6 +9,7 @@ use sextant_common::ids::TableId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{BATCH_OPS_MAX, check_key};
 use sextant_common::manifest::TableOptions;
+use sextant_common::room::Purse;
 use sextant_common::shutdown::{self, ShutdownTrigger};
 use sextant_common::{Env, Error, Result};
 use sextant_proto::v1;
@@ -135,7 +136,7 @@ impl PNode {
         let deadline = self.engine.deadline(options.deadline);
         let table = self.engine.table(table, deadline).await?;
         let hash = filter_hash(&key);
-        self.read(&table, key, hash, options.mode, deadline).await
+        self.read(&table, key, hash, options.mode, deadline, None).await
     }
 
     /// Reads several records; the answers are in the order of the keys. Linearizable for each key, not a snapshot of all.
@@ -152,8 +153,9 @@ impl PNode {
         let engine = &*self.engine;
         let deadline = engine.deadline(options.deadline);
         let table = engine.table(table, deadline).await?;
-        let reads =
-            keys.iter().cloned().map(|key| self.read_one_of_many(&table, key, options.mode, deadline));
+        let purse = engine.large_reads.purse();
+        let one = |key| self.read_one_of_many(&table, key, options.mode, deadline, &purse);
+        let reads = keys.iter().cloned().map(one);
         let mut answers = futures::stream::iter(reads).buffered(READS_AT_ONCE);
         let (mut records, mut bytes) = (Vec::with_capacity(keys.len()), 0);
         while let Some(record) = answers.try_next().await? {
@@ -174,6 +176,7 @@ impl PNode {
         key: Bytes,
         mode: ReadMode,
         deadline: Deadline,
+        purse: &Purse,
     ) -> Result<Option<Record>> {
         let hash = filter_hash(&key);
         if mode == ReadMode::Pda
@@ -181,7 +184,7 @@ impl PNode {
         {
             return Ok(answer);
         }
-        self.read(table, key, hash, mode, deadline).await
+        self.read(table, key, hash, mode, deadline, Some(purse)).await
     }
 
     async fn read(
@@ -191,9 +194,10 @@ impl PNode {
         hash: u64,
         mode: ReadMode,
         deadline: Deadline,
+        purse: Option<&Purse>,
     ) -> Result<Option<Record>> {
         let partition = self.engine.views.slot_map.partition_of(&key, &table.options);
-        self.engine.read(&Read { table, partition, key, hash, mode }, deadline).await
+        self.engine.read(&Read { table, partition, key, hash, mode, purse }, deadline).await
     }
 
     /// Applies operations atomically. All keys must be of one partition: one key, or keys with the same `{hash tag}`.

@@ -170,6 +170,7 @@ mod tests {
     use proptest::prelude::*;
     use sextant_common::Clock;
     use sextant_common::clock::ManualClock;
+    use sextant_common::config::LeaseMode;
     use sextant_common::ids::{ManifestVersion, NodeId};
 
     use super::*;
@@ -206,6 +207,7 @@ mod tests {
             expiry_mono_ns: 300 * MS,
             expiry_wall_ns: 0,
             drift_ppm: 0,
+            mode: LeaseMode::Ack,
         })
     }
 

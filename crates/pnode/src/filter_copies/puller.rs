@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::config::LeaseMode;
-use sextant_common::env::{PausePoint, cluster_channel};
+use sextant_common::env::{Party, PausePoint, cluster_channel};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::shutdown::Shutdown;
 use sextant_common::{Error, Result};
@@ -32,6 +32,8 @@ const PARKED_MAX: Duration = Duration::from_millis(100);
 const REPLY_SLACK: Duration = Duration::from_millis(400);
 /// How long before the end of a timed lease the next one is asked for.
 const TIMED_MARGIN: Duration = Duration::from_millis(2);
+/// Longest wait between pulls if some of the server's partitions are not timed.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_millis(3);
 /// Longest wait between attempts to reach a server.
 const RECONNECT_WAIT_MAX: Duration = Duration::from_millis(250);
 /// How long to wait for something to pull if nobody wakes the loop: only a safety net.
@@ -42,7 +44,8 @@ const DOUBT_NS: u64 = 60_000_000_000;
 /// Runs the pull loops and probers of all memtable servers until shutdown.
 pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
     let servers = engine.config.cluster.memtable.iter().map(|server| {
-        let channel = cluster_channel(&engine.env.net, &server.addr, &engine.config.cluster);
+        let (me, to) = (Party::pnode(engine.config.id), Party::memtable(server.id));
+        let channel = cluster_channel(&engine.env.net, &server.addr, &engine.config.cluster, me, Some(to));
         let client = LeaseClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let puller = Puller {
             engine: engine.clone(),
@@ -128,21 +131,18 @@ impl Puller {
             let received_ns = self.engine.env.clock.holder_ns();
             self.engine.env.pause_point(PausePoint::PullAnswered).await;
             self.install(sent_ns, received_ns, reply);
-            if self.engine.config.cluster.lease.mode == LeaseMode::Timed {
-                self.wait_for_the_end_of_leases().await;
-            }
+            self.wait_for_the_end_of_timed_leases().await;
         }
     }
 
-    /// Timed leases are short and the server parks no pull for them: the next pull goes out a little before the first one
-    /// ends (the paper: 400 us; a timer here is a millisecond coarse).
-    async fn wait_for_the_end_of_leases(&self) {
+    /// Timed leases are short and the server parks no pull for them: see [`pause_between_pulls`].
+    async fn wait_for_the_end_of_timed_leases(&self) {
         let clock = &*self.engine.env.clock;
         let led =
             self.engine.views.partitions().filter(|p| self.engine.leaders.get(*p).node == Some(self.node));
-        let left =
-            led.filter_map(|p| self.engine.views.peek(p).lease.as_ref().map(|l| l.left_ns(clock))).min();
-        let wait = Duration::from_nanos(left.unwrap_or(0)).saturating_sub(TIMED_MARGIN);
+        let leases =
+            led.filter_map(|p| self.engine.views.peek(p).lease.as_ref().map(|l| (l.mode, l.left_ns(clock))));
+        let wait = pause_between_pulls(leases);
         if wait >= Duration::from_millis(1) {
             tokio::time::sleep(wait).await;
         }
@@ -282,6 +282,24 @@ impl Puller {
     }
 }
 
+/// How long the next pull waits, given the leases of a server's partitions and what is left of them, in nanoseconds. Timed leases
+/// are renewed a little before the first one ends (the paper: 400 us; a timer here is a millisecond coarse). Whoever grants the
+/// others waits for what a pull acknowledges, so they are never kept waiting long: partitions are in different modes while a change
+/// of the mode goes through them.
+fn pause_between_pulls(leases: impl Iterator<Item = (LeaseMode, u64)>) -> Duration {
+    let (mut timed_left_ns, mut waited_for) = (None, false);
+    for (mode, left_ns) in leases {
+        match mode {
+            LeaseMode::Timed => {
+                timed_left_ns = Some(timed_left_ns.map_or(left_ns, |least: u64| least.min(left_ns)));
+            }
+            LeaseMode::Ack => waited_for = true,
+        }
+    }
+    let pause = Duration::from_nanos(timed_left_ns.unwrap_or(0)).saturating_sub(TIMED_MARGIN);
+    if waited_for { pause.min(ACKNOWLEDGED_WITHIN) } else { pause }
+}
+
 /// Opens a stream with its first request, which need not wait for the server's headers.
 async fn open_with(client: &mut LeaseClient<Channel>, request: v1::PullRequest) -> Result<Exchange> {
     let (requests, outbound) = mpsc::channel(1);
@@ -304,4 +322,23 @@ pub(super) async fn pull_once(
     tokio::time::timeout(limit, answered)
         .await
         .unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn pulls_pause_for_timed_leases_only_and_hold_up_no_acknowledgement() {
+        let pause = |leases: &[(LeaseMode, u64)]| pause_between_pulls(leases.iter().copied());
+        use LeaseMode::{Ack, Timed};
+        assert_eq!(pause(&[]), Duration::ZERO);
+        assert_eq!(pause(&[(Ack, 300 * MS), (Ack, 200 * MS)]), Duration::ZERO);
+        assert_eq!(pause(&[(Timed, 12 * MS), (Timed, 22 * MS)]), Duration::from_millis(10));
+        assert_eq!(pause(&[(Timed, 12 * MS), (Timed, 0)]), Duration::ZERO, "one is over");
+        assert_eq!(pause(&[(Timed, 12 * MS), (Ack, 300 * MS)]), ACKNOWLEDGED_WITHIN);
+        assert_eq!(pause(&[(Timed, 4 * MS), (Ack, 300 * MS)]), Duration::from_millis(2));
+    }
 }

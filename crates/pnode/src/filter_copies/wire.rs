@@ -1,5 +1,6 @@
 //! Messages of the service `Lease` <-> domain.
 
+use sextant_common::config::LeaseMode;
 use sextant_common::ids::{Generation, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Clock, Error, Result};
@@ -60,12 +61,22 @@ pub(super) fn update(update: v1::PartitionUpdate) -> Result<Update> {
         serial_to: Serial(update.serial_to),
         runs,
         manifest: manifest_of(PartitionId(update.partition), update.manifest)?,
-        grant: update.lease.map(|l| Grant {
-            manifest_version: ManifestVersion(l.manifest_version),
-            expiry_mono_ns: l.expiry_mono_ns,
-            expiry_wall_ns: l.expiry_wall_ns,
-            drift_ppm: l.drift_ppm,
-        }),
+        grant: update.lease.map(grant).transpose()?,
+    })
+}
+
+fn grant(l: v1::LeaseGrant) -> Result<Grant> {
+    let mode = match v1::LeaseMode::try_from(l.mode) {
+        Ok(v1::LeaseMode::Ack) => LeaseMode::Ack,
+        Ok(v1::LeaseMode::Timed) => LeaseMode::Timed,
+        Err(_) => return Err(Error::internal(format!("unknown lease mode {}", l.mode))),
+    };
+    Ok(Grant {
+        manifest_version: ManifestVersion(l.manifest_version),
+        expiry_mono_ns: l.expiry_mono_ns,
+        expiry_wall_ns: l.expiry_wall_ns,
+        drift_ppm: l.drift_ppm,
+        mode,
     })
 }
 

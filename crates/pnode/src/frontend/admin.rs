@@ -231,6 +231,21 @@ impl Admin for AdminService {
         self.ask_leader(limit, call).await
     }
 
+    /// Asks the memtable server that founds groups, the one with the lowest id: there are no leaders then.
+    async fn recover(
+        &self,
+        request: Request<v1::RecoverRequest>,
+    ) -> Result<Response<v1::RecoverReply>, Status> {
+        let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
+        let founder = self.engine.engine().memtables.iter().next();
+        let (node, peer) = founder.ok_or_else(|| Error::internal("no memtable servers"))?;
+        let mut admin = peer.admin.clone();
+        match tokio::time::timeout(limit, admin.recover(request.into_inner())).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::unavailable(format!("memtable server {node}: no answer in time")).into()),
+        }
+    }
+
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         let json = cluster_status(self.engine.engine()).await.to_string();
         Ok(Response::new(v1::StatusReply { json }))

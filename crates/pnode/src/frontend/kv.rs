@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use sextant_common::freight::Freight;
 use sextant_common::ids::{PartitionId, Seq};
-use sextant_common::{Error, Result};
+use sextant_common::limits::LARGE_BYTES;
+use sextant_common::room::{Room, Share};
+use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1::kv_server::Kv;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use tonic::metadata::MetadataMap;
@@ -27,11 +31,35 @@ const RECORD_OVERHEAD_BYTES: usize = 32;
 #[derive(Clone)]
 pub(crate) struct KvService {
     engine: PNode,
+    /// For large writes under way, shared with the other front end.
+    large: Room,
+    /// Large writes that wait for that room are in memory; what finds no room here either is refused at once.
+    waiting: Room,
 }
 
 impl KvService {
-    pub fn new(engine: PNode) -> Self {
-        Self { engine }
+    pub fn new(engine: PNode, large: Room, waiting: Room) -> Self {
+        Self { engine, large, waiting }
+    }
+
+    /// Room for a large write, until it is answered. (Its bytes are here already: so only some may wait.)
+    async fn room_for(&self, ops: &[BatchOp], deadline: Option<Duration>) -> Result<Option<Share>> {
+        let bytes: usize = ops.iter().map(op_bytes).sum();
+        if bytes <= LARGE_BYTES {
+            return Ok(None);
+        }
+        let patience = self.engine.engine().write_deadlines(deadline).taken;
+        let patience = patience.left(&*self.engine.engine().env.clock);
+        let refused = || {
+            let why = "the write was not executed: the p-node has no room for its bytes";
+            Error::new(ErrorKind::Overloaded, why)
+        };
+        if let Some(share) = self.large.try_take(bytes) {
+            return Ok(Some(share));
+        }
+        let _waits = self.waiting.try_take(bytes).ok_or_else(refused)?;
+        let share = tokio::time::timeout(patience, self.large.take(bytes)).await;
+        share.map(Some).map_err(|_| refused())
     }
 
     async fn write(
@@ -49,10 +77,20 @@ impl KvService {
         request: Option<v1::RequestId>,
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let began_ns = self.engine.engine().env.clock.holder_ns();
+        let _room = self.room_for(&ops, deadline).await?;
+        let waited_ns = self.engine.engine().env.clock.holder_ns().saturating_sub(began_ns);
+        let deadline = deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
         let options = WriteOptions { request: request.map(request_id), deadline };
         let outcome = self.engine.write(ops, options).await?;
         Ok(Response::new(write_reply(outcome)))
     }
+}
+
+fn op_bytes(op: &BatchOp) -> usize {
+    let value = if let OpKind::Put(value) = &op.kind { value.len() } else { 0 };
+    let expected = if let OpCondition::ValueEquals(value) = &op.condition { value.len() } else { 0 };
+    op.key.len() + value + expected
 }
 
 #[tonic::async_trait]
@@ -63,7 +101,8 @@ impl Kv for KvService {
         let options = read_options(request.get_ref().mode, request.metadata())?;
         let request = request.into_inner();
         let record = self.engine.get_bytes(&request.table, request.key, options).await?;
-        Ok(Response::new(get_reply(record)))
+        let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
+        Ok(laden(value.collect(), get_reply(record)))
     }
 
     async fn multi_get(
@@ -81,7 +120,8 @@ impl Kv for KvService {
             ))
             .into());
         }
-        Ok(Response::new(v1::KvMultiGetReply { replies: records.into_iter().map(get_reply).collect() }))
+        let values = records.iter().flatten().map(|record| record.value.clone()).collect();
+        Ok(laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(get_reply).collect() }))
     }
 
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
@@ -149,7 +189,16 @@ impl Kv for KvService {
             partition: r.only_partition.map(PartitionId),
         };
         let pages = self.engine.scan(&r.table, range);
-        Ok(Response::new(pages.map(|page| page.map(scan_page).map_err(Status::from)).boxed()))
+        let freight = Freight::default();
+        let leaving = freight.clone();
+        let pages = pages.map(move |page| {
+            let values = page.iter().flat_map(|page| &page.records).map(|(_, record)| &record.value);
+            values.filter(|value| value.len() > LARGE_BYTES).for_each(|value| leaving.add(value.clone()));
+            page.map(scan_page).map_err(Status::from)
+        });
+        let mut response = Response::new(pages.boxed());
+        response.extensions_mut().insert(freight);
+        Ok(response)
     }
 
     async fn create_table(
@@ -182,6 +231,16 @@ impl Kv for KvService {
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
         Ok(Response::new(v1::KvOpenSessionReply { session: self.engine.open_session().await? }))
     }
+}
+
+/// Large values hold their room until the answer has left.
+fn laden<T>(mut values: Vec<Bytes>, message: T) -> Response<T> {
+    values.retain(|value| value.len() > LARGE_BYTES);
+    let mut response = Response::new(message);
+    if !values.is_empty() {
+        response.extensions_mut().insert(Freight::of(values));
+    }
+    response
 }
 
 fn read_options(mode: i32, metadata: &MetadataMap) -> Result<ReadOptions> {

@@ -7,10 +7,13 @@ mod admin;
 mod connections;
 mod kv;
 mod resp_store;
+mod shares;
 mod status;
+mod whereabouts;
 
 pub(crate) use admin::AdminService;
 pub(crate) use connections::counted;
 pub(crate) use kv::KvService;
 pub(crate) use resp_store::RespStore;
 pub(crate) use status::own_status;
+pub(crate) use whereabouts::WhereaboutsService;

@@ -1,13 +1,15 @@
 //! The default table as what the RESP front end serves.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
-use sextant_common::{Error, Result};
+use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{SetCondition, Store};
 
+use super::shares::{Place, Shares};
 use crate::api::{BatchOp, OpCondition, ReadMode, ReadOptions, WriteOptions};
 use crate::engine::PNode;
 use crate::metrics::ReadPath;
@@ -18,11 +20,21 @@ const WRITES_AT_ONCE: usize = 32;
 #[derive(Clone)]
 pub(crate) struct RespStore {
     engine: PNode,
+    shares: Arc<Shares>,
 }
 
 impl RespStore {
-    pub fn new(engine: PNode) -> Self {
-        Self { engine }
+    pub fn new(engine: PNode, commands_max: usize) -> Self {
+        let partitions = engine.engine().views.partitions().count() as u32;
+        Self { engine, shares: Arc::new(Shares::new(partitions, commands_max)) }
+    }
+
+    /// A place among the commands of the key's partition, for as long as one is under way.
+    fn enter(&self, key: &[u8]) -> Result<Option<Place<'_>>> {
+        let engine = self.engine.engine();
+        let Some(table) = engine.views.tables.get("") else { return Ok(None) };
+        let partition = engine.views.slot_map.partition_of(key, &table.options);
+        self.shares.enter(partition, engine.leaders.get(partition).is_certain()).map(Some)
     }
 
     /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
@@ -34,15 +46,28 @@ impl RespStore {
             let partition = engine.views.slot_map.partition_of(&op.key, &table.options);
             batches.entry(partition).or_default().push(op);
         }
+        let mut _places = Vec::with_capacity(batches.len());
+        for partition in batches.keys() {
+            _places.push(self.shares.enter(*partition, engine.leaders.get(*partition).is_certain())?);
+        }
         let writes = batches.into_values().map(|ops| self.engine.write(ops, WriteOptions::default()));
-        let outcomes: Vec<_> =
-            futures::stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).try_collect().await?;
-        Ok(outcomes.into_iter().flat_map(|o| o.results).collect())
+        // All of them end: what was sent takes effect whether or not somebody waits for it.
+        let outcomes: Vec<_> = futures::stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).collect().await;
+        let some_took_effect = outcomes.iter().any(Result::is_ok);
+        let done: Result<Vec<_>> = outcomes.into_iter().collect();
+        let done = done.map_err(|e| match some_took_effect {
+            true => {
+                Error::new(ErrorKind::OutcomeUnknown, format!("only a part of the keys was written: {e}"))
+            }
+            false => e,
+        })?;
+        Ok(done.into_iter().flat_map(|o| o.results).collect())
     }
 }
 
 impl Store for RespStore {
     async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+        let _place = self.enter(&key)?;
         let record = self.engine.get_bytes("", key, ReadOptions::default()).await?;
         Ok(record.map(|r| r.value))
     }
@@ -58,6 +83,7 @@ impl Store for RespStore {
             SetCondition::IfAbsent => OpCondition::Absent,
             SetCondition::IfPresent => OpCondition::Present,
         };
+        let _place = self.enter(&key)?;
         let op = BatchOp { condition, ..BatchOp::put("", key, value) };
         Ok(self.engine.write(vec![op], WriteOptions::default()).await?.applied)
     }

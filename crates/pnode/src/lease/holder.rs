@@ -18,12 +18,12 @@
 //! reached the expiry.
 
 use sextant_common::Clock;
+use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_common::config::LeaseMode;
 use sextant_common::ids::ManifestVersion;
 use sextant_common::mutant::{self, Mutant};
 
 const PPM: u128 = 1_000_000;
-/// Two threads' readings of one clock may differ by so much ([`sextant_common::clock::SystemClock`]).
-pub(super) const CLOCK_DISAGREEMENT_NS: u64 = 50_000;
 
 /// The bound on the drift of one monotonic clock against another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,16 @@ pub struct Grant {
     pub expiry_wall_ns: u64,
     /// The drift bound that the grantor counts with, in parts per million.
     pub drift_ppm: u64,
+    /// Whether the grantor waits for acknowledgements. Its partition's replicated configuration says so: this p-node's file only
+    /// seeds new clusters.
+    pub mode: LeaseMode,
 }
 
 /// A lease with its expiry on this p-node's clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     pub manifest_version: ManifestVersion,
+    pub mode: LeaseMode,
     server_boot: u64,
     expiry_mono_ns: u64,
     /// On our `holder_ns`: usable strictly before.
@@ -107,6 +111,7 @@ impl Lease {
         let left_ns = drift.shortest(grant.expiry_mono_ns.saturating_sub(times.server_mono_ns));
         Self {
             manifest_version: grant.manifest_version,
+            mode: grant.mode,
             server_boot: times.server_boot,
             expiry_mono_ns: grant.expiry_mono_ns,
             usable_until_ns: times
@@ -184,7 +189,13 @@ mod tests {
     }
 
     fn grant(expiry_mono_ns: u64) -> Grant {
-        Grant { manifest_version: ManifestVersion(3), expiry_mono_ns, expiry_wall_ns: 0, drift_ppm: 0 }
+        Grant {
+            manifest_version: ManifestVersion(3),
+            expiry_mono_ns,
+            expiry_wall_ns: 0,
+            drift_ppm: 0,
+            mode: LeaseMode::Ack,
+        }
     }
 
     /// A clock that runs at `1 + ppm/1e6` times true time, rounded to whole nanoseconds.

@@ -7,8 +7,9 @@
 //! The longer the base line, the smaller the drift that shows: with a minute between two replies and a millisecond of round
 //! trips some 20 parts per million beyond the bound.
 
+use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
+
 use super::{Drift, PullTimes};
-use crate::lease::holder::CLOCK_DISAGREEMENT_NS;
 
 /// A base line is not longer than twice this: what a clock did long ago says little.
 const BASE_LINE_NS: u64 = 60_000_000_000;

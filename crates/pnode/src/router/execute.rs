@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sextant_common::env::PausePoint;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::mutant::{self, Mutant};
+use sextant_common::room::Purse;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
@@ -17,7 +18,7 @@ use crate::api::{ReadMode, Record};
 use crate::engine::{Engine, Unanswered};
 use crate::metrics::{ReadPath, WrongTurn};
 use crate::record_cache::CachedRecord;
-use crate::upstream::{Backoff, Deadline, MemtableSays, more_telling};
+use crate::upstream::{Backoff, Deadline, LARGE_ANSWER_MAX, MemtableSays, busy, held, more_telling};
 use crate::view::TableInfo;
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
@@ -31,6 +32,8 @@ pub(crate) struct Read<'r> {
     /// [`sextant_common::key::filter_hash`] of the key.
     pub hash: u64,
     pub mode: ReadMode,
+    /// Of the room for large values, if this is one of several reads.
+    pub purse: Option<&'r Purse>,
 }
 
 impl Read<'_> {
@@ -194,10 +197,12 @@ impl Engine {
                 says.and_then(|says| says)
             })
             .await;
-        let (node, says) = asked.map_err(|unanswered| match unanswered {
-            Unanswered::NotSent(e) => Setback::Wait(e),
-            Unanswered::Lost(e) => Setback::Lost(e),
-        })?;
+        let (node, says) = match asked.map_err(unanswered)? {
+            (_, MemtableSays::Large(bytes)) => {
+                Box::pin(self.ask_for_large(read, searched, bytes, deadline)).await?
+            }
+            answered => answered,
+        };
         match says {
             MemtableSays::Value(record) => {
                 if mutant::active(Mutant::CacheHoldsMemtableValues) {
@@ -222,7 +227,43 @@ impl Engine {
                 Error::unavailable(format!("the leader of partition {} is not ready", read.partition)),
             )),
             MemtableSays::UnknownTable => Err(Setback::UnknownTable),
+            MemtableSays::Large(_) => {
+                Err(Setback::Wait(busy("the leader has no room for so large an answer now")))
+            }
         }
+    }
+
+    /// The leader has a value of `bytes` bytes. It is asked again, alone, when there is room: its newest version then.
+    async fn ask_for_large(
+        &self,
+        read: &Read<'_>,
+        searched: ManifestVersion,
+        bytes: usize,
+        deadline: Deadline,
+    ) -> Result<(NodeId, MemtableSays), Setback> {
+        let leader = self.leaders.get(read.partition).node.and_then(|node| self.memtable(node).ok());
+        let leader =
+            leader.ok_or_else(|| Setback::Wait(Error::unavailable("the partition's leader is not known")))?;
+        let (way, clock) = (&leader.large_on_the_way, &*self.env.clock);
+        let room = self.large_reads.take(bytes, way, read.purse, clock, deadline).await;
+        let (room, _on_the_way) = room.map_err(Setback::Wait)?;
+        let request = v1::ReadRequest {
+            partition: read.partition.0,
+            table: read.table.id.0,
+            key: read.key.clone(),
+            manifest_version: searched.0,
+        };
+        let asked = self.ask_leader(read.partition, deadline, LARGE_ANSWER_MAX, |peer| async move {
+            peer.large_reads.ask_alone(request).await.and_then(|says| says)
+        });
+        let (node, says) = asked.await.map_err(unanswered)?;
+        let says = match says {
+            MemtableSays::Value(record) => {
+                MemtableSays::Value(Record { value: held(record.value, room), seq: record.seq })
+            }
+            other => other,
+        };
+        Ok((node, says))
     }
 
     async fn ask_sstables(
@@ -236,7 +277,7 @@ impl Engine {
             *value = cached.value.as_ref().map(|v| Record { value: v.clone(), seq: cached.seq });
             return Ok(if value.is_some() { Found::Value } else { Found::Tombstone });
         }
-        let found = self.search_ssts(&consult.candidates, &read.key, read.hash, deadline).await;
+        let found = self.search_ssts(&consult.candidates, &read.key, read.hash, read.purse, deadline).await;
         self.env.pause_point(PausePoint::SstablesAnswered).await;
         let (found, record) = match found {
             Ok(SstFound::Value(record)) => {
@@ -249,6 +290,9 @@ impl Engine {
                 let error = Error::new(ErrorKind::Unavailable, "an SSTable is on none of its replicas");
                 return Err(Setback::Tables(consult.searched, error));
             }
+            Err(SearchFailed::NoReplica(error)) if error.kind == ErrorKind::Overloaded => {
+                return Err(Setback::Wait(error));
+            }
             Err(SearchFailed::NoReplica(error)) => return Err(Setback::Tables(consult.searched, error)),
         };
         // Stamped with what was searched, however long it took to get here.
@@ -258,6 +302,15 @@ impl Engine {
         };
         self.cache.insert(stamp, read.table.id, read.at(), &record);
         Ok(found)
+    }
+}
+
+fn unanswered(unanswered: Unanswered) -> Setback {
+    match unanswered {
+        Unanswered::NotSent(e) => Setback::Wait(e),
+        // It was refused: whatever company it had, that was not the reason.
+        Unanswered::Lost(e) if e.kind == ErrorKind::Overloaded => Setback::Wait(e),
+        Unanswered::Lost(e) => Setback::Lost(e),
     }
 }
 

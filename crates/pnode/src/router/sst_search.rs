@@ -6,12 +6,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, Seq, SstId};
 use sextant_common::mutant::{self, Mutant};
-use sextant_common::{Error, ErrorKind};
+use sextant_common::room::Purse;
+use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
 use crate::api::Record;
 use crate::engine::Engine;
-use crate::upstream::{Deadline, SstSays};
+use crate::upstream::{Deadline, LARGE_ANSWER_MAX, SstPeer, SstSays, busy, held};
 use crate::view::Sst;
 
 /// How long one replica may take. A block comes from a disk in far less; another replica is asked then.
@@ -70,6 +71,7 @@ impl Engine {
         candidates: &[Arc<Sst>],
         key: &Bytes,
         hash: u64,
+        purse: Option<&Purse>,
         deadline: Deadline,
     ) -> Result<SstFound, SearchFailed> {
         let clock = &*self.env.clock;
@@ -98,7 +100,7 @@ impl Engine {
             if mutant::active(Mutant::SearchPastTombstone) {
                 run = 1;
             }
-            let request = v1::GetRequest {
+            let request = || v1::GetRequest {
                 candidates: left[..run].iter().map(|sst| sst.wire_id.clone()).collect(),
                 key: key.clone(),
             };
@@ -106,10 +108,13 @@ impl Engine {
             // A second attempt travels alone: whatever broke the stream, it was perhaps the company.
             alone |= !failed.is_empty();
             let asked = async {
-                if alone { peer.gets.ask_alone(request).await } else { peer.gets.ask(request).await }
+                if alone { peer.gets.ask_alone(request()).await } else { peer.gets.ask(request()).await }
             };
-            let says = deadline.limit(clock, REPLICA_ANSWER_MAX, asked).await;
-            match says.and_then(|says| says) {
+            let mut says = deadline.limit(clock, REPLICA_ANSWER_MAX, asked).await.and_then(|says| says);
+            if let Ok(SstSays::Large(bytes)) = says {
+                says = Box::pin(self.get_large(peer, request(), bytes, purse, deadline)).await;
+            }
+            match says {
                 Ok(SstSays::Value(record)) => return Ok(SstFound::Value(record)),
                 Ok(SstSays::Tombstone(_)) if mutant::active(Mutant::SearchPastTombstone) => left = &left[1..],
                 Ok(SstSays::Tombstone(seq)) => return Ok(SstFound::Tombstone(seq)),
@@ -124,6 +129,12 @@ impl Engine {
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     last_error = Error::internal("a single value does not fit into a message");
                 }
+                Ok(SstSays::Large(_)) => {
+                    // Another one may have room.
+                    failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
+                    last_error = busy("the sstable servers have no room for so large an answer now");
+                }
+                Err(e) if e.kind == ErrorKind::Overloaded => return Err(SearchFailed::NoReplica(e)),
                 Ok(SstSays::Gone(at)) => {
                     gone = true;
                     // Perhaps the stream leads to the server's predecessor, which has not heard of the table.
@@ -150,6 +161,27 @@ impl Engine {
             }
         }
         Ok(SstFound::NoEntry)
+    }
+
+    /// A server has an answer of about `bytes` bytes. It is asked again, alone, when there is room.
+    async fn get_large(
+        &self,
+        peer: &SstPeer,
+        request: v1::GetRequest,
+        bytes: usize,
+        purse: Option<&Purse>,
+        deadline: Deadline,
+    ) -> Result<SstSays> {
+        let clock = &*self.env.clock;
+        let taken = self.large_reads.take(bytes, &peer.large_on_the_way, purse, clock, deadline).await;
+        let (room, _on_the_way) = taken?;
+        let says = deadline.limit(clock, LARGE_ANSWER_MAX, peer.large_gets.ask_alone(request)).await;
+        Ok(match says.and_then(|says| says)? {
+            SstSays::Value(record) => {
+                SstSays::Value(Record { value: held(record.value, room), seq: record.seq })
+            }
+            other => other,
+        })
     }
 }
 

@@ -22,7 +22,7 @@ use sextant_proto::v1::rows_server::{Rows, RowsServer};
 use tokio::sync::{Notify, watch};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::fake_sstable::{Contents, page};
+use super::fake_sstable::{Contents, page, too_large};
 use super::{Process, Stored, table_manifest};
 
 /// One entry of a bf-log: a hash, or (None) a freeze.
@@ -121,6 +121,8 @@ pub struct State {
     pub hints: BTreeMap<u32, (u64, u64)>,
     /// 0: none.
     pub lease: Duration,
+    /// What its leases say: it does not wait for acknowledgements.
+    pub timed: bool,
     pub boot: u64,
     /// Streams of reads and writes that were opened before the last change of this answer as a stopped server does.
     pub incarnation: u64,
@@ -231,6 +233,12 @@ impl Service {
                     v1::ReadStatus::ReadStaleManifest
                 }
                 (None, Some(p)) => match p.newest(TableId(read.table), &read.key) {
+                    Some((Some(value), _))
+                        if batch.value_bytes_max > 0 && value.len() > batch.value_bytes_max as usize =>
+                    {
+                        says.bytes = value.len() as u32;
+                        v1::ReadStatus::ReadTooLarge
+                    }
                     Some((Some(value), seq)) => {
                         (says.value, says.seq) = (value.clone(), *seq);
                         v1::ReadStatus::ReadValue
@@ -310,6 +318,7 @@ impl Service {
                 manifest_version: p.manifest.version.0,
                 expiry_mono_ns: self.clock.grantor_ns() + lease.as_nanos() as u64,
                 expiry_wall_ns: 0,
+                mode: if state.timed { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack }.into(),
             });
         }
         (update, news)
@@ -487,6 +496,9 @@ impl Rows for Service {
         let maps: Vec<&Contents> = of_table.rev().map(|(_, contents)| contents).collect();
         let limit = state.page_records.unwrap_or(usize::MAX).min(r.limit_records as usize);
         let (records, complete) = page(&maps, &r.start, &r.end, r.reverse, limit);
+        if let Some(bytes) = too_large(&records, r.first_bytes_max) {
+            return Ok(Response::new(v1::ScanPageReply { bytes, ..status(v1::ReadStatus::ReadTooLarge) }));
+        }
         Ok(Response::new(v1::ScanPageReply {
             snapshot_seq: p.next_seq,
             records,
@@ -660,6 +672,10 @@ impl Admin for Service {
 
     async fn transfer(&self, _: Request<v1::TransferRequest>) -> Result<Response<v1::TransferReply>, Status> {
         Err(Status::unimplemented("leaders of a fake cluster are set by its test"))
+    }
+
+    async fn recover(&self, _: Request<v1::RecoverRequest>) -> Result<Response<v1::RecoverReply>, Status> {
+        Err(Status::unimplemented("not here"))
     }
 
     async fn change_voters(

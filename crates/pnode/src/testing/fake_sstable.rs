@@ -73,7 +73,16 @@ impl Service {
         self.state.lock().gets.extend(batch.gets.iter().cloned());
         let _ = self.gate.subscribe().wait_for(|closed| !closed).await;
         let state = self.state.lock();
-        let replies = batch.gets.iter().map(|get| lookup(&state, get)).collect();
+        let max = if batch.value_bytes_max == 0 { usize::MAX } else { batch.value_bytes_max as usize };
+        let sent = |reply: v1::GetReply| match reply.value.len() {
+            bytes if bytes > max => v1::GetReply {
+                status: v1::GetStatus::GetTooLarge as i32,
+                bytes: bytes as u32,
+                ..Default::default()
+            },
+            _ => reply,
+        };
+        let replies = batch.gets.iter().map(|get| sent(lookup(&state, get))).collect();
         v1::GetBatchReply { batch: batch.batch, replies }
     }
 }
@@ -102,6 +111,12 @@ fn lookup(state: &State, get: &v1::GetRequest) -> v1::GetReply {
         }
     }
     reply(v1::GetStatus::GetNoEntry, 0)
+}
+
+/// How long the first record of a page is, if it is too long.
+pub fn too_large(records: &[v1::ScanRecord], first_bytes_max: u32) -> Option<u32> {
+    let bytes = records.first()?.value.len() as u32;
+    (first_bytes_max > 0 && bytes > first_bytes_max).then_some(bytes)
 }
 
 /// A page of records out of several maps, of which the first has the newest.
@@ -136,6 +151,7 @@ pub fn page(
 impl Sst for Service {
     type GetStreamStream = BoxStream<'static, Result<v1::GetBatchReply, Status>>;
     type FetchFilterStream = BoxStream<'static, Result<v1::FilterBytes, Status>>;
+    type HoldingsStream = BoxStream<'static, Result<v1::Holding, Status>>;
     type FetchStream = BoxStream<'static, Result<v1::FileChunk, Status>>;
 
     async fn get_stream(
@@ -165,7 +181,11 @@ impl Sst for Service {
         };
         let limit = state.page_records.unwrap_or(usize::MAX).min(r.limit_records as usize);
         let (records, complete) = page(&tables, &r.start, &r.end, r.reverse, limit);
-        Ok(Response::new(v1::SstScanReply { status: 0, records, complete, message: String::new() }))
+        if let Some(bytes) = too_large(&records, r.first_bytes_max) {
+            let status = v1::GetStatus::GetTooLarge as i32;
+            return Ok(Response::new(v1::SstScanReply { status, bytes, ..Default::default() }));
+        }
+        Ok(Response::new(v1::SstScanReply { records, complete, ..Default::default() }))
     }
 
     async fn fetch_filter(
@@ -202,6 +222,15 @@ impl Sst for Service {
         &self,
         _: Request<v1::InventoryRequest>,
     ) -> Result<Response<v1::InventoryReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn count(&self, _: Request<v1::CountRequest>) -> Result<Response<v1::CountReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn holdings(
+        &self,
+        _: Request<v1::HoldingsRequest>,
+    ) -> Result<Response<Self::HoldingsStream>, Status> {
         Err(Status::unimplemented("fake"))
     }
     async fn delete(&self, _: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteReply>, Status> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::config::ClusterConfig;
-use sextant_common::env::cluster_channel;
+use sextant_common::env::{Party, cluster_channel};
 use sextant_common::ids::{NodeId, PartitionId, Seq};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Env, Error, Result};
@@ -20,7 +21,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::coalescer::Inbound;
-use super::{Call, Coalescer, Leaders, Limits};
+use super::{Call, Coalescer, Leaders, Limits, OnTheWay, VALUE_BYTES_MAX};
 use crate::api::{OpOutcome, Record};
 use crate::metrics::{MessageKind, PNodeMetrics};
 use crate::view::Views;
@@ -36,6 +37,8 @@ pub(crate) enum MemtableSays {
     NotLeader,
     NotReady,
     UnknownTable,
+    /// A value of so many bytes, which is not sent along with others. Asked for alone: there is no room for it now.
+    Large(usize),
 }
 
 /// What the leader said about a write.
@@ -87,7 +90,13 @@ pub(crate) struct MemtablePeer {
     /// For whole filters, single pulls and the release; the pull loops have connections of their own.
     pub lease: LeaseClient<Channel>,
     pub reads: Coalescer<ReadCall>,
-    pub writes: Coalescer<WriteCall>,
+    /// Values of any size, each alone: over a connection of their own, as pages of scans.
+    pub large_reads: Coalescer<ReadCall>,
+    pub large_on_the_way: OnTheWay,
+    pub pages: RowsClient<Channel>,
+    writes: Coalescer<WriteCall>,
+    /// Over a connection of its own: what is before a small write is small.
+    bulk_writes: Coalescer<WriteCall>,
     pub news: News,
 }
 
@@ -97,29 +106,57 @@ impl MemtablePeer {
         env: &Env,
         addr: &str,
         cluster: &ClusterConfig,
+        me: Party,
         news: News,
         metrics: &Arc<PNodeMetrics>,
     ) -> Self {
-        let channel = cluster_channel(&env.net, addr, cluster);
+        let connect = || cluster_channel(&env.net, addr, cluster, me, Some(Party::memtable(news.node)));
+        let channel = connect();
         let rows = RowsClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let read = ReadCall { rows: rows.clone(), news: news.clone() };
+        let read = ReadCall { rows: rows.clone(), news: news.clone(), value_bytes_max: VALUE_BYTES_MAX };
+        let pages = RowsClient::new(connect())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let large_read = ReadCall { rows: pages.clone(), news: news.clone(), value_bytes_max: 0 };
         let write = WriteCall { rows: rows.clone(), news: news.clone() };
+        let bulk = RowsClient::new(connect())
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let bulk_write = WriteCall { rows: bulk, news: news.clone() };
+        let (clock, counted) = (env.clock.clone(), metrics.clone());
         Self {
             admin: AdminClient::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX),
             lease: LeaseClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
             reads: Coalescer::start(read, Limits::READS, env.clock.clone(), metrics.clone()),
+            large_reads: Coalescer::start(large_read, Limits::READS, env.clock.clone(), metrics.clone()),
+            large_on_the_way: OnTheWay::default(),
+            pages,
             writes: Coalescer::start(write, Limits::WRITES, env.clock.clone(), metrics.clone()),
+            bulk_writes: Coalescer::start(bulk_write, Limits::BULK_WRITES, clock, counted),
             rows,
             news,
         }
+    }
+
+    /// Where a write travels.
+    pub fn writes(&self, large: bool) -> &Coalescer<WriteCall> {
+        if large { &self.bulk_writes } else { &self.writes }
+    }
+
+    /// The streams of writes perhaps lead to the server's predecessor.
+    pub fn renew_writes(&self) {
+        self.writes.renew();
+        self.bulk_writes.renew();
     }
 }
 
 pub(crate) struct ReadCall {
     rows: RowsClient<Channel>,
     news: News,
+    /// 0: any.
+    value_bytes_max: u32,
 }
 
 impl Call for ReadCall {
@@ -142,7 +179,7 @@ impl Call for ReadCall {
     }
 
     fn batch(&self, first_id: u64, reads: Vec<v1::ReadRequest>) -> v1::ReadBatch {
-        v1::ReadBatch { batch: first_id, reads }
+        v1::ReadBatch { batch: first_id, reads, value_bytes_max: self.value_bytes_max }
     }
 
     fn open(
@@ -181,6 +218,7 @@ fn read_reply(reply: v1::ReadReply) -> Result<MemtableSays> {
         Ok(S::ReadNotLeader | S::ReadUnknownPartition) => MemtableSays::NotLeader,
         Ok(S::ReadNotReady) => MemtableSays::NotReady,
         Ok(S::ReadUnknownTable) => MemtableSays::UnknownTable,
+        Ok(S::ReadTooLarge) => MemtableSays::Large(reply.bytes as usize),
         Err(_) => return Err(Error::internal(format!("unknown read status {}", reply.status))),
     })
 }
@@ -208,6 +246,12 @@ impl Call for WriteCall {
 
     fn reply_bytes(reply: &Self::Reply) -> usize {
         reply.as_ref().map_or(0, |r| r.results.len() * 16) + 24
+    }
+
+    /// The server counts from when the request arrives.
+    fn leaves(request: &mut v1::WriteRequest, waited: Duration) {
+        let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
+        request.deadline_ms = request.deadline_ms.saturating_sub(waited_ms).max(1);
     }
 
     fn batch(&self, first_id: u64, mut writes: Vec<v1::WriteRequest>) -> v1::WriteBatch {

@@ -1,6 +1,6 @@
 //! Other servers: connections, streams, deadlines, leaders, health.
 //!
-//! Owns: one connection a server; one long-lived stream a server and kind of request, fed by a coalescer; who leads which
+//! Owns: one connection a server (large writes have another, as have large answers and pages of scans); one long-lived stream a server and kind of request, fed by a coalescer; who leads which
 //! partition; which replicas to avoid for a while. Does not own any decision about a read or a write: it says what a server
 //! answered, or that it did not.
 //!
@@ -9,13 +9,16 @@
 
 mod coalescer;
 mod health;
+mod large;
 mod leaders;
 mod memtable;
 mod retry;
 mod sstable;
 
 use coalescer::{Call, Coalescer, Limits};
+pub(crate) use coalescer::{Patience, Slip};
 pub(crate) use health::Health;
+pub(crate) use large::{LARGE_ANSWER_MAX, LargeReads, OnTheWay, VALUE_BYTES_MAX, busy, held};
 pub(crate) use leaders::Leaders;
 pub(crate) use memtable::{MemtablePeer, MemtablePeers, MemtableSays, News, WriteSays};
 pub(crate) use retry::{Backoff, Deadline, more_telling};

@@ -17,6 +17,11 @@ impl Deadline {
         Self { at_ns: clock.holder_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)) }
     }
 
+    /// On `Clock::holder_ns`.
+    pub fn at_ns(self) -> u64 {
+        self.at_ns
+    }
+
     pub fn left(self, clock: &dyn Clock) -> Duration {
         Duration::from_nanos(self.at_ns.saturating_sub(clock.holder_ns()))
     }
@@ -39,15 +44,16 @@ impl Deadline {
     }
 }
 
-/// The error that is worth reporting when the time is over: what is known to be damaged says more than that the last attempt
-/// found no time.
+/// The error that is worth reporting when the time is over: what is known to be damaged, or busy, says more than that the last
+/// attempt found no time.
 pub(crate) fn more_telling(before: &mut Option<Error>, now: Error) -> Error {
     if now.kind == ErrorKind::Unavailable
-        && let Some(damage) = before
+        && let Some(known) = before
     {
-        return damage.clone();
+        return known.clone();
     }
-    if now.kind == ErrorKind::Corrupt {
+    let is_damage = |e: &Error| e.kind == ErrorKind::Corrupt;
+    if is_damage(&now) || (now.kind == ErrorKind::Overloaded && !before.as_ref().is_some_and(is_damage)) {
         *before = Some(now.clone());
     }
     now
@@ -116,11 +122,15 @@ mod tests {
     }
 
     #[test]
-    fn known_damage_is_reported_even_if_the_last_attempt_found_no_time() {
+    fn what_is_known_is_reported_even_if_the_last_attempt_found_no_time() {
         let mut damage = None;
         let unavailable = || Error::unavailable("no answer in time");
+        let busy = || Error::new(ErrorKind::Overloaded, "no room");
         assert_eq!(more_telling(&mut damage, unavailable()).kind, ErrorKind::Unavailable);
+        assert_eq!(more_telling(&mut damage, busy()).kind, ErrorKind::Overloaded);
+        assert_eq!(more_telling(&mut damage, unavailable()).kind, ErrorKind::Overloaded);
         assert_eq!(more_telling(&mut damage, Error::corrupt("SSTable 7")).kind, ErrorKind::Corrupt);
+        assert_eq!(more_telling(&mut damage, busy()).kind, ErrorKind::Overloaded);
         assert_eq!(more_telling(&mut damage, unavailable()).message, "SSTable 7");
         assert_eq!(more_telling(&mut damage, Error::invalid("x")).kind, ErrorKind::Invalid);
     }

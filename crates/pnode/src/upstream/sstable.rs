@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::config::ClusterConfig;
-use sextant_common::env::cluster_channel;
+use sextant_common::config::{ClusterConfig, Server};
+use sextant_common::env::{Party, cluster_channel};
 use sextant_common::ids::{NodeId, Seq};
 use sextant_common::{Env, Error, Result};
 use sextant_proto::MESSAGE_BYTES_MAX;
@@ -18,7 +18,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::coalescer::Inbound;
-use super::{Call, Coalescer, Limits};
+use super::{Call, Coalescer, Limits, OnTheWay, VALUE_BYTES_MAX};
 use crate::api::Record;
 use crate::metrics::{MessageKind, PNodeMetrics};
 
@@ -34,12 +34,18 @@ pub(crate) enum SstSays {
     Damaged(usize, String),
     /// The values of other requests filled the message: ask again, alone.
     MessageFull,
+    /// About so many bytes, which are not sent along with others. Asked for alone: there is no room for them now.
+    Large(usize),
 }
 
 pub(crate) struct SstPeer {
     pub sst: SstClient<Channel>,
     pub admin: AdminClient<Channel>,
     pub gets: Coalescer<GetCall>,
+    /// Values of any size, each alone: over a connection of their own, as pages of scans.
+    pub large_gets: Coalescer<GetCall>,
+    pub large_on_the_way: OnTheWay,
+    pub pages: SstClient<Channel>,
 }
 
 /// All sstable servers by id.
@@ -47,19 +53,40 @@ pub(crate) type SstPeers = BTreeMap<NodeId, SstPeer>;
 
 impl SstPeer {
     /// Must be called within a tokio runtime. Connects when it is first used.
-    pub fn new(env: &Env, addr: &str, cluster: &ClusterConfig, metrics: &Arc<PNodeMetrics>) -> Self {
-        let channel = cluster_channel(&env.net, addr, cluster);
+    pub fn new(
+        env: &Env,
+        server: &Server,
+        cluster: &ClusterConfig,
+        me: Party,
+        metrics: &Arc<PNodeMetrics>,
+    ) -> Self {
+        let to = Some(Party::sstable(server.id));
+        let channel = cluster_channel(&env.net, &server.addr, cluster, me, to);
         let sst = SstClient::new(channel.clone())
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
-        let gets =
-            Coalescer::start(GetCall { sst: sst.clone() }, Limits::READS, env.clock.clone(), metrics.clone());
-        Self { sst, admin: AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX), gets }
+        let pages = SstClient::new(cluster_channel(&env.net, &server.addr, cluster, me, to))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
+        let calls = |sst: &SstClient<Channel>, value_bytes_max| {
+            let call = GetCall { sst: sst.clone(), value_bytes_max };
+            Coalescer::start(call, Limits::READS, env.clock.clone(), metrics.clone())
+        };
+        Self {
+            gets: calls(&sst, VALUE_BYTES_MAX),
+            large_gets: calls(&pages, 0),
+            large_on_the_way: OnTheWay::default(),
+            sst,
+            pages,
+            admin: AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
+        }
     }
 }
 
 pub(crate) struct GetCall {
     sst: SstClient<Channel>,
+    /// 0: any.
+    value_bytes_max: u32,
 }
 
 impl Call for GetCall {
@@ -82,7 +109,7 @@ impl Call for GetCall {
     }
 
     fn batch(&self, first_id: u64, gets: Vec<v1::GetRequest>) -> v1::GetBatch {
-        v1::GetBatch { batch: first_id, gets }
+        v1::GetBatch { batch: first_id, gets, value_bytes_max: self.value_bytes_max }
     }
 
     fn open(
@@ -115,6 +142,7 @@ fn get_reply(reply: v1::GetReply) -> Result<SstSays> {
         Ok(S::GetNoEntry) => SstSays::NoEntry,
         Ok(S::GetTableGone) => SstSays::Gone(candidate),
         Ok(S::GetCorrupt | S::GetIoError) => SstSays::Damaged(candidate, reply.message),
+        Ok(S::GetTooLarge) if reply.bytes > 0 => SstSays::Large(reply.bytes as usize),
         Ok(S::GetTooLarge) => SstSays::MessageFull,
         Err(_) => return Err(Error::internal(format!("unknown get status {}", reply.status))),
     })

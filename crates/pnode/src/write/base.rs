@@ -44,7 +44,7 @@ impl Engine {
             Some(cached) => Some(cached),
             None => {
                 let candidates = candidates(view, &op.table, at, ReadMode::Bda);
-                match self.search_ssts(&candidates, &op.op.key, op.hash, deadline).await? {
+                match self.search_ssts(&candidates, &op.op.key, op.hash, None, deadline).await? {
                     SstFound::NoEntry => None,
                     SstFound::Tombstone(seq) => Some(CachedRecord { value: None, seq }),
                     SstFound::Value(record) => {

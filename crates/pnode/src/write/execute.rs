@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use sextant_common::ids::PartitionId;
 use sextant_common::key::filter_hash;
-use sextant_common::limits::{check_batch, check_key, check_value};
+use sextant_common::limits::{LARGE_BYTES, check_batch, check_key, check_value};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
 use super::Begun;
 use super::session::Ticket;
 use crate::api::{BatchOp, OpCondition, OpKind, OpOutcome, RequestId, WriteOptions, WriteOutcome};
-use crate::engine::{Engine, Unanswered};
+use crate::engine::{Engine, Unanswered, WriteDeadlines};
 use crate::router::{ReadKey, SearchFailed};
-use crate::upstream::{Backoff, Deadline, WriteSays, more_telling};
+use crate::upstream::{Backoff, Deadline, Patience, Slip, WriteSays, more_telling};
 use crate::view::TableInfo;
 
-/// How long a leader may take before the request is sent again (under the same number): a publication that waits for a lease,
-/// and a busy disk.
+/// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
+/// publication that waits for a lease, and a busy disk.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Longest pause while the server is overloaded.
 const OVERLOAD_PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -34,6 +34,13 @@ pub(super) struct PreparedOp {
 impl PreparedOp {
     pub fn at(&self) -> ReadKey<'_> {
         ReadKey { partition: self.partition, key: &self.op.key, hash: self.hash }
+    }
+
+    /// Keys and values.
+    fn bytes(&self) -> usize {
+        let value = if let OpKind::Put(value) = &self.op.kind { value.len() } else { 0 };
+        let expected = if let OpCondition::ValueEquals(value) = &self.op.condition { value.len() } else { 0 };
+        self.op.key.len() + value + expected
     }
 
     pub fn needs_search(&self) -> bool {
@@ -107,11 +114,11 @@ enum Attempt {
 
 impl Engine {
     pub(crate) async fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> Result<WriteOutcome> {
-        let deadline = self.deadline(options.deadline);
+        let deadlines = self.write_deadlines(options.deadline);
         if ops.is_empty() {
             return Ok(WriteOutcome { applied: true, results: Vec::new() });
         }
-        let ops = self.prepare(ops, deadline).await?;
+        let ops = self.prepare(ops, deadlines.taken).await?;
         self.metrics.writes.inc();
         let mut identity = match options.request {
             Some(request) => {
@@ -120,9 +127,9 @@ impl Engine {
                 }
                 Identity::Callers(request)
             }
-            None => Identity::Own(self.own_ticket(ops[0].partition, deadline).await?),
+            None => Identity::Own(self.own_ticket(&ops, deadlines.taken).await?),
         };
-        let result = self.write_until_known(&ops, &mut identity, deadline).await;
+        let result = self.write_until_known(&ops, &mut identity, deadlines).await;
         if let Err(e) = &result
             && e.kind == ErrorKind::OutcomeUnknown
         {
@@ -164,7 +171,7 @@ impl Engine {
         &'e self,
         ops: &[PreparedOp],
         identity: &mut Identity<'e>,
-        deadline: Deadline,
+        deadlines: WriteDeadlines,
     ) -> Result<WriteOutcome> {
         let clock = &*self.env.clock;
         let partition = ops[0].partition;
@@ -187,8 +194,11 @@ impl Engine {
             if attempt > 0 {
                 self.metrics.write_retries.inc();
             }
+            // Whether it was executed is worth more time than executing it.
+            let deadline = if maybe_executed { deadlines.answered } else { deadlines.taken };
             let leader = self.leaders.get(partition).node;
-            let error = match self.write_once(ops, identity.request_id(), deadline, alone).await {
+            let spans = WriteDeadlines { taken: deadline, ..deadlines };
+            let error = match self.write_once(ops, identity.request_id(), spans, alone).await {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Refused(error) => return Err(unknown(maybe_executed, error)),
                 Attempt::UnknownSession => {
@@ -199,7 +209,7 @@ impl Engine {
                     if maybe_executed {
                         return Err(unknown(true, error));
                     }
-                    *identity = Identity::Own(self.own_ticket(partition, deadline).await?);
+                    *identity = Identity::Own(self.own_ticket(ops, deadline).await?);
                     error
                 }
                 Attempt::Stale => {
@@ -214,7 +224,7 @@ impl Engine {
                     if std::mem::replace(&mut denied, true)
                         && let Some(peer) = leader.and_then(|node| self.memtables.get(&node))
                     {
-                        peer.writes.renew();
+                        peer.renew_writes();
                     }
                     error
                 }
@@ -241,6 +251,7 @@ impl Engine {
             };
             let error = more_telling(&mut damage, error);
             told = Some(error.clone());
+            let deadline = if maybe_executed { deadlines.answered } else { deadlines.taken };
             if let Err(stopping) = self.check_running() {
                 return Err(unknown(maybe_executed, stopping));
             }
@@ -255,9 +266,10 @@ impl Engine {
         &self,
         ops: &[PreparedOp],
         id: RequestId,
-        deadline: Deadline,
+        deadlines: WriteDeadlines,
         alone: bool,
     ) -> Attempt {
+        let deadline = deadlines.taken;
         let partition = ops[0].partition;
         let clock = &*self.env.clock;
         // One view: all bases are of one version.
@@ -283,14 +295,19 @@ impl Engine {
             ops: ops.iter().zip(bases).map(|(op, base)| op.to_wire(base)).collect(),
             deadline_ms: u32::try_from(deadline.left(clock).as_millis()).unwrap_or(u32::MAX).max(1),
         };
-        let asked = self.ask_leader(partition, deadline, ANSWER_MAX, |peer| async move {
-            let says =
-                if alone { peer.writes.ask_alone(request).await } else { peer.writes.ask(request).await };
-            says.and_then(|says| says)
+        let slip = Slip::default();
+        // As long as the leader may let it wait for its turn, and then for its execution.
+        let answer = deadline.left(clock).saturating_add(ANSWER_MAX);
+        let patience = Patience { leave_by_ns: deadline.at_ns(), answer };
+        let asked = self.ask_leader(partition, deadlines.answered, Duration::MAX, |peer| {
+            let slip = &slip;
+            async move { peer.writes(is_large(ops)).ask_within(request, alone, slip, patience).await? }
         });
         let (node, says) = match asked.await {
             Ok(answer) => answer,
             Err(Unanswered::NotSent(e)) => return Attempt::NotSent(e),
+            // Whatever ended the wait: what has not left by now never will.
+            Err(Unanswered::Lost(e)) if slip.withdraw() => return Attempt::NotSent(e),
             Err(Unanswered::Lost(e)) => return Attempt::Unknown(e),
         };
         if matches!(says.status, v1::WriteStatus::WriteNotLeader | v1::WriteStatus::WriteUnknownPartition) {
@@ -305,10 +322,17 @@ impl Engine {
         classify(says, ops.len())
     }
 
-    async fn own_ticket(&self, partition: PartitionId, deadline: Deadline) -> Result<Ticket<'_>> {
+    async fn own_ticket(&self, ops: &[PreparedOp], deadline: Deadline) -> Result<Ticket<'_>> {
+        let partition = ops[0].partition;
+        let large = is_large(ops);
         loop {
-            let begun = async { Ok(self.sessions.begin(partition).await) };
-            match deadline.limit(&*self.env.clock, Duration::MAX, begun).await? {
+            let begun = async { Ok(self.sessions.begin(partition, large).await) };
+            let begun = deadline.limit(&*self.env.clock, Duration::MAX, begun).await;
+            let begun = begun.map_err(|_| {
+                let why = "the write was not executed: too many are before it";
+                Error::new(ErrorKind::Overloaded, why)
+            })?;
+            match begun {
                 Begun::Ticket(ticket) => return Ok(ticket),
                 Begun::Opening(turn) => {
                     let session = self.env.rng.nonzero_u64();
@@ -356,6 +380,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Where a write travels, and in which session: what is before a small one is small.
+fn is_large(ops: &[PreparedOp]) -> bool {
+    ops.iter().map(PreparedOp::bytes).sum::<usize>() > LARGE_BYTES
 }
 
 /// What the leader's answer means for the request.

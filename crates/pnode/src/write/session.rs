@@ -1,4 +1,5 @@
-//! The p-node's own sessions: one a partition, opened when the first write comes.
+//! The p-node's own sessions: two a partition, opened when the first write comes: one for small writes and one for large ones,
+//! so that small ones do not wait until a slow large one leaves the window.
 //!
 //! Numbers are given out in order; those outstanding lie within a window, because the server keeps only so many results a
 //! session. `acked_below` is the smallest outstanding number.
@@ -30,7 +31,8 @@ struct Slot {
 }
 
 pub(crate) struct Sessions {
-    slots: Vec<Slot>,
+    /// By partition: for small writes, and for large ones.
+    slots: Vec<[Slot; 2]>,
 }
 
 /// A number that is outstanding until this is dropped.
@@ -60,7 +62,9 @@ impl Drop for Ticket<'_> {
             state.outstanding.remove(&self.number);
             drop(state);
             if was_first {
-                self.slot.moved.notify_waiters();
+                // One wakes the next for as long as there is room: with thousands that wait, waking all of them for each number
+                // costs more than the writes.
+                self.slot.moved.notify_one();
             }
         }
     }
@@ -96,21 +100,30 @@ enum Offer<'s> {
 
 impl Sessions {
     pub fn new(partitions: u32) -> Self {
-        let slot = |_| Slot { state: Mutex::default(), moved: Notify::new(), opening: Semaphore::new(1) };
-        Self { slots: (0..partitions).map(slot).collect() }
+        let slot = || Slot { state: Mutex::default(), moved: Notify::new(), opening: Semaphore::new(1) };
+        Self { slots: (0..partitions).map(|_| [slot(), slot()]).collect() }
     }
 
     /// A number in the partition's session, or the turn to open one. Waits while the window is full, or while somebody else
     /// opens a session; the caller sets the deadline.
-    pub async fn begin(&self, partition: PartitionId) -> Begun<'_> {
-        let slot = &self.slots[partition.0 as usize];
+    pub async fn begin(&self, partition: PartitionId, large: bool) -> Begun<'_> {
+        let slot = &self.slots[partition.0 as usize][usize::from(large)];
+        let mut waited = false;
         loop {
             let mut moved = pin!(slot.moved.notified());
             // From here on no move is missed.
             moved.as_mut().enable();
             match slot.offer() {
-                Offer::Ticket(ticket) => return Begun::Ticket(ticket),
-                Offer::WindowFull => moved.await,
+                Offer::Ticket(ticket) => {
+                    if waited {
+                        slot.moved.notify_one();
+                    }
+                    return Begun::Ticket(ticket);
+                }
+                Offer::WindowFull => {
+                    waited = true;
+                    moved.await;
+                }
                 Offer::NoSession => {
                     let turn = slot.opening.acquire().await;
                     if slot.state.lock().session == 0 {
@@ -123,12 +136,13 @@ impl Sessions {
 
     /// The servers do not know this session any more: the next write opens another.
     pub fn forget(&self, partition: PartitionId, session: u64) {
-        let slot = &self.slots[partition.0 as usize];
-        let mut state = slot.state.lock();
-        if state.session == session {
-            *state = State::default();
-            drop(state);
-            slot.moved.notify_waiters();
+        for slot in &self.slots[partition.0 as usize] {
+            let mut state = slot.state.lock();
+            if state.session == session {
+                *state = State::default();
+                drop(state);
+                slot.moved.notify_waiters();
+            }
         }
     }
 }
@@ -161,7 +175,7 @@ mod tests {
     async fn begin(sessions: &Sessions) -> Ticket<'_> {
         static NEXT: AtomicU64 = AtomicU64::new(100);
         loop {
-            match sessions.begin(P).await {
+            match sessions.begin(P, false).await {
                 Begun::Ticket(ticket) => return ticket,
                 Begun::Opening(turn) => turn.opened(NEXT.fetch_add(1, Ordering::SeqCst)),
             }
@@ -198,6 +212,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_window_that_moves_far_lets_all_in_who_fit_and_those_who_left_lose_nobody_their_turn() {
+        let sessions = Sessions::new(1);
+        let first = begin(&sessions).await;
+        let mut rest = Vec::new();
+        for _ in 1..PNODE_WINDOW {
+            rest.push(begin(&sessions).await);
+        }
+        let mut waiting: Vec<_> = (0..10).map(|_| Box::pin(begin(&sessions))).collect();
+        for waiter in &mut waiting {
+            assert!(futures::poll!(waiter.as_mut()).is_pending());
+        }
+        rest.clear();
+        drop(first);
+        // It was told, and leaves without having looked.
+        drop(waiting.remove(0));
+        let tickets = futures::future::join_all(waiting).await;
+        assert_eq!(tickets.len(), 9);
+    }
+
+    #[tokio::test]
+    async fn a_large_write_that_takes_long_does_not_hold_up_the_window_of_small_ones() {
+        let sessions = Sessions::new(1);
+        let Begun::Opening(turn) = sessions.begin(P, true).await else { panic!("there is no session yet") };
+        turn.opened(7);
+        let Begun::Ticket(large) = sessions.begin(P, true).await else { panic!("it was opened") };
+        for _ in 0..2 * PNODE_WINDOW {
+            assert_ne!(begin(&sessions).await.session, large.session);
+        }
+    }
+
+    #[tokio::test]
     async fn a_forgotten_session_is_replaced_once_and_its_tickets_touch_nothing() {
         let sessions = Sessions::new(1);
         let old = begin(&sessions).await;
@@ -214,7 +259,7 @@ mod tests {
     #[tokio::test]
     async fn a_failed_opening_is_tried_by_the_next() {
         let sessions = Sessions::new(1);
-        let Begun::Opening(turn) = sessions.begin(P).await else { panic!("there is no session yet") };
+        let Begun::Opening(turn) = sessions.begin(P, false).await else { panic!("there is no session yet") };
         drop(turn);
         assert_eq!(begin(&sessions).await.number, 1);
     }

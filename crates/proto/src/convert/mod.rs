@@ -5,7 +5,10 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::{
     Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
 };
-use sextant_common::manifest::{Compression, FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_common::limits;
+use sextant_common::manifest::{
+    Compression, FlushRecord, Generations, Manifest, Origin, SstMeta, TableManifest, TableOptions,
+};
 
 use crate::v1;
 
@@ -85,6 +88,8 @@ impl From<&SstMeta> for v1::SstMeta {
             file_bytes: m.file_bytes,
             checksum: m.checksum,
             replicas: m.replicas.iter().map(|n| n.0).collect(),
+            first_generation: m.generations.first.0,
+            last_generation: m.generations.last.0,
         }
     }
 }
@@ -105,7 +110,32 @@ impl TryFrom<v1::SstMeta> for SstMeta {
             file_bytes: m.file_bytes,
             checksum: m.checksum,
             replicas: m.replicas.into_iter().map(NodeId).collect(),
+            generations: Generations::new(m.first_generation, m.last_generation),
         })
+    }
+}
+
+impl From<&Origin> for v1::TableOrigin {
+    fn from(o: &Origin) -> Self {
+        v1::TableOrigin {
+            lineage: o.lineage,
+            name: o.name.clone(),
+            first_generation: o.generations.first.0,
+            last_generation: o.generations.last.0,
+        }
+    }
+}
+
+impl TryFrom<v1::TableOrigin> for Origin {
+    type Error = Error;
+
+    fn try_from(o: v1::TableOrigin) -> Result<Self> {
+        limits::check_table_name(&o.name)?;
+        let generations = Generations::new(o.first_generation, o.last_generation);
+        if !generations.are_known() {
+            return Err(Error::invalid("an SSTable holds at least one memtable"));
+        }
+        Ok(Origin { lineage: o.lineage, name: o.name, generations })
     }
 }
 

@@ -22,6 +22,9 @@ use super::writer::{Stamp, WriteBuffer};
 
 /// How often a worker whose disk is full looks again.
 const FULL_PAUSE: Duration = Duration::from_secs(1);
+/// How long a device may take for each byte without being slow: 4 MiB/s, what is left to one of many writers of a busy disk.
+/// A batch is at most some megabytes, and a small one gets no more time than it ever had.
+const SOUND_NS_PER_BYTE: u64 = 1_000_000_000 / (4 << 20);
 /// A buffer larger than this is not kept: the largest entries are rare.
 const BUFFER_BYTES_KEPT: usize = 8 << 20;
 
@@ -116,7 +119,13 @@ impl Worker {
                 shared.metrics.busy(self.device.number, 0);
             }
             match take {
-                Take::Work(taken) => items = self.write(taken).await?,
+                Take::Work(taken) => {
+                    // What is large takes its time on a disk that is sound.
+                    let bytes: u64 = taken.items.iter().map(Item::bytes).sum();
+                    let begun_ns = shared.env.clock.holder_ns();
+                    shared.metrics.busy(self.device.number, begun_ns + bytes * SOUND_NS_PER_BYTE);
+                    items = self.write(taken).await?;
+                }
                 Take::Idle if self.spares.is_exhausted() => {
                     // Space may have come back.
                     let _ = tokio::time::timeout(FULL_PAUSE, notified).await;

@@ -47,6 +47,23 @@ impl PartitionState {
         self.index.last().map(|(term, index)| log_id(term, index)).or(self.purged)
     }
 
+    /// Whether it has exactly this entry, or has purged exactly up to it.
+    pub fn has(&self, id: LogId) -> bool {
+        match self.index.get(id.index) {
+            Some(entry) => entry.term == id.leader_id.term,
+            None => self.purged == Some(id),
+        }
+    }
+
+    /// What the log knows to be committed, and what cannot be so if `id`, which the log lacks, is committed: the same place or a
+    /// later one, or an earlier one of a higher term.
+    pub fn contradicts(&self, id: LogId) -> Option<LogId> {
+        let impossible = |known: &LogId| {
+            *known != id && (known.index >= id.index || known.leader_id.term > id.leader_id.term)
+        };
+        self.committed.into_iter().chain(self.purged).find(impossible)
+    }
+
     /// Whether these entries go on where the log ends.
     pub fn check_follows(&self, entries: &[Entry]) -> io::Result<()> {
         let mut last = self.last_log_id().map(|id| id.index);

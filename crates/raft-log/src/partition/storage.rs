@@ -86,6 +86,32 @@ impl PartitionLog {
     }
 }
 
+impl PartitionLog {
+    /// Removes the entries after `last`. Whether there were any.
+    pub(super) fn truncate(&self, state: &mut PartitionState, last: Option<LogId>) -> io::Result<bool> {
+        let end = last.map_or(0, |id| id.index.saturating_add(1));
+        if state.index.is_empty() || end >= state.index.end() {
+            return Ok(false);
+        }
+        let (some, position) = parts(last);
+        let item = Item::control(self.partition.slot, RecordKind::Truncate, some, position);
+        self.push_control(state, item, None)?;
+        state.index.truncate(end);
+        state.recent.truncate(end);
+        Ok(true)
+    }
+
+    /// Removes the entries up to `upto`, which the log need not have reached.
+    pub(super) fn purge_upto(&self, state: &mut PartitionState, upto: LogId) -> io::Result<()> {
+        let item = Item::control(self.partition.slot, RecordKind::Purge, true, parts(Some(upto)).1);
+        self.push_control(state, item, None)?;
+        state.purged = Some(upto);
+        state.index.purge(upto.index);
+        state.recent.purge(upto.index);
+        Ok(())
+    }
+}
+
 impl RaftLogReader<TypeConfig> for PartitionLog {
     async fn entries_stream<RB>(
         &mut self,
@@ -213,17 +239,9 @@ impl RaftLogStorage<TypeConfig> for PartitionLog {
     }
 
     async fn truncate_after(&mut self, last_log_id: Option<LogId>) -> Result<(), io::Error> {
-        {
-            let mut state = self.partition.state.lock();
-            let end = last_log_id.map_or(0, |id| id.index.saturating_add(1));
-            if state.index.is_empty() || end >= state.index.end() {
-                return Ok(());
-            }
-            let (some, position) = parts(last_log_id);
-            let item = Item::control(self.partition.slot, RecordKind::Truncate, some, position);
-            self.push_control(&mut state, item, None)?;
-            state.index.truncate(end);
-            state.recent.truncate(end);
+        let truncated = self.truncate(&mut self.partition.state.lock(), last_log_id)?;
+        if !truncated {
+            return Ok(());
         }
         if let Some(observer) = &*self.partition.observer.read() {
             observer.truncated(last_log_id);
@@ -236,12 +254,7 @@ impl RaftLogStorage<TypeConfig> for PartitionLog {
         if state.purged.is_some_and(|purged| purged.index >= log_id.index) {
             return Ok(());
         }
-        let item = Item::control(self.partition.slot, RecordKind::Purge, true, parts(Some(log_id)).1);
-        self.push_control(&mut state, item, None)?;
-        state.purged = Some(log_id);
-        state.index.purge(log_id.index);
-        state.recent.purge(log_id.index);
-        Ok(())
+        self.purge_upto(&mut state, log_id)
     }
 }
 

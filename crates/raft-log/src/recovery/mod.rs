@@ -11,6 +11,8 @@ pub(crate) mod merge;
 pub(crate) mod replay;
 pub(crate) mod scan;
 
+pub use scan::holds_records;
+
 /// What was found when the log was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RecoveryReport {

@@ -115,18 +115,26 @@ pub(crate) fn identify(env: &Env, dir: &Path, expected: Identity) -> Result<Iden
         }
         return Ok(found);
     }
-    for file in segment_files(vfs, dir)? {
-        let opened = named(&file, vfs.open(&file, OpenMode::Existing))?;
-        let mut head = [0; 8];
-        let read = named(&file, opened.read_at(&mut head, 0))?;
-        if head[..read].iter().any(|b| *b != 0) {
-            return Err(Error::corrupt(format!("{} is missing, but there are segments", path.display())));
-        }
+    if holds_records(vfs, dir)? {
+        return Err(Error::corrupt(format!("{} is missing, but there are segments", path.display())));
     }
     let salt = env.rng.next_u64() as u32;
     let identity = Identity { salt, ..expected };
     named(&path, write_file_atomically(vfs, &path, &identity.encode()))?;
     Ok(identity)
+}
+
+/// Whether a device's directory has a segment that was ever in use. (A log that was opened once has one.)
+pub fn holds_records(vfs: &dyn Vfs, dir: &Path) -> Result<bool> {
+    for file in segment_files(vfs, dir)? {
+        let opened = named(&file, vfs.open(&file, OpenMode::Existing))?;
+        let mut head = [0; 8];
+        let read = named(&file, opened.read_at(&mut head, 0))?;
+        if head[..read].iter().any(|b| *b != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn segment_files(vfs: &dyn Vfs, dir: &Path) -> Result<Vec<PathBuf>> {

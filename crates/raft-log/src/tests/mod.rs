@@ -7,5 +7,6 @@ mod fixture;
 mod openraft_suite;
 mod reading;
 mod segments;
+mod snapshots;
 mod support;
 mod torn;

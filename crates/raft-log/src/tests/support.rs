@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
+use openraft::EntryPayload;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
-use openraft::{BasicNode, EntryPayload};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::clock::SystemClock;
@@ -15,7 +15,7 @@ use sextant_common::rng::SeededRng;
 use sextant_common::vfs::{FaultyVfs, Vfs, VfsFile};
 use sextant_common::{Env, Result};
 
-use crate::{Entry, LogId, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
+use crate::{Entry, LogId, Member, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
 
 /// Remembers why the process would have ended.
 #[derive(Default)]
@@ -171,12 +171,12 @@ pub(super) fn marked(partition: u32, term: u64, index: u64, length: usize) -> En
 }
 
 pub(super) fn membership(term: u64, index: u64, voters: &[u64]) -> Entry {
-    let nodes = voters.iter().map(|id| (*id, BasicNode::new(format!("host{id}:1")))).collect();
+    let nodes = voters.iter().map(|id| (*id, Member::new(format!("host{id}:1"), 0))).collect();
     let membership = crate::Membership::new(vec![voters.iter().copied().collect()], to_map(nodes)).unwrap();
     Entry { log_id: log_id(term, index), payload: EntryPayload::Membership(membership) }
 }
 
-fn to_map(nodes: Vec<(u64, BasicNode)>) -> std::collections::BTreeMap<u64, BasicNode> {
+fn to_map(nodes: Vec<(u64, Member)>) -> std::collections::BTreeMap<u64, Member> {
     nodes.into_iter().collect()
 }
 

@@ -11,8 +11,10 @@
 //!
 //! A client that goes away does not take back what it sent: commands that arrived in full are executed.
 
+mod admission;
 mod pipeline;
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,12 +24,15 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
+use sextant_common::room::Share;
 use sextant_common::shutdown::Shutdown;
 use sextant_common::{env, limits};
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Sleep;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub(crate) use self::admission::Replies;
+use self::admission::{Admission, Leave, SHORT_BYTES};
 use self::pipeline::{Admitted, Keys, Pipeline, Ticket};
 use crate::command::{self, Access, Action, Id, Request, Session};
 use crate::frame::{Parser, Protocol, Reply};
@@ -50,10 +55,10 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the input of a closed connection is thrown away, so that the last reply is not lost to a reset.
 const LINGER: Duration = Duration::from_millis(500);
 /// And how much of it.
-const LINGER_BYTES: usize = 4 * 1024 * 1024;
+const LINGER_BYTES: usize = 16 * 1024 * 1024;
 
-/// A reply and the protocol it is to be encoded in: that of the time when its command arrived.
-type Due = (Reply, Protocol);
+/// A reply, the protocol it is to be encoded in (that of the time when its command arrived), and its room if it is a long one.
+type Due = (Reply, Protocol, Option<Share>);
 
 pub(crate) struct Connection<S: Store> {
     shared: Arc<Shared<S>>,
@@ -62,10 +67,15 @@ pub(crate) struct Connection<S: Store> {
     parser: Parser,
     input: BytesMut,
     output: BytesMut,
-    pipeline: Pipeline<(Request, Protocol), Due>,
+    pipeline: Pipeline<(Request, Protocol, Leave), Due>,
     running: FuturesUnordered<BoxFuture<'static, (Ticket, Due)>>,
     /// Commands that were unblocked; empty between uses.
-    started: Vec<(Ticket, (Request, Protocol))>,
+    started: Vec<(Ticket, (Request, Protocol, Leave))>,
+    admission: Admission,
+    /// Room of replies in the output.
+    writing: VecDeque<(u64, Share)>,
+    /// Bytes that were written to the client in all.
+    written: u64,
     intake: Intake,
     /// The peer is gone: replies are dropped.
     broken: bool,
@@ -118,6 +128,9 @@ impl<S: Store> Connection<S> {
             pipeline: Pipeline::default(),
             running: FuturesUnordered::new(),
             started: Vec::new(),
+            admission: Admission::default(),
+            writing: VecDeque::new(),
+            written: 0,
             intake: Intake::Open,
             broken: false,
             held_bytes: 0,
@@ -160,6 +173,8 @@ impl<S: Store> Connection<S> {
                     Intake::Ended => self.intake = Intake::Closed,
                     Intake::Closed => {}
                 }
+            } else {
+                self.admission.forbear();
             }
             if self.intake == Intake::Closed && self.pipeline.is_empty() && self.output.is_empty() {
                 self.tally.flush(&self.shared.metrics);
@@ -198,8 +213,8 @@ impl<S: Store> Connection<S> {
             // One of those that are unblocked may finish at once; it is finished here rather than in a recursion, which
             // could be as deep as the pipeline is long.
             next = None;
-            for (ticket, (request, protocol)) in started.drain(..) {
-                match self.start(ticket, request, protocol, cx) {
+            for (ticket, (request, protocol, leave)) in started.drain(..) {
+                match self.start(ticket, request, protocol, leave, cx) {
                     Some(due) if next.is_none() => next = Some((ticket, due)),
                     Some(due) => self.running.push(Box::pin(std::future::ready((ticket, due)))),
                     None => {}
@@ -215,20 +230,32 @@ impl<S: Store> Connection<S> {
         ticket: Ticket,
         request: Request,
         protocol: Protocol,
+        leave: Leave,
         cx: &mut Context<'_>,
     ) -> Option<Due> {
         let access = request.access();
         let mut running = Box::pin(request.run(self.shared.store.clone()));
-        if let Poll::Ready(reply) = running.as_mut().poll(cx) {
-            return Some((reply, protocol));
-        }
+        let ready = match running.as_mut().poll(cx) {
+            Poll::Ready(reply) if reply.size() <= SHORT_BYTES => return Some((reply, protocol, None)),
+            Poll::Ready(reply) => Some(reply),
+            Poll::Pending => None,
+        };
         let shared = self.shared.clone();
         let since_ns = shared.now_ns();
         self.running.push(Box::pin(async move {
-            let reply = running.await;
+            let reply = match ready {
+                Some(reply) => reply,
+                None => running.await,
+            };
+            // Whoever has no room for the answer to a write says nothing else instead: these are short.
+            let (reply, room) = match access {
+                Access::Read => shared.replies.admit(reply).await,
+                Access::Write => (reply, None),
+            };
+            drop(leave);
             let waited_ns = shared.now_ns().saturating_sub(since_ns);
             shared.metrics.waited(access).observe(waited_ns as f64 / 1e9);
-            (ticket, (reply, protocol))
+            (ticket, (reply, protocol, room))
         }));
         None
     }
@@ -245,6 +272,8 @@ impl<S: Store> Connection<S> {
                 || self.pipeline.len() >= self.shared.config.max_pipeline
                 || (expected > EXPECTED_BYTES_MAX && self.pipeline.unfinished() > 0)
             {
+                // It may be long before it can go on.
+                self.admission.leave_line();
                 return (Dispatched::Busy, progress);
             }
             match self.parser.parse(&mut self.input) {
@@ -257,13 +286,20 @@ impl<S: Store> Connection<S> {
                     return (Dispatched::NeedsInput, true);
                 }
             }
-            progress = true;
             if self.get_in_place() {
+                progress = true;
                 continue;
             }
+            if !self.admission.take_turn(&self.shared.turns, cx) {
+                return (Dispatched::Busy, progress);
+            }
+            progress = true;
             let Self { parser, input, session, shared, .. } = self;
             let (id, action) = parser.take(input, |command| command::decode(command, session, shared));
             self.tally.add(id, &self.shared.metrics);
+            if !matches!(action, Action::Run(_)) {
+                self.admission.give_back();
+            }
             match action {
                 Action::Reply(reply) => self.reply(reply),
                 Action::Run(request) => self.admit(request, cx),
@@ -291,6 +327,9 @@ impl<S: Store> Connection<S> {
             return false;
         }
         let Some(Ok(value)) = self.shared.store.try_get(key) else { return false };
+        if value.as_ref().is_some_and(|value| value.len() > SHORT_BYTES) {
+            return false;
+        }
         let reply = Reply::optional(value);
         reply.encode(self.session.protocol, &mut self.output);
         self.parser.skip(&mut self.input);
@@ -299,19 +338,21 @@ impl<S: Store> Connection<S> {
     }
 
     fn admit(&mut self, request: Request, cx: &mut Context<'_>) {
+        let leave = self.admission.leave();
         let access = request.access();
         let unhindered = self.pipeline.unfinished() == 0;
         if access == Access::Read
             && (unhindered || !self.pipeline.blocks_read(&self.keys_of(&request)))
             && let Some(reply) = command::fast_reply(&request, &self.shared.store)
+            && reply.size() <= SHORT_BYTES
         {
             return self.reply(reply);
         }
         let keys = self.keys_of(&request);
         let protocol = self.session.protocol;
-        if let Admitted::Start(ticket, (request, protocol)) =
-            self.pipeline.admit(keys, access, (request, protocol))
-            && let Some(due) = self.start(ticket, request, protocol, cx)
+        if let Admitted::Start(ticket, (request, protocol, leave)) =
+            self.pipeline.admit(keys, access, (request, protocol, leave))
+            && let Some(due) = self.start(ticket, request, protocol, leave, cx)
         {
             self.finished(ticket, due, cx);
         }
@@ -333,17 +374,19 @@ impl<S: Store> Connection<S> {
             encode(&reply, self.session.protocol, &mut self.output, &self.shared);
         } else {
             self.held_bytes += reply.size();
-            self.pipeline.push_finished((reply, self.session.protocol));
+            self.pipeline.push_finished((reply, self.session.protocol, None));
         }
     }
 
     /// Moves the replies that are next to the output.
     fn encode_due(&mut self) {
         while self.output.len() <= OUTPUT_BYTES_HIGH
-            && let Some((reply, protocol)) = self.pipeline.pop()
+            && let Some((reply, protocol, room)) = self.pipeline.pop()
         {
             self.held_bytes -= reply.size();
             encode(&reply, protocol, &mut self.output, &self.shared);
+            let end = self.written + self.output.len() as u64;
+            self.writing.extend(room.map(|room| (end, room)));
         }
     }
 
@@ -352,12 +395,18 @@ impl<S: Store> Connection<S> {
         while !self.output.is_empty() {
             if self.broken {
                 self.output.clear();
+                self.writing.clear();
                 return true;
             }
             match Pin::new(&mut self.io).poll_write(cx, &self.output) {
                 Poll::Ready(Ok(written)) if written > 0 => {
                     self.shared.metrics.bytes_written.inc_by(written as u64);
                     self.output.advance(written);
+                    self.written += written as u64;
+                    // Others wait for the room of what has gone, also while there is more to be written.
+                    while self.writing.front().is_some_and(|(end, _)| *end <= self.written) {
+                        self.writing.pop_front();
+                    }
                     self.watch.moved = true;
                     progress = true;
                 }
@@ -377,8 +426,12 @@ impl<S: Store> Connection<S> {
     }
 
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
+        let missing = self.parser.missing(&self.input);
+        if !self.admission.may_read(&self.shared.large, self.parser.announced(), cx) {
+            return false;
+        }
         if self.input.capacity() - self.input.len() < READ_BYTES / 2 {
-            let room = self.parser.missing(&self.input).clamp(READ_BYTES, READ_BYTES_MAX);
+            let room = missing.clamp(READ_BYTES, READ_BYTES_MAX);
             self.input.reserve(room);
         }
         let reading = std::pin::pin!(self.io.read_buf(&mut self.input));
@@ -396,12 +449,27 @@ impl<S: Store> Connection<S> {
 
     /// Silence: too long without taking replies, or, if there is an idle timeout, without anything to do.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.intake == Intake::Open && self.admission.is_overdue(cx) {
+            tracing::debug!(client = self.session.entry.id(), "closed: it is too slow to send what it began");
+            self.break_off();
+            cx.waker().wake_by_ref();
+        }
         while self.watch.sleep.as_mut().poll(cx).is_ready() {
             let period = self.watch.period;
             self.watch.sleep.set(tokio::time::sleep(period));
             self.watch.silent = if self.watch.moved { 0 } else { self.watch.silent + 1 };
             self.watch.moved = false;
             let silent = period * self.watch.silent;
+            // What others wait for is not kept for so long.
+            let keeps_others_waiting = self.admission.holds_room() || !self.writing.is_empty();
+            if keeps_others_waiting && self.watch.silent > 0 && self.pipeline.unfinished() == 0 {
+                tracing::debug!(
+                    client = self.session.entry.id(),
+                    "closed: it neither sends nor takes what it began"
+                );
+                self.break_off();
+                cx.waker().wake_by_ref();
+            }
             if !self.output.is_empty() && silent >= STALL_TIMEOUT {
                 tracing::debug!(client = self.session.entry.id(), "closed: it does not take its replies");
                 self.break_off();

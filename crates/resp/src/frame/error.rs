@@ -1,6 +1,7 @@
 //! What is wrong with a request that cannot be read any further.
 
 use bytes::Bytes;
+use sextant_common::limits;
 
 /// Ends the connection after a reply with [`ProtocolError::message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +15,8 @@ pub enum ProtocolError {
     UnbalancedQuotes,
     /// The bytes of an argument are not followed by `\r\n`. (Redis skips two bytes, whatever they are.)
     MissingTerminator,
+    /// An argument of so many bytes is announced: no value may have as many. It is not read.
+    TooBigArgument(usize),
     /// The request is longer than so many bytes. (Redis closes without a word.)
     TooBigRequest(usize),
 }
@@ -32,6 +35,11 @@ impl ProtocolError {
             Self::ExpectedDollar(got) => {
                 let mut message = b"ERR Protocol error: expected '$', got '".to_vec();
                 message.extend_from_slice(&[got, b'\'']);
+                return Bytes::from(message);
+            }
+            Self::TooBigArgument(bytes) => {
+                let limit = limits::VALUE_BYTES_MAX;
+                let message = format!("ERR value has {bytes} bytes: the limit is {limit} bytes (8 MiB)");
                 return Bytes::from(message);
             }
             Self::TooBigRequest(limit) => {

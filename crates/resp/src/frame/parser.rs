@@ -1,6 +1,7 @@
 //! The incremental parser: remembers how far it got, so that a long request that arrives in pieces is read once.
 
 use bytes::{Buf, Bytes, BytesMut};
+use sextant_common::limits;
 
 use super::{ARGS_MAX, LINE_BYTES_MAX, ProtocolError, inline, parse_integer};
 
@@ -110,6 +111,9 @@ impl Parser {
                     let len = len.filter(|n| (0..=self.max_request_bytes as i64).contains(n));
                     let len = len.ok_or(ProtocolError::InvalidBulkLength)? as usize;
                     terminated(input, end, ProtocolError::InvalidBulkLength)?;
+                    if len > limits::VALUE_BYTES_MAX {
+                        return Err(ProtocolError::TooBigArgument(len));
+                    }
                     if end + 2 + len + 2 > self.max_request_bytes {
                         return Err(ProtocolError::TooBigRequest(self.max_request_bytes));
                     }
@@ -138,6 +142,14 @@ impl Parser {
         match self.state {
             State::Body { len, .. } => (self.pos + len as usize + 2).saturating_sub(input.len()),
             _ => 1,
+        }
+    }
+
+    /// How long the command is up to the end of the argument that is being read, as far as is known.
+    pub fn announced(&self) -> usize {
+        match self.state {
+            State::Body { len, .. } => self.pos + len as usize + 2,
+            _ => self.pos,
         }
     }
 
@@ -339,12 +351,24 @@ mod tests {
     #[test]
     fn announcements_allocate_nothing() {
         let mut parser = Parser::new(64 * 1024 * 1024);
-        let mut input = BytesMut::from(&b"*1048576\r\n$60000000\r\nabc"[..]);
+        let mut input = BytesMut::from(&b"*1048576\r\n$8000000\r\nabc"[..]);
         let before = input.capacity();
         assert_eq!(parser.parse(&mut input), Ok(false));
         assert_eq!(input.capacity(), before);
         assert!(parser.args.capacity() < 16);
-        assert_eq!(parser.missing(&input), 60_000_002 - 3);
+        assert_eq!(parser.missing(&input), 8_000_002 - 3);
+    }
+
+    #[test]
+    fn an_argument_that_no_value_can_be_is_refused_when_it_is_announced() {
+        let mut parser = Parser::new(64 * 1024 * 1024);
+        let mut input = BytesMut::from(&b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$8388608\r\n"[..]);
+        assert_eq!(parser.parse(&mut input), Ok(false), "the longest there is");
+        let mut parser = Parser::new(64 * 1024 * 1024);
+        let mut input = BytesMut::from(&b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$8388609\r\n"[..]);
+        let error = parser.parse(&mut input).unwrap_err();
+        assert_eq!(error, ProtocolError::TooBigArgument(8_388_609));
+        assert!(error.message().ends_with(b"the limit is 8388608 bytes (8 MiB)"));
     }
 
     #[test]

@@ -49,6 +49,8 @@ struct Switches {
     paused_at_points: u64,
     /// Until this true time every task stops at this point.
     held: Option<(PausePoint, u64)>,
+    /// Until this true time every task stops at this point for so many nanoseconds.
+    slowed: Option<(PausePoint, u64, u64)>,
     disk: DiskSpeed,
     rng: Rng,
 }
@@ -175,6 +177,12 @@ impl Host {
         self.switches.lock().held = Some((point, self.world.now_ns() + ms * 1_000_000));
     }
 
+    /// All tasks that come to this point within so many milliseconds stop there for so many.
+    pub fn slow_at(&self, point: PausePoint, within_ms: u64, each_ms: u64) {
+        let until_ns = self.world.now_ns() + within_ms * 1_000_000;
+        self.switches.lock().slowed = Some((point, until_ns, each_ms * 1_000_000));
+    }
+
     /// How often tasks have stopped.
     pub fn paused_at_points(&self) -> u64 {
         self.switches.lock().paused_at_points
@@ -289,6 +297,12 @@ impl Probe for HostProbe {
         {
             switches.paused_at_points += 1;
             return Some(Duration::from_nanos(until_ns - now_ns));
+        }
+        if let Some((.., each_ns)) =
+            switches.slowed.filter(|(point, until_ns, _)| *point == at && *until_ns > now_ns)
+        {
+            switches.paused_at_points += 1;
+            return Some(Duration::from_nanos(each_ns));
         }
         let pauses = switches.pauses;
         let chance_ppm = match pauses.focus {

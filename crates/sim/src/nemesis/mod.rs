@@ -5,6 +5,7 @@
 
 mod network;
 mod scenes;
+mod wipes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use sextant_common::env::PausePoint;
 use sextant_common::vfs::{CrashMode, Fault, IoKind, OpenMode, Vfs};
 
 use self::network::{NetFault, Network, some};
+use self::wipes::Wipes;
 use crate::cluster::{Cluster, Tier};
 use crate::host::{Host, Pauses};
 use crate::plan::{Intensity, Plan, Profile, Scene, pick};
@@ -22,6 +24,12 @@ use crate::world::{Wanted, World};
 const MS: u64 = 1_000_000;
 /// A server that cannot start is tried again; after so many ends it is not for this run that it will be well.
 const ENDS_MAX: usize = 60;
+
+/// A fault of a disk may show this much later: in a start, or when a write that hung is given up.
+const EXCUSED_AFTER_NS: u64 = 5_000 * MS;
+
+/// How long before the end of the load it begins.
+const FINALE_MS: u64 = 1_000;
 
 /// A run with a theme is not a calm one.
 const THEME_GAP_MS: u64 = 1_500;
@@ -43,6 +51,12 @@ enum Due {
     HangSyncs(String, u64),
     /// Its tasks stop at a point for so many milliseconds.
     HoldAt(String, PausePoint, u64),
+    /// Its tasks stop at a point within so many milliseconds, each time for so many.
+    SlowAt(String, PausePoint, u64, u64),
+    /// It has room for so many bytes more.
+    FillDisk(String, u64),
+    /// It loses its memory, and starts again after about so many milliseconds.
+    Wipe(String, u64),
 }
 
 pub struct Nemesis {
@@ -55,8 +69,13 @@ pub struct Nemesis {
     /// Hosts whose software is not running.
     down: BTreeSet<String>,
     healing: bool,
+    /// The load's end was drawn: what happens then, and whether it has begun.
+    finale: Option<bool>,
     /// The one sstable server whose disk rots: two rotten replicas of three would be a loss that nobody promised to survive.
     rots: String,
+    wipes: Wipes,
+    /// Until when (true time) it may be a fault of its disk that a server ends.
+    excused: BTreeMap<String, u64>,
     pub injected: BTreeMap<&'static str, u64>,
     /// Why servers ended.
     pub ends: Vec<String>,
@@ -74,7 +93,10 @@ impl Nemesis {
             next_fault_ns: 0,
             down: BTreeSet::new(),
             healing: false,
+            finale: None,
             rots,
+            wipes: Wipes::default(),
+            excused: BTreeMap::new(),
             injected: BTreeMap::new(),
             ends: Vec::new(),
         }
@@ -83,13 +105,14 @@ impl Nemesis {
     /// Between two steps. `faults`: new ones may begin.
     pub fn act(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64, faults: bool) {
         self.bury(sim, cluster, now_ns);
+        self.note_survivors();
         let (due, later) = std::mem::take(&mut self.due).into_iter().partition(|(at, _)| *at <= now_ns);
         self.due = later;
         for (_, due) in due as Vec<(u64, Due)> {
             self.follow(sim, cluster, due, now_ns);
         }
         self.world.set_faulty(!self.due.is_empty());
-        if !faults || self.plan.intensity == Intensity::Quiet {
+        if !faults || self.plan.intensity == Intensity::Quiet || self.finale == Some(true) {
             return;
         }
         if self.next_fault_ns == 0 {
@@ -104,10 +127,26 @@ impl Nemesis {
         }
     }
 
+    /// The last seconds of some runs: no fault any more, but a change of the leases' mode while groups are on their way into the
+    /// log. What stands still then shows when all is healed, because no new leader comes to its help.
+    pub fn finale(&mut self, cluster: &Cluster, now_ns: u64, load_ends_ns: u64) {
+        if self.finale == Some(true) || now_ns + FINALE_MS * MS < load_ends_ns {
+            return;
+        }
+        if self.finale.is_none() {
+            let themed = self.plan.theme == Some(Scene::ModeInFlight);
+            let due = self.plan.modes && (themed || self.rng.u64(0..6) == 0);
+            self.finale = Some(due && self.plan.intensity != Intensity::Quiet);
+            if self.finale == Some(true) {
+                self.scene(cluster, Scene::ModeInFlight, now_ns);
+            }
+        }
+    }
+
     /// The last fault of a run, often: whole tiers lose power at once, and with it everything that was not made durable.
     /// What was acknowledged must be there afterwards.
     pub fn last_blow(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
-        if self.plan.intensity == Intensity::Quiet || self.rng.bool() {
+        if self.plan.intensity == Intensity::Quiet || self.finale == Some(true) || self.rng.bool() {
             return;
         }
         let mut names = cluster.tier(Tier::Memtable);
@@ -168,6 +207,10 @@ impl Nemesis {
             self.down.insert(name.clone());
             if !end.is_empty() {
                 self.world.note(&end);
+                let excused = self.excused.get(name).is_some_and(|until| *until >= now_ns);
+                if !self.refuses_what_is_left(cluster, name, &end) && !excused {
+                    self.world.violation(format!("a server ended although nothing ended it: {end}"));
+                }
                 self.ends.push(format!("{} ms: {end}", now_ns / MS));
                 if self.ends.len() > ENDS_MAX {
                     self.world.violation(format!("servers end again and again: {end}"));
@@ -190,12 +233,24 @@ impl Nemesis {
                 self.world.note(&format!("{name} goes on"));
                 cluster.host(&name).pause(false);
             }
-            Due::DiskWell(name) => self.mend_disk(cluster.host(&name)),
+            Due::DiskWell(name) => {
+                self.mend_disk(cluster.host(&name));
+                self.excused.insert(name, now_ns + EXCUSED_AFTER_NS);
+            }
+            Due::Wipe(name, down_ms) => self.lose_memory(sim, cluster, &name, down_ms, now_ns),
+            Due::FillDisk(name, room) => {
+                let disk = &cluster.host(&name).disk;
+                disk.set_capacity(Some(disk.used_bytes() + room));
+                self.excused.insert(name, u64::MAX);
+            }
             Due::BeginNet(fault, ms) => self.net(sim, fault, now_ns, ms),
             Due::Pause(name, ms) => self.stop_for(cluster, name, now_ns, ms),
             Due::Kill(names, down_ms) => self.kill(sim, cluster, &names, true, now_ns, down_ms),
             Due::Want(what) => self.world.want(what),
             Due::HoldAt(name, point, ms) => cluster.host(&name).hold_at(point, ms),
+            Due::SlowAt(name, point, within_ms, each_ms) => {
+                cluster.host(&name).slow_at(point, within_ms, each_ms);
+            }
             Due::HangSyncs(name, ms) => {
                 cluster.host(&name).set_disk_speed(|s| s.syncs_hang_until_ns = now_ns + ms * MS);
             }
@@ -290,6 +345,9 @@ impl Nemesis {
     }
 
     fn fault(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
+        if self.plan.wipes && self.rng.u64(0..4) == 0 {
+            return self.wipe(sim, cluster, now_ns);
+        }
         // Where there is one partition only, a scene hits it every time, and there is room for more of them.
         let share = if self.plan.partitions == 1 { 9 } else { 6 };
         let themed = self.plan.theme.filter(|_| self.rng.u64(0..10) < share);
@@ -449,6 +507,9 @@ impl Nemesis {
     fn disk_fault(&mut self, cluster: &Cluster, memtable: &str, sstable: &str, now_ns: u64, ms: u64) {
         let name = if self.rng.bool() { memtable } else { sstable }.to_owned();
         let host = cluster.host(&name).clone();
+        for name in [name.as_str(), sstable] {
+            self.excused.insert(name.to_owned(), now_ns + ms * MS + EXCUSED_AFTER_NS);
+        }
         match self.rng.u64(0..8) {
             0 => {
                 self.count("slow_disk", &name);

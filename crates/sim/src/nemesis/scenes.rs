@@ -73,6 +73,8 @@ impl Nemesis {
         let mut steps: Vec<(u64, Due)> = Vec::new();
         let rng = &mut self.rng;
         match scene {
+            // Which servers may be wiped is judged by who votes now.
+            Scene::AloneBySentence if self.plan.wipes => return,
             Scene::Asleep => {
                 let asleep = leader_ms + rng.u64(200..700);
                 steps.push((0, Due::Pause(cast.leader.clone(), asleep)));
@@ -163,12 +165,56 @@ impl Nemesis {
                     steps.push((rng.u64(10..ms), Due::Want(Wanted::Flush)));
                 }
             }
+            Scene::ModeInFlight => {
+                // Groups stop between their bits and their proposal, for longer than it takes to commit the change: what this
+                // finds then is on its way. One change only: the next would put right what this one left.
+                let (within, each) = (1_500, rng.u64(60..150));
+                for memtable in &cast.memtables {
+                    steps.push((0, Due::SlowAt(memtable.clone(), PausePoint::BitsOut, within, each)));
+                }
+                steps.push((rng.u64(150..400), Due::Want(Wanted::OtherMode)));
+            }
+            Scene::LateConfirmation => {
+                let behind = rng.usize(0..cast.peers.len());
+                let (candidate, follower) = (&cast.peers[1 - behind], &cast.peers[behind]);
+                let (leader, candidate) =
+                    (std::slice::from_ref(&cast.leader), std::slice::from_ref(candidate));
+                let follower = std::slice::from_ref(follower);
+                // Until the guards open, the candidate does not hear the leader; what the leader sends on its old connections
+                // is not heard for a while longer.
+                let deaf = leader_ms.saturating_sub(rng.u64(0..80));
+                let cut_forth = NetFault::Cut { from: leader.to_vec(), to: candidate.to_vec(), both: false };
+                steps.push((0, Due::BeginNet(cut_forth, deaf)));
+                // The follower hears the leader late, and nobody else.
+                let held = leader_ms + rng.u64(20..320);
+                let hold = NetFault::Hold { a: leader.to_vec(), b: follower.to_vec() };
+                steps.push((0, Due::BeginNet(hold, held)));
+                steps.push((0, Due::BeginNet(cut(follower, candidate), held + leader_ms * 2)));
+                // One p-node stays with the leader, the other ones look for the next.
+                let pnode = std::slice::from_ref(&cast.pnode);
+                steps.push((0, Due::BeginNet(cut(pnode, &cast.peers), leader_ms * 5)));
+                steps.push((0, Due::BeginNet(cut(leader, &cast.other_pnodes), leader_ms * 5)));
+                // Its worker stands still: it learns late that it leads no more.
+                steps.push((0, Due::HoldAt(cast.leader.clone(), PausePoint::BitsOut, leader_ms * 4)));
+            }
+            Scene::AloneBySentence => {
+                let ms = leader_ms * 3 + rng.u64(0..leader_ms * 4);
+                steps.push((0, Due::BeginNet(cast.two_worlds(), ms)));
+                let node = id(&cast.leader);
+                for again in 0..3 {
+                    steps.push((rng.u64(1..8) + again * 40, Due::Want(Wanted::Alone { node })));
+                }
+            }
             Scene::SlowPNode => {
                 let latency = Duration::from_millis(rng.u64(lease_ms / 2..lease_ms * 4));
                 let (a, b) = (vec![cast.pnode.clone()], cast.memtables.clone());
                 steps.push((0, Due::BeginNet(NetFault::Slow { a, b, latency }, lease_ms * 20)));
             }
         }
+        self.begin(steps, now_ns);
+    }
+
+    fn begin(&mut self, steps: Vec<(u64, Due)>, now_ns: u64) {
         // Begun in the next step of the simulation.
         self.due.extend(steps.into_iter().map(|(ms, due)| (now_ns + ms * MS, due)));
     }

@@ -5,10 +5,12 @@
 
 mod copies;
 mod history;
+mod late_retries;
 mod operator;
 mod registers;
 mod trap;
 mod verifier;
+mod warden;
 mod witness;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,6 +21,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sextant_checker::Recorder;
 use sextant_client::{Client, ClientOptions};
+use sextant_proto::v1;
 
 use crate::cluster::pnode_addr;
 use crate::host::Host;
@@ -27,10 +30,12 @@ use crate::world::{Phase, World};
 
 pub use copies::late_copies;
 pub use history::Book;
+pub use late_retries::late_retries;
 pub use operator::{operate, run_errands};
 pub use registers::registers;
 pub use trap::lease_trap;
 pub use verifier::verify;
+pub use warden::watch_standing;
 pub use witness::witness;
 
 /// What all clients of a run share.
@@ -45,6 +50,8 @@ pub struct Shared {
     /// Clients that still work.
     pub working: AtomicU64,
     pub maintenance: Mutex<BTreeMap<&'static str, u64>>,
+    /// Mode and drift bound of each partition's leases, as far as the operator has changed them.
+    pub modes: Mutex<BTreeMap<u32, (v1::LeaseMode, u64)>>,
 }
 
 #[derive(Default)]
@@ -65,6 +72,7 @@ impl Shared {
             next_client: AtomicU64::new(1),
             working: AtomicU64::new(0),
             maintenance: Mutex::default(),
+            modes: Mutex::default(),
         })
     }
 

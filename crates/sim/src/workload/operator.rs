@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::env::grpc_channel;
+use sextant_common::Env;
+use sextant_common::config::{LeaseMode, Server};
+use sextant_common::env::{Party, cluster_channel};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use tonic::Status;
 use tonic::transport::Channel;
 
 use super::Shared;
-use crate::cluster::memtable_addrs;
+use crate::cluster;
 use crate::host::{Host, mix};
 use crate::plan::{MEMTABLE_SERVERS, Scene, pick};
 use crate::world::Wanted;
@@ -32,6 +34,8 @@ enum Command {
     Transfer,
     Configure,
     Voters,
+    /// The mode of leases, or the bound on drift.
+    Mode,
 }
 
 impl Command {
@@ -58,14 +62,22 @@ impl Command {
             Command::Transfer => "transfers",
             Command::Configure => "lease_lengths_changed",
             Command::Voters => "voters_changed",
+            Command::Mode => "modes_changed",
         }
     }
+}
+
+/// To all memtable servers, which answer nobody who does not name their cluster.
+pub(super) fn channels(shared: &Shared, env: &Env) -> Vec<Channel> {
+    let config = cluster::config(&shared.plan);
+    let channel = |server: &Server| cluster_channel(&env.net, &server.addr, &config, Party::TOOL, None);
+    config.memtable.iter().map(channel).collect()
 }
 
 pub async fn operate(shared: Arc<Shared>, host: Arc<Host>) {
     let mut rng = fastrand::Rng::with_seed(mix(shared.world.seed, 3_000));
     let env = host.boot();
-    let channels: Vec<_> = memtable_addrs().iter().map(|addr| grpc_channel(&env.net, addr)).collect();
+    let channels: Vec<_> = channels(&shared, &env);
     shared.load_begins().await;
     while shared.loading() {
         let pause = Duration::from_millis(rng.u64(50..1_500));
@@ -81,7 +93,7 @@ pub async fn operate(shared: Arc<Shared>, host: Arc<Host>) {
 /// What faults want done at that very moment: nothing waits for anything.
 pub async fn run_errands(shared: Arc<Shared>, host: Arc<Host>) {
     let env = host.boot();
-    let channels: Vec<_> = memtable_addrs().iter().map(|addr| grpc_channel(&env.net, addr)).collect();
+    let channels: Vec<_> = channels(&shared, &env);
     loop {
         let wanted = shared.world.wanted().await;
         for order in Order::wanted(wanted, shared.plan.partitions) {
@@ -102,6 +114,9 @@ struct Order {
     to: u64,
     lease_ms: u64,
     leader_lease_ms: u64,
+    mode: v1::LeaseMode,
+    /// At least what clocks really do. None: as it is.
+    drift_ppm: Option<u64>,
     voters: Vec<u64>,
 }
 
@@ -119,10 +134,15 @@ impl Order {
             command: match *pick(rng, &Command::ALL) {
                 // Two voters of two commit nothing while the log of one hangs.
                 Command::Voters if plan.theme == Some(Scene::HungUnderLease) => Command::Flush,
+                // Which servers may be wiped is judged by who votes now.
+                Command::Voters if plan.wipes => Command::Flush,
+                Command::Configure | Command::Compact if plan.modes && rng.bool() => Command::Mode,
                 command => command,
             },
             lease_ms,
             leader_lease_ms: lease_ms + pick(rng, &LEADERS_LEASES_LONGER_MS),
+            mode: if rng.bool() { v1::LeaseMode::Ack } else { v1::LeaseMode::Timed },
+            drift_ppm: Some(plan.lease.drift_ppm * rng.u64(1..=3)),
             voters: {
                 // Often all of them, so that there is something to take away.
                 let mut all: Vec<u64> = (1..=MEMTABLE_SERVERS as u64).collect();
@@ -135,12 +155,29 @@ impl Order {
 
     /// One for all partitions, or one for each.
     fn wanted(wanted: Wanted, partitions: u32) -> Vec<Self> {
-        let (command, to) = match wanted {
-            Wanted::Freeze => (Command::Freeze, 0),
-            Wanted::Flush => (Command::Flush, 0),
-            Wanted::Transfer { to } => (Command::Transfer, to),
-            Wanted::LongLeases => (Command::Configure, 0),
+        if wanted == Wanted::OtherMode {
+            // Nobody knows which one it is: one of the two changes something.
+            let one = Self::all_wanted(Command::Mode, 0, v1::LeaseMode::Ack, Vec::new(), partitions);
+            let other = Self::all_wanted(Command::Mode, 0, v1::LeaseMode::Timed, Vec::new(), partitions);
+            return one.into_iter().chain(other).collect();
+        }
+        let (command, to, voters) = match wanted {
+            Wanted::Freeze => (Command::Freeze, 0, Vec::new()),
+            Wanted::Flush => (Command::Flush, 0, Vec::new()),
+            Wanted::Transfer { to } => (Command::Transfer, to, Vec::new()),
+            Wanted::Alone { node } => (Command::Voters, 0, vec![node]),
+            Wanted::LongLeases | Wanted::OtherMode => (Command::Configure, 0, Vec::new()),
         };
+        Self::all_wanted(command, to, v1::LeaseMode::Ack, voters, partitions)
+    }
+
+    fn all_wanted(
+        command: Command,
+        to: u64,
+        mode: v1::LeaseMode,
+        voters: Vec<u64>,
+        partitions: u32,
+    ) -> Vec<Self> {
         let each = !matches!(command, Command::Freeze | Command::Flush);
         let orders = (0..if each { partitions } else { 1 }).map(|partition| Self {
             command,
@@ -149,7 +186,9 @@ impl Order {
             to,
             lease_ms: LONG_LEASE_MS,
             leader_lease_ms: LONG_LEASE_MS + LONG_LEASE_MS / 2,
-            voters: Vec::new(),
+            mode,
+            drift_ppm: None,
+            voters: voters.clone(),
         });
         orders.collect()
     }
@@ -157,8 +196,27 @@ impl Order {
     /// Counted if it is done in time.
     async fn see_done(&self, shared: &Shared, channel: Channel) {
         if let Ok(Ok(true)) = tokio::time::timeout(PATIENCE, self.give(channel)).await {
-            shared.count(self.command.name());
+            match self.command {
+                Command::Mode => self.count_changes(shared),
+                command => shared.count(command.name()),
+            }
         }
+    }
+
+    /// What was asked for may have been so already.
+    fn count_changes(&self, shared: &Shared) {
+        let first = {
+            let timed = shared.plan.lease.mode == LeaseMode::Timed;
+            (if timed { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack }, shared.plan.lease.drift_ppm)
+        };
+        let mut modes = shared.modes.lock();
+        let (mode, drift_ppm) = modes.entry(self.partition).or_insert(first);
+        let (mode_before, drift_before) = (*mode, *drift_ppm);
+        (*mode, *drift_ppm) = (self.mode, self.drift_ppm.unwrap_or(drift_before));
+        let changed =
+            [(mode_before != *mode, "modes_changed"), (drift_before != *drift_ppm, "drifts_changed")];
+        drop(modes);
+        changed.iter().filter(|(changed, _)| *changed).for_each(|(_, what)| shared.count(what));
     }
 
     /// Whether anything was done.
@@ -179,6 +237,15 @@ impl Order {
                     partitions: vec![self.partition],
                     lease_ms: Some(self.lease_ms),
                     leader_lease_ms: Some(self.leader_lease_ms),
+                    ..Default::default()
+                };
+                admin.configure(request).await?
+            }
+            Command::Mode => {
+                let request = v1::ConfigureRequest {
+                    partitions: vec![self.partition],
+                    lease_mode: Some(self.mode.into()),
+                    drift_ppm: self.drift_ppm,
                     ..Default::default()
                 };
                 admin.configure(request).await?

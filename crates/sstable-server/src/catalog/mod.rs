@@ -81,6 +81,14 @@ impl Entry {
         }
     }
 
+    /// The history that it belongs to; None if that cannot be read. (0: written before tables said so.)
+    pub fn lineage(&self) -> Option<u64> {
+        match self {
+            Entry::Open(table) => Some(lineage_of(table)),
+            Entry::Unreadable { .. } => None,
+        }
+    }
+
     /// Checksum of the file as its trailer states it; 0 if that cannot be read.
     pub fn checksum(&self) -> u64 {
         match self {
@@ -101,6 +109,10 @@ pub enum Replace {
 }
 
 pub type Tables = HashMap<SstId, Entry>;
+
+fn lineage_of(table: &Table) -> u64 {
+    table.meta().origin.as_ref().map_or(0, |o| o.lineage)
+}
 
 #[derive(Debug)]
 pub struct Catalog {
@@ -180,6 +192,9 @@ impl Catalog {
                 }
             } else if replace == Replace::Refuse && !mutant::active(Mutant::TableReplaced) {
                 return Err(Error::invalid(format!("SSTable {id} exists with other contents")));
+            } else if lineage_of(&table) != lineage_of(present) {
+                // Two foundings of a partition that gave the same id: neither's table is the other's to replace.
+                return Err(Error::invalid(format!("SSTable {id} exists, and is of another lineage")));
             }
         }
         self.dir.publish(temporary)?;
@@ -200,14 +215,19 @@ impl Catalog {
         Ok(meta)
     }
 
-    /// Deletes tables; returns how many there were. Durable when it returns.
-    pub fn delete(&self, ids: &[SstId]) -> Result<u32> {
+    /// Deletes tables on behalf of a group of this lineage; returns how many there were, and how many are not its own and stay.
+    /// Durable when it returns.
+    pub fn delete(&self, ids: &[SstId], lineage: u64) -> Result<(u32, u32)> {
         let stopped = self.changes.lock();
         if *stopped {
             return Err(Error::new(ErrorKind::Stopping, "the server is stopping"));
         }
-        let (mut deleted, mut numbers) = (0, HashSet::new());
+        let (mut deleted, mut refused, mut numbers) = (0, 0, HashSet::new());
         for id in ids {
+            if !self.may_delete(*id, lineage) {
+                refused += 1;
+                continue;
+            }
             let had_file = self.dir.remove_table(*id)?;
             let entry = self.tables.write().remove(id);
             deleted += u32::from(had_file || entry.is_some());
@@ -218,7 +238,30 @@ impl Catalog {
         self.dir.sync()?;
         drop(stopped);
         self.cache.forget(&numbers);
-        Ok(deleted)
+        Ok((deleted, refused))
+    }
+
+    /// Only a group with the table's own history can know that nobody needs the table any more. A group that was founded anew
+    /// knows nothing of what was there before it, and would take all of that for orphans.
+    fn may_delete(&self, id: SstId, lineage: u64) -> bool {
+        let tables = self.tables.read();
+        match tables.get(&id).map(Entry::lineage) {
+            None => true,
+            Some(Some(of_table)) => of_table == lineage,
+            // Not readable: it is the group's if everything is that can be read of the partition.
+            Some(None) => {
+                let of_partition = tables.iter().filter(|(other, _)| other.partition == id.partition);
+                let mut lineages = of_partition.filter_map(|(_, entry)| entry.lineage()).peekable();
+                lineages.peek().is_some() && lineages.all(|l| l == lineage)
+            }
+        }
+    }
+
+    /// How many tables there are: of the partition, and in all.
+    pub fn count(&self, partition: PartitionId) -> (u64, u64) {
+        let tables = self.tables.read();
+        let own = tables.keys().filter(|id| id.partition == partition).count();
+        (own as u64, tables.len() as u64)
     }
 
     /// Nothing changes on the disk from now on, and somebody else may open the directory.

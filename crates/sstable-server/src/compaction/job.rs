@@ -30,17 +30,28 @@ impl Job {
         self,
         answer: &mut oneshot::Sender<Result<Option<SstMeta>>>,
     ) -> Result<Option<SstMeta>> {
-        let Plan { inputs, output, table, options, drop_tombstones } = self.plan;
+        let Plan { inputs, output, table, options, drop_tombstones, origin } = self.plan;
+        let keeps_proof = origin.is_some();
         let store = self.store;
         let open = |table| TableIter::new(table, KeyRange::all(), Direction::Forward, Caching::Bypass);
         let iters = inputs.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut merge = Merge::new(iters, Direction::Forward);
         let temporary = store.catalog.create_temporary(output)?;
-        let mut writer = TableWriter::new(temporary.file().clone(), output, table, options);
+        let mut writer =
+            TableWriter::new(temporary.file().clone(), output, table, options).with_origin(origin);
         let started_ns = store.env.clock.holder_ns();
         let (mut slice_end, mut merged_bytes) = (SLICE_BYTES, 0);
+        // The newest of the tombstones that were dropped.
+        let mut dropped: Option<(Vec<u8>, u64)> = None;
         while !merge.is_at_end() {
-            if !(drop_tombstones && merge.is_tombstone()) {
+            if drop_tombstones && merge.is_tombstone() {
+                if keeps_proof
+                    && writer.records() == 0
+                    && dropped.as_ref().is_none_or(|(_, seq)| *seq < merge.seq())
+                {
+                    dropped = Some((merge.key().to_vec(), merge.seq()));
+                }
+            } else {
                 writer.add(merge.key(), merge.value_ref(), merge.seq(), merge.is_tombstone())?;
             }
             merged_bytes += (merge.key().len() + merge.value_ref().len()) as u64;
@@ -67,7 +78,10 @@ impl Job {
             }
         }
         if writer.records() == 0 {
-            return Ok(None);
+            // One tombstone is kept: without a table that says so, nothing would show that the inputs are superseded, and one that
+            // was forgotten on a server could bring deleted records back when a manifest is rebuilt.
+            let Some((key, seq)) = dropped else { return Ok(None) };
+            writer.add(&key, &[], seq, true)?;
         }
         store.disk_delay(IoKind::Sync).await;
         writer.finish()?;

@@ -2,7 +2,8 @@
 //!
 //! Owns running a merge that somebody else has planned; does not own the plan (the leader's), nor what becomes of the inputs.
 //! Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between them. Invariant:
-//! the output is durable before the answer, and a function of the inputs alone.
+//! the output is durable before the answer, and a function of the
+//! inputs (and of the origin that the plan names) alone.
 
 mod job;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{SstId, TableId};
-use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::CompactRequest;
 use tokio::sync::oneshot;
@@ -29,6 +30,7 @@ struct Plan {
     table: TableId,
     options: TableOptions,
     drop_tombstones: bool,
+    origin: Option<Origin>,
 }
 
 impl Store {
@@ -61,6 +63,7 @@ impl Store {
         }
         let (output, table) = (sst_id_from_wire(&request.output)?, TableId(request.table));
         let options = request.options.unwrap_or_default().try_into()?;
+        let origin = request.origin.map(TryInto::try_into).transpose()?;
         let mut ids = request.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>()?;
         let inputs = ids.iter().map(|id| self.table(*id)).collect::<Result<Vec<_>>>()?;
         if let Some(foreign) = inputs.iter().find(|input| input.trailer().table != table) {
@@ -75,6 +78,6 @@ impl Store {
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::invalid("inputs and output of a compaction are different tables"));
         }
-        Ok(Plan { inputs, output, table, options, drop_tombstones: request.drop_tombstones })
+        Ok(Plan { inputs, output, table, options, drop_tombstones: request.drop_tombstones, origin })
     }
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
     ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, EnsureTableReply, EnsureTableRequest,
-    MaintenanceReply, MaintenanceRequest, StatusReply, StatusRequest, TransferReply, TransferRequest,
+    MaintenanceReply, MaintenanceRequest, RecoverReply, RecoverRequest, StatusReply, StatusRequest,
+    TransferReply, TransferRequest,
 };
 use tonic::{Request, Response, Status};
 
@@ -57,6 +58,10 @@ impl Admin for AdminService {
         &self,
         _: Request<ChangeVotersRequest>,
     ) -> Result<Response<ChangeVotersReply>, Status> {
+        not_here()
+    }
+
+    async fn recover(&self, _: Request<RecoverRequest>) -> Result<Response<RecoverReply>, Status> {
         not_here()
     }
 

@@ -5,17 +5,21 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::error::{Error, Result};
+use sextant_common::freight::Freight;
 use sextant_common::ids::PartitionId;
+use sextant_common::room::Share;
 use sextant_common::vfs::IoKind;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1::sst_server::Sst;
 use sextant_proto::v1::{
-    CompactReply, CompactRequest, CopyReply, CopyRequest, DeleteReply, DeleteRequest, FetchFilterRequest,
-    FetchRequest, FileChunk, FilterBytes, GetBatch, GetBatchReply, IngestReply, IngestRequest,
-    InventoryEntry, InventoryReply, InventoryRequest, SstScanReply, SstScanRequest,
+    CompactReply, CompactRequest, CopyReply, CopyRequest, CountReply, CountRequest, DeleteReply,
+    DeleteRequest, FetchFilterRequest, FetchRequest, FileChunk, FilterBytes, GetBatch, GetBatchReply,
+    Holding, HoldingsRequest, IngestReply, IngestRequest, InventoryEntry, InventoryReply, InventoryRequest,
+    SstScanReply, SstScanRequest,
 };
 use tonic::{Request, Response, Status, Streaming};
 
+use crate::catalog::Entry;
 use crate::store::Store;
 
 /// Batches of one stream that are worked on at a time; more are not read from the connection. Enough to keep the disk busy
@@ -43,10 +47,20 @@ impl SstService {
     }
 }
 
+/// The room is given back when the answer has left.
+fn laden<T>((message, room): (T, Option<Share>)) -> Response<T> {
+    let mut response = Response::new(message);
+    if let Some(room) = room {
+        response.extensions_mut().insert(Freight::of(room));
+    }
+    response
+}
+
 #[tonic::async_trait]
 impl Sst for SstService {
     type GetStreamStream = BoxStream<'static, Result<GetBatchReply, Status>>;
     type FetchFilterStream = BoxStream<'static, Result<FilterBytes, Status>>;
+    type HoldingsStream = BoxStream<'static, Result<Holding, Status>>;
     type FetchStream = BoxStream<'static, Result<FileChunk, Status>>;
 
     async fn get_stream(
@@ -54,19 +68,27 @@ impl Sst for SstService {
         request: Request<Streaming<GetBatch>>,
     ) -> Result<Response<Self::GetStreamStream>, Status> {
         let store = self.store.clone();
-        let replies = request.into_inner().map(move |batch| {
+        let freight = Freight::default();
+        let leaving = freight.clone();
+        let answers = request.into_inner().map(move |batch| {
             let store = store.clone();
-            async move { Ok(store.get_batch(batch?).await?) }
+            async move { Ok::<_, Status>(store.get_batch(batch?).await?) }
         });
-        Ok(Response::new(self.until_shutdown(replies.buffered(BATCHES_IN_FLIGHT_MAX))))
+        let replies = answers.buffered(BATCHES_IN_FLIGHT_MAX).map_ok(move |(reply, room)| {
+            room.into_iter().for_each(|room| leaving.add(room));
+            reply
+        });
+        let mut response = Response::new(self.until_shutdown(replies));
+        response.extensions_mut().insert(freight);
+        Ok(response)
     }
 
     async fn get(&self, request: Request<GetBatch>) -> Result<Response<GetBatchReply>, Status> {
-        Ok(Response::new(self.store.get_batch(request.into_inner()).await?))
+        Ok(laden(self.store.get_batch(request.into_inner()).await?))
     }
 
     async fn scan(&self, request: Request<SstScanRequest>) -> Result<Response<SstScanReply>, Status> {
-        Ok(Response::new(self.store.scan_page(request.into_inner()).await?))
+        Ok(laden(self.store.scan_page(request.into_inner()).await?))
     }
 
     async fn fetch_filter(
@@ -110,12 +132,36 @@ impl Sst for SstService {
             checksum: entry.checksum(),
             file_bytes: entry.file_bytes(),
             damaged: entry.is_damaged(),
+            lineage: entry.lineage(),
         });
         Ok(Response::new(InventoryReply { node: self.store.config.id.0, entries: entries.collect() }))
     }
 
+    async fn count(&self, request: Request<CountRequest>) -> Result<Response<CountReply>, Status> {
+        let (tables, tables_in_all) = self.store.catalog.count(PartitionId(request.get_ref().partition));
+        Ok(Response::new(CountReply { node: self.store.config.id.0, tables, tables_in_all }))
+    }
+
+    async fn holdings(
+        &self,
+        request: Request<HoldingsRequest>,
+    ) -> Result<Response<Self::HoldingsStream>, Status> {
+        let entries = self.store.catalog.inventory(PartitionId(request.get_ref().partition));
+        let holdings = entries.into_iter().map(|(id, entry)| {
+            let mut holding =
+                Holding { id: sst_id_to_wire(id), damaged: entry.is_damaged(), ..Holding::default() };
+            if let Entry::Open(table) = &entry {
+                holding.meta = Some((&table.sst_meta()).into());
+                holding.options = Some((&table.meta().options).into());
+                holding.origin = table.meta().origin.as_ref().map(Into::into);
+            }
+            Ok(holding)
+        });
+        Ok(Response::new(self.until_shutdown(futures::stream::iter(holdings))))
+    }
+
     async fn delete(&self, request: Request<DeleteRequest>) -> Result<Response<DeleteReply>, Status> {
-        let ids = request.into_inner().ids;
+        let DeleteRequest { ids, lineage } = request.into_inner();
         if ids.len() > DELETES_MAX {
             return Err(Error::invalid(format!(
                 "{} tables to delete: the limit is {DELETES_MAX}",
@@ -125,8 +171,14 @@ impl Sst for SstService {
         }
         let ids = ids.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>()?;
         let catalog = self.store.catalog.clone();
-        let deleted = self.store.disk(IoKind::Sync, move || catalog.delete(&ids)).await?;
+        let (deleted, refused) = self.store.disk(IoKind::Sync, move || catalog.delete(&ids, lineage)).await?;
         self.store.metrics.deleted.inc_by(u64::from(deleted));
-        Ok(Response::new(DeleteReply { deleted }))
+        if refused > 0 {
+            tracing::warn!(
+                refused,
+                "tables were to be deleted that are not of the lineage {lineage:016x} of who asked: they stay"
+            );
+        }
+        Ok(Response::new(DeleteReply { deleted, refused }))
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Meta section (a frame), little-endian: records u64, tombstones u64, least seq u64, largest seq u64, data blocks u64, bytes of
 //! all keys u64, bytes of all values u64, table options (filter_inserts u8, compression u8, partition_prefix u32), smallest
-//! key (length u32, bytes), largest key (length u32, bytes).
+//! key (length u32, bytes), largest key (length u32, bytes); in version 2 of the format the origin: lineage u64, first and last
+//! generation u64 each, name of the table (length u32, bytes).
 //!
 //! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
 //! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
@@ -13,15 +14,18 @@
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{SstId, TableId};
-use sextant_common::limits::KEY_BYTES_MAX;
-use sextant_common::manifest::{Compression, SstMeta, TableOptions};
+use sextant_common::limits::{KEY_BYTES_MAX, TABLE_NAME_BYTES_MAX};
+use sextant_common::manifest::{Compression, Generations, Origin, SstMeta, TableOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec::{u32_at, u64_at};
 use super::index::{Handle, WrittenIndex};
 
 pub const MAGIC: [u8; 8] = *b"\xa5sextSST";
+/// Of tables that do not say where they come from.
 pub const VERSION: u32 = 1;
+/// Of tables whose meta section ends with their origin.
+pub const VERSION_WITH_ORIGIN: u32 = 2;
 pub const TRAILER_BYTES: usize = 124;
 /// The file checksum and the trailer checksum: what the file checksum does not cover.
 pub const UNHASHED_BYTES: usize = 12;
@@ -29,6 +33,7 @@ pub const UNHASHED_BYTES: usize = 12;
 /// What the trailer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trailer {
+    pub version: u32,
     pub id: SstId,
     pub table: TableId,
     pub index_levels: u32,
@@ -42,6 +47,7 @@ pub struct Trailer {
 impl Trailer {
     /// The trailer's bytes without the two checksums.
     pub fn hashed_bytes(
+        version: u32,
         id: SstId,
         table: TableId,
         index: WrittenIndex,
@@ -50,7 +56,7 @@ impl Trailer {
     ) -> Vec<u8> {
         let mut out = Vec::with_capacity(TRAILER_BYTES);
         out.extend_from_slice(&MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
+        out.extend_from_slice(&version.to_le_bytes());
         out.extend_from_slice(&index.levels.to_le_bytes());
         out.extend_from_slice(&id.to_bytes());
         out.extend_from_slice(&table.0.to_le_bytes());
@@ -81,11 +87,15 @@ impl Trailer {
             return Err(bad("checksum mismatch"));
         }
         let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
-        if u32_of(8) != VERSION {
-            return Err(bad(&format!("format version {} is not known (this is {VERSION})", u32_of(8))));
+        if !(VERSION..=VERSION_WITH_ORIGIN).contains(&u32_of(8)) {
+            return Err(bad(&format!(
+                "format version {} is not known (this is {VERSION_WITH_ORIGIN})",
+                u32_of(8)
+            )));
         }
         let handle = |at| Handle { offset: u64_of(at), bytes: u64_of(at + 8) };
         let trailer = Trailer {
+            version: u32_of(8),
             index_levels: u32_of(12),
             id: SstId::from_bytes(&bytes[16..52]).ok_or_else(|| bad("bad id"))?,
             table: TableId(u32_of(52)),
@@ -121,9 +131,16 @@ pub struct TableMeta {
     pub options: TableOptions,
     pub min_key: Bytes,
     pub max_key: Bytes,
+    /// None in version 1.
+    pub origin: Option<Origin>,
 }
 
 impl TableMeta {
+    /// The version of the format that a table with this section has.
+    pub fn version(&self) -> u32 {
+        if self.origin.is_some() { VERSION_WITH_ORIGIN } else { VERSION }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let numbers = [
@@ -146,14 +163,22 @@ impl TableMeta {
             out.extend_from_slice(&(key.len() as u32).to_le_bytes());
             out.extend_from_slice(key);
         }
+        if let Some(Origin { lineage, name, generations }) = &self.origin {
+            for number in [*lineage, generations.first.0, generations.last.0] {
+                out.extend_from_slice(&number.to_le_bytes());
+            }
+            out.extend_from_slice(&(name.len() as u32).to_le_bytes());
+            out.extend_from_slice(name.as_bytes());
+        }
         out
     }
 
-    pub fn parse(bytes: &Bytes) -> Result<Self> {
-        Self::read(bytes).ok_or_else(|| Error::corrupt("meta section: malformed"))
+    /// `version`: what the trailer says.
+    pub fn parse(bytes: &Bytes, version: u32) -> Result<Self> {
+        Self::read(bytes, version).ok_or_else(|| Error::corrupt("meta section: malformed"))
     }
 
-    fn read(bytes: &Bytes) -> Option<Self> {
+    fn read(bytes: &Bytes, version: u32) -> Option<Self> {
         let number = |i: usize| u64_at(bytes, 8 * i);
         let (filter_inserts, compression) = (*bytes.get(56)?, *bytes.get(57)?);
         let options = TableOptions {
@@ -173,7 +198,20 @@ impl TableMeta {
                 .then(|| (Bytes::copy_from_slice(&bytes[at + 4..end]), end))
         };
         let (min_key, next) = key(62)?;
-        let (max_key, end) = key(next)?;
+        let (max_key, mut end) = key(next)?;
+        let mut origin = None;
+        if version >= VERSION_WITH_ORIGIN {
+            let number = |i: usize| u64_at(bytes, end + 8 * i);
+            let (lineage, generations) = (number(0)?, Generations::new(number(1)?, number(2)?));
+            let len = u32_at(bytes, end + 24)? as usize;
+            let name = bytes.get(end + 28..(end + 28).checked_add(len)?)?;
+            let name = std::str::from_utf8(name).ok()?.to_owned();
+            if name.is_empty() || len > TABLE_NAME_BYTES_MAX || !generations.are_known() {
+                return None;
+            }
+            end += 28 + len;
+            origin = Some(Origin { lineage, name, generations });
+        }
         let meta = TableMeta {
             records: number(0)?,
             tombstones: number(1)?,
@@ -185,6 +223,7 @@ impl TableMeta {
             options,
             min_key,
             max_key,
+            origin,
         };
         let sound = end == bytes.len()
             && filter_inserts <= 1
@@ -208,6 +247,7 @@ impl TableMeta {
             max_seq: self.max_seq,
             file_bytes: trailer.file_bytes,
             checksum: trailer.file_checksum,
+            generations: self.origin.as_ref().map(|o| o.generations).unwrap_or_default(),
             replicas: Vec::new(),
         }
     }
@@ -220,23 +260,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9)) {
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}") {
             let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
+            let origin = (!name.is_empty()).then_some(Origin { lineage: min_seq, name, generations: Generations::new(more, more + span) });
             let meta = TableMeta {
                 records: tombstones + more, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
                 options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression: Compression::Lz4 },
-                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(),
+                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), origin,
             };
             let bytes = Bytes::from(meta.encode());
             for cut in 0..bytes.len() {
-                prop_assert!(TableMeta::parse(&bytes.slice(..cut)).is_err());
+                prop_assert!(TableMeta::parse(&bytes.slice(..cut), meta.version()).is_err());
             }
-            prop_assert_eq!(TableMeta::parse(&bytes).unwrap(), meta);
+            prop_assert!(TableMeta::parse(&bytes, VERSION + VERSION_WITH_ORIGIN - meta.version()).is_err());
+            prop_assert_eq!(TableMeta::parse(&bytes, meta.version()).unwrap(), meta);
         }
 
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
-            let _ = TableMeta::parse(&bytes.clone().into());
+            let _ = TableMeta::parse(&bytes.clone().into(), VERSION);
+            let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_ORIGIN);
             let mut trailer = MAGIC.to_vec();
             trailer.extend_from_slice(&VERSION.to_le_bytes());
             trailer.extend_from_slice(&bytes);

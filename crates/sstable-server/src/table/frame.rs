@@ -77,6 +77,11 @@ fn compress(payload: &[u8], out: &mut Vec<u8>) -> bool {
     }
 }
 
+/// How long the payload says it is that a frame, or its tail, ends; not checked.
+pub fn stated_bytes(frame: &[u8]) -> Option<usize> {
+    u32_at(frame, frame.len().checked_sub(TAIL_BYTES)? + 1).map(|stated| stated as usize)
+}
+
 /// The payload of a frame that was read from disk. An uncompressed one is a slice of `frame`.
 pub fn decode(frame: &Bytes, seed: u64) -> Result<Bytes, FrameError> {
     let Some(payload_len) = frame.len().checked_sub(TAIL_BYTES) else { return Err(FrameError::TooShort) };

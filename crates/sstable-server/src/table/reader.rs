@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::SstId;
-use sextant_common::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES, VALUE_BYTES_MAX};
 use sextant_common::manifest::SstMeta;
 use sextant_common::vfs::VfsFile;
 
@@ -28,6 +28,8 @@ pub enum Access {
     CacheOnly,
     /// Read it from the file, and keep it in the cache.
     Fill,
+    /// As [`Access::Fill`], but leave a large block where it is.
+    FillSmall,
     /// Read it from the file; leave the cache as it is.
     NoFill,
 }
@@ -48,6 +50,15 @@ pub enum Lookup {
     Absent,
     /// A block is not in the cache (only with [`Access::CacheOnly`]).
     NeedsDisk,
+    /// A block of about so many bytes would have to be read (only with [`Access::FillSmall`]).
+    Large(usize),
+}
+
+/// A block, or why there is none.
+enum Got {
+    Block(Block),
+    NeedsDisk,
+    Large(usize),
 }
 
 /// What lookups did; the caller adds it to its metrics once a batch.
@@ -110,7 +121,9 @@ impl Table {
             frame::decode(&bytes, frame_seed(salt, at.offset))
                 .map_err(|e| Error::corrupt(format!("offset {}: {name}: {e}", at.offset)))
         };
-        let meta = section("meta section", trailer.meta).and_then(|b| TableMeta::parse(&b)).map_err(named)?;
+        let meta = section("meta section", trailer.meta)
+            .and_then(|b| TableMeta::parse(&b, trailer.version))
+            .map_err(named)?;
         let top = section("index", trailer.index).map_err(named)?;
         let top = Block::parse(top).map_err(|_| {
             named(Error::corrupt(format!("offset {}: index: malformed", trailer.index.offset)))
@@ -207,10 +220,16 @@ impl Table {
         }
         let mut at = self.index_entry(&self.top, self.trailer.index, key)?;
         if self.trailer.index_levels == 2 {
-            let Some(leaf) = self.block(at, access, tally)? else { return Ok(Lookup::NeedsDisk) };
+            // Leaves are small: many of them make an index.
+            let fill = if access == Access::FillSmall { Access::Fill } else { access };
+            let Some(leaf) = self.block(at, fill, tally)? else { return Ok(Lookup::NeedsDisk) };
             at = self.index_entry(&leaf, at, key)?;
         }
-        let Some(block) = self.block(at, access, tally)? else { return Ok(Lookup::NeedsDisk) };
+        let block = match self.block_of_any_size(at, access, tally)? {
+            Got::Block(block) => block,
+            Got::NeedsDisk => return Ok(Lookup::NeedsDisk),
+            Got::Large(bytes) => return Ok(Lookup::Large(bytes)),
+        };
         let slot = block.get(key).map_err(|Malformed| self.malformed(at))?;
         let Some(slot) = slot else {
             tally.false_positives += u64::from(self.filter().is_some());
@@ -231,21 +250,41 @@ impl Table {
 
     /// A data block or a leaf of the index. `None` if that would block and may not.
     pub(super) fn block(&self, at: Handle, access: Access, tally: &mut Tally) -> Result<Option<Block>> {
+        match self.block_of_any_size(at, access, tally)? {
+            Got::Block(block) => Ok(Some(block)),
+            Got::NeedsDisk | Got::Large(_) => Ok(None),
+        }
+    }
+
+    fn block_of_any_size(&self, at: Handle, access: Access, tally: &mut Tally) -> Result<Got> {
         if let Some(block) = self.cache.get(self.number, at.offset) {
             tally.cache_hits += 1;
-            return Ok(Some(block));
+            return Ok(Got::Block(block));
         }
         if access == Access::CacheOnly {
-            return Ok(None);
+            return Ok(Got::NeedsDisk);
         }
         self.check_handle(at)?;
+        if access == Access::FillSmall && at.bytes > LARGE_BYTES as u64 {
+            let tail =
+                Handle { offset: at.end() - frame::TAIL_BYTES as u64, bytes: frame::TAIL_BYTES as u64 };
+            let stated = frame::stated_bytes(&self.read(tail)?).unwrap_or(0);
+            // Nobody has checked that yet.
+            return Ok(Got::Large(stated.clamp(at.bytes as usize, BLOCK_FRAME_BYTES_MAX as usize)));
+        }
         tally.cache_misses += 1;
         tally.disk_bytes += at.bytes;
-        let block = self.decode(at, &self.read(at)?)?;
-        if access == Access::Fill {
+        let bytes = self.read(at)?;
+        if access == Access::FillSmall
+            && let Some(stated) = frame::stated_bytes(&bytes).filter(|stated| *stated > LARGE_BYTES)
+        {
+            return Ok(Got::Large(stated.min(BLOCK_FRAME_BYTES_MAX as usize)));
+        }
+        let block = self.decode(at, &bytes)?;
+        if matches!(access, Access::Fill | Access::FillSmall) {
             self.cache.insert(self.number, at.offset, &block);
         }
-        Ok(Some(block))
+        Ok(Got::Block(block))
     }
 
     /// Checks and decompresses the frame that was read from `at`.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use proptest::prelude::*;
 use sextant_common::key::filter_hash;
+use sextant_common::manifest::{Generations, Origin};
 use sextant_common::{ErrorKind, Result};
 
 use super::reader::{Found, Tally};
@@ -273,10 +274,11 @@ fn tables_that_are_not_named_newest_first_are_noticed() {
     }
 }
 
-/// Format version 1 must stay readable, and writable to the byte, for ever.
+/// Both format versions must stay readable, and writable to the byte, for ever.
 #[test]
 fn the_format_is_pinned() {
-    let golden = include_bytes!("../../fixtures/table-v1.sst");
+    let origin =
+        Origin { lineage: 0x0123_4567_89ab_cdef, name: "users".into(), generations: Generations::new(3, 5) };
     let mut model: Model = (0..40u8)
         .map(|i| {
             (
@@ -286,17 +288,24 @@ fn the_format_is_pinned() {
         })
         .collect();
     model.insert(b"user:004".to_vec(), (Vec::new(), 2000, true));
-    let (bytes, meta) = table_bytes(&model, sst_id(7), options(true));
-    if std::env::var_os("SEXTANT_WRITE_FIXTURES").is_some() {
-        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/table-v1.sst"), &bytes).unwrap();
-        return;
+    let fixtures: [(&str, &[u8], Option<Origin>); 2] = [
+        ("table-v1.sst", include_bytes!("../../fixtures/table-v1.sst"), None),
+        ("table-v2.sst", include_bytes!("../../fixtures/table-v2.sst"), Some(origin)),
+    ];
+    for (name, golden, origin) in fixtures {
+        let (bytes, meta) = table_bytes_from(&model, sst_id(7), options(true), origin.clone());
+        if std::env::var_os("SEXTANT_WRITE_FIXTURES").is_some() {
+            std::fs::write(format!("{}/fixtures/{name}", env!("CARGO_MANIFEST_DIR")), &bytes).unwrap();
+            continue;
+        }
+        assert!(bytes == golden, "{name}: the writer's bytes differ from the fixture");
+        let opened = open_bytes(golden.to_vec(), sst_id(7), 0).unwrap();
+        assert!(opened.filter_damage.is_none());
+        let table = Arc::new(opened.table);
+        assert_eq!(table.sst_meta(), meta);
+        assert_eq!(table.meta().origin, origin);
+        let all = KeyRange::all();
+        let records = walk(&table, &all, Direction::Forward, Caching::Bypass).unwrap();
+        assert_eq!(records, expected_walk(&model, &all, Direction::Forward));
     }
-    assert!(bytes == golden, "the writer's bytes differ from the fixture");
-    let opened = open_bytes(golden.to_vec(), sst_id(7), 0).unwrap();
-    assert!(opened.filter_damage.is_none());
-    let table = Arc::new(opened.table);
-    assert_eq!(table.sst_meta(), meta);
-    let all = KeyRange::all();
-    let records = walk(&table, &all, Direction::Forward, Caching::Bypass).unwrap();
-    assert_eq!(records, expected_walk(&model, &all, Direction::Forward));
 }

@@ -1,6 +1,6 @@
 //! Writes a table file from records in rising order of keys.
 //!
-//! Invariant: the bytes are a function of id, table, options and records alone (block sizes are constants, not configuration),
+//! Invariant: the bytes are a function of id, table, options, origin and records alone (block sizes are constants, not configuration),
 //! so that replicas which were written separately have the same checksum.
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::limits::{check_key, check_value};
-use sextant_common::manifest::{Compression, SstMeta, TableOptions};
+use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
 use sextant_common::vfs::VfsFile;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -70,8 +70,15 @@ impl TableWriter {
                 options,
                 min_key: Bytes::new(),
                 max_key: Bytes::new(),
+                origin: None,
             },
         }
+    }
+
+    /// The table is to say where it comes from.
+    pub fn with_origin(mut self, origin: Option<Origin>) -> Self {
+        self.meta.origin = origin;
+        self
     }
 
     pub fn records(&self) -> u64 {
@@ -145,9 +152,11 @@ impl TableWriter {
         self.meta.data_blocks = self.index.blocks() as u64;
         self.meta.max_key = Bytes::copy_from_slice(&self.last_key);
         let meta = sink.frame(&self.meta.encode(), Compression::None, salt)?;
-        let hashed = Trailer::hashed_bytes(self.id, self.table, index, filter, meta);
+        let version = self.meta.version();
+        let hashed = Trailer::hashed_bytes(version, self.id, self.table, index, filter, meta);
         let (file_bytes, file_checksum) = sink.finish(hashed)?;
         let trailer = Trailer {
+            version,
             id: self.id,
             table: self.table,
             index_levels: index.levels,

@@ -70,7 +70,7 @@ async fn a_crash_anywhere_leaves_whole_tables_or_none() {
             let ingested = node.ingest(sst_id(1), &model).await.is_ok();
             let copied = ingested && {
                 let request = CopyRequest { id: sst_id_to_wire(meta.id), ..copy_of(&meta, &[&source]) };
-                let delete = DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1))] };
+                let delete = DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1))], lineage: 0 };
                 node.client.delete(delete).await.is_ok() && node.client.copy(request).await.is_ok()
             };
             let finished = node.vfs.has_power();

@@ -1,6 +1,8 @@
 use std::collections::BTreeMap;
 
+use futures::StreamExt;
 use sextant_common::ErrorKind;
+use sextant_common::manifest::{Generations, Origin, TableOptions};
 
 use super::*;
 use crate::testing::sst_id;
@@ -73,6 +75,7 @@ fn compaction(inputs: &[SstId], output: SstId, drop_tombstones: bool) -> Compact
         table: 9,
         options: Some((&options(true)).into()),
         drop_tombstones,
+        origin: None,
     }
 }
 
@@ -187,4 +190,79 @@ async fn a_compaction_on_a_full_disk_or_of_damaged_inputs_leaves_nothing() {
     assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
     assert!(node.inventory().await[0].damaged);
     assert_eq!(node.files().len(), 1);
+}
+
+fn origin(lineage: u64, first: u64, last: u64) -> Origin {
+    Origin { lineage, name: "t".into(), generations: Generations::new(first, last) }
+}
+
+fn messages_of(id: SstId, model: &Model, origin: &Origin) -> Vec<IngestRequest> {
+    let mut messages = messages(id, model);
+    messages[0].header.as_mut().unwrap().origin = Some(origin.into());
+    messages
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_deleted_only_on_behalf_of_its_own_lineage() {
+    let mut node = Node::start().await;
+    for (counter, lineage) in [(1, 7), (2, 8)] {
+        let table = messages_of(sst_id(counter), &model(9, 1), &origin(lineage, 1, 1));
+        send(&mut node.client, table).await.unwrap();
+    }
+    node.ingest(sst_id(3), &model(9, 1)).await.unwrap();
+    let ids: Vec<Bytes> = (1..=3).map(|counter| sst_id_to_wire(sst_id(counter))).collect();
+    // A group that was founded anew, and so has a lineage of its own, deletes nothing of what was there before it.
+    for (lineage, deleted, left) in [(9, 0, 3), (7, 1, 2), (0, 1, 1), (7, 0, 1), (8, 1, 0)] {
+        let request = DeleteRequest { ids: ids.clone(), lineage };
+        let reply = node.client.delete(request).await.unwrap().into_inner();
+        assert_eq!((reply.deleted, reply.refused), (deleted, left), "{lineage}");
+        assert_eq!(node.files().len() as u32, left);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_never_takes_the_place_of_a_table_of_another_lineage() {
+    let (mut one, mut other) = (Node::start().await, Node::start().await);
+    let id = sst_id(1);
+    send(&mut one.client, messages_of(id, &model(9, 1), &origin(7, 1, 1))).await.unwrap();
+    let meta = send(&mut other.client, messages_of(id, &model(20, 1), &origin(8, 1, 1))).await.unwrap();
+    let error = one.client.copy(super::transfer::copy_of(&meta, &[&other])).await.unwrap_err();
+    assert!(error.message().contains("another lineage"), "{error:?}");
+    one.assert_holds(id, &model(9, 1)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn holdings_tell_everything_that_a_lost_manifest_said_of_a_table() {
+    let mut node = Node::start().await;
+    let meta = send(&mut node.client, messages_of(sst_id(1), &model(9, 5), &origin(7, 2, 3))).await.unwrap();
+    assert_eq!(meta.generations, Generations::new(2, 3));
+    node.ingest(sst_id(2), &model(9, 1)).await.unwrap();
+    node.crash().await;
+    let holdings = node.client.holdings(HoldingsRequest { partition: 1 }).await.unwrap().into_inner();
+    let holdings: Vec<Holding> = holdings.map(|h| h.unwrap()).collect().await;
+    let of = |counter| holdings.iter().find(|h| h.id == sst_id_to_wire(sst_id(counter))).unwrap();
+    assert_eq!(SstMeta::try_from(of(1).meta.clone().unwrap()).unwrap(), meta);
+    assert_eq!(Origin::try_from(of(1).origin.clone().unwrap()).unwrap(), origin(7, 2, 3));
+    assert_eq!(TableOptions::try_from(of(1).options.unwrap()).unwrap(), options(true));
+    assert!(of(2).origin.is_none(), "format version 1");
+    let count = async |node: &mut Node, partition| {
+        let reply = node.client.count(CountRequest { partition }).await.unwrap().into_inner();
+        (reply.tables, reply.tables_in_all)
+    };
+    assert_eq!(count(&mut node, 1).await, (2, 2));
+    assert_eq!(count(&mut node, 2).await, (0, 2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_with_an_origin_leaves_a_tombstone_rather_than_nothing() {
+    let mut node = Node::start().await;
+    let dead: Model = (0..50).map(|i| (key(i), (Vec::new(), i + 1, true))).collect();
+    node.ingest(sst_id(1), &dead).await.unwrap();
+    let request = CompactRequest {
+        origin: Some((&origin(7, 1, 4)).into()),
+        ..compaction(&[sst_id(1)], sst_id(2), true)
+    };
+    let meta = node.compact(request).await.unwrap().unwrap();
+    assert_eq!((meta.records, meta.tombstones, meta.max_seq), (1, 1, 50));
+    assert_eq!(meta.generations, Generations::new(1, 4));
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::Env;
-use sextant_common::env::grpc_channel;
+use sextant_common::env::{Party, cluster_channel};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::SstMeta;
@@ -80,7 +80,7 @@ impl Node {
     }
 
     async fn get(&mut self, candidates: &[SstId], key: &[u8]) -> GetReply {
-        let batch = GetBatch { batch: 3, gets: vec![get(candidates, key)] };
+        let batch = GetBatch { batch: 3, gets: vec![get(candidates, key)], ..GetBatch::default() };
         let mut reply = self.client.get(batch).await.unwrap().into_inner();
         assert_eq!((reply.batch, reply.replies.len()), (3, 1));
         reply.replies.remove(0)
@@ -116,8 +116,13 @@ impl Node {
     }
 }
 
+fn channel(env: &Env, addr: &str) -> Channel {
+    // The cluster's name and number of partitions are all that counts.
+    cluster_channel(&env.net, addr, &cluster_config(&[]), Party::TOOL, None)
+}
+
 fn client(env: &Env, addr: &str) -> Client {
-    SstClient::new(grpc_channel(&env.net, addr))
+    SstClient::new(channel(env, addr))
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)
 }
@@ -142,7 +147,12 @@ fn to_model(records: Vec<ScanRecord>) -> Model {
 }
 
 fn header(id: SstId) -> IngestRequest {
-    let header = IngestHeader { id: sst_id_to_wire(id), table: 9, options: Some((&options(true)).into()) };
+    let header = IngestHeader {
+        id: sst_id_to_wire(id),
+        table: 9,
+        options: Some((&options(true)).into()),
+        origin: None,
+    };
     IngestRequest { header: Some(header), ..IngestRequest::default() }
 }
 

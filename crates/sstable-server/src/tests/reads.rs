@@ -50,7 +50,7 @@ async fn a_stream_answers_batches_in_order_from_disk_and_from_memory() {
     let batches: Vec<_> = (0..200u64)
         .map(|batch| {
             let keys = (0..20).map(|i| key((batch * 37 + i * 151) % 3100));
-            GetBatch { batch, gets: keys.map(|k| get(&[sst_id(1)], &k)).collect() }
+            GetBatch { batch, gets: keys.map(|k| get(&[sst_id(1)], &k)).collect(), ..GetBatch::default() }
         })
         .collect();
     let mut replies =
@@ -74,7 +74,8 @@ async fn a_stream_answers_batches_in_order_from_disk_and_from_memory() {
     assert!(replies.message().await.unwrap().is_none());
     // A batch too long to be answered on the connection's task.
     let gets = (0..3100).map(|i| get(&[sst_id(1)], &key(i))).collect();
-    let reply = node.client.get(GetBatch { batch: 1, gets }).await.unwrap().into_inner();
+    let reply =
+        node.client.get(GetBatch { batch: 1, gets, ..GetBatch::default() }).await.unwrap().into_inner();
     let values = reply.replies.iter().filter(|r| r.status() == GetStatus::GetValue).count();
     assert_eq!(values, model.values().filter(|r| !r.2).count());
 }
@@ -92,14 +93,56 @@ async fn a_batch_of_large_values_is_answered_in_part() {
     send(&mut node.client, messages).await.unwrap();
     for warm in [false, true] {
         let gets = (0..5).map(|i| get(&[sst_id(1)], &key(i))).collect();
-        let reply = node.client.get(GetBatch { batch: 1, gets }).await.unwrap().into_inner();
+        let reply =
+            node.client.get(GetBatch { batch: 1, gets, ..GetBatch::default() }).await.unwrap().into_inner();
         let statuses: Vec<_> = reply.replies.iter().map(GetReply::status).collect();
         let (value, too_large) = (GetStatus::GetValue, GetStatus::GetTooLarge);
-        assert_eq!(statuses, [value, value, value, too_large, too_large], "{warm}");
-        assert!(reply.replies[2].value == vec![2u8; 7 << 20]);
+        assert_eq!(statuses, [value, value, too_large, too_large, too_large], "{warm}");
+        assert!(reply.replies[1].value == vec![1u8; 7 << 20]);
     }
     let page = node.scan_all(&[sst_id(1)]).await;
     assert_eq!((page.records.len(), page.complete), (1, false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_values_are_read_for_whoever_wants_them_and_while_there_is_room_for_them() {
+    let mut node = Node::start().await;
+    let of = |i: u64| if i < 2 { vec![i as u8; 2 << 20] } else { vec![7; 100] };
+    let model: Model = (0..3).map(|i| (key(i), (of(i), 1, false))).collect();
+    node.ingest(sst_id(1), &model).await.unwrap();
+    let store = node.server.as_ref().unwrap().store();
+    let batch = |value_bytes_max| GetBatch {
+        batch: 1,
+        gets: (0..3).map(|i| get(&[sst_id(1)], &key(i))).collect(),
+        value_bytes_max,
+    };
+    let mut client = node.client.clone();
+    let mut ask =
+        async |value_bytes_max| client.get(batch(value_bytes_max)).await.unwrap().into_inner().replies;
+    let statuses = |replies: &[GetReply]| replies.iter().map(GetReply::status).collect::<Vec<_>>();
+    let (value, too_large) = (GetStatus::GetValue, GetStatus::GetTooLarge);
+    let replies = ask(64 << 10).await;
+    assert_eq!(statuses(&replies), [too_large, too_large, value]);
+    assert!((2 << 20..3 << 20).contains(&replies[0].bytes), "{}", replies[0].bytes);
+    assert_eq!(store.answers.held_bytes(), 0);
+    assert_eq!(statuses(&ask(0).await), [value, value, value]);
+    // What was taken for the answer is given back when it has left.
+    let all = store.answers.take(usize::MAX).await.unwrap();
+    assert_eq!(statuses(&ask(0).await), [too_large, too_large, value], "small ones wait for nothing");
+    drop(all);
+    assert_eq!(statuses(&ask(0).await), [value, value, value]);
+    let scan = |first_bytes_max| SstScanRequest {
+        tables: vec![sst_id_to_wire(sst_id(1))],
+        first_bytes_max,
+        ..SstScanRequest::default()
+    };
+    let page = node.client.scan(scan(64 << 10)).await.unwrap().into_inner();
+    assert!(page.status() == too_large && page.bytes > 2 << 20 && page.records.is_empty());
+    let all = store.answers.take(usize::MAX).await.unwrap();
+    let refused = node.client.scan(scan(0)).await.unwrap_err();
+    assert_eq!(Error::from(refused).kind, ErrorKind::Overloaded);
+    drop(all);
+    assert_eq!(node.client.scan(scan(0)).await.unwrap().into_inner().records.len(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,6 +166,7 @@ async fn pages_of_a_scan_fit_together_in_both_directions() {
             reverse,
             limit_records,
             limit_bytes,
+            first_bytes_max: 0,
         };
         let mut records = Vec::new();
         loop {
@@ -153,7 +197,8 @@ async fn malformed_requests_are_refused_and_the_server_goes_on() {
     node.ingest(sst_id(1), &model(10, 1)).await.unwrap();
     let bad_id = GetRequest { candidates: vec![Bytes::from_static(b"x")], key: key(1).into() };
     for bad in [bad_id, get(&[sst_id(1)], b""), get(&[sst_id(1)], &[0; 20_000])] {
-        let status = node.client.get(GetBatch { batch: 1, gets: vec![bad] }).await.unwrap_err();
+        let status =
+            node.client.get(GetBatch { batch: 1, gets: vec![bad], ..GetBatch::default() }).await.unwrap_err();
         assert_eq!(Error::from(status).kind, ErrorKind::Invalid);
     }
     let scan = SstScanRequest { tables: vec![Bytes::new()], ..SstScanRequest::default() };
@@ -170,7 +215,8 @@ async fn deleting_is_by_id_idempotent_and_disturbs_no_reader() {
     }
     let request = FetchRequest { id: sst_id_to_wire(sst_id(1)) };
     let mut reading = node.client.fetch(request).await.unwrap().into_inner();
-    let delete = DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1)), sst_id_to_wire(sst_id(7))] };
+    let delete =
+        DeleteRequest { ids: vec![sst_id_to_wire(sst_id(1)), sst_id_to_wire(sst_id(7))], lineage: 0 };
     assert_eq!(node.client.delete(delete.clone()).await.unwrap().into_inner().deleted, 1);
     assert_eq!(node.client.delete(delete).await.unwrap().into_inner().deleted, 0);
     // Whoever has the table open reads it to its end.
@@ -221,16 +267,20 @@ async fn a_restart_on_a_real_disk_keeps_everything() {
             id: sst_id_to_wire(meta.id),
             checksum: meta.checksum,
             file_bytes: meta.file_bytes,
-            damaged: false
+            damaged: false,
+            lineage: Some(0),
         }]
     );
     let elsewhere = client.inventory(InventoryRequest { partition: 2 }).await.unwrap().into_inner();
     assert!(elsewhere.entries.is_empty());
-    let reply = client.get(GetBatch { batch: 1, gets: vec![get(&[sst_id(1)], &key(0))] }).await.unwrap();
+    let reply = client
+        .get(GetBatch { batch: 1, gets: vec![get(&[sst_id(1)], &key(0))], ..GetBatch::default() })
+        .await
+        .unwrap();
     assert_eq!(reply.into_inner().replies[0].value.to_vec(), vec![0; 200]);
 
     // The same answers by HTTP and by Admin.
-    let mut admin = admin_client::AdminClient::new(grpc_channel(&env.net, &server.addr().to_string()));
+    let mut admin = admin_client::AdminClient::new(channel(&env, &server.addr().to_string()));
     let json = admin.status(StatusRequest {}).await.unwrap().into_inner().json;
     let status: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&status["tables"], &status["node"]), (&1.into(), &1.into()));

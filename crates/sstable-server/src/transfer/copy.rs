@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::env::cluster_channel;
+use sextant_common::env::{Party, cluster_channel};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
 use sextant_common::vfs::IoKind;
@@ -88,7 +88,11 @@ impl Store {
     }
 
     async fn pull_from(self: &Arc<Self>, wanted: Wanted, source: &str) -> Result<()> {
-        let mut client = SstClient::new(cluster_channel(&self.env.net, source, &self.config.cluster))
+        let (cluster, me) = (&self.config.cluster, Party::sstable(self.config.id));
+        // A source is named by its address; in another server's file it may have another one than here.
+        let known = cluster.sstable.iter().find(|server| server.addr == source);
+        let to = known.map(|server| Party::sstable(server.id));
+        let mut client = SstClient::new(cluster_channel(&self.env.net, source, cluster, me, to))
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let request = FetchRequest { id: sst_id_to_wire(wanted.id) };
         let mut pieces = in_time(client.fetch(request)).await?.into_inner();

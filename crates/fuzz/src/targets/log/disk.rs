@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use openraft::EntryPayload;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
-use openraft::{BasicNode, EntryPayload};
 use prometheus_client::registry::Registry;
 use sextant_common::clock::ManualClock;
 use sextant_common::env::{Fatal, TcpNetwork, Workers};
@@ -16,7 +16,7 @@ use sextant_common::rng::SeededRng;
 use sextant_common::vfs::{CrashMode, FaultyVfs, OpenMode, Vfs, read_file};
 use sextant_common::{Env, Result};
 use sextant_raft_log::{
-    Entry, LogId, Membership, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, fuzzing, log_id,
+    Entry, LogId, Member, Membership, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, fuzzing, log_id,
 };
 
 pub const SALT_FILE: &str = "IDENTITY";
@@ -43,7 +43,7 @@ impl Fatal for Ignored {
     fn fatal(&self, _message: &str) {}
 }
 
-fn env(vfs: &FaultyVfs) -> Env {
+pub fn env(vfs: &FaultyVfs) -> Env {
     Env {
         clock: Arc::new(ManualClock::default()),
         rng: Arc::new(SeededRng::new(1)),
@@ -63,8 +63,8 @@ pub fn normal(term: u64, index: u64, payload: &[u8]) -> Entry {
 }
 
 pub fn membership(term: u64, index: u64, voters: &[u64]) -> Entry {
-    let nodes: BTreeMap<u64, BasicNode> =
-        voters.iter().map(|id| (*id, BasicNode::new(format!("host{id}:1")))).collect();
+    let nodes: BTreeMap<u64, Member> =
+        voters.iter().map(|id| (*id, Member::new(format!("host{id}:1"), 0))).collect();
     let payload = match Membership::new(vec![voters.iter().copied().collect()], nodes) {
         Ok(membership) => EntryPayload::Membership(membership),
         Err(e) => panic!("not a membership: {e}"),

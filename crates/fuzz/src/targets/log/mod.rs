@@ -11,6 +11,7 @@ use sextant_raft_log::{decode_entry, decode_membership, encode_entry, encode_mem
 use crate::edits;
 use crate::input::Input;
 use crate::memory::bounded;
+pub use disk::env;
 use disk::{Image, SALT_FILE};
 
 /// Runs a future on a runtime of this thread alone, as a simulation does.
@@ -52,6 +53,11 @@ pub fn membership_bytes() -> Bytes {
         ),
         _ => Bytes::new(),
     }
+}
+
+/// An entry that makes three nodes the voters.
+pub fn membership_entry() -> Bytes {
+    encode_entry(&disk::membership(1, 0, &[1, 2, 3]))
 }
 
 pub fn entry_seeds() -> Vec<Vec<u8>> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::PartitionId;
+use sextant_common::room::Purse;
 use sextant_common::{Error, Result};
 use tokio::task::JoinHandle;
 
@@ -19,6 +20,8 @@ pub(super) struct Cursor {
     table: Arc<TableInfo>,
     partition: PartitionId,
     size: PageSize,
+    /// Of the scan.
+    purse: Arc<Purse>,
     /// In the direction of the scan.
     pub ahead: VecDeque<(Bytes, Record)>,
     rest: Option<Rest>,
@@ -32,12 +35,14 @@ impl Cursor {
         partition: PartitionId,
         rest: Rest,
         size: PageSize,
+        purse: &Arc<Purse>,
     ) -> Self {
         let mut cursor = Self {
             engine: engine.clone(),
             table: table.clone(),
             partition,
             size,
+            purse: purse.clone(),
             ahead: VecDeque::new(),
             rest: Some(rest),
             coming: None,
@@ -78,8 +83,9 @@ impl Cursor {
         let Some(rest) = self.rest.take() else { return };
         let (engine, table, partition, size) =
             (self.engine.clone(), self.table.clone(), self.partition, self.size);
-        self.coming =
-            Some(tokio::spawn(async move { engine.partition_page(&table, partition, rest, size).await }));
+        let purse = self.purse.clone();
+        let page = async move { engine.partition_page(&table, partition, rest, size, &purse).await };
+        self.coming = Some(tokio::spawn(page));
     }
 }
 

@@ -6,7 +6,9 @@
 //! Keys are spread over partitions by hash, so a scan in key order takes all partitions (unless the range pins one) and
 //! merges their pages: such a page of the answer is no snapshot of anything, and says so.
 //!
-//! Bounds: a page or two per partition, and a page or two on their way to the caller. Pages are fetched as they are taken.
+//! Bounds: a page or two per partition, and a page or two on their way to the caller. Pages are fetched as they are taken. A scan
+//! begins when there is room for all of these, of pages as large as there is room for. A record that is longer than a page comes
+//! alone, with room of its own ([`crate::upstream::LargeReads`]).
 
 mod cursor;
 mod page;
@@ -15,12 +17,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::{PartitionId, Seq};
+use sextant_common::room::{Purse, Share};
 use sextant_common::{Error, Result};
 use tokio::sync::mpsc;
 
 use super::range::pinned_partition;
 use crate::api::{MANY_PARTITIONS, Record, ScanPage, ScanRange, ScanStream};
 use crate::engine::Engine;
+use crate::upstream::busy;
 use crate::view::TableInfo;
 use cursor::Cursor;
 use page::{PageSize, Rest};
@@ -34,10 +38,20 @@ const PAGE_BYTES_MAX: usize = 1024 * 1024;
 const PAGE_BYTES_MIN: usize = 64 * 1024;
 /// Bytes that a scan over many partitions may hold.
 const SCAN_BYTES: usize = 32 * 1024 * 1024;
+/// Bytes of pages that all scans of a p-node may hold. While more than half of them are taken, pages are small.
+pub(crate) const SCANS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Pages on their way to the caller.
 const PAGES_AHEAD: usize = 2;
+/// Pages that a scan holds besides those of its partitions: those ahead, one that waits to be, and one that is being made or sent.
+const PAGES_IN_HAND: usize = PAGES_AHEAD + 2;
 /// Records asked of each partition beyond its fair share of a small limit: keys are spread by hash, so shares vary little.
 const SHARE_SLACK: u64 = 8;
+
+/// The pages of a scan: how large they are, and the room for what is larger.
+struct Paging {
+    size: PageSize,
+    purse: Arc<Purse>,
+}
 
 impl Engine {
     pub(crate) fn scan(self: &Arc<Self>, table: &str, range: ScanRange) -> ScanStream {
@@ -71,16 +85,34 @@ impl Engine {
                 None => self.views.partitions().collect(),
             },
         };
+        let (_room, page_bytes) = self.room_for_scan(partitions.len()).await?;
+        let purse = Arc::new(self.large_reads.purse());
         let page_records = match range.page_records {
             0 => PAGE_RECORDS_DEFAULT,
             n => n.min(PAGE_RECORDS_MAX),
         };
         let limit = if range.limit == 0 { u64::MAX } else { range.limit };
         let rest = Rest { start: range.start, end: range.end, reverse: range.reverse };
+        let paging = Paging { size: PageSize { records: page_records, bytes: page_bytes as u32 }, purse };
         match partitions[..] {
-            [partition] => self.scan_one(&table, partition, rest, limit, page_records, pages).await,
-            _ => self.scan_merged(&table, partitions, rest, limit, page_records, pages).await,
+            [partition] => self.scan_one(&table, partition, rest, limit, &paging, pages).await,
+            _ => self.scan_merged(&table, partitions, rest, limit, &paging, pages).await,
         }
+    }
+
+    /// Room for a scan of so many partitions, and how large its pages may be.
+    async fn room_for_scan(&self, partitions: usize) -> Result<(Share, usize)> {
+        let pages = 2 * partitions + PAGES_IN_HAND;
+        let bytes = (SCAN_BYTES / (2 * partitions)).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
+        if self.scans.held_bytes() + pages * bytes <= SCANS_BYTES_MAX / 2
+            && let Some(share) = self.scans.try_take(pages * bytes)
+        {
+            return Ok((share, bytes));
+        }
+        let patience = self.deadline(None).left(&*self.env.clock);
+        let share = tokio::time::timeout(patience, self.scans.take(pages * PAGE_BYTES_MIN)).await;
+        let share = share.map_err(|_| busy("too many scans are under way: try again later"))?;
+        Ok((share, PAGE_BYTES_MIN))
     }
 
     /// Pages of one partition: each is a snapshot.
@@ -90,7 +122,7 @@ impl Engine {
         partition: PartitionId,
         rest: Rest,
         mut limit: u64,
-        page_records: u32,
+        paging: &Paging,
         pages: &mpsc::Sender<Result<ScanPage>>,
     ) -> Result<()> {
         let mut rest = Some(rest);
@@ -98,9 +130,8 @@ impl Engine {
             && limit > 0
             && !pages.is_closed()
         {
-            let size =
-                PageSize { records: limit.min(u64::from(page_records)) as u32, bytes: PAGE_BYTES_MAX as u32 };
-            let mut page = self.partition_page(table, partition, from, size).await?;
+            let size = PageSize { records: limit.min(u64::from(paging.size.records)) as u32, ..paging.size };
+            let mut page = self.partition_page(table, partition, from, size, &paging.purse).await?;
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
             rest = page.rest;
@@ -121,18 +152,17 @@ impl Engine {
         partitions: Vec<PartitionId>,
         rest: Rest,
         mut limit: u64,
-        page_records: u32,
+        paging: &Paging,
         pages: &mpsc::Sender<Result<ScanPage>>,
     ) -> Result<()> {
         let count = partitions.len();
         let share = (limit / count as u64).saturating_mul(2).saturating_add(SHARE_SLACK);
-        let size = PageSize {
-            records: share.min(u64::from(page_records)) as u32,
-            bytes: (SCAN_BYTES / (2 * count)).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX) as u32,
-        };
+        let Paging { size, purse } = paging;
+        let (page_records, page_bytes) = (size.records as usize, size.bytes as usize);
+        let size = PageSize { records: share.min(u64::from(size.records)) as u32, ..*size };
         let reverse = rest.reverse;
-        let mut cursors: Vec<Cursor> =
-            partitions.into_iter().map(|p| Cursor::start(self, table, p, rest.clone(), size)).collect();
+        let start = |partition| Cursor::start(self, table, partition, rest.clone(), size, purse);
+        let mut cursors: Vec<Cursor> = partitions.into_iter().map(start).collect();
         let (mut out, mut out_bytes) = (Vec::new(), 0);
         while limit > 0 && !pages.is_closed() {
             for cursor in &mut cursors {
@@ -146,7 +176,7 @@ impl Engine {
                 out.push((key, record));
             }
             limit -= 1;
-            if out.len() >= page_records as usize || out_bytes >= PAGE_BYTES_MAX {
+            if out.len() >= page_records || out_bytes >= page_bytes {
                 out_bytes = 0;
                 if !send_merged(pages, &mut out).await {
                     return Ok(());

@@ -6,13 +6,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
+use sextant_common::limits::LARGE_BYTES;
+use sextant_common::room::{Purse, Share};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 
 use crate::api::Record;
 use crate::engine::Engine;
 use crate::router::merge::{MergedPage, Side, merge_page};
-use crate::upstream::{Backoff, Deadline, more_telling};
+use crate::upstream::{Backoff, Deadline, held, more_telling};
 use crate::view::{PartitionView, Sst, TableInfo};
 
 /// How long a server may take for a page before it is asked again, or another one is.
@@ -56,6 +58,24 @@ pub(super) struct PageSize {
     pub bytes: u32,
 }
 
+impl PageSize {
+    /// One record of any size.
+    const ONE_OF_ANY_SIZE: PageSize = PageSize { records: 1, bytes: u32::MAX };
+
+    /// Longer records come alone, when there is room for them.
+    fn first_bytes_max(self) -> u32 {
+        if self.bytes == u32::MAX { 0 } else { self.bytes }
+    }
+}
+
+/// The room of a page is held as long as any of its large values.
+fn hold(page: &mut MergedPage, room: Option<Share>) {
+    let Some(room) = room.map(Arc::new) else { return };
+    for (_, record) in page.records.iter_mut().filter(|(_, r)| r.value.len() > LARGE_BYTES) {
+        record.value = held(std::mem::take(&mut record.value), room.clone());
+    }
+}
+
 /// One partition's page.
 pub(super) struct PartitionPage {
     pub snapshot_seq: Seq,
@@ -66,8 +86,15 @@ pub(super) struct PartitionPage {
 /// Tables that one server is asked for.
 type ServerGroup<'s> = (NodeId, Vec<&'s Arc<Sst>>);
 
-/// Why a page has to be done again.
-struct Redo(Error);
+/// Why there is no page.
+enum NoPage {
+    /// It has to be done again.
+    Redo(Error),
+    /// It would begin with records that are longer than pages are; so many bytes of them.
+    Large(usize),
+}
+
+use NoPage::Redo;
 
 impl Engine {
     /// One page of one partition; done again until it is a snapshot. Pages without a live record are passed over.
@@ -77,17 +104,22 @@ impl Engine {
         partition: PartitionId,
         mut from: Rest,
         size: PageSize,
+        purse: &Purse,
     ) -> Result<PartitionPage> {
         let mut deadline = self.deadline(None);
+        // For the next page, which begins with a record that is longer than pages are.
+        let mut room: Option<Share> = None;
         let mut backoff = Backoff::default();
         let mut damage = None;
         loop {
             self.check_running()?;
             let leader = self.leaders.get(partition).node;
+            let size = if room.is_some() { PageSize::ONE_OF_ANY_SIZE } else { size };
             match self.page_once(table, partition, &from, size, deadline).await {
-                Ok((snapshot_seq, merged)) => {
+                Ok((snapshot_seq, mut merged)) => {
                     self.metrics.scan_pages.inc();
                     let rest = from.after(merged.covered_to.as_ref());
+                    hold(&mut merged, room.take());
                     match rest {
                         Some(rest) if merged.records.is_empty() => {
                             // Progress: the deadline is a page's.
@@ -97,6 +129,12 @@ impl Engine {
                         }
                         rest => return Ok(PartitionPage { snapshot_seq, records: merged.records, rest }),
                     }
+                }
+                Err(NoPage::Large(bytes)) => {
+                    let clock = &*self.env.clock;
+                    room = Some(self.large_reads.take_for_page(bytes, purse, clock, deadline).await?);
+                    // Waiting for room was no attempt.
+                    deadline = self.deadline(None);
                 }
                 Err(Redo(error)) => {
                     self.metrics.scan_pages_redone.inc();
@@ -118,16 +156,23 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, MergedPage), Redo> {
+    ) -> Result<(Seq, MergedPage), NoPage> {
         // One view: the SSTables of the version that the memtables' page names.
         let view = self.views.load(partition);
         let memtables = self.memtable_page(table, partition, &view, from, size, deadline);
         let ssts = self.sst_pages(table, &view, from, size, deadline);
         let (memtables, ssts) = tokio::join!(memtables, ssts);
+        let large = |side: Option<&NoPage>| if let Some(NoPage::Large(bytes)) = side { *bytes } else { 0 };
+        let large = large(memtables.as_ref().err()) + large(ssts.as_ref().err());
+        if large > 0 {
+            return Err(NoPage::Large(large));
+        }
         let (snapshot_seq, memtables) = memtables?;
         let ssts = match ssts {
             Ok(ssts) => ssts,
-            Err(error) => {
+            Err(NoPage::Large(bytes)) => return Err(NoPage::Large(bytes)),
+            Err(Redo(error)) if error.kind == ErrorKind::Overloaded => return Err(Redo(error)),
+            Err(Redo(error)) => {
                 let _ = self.refresh_manifest(partition, view.manifest.version, deadline).await;
                 return Err(Redo(error));
             }
@@ -144,7 +189,7 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, Side), Redo> {
+    ) -> Result<(Seq, Side), NoPage> {
         let searched = view.manifest.version;
         let request = v1::ScanPageRequest {
             partition: partition.0,
@@ -155,9 +200,10 @@ impl Engine {
             reverse: from.reverse,
             limit_records: size.records,
             limit_bytes: size.bytes,
+            first_bytes_max: size.first_bytes_max(),
         };
         let asked = self.ask_leader(partition, deadline, PAGE_ANSWER_MAX, |peer| {
-            let mut rows = peer.rows.clone();
+            let mut rows = peer.pages.clone();
             async move { Ok(rows.scan_page(request).await?.into_inner()) }
         });
         let (node, reply) = asked.await.map_err(|e| Redo(e.into_error()))?;
@@ -169,6 +215,7 @@ impl Engine {
                     Side { records: reply.records, complete: reply.complete },
                 ));
             }
+            Ok(S::ReadTooLarge) => return Err(NoPage::Large(reply.bytes as usize)),
             Ok(S::ReadStaleManifest) => {
                 match reply.manifest {
                     Some(manifest) => self.memtable(node).map_err(Redo)?.news.manifest(manifest),
@@ -199,21 +246,30 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<Vec<Side>> {
+    ) -> Result<Vec<Side>, NoPage> {
         let all = view.manifest.table(table.id).map_or(&[][..], |t| &t.ssts);
         let mut left: Vec<&Arc<Sst>> = all.iter().filter(|sst| from.overlaps(sst)).collect();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut sides = Vec::new();
         let mut damage: Option<Error> = None;
         while !left.is_empty() {
-            let groups = self.group_by_server(&left, &failed).map_err(|e| damage.take().unwrap_or(e))?;
+            let groups = self.group_by_server(&left, &failed);
+            let groups = groups.map_err(|e| Redo(damage.take().unwrap_or(e)))?;
             let scans = groups.iter().map(|(node, ssts)| self.sst_page(*node, ssts, from, size, deadline));
             let results = join_all(scans).await;
             left.clear();
+            let large = results.iter().map(|r| if let Err(NoPage::Large(bytes)) = r { *bytes } else { 0 });
+            let large: usize = large.sum();
+            if large > 0 {
+                return Err(NoPage::Large(large));
+            }
             for ((node, ssts), result) in groups.into_iter().zip(results) {
                 match result {
                     Ok(side) => sides.push(side),
-                    Err(e) => {
+                    Err(NoPage::Large(bytes)) => return Err(NoPage::Large(bytes)),
+                    // It is busy; the others are too, or will be.
+                    Err(Redo(e)) if e.kind == ErrorKind::Overloaded => return Err(Redo(e)),
+                    Err(Redo(e)) => {
                         tracing::debug!(%node, "scan of SSTables: {e}");
                         if e.kind == ErrorKind::Corrupt {
                             damage = Some(e);
@@ -262,7 +318,7 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<Side> {
+    ) -> Result<Side, NoPage> {
         let request = v1::SstScanRequest {
             tables: ssts.iter().map(|sst| sst.wire_id.clone()).collect(),
             start: from.start.clone(),
@@ -270,28 +326,32 @@ impl Engine {
             reverse: from.reverse,
             limit_records: size.records,
             limit_bytes: size.bytes,
+            first_bytes_max: size.first_bytes_max(),
         };
-        let mut client = self.sstable(node)?.sst.clone();
+        let mut client = self.sstable(node).map_err(Redo)?.pages.clone();
         let asked = async { Ok(client.scan(request).await?.into_inner()) };
         let now_ns = self.env.clock.holder_ns();
         let reply = match deadline.limit(&*self.env.clock, PAGE_ANSWER_MAX, asked).await {
             Ok(reply) => reply,
             Err(e) => {
-                self.health.server_failed(node, now_ns);
-                return Err(e);
+                if e.kind != ErrorKind::Overloaded {
+                    self.health.server_failed(node, now_ns);
+                }
+                return Err(Redo(e));
             }
         };
         match v1::GetStatus::try_from(reply.status) {
             Ok(v1::GetStatus::GetValue | v1::GetStatus::GetNoEntry) => {
                 Ok(Side { records: reply.records, complete: reply.complete })
             }
+            Ok(v1::GetStatus::GetTooLarge) => Err(NoPage::Large(reply.bytes as usize)),
             status => {
                 ssts.iter().for_each(|sst| self.health.replica_failed(node, sst.meta.id, now_ns));
                 let why = format!("sstable server {node} cannot scan: {}", reply.message);
-                Err(match status {
+                Err(Redo(match status {
                     Ok(v1::GetStatus::GetCorrupt) => Error::corrupt(why),
                     _ => Error::unavailable(why),
-                })
+                }))
             }
         }
     }

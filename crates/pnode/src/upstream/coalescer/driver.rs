@@ -164,17 +164,23 @@ impl<C: Call> Driver<C> {
         let most = self.limits.requests_per_message.min(by_reply_size.max(1));
         let first_id = in_flight.next_id();
         let (mut requests, mut bytes) = (Vec::with_capacity(waiting.len().min(most)), 0);
+        let now_ns = self.clock.holder_ns();
         while requests.len() < most
-            && let Some(entry) = waiting.pop_front()
+            && let Some(mut entry) = waiting.pop_front()
         {
             if entry.reply.is_closed() {
                 continue;
             }
-            bytes += C::request_bytes(&entry.request);
-            if !requests.is_empty() && bytes > self.limits.bytes_per_message {
+            let more = C::request_bytes(&entry.request);
+            if !requests.is_empty() && bytes + more > self.limits.bytes_per_message {
                 waiting.push_front(entry);
                 break;
             }
+            if !entry.slip.send(now_ns) {
+                continue;
+            }
+            bytes += more;
+            C::leaves(&mut entry.request, Duration::from_nanos(now_ns.saturating_sub(entry.queued_ns)));
             requests.push(entry.request);
             in_flight.push(entry.reply);
         }
@@ -182,7 +188,9 @@ impl<C: Call> Driver<C> {
             return None;
         }
         self.metrics.count_message(C::KIND, requests.len());
-        in_flight.message_sent(first_id, self.clock.holder_ns());
+        // Whatever replies there will be is in flight as well.
+        let replies = requests.len().saturating_mul(self.widest_reply_bytes);
+        in_flight.message_sent(first_id, bytes.saturating_add(replies), now_ns);
         Some(self.call.batch(first_id, requests))
     }
 

@@ -12,18 +12,21 @@ pub(super) struct InFlight<T> {
     slots: VecDeque<Option<T>>,
     /// In the order of sending: (first id, requests not answered yet, sent at).
     messages: VecDeque<Message>,
+    /// Of all messages that are not answered completely.
+    bytes: usize,
 }
 
 struct Message {
     first_id: u64,
     end_id: u64,
     left: usize,
+    bytes: usize,
     sent_ns: u64,
 }
 
 impl<T> InFlight<T> {
     pub fn new(next_id: u64) -> Self {
-        Self { base: next_id, slots: VecDeque::new(), messages: VecDeque::new() }
+        Self { base: next_id, slots: VecDeque::new(), messages: VecDeque::new(), bytes: 0 }
     }
 
     pub fn next_id(&self) -> u64 {
@@ -35,9 +38,11 @@ impl<T> InFlight<T> {
     }
 
     /// Everything pushed since `first_id` travels in one message.
-    pub fn message_sent(&mut self, first_id: u64, sent_ns: u64) {
+    pub fn message_sent(&mut self, first_id: u64, bytes: usize, sent_ns: u64) {
         let end_id = self.next_id();
-        self.messages.push_back(Message { first_id, end_id, left: (end_id - first_id) as usize, sent_ns });
+        let left = (end_id - first_id) as usize;
+        self.messages.push_back(Message { first_id, end_id, left, bytes, sent_ns });
+        self.bytes += bytes;
     }
 
     pub fn take(&mut self, id: u64) -> Option<T> {
@@ -51,6 +56,7 @@ impl<T> InFlight<T> {
         if let Some(message) = self.messages.get_mut(at) {
             message.left -= 1;
             if message.left == 0 {
+                self.bytes -= message.bytes;
                 self.messages.remove(at);
             }
         }
@@ -71,6 +77,7 @@ impl<T> InFlight<T> {
     pub fn drain(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.base = self.next_id();
         self.messages.clear();
+        self.bytes = 0;
         std::mem::take(&mut self.slots).into_iter().flatten()
     }
 
@@ -84,7 +91,9 @@ impl<T> InFlight<T> {
 
     pub fn may_send(&self, limits: Limits, now_ns: u64) -> bool {
         let slow = self.messages.partition_point(|m| after(m.sent_ns, limits.slow_after) <= now_ns);
-        self.messages.len() - slow < limits.messages && self.messages.len() < limits.messages_max
+        self.messages.len() - slow < limits.messages
+            && self.messages.len() < limits.messages_max
+            && self.bytes < limits.bytes_in_flight
     }
 
     /// When time alone changes what may be done: a message becomes slow, or the stream is stalled.
@@ -123,7 +132,7 @@ mod tests {
                             in_flight.push(id);
                             model.insert(id, id);
                         }
-                        in_flight.message_sent(first, 0);
+                        in_flight.message_sent(first, n, 0);
                         messages.push((first, first + n as u64));
                     }
                     1 if in_flight.next_id() > 1 => {
@@ -144,6 +153,8 @@ mod tests {
                 }
                 let open = messages.iter().filter(|(f, e)| model.range(*f..*e).next().is_some()).count();
                 prop_assert_eq!(in_flight.messages.len(), open);
+                let unanswered = messages.iter().filter(|(f, e)| model.range(*f..*e).next().is_some());
+                prop_assert_eq!(in_flight.bytes, unanswered.map(|(f, e)| (e - f) as usize).sum::<usize>());
             }
         }
     }

@@ -7,13 +7,15 @@
 //! there, up to a number and a size -> replies by id -> callers.
 //!
 //! A message that takes long no longer counts as in flight, up to [`Limits::messages_max`]: one slow partition must not
-//! hold up the others. Requests whose callers have gone are not sent.
+//! hold up the others. Requests whose callers have gone, or have withdrawn them ([`Slip`]), are not sent. What is in flight is
+//! bounded in bytes too ([`Limits::bytes_in_flight`]): the rest waits here, where it can still be withdrawn.
 //!
 //! A stream may outlive what is behind it: a server that is being replaced can go on answering on streams that are open.
 //! [`Coalescer::renew`] moves to a new stream once everything in flight is answered.
 
 mod driver;
 mod in_flight;
+mod slip;
 #[cfg(test)]
 mod tests;
 
@@ -22,13 +24,15 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use sextant_common::{Clock, Error, Result};
-use tokio::sync::{mpsc, oneshot, watch};
+use sextant_common::{Clock, Error, ErrorKind, Result};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::metrics::{MessageKind, PNodeMetrics};
 use driver::Driver;
+use in_flight::after;
+pub(crate) use slip::Slip;
 
 /// The replies on a stream.
 pub(crate) type Inbound<T> = BoxStream<'static, Result<T, Status>>;
@@ -45,6 +49,8 @@ pub(crate) trait Call: Send + Sync + 'static {
     fn reply_bytes(reply: &Self::Reply) -> usize;
     /// A message of requests with the ids `first_id`, `first_id + 1`, and so on.
     fn batch(&self, first_id: u64, requests: Vec<Self::Request>) -> Self::Batch;
+    /// A request is about to leave that has waited here for so long.
+    fn leaves(_request: &mut Self::Request, _waited: Duration) {}
     /// Opens a stream. May wait for the first message before it answers.
     fn open(
         &self,
@@ -68,6 +74,9 @@ pub(crate) struct Limits {
     pub requests_per_message: usize,
     /// Bytes of requests in one message: a fraction of the largest message, so that one request more always fits.
     pub bytes_per_message: usize,
+    /// Bytes of requests that are not answered yet, and of the replies to be expected. Below it one more message may leave,
+    /// whatever its size.
+    pub bytes_in_flight: usize,
     /// A stream whose oldest message has been in flight for so long is given up.
     pub stalled_after: Duration,
 }
@@ -79,6 +88,8 @@ impl Limits {
         messages_max: 64,
         requests_per_message: 256,
         bytes_per_message: 4 * 1024 * 1024,
+        // Of the replies that are to be expected: some of the largest.
+        bytes_in_flight: 32 * 1024 * 1024,
         stalled_after: Duration::from_secs(3),
     };
     /// A write waits for disks and acknowledgements, and the server forms groups of its own.
@@ -88,8 +99,13 @@ impl Limits {
         messages_max: 512,
         requests_per_message: 1024,
         bytes_per_message: 4 * 1024 * 1024,
+        // All that the numbers of a session allow, if each is as large as a small one can be.
+        bytes_in_flight: 64 * 1024 * 1024,
         stalled_after: Duration::from_secs(30),
     };
+    /// Large writes have a connection of their own, so that small ones never queue behind them. Few are in flight: the leader
+    /// makes a log entry of each, so more of them would only wait there, where they cannot be withdrawn.
+    pub const BULK_WRITES: Limits = Limits { bytes_in_flight: 12 * 1024 * 1024, ..Limits::WRITES };
 }
 
 /// Requests that wait to be sent: some messages' worth. Beyond it callers wait in line (with their deadlines).
@@ -97,6 +113,8 @@ const QUEUE_MAX: usize = 4096;
 
 struct Entry<C: Call> {
     request: C::Request,
+    slip: Slip,
+    queued_ns: u64,
     reply: oneshot::Sender<Result<C::Reply>>,
 }
 
@@ -105,8 +123,24 @@ pub(crate) struct Coalescer<C: Call> {
     queue: mpsc::Sender<Entry<C>>,
     renewals: watch::Sender<u64>,
     call: Arc<C>,
+    clock: Arc<dyn Clock>,
     metrics: Arc<PNodeMetrics>,
+    /// Room for requests that travel alone, in units of [`UNIT_BYTES`].
+    alone: Semaphore,
+    alone_max: usize,
 }
+
+/// How long a request may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// If it has not left by then (holder's clock), it is withdrawn.
+    pub leave_by_ns: u64,
+    /// The answer, from when it left.
+    pub answer: Duration,
+}
+
+/// Room is counted in these.
+const UNIT_BYTES: usize = 1024;
 
 impl<C: Call> Coalescer<C> {
     /// Starts the stream's task; it ends when the coalescer is dropped. Must be called within a tokio runtime.
@@ -117,13 +151,14 @@ impl<C: Call> Coalescer<C> {
         let driver = Driver {
             call: call.clone(),
             limits,
-            clock,
+            clock: clock.clone(),
             metrics: metrics.clone(),
             renewals: renewals.subscribe(),
             widest_reply_bytes: 0,
         };
         tokio::spawn(driver.run(requests));
-        Self { queue, renewals, call, metrics }
+        let alone_max = limits.bytes_in_flight / UNIT_BYTES;
+        Self { queue, renewals, call, clock, metrics, alone: Semaphore::new(alone_max), alone_max }
     }
 
     /// Something about the answers suggests that the stream leads to a server that is gone: later requests travel on a new one.
@@ -134,9 +169,70 @@ impl<C: Call> Coalescer<C> {
     /// Sends a request along with others. An error says that it may or may not have reached the server. The caller sets
     /// the deadline.
     pub async fn ask(&self, request: C::Request) -> Result<C::Reply> {
+        self.enqueue(request, Slip::default()).await
+    }
+
+    async fn enqueue(&self, request: C::Request, slip: Slip) -> Result<C::Reply> {
         let (reply, answer) = oneshot::channel();
-        self.queue.send(Entry { request, reply }).await.map_err(|_| stopping())?;
+        let queued_ns = self.clock.holder_ns();
+        self.queue.send(Entry { request, slip, queued_ns, reply }).await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())?
+    }
+
+    /// As [`Coalescer::ask`] (or `alone`), with a limit to each stage. After an error, or if this is dropped, the slip tells
+    /// whether the request left.
+    pub async fn ask_within(
+        &self,
+        request: C::Request,
+        alone: bool,
+        slip: &Slip,
+        patience: Patience,
+    ) -> Result<C::Reply> {
+        let answer = async {
+            if alone {
+                self.send_alone(request, slip.clone()).await
+            } else {
+                self.enqueue(request, slip.clone()).await
+            }
+        };
+        let mut answer = std::pin::pin!(answer);
+        loop {
+            let now_ns = self.clock.holder_ns();
+            let until_ns = match slip.sent_ns() {
+                Some(sent_ns) => after(sent_ns, patience.answer),
+                // It may leave at any time; so look again before it can be overdue.
+                None => patience.leave_by_ns.min(after(now_ns, patience.answer)),
+            };
+            let wait = Duration::from_nanos(until_ns.saturating_sub(now_ns));
+            if let Ok(answer) = tokio::time::timeout(wait, &mut answer).await {
+                return answer;
+            }
+            let now_ns = self.clock.holder_ns();
+            match slip.sent_ns() {
+                Some(sent_ns) if now_ns >= after(sent_ns, patience.answer) => {
+                    return Err(Error::unavailable("the leader did not answer in time"));
+                }
+                None if now_ns >= patience.leave_by_ns && slip.withdraw() => {
+                    return Err(Error::new(
+                        ErrorKind::Overloaded,
+                        "the write was not executed: too much was before it on the way to the leader",
+                    ));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    async fn send_alone(&self, mut request: C::Request, slip: Slip) -> Result<C::Reply> {
+        let queued_ns = self.clock.holder_ns();
+        let units = C::request_bytes(&request).div_ceil(UNIT_BYTES).clamp(1, self.alone_max.max(1));
+        let _room = self.alone.acquire_many(units as u32).await.map_err(|_| stopping())?;
+        let now_ns = self.clock.holder_ns();
+        if !slip.send(now_ns) {
+            return Err(Error::unavailable("the request was withdrawn"));
+        }
+        C::leaves(&mut request, Duration::from_nanos(now_ns.saturating_sub(queued_ns)));
+        self.ask_alone(request).await
     }
 
     /// Sends a request in a message of its own, without the stream.
@@ -154,5 +250,5 @@ impl<C: Call> Coalescer<C> {
 }
 
 fn stopping() -> Error {
-    Error::new(sextant_common::ErrorKind::Stopping, "the p-node is stopping")
+    Error::new(ErrorKind::Stopping, "the p-node is stopping")
 }

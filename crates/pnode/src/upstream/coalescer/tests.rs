@@ -246,3 +246,84 @@ async fn alone_means_without_the_stream() {
     assert_eq!(c.ask_alone(4).await.unwrap(), 5);
     assert!(accepted.try_recv().is_err());
 }
+
+/// Until the deadline of the clock is reached by somebody who moves it.
+fn patience(clock: &ManualClock) -> Patience {
+    use sextant_common::Clock;
+    Patience { leave_by_ns: clock.holder_ns() + 50_000_000, answer: Duration::from_millis(50) }
+}
+
+fn asks_within(
+    c: &Arc<Coalescer<Numbers>>,
+    number: u32,
+    clock: &ManualClock,
+) -> (Slip, tokio::task::JoinHandle<Result<u32>>) {
+    let (slip, patience, c) = (Slip::default(), patience(clock), c.clone());
+    let its = slip.clone();
+    (slip, tokio::spawn(async move { c.ask_within(number, false, &its, patience).await }))
+}
+
+#[tokio::test]
+async fn what_is_too_much_in_bytes_waits_and_is_withdrawn_at_its_deadline() {
+    let clock = Arc::new(ManualClock::default());
+    let limits = Limits { bytes_in_flight: 100, messages: 100, bytes_per_message: 60, ..Limits::READS };
+    let (c, mut accepted, _, _) = start(limits, clock.clone());
+    let first = asks(&c, [60, 60]);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    let (m1, m2) = (inbound.next().await.unwrap(), inbound.next().await.unwrap());
+    assert_eq!(m1.len() + m2.len(), 2, "below the limit one more leaves");
+    let (waits, late) = asks_within(&c, 60, &clock);
+    let (also, patient) = asks_within(&c, 1, &clock);
+    clock.advance(Duration::from_millis(49));
+    assert!(futures::poll!(inbound.next()).is_pending());
+    assert_eq!((waits.sent_ns(), also.sent_ns()), (None, None));
+    clock.advance(Duration::from_millis(1));
+    for refused in [late, patient] {
+        let error = refused.await.unwrap().unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
+    }
+    assert!(waits.withdraw() && also.withdraw(), "they were certainly not sent");
+    replies.send(Ok(answer(m1))).unwrap();
+    replies.send(Ok(answer(m2))).unwrap();
+    for task in first {
+        task.await.unwrap().unwrap();
+    }
+    let next = asks(&c, [7]);
+    let m3 = inbound.next().await.unwrap();
+    assert_eq!(m3.iter().map(|(_, n)| *n).collect::<Vec<_>>(), [7], "nor are they sent later");
+    replies.send(Ok(answer(m3))).unwrap();
+    for task in next {
+        task.await.unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_was_sent_cannot_be_withdrawn_and_its_answer_has_a_time_of_its_own() {
+    let clock = Arc::new(ManualClock::default());
+    let (c, mut accepted, _, _) = start(Limits::READS, clock.clone());
+    let (slip, asked) = asks_within(&c, 5, &clock);
+    let (mut inbound, _replies) = accepted.recv().await.unwrap();
+    inbound.next().await.unwrap();
+    clock.advance(Duration::from_millis(50));
+    let error = asked.await.unwrap().unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
+    assert!(!slip.withdraw());
+}
+
+#[tokio::test]
+async fn a_stream_that_breaks_leaves_what_waited_behind_it_unsent() {
+    let clock = Arc::new(ManualClock::default());
+    let limits = Limits { bytes_in_flight: 10, ..Limits::READS };
+    let (c, mut accepted, _, _) = start(limits, clock.clone());
+    let (sent, first) = asks_within(&c, 20, &clock);
+    let (mut inbound, replies) = accepted.recv().await.unwrap();
+    inbound.next().await.unwrap();
+    let (waits, second) = asks_within(&c, 20, &clock);
+    tokio::task::yield_now().await;
+    replies.send(Err(Status::unavailable("gone"))).unwrap();
+    assert!(first.await.unwrap().is_err() && !sent.withdraw());
+    tokio::task::yield_now().await;
+    // It is either told so, or sent on the next stream: its slip says which, and the two never contradict each other.
+    assert_eq!(waits.withdraw(), waits.sent_ns().is_none());
+    drop(second);
+}

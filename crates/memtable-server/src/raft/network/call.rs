@@ -1,0 +1,66 @@
+//! One call to a peer: its limit of time, what a refusal means, and how much of an answer is believed.
+
+use std::future::Future;
+use std::time::Duration;
+
+use openraft::errors::{RPCError, Unreachable};
+use openraft::raft::{VoteRequest, VoteResponse};
+use sextant_common::error::{Error, Result};
+use sextant_common::mutant::{self, Mutant};
+use sextant_proto::v1;
+use sextant_raft_log::{LogId, TypeConfig};
+
+use super::super::convert::{self, Address};
+use super::super::reach::Reach;
+use crate::shared::Shared;
+
+pub(super) type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
+
+/// An append has data and an fsync behind it; Raft retries.
+pub(super) const APPEND_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const VOTE_TIMEOUT: Duration = Duration::from_millis(300);
+/// A successor that does not answer so long is none: who stops asks the next one.
+pub(super) const HEIR_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub(super) fn unreachable(e: &Error) -> RPCError<TypeConfig> {
+    RPCError::Unreachable(Unreachable::from_string(e))
+}
+
+pub(super) async fn call<T>(
+    limit: Duration,
+    call: impl Future<Output = std::result::Result<tonic::Response<T>, tonic::Status>>,
+) -> std::result::Result<T, tonic::Status> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => Ok(answer?.into_inner()),
+        Err(_) => Err(Error::unavailable(format!("no answer within {limit:?}")).into()),
+    }
+}
+
+/// An error of a call to a member. One that is not the incarnation that was meant has lost its memory: the leader is to know.
+pub(super) fn refused(shared: &Shared, address: &Address, status: tonic::Status) -> Error {
+    if let Some(is) = convert::incarnation_of_refusal(&status) {
+        let now_ns = shared.env.clock.holder_ns();
+        shared.strangers.refused(address.to, address.to_incarnation, is, now_ns);
+    }
+    status.into()
+}
+
+/// From where an answer is judged: from what was asked.
+pub(super) fn reach(term: u64, last: Option<&LogId>) -> Reach {
+    Reach { term, index: last.map_or(0, |id| id.index), node: 0 }
+}
+
+/// The answer to a vote request, if it is within reach.
+pub(super) fn believed(
+    request: &VoteRequest<TypeConfig>,
+    reply: v1::VoteResponse,
+) -> Result<VoteResponse<TypeConfig>> {
+    let reply = convert::vote_reply_from_wire(reply)?;
+    reach(request.vote.leader_id.term, request.last_log_id.as_ref()).check_vote_reply(&reply)?;
+    Ok(reply)
+}
+
+/// The leader's lease runs from the sending of what was acknowledged.
+pub(super) fn counted_from(sent_ns: u64, shared: &Shared) -> u64 {
+    if mutant::active(Mutant::LeaseFromReceipt) { shared.env.clock.holder_ns() } else { sent_ns }
+}

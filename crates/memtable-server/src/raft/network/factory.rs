@@ -1,0 +1,180 @@
+//! Who the peers of a partition are, and what they are asked beside Raft's own messages.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use openraft::network::RaftNetworkFactory;
+use sextant_common::config::{ClusterConfig, Server};
+use sextant_common::env::{Party, cluster_channel};
+use sextant_common::error::Result;
+use sextant_common::ids::NodeId;
+use sextant_proto::v1::raft_client::RaftClient;
+use sextant_proto::{MESSAGE_BYTES_MAX, v1};
+use sextant_raft_log::{Member, TypeConfig};
+use tonic::transport::Channel;
+
+use super::super::convert::Address;
+use super::super::core::CoreThread;
+use super::Network;
+use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
+use crate::recover::Memory;
+use crate::shared::Shared;
+
+/// Connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.
+#[derive(Clone)]
+pub struct Peer {
+    pub addr: String,
+    data: RaftClient<Channel>,
+    heartbeat: RaftClient<Channel>,
+}
+
+impl Peer {
+    /// What moves data belongs to the runtime that this is called in, heartbeats to Raft's own.
+    pub async fn connect(
+        env: &sextant_common::Env,
+        to: &Server,
+        cluster: &ClusterConfig,
+        me: NodeId,
+        core: &CoreThread,
+    ) -> Result<Self> {
+        let (from, party) = (Party::memtable(me), Some(Party::memtable(to.id)));
+        let (net, addr, cluster) = (env.net.clone(), to.addr.clone(), cluster.clone());
+        let client = move || {
+            RaftClient::new(cluster_channel(&net, &addr, &cluster, from, party))
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        };
+        Ok(Self {
+            addr: to.addr.clone(),
+            data: client(),
+            heartbeat: core.run(async move { client() }).await?,
+        })
+    }
+}
+
+/// Makes the networks of one partition.
+#[derive(Clone)]
+pub struct NetworkFactory {
+    pub shared: Arc<Shared>,
+    pub cluster: Bytes,
+    pub peers: Arc<std::collections::HashMap<u64, Peer>>,
+    pub purged: Purged,
+}
+
+/// Tells up to which index this node's log of the partition is purged.
+#[derive(Clone)]
+pub struct Purged(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
+
+/// What a server says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Introduction {
+    /// It has something of the partition's group.
+    pub founded: bool,
+    pub incarnation: u64,
+}
+
+impl NetworkFactory {
+    fn address(&self, target: u64) -> Address {
+        Address {
+            partition: self.shared.id.0,
+            from: self.shared.node,
+            to: target,
+            cluster: self.cluster.clone(),
+            to_incarnation: 0,
+        }
+    }
+
+    /// Tells a node that the leader of `term`, this node, lets go and wants it to lead next. If the message is lost, somebody is
+    /// elected all the same, only a little later. Whether the node means to: one that is stopping does not.
+    pub async fn name_heir(&self, to: u64, term: u64) -> bool {
+        let Some(peer) = self.peers.get(&to) else { return false };
+        let address = self.address(to);
+        let message = v1::TransferLeaderRequest {
+            partition: address.partition,
+            from: address.from,
+            to,
+            cluster: address.cluster,
+            from_leader: Some(v1::RaftVote { term, node: address.from, committed: true }),
+            to_node: to,
+            last_log: None,
+        };
+        let mut client = peer.heartbeat.clone();
+        match call(HEIR_TIMEOUT, client.transfer_leader(message)).await {
+            Ok(reply) => reply.accepted,
+            Err(e) => {
+                tracing::debug!(partition = %self.shared.id, to, "the successor was not told: {e}");
+                false
+            }
+        }
+    }
+
+    /// What each of these peers says of itself; those that do not answer are left out. `let_in`: this server has lost its memory
+    /// and asks to be let in as this incarnation; 0: it only asks.
+    pub async fn introductions(
+        &self,
+        of: impl IntoIterator<Item = u64>,
+        let_in: u64,
+    ) -> BTreeMap<u64, Introduction> {
+        let peers = of.into_iter().filter_map(|to| self.peers.get(&to).map(|peer| (to, peer)));
+        let asked = peers.map(|(to, peer)| {
+            let Address { partition, from, cluster, .. } = self.address(to);
+            let message = v1::IsFoundedRequest { partition, to, cluster, from, let_in };
+            let mut client = peer.heartbeat.clone();
+            async move {
+                let answer = call(VOTE_TIMEOUT, client.is_founded(message)).await.ok()?;
+                Some((to, Introduction { founded: answer.founded, incarnation: answer.incarnation }))
+            }
+        });
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    /// The peers' ids.
+    pub fn others(&self) -> Vec<u64> {
+        self.peers.keys().copied().collect()
+    }
+
+    fn network(&self, target: u64, node: &Member, pick: impl Fn(&Peer) -> RaftClient<Channel>) -> Network {
+        let address = Address { to_incarnation: node.incarnation, ..self.address(target) };
+        Network {
+            shared: self.shared.clone(),
+            address,
+            purged: self.purged.clone(),
+            client: self.peers.get(&target).map(pick),
+        }
+    }
+
+    /// What each other memtable server remembers of the partition; None: no answer.
+    pub async fn memories(&self) -> Vec<(NodeId, Option<Memory>)> {
+        let asked = self.peers.iter().map(|(to, peer)| {
+            let message =
+                v1::RemembersRequest { partition: self.shared.id.0, to: *to, cluster: self.cluster.clone() };
+            let mut client = peer.heartbeat.clone();
+            async move {
+                let answer = call(VOTE_TIMEOUT, client.remembers(message)).await.ok();
+                let memory = |r: v1::RemembersResponse| Memory {
+                    partition: r.partition,
+                    any: r.any,
+                    term: r.term,
+                    lost: r.lost,
+                };
+                (NodeId(*to), answer.map(memory))
+            }
+        });
+        let mut memories = futures::future::join_all(asked).await;
+        memories.sort_by_key(|(node, _)| *node);
+        memories
+    }
+}
+
+impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
+    type Network = Network;
+
+    async fn new_client(&mut self, target: u64, node: &Member) -> Network {
+        self.network(target, node, |p| p.data.clone())
+    }
+
+    async fn new_heartbeat_client(&mut self, target: u64, node: &Member) -> Network {
+        self.network(target, node, |p| p.heartbeat.clone())
+    }
+}

@@ -1,0 +1,219 @@
+//! Raft's messages to a peer, over gRPC. Send times are taken here: the leader lease counts from them.
+//!
+//! [`call`] is one call, [`factory`] knows the peers, [`pipeline`] streams appends; what openraft asks of a network is here.
+
+mod call;
+mod factory;
+mod pipeline;
+#[cfg(test)]
+mod tests;
+
+use std::any::Any;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::Stream;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use openraft::OptionalSend;
+use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::network::{RPCOption, RaftNetworkV2};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, VoteRequest,
+    VoteResponse,
+};
+use sextant_common::error::{Error, Result};
+use sextant_proto::v1;
+use sextant_proto::v1::raft_client::RaftClient;
+use sextant_raft_log::{TypeConfig, Vote, encode_membership};
+use tonic::transport::Channel;
+
+use self::call::{
+    APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, counted_from, reach, refused, unreachable,
+};
+pub use self::factory::{Introduction, NetworkFactory, Peer, Purged};
+use self::pipeline::{Feed, Pipeline, Session};
+use super::convert::{self, Address};
+use super::snapshot_store::SnapshotData;
+use crate::leadership::Ack;
+use crate::shared::Shared;
+
+type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
+
+/// A snapshot is a manifest and the results of sessions, which can be large.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Size of its pieces.
+const SNAPSHOT_PIECE_BYTES: usize = 4 * 1024 * 1024;
+
+pub struct Network {
+    shared: Arc<Shared>,
+    address: Address,
+    purged: Purged,
+    client: Option<RaftClient<Channel>>,
+}
+
+impl Network {
+    fn client(&self) -> RpcResult<RaftClient<Channel>> {
+        let missing =
+            || unreachable(&Error::unavailable(format!("node {} is not configured", self.address.to)));
+        self.client.clone().ok_or_else(missing)
+    }
+
+    fn failed(&self, status: tonic::Status) -> RPCError<TypeConfig> {
+        unreachable(&refused(&self.shared, &self.address, status))
+    }
+
+    /// Whether this node may stand for election now. Its timer asked when it told Raft to; since then Raft may have accepted an
+    /// append that was before the campaign in its queue, and so promised its leader to elect nobody. (What Raft accepts after
+    /// that is of the new term, or refused: its own vote is durable before the requests for others leave.)
+    fn may_campaign(&self) -> RpcResult<()> {
+        let is_open = self.shared.guard.is_open(self.shared.env.clock.grantor_ns());
+        is_open.then_some(()).ok_or_else(|| unreachable(&Error::unavailable("bound by a leader's lease")))
+    }
+
+    /// A vote that comes after this node has heard from a leader is dropped. A refusal only ends the campaign: it is passed on.
+    fn heard_in_time(&self, reply: Result<VoteResponse<TypeConfig>>) -> RpcResult<VoteResponse<TypeConfig>> {
+        let reply = reply.map_err(|e| unreachable(&e))?;
+        if reply.vote_granted {
+            self.may_campaign()?;
+        }
+        Ok(reply)
+    }
+}
+
+impl RaftNetworkV2<TypeConfig> for Network {
+    type SnapshotData = SnapshotData;
+
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> RpcResult<AppendEntriesResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        let term = request.vote.leader_id.term;
+        let (_, last) = convert::append_range(&request);
+        let abstention_ns = self.shared.guard.abstention_ns();
+        let acknowledged = self.shared.lease.acknowledged_by(term, self.address.to);
+        let message = convert::append_to_wire(&self.address, request, abstention_ns, acknowledged);
+        let sent_ns = self.shared.env.clock.holder_ns();
+        let reply = call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| self.failed(e))?;
+        let reply = convert::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
+        reach(term, last.as_ref()).check_append_reply(&reply).map_err(|e| unreachable(&e))?;
+        // A conflict too was accepted under this leader's vote.
+        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
+            let matched = match &reply {
+                AppendEntriesResponse::Success => last,
+                AppendEntriesResponse::PartialSuccess(matching) => *matching,
+                _ => None,
+            };
+            let matched = matched.map(|id| id.index);
+            let node = self.address.to;
+            let sent_ns = counted_from(sent_ns, &self.shared);
+            // If this node led, it promised as much as its followers did.
+            self.shared.guard.bind(self.shared.env.clock.grantor_ns(), abstention_ns);
+            self.shared.lease.acknowledged(Ack { term, node, sent_ns, abstention_ns, matched });
+        }
+        Ok(reply)
+    }
+
+    /// Pipelined: appends go out as Raft makes them, answers come in their order. So a follower's fsyncs overlap with the
+    /// next entries' way to it.
+    fn stream_append<'s, S>(
+        &'s mut self,
+        input: S,
+        _option: RPCOption,
+    ) -> BoxFuture<'s, RpcResult<BoxStream<'s, RpcResult<StreamAppendResult<TypeConfig>>>>>
+    where
+        S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
+    {
+        let client = self.client();
+        let pipeline = Pipeline {
+            shared: self.shared.clone(),
+            address: self.address.clone(),
+            purged: self.purged.clone(),
+            sent: Arc::default(),
+            nowhere: Arc::default(),
+        };
+        let session = Session::new(input);
+        let outgoing = pipeline.outgoing(Feed(session.0.clone()));
+        let session: Box<dyn Any + Send> = Box::new(session);
+        Box::pin(async move {
+            let answered: BoxStream<'s, _> = pipeline.open(client?, outgoing, session).await?;
+            Ok(answered)
+        })
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> RpcResult<VoteResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        self.may_campaign()?;
+        // With this request goes the node's own vote.
+        let term = request.vote.leader_id.term;
+        if !self.shared.lease.forswear(term, self.shared.env.clock.holder_ns()) {
+            return Err(unreachable(&Error::unavailable("bound by its own lease as a leader")));
+        }
+        let message = convert::vote_request_to_wire(&self.address, &request);
+        let reply = call(VOTE_TIMEOUT, client.vote(message)).await.map_err(|e| self.failed(e))?;
+        self.heard_in_time(believed(&request, reply))
+    }
+
+    async fn pre_vote(
+        &mut self,
+        request: VoteRequest<TypeConfig>,
+        _option: RPCOption,
+    ) -> RpcResult<VoteResponse<TypeConfig>> {
+        let mut client = self.client()?;
+        self.may_campaign()?;
+        let message = convert::vote_request_to_wire(&self.address, &request);
+        let reply = call(VOTE_TIMEOUT, client.pre_vote(message)).await.map_err(|e| self.failed(e))?;
+        self.heard_in_time(believed(&request, reply))
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote,
+        snapshot: Snapshot,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> std::result::Result<SnapshotResponse<TypeConfig>, StreamingError<TypeConfig>> {
+        let failed = |e: &Error| StreamingError::Unreachable(Unreachable::from_string(e));
+        let mut client =
+            self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
+        let data = snapshot.snapshot.0;
+        let first = v1::InstallSnapshotRequest {
+            partition: self.address.partition,
+            from: self.address.from,
+            to: self.address.to,
+            cluster: self.address.cluster.clone(),
+            vote: Some(convert::vote_to_wire(&vote)),
+            last_log: snapshot.meta.last_log_id.as_ref().map(convert::position_to_wire),
+            membership: Bytes::from(encode_membership(&snapshot.meta.last_membership).to_vec()),
+            membership_position: None,
+            snapshot_id: String::new(),
+            data: Bytes::new(),
+            data_bytes: data.len() as u64,
+            abstention_ns: self.shared.guard.abstention_ns(),
+            to_incarnation: self.address.to_incarnation,
+        };
+        let pieces = (0..data.len()).step_by(SNAPSHOT_PIECE_BYTES).map(move |at| {
+            let data = data.slice(at..data.len().min(at + SNAPSHOT_PIECE_BYTES));
+            v1::InstallSnapshotRequest { data, ..Default::default() }
+        });
+        let message = futures::stream::iter(std::iter::once(first).chain(pieces));
+        tokio::select! {
+            closed = cancel => Err(StreamingError::Closed(closed)),
+            reply = call(SNAPSHOT_TIMEOUT, client.install_snapshot(message)) => {
+                let reply = reply.map_err(|e| failed(&refused(&self.shared, &self.address, e)))?;
+                let answered = convert::vote_from_wire(reply.vote).map_err(|e| failed(&e))?;
+                reach(vote.leader_id.term, None).check_vote(&answered).map_err(|e| failed(&e))?;
+                let vote = answered;
+                Ok(SnapshotResponse::new(vote))
+            }
+        }
+    }
+}

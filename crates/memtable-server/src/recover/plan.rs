@@ -1,0 +1,304 @@
+//! What manifest the tables make that sstable servers hold. Pure: inventories -> plan.
+//!
+//! Each table says which memtables' records it holds, as a range of generations ([`Origin`]). That makes the order and the choice:
+//!
+//! * Ranges of one table (LSM-tree) are nested or apart: a flush begins where the newest table ended, a merge takes all tables of
+//!   its time. (Anything else is refused: it is damage, or a defect.)
+//! * A table whose range lies in another's is superseded: the other one holds, for each of its keys, the same record or a newer one,
+//!   or nothing because a tombstone ended it and nothing older is left. That holds for merges that were never committed too, and for
+//!   several attempts to flush one memtable, which all hold the same.
+//! * Of a table and the tables that lie in its range and leave no gap in it, which hold the same, those are taken of which there are
+//!   more sound copies, counted for the one of them that has the fewest: a merge that was done on one server must not cost its
+//!   inputs.
+//! * What is left, newest range first, is the manifest. It has to follow without a gap down to generation 1: memtables that were
+//!   empty are in the range of the next table, so that a gap is a table that is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Generation, NodeId, PartitionId, SstId, TableId};
+use sextant_common::manifest::{Generations, Origin, SstMeta, TableOptions};
+
+/// A table on a server.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub server: NodeId,
+    pub id: SstId,
+    /// A part of it fails its checks.
+    pub damaged: bool,
+    /// None: it cannot be read at all.
+    pub contents: Option<Contents>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Contents {
+    pub meta: SstMeta,
+    pub options: TableOptions,
+    /// None: written by an older version.
+    pub origin: Option<Origin>,
+}
+
+/// A table of the manifest to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    pub meta: SstMeta,
+    /// Who has it, those with a sound copy first.
+    pub holders: Vec<NodeId>,
+    /// How many of them have a sound one.
+    pub sound: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedTable {
+    pub table: TableId,
+    pub name: String,
+    pub options: TableOptions,
+    /// Newest first.
+    pub ssts: Vec<Chosen>,
+    /// The newest memtable that any table holds.
+    pub newest: Generation,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// None: there are no tables.
+    pub lineage: Option<u64>,
+    /// By rising id.
+    pub tables: Vec<PlannedTable>,
+    /// Above nothing that any of the tables names.
+    pub newest_seq: u64,
+    pub newest_term: u64,
+    pub newest_index: u64,
+    /// What was found, a line each.
+    pub notes: Vec<String>,
+    /// Flushed records that are missing, a line each.
+    pub losses: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Candidate {
+    chosen: Chosen,
+    options: TableOptions,
+    origin: Origin,
+}
+
+impl Candidate {
+    fn range(&self) -> Generations {
+        self.origin.generations
+    }
+
+    /// Of tables with the same range the better one: sound, on more servers.
+    fn rank(&self) -> (usize, usize, SstId) {
+        (self.chosen.sound, self.chosen.holders.len(), self.chosen.meta.id)
+    }
+}
+
+pub fn plan(partition: PartitionId, found: &[Found]) -> Result<Plan> {
+    let mut plan = Plan::default();
+    let mut lineages = BTreeSet::new();
+    for at in found {
+        plan.newest_term = plan.newest_term.max(at.id.epoch.term).max(at.id.plan.term);
+        plan.newest_index = plan.newest_index.max(at.id.plan.index);
+        let Some(Contents { meta, origin, .. }) = &at.contents else { continue };
+        if meta.id != at.id || at.id.partition != partition {
+            return Err(Error::corrupt(format!(
+                "sstable server {} gives {} for another table",
+                at.server, at.id
+            )));
+        }
+        plan.newest_seq = plan.newest_seq.max(meta.max_seq);
+        let origin = origin.as_ref().ok_or_else(|| {
+            Error::invalid(format!(
+                "SSTable {} was written by an older version and does not say which records it holds: a manifest cannot be rebuilt",
+                at.id
+            ))
+        })?;
+        lineages.insert(origin.lineage);
+    }
+    if lineages.len() > 1 {
+        let all: Vec<String> = lineages.iter().map(|l| format!("{l:016x}")).collect();
+        return Err(Error::invalid(format!(
+            "there are tables of several lineages ({}): the partition was founded more than once. Move the files of those that are \
+             not wanted out of the sstable servers' data directories",
+            all.join(", ")
+        )));
+    }
+    plan.lineage = lineages.first().copied();
+    let by_table = candidates(found, &mut plan)?;
+    for (table, candidates) in by_table {
+        let planned = plan_table(table, candidates, &mut plan)?;
+        plan.tables.push(planned);
+    }
+    Ok(plan)
+}
+
+/// The readable tables, each once, by LSM-tree.
+fn candidates(found: &[Found], plan: &mut Plan) -> Result<BTreeMap<TableId, Vec<Candidate>>> {
+    let mut by_id: BTreeMap<SstId, Vec<&Found>> = BTreeMap::new();
+    found.iter().for_each(|at| by_id.entry(at.id).or_default().push(at));
+    let mut by_table: BTreeMap<TableId, Vec<Candidate>> = BTreeMap::new();
+    for (id, copies) in by_id {
+        let servers =
+            |copies: &[&Found]| copies.iter().map(|c| c.server.to_string()).collect::<Vec<_>>().join(", ");
+        // Copies with another checksum than most are none of this table.
+        let mut same: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
+        for copy in &copies {
+            if let Some(contents) = &copy.contents {
+                same.entry(contents.meta.checksum).or_default().push(copy);
+            }
+        }
+        let sound = |copies: &[&Found]| copies.iter().filter(|c| !c.damaged).count();
+        let Some(mut best) = same.into_values().max_by_key(|c| (sound(c), c.len())) else {
+            plan.losses.push(format!(
+                "SSTable {id} cannot be read on any server that has it ({}): what it held is not known",
+                servers(&copies)
+            ));
+            continue;
+        };
+        best.sort_by_key(|copy| (copy.damaged, copy.server));
+        let Some(Contents { meta, options, origin: Some(origin) }) = best[0].contents.clone() else {
+            continue;
+        };
+        if !origin.generations.are_known() {
+            return Err(Error::corrupt(format!("SSTable {id} holds no memtable")));
+        }
+        let chosen = Chosen {
+            sound: sound(&best),
+            holders: best.iter().map(|copy| copy.server).collect(),
+            meta: SstMeta { generations: origin.generations, replicas: Vec::new(), ..meta },
+        };
+        let of_table = by_table.entry(chosen.meta.table).or_default();
+        of_table.push(Candidate { chosen, options, origin });
+    }
+    Ok(by_table)
+}
+
+fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Result<PlannedTable> {
+    let count = candidates.len();
+    let (name, options) = (candidates[0].origin.name.clone(), candidates[0].options.clone());
+    let foreign = candidates.iter().find(|c| c.origin.name != name || c.options != options);
+    if let Some(foreign) = foreign {
+        return Err(Error::corrupt(format!(
+            "SSTable {} calls table {table} {:?}, others {name:?}, or has other options",
+            foreign.chosen.meta.id, foreign.origin.name
+        )));
+    }
+    let mut chosen = Vec::new();
+    for top in outermost(candidates.iter().collect())? {
+        let (id, sound) = (top.chosen.meta.id, top.chosen.sound);
+        let best = soundest(top, &candidates)?;
+        if best.len() != 1 || best[0].chosen.meta.id != id {
+            plan.notes.push(match sound {
+                0 => format!(
+                    "SSTable {id} is damaged on every server that has it: the tables it was made of are used"
+                ),
+                _ => format!(
+                    "SSTable {id} is sound on {sound} servers only, of the tables it was made of there are more copies: they are \
+                     used"
+                ),
+            });
+        } else if sound == 0 {
+            plan.notes.push(format!(
+                "SSTable {id} is damaged on every server that has it: reads of the damaged part will fail, and say so"
+            ));
+        }
+        chosen.extend(best);
+    }
+    let newest = chosen.first().map_or(Generation(0), |c| c.range().last);
+    for gap in gaps(&chosen, Generations { first: Generation(1), last: newest }) {
+        plan.losses.push(format!(
+            "table {name:?}: what was flushed of its memtables {} to {} is in no table of the servers asked; older versions of \
+             those records may be all that is left",
+            gap.first, gap.last
+        ));
+    }
+    for pair in chosen.windows(2) {
+        let (newer, older) = (&pair[0].chosen.meta, &pair[1].chosen.meta);
+        if newer.min_seq <= older.max_seq {
+            return Err(Error::corrupt(format!(
+                "SSTables {} and {} of table {name:?} hold versions in another order than their memtables",
+                newer.id, older.id
+            )));
+        }
+    }
+    let newest_seq = candidates.iter().map(|c| c.chosen.meta.max_seq).max().unwrap_or(0);
+    plan.notes.push(format!(
+        "table {name:?} ({table}): {} of {count} SSTables, with its memtables up to {newest}; newest version {newest_seq}. What was \
+         written after that and not flushed is lost",
+        chosen.len()
+    ));
+    for alone in chosen.iter().filter(|c| c.chosen.holders.len() == 1) {
+        let (id, server) = (alone.chosen.meta.id, alone.chosen.holders[0]);
+        plan.notes.push(format!("SSTable {id} is on sstable server {server} only"));
+    }
+    let ssts = chosen.into_iter().map(|c| c.chosen.clone()).collect();
+    Ok(PlannedTable { table, name, options, ssts, newest })
+}
+
+/// The table itself, or what lies in its range and holds all of the same (newest first): what has the most sound copies of its
+/// rarest table. The table itself if they are equal.
+fn soundest<'c>(top: &'c Candidate, all: &'c [Candidate]) -> Result<Vec<&'c Candidate>> {
+    let within =
+        |c: &&Candidate| c.chosen.sound > 0 && c.range() != top.range() && top.range().contains(&c.range());
+    let parts = match outermost(all.iter().filter(within).collect()) {
+        // What contradicts itself is no alternative to a table that supersedes all of it.
+        Err(_) if top.chosen.sound > 0 => return Ok(vec![top]),
+        parts => parts?,
+    };
+    if parts.is_empty() || !gaps(&parts, top.range()).is_empty() {
+        return Ok(vec![top]);
+    }
+    // Ranges get smaller with each step.
+    let parts: Vec<Vec<&Candidate>> =
+        parts.into_iter().map(|part| soundest(part, all)).collect::<Result<_>>()?;
+    let parts: Vec<&Candidate> = parts.into_iter().flatten().collect();
+    let rarest = parts.iter().map(|part| part.chosen.sound).min().unwrap_or(0);
+    Ok(if rarest > top.chosen.sound { parts } else { vec![top] })
+}
+
+/// Those that lie in no other one's range, newest first.
+fn outermost(mut candidates: Vec<&Candidate>) -> Result<Vec<&Candidate>> {
+    // Each comes after whatever may contain it.
+    candidates
+        .sort_by_key(|c| (std::cmp::Reverse(c.range().last), c.range().first, std::cmp::Reverse(c.rank())));
+    let mut chosen: Vec<&Candidate> = Vec::new();
+    for candidate in candidates {
+        let Some(newer) = chosen.last() else {
+            chosen.push(candidate);
+            continue;
+        };
+        let (newer_range, range) = (newer.range(), candidate.range());
+        if newer_range.contains(&range) {
+            continue;
+        }
+        if range.last >= newer_range.first {
+            return Err(Error::corrupt(format!(
+                "SSTables {} and {} overlap in their memtables, and neither holds all of the other's",
+                newer.chosen.meta.id, candidate.chosen.meta.id
+            )));
+        }
+        chosen.push(candidate);
+    }
+    Ok(chosen)
+}
+
+/// What these (newest first, apart) leave out of a range.
+fn gaps(chosen: &[&Candidate], range: Generations) -> Vec<Generations> {
+    let mut gaps = Vec::new();
+    // The oldest generation that is covered so far, from above.
+    let mut covered = range.last.0 + 1;
+    for candidate in chosen {
+        let at = candidate.range();
+        if at.last.0 + 1 < covered {
+            gaps.push(Generations::new(at.last.0 + 1, covered - 1));
+        }
+        covered = at.first.0;
+    }
+    if range.first.0 < covered {
+        gaps.push(Generations::new(range.first.0, covered - 1));
+    }
+    gaps
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,201 @@
+//! The snapshot with which a rebuilt partition begins: everything that counts goes on above whatever was given before the loss, also
+//! what no table tells of, because clients and p-nodes may still know it.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, TableId};
+use sextant_common::limits::TABLES_MAX;
+use sextant_common::manifest::{Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_raft_log::{Member, Membership, StoredMembership, encode_membership, log_id_at};
+
+use super::plan::{Chosen, Plan, PlannedTable};
+use crate::command::Configuration;
+use crate::partition::Checkpoint;
+use crate::partition::sessions::Sessions;
+use crate::partition::snapshot::Snapshot;
+
+/// Between the newest term that a table names and the first of the rebuilt partition: elections without a flush in between.
+const TERMS_BEYOND: u64 = 1 << 20;
+/// Seqs that may have been given to writes that were never flushed: more than memory holds.
+const SEQS_BEYOND: u64 = 1 << 32;
+/// Memtables that may have been frozen and not flushed.
+const GENERATIONS_BEYOND: u64 = 1 << 20;
+/// A manifest version begins with the term, so that it is above all of earlier terms; this leaves room for changes.
+const VERSION_BITS: u32 = 20;
+/// No clock shows a time from which terms could not go on being counted.
+const TERM_OF_CLOCK_MAX: u64 = 1 << 40;
+
+/// All tables of the cluster: a partition that has nothing of one knows it all the same.
+pub type Catalogue = BTreeMap<TableId, (String, TableOptions)>;
+
+/// The catalogue that the plans of all partitions make.
+pub fn catalogue<'p>(plans: impl IntoIterator<Item = &'p Plan>) -> Result<Catalogue> {
+    let mut all = Catalogue::new();
+    for PlannedTable { table, name, options, .. } in plans.into_iter().flat_map(|p| &p.tables) {
+        let entry = (name.clone(), options.clone());
+        let known = all.entry(*table).or_insert_with(|| entry.clone());
+        if *known != entry {
+            return Err(Error::corrupt(format!(
+                "table {table} is {:?} in one partition and {name:?} in another, or has other options",
+                known.0
+            )));
+        }
+    }
+    let mut names: Vec<&String> = all.values().map(|(name, _)| name).collect();
+    names.sort();
+    if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
+        return Err(Error::corrupt(format!("two tables are called {:?}", twice[0])));
+    }
+    Ok(all)
+}
+
+/// The term of the snapshot: above every term that a p-node may have heard of. The seconds of the wall clock see to that if a
+/// partition is lost again before it has flushed anything. (A clock that is wrong costs no more than that.)
+pub fn term(plan: &Plan, remembered: u64, wall_s: u64) -> u64 {
+    let beyond = plan.newest_term.max(remembered).saturating_add(TERMS_BEYOND);
+    beyond.max(wall_s.min(TERM_OF_CLOCK_MAX))
+}
+
+pub struct Rebuilt<'p> {
+    pub partition: PartitionId,
+    pub plan: &'p Plan,
+    pub catalogue: &'p Catalogue,
+    pub term: u64,
+    /// For a partition without tables.
+    pub new_lineage: u64,
+    pub founding: &'p Configuration,
+    pub members: BTreeMap<u64, Member>,
+}
+
+impl Rebuilt<'_> {
+    /// `replicas`: the servers that are to hold a table.
+    pub fn snapshot(&self, replicas: impl Fn(&Chosen) -> Vec<NodeId>) -> Result<Snapshot> {
+        let at = LogPosition { term: self.term, index: self.plan.newest_index.saturating_add(1) };
+        let version = ManifestVersion(self.term << VERSION_BITS);
+        let tables = self.catalogue.iter().map(|(id, (name, options))| {
+            let planned = self.plan.tables.iter().find(|t| t.table == *id);
+            let newest = planned.map_or(0, |t| t.newest.0);
+            let ssts = planned.map_or(&[][..], |t| &t.ssts);
+            let meta = |chosen: &Chosen| SstMeta { replicas: replicas(chosen), ..chosen.meta.clone() };
+            TableManifest {
+                table: *id,
+                name: name.clone(),
+                options: options.clone(),
+                flushed_generation: Generation(newest.saturating_add(GENERATIONS_BEYOND)),
+                // What anybody knows of an earlier version is void.
+                last_flush_version: version,
+                persisted: at,
+                ssts: ssts.iter().map(meta).collect(),
+            }
+        });
+        let manifest = Manifest {
+            partition: self.partition,
+            version,
+            tables: tables.collect(),
+            recent_flushes: Vec::new(),
+            flushes_known_after: version,
+        };
+        let next = |t: &TableManifest| (t.table, Generation(t.flushed_generation.0 + 1));
+        let voters = self.members.keys().copied().collect();
+        let membership = Membership::new(vec![voters], self.members.clone())
+            .map_err(|e| Error::internal(format!("the first membership: {e}")))?;
+        let membership = encode_membership(&StoredMembership::new(Some(log_id_at(at)), membership));
+        let lineage = self.plan.lineage.unwrap_or(self.new_lineage);
+        let highest = self.catalogue.keys().next_back().map_or(0, |id| id.0);
+        Ok(Snapshot {
+            checkpoint: Checkpoint {
+                at,
+                next_seq: self.plan.newest_seq.saturating_add(SEQS_BEYOND),
+                time_ms: 0,
+                generations: manifest.tables.iter().map(next).collect(),
+                sessions: Sessions::default(),
+                membership: Bytes::from(membership.to_vec()),
+            },
+            manifest,
+            // Tables that were never flushed are forgotten, but their ids may be known: none is given again.
+            next_table: highest.saturating_add(TABLES_MAX as u32 + 1),
+            configuration: Some((Configuration { lineage, ..self.founding.clone() }, at.index)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::config::LeaseConfig;
+
+    use super::*;
+
+    fn planned(table: u32, name: &str) -> PlannedTable {
+        PlannedTable {
+            table: TableId(table),
+            name: name.into(),
+            options: TableOptions::default(),
+            ssts: Vec::new(),
+            newest: Generation(4),
+        }
+    }
+
+    fn plan(tables: Vec<PlannedTable>) -> Plan {
+        Plan {
+            lineage: Some(7),
+            tables,
+            newest_seq: 100,
+            newest_term: 5,
+            newest_index: 60,
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn a_term_is_above_whatever_was_heard_of_even_if_nothing_was_flushed_since_the_last_loss() {
+        let plan = plan(vec![]);
+        let first = term(&plan, 0, 1_700_000_000);
+        assert!(first > plan.newest_term + 1000);
+        // The same tables a day later.
+        assert!(term(&plan, 0, 1_700_086_400) > first + 1000);
+        assert!(term(&plan, first, 0) > first, "a clock that is wrong");
+        assert!(term(&plan, 0, u64::MAX) < 1 << 41);
+    }
+
+    #[test]
+    fn everything_goes_on_above_what_was_and_a_partition_knows_tables_that_it_has_nothing_of() {
+        let (one, two) =
+            (plan(vec![planned(1, "default")]), plan(vec![planned(1, "default"), planned(9, "t")]));
+        let catalogue = catalogue([&one, &two]).unwrap();
+        let founding = Configuration::founding(&LeaseConfig::default(), 1 << 20);
+        let rebuilt = Rebuilt {
+            partition: PartitionId(3),
+            plan: &one,
+            catalogue: &catalogue,
+            term: 1 << 21,
+            new_lineage: 99,
+            founding: &founding,
+            members: (1..=3).map(|id| (id, Member::new("a:1", 10 * id))).collect(),
+        };
+        let snapshot = rebuilt.snapshot(|_| vec![]).unwrap();
+        // As it travels and is stored.
+        let snapshot = Snapshot::decode(&snapshot.encode(PartitionId(3)), PartitionId(3)).unwrap();
+        assert!(snapshot.checkpoint.next_seq > 100 + (1 << 30));
+        assert_eq!(snapshot.checkpoint.at, LogPosition { term: 1 << 21, index: 61 });
+        assert!(snapshot.next_table > 9 + TABLES_MAX as u32);
+        assert_eq!(snapshot.configuration.unwrap().0.lineage, 7);
+        let manifest = snapshot.manifest;
+        assert_eq!(manifest.tables.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(), ["default", "t"]);
+        assert!(manifest.version.0 > 1 << 40 && manifest.flushes_known_after == manifest.version);
+        assert!(manifest.tables.iter().all(|t| t.last_flush_version == manifest.version));
+        assert!(manifest.tables[0].flushed_generation.0 > 4);
+        assert_eq!(
+            snapshot.checkpoint.generations[&TableId(1)].0,
+            manifest.tables[0].flushed_generation.0 + 1
+        );
+    }
+
+    #[test]
+    fn tables_that_contradict_each_other_are_refused() {
+        let one = plan(vec![planned(1, "default")]);
+        assert!(catalogue([&one, &plan(vec![planned(1, "other")])]).is_err());
+        assert!(catalogue([&one, &plan(vec![planned(2, "default")])]).is_err());
+    }
+}

@@ -1,0 +1,299 @@
+//! What a connection needs before it goes on: room for a long command before that is read, a turn for each command, and room
+//! for a long reply.
+//!
+//! Owns: which of them it holds or waits for. Does not own the bounds, which all connections of a server share.
+//!
+//! Invariant: a command holds room and turn until it is answered, so what is in memory and under way is bounded; and whoever waits does
+//! so without reading, so that the client is held back by its own socket.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use sextant_common::limits;
+use sextant_common::room::{Purse, Room, Share};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Sleep;
+
+use crate::frame::Reply;
+
+/// Commands up to this size need no room: a connection's input buffer is as large in any case. Replies neither.
+pub(super) const SHORT_BYTES: usize = limits::LARGE_BYTES;
+/// Least room that is taken for a command that grows by small arguments.
+const STEP_BYTES: usize = 256 * 1024;
+/// After this time one who waits for room may have more than there is: others may hold what they have until they have had its
+/// answer or its end.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a client may take to send what it has begun, while it holds room that others wait for: this, and a second for so many
+/// bytes.
+const UPLOAD_GRACE: Duration = Duration::from_secs(10);
+const UPLOAD_BYTES_PER_S: usize = 256 * 1024;
+/// How long a long reply waits for room, while others' clients take theirs.
+const REPLY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a command may keep until it is answered.
+#[derive(Debug, Default)]
+pub(super) struct Leave {
+    _turn: Option<OwnedSemaphorePermit>,
+    _room: Vec<Share>,
+}
+
+/// Of the command that is being received.
+#[derive(Default)]
+pub(super) struct Admission {
+    room: Vec<Share>,
+    purse: Option<Arc<Purse>>,
+    taking_room: Option<BoxFuture<'static, Share>>,
+    /// When what it holds room for is to be here.
+    due: Option<Pin<Box<Sleep>>>,
+    /// How long it may take for that.
+    allowed: Duration,
+    turn: Option<OwnedSemaphorePermit>,
+    waiting_turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
+}
+
+impl Admission {
+    /// Whether more of a command may be read that has `announced` bytes so far, with the argument that is being read. If not, the
+    /// task is woken when it may.
+    pub fn may_read(&mut self, all: &Room, announced: usize, cx: &mut Context<'_>) -> bool {
+        if self.taking_room.is_none() {
+            let held: usize = self.room.iter().map(Share::bytes).sum();
+            if announced <= held.max(SHORT_BYTES) {
+                return true;
+            }
+            let needed = (announced - held).max(STEP_BYTES);
+            let purse = self.purse.get_or_insert_with(|| Arc::new(all.purse())).clone();
+            self.taking_room = Some(Box::pin(async move { purse.take(needed, PATIENCE).await }));
+        }
+        match poll_once(&mut self.taking_room, cx) {
+            Some(share) => {
+                self.room.push(share);
+                let seconds = announced.div_ceil(UPLOAD_BYTES_PER_S) as u64;
+                self.allowed = UPLOAD_GRACE + Duration::from_secs(seconds);
+                self.due = Some(Box::pin(tokio::time::sleep(self.allowed)));
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether the client has taken too long to send what it began. If not, the task is woken when it has.
+    pub fn is_overdue(&mut self, cx: &mut Context<'_>) -> bool {
+        self.taking_room.is_none() && self.due.as_mut().is_some_and(|due| due.as_mut().poll(cx).is_ready())
+    }
+
+    /// The connection does not read now: the client has all its time again when it does.
+    pub fn forbear(&mut self) {
+        if self.due.is_some() {
+            self.due = Some(Box::pin(tokio::time::sleep(self.allowed)));
+        }
+    }
+
+    /// Whether the next command may start. If not, the task is woken when it may.
+    pub fn take_turn(&mut self, all: &Arc<Semaphore>, cx: &mut Context<'_>) -> bool {
+        if self.turn.is_some() {
+            return true;
+        }
+        if self.waiting_turn.is_none() {
+            if let Ok(turn) = all.clone().try_acquire_owned() {
+                self.turn = Some(turn);
+                return true;
+            }
+            let all = all.clone();
+            self.waiting_turn = Some(Box::pin(async move { all.acquire_owned().await.ok() }));
+        }
+        match poll_once(&mut self.waiting_turn, cx) {
+            Some(turn) => {
+                self.turn = turn;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// For the command that was received.
+    pub fn leave(&mut self) -> Leave {
+        self.due = None;
+        Leave { _turn: self.turn.take(), _room: std::mem::take(&mut self.room) }
+    }
+}
+
+impl Admission {
+    /// What was received needs no turn.
+    pub fn give_back(&mut self) {
+        self.turn = None;
+        self.due = None;
+        self.room.clear();
+    }
+
+    /// The connection cannot go on for a reason of its own: others come first.
+    pub fn leave_line(&mut self) {
+        self.turn = None;
+        self.waiting_turn = None;
+    }
+
+    /// Whether it holds room that others may wait for. (While it waits for more of it, it does not read: its client may be gone.)
+    pub fn holds_room(&self) -> bool {
+        !self.room.is_empty() && self.waiting_turn.is_none()
+    }
+}
+
+/// Room for long replies of all connections, until they are written. What finds none in time is dropped: a read can be made again.
+#[derive(Debug)]
+pub(crate) struct Replies {
+    room: Room,
+    /// Long replies that wait for room are in memory: as many bytes of them as there is room for. Further ones are dropped at once.
+    waiting: Room,
+}
+
+impl Replies {
+    pub fn new(bytes_max: usize) -> Self {
+        Self { room: Room::new(bytes_max), waiting: Room::new(bytes_max) }
+    }
+
+    /// The reply with its room, or an error in its place.
+    pub async fn admit(&self, reply: Reply) -> (Reply, Option<Share>) {
+        if reply.size() <= SHORT_BYTES {
+            return (reply, None);
+        }
+        let bytes = reply.size();
+        let room = match self.room.try_take(bytes) {
+            Some(share) => Some(share),
+            None => match self.waiting.try_take(bytes) {
+                // The room may be held by replies of the same pipeline, which wait for this one: so one may have more.
+                Some(_waits) => {
+                    let room = self.room.take_or_more(bytes, PATIENCE);
+                    tokio::time::timeout(REPLY_PATIENCE, room).await.ok()
+                }
+                None => None,
+            },
+        };
+        match room {
+            Some(share) => (reply, Some(share)),
+            None => {
+                drop(reply);
+                let why =
+                    "TRYAGAIN overloaded: too many bytes of replies wait for clients that do not read them";
+                (Reply::error(why.to_owned()), None)
+            }
+        }
+    }
+}
+
+fn poll_once<T>(waiting: &mut Option<BoxFuture<'static, T>>, cx: &mut Context<'_>) -> Option<T> {
+    match Pin::new(waiting.as_mut()?).poll(cx) {
+        Poll::Ready(done) => {
+            *waiting = None;
+            Some(done)
+        }
+        Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    const LONG: usize = 1 << 20;
+
+    fn may_read(admission: &mut Admission, all: &Room, announced: usize) -> bool {
+        admission.may_read(all, announced, &mut Context::from_waker(Waker::noop()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_command_is_not_read_before_there_is_room_and_a_short_one_always_is() {
+        let all = Room::new(LONG);
+        let (mut first, mut second) = (Admission::default(), Admission::default());
+        assert!(may_read(&mut first, &all, LONG));
+        assert!(may_read(&mut first, &all, LONG), "the rest of the same argument");
+        assert!(!may_read(&mut second, &all, LONG));
+        assert!(may_read(&mut Admission::default(), &all, SHORT_BYTES));
+        let leave = first.leave();
+        assert!(!may_read(&mut second, &all, LONG), "until the command is answered");
+        drop(leave);
+        assert!(may_read(&mut second, &all, LONG));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_short_arguments_are_a_long_command() {
+        let all = Room::new(2 * STEP_BYTES);
+        let mut one = Admission::default();
+        assert!((1..=20).all(|n| may_read(&mut one, &all, n * SHORT_BYTES / 2)));
+        assert_eq!(all.held_bytes(), 2 * STEP_BYTES, "counted when they are more than a short command");
+        let mut other = Admission::default();
+        assert!(may_read(&mut other, &all, SHORT_BYTES) && !may_read(&mut other, &all, SHORT_BYTES + 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn commands_with_several_long_arguments_do_not_wait_for_each_other_for_ever() {
+        let all = Room::new(2 * LONG);
+        let (mut first, mut second) = (Admission::default(), Admission::default());
+        assert!(may_read(&mut first, &all, LONG) && may_read(&mut second, &all, LONG));
+        assert!((2..10).all(|n| may_read(&mut first, &all, n * LONG)), "one may have more than there is");
+        assert!(!may_read(&mut second, &all, 2 * LONG), "only one");
+        assert!(second.holds_room(), "a client that is gone while it waits is cut off");
+        drop(first.leave());
+        assert!(may_read(&mut second, &all, 2 * LONG));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_takes_too_long_to_send_what_it_began_is_overdue() {
+        let all = Room::new(2 * LONG);
+        let mut slow = Admission::default();
+        let overdue = |slow: &mut Admission| slow.is_overdue(&mut Context::from_waker(Waker::noop()));
+        assert!(may_read(&mut slow, &all, LONG) && !overdue(&mut slow));
+        tokio::time::advance(UPLOAD_GRACE + Duration::from_secs(3)).await;
+        assert!(!overdue(&mut slow), "a megabyte may take 14 s");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(overdue(&mut slow));
+        slow.forbear();
+        tokio::time::advance(UPLOAD_GRACE).await;
+        assert!(!overdue(&mut slow), "it was not read from for a while");
+        tokio::time::advance(UPLOAD_GRACE).await;
+        assert!(overdue(&mut slow));
+        drop(slow.leave());
+        assert!(!overdue(&mut slow), "the next command has not begun");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_replies_wait_for_room_and_short_ones_need_none() {
+        let replies = Replies::new(2 * LONG);
+        let long = || Reply::Bulk(vec![0; LONG - 1024].into());
+        let (_, first) = replies.admit(long()).await;
+        let (_, second) = replies.admit(long()).await;
+        assert!(first.is_some() && second.is_some());
+        // An earlier reply of the same pipeline, for example.
+        let (_, more) = replies.admit(long()).await;
+        assert!(more.is_some(), "one may have more than there is");
+        let (refused, none) = replies.admit(long()).await;
+        assert!(refused.is_error() && none.is_none(), "a value that nobody has room for is dropped");
+        let (short, none) = replies.admit(Reply::Bulk(vec![0; 100].into())).await;
+        assert!(!short.is_error() && none.is_none());
+        let later = async {
+            tokio::task::yield_now().await;
+            drop(first);
+        };
+        let ((reply, room), ()) = tokio::join!(replies.admit(long()), later);
+        assert!(!reply.is_error() && room.is_some(), "it waits a while");
+    }
+
+    #[test]
+    fn connections_take_turns_one_command_at_a_time() {
+        let turns = Arc::new(Semaphore::new(2));
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (mut deep, mut other) = (Admission::default(), Admission::default());
+        assert!(deep.take_turn(&turns, cx) && deep.take_turn(&turns, cx), "one turn, asked for twice");
+        let one = deep.leave();
+        assert!(deep.take_turn(&turns, cx));
+        let _two = deep.leave();
+        assert!(!other.take_turn(&turns, cx) && !deep.take_turn(&turns, cx));
+        drop(one);
+        assert!(!deep.take_turn(&turns, cx), "whoever waits longer is first");
+        assert!(other.take_turn(&turns, cx));
+    }
+}
