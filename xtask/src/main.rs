@@ -2,8 +2,8 @@
 //!
 //! `verify` never changes a file; `fix` does. Standard library only, so that it builds in a second.
 
+mod deny;
 mod fuzz;
-mod licenses;
 mod nightly;
 mod sim;
 
@@ -15,7 +15,7 @@ usage: cargo xtask <command>
 
   verify [step..]   check all that is checked before a merge, or only the steps named:
                       fmt      formatting
-                      licenses what we depend on: licences and sources, by deny.toml
+                      deny     what we depend on: licences, sources, bans, advisories, by deny.toml
                       clippy   lints, as errors
                       test     all tests
   fix               format, and let clippy mend what it can
@@ -37,7 +37,7 @@ type Step = (&'static str, &'static [&'static str]);
 
 const VERIFY: [Step; 4] = [
     ("fmt", &["fmt", "--all", "--check"]),
-    ("licenses", &["xtask", "licenses"]),
+    ("deny", &["xtask", "deny"]),
     // With the simulation, which is empty otherwise.
     (
         "clippy",
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         ["fix"] => run(&FIX),
         ["chaos" | "failover" | "storm" | "rolling", ..] => break_things(&arguments),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
-        ["licenses"] => licenses::check(),
+        ["deny"] => deny::check(),
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
         _ => Err(USAGE.to_owned()),
@@ -141,7 +141,7 @@ mod tests {
     fn steps_run_in_their_own_order_and_unknown_ones_are_named() {
         let names =
             |given: &[&str]| steps_named(given).map(|s| s.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-        assert_eq!(names(&[]).unwrap(), ["fmt", "licenses", "clippy", "test"]);
+        assert_eq!(names(&[]).unwrap(), ["fmt", "deny", "clippy", "test"]);
         assert_eq!(names(&["test", "fmt"]).unwrap(), ["fmt", "test"]);
         assert!(names(&["tset"]).unwrap_err().contains("no step \"tset\""));
     }
