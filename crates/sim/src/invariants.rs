@@ -71,11 +71,13 @@ struct Group {
     /// Tables that a manifest has named.
     named: BTreeSet<SstId>,
     /// What replicas hold: by name and place, of whom it was first heard, and what.
-    held: BTreeMap<(&'static str, (u64, u64)), (u64, u64)>,
+    held: BTreeMap<(&'static str, Place), (u64, u64)>,
 }
 
 /// What a write leaves in the filter of a memtable.
 type Bit = (TableId, Generation, u64);
+/// Where in a partition's history: two numbers, as the name of what is held says.
+type Place = (u64, u64);
 
 pub struct Invariants {
     on: bool,
