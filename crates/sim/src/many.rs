@@ -34,7 +34,7 @@ pub struct ManyOptions {
 }
 
 /// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
-const MINIMA: [(&str, u64); 34] = [
+const MINIMA: [(&str, u64); 35] = [
     // Reads answered without the leader.
     ("sstable_only_reads", 14_000),
     ("cache_reads", 3_800),
@@ -72,6 +72,7 @@ const MINIMA: [(&str, u64); 34] = [
     ("refused_proposals", 3_000),
     ("votes_dropped", 280),
     ("snapshots_installed", 15),
+    ("snapshots_refused", 2),
     ("sst_corrupt_reads", 1),
     ("pauses_at_points", 2_000),
 ];
