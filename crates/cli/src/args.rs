@@ -109,7 +109,7 @@ pub struct Connection {
     /// p-nodes to ask; further ones are for failover
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',', default_value = "127.0.0.1:7400")]
     pub server: Vec<String>,
-    /// How long the command may take, in milliseconds
+    /// How long the command may take, in milliseconds; administration that takes longer by nature has its own minimum
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deadline_ms: u64,
 }

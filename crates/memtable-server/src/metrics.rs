@@ -57,7 +57,10 @@ impl Metrics {
         let write_messages = counter("memtable_write_messages", "Messages with writes");
         let write_requests = counter("memtable_write_requests", "Write requests");
         let stale_writes = counter("memtable_stale_writes", "Conditions voided by a flush");
-        let overloaded = counter("memtable_overloaded", "Writes refused because flushing cannot keep up");
+        let overloaded = counter(
+            "memtable_overloaded",
+            "Writes refused: flushing cannot keep up, the log has no room, or the queue is full",
+        );
         let refused_proposals = counter("memtable_refused_proposals", "Groups that Raft refused");
         let pulls = counter("memtable_lease_pulls", "Lease pulls answered");
         let leases = counter("memtable_leases_granted", "Leases granted");

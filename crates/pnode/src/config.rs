@@ -53,8 +53,8 @@ pub struct PNodeConfig {
     /// Most client connections of each front end. Beyond it RESP refuses, and gRPC lets wait.
     #[serde(default = "connections_default")]
     pub max_connections: usize,
-    /// Bytes of long requests (over 64 KiB) that may be in memory at a time, of all RESP connections: the room is taken before
-    /// such a request is read, and until then it waits in its socket.
+    /// Bytes of long requests (over 64 KiB) that may be in memory at a time, of all front ends: RESP takes the room before such
+    /// a request is read, and until then it waits in its socket.
     #[serde(default = "large_bytes_default")]
     pub large_bytes_max: usize,
     /// Bytes of long replies (over 64 KiB) that may wait for their RESP clients; further ones are answered `TRYAGAIN`.

@@ -59,6 +59,8 @@ pub struct World {
     disks: Mutex<Vec<FaultyVfs>>,
     /// The memtable server that leads each partition, as far as it said so.
     leaders: Mutex<BTreeMap<PartitionId, u64>>,
+    /// By partition: who said last that it serves it, and when it was asked.
+    serving: Mutex<BTreeMap<u64, (u64, u64)>>,
     /// When (true time) a memtable server was last asked and was a voter of every partition, in possession of its memory.
     standing: Mutex<BTreeMap<u64, u64>>,
     /// How often memtable servers have started.
@@ -86,6 +88,7 @@ impl World {
             faulty: AtomicBool::new(false),
             disks: Mutex::default(),
             leaders: Mutex::default(),
+            serving: Mutex::default(),
             standing: Mutex::default(),
             memtable_starts: AtomicU64::new(0),
             invariants: Mutex::new(invariants),
@@ -217,6 +220,17 @@ impl World {
     /// When a memtable server was last asked and was a voter of everything.
     pub fn stands(&self, name: &str) -> Option<u64> {
         self.standing.lock().get(&name.strip_prefix('m')?.parse().ok()?).copied()
+    }
+
+    /// A memtable server was asked, and was serving a partition as its leader.
+    pub fn set_serving(&self, partition: u64, node: u64, asked_ns: u64) {
+        self.serving.lock().insert(partition, (node, asked_ns));
+    }
+
+    /// Who leads the partitions, of those whose leader has said so since.
+    pub fn leaders_in_office(&self, since_ns: u64) -> Vec<u64> {
+        let serving = self.serving.lock();
+        serving.values().filter(|(_, asked_ns)| *asked_ns >= since_ns).map(|(node, _)| *node).collect()
     }
 
     /// The name of the host that leads some partition; `which` chooses.

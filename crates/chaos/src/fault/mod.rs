@@ -10,6 +10,8 @@ use std::fmt;
 pub use apply::{apply, heal};
 pub use plan::{Plan, Step};
 
+use sextant_dev_cluster::Role;
+
 use crate::cluster::Id;
 use crate::host::capability::Capability;
 use crate::host::rules::{Direction, Rule};
@@ -155,7 +157,7 @@ pub enum Fault {
         server: Id,
         bytes: u64,
     },
-    /// The server ends by itself; started again when it is healed.
+    /// A memtable server ends by itself, and is started again when it is healed; an sstable server gives up what it writes.
     FsyncFails {
         server: Id,
     },
@@ -212,7 +214,7 @@ impl Fault {
 
     /// Whether the servers are expected to end by themselves.
     pub fn ends_servers(&self) -> bool {
-        matches!(self, Fault::FsyncFails { .. })
+        matches!(self, Fault::FsyncFails { server } if server.role == Role::Memtable)
     }
 }
 
@@ -263,8 +265,6 @@ pub fn filters(faults: &[&Fault], address: impl Fn(Id) -> String) -> BTreeMap<Id
 
 #[cfg(test)]
 mod tests {
-    use sextant_dev_cluster::Role;
-
     use super::*;
 
     #[test]

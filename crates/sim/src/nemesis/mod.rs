@@ -112,7 +112,12 @@ impl Nemesis {
             self.follow(sim, cluster, due, now_ns);
         }
         self.world.set_faulty(!self.due.is_empty());
-        if !faults || self.plan.intensity == Intensity::Quiet || self.finale == Some(true) {
+        self.keep_calm(sim, cluster, now_ns);
+        if !faults
+            || self.wipes.is_calm()
+            || self.plan.intensity == Intensity::Quiet
+            || self.finale == Some(true)
+        {
             return;
         }
         if self.next_fault_ns == 0 {
@@ -146,7 +151,8 @@ impl Nemesis {
     /// The last fault of a run, often: whole tiers lose power at once, and with it everything that was not made durable.
     /// What was acknowledged must be there afterwards.
     pub fn last_blow(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
-        if self.plan.intensity == Intensity::Quiet || self.finale == Some(true) || self.rng.bool() {
+        let calm = self.finale == Some(true) || self.wipes.is_calm();
+        if self.plan.intensity == Intensity::Quiet || calm || self.rng.bool() {
             return;
         }
         let mut names = cluster.tier(Tier::Memtable);
@@ -208,7 +214,9 @@ impl Nemesis {
             if !end.is_empty() {
                 self.world.note(&end);
                 let excused = self.excused.get(name).is_some_and(|until| *until >= now_ns);
-                if !self.refuses_what_is_left(cluster, name, &end) && !excused {
+                let expected = self.refuses_what_is_left(cluster, name, &end)
+                    || self.notices_an_older_copy(name, &end, now_ns);
+                if !expected && !excused {
                     self.world.violation(format!("a server ended although nothing ended it: {end}"));
                 }
                 self.ends.push(format!("{} ms: {end}", now_ns / MS));

@@ -3,6 +3,9 @@
 //!
 //! Never a majority of the voters at once: a server is wiped only while every other one says, just now, that it is a voter of
 //! every partition; and one that was wiped counts as lost until it says so again.
+//!
+//! All directories of a server set back together can be noticed only by the leaders in office (docs/operations.md says so). So an
+//! older copy is put back in a *calm*: no fault begins before the leaders have had the time to notice it.
 
 use std::path::{Path, PathBuf};
 
@@ -11,6 +14,7 @@ use sextant_common::vfs::{FaultyVfs, OpenMode, Vfs, read_file};
 use super::network::NetFault;
 use super::{Due, MS, Nemesis};
 use crate::cluster::{Cluster, Tier};
+use crate::host::Pauses;
 use crate::plan::pick;
 use crate::world::Wanted;
 
@@ -18,6 +22,14 @@ const DATA_DIR: &str = "/disk";
 const LOG_DIR: &str = "/disk/log";
 /// What a server said longer ago than this says nothing about now.
 const FRESH_NS: u64 = 1_000 * MS;
+/// A copy that was made a shorter time ago is hardly older.
+const OLDER_NS: u64 = 300 * MS;
+/// So long nothing was wrong before an older copy is put back, and the same servers led.
+const CALM_BEFORE_NS: u64 = 1_500 * MS;
+/// So long nothing is wrong after a server has started with an older copy: many heartbeats, and retries of a connection.
+const CALM_AFTER_NS: u64 = 3_000 * MS;
+/// A calm is given up, if what is asked for does not come about.
+const CALM_NS: u64 = 8_000 * MS;
 
 /// What a server finds when it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +39,6 @@ enum Left {
     DataOnly,
     /// Its data directory is empty.
     LogOnly,
-    /// Everything, as it was some time ago.
-    OlderCopy,
 }
 
 /// The files of a disk, as they were.
@@ -41,7 +51,27 @@ pub(super) struct Wipes {
     lost: std::collections::BTreeMap<String, u64>,
     /// Whoever must not start with what is left, until the rest is emptied too.
     partly: std::collections::BTreeSet<String>,
-    copies: std::collections::BTreeMap<String, Contents>,
+    /// With the time (true time) that they were made at.
+    copies: std::collections::BTreeMap<String, (u64, Contents)>,
+    /// Whose directories have been set back, until that is noticed or the calm is over.
+    older: std::collections::BTreeSet<String>,
+    calm: Option<Calm>,
+}
+
+/// A time without faults, around an older copy.
+struct Calm {
+    since_ns: u64,
+    /// When the present leaders were first seen, and who they are.
+    leaders: (u64, Vec<u64>),
+    /// Whose directories have been set back, and when.
+    put_back: Option<(String, u64)>,
+}
+
+impl Wipes {
+    /// Whether a fault now could make an older copy one that nobody can notice.
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm.is_some()
+    }
 }
 
 impl Nemesis {
@@ -52,8 +82,20 @@ impl Nemesis {
             Some(leader) if self.rng.u64(0..3) == 0 => leader,
             _ => pick(&mut self.rng, &memtables).clone(),
         };
+        for name in &memtables {
+            if !self.wipes.copies.contains_key(name) || self.rng.u64(0..3) == 0 {
+                self.copy(cluster, name, now_ns);
+            }
+        }
         match self.rng.u64(0..8) {
-            0 => self.copy(cluster, &name),
+            0 => {
+                self.wipes.calm =
+                    Some(Calm { since_ns: now_ns, leaders: (now_ns, Vec::new()), put_back: None });
+                self.world.note("calm");
+                for (_, host) in cluster.hosts.values() {
+                    host.set_pauses(Pauses::default());
+                }
+            }
             1 => self.fill_a_laggard(cluster, &name, now_ns),
             2..=4 => self.lose_a_majority_of_memories(cluster, &name, now_ns),
             _ => {
@@ -100,14 +142,12 @@ impl Nemesis {
         }
         let left = *pick(
             &mut self.rng,
-            &[Left::Nothing, Left::Nothing, Left::Nothing, Left::DataOnly, Left::LogOnly, Left::OlderCopy],
+            &[Left::Nothing, Left::Nothing, Left::Nothing, Left::Nothing, Left::DataOnly, Left::LogOnly],
         );
-        let copy = self.wipes.copies.get(&name).cloned();
-        let (what, copy) = match (left, copy) {
-            (Left::OlderCopy, Some(copy)) => ("wipe_to_older_copy", Some(copy)),
-            (Left::DataOnly, _) => ("wipe_of_log", None),
-            (Left::LogOnly, _) => ("wipe_of_data", None),
-            _ => ("wipe", None),
+        let what = match left {
+            Left::DataOnly => "wipe_of_log",
+            Left::LogOnly => "wipe_of_data",
+            Left::Nothing => "wipe",
         };
         self.count(what, &name);
         self.wipes.lost.insert(name.clone(), now_ns);
@@ -118,14 +158,101 @@ impl Nemesis {
         let done = match left {
             Left::DataOnly => empty(&host.disk, &[LOG_DIR]),
             Left::LogOnly => empty(&host.disk, &[DATA_DIR]),
-            Left::Nothing | Left::OlderCopy => empty(&host.disk, &[LOG_DIR, DATA_DIR]),
+            Left::Nothing => empty(&host.disk, &[LOG_DIR, DATA_DIR]),
         };
-        if let Err(e) = done.and_then(|()| copy.map_or(Ok(()), |copy| put_back(&host.disk, &copy))) {
+        if let Err(e) = done {
             self.world.violation(format!("the simulation cannot wipe {name}: {e}"));
         }
-        if matches!(left, Left::DataOnly | Left::LogOnly | Left::OlderCopy) {
+        if matches!(left, Left::DataOnly | Left::LogOnly) {
             self.wipes.partly.insert(name);
         }
+    }
+
+    /// Goes on with a calm, if there is one. Faults that are under way end by themselves.
+    pub(super) fn keep_calm(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
+        let Some(calm) = &mut self.wipes.calm else { return };
+        let over = match &calm.put_back {
+            Some((name, since)) => {
+                let stands = self.world.stands(name).is_some_and(|at| at > *since);
+                now_ns >= since + CALM_NS || (stands && now_ns >= since + CALM_AFTER_NS)
+            }
+            None => now_ns >= calm.since_ns + CALM_NS,
+        };
+        if over {
+            self.wipes.calm = None;
+            self.wipes.older.clear();
+            for (_, host) in cluster.hosts.values() {
+                host.set_pauses(self.plan.pauses);
+            }
+            return;
+        }
+        let leaders = self.world.leaders_in_office(now_ns.saturating_sub(FRESH_NS / 2));
+        if calm.leaders.1 != leaders || !self.due.is_empty() {
+            calm.leaders = (now_ns, leaders);
+        }
+        let (since_ns, leaders) = &calm.leaders;
+        if calm.put_back.is_some() || now_ns < since_ns + CALM_BEFORE_NS {
+            return;
+        }
+        let memtables = cluster.tier(Tier::Memtable);
+        let stands = |name: &String| self.world.stands(name).is_some_and(|at| at + FRESH_NS >= now_ns);
+        let older =
+            |name: &&String| self.wipes.copies.get(*name).is_some_and(|(at, _)| at + OLDER_NS <= now_ns);
+        // A leader's own last entries are acknowledged to nobody.
+        let follows = |name: &&String| leaders.iter().all(|leader| **name != format!("m{leader}"));
+        if leaders.len() < self.plan.partitions as usize
+            || !self.wipes.lost.is_empty()
+            || !memtables.iter().all(stands)
+        {
+            return;
+        }
+        let followers: Vec<String> = memtables.iter().filter(older).filter(follows).cloned().collect();
+        if followers.is_empty() {
+            return;
+        }
+        let name = pick(&mut self.rng, &followers).clone();
+        if let Some((_, copy)) = self.wipes.copies.remove(&name) {
+            self.set_back(sim, cluster, &name, &copy, now_ns);
+        }
+    }
+
+    /// A server starts with its directories as they were earlier.
+    fn set_back(
+        &mut self,
+        sim: &mut turmoil::Sim<'static>,
+        cluster: &Cluster,
+        name: &str,
+        copy: &Contents,
+        now_ns: u64,
+    ) {
+        self.count("wipe_to_older_copy", name);
+        if let Some(calm) = &mut self.wipes.calm {
+            calm.put_back = Some((name.to_owned(), now_ns));
+        }
+        self.wipes.lost.insert(name.to_owned(), now_ns);
+        self.wipes.older.insert(name.to_owned());
+        let down_ms = self.rng.u64(1..200);
+        self.kill(sim, cluster, &[name.to_owned()], true, now_ns, down_ms);
+        let host = cluster.host(name).clone();
+        self.mend_disk(&host);
+        let done = empty(&host.disk, &[LOG_DIR, DATA_DIR]).and_then(|()| put_back(&host.disk, copy));
+        if let Err(e) = done {
+            self.world.violation(format!("the simulation cannot set {name} back: {e}"));
+        }
+    }
+
+    /// A server ended by itself. Whether that is because it found that its directories are an older copy; it starts as a new one.
+    pub(super) fn notices_an_older_copy(&mut self, name: &str, end: &str, now_ns: u64) -> bool {
+        if !end.contains("an older copy") || !self.wipes.older.remove(name) {
+            return false;
+        }
+        self.count("older_copy_noticed", name);
+        // What it said since its start was said by what it is no more.
+        self.wipes.lost.insert(name.to_owned(), now_ns);
+        if let Some(calm) = &mut self.wipes.calm {
+            calm.put_back = Some((name.to_owned(), now_ns));
+        }
+        true
     }
 
     /// A server ended by itself. Whether that is because its directories do not belong together; then an operator empties
@@ -150,6 +277,7 @@ impl Nemesis {
             .wipes
             .lost
             .iter()
+            .filter(|(name, _)| !self.wipes.older.contains(*name))
             .filter(|(name, since)| world.stands(name).is_some_and(|at| at > **since))
             .map(|(name, _)| name.clone())
             .collect();
@@ -161,11 +289,10 @@ impl Nemesis {
     }
 
     /// A copy of a server's directories while it runs, as a snapshot of the volume makes it.
-    fn copy(&mut self, cluster: &Cluster, name: &str) {
+    fn copy(&mut self, cluster: &Cluster, name: &str, now_ns: u64) {
         let disk = &cluster.host(name).disk;
         if let Ok(copy) = files(disk, &[DATA_DIR, LOG_DIR]) {
-            self.count("copy_of_directories", name);
-            self.wipes.copies.insert(name.to_owned(), copy);
+            self.wipes.copies.insert(name.to_owned(), (now_ns, copy));
         }
     }
 

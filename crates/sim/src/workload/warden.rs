@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use tonic::transport::Channel;
@@ -24,8 +25,15 @@ pub async fn watch_standing(shared: Arc<Shared>, host: Arc<Host>) {
                 tokio::time::sleep(PAUSE).await;
                 let asked_ns = shared.world.now_ns();
                 let node = at as u64 + 1;
-                if tokio::time::timeout(PATIENCE, stands(channel.clone(), node)).await == Ok(true) {
+                let asked = tokio::time::timeout(PATIENCE, partitions(channel.clone())).await;
+                let partitions = asked.ok().flatten().unwrap_or_default();
+                if stands(&partitions, node) {
                     shared.world.set_standing(node, asked_ns);
+                }
+                for partition in partitions.iter().filter(|partition| partition["serving"] == true) {
+                    if let Some(id) = partition["partition"].as_u64() {
+                        shared.world.set_serving(id, node, asked_ns);
+                    }
                 }
             }
         });
@@ -33,15 +41,18 @@ pub async fn watch_standing(shared: Arc<Shared>, host: Arc<Host>) {
     std::future::pending().await
 }
 
-async fn stands(channel: Channel, node: u64) -> bool {
-    let Ok(reply) = AdminClient::new(channel).status(v1::StatusRequest::default()).await else {
-        return false;
-    };
-    let Ok(status) = serde_json::from_str::<serde_json::Value>(&reply.into_inner().json) else {
-        return false;
-    };
-    let partitions = status["partitions"].as_array().map_or(&[][..], Vec::as_slice);
-    let is_voter = |partition: &serde_json::Value| {
+/// What a server says of its partitions.
+async fn partitions(channel: Channel) -> Option<Vec<Value>> {
+    let reply = AdminClient::new(channel).status(v1::StatusRequest::default()).await.ok()?;
+    let mut status: Value = serde_json::from_str(&reply.into_inner().json).ok()?;
+    match status["partitions"].take() {
+        Value::Array(partitions) => Some(partitions),
+        _ => None,
+    }
+}
+
+fn stands(partitions: &[Value], node: u64) -> bool {
+    let is_voter = |partition: &Value| {
         let voters = partition["voters"].as_array().map_or(&[][..], Vec::as_slice);
         voters.iter().any(|v| v.as_u64() == Some(node)) && partition["lost_memory"] != true
     };
