@@ -34,7 +34,7 @@ pub struct ManyOptions {
 }
 
 /// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
-const MINIMA: [(&str, u64); 35] = [
+const MINIMA: [(&str, u64); 37] = [
     // Reads answered without the leader.
     ("sstable_only_reads", 14_000),
     ("cache_reads", 3_800),
@@ -65,6 +65,8 @@ const MINIMA: [(&str, u64); 35] = [
     ("lost_members", 4),
     ("leader_lost_after_wipe", 6),
     ("partial_wipe_refused", 1),
+    ("wipe_to_older_copy", 2),
+    ("older_copy_noticed", 1),
     ("full_laggard", 2),
     // Retries that cross a restart of a memtable server, or a snapshot that one has installed.
     ("late_retries_over_restarts", 100),
