@@ -151,8 +151,8 @@ impl Nemesis {
     /// The last fault of a run, often: whole tiers lose power at once, and with it everything that was not made durable.
     /// What was acknowledged must be there afterwards.
     pub fn last_blow(&mut self, sim: &mut turmoil::Sim<'static>, cluster: &Cluster, now_ns: u64) {
-        let calm = self.finale == Some(true) || self.wipes.is_calm();
-        if self.plan.intensity == Intensity::Quiet || calm || self.rng.bool() {
+        let spared = self.finale == Some(true) || self.wipes.is_calm();
+        if self.plan.intensity == Intensity::Quiet || spared || self.rng.bool() {
             return;
         }
         let mut names = cluster.tier(Tier::Memtable);

@@ -181,8 +181,10 @@ impl Nemesis {
         if over {
             self.wipes.calm = None;
             self.wipes.older.clear();
+            // Nothing is slow any more while all is healed.
+            let pauses = if self.healing { Pauses::default() } else { self.plan.pauses };
             for (_, host) in cluster.hosts.values() {
-                host.set_pauses(self.plan.pauses);
+                host.set_pauses(pauses);
             }
             return;
         }
