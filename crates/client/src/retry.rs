@@ -128,7 +128,7 @@ impl Retry {
             Some(e) if e.kind == ErrorKind::OutcomeUnknown => e.clone(),
             Some(e) => Error::new(
                 ErrorKind::OutcomeUnknown,
-                format!("the write may or may not have taken effect: {}", e.message),
+                format!("the write may or may not have taken effect; the last attempt: {}", e.message),
             ),
             None => Error::new(ErrorKind::OutcomeUnknown, "the write may or may not have taken effect"),
         }

@@ -122,17 +122,6 @@ impl Room {
         Some(Share::new(bytes, Some(taken)))
     }
 
-    /// For one who holds a share and needs more to be able to give it back: waits only until nobody else does. What these hold
-    /// is counted nowhere; there is one of them at a time.
-    pub async fn take_more(&self, bytes: usize) -> Share {
-        Share::new(bytes, self.more.clone().acquire_owned().await.ok())
-    }
-
-    /// For one who was given more with [`Self::take_more`] and still holds that: it is the one, and waits for nobody.
-    pub fn yet_more(&self, bytes: usize) -> Share {
-        Share::new(bytes, None)
-    }
-
     /// As [`Self::take`]; but whoever has waited for `patience` may also be the one who is given more than there is. For those
     /// whose turn others may wait for while they hold room themselves: so one of them always goes on.
     pub async fn take_or_more(&self, bytes: usize, patience: Duration) -> Share {
@@ -203,17 +192,6 @@ mod tests {
         }
         drop(all);
         assert_eq!(room.held_bytes(), 0);
-    }
-
-    #[tokio::test]
-    async fn one_at_a_time_may_take_more_than_there_is() {
-        let room = Room::new(UNIT_BYTES);
-        let _held = room.take(UNIT_BYTES).await;
-        let more = room.take_more(5).await;
-        let mut other = pin!(room.take_more(5));
-        assert!(futures::poll!(other.as_mut()).is_pending());
-        drop(more);
-        assert_eq!(other.await.bytes(), 5);
     }
 
     #[tokio::test(start_paused = true)]

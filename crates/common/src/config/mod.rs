@@ -39,8 +39,8 @@ pub struct ClusterConfig {
     pub lease: LeaseConfig,
 }
 
-/// Longest of all times in [`LeaseConfig`]: far beyond sense, and so short that sums of nanoseconds never come round.
-/// The longest lease that can be configured, in milliseconds.
+/// The longest of all times in [`LeaseConfig`], in milliseconds: far beyond sense, and so short that sums of nanoseconds never
+/// come round.
 pub const LEASE_MS_MAX: u64 = 3_600_000;
 
 /// How leases are kept.

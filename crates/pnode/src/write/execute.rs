@@ -188,7 +188,10 @@ impl Engine {
             if !maybe {
                 return error;
             }
-            Error::new(ErrorKind::OutcomeUnknown, format!("the write may or may not take effect: {error}"))
+            Error::new(
+                ErrorKind::OutcomeUnknown,
+                format!("the write may or may not take effect; the last attempt: {error}"),
+            )
         };
         for attempt in 0u32.. {
             if attempt > 0 {
