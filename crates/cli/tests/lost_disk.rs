@@ -263,3 +263,31 @@ async fn an_older_copy_of_a_disk_is_noticed_and_let_in_as_a_new_server() {
     assert_eq!(c.lost().await, 0);
     c.dev.shutdown().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_a_disk_from_before_its_server_was_wiped_is_noticed_too() {
+    let mut c = Cluster::start("automatic").await;
+    c.client.put("", "a", "x").await.unwrap();
+    let victim = (c.leader().await + 1) % SERVERS;
+    let (data, backup) = (c.data(victim), c.dir.path().join("backup"));
+    c.dev.kill(Role::Memtable, victim).await.unwrap();
+    copy(&data, &backup);
+    // It comes back as a new one, and is one for some time.
+    std::fs::remove_dir_all(&data).unwrap();
+    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
+    c.until_voter_again(victim).await;
+    for n in 0..WRITES {
+        c.client.put("", format!("key{n}"), format!("value{n}")).await.unwrap();
+    }
+    c.dev.kill(Role::Memtable, victim).await.unwrap();
+    std::fs::remove_dir_all(&data).unwrap();
+    copy(&backup, &data);
+    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
+    let death = tokio::time::timeout(Duration::from_secs(60), c.dev.next_death()).await.unwrap();
+    let log = std::fs::read_to_string(&death.log).unwrap();
+    assert!(log.contains("the group has let it in as") && log.contains("an older copy"), "{log}");
+    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
+    c.until_voter_again(victim).await;
+    assert_eq!(c.lost().await, 0);
+    c.dev.shutdown().await.unwrap();
+}

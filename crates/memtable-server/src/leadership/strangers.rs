@@ -56,7 +56,11 @@ pub enum Step {
 impl Strangers {
     /// A server has refused what was meant for its incarnation `named`.
     pub fn refused(&self, node: u64, named: u64, is: u64, now_ns: u64) {
-        self.heard.lock().refusals.insert(node, Refusal { named, is, at_ns: now_ns });
+        let mut heard = self.heard.lock();
+        heard.refusals.insert(node, Refusal { named, is, at_ns: now_ns });
+        // What it asked for as somebody else it does not want any more.
+        heard.wishes.retain(|asks, (incarnation, _)| *asks != node || *incarnation == is);
+        drop(heard);
         self.any.store(true, Ordering::Release);
     }
 
@@ -134,6 +138,17 @@ mod tests {
 
     fn set(ids: &[u64]) -> BTreeSet<u64> {
         ids.iter().copied().collect()
+    }
+
+    #[test]
+    fn who_says_that_it_is_another_does_not_want_any_more_what_it_asked_for_before() {
+        let strangers = Strangers::default();
+        strangers.asks(2, 77, 1000);
+        strangers.refused(2, 77, 20, 1001);
+        let out = membership(&[1, 3], &[]);
+        assert_eq!(next(&strangers, &out, 1002, |_| true), Step::Nothing);
+        strangers.asks(2, 88, 1003);
+        assert_eq!(next(&strangers, &out, 1004, |_| true), Step::LetIn(2, 88));
     }
 
     #[test]

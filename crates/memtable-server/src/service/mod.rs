@@ -17,6 +17,7 @@ use sextant_common::Env;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_raft_log::{LogId, StoredMembership};
 use tokio::sync::Notify;
 use tonic::Status;
 
@@ -111,8 +112,41 @@ impl Context {
              {end}: its directories are an older copy",
             handle.shared.id
         );
+        Err(self.give_up_memory(handle, what))
+    }
+
+    /// A leader that has committed `leader_commit` means another incarnation of this server, `named`. If this server knows that it
+    /// was let in as what it is by then, it has been replaced since: its directories are a copy of a former life, whose votes and
+    /// acknowledgements count for nobody who knows of the later one. (Where it does not know that, it is a new one, and waits to be
+    /// let in; or the leader is not up to date.)
+    pub fn check_life(
+        &self,
+        handle: &Handle,
+        raft: &crate::raft::Raft,
+        named: u64,
+        leader_commit: Option<LogId>,
+    ) -> Result<(), Status> {
+        let (node, own) = (handle.shared.node, handle.shared.incarnation.id());
+        let is_former = {
+            let metrics = raft.server_metrics();
+            let m = metrics.borrow_watched();
+            is_former_life(&m.committed_membership_config, node, own, leader_commit)
+        };
+        if !is_former {
+            return Ok(());
+        }
+        let what = format!(
+            "partition {}: this server is incarnation {own:016x}; the group has let it in as {named:016x} since: its directories are an \
+             older copy",
+            handle.shared.id
+        );
+        Err(self.give_up_memory(handle, what))
+    }
+
+    /// This server's directories are an older copy, as `what` says: it takes another incarnation, and ends.
+    fn give_up_memory(&self, handle: &Handle, what: String) -> Status {
         if !handle.shared.incarnation.gives_up() {
-            return Err(Status::unavailable(what));
+            return Status::unavailable(what);
         }
         tracing::error!("{what}");
         let (incarnation, fatal) = (handle.shared.incarnation.clone(), self.env.fatal.clone());
@@ -131,6 +165,36 @@ impl Context {
                 Err(e) => fatal.fatal(&format!("{message}; but that cannot be written: {e}")),
             }
         });
-        Err(Status::unavailable(what))
+        Status::unavailable(what)
+    }
+}
+
+/// Whether the life that `committed` names this server as, `own`, was over when a leader had committed `leader_commit` and named another.
+fn is_former_life(committed: &StoredMembership, node: u64, own: u64, leader_commit: Option<LogId>) -> bool {
+    let named = committed.membership().get_node(&node).map(|n| n.incarnation);
+    named == Some(own) && committed.log_id().is_some() && leader_commit >= *committed.log_id()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use sextant_raft_log::{Member, Membership, log_id};
+
+    use super::*;
+
+    #[test]
+    fn only_a_leader_that_has_committed_this_servers_admission_can_say_that_its_life_is_over() {
+        let nodes: BTreeMap<u64, Member> = (1..=3).map(|n| (n, Member::new("a:1", 10 * n))).collect();
+        let membership = Membership::new(vec![[1, 2, 3].into()], nodes).unwrap();
+        let committed = StoredMembership::new(Some(log_id(4, 100)), membership);
+        let is_former = |own, commit| is_former_life(&committed, 2, own, commit);
+        assert!(is_former(20, Some(log_id(4, 100))));
+        assert!(is_former(20, Some(log_id(5, 101))));
+        assert!(!is_former(20, Some(log_id(4, 99))), "it speaks of the life before this one");
+        assert!(!is_former(20, Some(log_id(3, 200))), "a leader of an earlier term");
+        assert!(!is_former(20, None));
+        assert!(!is_former(77, Some(log_id(4, 100))), "it is new, and was not let in yet");
+        assert!(!is_former_life(&StoredMembership::default(), 2, 20, None), "it knows of no group");
     }
 }

@@ -90,6 +90,22 @@ impl RaftShell {
         Err(convert::other_incarnation(named, own))
     }
 
+    /// The same for an append, which shows more: the sender leads, and says what it has committed.
+    fn admit_append(
+        &self,
+        message: &v1::AppendEntriesRequest,
+    ) -> Result<(&Handle, &crate::raft::Raft), Status> {
+        let v1::AppendEntriesRequest { partition, to, cluster, to_incarnation: named, .. } = message;
+        self.admit_member(*partition, *to, cluster, *named).or_else(|refusal| {
+            let (handle, raft) = self.admit(*partition, *to, cluster)?;
+            if *named != 0 {
+                let request = Reach::append_of(raft, message.clone())?;
+                self.context.check_life(handle, raft, *named, request.leader_commit)?;
+            }
+            Err(refusal)
+        })
+    }
+
     /// Whether this server's log says that it belongs to the group as what it is.
     fn is_member(&self, handle: &Handle, raft: &crate::raft::Raft) -> bool {
         let metrics = raft.server_metrics();
@@ -99,8 +115,7 @@ impl RaftShell {
     }
 
     async fn append(&self, request: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse, Status> {
-        let (handle, raft) =
-            self.admit_member(request.partition, request.to, &request.cluster, request.to_incarnation)?;
+        let (handle, raft) = self.admit_append(&request)?;
         let asked_ns = request.abstention_ns;
         let acknowledged = request.acknowledged;
         let request = Reach::append_of(raft, request)?;
@@ -239,8 +254,7 @@ impl RaftService for RaftShell {
             return Ok(Response::new(Box::pin(tokio_stream::empty())));
         };
         let first = first?;
-        let (handle, raft) =
-            self.admit_member(first.partition, first.to, &first.cluster, first.to_incarnation)?;
+        let (handle, raft) = self.admit_append(&first)?;
         let (handle, raft) = (handle.clone(), raft.clone());
         let (partition, to, cluster) = (first.partition, first.to, first.cluster.clone());
         let incarnation = first.to_incarnation;
