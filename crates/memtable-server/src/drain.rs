@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tokio::sync::oneshot;
 
 use crate::raft::network::NetworkFactory;
-use crate::shared::{Event, Handle};
+use crate::replica::{Event, Handle, Leader};
 
 /// For all partitions together: two followers may fail to catch up before a third one is elected.
 const HAND_OVER_MAX: Duration = Duration::from_secs(8);
@@ -63,7 +63,7 @@ async fn elected(handle: &Handle, network: &NetworkFactory, heir: u64, term: u64
     loop {
         let known = async {
             loop {
-                let (newer, leader) = *handle.shared.leader.lock();
+                let Leader { term: newer, node: leader, .. } = handle.shared.leader();
                 if newer > term && leader != 0 {
                     return;
                 }

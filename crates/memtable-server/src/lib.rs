@@ -22,9 +22,9 @@ pub mod partition;
 pub mod publication;
 mod raft;
 mod recover;
+mod replica;
 mod server;
 mod service;
-mod shared;
 mod worker;
 
 pub use config::{MemtableServerConfig, Rejoin, Tuning};

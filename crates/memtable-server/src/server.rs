@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -14,7 +13,7 @@ use sextant_common::Env;
 use sextant_common::env::{Listening, Party, grpc_incoming, internal_calls};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::freight::FreightLayer;
-use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId};
+use sextant_common::ids::{LogPosition, PartitionId};
 use sextant_common::room::Room;
 use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_proto::MESSAGE_BYTES_MAX;
@@ -30,23 +29,20 @@ use crate::config::MemtableServerConfig;
 use crate::drain;
 use crate::flush::{Background, SstServers, repair_loop};
 use crate::incarnation::{DirectoryLock, Incarnation};
-use crate::leadership::{LeaderLease, Strangers, VoteGuard};
-use crate::lease::desk::LeaseDesk;
 use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::partition::snapshot::Snapshot;
-use crate::partition::view::ReadView;
 use crate::raft::core::CoreThread;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
 use crate::raft::snapshot_store::SnapshotStore;
 use crate::raft::{Raft, StateMachine, election, founding};
 use crate::recover::{Gate, Memories};
+use crate::replica::{Event, Handle, LogFeed, ReplicaState, body_of};
 use crate::service::admin::AdminShell;
 use crate::service::lease::LeaseShell;
 use crate::service::raft::RaftShell;
 use crate::service::rows::{self, RowsShell};
 use crate::service::{Context, Recovery};
-use crate::shared::{Event, Handle, LogFeed, Numbers, Shared, body_of};
 use crate::worker::{Parts, Worker};
 
 /// How long a stopping server waits for its parts.
@@ -71,11 +67,11 @@ pub struct MemtableServer {
 
 /// One partition replica, recovered but not yet running.
 struct Replica {
-    shared: Arc<Shared>,
+    shared: Arc<ReplicaState>,
     events: mpsc::UnboundedSender<Event>,
     event_queue: mpsc::UnboundedReceiver<Event>,
-    writes: mpsc::Sender<crate::shared::WriteEvent>,
-    write_queue: mpsc::Receiver<crate::shared::WriteEvent>,
+    writes: mpsc::Sender<crate::replica::QueuedWrite>,
+    write_queue: mpsc::Receiver<crate::replica::QueuedWrite>,
     partition: Partition,
     recovered: Vec<(LogPosition, u64)>,
     snapshot_seq: u64,
@@ -374,37 +370,7 @@ fn recover(
     })?;
     let (events, event_queue) = mpsc::unbounded_channel();
     let (writes, write_queue) = mpsc::channel(config.tuning.queue_requests);
-    // Of everything that may be in effect somewhere the longest: this node may have promised as much before it stopped.
-    let known = partition.configurations().map(Configuration::abstention_ns).max();
-    let in_effect = partition.configuration().map(|(c, _)| c);
-    let abstention_ns =
-        known.unwrap_or(0).max(if in_effect.is_none() { founding.abstention_ns() } else { 0 });
-    let shared = Arc::new(Shared {
-        id,
-        node: config.id.0,
-        env: env.clone(),
-        published_seq: AtomicU64::new(0),
-        view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),
-        serving_term: AtomicU64::new(0),
-        lease: LeaderLease::default(),
-        configuration: ArcSwap::from_pointee(in_effect.unwrap_or(founding).clone()),
-        guard: Arc::new(VoteGuard::new(abstention_ns, env.clock.grantor_ns())),
-        desk: LeaseDesk::default(),
-        news: news.clone(),
-        leader: Mutex::new((0, 0)),
-        manifest_version: watch::channel(ManifestVersion(0)).0,
-        pending_ssts: Mutex::default(),
-        unfounded: Mutex::default(),
-        numbers: Mutex::new(Numbers::default()),
-        ack_signalled: AtomicBool::new(false),
-        queued_bytes: Arc::default(),
-        hears_heartbeat: AtomicBool::new(false),
-        raft_refuses: AtomicBool::new(false),
-        log_write_ns: AtomicU64::new(0),
-        heir_of: AtomicU64::new(0),
-        incarnation: incarnation.clone(),
-        strangers: Strangers::default(),
-    });
+    let shared = Arc::new(ReplicaState::new(env, config.id.0, &partition, founding, incarnation, news));
     Ok(Replica {
         shared,
         events,
@@ -533,7 +499,7 @@ async fn serve_http(
             if let Some(h) = lost {
                 return Err(waits_to_be_let_in(h.shared.id, h.shared.unfounded.lock().as_deref()));
             }
-            let lacking = ready.partitions.values().find(|h| h.shared.leader.lock().1 == 0 && !removed(h));
+            let lacking = ready.partitions.values().find(|h| h.shared.leader().node == 0 && !removed(h));
             let why = |h: &Handle| {
                 let unfounded = h.shared.unfounded.lock().clone();
                 unfounded.unwrap_or_else(|| format!("partition {} has no leader", h.shared.id))

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use crate::config::Tuning;
 use crate::memtable::Memtable;
-use crate::shared::{Event, Shared};
+use crate::replica::{Event, ReplicaState};
 
 pub use repair::repair_loop;
 pub use servers::{SstServer, SstServers};
@@ -51,7 +51,7 @@ pub struct CompactionJob {
 #[derive(Clone)]
 pub struct Background {
     pub runtime: tokio::runtime::Handle,
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ReplicaState>,
     pub servers: Arc<SstServers>,
     pub events: mpsc::UnboundedSender<Event>,
     pub tuning: Tuning,

@@ -11,7 +11,7 @@ use sextant_common::shutdown::Shutdown;
 use sextant_raft_log::{LogId, RaftLog, StoredMembership};
 
 use super::Raft;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 const TICK: Duration = Duration::from_millis(10);
 /// What must fit into the log for a campaign: a leader begins with an entry, and Raft cannot go on if the log refuses it. Far
@@ -105,7 +105,7 @@ fn may_campaign(
 /// by preference (leaders are spread that way); the others wait a little longer.
 pub async fn election_loop(
     raft: Raft,
-    shared: Arc<Shared>,
+    shared: Arc<ReplicaState>,
     lease: LeaseConfig,
     device: Device,
     rank: u64,

@@ -22,7 +22,7 @@ use super::network::Introduction;
 use crate::config::MemtableServerConfig;
 use crate::recover::Gate;
 use crate::recover::gate::Verdict;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 /// How soon the founder asks again.
 const FOUNDING_POLL: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ enum Standing {
     Other,
 }
 
-fn standing(raft: &Raft, shared: &Shared) -> Standing {
+fn standing(raft: &Raft, shared: &ReplicaState) -> Standing {
     let metrics = raft.server_metrics();
     let m = metrics.borrow_watched();
     // What is not committed may be taken back: then somebody has to ask again.

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::snapshot_store::{Meta, SnapshotData, SnapshotStore};
 use crate::partition::snapshot::Snapshot;
-use crate::shared::Event;
+use crate::replica::Event;
 
 type RaftSnapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
 

@@ -18,7 +18,7 @@ use crate::flush::SstServers;
 use crate::incarnation::Incarnation;
 use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 /// How often a server that has nothing of a partition looks why.
 const WATCH: Duration = Duration::from_secs(1);
@@ -164,7 +164,7 @@ pub fn judge(
 /// Stands before the founding of one partition. Cheap to clone.
 #[derive(Clone)]
 pub struct Gate {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ReplicaState>,
     pub servers: Arc<SstServers>,
     pub network: NetworkFactory,
     pub memories: Arc<Memories>,

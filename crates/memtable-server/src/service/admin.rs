@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Context, status};
 use crate::command::configuration;
-use crate::shared::{Event, Handle};
+use crate::replica::{Event, Handle, Leader};
 
 /// A freeze, and the creation of a table, are Raft entries.
 const ENTRY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -226,7 +226,7 @@ impl Admin for AdminShell {
         let (done, answer) = oneshot::channel();
         let _ = handle.events.send(Event::EnsureTable { name: request.name.clone(), options, id, done });
         let mut out =
-            v1::EnsureTableReply { leader: Some(handle.shared.leader_hint()), ..Default::default() };
+            v1::EnsureTableReply { leader: Some(handle.shared.leader().into()), ..Default::default() };
         let status = match within(ENTRY_TIMEOUT, "create table", answer).await {
             Ok(()) => match handle.shared.manifest().table_by_name(&request.name) {
                 Some(table) => {
@@ -263,7 +263,7 @@ impl Admin for AdminShell {
             return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition").into());
         }
         if request.to == self.context.node.0 {
-            let (term, leader) = *handle.shared.leader.lock();
+            let Leader { term, node: leader, .. } = handle.shared.leader();
             return Ok(Response::new(v1::TransferReply { leader, term }));
         }
         let (done, answer) = oneshot::channel();
@@ -271,7 +271,7 @@ impl Admin for AdminShell {
         let ended = within(ENTRY_TIMEOUT, "transfer", answer).await?;
         let elected = async {
             loop {
-                let (term, leader) = *handle.shared.leader.lock();
+                let Leader { term, node: leader, .. } = handle.shared.leader();
                 if term > ended && leader != 0 {
                     return v1::TransferReply { leader, term };
                 }

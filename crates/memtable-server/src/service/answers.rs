@@ -8,6 +8,7 @@
 //! Invariant: what waits on a stream is never more than its room, however large answers are, and whoever does not read its
 //! answers has only its own writes stopped.
 
+use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -17,7 +18,9 @@ use sextant_common::manifest::Manifest;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::shared::Answer;
+use crate::command::group::OpResult;
+use crate::partition::evaluate::Refusal;
+use crate::replica::{Answer, WriteOutcome};
 
 /// Answers that may be on their way on one stream, in bytes: some 64 thousand of small writes.
 const STREAM_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -71,6 +74,8 @@ pub struct Packed {
 #[derive(Default)]
 pub struct Packer {
     waiting: VecDeque<Answer>,
+    /// Did not fit into the message before.
+    next: Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)>,
     /// Manifests that have gone out.
     sent: HashMap<PartitionId, ManifestVersion>,
 }
@@ -78,7 +83,7 @@ pub struct Packer {
 impl Packer {
     /// The next message: what is there, or the first that comes. None: no more answers will come.
     pub async fn next(&mut self, answers: &mut mpsc::UnboundedReceiver<Answer>) -> Option<Packed> {
-        if self.waiting.is_empty() {
+        if self.is_empty() {
             let mut batch = Vec::new();
             if answers.recv_many(&mut batch, MESSAGE_ANSWERS).await == 0 {
                 return None;
@@ -88,28 +93,38 @@ impl Packer {
         Some(self.pack())
     }
 
+    fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.next.is_none()
+    }
+
     /// As many of the waiting answers as fit, at least one.
     fn pack(&mut self) -> Packed {
         let (mut replies, mut bytes) = (Vec::new(), 0);
         let mut room: Option<OwnedSemaphorePermit> = None;
-        while let Some(mut answer) = self.waiting.pop_front() {
-            if let Some(manifest) = answer.stale.take()
-                && self.is_news(&manifest)
-            {
-                answer.reply.manifest = Some(manifest.as_ref().into());
-            }
-            bytes += answer.reply.encoded_len();
+        while let Some((reply, share)) = self.next.take().or_else(|| self.convert_next()) {
+            bytes += reply.encoded_len();
             if bytes > MESSAGE_BYTES && !replies.is_empty() {
-                self.waiting.push_front(answer);
+                self.next = Some((reply, share));
                 break;
             }
-            replies.push(answer.reply);
-            match (&mut room, answer.room) {
+            replies.push(reply);
+            match (&mut room, share) {
                 (Some(all), Some(one)) => all.merge(one),
                 (none, one) => *none = one,
             }
         }
         Packed { message: v1::WriteBatchReply { replies }, _room: room }
+    }
+
+    fn convert_next(&mut self) -> Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)> {
+        let Answer { id, outcome, room } = self.waiting.pop_front()?;
+        let stale = match &outcome {
+            WriteOutcome::Stale(manifest) if self.is_news(manifest) => Some(manifest.clone()),
+            _ => None,
+        };
+        let mut reply = to_wire(id, outcome);
+        reply.manifest = stale.map(|manifest| manifest.as_ref().into());
+        Some((reply, room))
     }
 
     fn is_news(&mut self, manifest: &Manifest) -> bool {
@@ -122,24 +137,71 @@ impl Packer {
     }
 }
 
+/// An outcome as it travels, but for the manifest of a stale one.
+fn to_wire(id: u64, outcome: WriteOutcome) -> v1::WriteReply {
+    use v1::WriteStatus as S;
+    let mut reply = v1::WriteReply { id, ..Default::default() };
+    let (status, message) = match outcome {
+        WriteOutcome::Executed(results) => {
+            reply.results = results.iter().map(result_to_wire).collect();
+            (S::WriteOk, Cow::default())
+        }
+        WriteOutcome::ConditionFailed(results) => {
+            reply.results = results.iter().map(result_to_wire).collect();
+            (S::WriteConditionFailed, Cow::default())
+        }
+        WriteOutcome::NotLeader(leader) => {
+            reply.leader = Some(leader.into());
+            (S::WriteNotLeader, Cow::default())
+        }
+        WriteOutcome::Stale(_) | WriteOutcome::Refused(Refusal::StaleManifest) => {
+            (S::WriteStaleManifest, Cow::default())
+        }
+        WriteOutcome::Refused(Refusal::UnknownTable) => {
+            (S::WriteUnknownTable, "the partition does not know the table".into())
+        }
+        WriteOutcome::Refused(Refusal::UnknownSession) => {
+            (S::WriteUnknownSession, "the session is not open".into())
+        }
+        WriteOutcome::Refused(Refusal::TooOld) => {
+            (S::WriteRequestTooOld, "the request's result is no longer kept".into())
+        }
+        WriteOutcome::Refused(Refusal::NeedsBase) => {
+            (S::WriteInvalid, "a condition needs the result of a search in the SSTables".into())
+        }
+        WriteOutcome::UnknownPartition(why) => (S::WriteUnknownPartition, why),
+        WriteOutcome::Invalid(why) => (S::WriteInvalid, why),
+        WriteOutcome::Overloaded(why) => (S::WriteOverloaded, why),
+        WriteOutcome::Retry(why) => (S::WriteRetry, why.into()),
+        WriteOutcome::Unknown(why) => (S::WriteOutcomeUnknown, why.into()),
+    };
+    reply.status = status.into();
+    reply.message = message.into_owned();
+    reply
+}
+
+fn result_to_wire(result: &OpResult) -> v1::OpResult {
+    v1::OpResult { applied: result.applied, existed: result.existed, seq: result.seq }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::ReplySink;
-
-    fn answer(reply: v1::WriteReply) -> Answer {
-        Answer { reply, stale: None, room: None }
-    }
+    use crate::replica::ReplySink;
 
     fn results(n: usize) -> Answer {
-        let result = v1::OpResult { applied: true, existed: true, seq: u64::MAX };
-        answer(v1::WriteReply { results: vec![result; n], ..Default::default() })
+        let result = OpResult { applied: true, existed: true, failed: false, seq: u64::MAX };
+        Answer { id: u64::MAX, outcome: WriteOutcome::Executed(vec![result; n]), room: None }
+    }
+
+    fn encoded(answer: Answer) -> v1::WriteReply {
+        to_wire(answer.id, answer.outcome)
     }
 
     fn packed(answers: Vec<Answer>) -> Vec<usize> {
         let mut packer = Packer { waiting: answers.into(), ..Packer::default() };
         let mut sizes = Vec::new();
-        while !packer.waiting.is_empty() {
+        while !packer.is_empty() {
             sizes.push(packer.pack().message.replies.len());
         }
         sizes
@@ -147,13 +209,13 @@ mod tests {
 
     #[test]
     fn answers_are_sent_in_messages_that_a_stream_can_carry() {
-        let small = || answer(v1::WriteReply { id: 1, ..Default::default() });
+        let small = || results(0);
         let large = || results(400_000);
-        assert!(large().reply.encoded_len() > MESSAGE_BYTES / 2);
+        assert!(encoded(large()).encoded_len() > MESSAGE_BYTES / 2);
         assert_eq!(packed((0..1000).map(|_| small()).collect()), [1000]);
         assert_eq!(packed(vec![small(), large(), large(), small()]), [2, 2]);
         let huge = || results(1_200_000);
-        assert!(huge().reply.encoded_len() > MESSAGE_BYTES);
+        assert!(encoded(huge()).encoded_len() > MESSAGE_BYTES);
         assert_eq!(packed(vec![huge(), huge()]), [1, 1], "alone, it still has to go");
     }
 
@@ -162,8 +224,8 @@ mod tests {
         let write =
             |ops: usize| v1::WriteRequest { ops: vec![Default::default(); ops], ..Default::default() };
         for ops in [1, 1000] {
-            let mut reply = results(ops).reply;
-            (reply.id, reply.status) = (u64::MAX, v1::WriteStatus::WriteOutcomeUnknown.into());
+            let mut reply = encoded(results(ops));
+            reply.status = v1::WriteStatus::WriteOutcomeUnknown.into();
             reply.leader = Some(v1::LeaderHint { partition: u32::MAX, node: u64::MAX, term: u64::MAX });
             reply.message = "x".repeat(300);
             assert!(reply.encoded_len() <= answer_bytes(&write(ops)));
@@ -178,7 +240,7 @@ mod tests {
         let stale = |partition: u32, version: u64| {
             let mut manifest = Manifest::empty(PartitionId(partition));
             manifest.version = ManifestVersion(version);
-            ReplySink::new(1, to.clone(), None).stale(Arc::new(manifest));
+            ReplySink::new(1, to.clone(), None).send(WriteOutcome::Stale(Arc::new(manifest)));
         };
         for (partition, version) in [(0, 3), (0, 3), (1, 3), (0, 4), (0, 3), (1, 3)] {
             stale(partition, version);
@@ -204,7 +266,7 @@ mod tests {
         let has_room = || room.0.available_permits() >= answer_bytes(&write);
         while has_room() {
             let share = room.take(&write).await;
-            ReplySink::new(1, to.clone(), share).status(v1::WriteStatus::WriteOk, "");
+            ReplySink::new(1, to.clone(), share).send(WriteOutcome::Executed(Vec::new()));
         }
         let mut packer = Packer::default();
         let message = packer.next(&mut answers).await.unwrap();

@@ -15,7 +15,7 @@ use openraft::raft::AppendEntriesRequest;
 use sextant_raft_log::{LogId, RaftLog, TypeConfig, Vote};
 
 use crate::raft::Raft;
-use crate::shared::Handle;
+use crate::replica::Handle;
 
 /// What Raft knows to be durable: everything up to the entry that this leader sent.
 type Flushed = openraft::raft::FlushPoint<TypeConfig>;

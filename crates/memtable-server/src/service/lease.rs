@@ -24,7 +24,7 @@ use super::Context;
 use crate::command::configuration::mode_to_wire;
 use crate::lease::desk::{Answer, Position};
 use crate::lease::grantor::HolderId;
-use crate::shared::{Event, FilterSet, Shared};
+use crate::replica::{Event, FilterSet, ReplicaState};
 
 /// Size of a message with filter bytes.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -58,7 +58,7 @@ fn position(p: &v1::PartitionPosition) -> Position {
 impl LeaseShell {
     /// The lease that can be granted: (term, length); None: none. To be counted from a time that was taken *before*: a process
     /// that is paused in between must not grant what it no longer has.
-    fn grantable(&self, shared: &Shared) -> Option<(u64, u64)> {
+    fn grantable(&self, shared: &ReplicaState) -> Option<(u64, u64)> {
         let configuration = shared.configuration.load();
         let term = shared.desk.epoch()?.term;
         let left = shared.lease.left_ns(term, self.context.env.clock.holder_ns());
@@ -167,7 +167,7 @@ impl LeaseShell {
         let grantable = grantable.filter(|_| !no_leases);
         let status = match shared.desk.answer(holder, &position(p), grantable, now) {
             Answer::NotLeader => {
-                update.leader = Some(shared.leader_hint());
+                update.leader = Some(shared.leader().into());
                 v1::PartitionStatus::PartitionNotLeader
             }
             Answer::NotReady => v1::PartitionStatus::PartitionNotReady,
@@ -270,7 +270,7 @@ impl Lease for LeaseShell {
         let Some(set) = set else {
             let header = v1::FilterHeader {
                 status: v1::PartitionStatus::PartitionNotReady.into(),
-                leader: Some(handle.shared.leader_hint()),
+                leader: Some(handle.shared.leader().into()),
                 ..Default::default()
             };
             let chunk = v1::FilterChunk { header: Some(header), data: Bytes::new() };

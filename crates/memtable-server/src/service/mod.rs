@@ -17,6 +17,7 @@ use sextant_common::Env;
 use sextant_common::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_proto::v1;
 use sextant_raft_log::{LogId, StoredMembership};
 use tokio::sync::Notify;
 use tonic::Status;
@@ -26,7 +27,13 @@ use crate::raft::network::NetworkFactory;
 use crate::raft::reach::check_acknowledged;
 use crate::raft::snapshot_store::SnapshotStore;
 use crate::recover::{Gate, Memories};
-use crate::shared::Handle;
+use crate::replica::{Handle, Leader};
+
+impl From<Leader> for v1::LeaderHint {
+    fn from(leader: Leader) -> Self {
+        Self { partition: leader.partition.0, node: leader.node, term: leader.term }
+    }
+}
 
 /// What all services share.
 pub struct Context {

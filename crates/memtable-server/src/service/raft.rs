@@ -30,7 +30,7 @@ use crate::raft::convert;
 use crate::raft::reach::Reach;
 use crate::raft::snapshot_store::{Meta, SnapshotData};
 use crate::recover::Memory;
-use crate::shared::Handle;
+use crate::replica::Handle;
 
 /// What groups of writes leave in a follower's log for elections, freezes and flush flags: entries that make room, or that a
 /// new leader cannot do without.

@@ -25,7 +25,7 @@ use super::Context;
 use super::answers::{self, Packed, Packer, Room};
 use crate::partition::evaluate::{Base, Condition, Op, Request as WriteRequest};
 use crate::partition::view::ReadAnswer;
-use crate::shared::{Answer, Event, Handle, Queued, ReplySink, WriteEvent};
+use crate::replica::{Answer, Event, Handle, ReplySink, WriteOutcome};
 
 /// Messages with answers that wait to be sent on a stream; in bytes they are bounded by the stream's room.
 const REPLIES_QUEUED: usize = 16;
@@ -47,8 +47,6 @@ const ANSWER_PATIENCE: Duration = Duration::from_millis(500);
 const RECORD_OVERHEAD_BYTES: usize = 24;
 /// What an operation costs in a log entry beyond its key and value: its header, its result, its table's share.
 const OP_OVERHEAD_BYTES: usize = 48;
-/// Keys and values that may wait for a partition's sequencer, in bytes.
-const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -106,9 +104,9 @@ impl RowsShell {
                 if serves {
                     return None;
                 }
-                let leads = handle.shared.leader.lock().1 == self.context.node.0;
+                let leads = handle.shared.leader().node == self.context.node.0;
                 if !leads {
-                    reply.leaders.push(handle.shared.leader_hint());
+                    reply.leaders.push(handle.shared.leader().into());
                 }
                 let status = if leads { v1::ReadStatus::ReadNotReady } else { v1::ReadStatus::ReadNotLeader };
                 Some((id, status))
@@ -214,7 +212,7 @@ impl RowsShell {
         let reply = ReplySink::new(request.id, to.clone(), room);
         let handle = match self.context.partition(request.partition) {
             Ok(handle) => handle,
-            Err(e) => return reply.status(v1::WriteStatus::WriteUnknownPartition, &e.message),
+            Err(e) => return reply.send(WriteOutcome::UnknownPartition(e.message)),
         };
         let wait = match request.deadline_ms {
             0 => WRITE_DEADLINE,
@@ -223,24 +221,10 @@ impl RowsShell {
         let deadline_ns = self.context.env.clock.holder_ns() + wait.as_nanos() as u64;
         let (request, bytes) = match write_from_wire(request) {
             Ok(converted) => converted,
-            Err(e) => return reply.status(v1::WriteStatus::WriteInvalid, &e.message),
+            Err(e) => return reply.send(WriteOutcome::Invalid(e.message)),
         };
-        let Some(queued) = Queued::admit(&handle.shared.queued_bytes, bytes, QUEUE_BYTES_MAX) else {
+        if handle.submit(request, bytes, deadline_ns, reply).is_err() {
             self.context.metrics.overloaded.inc();
-            return reply.status(v1::WriteStatus::WriteOverloaded, "the partition's queue of writes is full");
-        };
-        let event = WriteEvent { request, queued, deadline_ns, reply };
-        match handle.writes.try_send(event) {
-            Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(event)) => {
-                self.context.metrics.overloaded.inc();
-                event
-                    .reply
-                    .status(v1::WriteStatus::WriteOverloaded, "the partition's queue of writes is full");
-            }
-            Err(mpsc::error::TrySendError::Closed(event)) => {
-                event.reply.status(v1::WriteStatus::WriteRetry, "the server is stopping");
-            }
         }
     }
 
@@ -274,11 +258,11 @@ impl RowsShell {
         };
         reply.status = status.into();
         if term == 0 || shared.serving() != Some(term) {
-            let leads = shared.leader.lock().1 == self.context.node.0;
+            let leads = shared.leader().node == self.context.node.0;
             let status = if leads { v1::ReadStatus::ReadNotReady } else { v1::ReadStatus::ReadNotLeader };
             return v1::ScanPageReply {
                 status: status.into(),
-                leader: Some(shared.leader_hint()),
+                leader: Some(shared.leader().into()),
                 ..Default::default()
             };
         }
@@ -567,7 +551,7 @@ impl Rows for RowsShell {
             // Opening a session twice does no harm.
             _ => v1::WriteStatus::WriteRetry,
         };
-        let leader = Some(handle.shared.leader_hint());
+        let leader = Some(handle.shared.leader().into());
         Ok(Response::new(v1::OpenSessionReply { status: status.into(), leader, message }))
     }
 }

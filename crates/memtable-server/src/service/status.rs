@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use sextant_common::manifest::SstMeta;
 
 use super::Context;
-use crate::shared::{Handle, Numbers};
+use crate::replica::{Handle, Leader, Numbers};
 
 pub fn json(context: &Context) -> String {
     let mut partitions: Vec<&Handle> = context.partitions.values().collect();
@@ -103,7 +103,7 @@ fn partition(context: &Context, handle: &Handle) -> Value {
 /// Who is in the partition's group, and who leads it.
 fn group(context: &Context, handle: &Handle, numbers: &Numbers) -> Value {
     let shared = &handle.shared;
-    let (leader_term, leader) = *shared.leader.lock();
+    let Leader { term: leader_term, node: leader, .. } = shared.leader();
     json!({
         "partition": shared.id.0,
         "role": if numbers.leading { "leader" } else { "follower" },

@@ -171,7 +171,7 @@ impl Worker {
 
     /// Ends this node's leadership of a term, for good.
     fn resign(&mut self, term: u64, heir: u64, why: &'static str) {
-        *self.shared.leader.lock() = (term, 0);
+        self.shared.set_leader(term, 0);
         self.resigned = Some(Resigned { term, heir, ask_again_ns: 0, asked: None });
         self.step_down(why);
         self.metrics.handovers.inc();

@@ -10,11 +10,10 @@ use sextant_common::env::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Serial};
 use sextant_common::manifest::TableOptions;
-use sextant_proto::v1;
 
 use super::Worker;
 use crate::command::Command;
-use crate::shared::ReplySink;
+use crate::replica::WriteOutcome;
 
 /// What leadership adds.
 pub(super) struct Lead {
@@ -32,7 +31,7 @@ impl Worker {
     pub(super) fn follow_leadership(&mut self, state: ServerState, term: u64, leader: Option<u64>) {
         // Raft may lead a little longer than this node does.
         let leader = leader.filter(|node| *node != self.shared.node || !self.has_resigned(term));
-        *self.shared.leader.lock() = (term, leader.unwrap_or(0));
+        self.shared.set_leader(term, leader.unwrap_or(0));
         let leads = state == ServerState::Leader && leader == Some(self.shared.node);
         let caught_up = self.partition.last().term == term;
         match &self.lead {
@@ -106,12 +105,9 @@ impl Worker {
             entry.serial = Serial(0);
         }
         for deferred in self.deferred.drain(..) {
-            deferred.reply.sink.status(v1::WriteStatus::WriteRetry, why);
+            deferred.reply.sink.send(WriteOutcome::Retry(why));
         }
-        let hint = self.shared.leader_hint();
-        for write in self.backlog.drain() {
-            refuse_not_leader(write.reply, hint);
-        }
+        self.refuse_as_no_leader();
         for (_, waiters) in self.compact_waiters.drain() {
             for waiter in waiters {
                 let _ = waiter.send(Err(Error::retry("leadership changed")));
@@ -124,12 +120,10 @@ impl Worker {
         self.publish_at_ns = None;
         self.drop_shortening();
     }
-}
 
-pub(super) fn refuse_not_leader(reply: ReplySink, hint: v1::LeaderHint) {
-    reply.send(v1::WriteReply {
-        status: v1::WriteStatus::WriteNotLeader.into(),
-        leader: Some(hint),
-        ..Default::default()
-    });
+    /// Whoever waits for its turn is told who leads.
+    pub(super) fn refuse_as_no_leader(&mut self) {
+        let leader = self.shared.leader();
+        self.backlog.drain().for_each(|write| write.reply.send(WriteOutcome::NotLeader(leader)));
+    }
 }

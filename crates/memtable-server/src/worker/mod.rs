@@ -33,7 +33,6 @@ use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::mutant::{self, Mutant};
 use sextant_common::shutdown::Shutdown;
-use sextant_proto::v1;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -48,7 +47,9 @@ use crate::partition::snapshot::Snapshot;
 use crate::publication::PublishQueue;
 use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
-use crate::shared::{Event, FilterSet, Numbers, Shared, TableNumbers, WriteEvent, body_of};
+use crate::replica::{
+    Event, FilterSet, Numbers, QueuedWrite, ReplicaState, TableNumbers, WriteOutcome, body_of,
+};
 
 use backlog::Backlog;
 use handover::{Handover, Resigned, Stall};
@@ -68,7 +69,7 @@ const UPKEEP_NS: u64 = 5_000_000;
 const BACKLOG_MAX: usize = 4096;
 
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<ReplicaState>,
     partition: Partition,
     raft: Raft,
     log: PartitionLog,
@@ -87,7 +88,7 @@ pub struct Worker {
     network: NetworkFactory,
 
     events: mpsc::UnboundedReceiver<Event>,
-    writes: mpsc::Receiver<WriteEvent>,
+    writes: mpsc::Receiver<QueuedWrite>,
 
     lead: Option<Lead>,
     handover: Option<Handover>,
@@ -106,7 +107,7 @@ pub struct Worker {
     internal: VecDeque<Control>,
     /// Clients' commands and groups take turns.
     control_had_its_turn: bool,
-    backlog: Backlog<WriteEvent>,
+    backlog: Backlog<QueuedWrite>,
     /// Appended, not yet published; in log order.
     queue: PublishQueue<Waiting>,
     deferred: VecDeque<Deferred>,
@@ -136,7 +137,7 @@ pub struct Worker {
 
 /// What a worker is made of.
 pub struct Parts {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ReplicaState>,
     pub partition: Partition,
     pub raft: Raft,
     pub log: PartitionLog,
@@ -151,7 +152,7 @@ pub struct Parts {
     /// To tell another node that it is to lead next.
     pub network: NetworkFactory,
     pub events: mpsc::UnboundedReceiver<Event>,
-    pub writes: mpsc::Receiver<WriteEvent>,
+    pub writes: mpsc::Receiver<QueuedWrite>,
     pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
     /// Entries that replay ingested, which wait for their commit: (position, seq after the entry).
     pub recovered: Vec<(LogPosition, u64)>,
@@ -452,7 +453,7 @@ impl Worker {
             entry.waiting.lost();
         }
         for deferred in self.deferred.drain(..) {
-            deferred.reply.sink.status(v1::WriteStatus::WriteRetry, "leadership changed");
+            deferred.reply.sink.send(WriteOutcome::Retry("leadership changed"));
         }
         if self.term_start.index >= first {
             self.term_start = self.partition.last();

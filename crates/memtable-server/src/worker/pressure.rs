@@ -9,7 +9,7 @@ use sextant_common::error::Result;
 use sextant_common::ids::TableId;
 
 use super::Worker;
-use crate::shared::Writes;
+use crate::replica::Writes;
 
 /// What must fit for a freeze or a flag to be proposed. Writes were refused long before.
 const COMMAND_ROOM_BYTES: u64 = 128 * 1024;

@@ -6,14 +6,12 @@ use sextant_common::env::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::Serial;
 use sextant_common::mutant::{self, Mutant};
-use sextant_proto::v1;
 
 use super::Worker;
 use super::sequence::{Control, Decided, Proposal, Proposed};
-use crate::command::group::OpResult;
 use crate::lease::grantor::Permission;
 use crate::publication::{Appended, Next};
-use crate::shared::{ReplySink, Shared};
+use crate::replica::{ReplicaState, ReplySink, WriteOutcome};
 
 /// Whoever waits for an entry's publication.
 #[derive(Default)]
@@ -29,8 +27,7 @@ pub(super) struct Waiting {
 /// An answer that waits.
 pub(super) struct Reply {
     pub sink: ReplySink,
-    pub status: v1::WriteStatus,
-    pub results: Vec<OpResult>,
+    pub outcome: WriteOutcome,
 }
 
 /// An answer about appended state: given only when everything that it saw is published.
@@ -69,7 +66,7 @@ impl Waiting {
     /// The entry had no effect: its requests may be sent again.
     pub fn refused(self, why: &'static str) {
         for reply in self.replies {
-            reply.sink.status(v1::WriteStatus::WriteRetry, why);
+            reply.sink.send(WriteOutcome::Retry(why));
         }
         if let Some(control) = self.control {
             control.failed();
@@ -79,7 +76,7 @@ impl Waiting {
     /// Whether the entry commits will be decided under another leader.
     pub fn unknown(&mut self) {
         for reply in self.replies.drain(..) {
-            reply.sink.status(v1::WriteStatus::WriteOutcomeUnknown, "leadership changed");
+            reply.sink.send(WriteOutcome::Unknown("leadership changed"));
         }
         if let Some(control) = self.control.take() {
             control.failed();
@@ -88,7 +85,7 @@ impl Waiting {
 }
 
 /// A simulation is told of an entry that waits for a serial which the ring has not given to anybody.
-fn tell_of_waiting(shared: &Shared, serial: Serial) {
+fn tell_of_waiting(shared: &ReplicaState, serial: Serial) {
     let newest = shared.desk.serial();
     if serial > newest {
         let (partition, node) = (shared.id, shared.node);
@@ -180,7 +177,7 @@ impl Worker {
     /// Answers when everything appended so far is published; at once if it is.
     pub(super) fn answer_when_published(&mut self, reply: Reply) {
         let serving = self.lead.as_ref().is_some_and(|l| self.queue.has_published(l.first_index));
-        let retried = reply.status == v1::WriteStatus::WriteOk;
+        let retried = matches!(reply.outcome, WriteOutcome::Executed(_));
         let at_once = if retried { Mutant::DuplicateAtOnce } else { Mutant::FailedAtOnce };
         if self.queue.is_empty() && serving || mutant::active(at_once) {
             self.answer_if_leading(reply);
@@ -197,25 +194,14 @@ impl Worker {
         if self.shared.lease.is_valid(term, self.shared.env.clock.holder_ns()) {
             reply.give();
         } else {
-            reply.sink.status(v1::WriteStatus::WriteRetry, "the leader's lease is over");
+            reply.sink.send(WriteOutcome::Retry("the leader's lease is over"));
         }
     }
 }
 
 impl Reply {
     fn give(self) {
-        self.sink.send(answer(self.status, &self.results));
-    }
-}
-
-pub(super) fn answer(status: v1::WriteStatus, results: &[OpResult]) -> v1::WriteReply {
-    v1::WriteReply {
-        status: status.into(),
-        results: results
-            .iter()
-            .map(|r| v1::OpResult { applied: r.applied, existed: r.existed, seq: r.seq })
-            .collect(),
-        ..Default::default()
+        self.sink.send(self.outcome);
     }
 }
 

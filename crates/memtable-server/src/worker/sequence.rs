@@ -11,19 +11,16 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Epoch, Serial, TableId};
 use sextant_common::manifest::TableOptions;
 use sextant_common::mutant::{self, Mutant};
-use sextant_proto::v1;
 use sextant_raft_log::{Entry, Payload, TypeConfig};
 use tokio::sync::oneshot;
 
 use super::Worker;
 use super::backlog::Weighed;
-use super::leadership::refuse_not_leader;
 use super::publish::{Reply, Waiting};
 use crate::command::Command;
-use crate::command::group::OpResult;
 use crate::partition::evaluate::{Refusal, Verdict};
 use crate::publication::PublishQueue;
-use crate::shared::{ReplySink, WriteEvent};
+use crate::replica::{QueuedWrite, WriteOutcome};
 
 /// After Raft refused a proposal, how long to wait before the next.
 const REFUSED_PAUSE_NS: u64 = 5_000_000;
@@ -32,14 +29,18 @@ const SLOWDOWN_NS_MAX: u64 = 20_000_000;
 /// Rare commands that may wait for their turn.
 const CONTROL_MAX: usize = 4096;
 
-type Outcome = openraft::alias::OneshotReceiverOf<TypeConfig, openraft::raft::ClientWriteResult<TypeConfig>>;
+/// What a write is told whose turn came after its deadline.
+pub(super) const LATE: &str = "the write was not executed: its deadline passed before its turn";
+
+type RaftAnswer =
+    openraft::alias::OneshotReceiverOf<TypeConfig, openraft::raft::ClientWriteResult<TypeConfig>>;
 
 /// What was proposed and is not yet ingested.
 pub(super) struct Proposal {
     payload: Bytes,
     term: u64,
     /// None: Raft has answered already.
-    outcome: Option<Outcome>,
+    raft: Option<RaftAnswer>,
     pub what: Proposed,
     pub proposed_ns: u64,
 }
@@ -68,14 +69,13 @@ pub(super) enum Refused {
 
 /// A request and what it is to be answered when its group is published.
 pub(super) struct Decided {
-    pub write: WriteEvent,
-    pub status: v1::WriteStatus,
-    pub results: Vec<OpResult>,
+    pub write: QueuedWrite,
+    pub outcome: WriteOutcome,
 }
 
 impl Decided {
     pub fn into_reply(self) -> Reply {
-        Reply { sink: self.write.reply, status: self.status, results: self.results }
+        Reply { sink: self.write.reply, outcome: self.outcome }
     }
 }
 
@@ -85,16 +85,10 @@ pub(super) struct Control {
     pub done: Option<oneshot::Sender<Result<()>>>,
 }
 
-impl Weighed for WriteEvent {
+impl Weighed for QueuedWrite {
     fn bytes(&self) -> usize {
-        self.queued.bytes
+        self.share.bytes
     }
-}
-
-/// A write whose deadline passed before its turn was certainly not executed.
-pub(super) fn refuse_late(reply: ReplySink) {
-    let why = "the write was not executed: its deadline passed before its turn";
-    reply.status(v1::WriteStatus::WriteOverloaded, why);
 }
 
 impl Proposal {
@@ -108,10 +102,10 @@ impl Proposal {
 
     /// Completes when Raft refuses the proposal.
     pub async fn refusal(proposal: &mut Option<Proposal>) -> Refused {
-        let Some(Proposal { outcome, .. }) = proposal else { return std::future::pending().await };
-        let Some(waiting) = outcome else { return std::future::pending().await };
+        let Some(Proposal { raft, .. }) = proposal else { return std::future::pending().await };
+        let Some(waiting) = raft else { return std::future::pending().await };
         let answer = waiting.await;
-        *outcome = None;
+        *raft = None;
         match answer {
             Ok(Err(ClientWriteError::ForwardToLeader(e))) => Refused::NotAppended(e.to_string()),
             Ok(Err(e)) => Refused::Unknown(e.to_string()),
@@ -164,11 +158,7 @@ impl Worker {
 
     pub(super) async fn sequence(&mut self) {
         if self.lead.is_none() {
-            let hint = self.shared.leader_hint();
-            for write in self.backlog.drain() {
-                refuse_not_leader(write.reply, hint);
-            }
-            return;
+            return self.refuse_as_no_leader();
         }
         if !self.can_propose() {
             return;
@@ -200,12 +190,7 @@ impl Worker {
             return;
         }
         if let Err(e) = self.log_takes_groups() {
-            let text = format!("the log takes no more writes: {e}");
-            self.metrics.overloaded.inc_by(self.backlog.len() as u64);
-            for write in self.backlog.drain() {
-                write.reply.status(v1::WriteStatus::WriteOverloaded, &text);
-            }
-            return;
+            return self.refuse_all(format!("the log takes no more writes: {e}"));
         }
         // What is too large for the room that is left is refused alone: small writes go on.
         while let Some(bytes) = self.backlog.next_large_bytes()
@@ -213,26 +198,19 @@ impl Worker {
         {
             let Some(write) = self.backlog.pop_large() else { break };
             self.metrics.overloaded.inc();
-            write.reply.status(
-                v1::WriteStatus::WriteOverloaded,
-                &format!("the log takes no write of this size: {e}"),
-            );
+            let why = format!("the log takes no write of this size: {e}");
+            write.reply.send(WriteOutcome::Overloaded(why.into()));
         }
         let pressure = self.partition.unflushed_bytes();
         if pressure >= self.memory_bytes {
-            self.metrics.overloaded.inc_by(self.backlog.len() as u64);
-            let why = self.why_full(pressure);
-            for write in self.backlog.drain() {
-                write.reply.status(v1::WriteStatus::WriteOverloaded, &why);
-            }
-            return;
+            return self.refuse_all(self.why_full(pressure));
         }
         let now_ns = self.shared.env.clock.holder_ns();
-        let late = |write: &WriteEvent| write.deadline_ns <= now_ns;
+        let late = |write: &QueuedWrite| write.deadline_ns <= now_ns;
         let (mut requests, mut events) = (Vec::new(), Vec::new());
         for write in self.backlog.next_group(self.tuning.group_bytes, late) {
             if late(&write) {
-                refuse_late(write.reply);
+                write.reply.send(WriteOutcome::Overloaded(LATE.into()));
                 continue;
             }
             requests.push(write.request.clone());
@@ -242,23 +220,27 @@ impl Worker {
         let evaluated = self.partition.evaluate(term, &requests, now_ms);
         let mut decided = Vec::with_capacity(events.len());
         for (write, verdict) in events.into_iter().zip(evaluated.verdicts) {
-            let (status, results, unchanged) = match verdict {
-                Verdict::Applied(results) => (v1::WriteStatus::WriteOk, results, false),
-                Verdict::Unchanged { ok: true, results } => (v1::WriteStatus::WriteOk, results, true),
+            let (outcome, unchanged, at_once) = match verdict {
+                Verdict::Applied(results) => {
+                    (WriteOutcome::Executed(results), false, Mutant::DuplicateAtOnce)
+                }
+                Verdict::Unchanged { ok: true, results } => {
+                    (WriteOutcome::Executed(results), true, Mutant::DuplicateAtOnce)
+                }
                 Verdict::Unchanged { ok: false, results } => {
-                    (v1::WriteStatus::WriteConditionFailed, results, true)
+                    (WriteOutcome::ConditionFailed(results), true, Mutant::FailedAtOnce)
+                }
+                Verdict::Refused(Refusal::StaleManifest) => {
+                    self.metrics.stale_writes.inc();
+                    write.reply.send(WriteOutcome::Stale(self.partition.manifest().clone()));
+                    continue;
                 }
                 Verdict::Refused(refusal) => {
-                    self.refuse(write.reply, &refusal);
+                    write.reply.send(WriteOutcome::Refused(refusal));
                     continue;
                 }
             };
-            let one = Decided { write, status, results };
-            let at_once = if status == v1::WriteStatus::WriteOk {
-                Mutant::DuplicateAtOnce
-            } else {
-                Mutant::FailedAtOnce
-            };
+            let one = Decided { write, outcome };
             if unchanged && (evaluated.group.is_none() || mutant::active(at_once)) {
                 self.answer_when_published(one.into_reply());
             } else {
@@ -309,7 +291,7 @@ impl Worker {
         let (responder, _committed, outcome) = ProgressResponder::new();
         let proposed_ns = self.shared.env.clock.holder_ns();
         self.proposal =
-            Some(Proposal { payload: payload.clone(), term, outcome: Some(outcome), what, proposed_ns });
+            Some(Proposal { payload: payload.clone(), term, raft: Some(outcome), what, proposed_ns });
         let leader = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
         // Raft's core takes the message at once: its log store only queues, so this await is short.
         if let Err(e) = self.raft.write(Payload(payload)).with_leader(leader).responder(responder).await {
@@ -366,22 +348,11 @@ impl Worker {
         self.shared.news.notify_waiters();
     }
 
-    fn refuse(&self, reply: ReplySink, refusal: &Refusal) {
-        use v1::WriteStatus as S;
-        match refusal {
-            Refusal::UnknownTable => {
-                reply.status(S::WriteUnknownTable, "the partition does not know the table")
-            }
-            Refusal::UnknownSession => reply.status(S::WriteUnknownSession, "the session is not open"),
-            Refusal::TooOld => reply.status(S::WriteRequestTooOld, "the request's result is no longer kept"),
-            Refusal::NeedsBase => {
-                reply.status(S::WriteInvalid, "a condition needs the result of a search in the SSTables");
-            }
-            Refusal::StaleManifest => {
-                self.metrics.stale_writes.inc();
-                reply.stale(self.partition.manifest().clone());
-            }
-        }
+    /// There is no room for any of the writes that wait.
+    fn refuse_all(&mut self, why: String) {
+        self.metrics.overloaded.inc_by(self.backlog.len() as u64);
+        let refusal = |write: QueuedWrite| write.reply.send(WriteOutcome::Overloaded(why.clone().into()));
+        self.backlog.drain().for_each(refusal);
     }
 
     pub(super) fn ensure_table(
@@ -433,7 +404,7 @@ mod tests {
 
     fn proposed(serial: u64) -> Proposal {
         let what = Proposed::Group { serial: Serial(serial), writes: Vec::new() };
-        Proposal { payload: Bytes::new(), term: 3, outcome: None, what, proposed_ns: 1 }
+        Proposal { payload: Bytes::new(), term: 3, raft: None, what, proposed_ns: 1 }
     }
 
     #[test]

@@ -7,9 +7,10 @@ use sextant_common::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::Worker;
-use super::sequence::refuse_late;
+use super::sequence::LATE;
 use crate::command::Command;
 use crate::flush::{CompactionJob, FlushJob};
+use crate::replica::WriteOutcome;
 
 /// After a failed flush or compaction, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;
@@ -37,7 +38,8 @@ impl Worker {
 
     fn refuse_what_is_late(&mut self) {
         let now = self.shared.env.clock.holder_ns();
-        self.backlog.take_late(|w| w.deadline_ns <= now).into_iter().for_each(|w| refuse_late(w.reply));
+        let late = self.backlog.take_late(|w| w.deadline_ns <= now);
+        late.into_iter().for_each(|w| w.reply.send(WriteOutcome::Overloaded(LATE.into())));
     }
 
     fn freeze_what_is_due(&mut self, now: u64) {

@@ -42,7 +42,7 @@ use super::Worker;
 use crate::command::Command;
 use crate::leadership::Voters as Sets;
 use crate::raft::Raft;
-use crate::shared::{Event, Members};
+use crate::replica::{Event, Members};
 
 /// A server that lacks no more than so many entries has "nearly the whole log".
 const NEARLY: u64 = 256;

@@ -12,7 +12,7 @@ use sextant_raft_log::{LogId, TypeConfig};
 
 use super::super::convert::{self, Address};
 use super::super::reach::Reach;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 pub(super) type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
 
@@ -37,7 +37,7 @@ pub(super) async fn call<T>(
 }
 
 /// An error of a call to a member. One that is not the incarnation that was meant has lost its memory: the leader is to know.
-pub(super) fn refused(shared: &Shared, address: &Address, status: tonic::Status) -> Error {
+pub(super) fn refused(shared: &ReplicaState, address: &Address, status: tonic::Status) -> Error {
     if let Some(is) = convert::incarnation_of_refusal(&status) {
         let now_ns = shared.env.clock.holder_ns();
         shared.strangers.refused(address.to, address.to_incarnation, is, now_ns);
@@ -61,6 +61,6 @@ pub(super) fn believed(
 }
 
 /// The leader's lease runs from the sending of what was acknowledged.
-pub(super) fn counted_from(sent_ns: u64, shared: &Shared) -> u64 {
+pub(super) fn counted_from(sent_ns: u64, shared: &ReplicaState) -> u64 {
     if mutant::active(Mutant::LeaseFromReceipt) { shared.env.clock.holder_ns() } else { sent_ns }
 }

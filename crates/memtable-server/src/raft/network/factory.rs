@@ -19,7 +19,7 @@ use super::super::core::CoreThread;
 use super::Network;
 use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
 use crate::recover::Memory;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 /// Connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ impl Peer {
 /// Makes the networks of one partition.
 #[derive(Clone)]
 pub struct NetworkFactory {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<ReplicaState>,
     pub cluster: Bytes,
     pub peers: Arc<std::collections::HashMap<u64, Peer>>,
     pub purged: Purged,

@@ -38,7 +38,7 @@ use self::pipeline::{Feed, Pipeline, Session};
 use super::convert::{self, Address};
 use super::snapshot_store::SnapshotData;
 use crate::leadership::Ack;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
 
@@ -48,7 +48,7 @@ const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
 const SNAPSHOT_PIECE_BYTES: usize = 4 * 1024 * 1024;
 
 pub struct Network {
-    shared: Arc<Shared>,
+    shared: Arc<ReplicaState>,
     address: Address,
     purged: Purged,
     client: Option<RaftClient<Channel>>,

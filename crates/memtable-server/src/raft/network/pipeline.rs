@@ -27,7 +27,7 @@ use super::super::convert::{self, Address};
 use super::Purged;
 use super::call::{APPEND_TIMEOUT, RpcResult, call, counted_from, reach, refused, unreachable};
 use crate::leadership::Ack;
-use crate::shared::Shared;
+use crate::replica::ReplicaState;
 
 /// An append that is on its way.
 pub(super) struct Sent {
@@ -45,7 +45,7 @@ const OVERDUE_CHECK: Duration = Duration::from_millis(250);
 async fn next_reply(
     replies: &mut tonic::Streaming<v1::AppendEntriesResponse>,
     sent: &Mutex<VecDeque<Sent>>,
-    shared: &Shared,
+    shared: &ReplicaState,
     address: &Address,
 ) -> Option<Result<v1::AppendEntriesResponse>> {
     loop {
@@ -129,7 +129,7 @@ impl Stream for Outgoing {
 
 /// A stream of appends, and what is known of it.
 pub(super) struct Pipeline {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<ReplicaState>,
     pub(super) address: Address,
     pub(super) purged: Purged,
     /// What is on its way, oldest first. Openraft stops feeding the stream when it has enough unanswered.

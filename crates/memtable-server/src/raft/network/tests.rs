@@ -43,7 +43,7 @@ fn network(env: &Env, addr: &str) -> Network {
     };
     let address = Address { partition: 0, from: 1, to: 2, cluster: Bytes::new(), to_incarnation: 9 };
     Network {
-        shared: Shared::for_tests(env),
+        shared: ReplicaState::for_tests(env),
         address,
         purged: Purged(Arc::new(|| Some(7))),
         client: Some(RaftClient::new(cluster_channel(
@@ -203,7 +203,7 @@ async fn a_node_that_hears_from_a_leader_asks_for_no_votes_and_takes_none() {
     assert!(bound.vote(request(), option()).await.unwrap().vote_granted);
     assert!(bound.pre_vote(request(), option()).await.unwrap().vote_granted);
     assert_eq!(asked.load(Ordering::SeqCst), 2);
-    let bind = |shared: &Shared| shared.guard.bind(shared.env.clock.grantor_ns(), u64::MAX);
+    let bind = |shared: &ReplicaState| shared.guard.bind(shared.env.clock.grantor_ns(), u64::MAX);
     bind(&bound.shared);
     assert!(bound.vote(request(), option()).await.is_err());
     assert!(bound.pre_vote(request(), option()).await.is_err());
@@ -211,7 +211,7 @@ async fn a_node_that_hears_from_a_leader_asks_for_no_votes_and_takes_none() {
 
     // And while the answer is on its way.
     for pre in [false, true] {
-        let late: Arc<Mutex<Option<Arc<Shared>>>> = Arc::default();
+        let late: Arc<Mutex<Option<Arc<ReplicaState>>>> = Arc::default();
         let meanwhile = late.clone();
         let mut network = curt(&env, move || meanwhile.lock().iter().for_each(|s| bind(s))).await;
         *late.lock() = Some(network.shared.clone());

@@ -1,0 +1,128 @@
+//! The ways to reach a partition's worker, and what it can be told.
+//!
+//! Owns the events; does not own what they do (the worker's), nor the line in which writes wait ([`super::admission`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sextant_common::error::Result;
+use sextant_common::ids::{Epoch, Generation, Serial, SstId, TableId};
+use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
+use sextant_raft_log::{Entry, LogId, Member};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{QueuedWrite, ReplicaState};
+use crate::command::configuration;
+use crate::partition::ingest::Body;
+use crate::partition::snapshot::Snapshot;
+
+/// The ways to reach a partition's worker. Cheap to clone.
+#[derive(Clone)]
+pub struct Handle {
+    pub shared: Arc<ReplicaState>,
+    /// Raft's events and rare requests. Unbounded, because openraft's append must return at once; bounded in fact by the
+    /// entries that Raft keeps in flight.
+    pub events: mpsc::UnboundedSender<Event>,
+    /// Writes: bounded; a full queue is "overloaded".
+    pub writes: mpsc::Sender<QueuedWrite>,
+}
+
+/// What a worker is told.
+pub enum Event {
+    Appended(Vec<Entry>),
+    Truncated(Option<LogId>),
+    Committed(u64),
+    Install {
+        snapshot: Box<Snapshot>,
+        done: oneshot::Sender<Result<()>>,
+    },
+    /// Acknowledgements arrived that publication may wait for.
+    Acknowledged,
+    Filters(oneshot::Sender<Option<FilterSet>>),
+    Freeze {
+        table: Option<TableId>,
+        done: oneshot::Sender<Result<Vec<(TableId, Generation)>>>,
+    },
+    EnsureTable {
+        name: String,
+        options: TableOptions,
+        id: Option<TableId>,
+        done: oneshot::Sender<Result<()>>,
+    },
+    OpenSession {
+        session: u64,
+        done: oneshot::Sender<Result<()>>,
+    },
+    Flushed {
+        term: u64,
+        table: TableId,
+        generation: Generation,
+        result: Result<Option<SstMeta>>,
+    },
+    Configure {
+        change: configuration::Change,
+        done: oneshot::Sender<Result<()>>,
+    },
+    Compact {
+        table: TableId,
+        done: Option<oneshot::Sender<Result<()>>>,
+    },
+    Compacted {
+        term: u64,
+        table: TableId,
+        inputs: Vec<SstId>,
+        result: Result<Option<SstMeta>>,
+    },
+    /// Who could lead after this node, best first, and the term that it leads. Dropped if it does not lead.
+    Successors(oneshot::Sender<(u64, Vec<u64>)>),
+    /// Leadership is to go to another node. Told the term that ended here.
+    HandOver {
+        to: u64,
+        done: oneshot::Sender<Result<u64>>,
+    },
+    /// The voters are to be exactly these.
+    ChangeVoters {
+        voters: BTreeMap<u64, Member>,
+        done: oneshot::Sender<Result<()>>,
+    },
+    /// Raft's answer to a step of a change of the voters.
+    VotersAnswered {
+        term: u64,
+        result: Result<()>,
+    },
+    Stop(oneshot::Sender<()>),
+}
+
+/// Whole filters, as of one serial.
+pub struct FilterSet {
+    pub epoch: Epoch,
+    pub serial: Serial,
+    pub manifest: Arc<Manifest>,
+    pub filters: Vec<(TableId, Generation, Vec<u8>)>,
+}
+
+/// Feeds a partition's worker from its log.
+pub struct LogFeed(pub mpsc::UnboundedSender<Event>);
+
+impl sextant_raft_log::LogObserver for LogFeed {
+    fn appended(&self, entries: Vec<Entry>) {
+        let _ = self.0.send(Event::Appended(entries));
+    }
+
+    fn truncated(&self, after: Option<LogId>) {
+        let _ = self.0.send(Event::Truncated(after));
+    }
+}
+
+/// An entry's body as the partition takes it.
+pub fn body_of(entry: &Entry) -> Body {
+    match &entry.payload {
+        openraft::EntryPayload::Blank => Body::Blank,
+        openraft::EntryPayload::Normal(payload) => Body::Payload(payload.0.clone()),
+        openraft::EntryPayload::Membership(m) => {
+            let stored = sextant_raft_log::StoredMembership::new(Some(entry.log_id), m.clone());
+            Body::Membership(Bytes::from(sextant_raft_log::encode_membership(&stored).to_vec()))
+        }
+    }
+}

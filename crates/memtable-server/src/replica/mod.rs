@@ -1,0 +1,15 @@
+//! A partition replica, as the server's other tasks see it: what its worker publishes, and the ways to reach the worker.
+//!
+//! Owns no rule: the worker's are in [`crate::worker`], those of reads in [`crate::service`].
+
+mod admission;
+mod inbox;
+mod numbers;
+mod reply;
+mod state;
+
+pub use admission::QueuedWrite;
+pub use inbox::{Event, FilterSet, Handle, LogFeed, body_of};
+pub use numbers::{Members, Numbers, TableNumbers, Writes};
+pub use reply::{Answer, ReplySink, WriteOutcome};
+pub use state::{Leader, ReplicaState};

@@ -1,0 +1,97 @@
+//! What becomes of a write, and the way back to whoever sent it.
+//!
+//! Nothing here knows the wire: `service::answers` puts outcomes into messages.
+//!
+//! Invariant: every write is answered once. A [`ReplySink`] that is dropped says that the outcome is unknown.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use sextant_common::manifest::Manifest;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+
+use super::Leader;
+use crate::command::group::OpResult;
+use crate::partition::evaluate::Refusal;
+
+/// What became of a write. All but [`Executed`](Self::Executed) and [`Unknown`](Self::Unknown): certainly nothing.
+#[derive(Clone, Debug)]
+pub enum WriteOutcome {
+    /// It took effect, now or when it was sent before; published.
+    Executed(Vec<OpResult>),
+    /// A condition did not hold.
+    ConditionFailed(Vec<OpResult>),
+    /// The condition was checked against an older manifest than this one.
+    Stale(Arc<Manifest>),
+    /// The partition's state forbids it.
+    Refused(Refusal),
+    /// Another server leads the partition, or nobody does.
+    NotLeader(Leader),
+    /// There is no such partition.
+    UnknownPartition(Cow<'static, str>),
+    /// The request makes no sense.
+    Invalid(Cow<'static, str>),
+    /// There is no room for it now.
+    Overloaded(Cow<'static, str>),
+    /// To be sent again.
+    Retry(&'static str),
+    /// It may take effect, or have taken effect.
+    Unknown(&'static str),
+}
+
+/// An outcome on its way to the client.
+pub struct Answer {
+    /// The request's, on its stream.
+    pub id: u64,
+    pub outcome: WriteOutcome,
+    /// Its share of what may be on its way to the client.
+    pub room: Option<OwnedSemaphorePermit>,
+}
+
+/// Where the answer to a write goes.
+pub struct ReplySink {
+    id: u64,
+    /// The queue is unbounded, so that a worker never waits for a client; it holds no more than there is room for.
+    to: Option<mpsc::UnboundedSender<Answer>>,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl ReplySink {
+    /// `room`: for the answer, given back when the client has it.
+    pub fn new(id: u64, to: mpsc::UnboundedSender<Answer>, room: Option<OwnedSemaphorePermit>) -> Self {
+        Self { id, to: Some(to), room }
+    }
+
+    pub fn send(mut self, outcome: WriteOutcome) {
+        self.give(outcome);
+    }
+
+    fn give(&mut self, outcome: WriteOutcome) {
+        if let Some(to) = self.to.take() {
+            let _ = to.send(Answer { id: self.id, outcome, room: self.room.take() });
+        }
+    }
+}
+
+impl Drop for ReplySink {
+    fn drop(&mut self) {
+        self.give(WriteOutcome::Unknown("the partition's worker stopped"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_answered_once_and_whoever_forgets_it_says_that_the_outcome_is_unknown() {
+        let (to, mut answers) = mpsc::unbounded_channel();
+        ReplySink::new(1, to.clone(), None).send(WriteOutcome::Executed(Vec::new()));
+        drop(ReplySink::new(2, to, None));
+        let mut told = Vec::new();
+        while let Ok(answer) = answers.try_recv() {
+            told.push((answer.id, matches!(answer.outcome, WriteOutcome::Unknown(_))));
+        }
+        assert_eq!(told, [(1, false), (2, true)]);
+    }
+}

@@ -1,0 +1,175 @@
+//! What a replica's worker publishes, and the server's other tasks read from any thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use sextant_common::Env;
+use sextant_common::clock::WallInterval;
+use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
+use sextant_common::manifest::Manifest;
+use sextant_common::mutant::{self, Mutant};
+use tokio::sync::{Notify, watch};
+
+use super::Numbers;
+use crate::command::Configuration;
+use crate::incarnation::Incarnation;
+use crate::leadership::{LeaderLease, Strangers, VoteGuard};
+use crate::lease::desk::LeaseDesk;
+use crate::lease::grantor::Now;
+use crate::partition::Partition;
+use crate::partition::view::ReadView;
+
+/// Whom a node believes to lead a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leader {
+    pub partition: PartitionId,
+    pub term: u64,
+    /// 0: nobody.
+    pub node: u64,
+}
+
+/// State of a partition replica that is read from any thread.
+pub struct ReplicaState {
+    pub id: PartitionId,
+    pub node: u64,
+    pub env: Env,
+    pub published_seq: AtomicU64,
+    pub view: ArcSwap<ReadView>,
+    /// The term in which this node answers reads (its own first entry is published); 0: none.
+    pub serving_term: AtomicU64,
+    pub lease: LeaderLease,
+    /// In effect; before there is one, what the configuration file says.
+    pub configuration: ArcSwap<Configuration>,
+    pub guard: Arc<VoteGuard>,
+    /// Which life of this server its memory is of.
+    pub incarnation: Arc<Incarnation>,
+    /// Members that say that they are others than the membership names.
+    pub strangers: Strangers,
+    /// The term whose leader has named this node as its successor; 0: none has.
+    pub heir_of: AtomicU64,
+    pub desk: LeaseDesk,
+    /// Wakes parked pulls of all partitions of this server.
+    pub news: Arc<Notify>,
+    /// Whom this node believes to lead: (term, node); node 0: nobody.
+    leader: Mutex<(u64, u64)>,
+    /// Rises with each change of the manifest that this replica applied.
+    pub manifest_version: watch::Sender<ManifestVersion>,
+    /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans.
+    pub pending_ssts: Mutex<Vec<SstId>>,
+    /// Why the partition is not founded, if this server knows.
+    pub unfounded: Mutex<Option<String>>,
+    /// Numbers for /status, refreshed by the worker.
+    pub numbers: Mutex<Numbers>,
+    /// An acknowledgement is on its way to the worker.
+    pub ack_signalled: AtomicBool,
+    /// Keys and values that wait for the sequencer, in bytes.
+    pub queued_bytes: Arc<AtomicUsize>,
+    /// Raft has been handed a heartbeat that it has not answered.
+    pub hears_heartbeat: AtomicBool,
+    /// Raft has refused a heartbeat: it has stopped.
+    pub raft_refuses: AtomicBool,
+    /// Smoothed lower bound of the time from proposal to commit, in nanoseconds (for leases of the `timed` mode).
+    pub log_write_ns: AtomicU64,
+}
+
+impl ReplicaState {
+    /// Of what recovery found. `founding`: the configuration of a partition that has none yet.
+    pub fn new(
+        env: &Env,
+        node: u64,
+        partition: &Partition,
+        founding: &Configuration,
+        incarnation: &Arc<Incarnation>,
+        news: &Arc<Notify>,
+    ) -> Self {
+        // Of everything that may be in effect somewhere the longest: this node may have promised as much before it stopped.
+        let known = partition.configurations().map(Configuration::abstention_ns).max();
+        let in_effect = partition.configuration().map(|(c, _)| c);
+        let abstention_ns =
+            known.unwrap_or(0).max(if in_effect.is_none() { founding.abstention_ns() } else { 0 });
+        Self {
+            id: partition.id,
+            node,
+            env: env.clone(),
+            published_seq: AtomicU64::new(0),
+            view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),
+            serving_term: AtomicU64::new(0),
+            lease: LeaderLease::default(),
+            configuration: ArcSwap::from_pointee(in_effect.unwrap_or(founding).clone()),
+            guard: Arc::new(VoteGuard::new(abstention_ns, env.clock.grantor_ns())),
+            incarnation: incarnation.clone(),
+            strangers: Strangers::default(),
+            heir_of: AtomicU64::new(0),
+            desk: LeaseDesk::default(),
+            news: news.clone(),
+            leader: Mutex::default(),
+            manifest_version: watch::channel(ManifestVersion(0)).0,
+            pending_ssts: Mutex::default(),
+            unfounded: Mutex::default(),
+            numbers: Mutex::default(),
+            ack_signalled: AtomicBool::new(false),
+            queued_bytes: Arc::default(),
+            hears_heartbeat: AtomicBool::new(false),
+            raft_refuses: AtomicBool::new(false),
+            log_write_ns: AtomicU64::new(0),
+        }
+    }
+
+    /// The grantor's clocks now.
+    pub fn now(&self) -> Now {
+        let clock = &self.env.clock;
+        let wall = match mutant::active(Mutant::ZeroUncertainty) {
+            true => WallInterval { earliest_ns: clock.wall_guess_ns(), latest_ns: clock.wall_guess_ns() },
+            false => clock.wall(),
+        };
+        Now { mono_ns: clock.grantor_ns(), wall }
+    }
+
+    pub fn leader(&self) -> Leader {
+        let (term, node) = *self.leader.lock();
+        Leader { partition: self.id, term, node }
+    }
+
+    /// `node` 0: nobody leads, as far as this node knows.
+    pub fn set_leader(&self, term: u64, node: u64) {
+        *self.leader.lock() = (term, node);
+    }
+
+    /// The term that this node serves, if its leader lease still holds. To be asked *after* the state was read.
+    pub fn serving(&self) -> Option<u64> {
+        let term = self.serving_term.load(Ordering::Acquire);
+        let leased = || self.lease.is_valid(term, self.env.clock.holder_ns());
+        (term != 0 && (mutant::active(Mutant::ReadWithoutLeaderLease) || leased())).then_some(term)
+    }
+
+    /// A lower bound of the time that the next group will need for its log write (precise data access, section 4.4): choosing it
+    /// too small costs nothing but lease length.
+    pub fn log_write_lower_bound_ns(&self) -> u64 {
+        self.log_write_ns.load(Ordering::Relaxed) / 2
+    }
+
+    /// A group took so long from proposal to commit.
+    pub fn observe_log_write(&self, ns: u64) {
+        let before = self.log_write_ns.load(Ordering::Relaxed);
+        let next = if before == 0 { ns } else { (before * 7 + ns) / 8 };
+        self.log_write_ns.store(next, Ordering::Relaxed);
+    }
+
+    pub fn manifest(&self) -> Arc<Manifest> {
+        self.view.load().manifest.clone()
+    }
+}
+
+#[cfg(test)]
+impl ReplicaState {
+    /// Of an empty partition that nobody works on; it has promised nothing.
+    pub fn for_tests(env: &Env) -> Arc<Self> {
+        let partition = Partition::new(PartitionId(0));
+        let founding = Configuration::founding(&Default::default(), 1 << 20);
+        let incarnation = Incarnation::for_tests(env, 1);
+        let state = Self::new(env, 1, &partition, &founding, &incarnation, &Arc::default());
+        Arc::new(Self { guard: Arc::new(VoteGuard::new(0, 0)), ..state })
+    }
+}
