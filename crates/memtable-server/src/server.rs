@@ -203,13 +203,12 @@ impl MemtableServer {
                 draining.clone(),
             );
             tokio::spawn(election);
-            let worker = Worker::new(Parts {
+            let parts = Parts {
                 shared: replica.shared.clone(),
                 partition: replica.partition,
                 raft: raft.clone(),
                 log: partition_log,
                 server_log: log.clone(),
-                shutdown: shutdown.clone(),
                 tuning: config.tuning.clone(),
                 founding: founding.clone(),
                 heartbeat_ms: lease.heartbeat_ms,
@@ -217,12 +216,11 @@ impl MemtableServer {
                 metrics: metrics.clone(),
                 background,
                 network: network.clone(),
-                events: replica.event_queue,
-                writes: replica.write_queue,
                 snapshots,
                 recovered: replica.recovered,
                 snapshot_seq: replica.snapshot_seq,
-            });
+            };
+            let worker = Worker::new(parts, replica.event_queue, replica.write_queue, shutdown.clone());
             env.dedicated(&format!("partition-{id}"), worker.run());
             let handle = Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
             to_drain.push((handle.clone(), network));

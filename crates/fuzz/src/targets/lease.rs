@@ -7,8 +7,9 @@ use sextant_common::config::LeaseMode;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_memtable_server::lease::desk::{Answer, LeaseDesk, Position};
-use sextant_memtable_server::lease::grantor::{HolderId, Now, Permission};
+use sextant_memtable_server::lease::grantor::{HolderId, Now};
 use sextant_memtable_server::lease::ring::Run;
+use sextant_memtable_server::publication::Permission;
 use sextant_proto::v1;
 
 use super::wire::{PROTOBUF_BASE, PROTOBUF_PER_BYTE};

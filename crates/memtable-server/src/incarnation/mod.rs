@@ -4,7 +4,7 @@
 //! replica: it has another *incarnation*, a random number that stands in a file of every directory of the server ([`file`]) and in
 //! the memberships of its partitions. Raft's messages name the incarnation that their sender means; one that means another is
 //! refused ([`crate::service::raft`]), so that a server without its memory votes for nobody and acknowledges nothing, until a
-//! committed change of the membership has let it in as what it is now (`worker::rejoin`).
+//! committed change of the membership has let it in as what it is now (`worker::leading::voters::rejoin`).
 //!
 //! Owns: the number, its files, and the list of partitions that this server has to be let into again (`lost`). Does not own:
 //! who is a member.

@@ -86,7 +86,7 @@ impl LeaderLease {
     }
 
     /// From now on the lease of `term` is counted from a majority of each of these sets. How long it lasts already stays: see
-    /// `worker::voters`.
+    /// `worker::leading::voters`.
     pub fn count(&self, term: u64, voters: &Voters) {
         let mut rounds = self.rounds.lock();
         if rounds.term == term && rounds.voters != *voters {

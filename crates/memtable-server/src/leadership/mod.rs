@@ -15,6 +15,13 @@ mod leader_lease;
 mod strangers;
 mod vote_guard;
 
+use sextant_common::error::{Error, ErrorKind};
+
 pub use leader_lease::{Ack, LeaderLease, Terms, Voters};
 pub use strangers::{Step, Strangers};
 pub use vote_guard::VoteGuard;
+
+/// What only a leader can do is asked of a server that does not lead.
+pub fn not_leading() -> Error {
+    Error::new(ErrorKind::NotLeader, "this server does not lead the partition")
+}

@@ -12,8 +12,9 @@ use sextant_common::ids::{Epoch, ManifestVersion, Serial};
 use sextant_common::manifest::Manifest;
 use sextant_common::mutant::{self, Mutant};
 
-use super::grantor::{Grantor, HolderId, Now, Permission, Refusal};
+use super::grantor::{Grantor, HolderId, Now, Refusal};
 use super::ring::{Ring, Run};
+use crate::publication::Permission;
 
 /// A lease shorter than this is not worth its round trip.
 const LEASE_NS_MIN: u64 = 2_000_000;

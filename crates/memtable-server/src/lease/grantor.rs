@@ -1,8 +1,5 @@
-//! The grantor's books: every unacknowledged grant of every holder, and the publish rule.
-//!
-//! Publish rule: a group with serial s may be published when every lease granted with a serial below s has been
-//! acknowledged up to s or has expired. A grant always brings its holder up to the serial at which it is made, so grants
-//! with a serial below s are exactly those made before the group: later grants never extend the wait.
+//! The grantor's books: every unacknowledged grant of every holder, and what they say about a group that waits for publication
+//! (the rule: [`crate::publication`]).
 //!
 //! All times are nanoseconds of the grantor's own clocks. What threads may disagree about them is in the expiries already: the desk
 //! adds it.
@@ -12,6 +9,8 @@ use std::collections::{HashMap, VecDeque};
 use sextant_common::clock::WallInterval;
 use sextant_common::config::LeaseMode;
 use sextant_common::ids::Serial;
+
+use crate::publication::{Permission, forbids};
 
 /// A holder's random id.
 pub type HolderId = [u8; 16];
@@ -45,14 +44,6 @@ impl Grant {
     }
 }
 
-/// The publish rule for one grant, as long as it has not expired: whether a lease granted at serial `granted` to a holder that
-/// has acknowledged everything up to `acked` forbids the publication of a group with this serial. Only grants made before the
-/// group count, so renewals never extend the wait.
-#[inline]
-pub fn forbids(granted: u64, acked: u64, serial: u64) -> bool {
-    acked < serial && granted < serial
-}
-
 #[derive(Debug, Default)]
 struct Holder {
     acked: u64,
@@ -69,14 +60,6 @@ pub struct Now {
     /// `Clock::grantor_ns`.
     pub mono_ns: u64,
     pub wall: WallInterval,
-}
-
-/// Whether a group may be published.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permission {
-    Granted,
-    /// Not before an acknowledgement, or (if none comes) this monotonic time.
-    WaitUntil(u64),
 }
 
 #[derive(Debug, Default)]

@@ -255,4 +255,6 @@ impl Partition {
 }
 
 #[cfg(test)]
+pub mod testing;
+#[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, PartitionId, SstId, TableId};
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
 
@@ -13,6 +13,7 @@ use super::commit::Change;
 use super::evaluate::{Base, Condition, Op, Refusal, Request, Verdict};
 use super::ingest::{Body, Ingested};
 use super::snapshot::Snapshot;
+use super::testing::sst;
 use super::view::ReadAnswer;
 use crate::command::{Command, Configuration};
 use crate::memtable::Version;
@@ -120,29 +121,6 @@ fn put(k: &str, value: &str) -> Op {
 fn insert(k: &str, value: &str, version: u64, present: bool) -> Op {
     let base = Base { manifest: ManifestVersion(version), present, seq: 1, value_matches: false };
     Op { base: Some(base), ..op(k, Some(value), Condition::Absent) }
-}
-
-fn sst(counter: u32) -> SstMeta {
-    let id = SstId {
-        partition: PartitionId(0),
-        plan: LogPosition::default(),
-        epoch: Epoch { term: 1, incarnation: 1 },
-        counter,
-    };
-    SstMeta {
-        id,
-        table: T,
-        records: 1,
-        tombstones: 0,
-        min_key: key("a"),
-        max_key: key("z"),
-        min_seq: 1,
-        max_seq: 1,
-        file_bytes: 100,
-        checksum: 7,
-        generations: Default::default(),
-        replicas: vec![],
-    }
 }
 
 #[test]

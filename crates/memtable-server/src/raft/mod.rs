@@ -38,7 +38,7 @@ pub fn config(lease: &LeaseConfig, leader_lease_ms: u64, tuning: &Tuning) -> Res
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::Never,
-        // It would pass leases by: a leader that is no voter any more hands over as any other (`worker::voters`).
+        // It would pass leases by: a leader that is no voter any more hands over as any other (`worker::leading::voters`).
         removed_leader_step_down: StepDownPolicy::Never,
         max_in_snapshot_log_to_keep: tuning.log_entries_kept,
         max_payload_entries: tuning.log_entries_per_append,

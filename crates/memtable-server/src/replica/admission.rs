@@ -38,6 +38,13 @@ impl QueueShare {
     }
 }
 
+#[cfg(test)]
+impl QueueShare {
+    pub fn for_tests(bytes: usize) -> Self {
+        Self { of: Arc::new(AtomicUsize::new(bytes)), bytes }
+    }
+}
+
 impl Drop for QueueShare {
     fn drop(&mut self) {
         self.of.fetch_sub(self.bytes, Ordering::AcqRel);

@@ -8,6 +8,8 @@ mod numbers;
 mod reply;
 mod state;
 
+#[cfg(test)]
+pub use admission::QueueShare;
 pub use admission::QueuedWrite;
 pub use inbox::{Event, FilterSet, Handle, LogFeed, body_of};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::{Context, status};
 use crate::command::configuration;
+use crate::leadership::not_leading;
 use crate::replica::{Event, Handle, Leader};
 
 /// A freeze, and the creation of a table, are Raft entries.
@@ -260,7 +261,7 @@ impl Admin for AdminShell {
             return Err(Error::invalid(format!("there is no memtable server {}", request.to)).into());
         }
         if handle.shared.serving().is_none() {
-            return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition").into());
+            return Err(not_leading().into());
         }
         if request.to == self.context.node.0 {
             let Leader { term, node: leader, .. } = handle.shared.leader();
@@ -291,7 +292,7 @@ impl Admin for AdminShell {
         let request = request.into_inner();
         let handle = self.context.partition(request.partition)?;
         if handle.shared.serving().is_none() {
-            return Err(Error::new(ErrorKind::NotLeader, "this server does not lead the partition").into());
+            return Err(not_leading().into());
         }
         let mut voters = voters_of(&request.voters, &self.context.cluster)?;
         if let Some(network) = self.context.networks.get(&handle.shared.id) {

@@ -6,11 +6,11 @@ use sextant_common::env::ProbeEvent;
 use sextant_proto::v1;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::Worker;
+use super::replica::Replica;
 use crate::partition::Checkpoint;
 use crate::partition::sessions::Sessions;
 
-impl Worker {
+impl Replica {
     /// Checkpoints were read.
     pub(super) fn tell_of_checkpoints(&self) {
         self.partition.checkpoints().for_each(|c| self.tell_of_checkpoint(c));

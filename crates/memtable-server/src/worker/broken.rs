@@ -4,12 +4,11 @@
 use std::time::Duration;
 
 use sextant_common::env::PausePoint;
-use sextant_common::ids::{Serial, TableId};
+use sextant_common::ids::TableId;
 
 use super::Worker;
-use super::sequence::{Control, Decided, Proposed};
-use crate::command::{Command, Group};
-use crate::lease::ring::Run;
+use super::leading::sequencer::{Control, Formed, Proposed};
+use crate::command::Command;
 
 /// How long a freeze that slips in may take.
 const SLIP_MAX: Duration = Duration::from_millis(200);
@@ -17,30 +16,33 @@ const SLIP_MAX: Duration = Duration::from_millis(200);
 impl Worker {
     /// A mutant's way to propose a group.
     #[cold]
-    pub(super) async fn bits_after_proposal(&mut self, group: Group, runs: Vec<Run>, writes: Vec<Decided>) {
-        self.propose(Command::Group(group).encode(), Proposed::Group { serial: Serial(0), writes }).await;
-        self.shared.env.pause_point(PausePoint::BitsOut).await;
-        for run in &runs {
-            run.hashes.iter().for_each(|hash| self.partition.add_bit(run.table, *hash));
+    pub(super) async fn bits_after_proposal(&mut self, formed: Formed) {
+        let Some(leading) = &mut self.leading else { return };
+        let what = Proposed::Group { serial: formed.serial, writes: formed.writes };
+        leading.propose(&self.replica, Command::Group(formed.group).encode(), what).await;
+        self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
+        for run in &formed.late_runs {
+            run.hashes.iter().for_each(|hash| self.replica.partition.add_bit(run.table, *hash));
         }
-        self.shared.desk.push(runs);
+        self.replica.shared.desk.push(formed.late_runs);
     }
 
     /// A mutant's freeze, between a group's evaluation and its proposal.
     #[cold]
     pub(super) async fn let_a_freeze_slip_in(&mut self, table: Option<TableId>) {
-        let Some((table, lead)) = table.zip(self.lead.as_ref()) else { return };
-        let Some(generation) = self.partition.table(table).map(|t| t.generation()) else { return };
-        let command = Command::Freeze { term: lead.term, table, generation };
-        let payload = command.encode();
-        self.propose(payload, Proposed::Control(Box::new(Control { command, done: None }))).await;
-        while self.proposal.is_some()
-            && let Ok(Some(event)) = tokio::time::timeout(SLIP_MAX, self.events.recv()).await
+        let Some((table, leading)) = table.zip(self.leading.as_mut()) else { return };
+        let Some(generation) = self.replica.partition.table(table).map(|t| t.generation()) else { return };
+        let command = Command::Freeze { term: leading.tenure.term, table, generation };
+        leading.propose_command(&self.replica, Control { command, done: None }).await;
+        while self.leading.as_ref().is_some_and(|l| l.sequencer.proposal.is_some())
+            && let Ok(Some(event)) = tokio::time::timeout(SLIP_MAX, self.inbox.next_event()).await
         {
             if let Err(e) = self.handle(event) {
                 tracing::error!("{e}");
             }
         }
-        self.proposal = None;
+        if let Some(leading) = &mut self.leading {
+            leading.sequencer.proposal = None;
+        }
     }
 }

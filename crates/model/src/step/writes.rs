@@ -1,10 +1,9 @@
 //! Writes: from a client's request to the publication of its group.
 
 use sextant_common::ids::{Generation, ManifestVersion, Serial};
-use sextant_memtable_server::lease::grantor::{Permission, forbids};
 use sextant_memtable_server::partition::evaluate::{Base, Refusal};
 use sextant_memtable_server::partition::rules::{self, Asks, InMemtable};
-use sextant_memtable_server::publication::{Appended, Next, PublishQueue};
+use sextant_memtable_server::publication::{Appended, Next, Permission, PublishQueue, forbids};
 use sextant_pnode::rules::Carry;
 
 use super::{Action, Protocol};

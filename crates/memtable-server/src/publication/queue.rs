@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use sextant_common::ids::Serial;
 use sextant_common::mutant::{self, Mutant};
 
-use crate::lease::grantor::Permission;
+use super::Permission;
 
 /// An appended entry. `T`: whoever waits for its publication.
 #[derive(Debug)]

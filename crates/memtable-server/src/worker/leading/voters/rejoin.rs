@@ -1,7 +1,7 @@
 //! Voters that have lost their memory are taken out and let in again, as new ones: what the leader does about what it hears.
 //!
 //! The rule is [`Strangers::next`](crate::leadership::Strangers::next); each step is an ordinary change of the voters
-//! ([`super::voters`]), so that leases, majorities and crashes half-way are theirs.
+//! ([`super`]), so that leases, majorities and crashes half-way are theirs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,11 @@ use openraft::ChangeMembers;
 use sextant_raft_log::Member;
 use tokio::sync::oneshot;
 
-use super::Worker;
-use super::voters::Memberships;
+use super::Memberships;
 use crate::config::Rejoin;
 use crate::leadership::Step;
+use crate::worker::leading::Leading;
+use crate::worker::replica::Replica;
 
 /// Between two attempts.
 const AGAIN_NS: u64 = 1_000_000_000;
@@ -27,87 +28,89 @@ pub(super) struct Rejoining {
     next_ns: u64,
 }
 
-impl Worker {
+impl Leading {
     /// Called when the membership is uniform, committed, and nobody changes it. True: something is under way now.
-    pub(super) fn see_to_strangers(&mut self, term: u64, memberships: &Memberships) -> bool {
-        if !self.shared.strangers.any() {
-            self.rejoining.reported.clear();
+    pub fn see_to_strangers(&mut self, replica: &Replica, term: u64, memberships: &Memberships) -> bool {
+        if !replica.shared.strangers.any() {
+            self.voters.rejoining.reported.clear();
             return false;
         }
-        let now = self.shared.env.clock.holder_ns();
+        let now = replica.shared.env.clock.holder_ns();
         let membership = memberships.effective.membership();
-        let lost = self.shared.strangers.lost(membership, now);
-        self.report(&lost);
-        if now < self.rejoining.next_ns {
+        let lost = replica.shared.strangers.lost(membership, now);
+        self.report(replica, &lost);
+        if now < self.voters.rejoining.next_ns {
             return false;
         }
         let answers = |node: u64| {
-            let sent = self.shared.lease.answered_ns(term, node);
-            node == self.shared.node || sent.is_some_and(|sent| now.saturating_sub(sent) < ANSWERS_NS)
+            let sent = replica.shared.lease.answered_ns(term, node);
+            node == replica.shared.node || sent.is_some_and(|sent| now.saturating_sub(sent) < ANSWERS_NS)
         };
         // What is on its way into the log counts as well: an operator's choice is not overtaken.
-        let is_left_out = |node: u64| self.partition.configurations().any(|c| c.left_out.contains(&node));
-        let step = self.shared.strangers.next(membership, now, answers, is_left_out);
-        let automatic = self.tuning.rejoin == Rejoin::Automatic;
+        let is_left_out = |node: u64| replica.partition.configurations().any(|c| c.left_out.contains(&node));
+        let step = replica.shared.strangers.next(membership, now, answers, is_left_out);
+        let automatic = replica.tuning.rejoin == Rejoin::Automatic;
         let member = |id: &u64| membership.get_node(id).map(|m| (*id, m.clone()));
         match step {
             Step::TakeOut(voters) if automatic => {
-                self.rejoining.next_ns = now + AGAIN_NS;
-                self.change_to(voters.iter().filter_map(member).collect());
+                self.voters.rejoining.next_ns = now + AGAIN_NS;
+                self.change_to(replica, voters.iter().filter_map(member).collect());
             }
             // They never answer: nobody waits until they know.
             Step::LetGo(gone) => {
-                self.rejoining.next_ns = now + AGAIN_NS;
-                self.let_go(term, gone, memberships);
+                self.voters.rejoining.next_ns = now + AGAIN_NS;
+                self.let_go(replica, term, gone, memberships);
                 return true;
             }
             Step::LetIn(node, incarnation) if automatic => {
-                self.rejoining.next_ns = now + AGAIN_NS;
-                let Some(addr) = self.network.peers.get(&node).map(|p| p.addr.clone()) else { return false };
+                self.voters.rejoining.next_ns = now + AGAIN_NS;
+                let Some(addr) = replica.network.peers.get(&node).map(|p| p.addr.clone()) else {
+                    return false;
+                };
                 let voters = membership.voter_ids().collect::<BTreeSet<u64>>();
                 let mut nodes: BTreeMap<u64, Member> = voters.iter().filter_map(member).collect();
                 nodes.insert(node, Member::new(addr, incarnation));
-                self.change_to(nodes);
+                self.change_to(replica, nodes);
             }
             Step::Nothing | Step::TakeOut(_) | Step::LetIn(..) => return false,
         }
         self.voters.are_changing()
     }
 
-    fn change_to(&mut self, nodes: BTreeMap<u64, Member>) {
+    fn change_to(&mut self, replica: &Replica, nodes: BTreeMap<u64, Member>) {
         let (done, answer) = oneshot::channel();
-        let (partition, to) = (self.shared.id, nodes.keys().copied().collect::<Vec<u64>>());
-        self.change_voters(nodes, done);
-        self.background.spawn(async move {
+        let (partition, to) = (replica.shared.id, nodes.keys().copied().collect::<Vec<u64>>());
+        self.change_voters(replica, nodes, done);
+        replica.background.spawn(async move {
             if let Ok(Err(e)) = answer.await {
                 tracing::warn!(%partition, ?to, "a server without its memory waits: the voters were not changed: {e}");
             }
         });
     }
 
-    fn let_go(&mut self, term: u64, gone: BTreeSet<u64>, memberships: &Memberships) {
+    fn let_go(&mut self, replica: &Replica, term: u64, gone: BTreeSet<u64>, memberships: &Memberships) {
         self.voters.lets_go(memberships.voters());
         let base = *memberships.effective.log_id();
-        self.ask_raft(term, ChangeMembers::RemoveNodes(gone), base);
+        self.ask_raft(replica, term, ChangeMembers::RemoveNodes(gone), base);
     }
 
     /// The alarm: once for each server and incarnation.
-    fn report(&mut self, lost: &BTreeMap<u64, u64>) {
-        if *lost == self.rejoining.reported {
+    fn report(&mut self, replica: &Replica, lost: &BTreeMap<u64, u64>) {
+        if *lost == self.voters.rejoining.reported {
             return;
         }
         for (node, is) in lost {
-            if self.rejoining.reported.get(node) != Some(is) {
-                self.metrics.lost_members.inc();
+            if self.voters.rejoining.reported.get(node) != Some(is) {
+                replica.metrics.lost_members.inc();
                 tracing::error!(
-                    partition = %self.shared.id,
+                    partition = %replica.shared.id,
                     node,
                     "memtable server {node} has lost its memory (it is incarnation {is:016x} now, not the one that is a member): it votes \
                      for nobody and counts for nothing. rejoin = {:?}",
-                    self.tuning.rejoin
+                    replica.tuning.rejoin
                 );
             }
         }
-        self.rejoining.reported.clone_from(lost);
+        self.voters.rejoining.reported.clone_from(lost);
     }
 }

@@ -1,0 +1,81 @@
+//! Partitions for tests of those who look at them.
+
+use bytes::Bytes;
+use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
+use sextant_common::manifest::{SstMeta, TableOptions};
+
+use super::Partition;
+use super::evaluate::{Condition, Op, Request};
+use super::ingest::{Body, Ingested};
+use crate::command::Command;
+
+const TERM: u64 = 1;
+
+/// An empty partition with these tables, all of it committed.
+pub fn partition_with(tables: &[TableId]) -> Partition {
+    let mut partition = Partition::new(PartitionId(0));
+    ingest(&mut partition, Body::Blank);
+    for table in tables {
+        let (name, options) = (format!("t{table}"), TableOptions::default());
+        append(&mut partition, &Command::EnsureTable { term: TERM, name, options, id: Some(*table) });
+    }
+    let last = partition.last().index;
+    partition.commit(last, 0);
+    partition
+}
+
+/// Writes a value of so many bytes.
+pub fn put(partition: &mut Partition, table: TableId, key: &'static str, value_bytes: usize) {
+    let op = Op {
+        table,
+        key: Bytes::from_static(key.as_bytes()),
+        value: Some(vec![7; value_bytes].into()),
+        condition: Condition::None,
+        base: None,
+        skip_on_failure: false,
+    };
+    let request = Request { session: 0, number: 0, acked_below: 0, ops: vec![op] };
+    let group = partition.evaluate(TERM, &[request], 0).group.unwrap();
+    assert!(matches!(append(partition, &Command::Group(group)), Ingested::Group { .. }));
+}
+
+/// Freezes a table's active memtable. The index of the freeze.
+pub fn freeze(partition: &mut Partition, table: TableId) -> u64 {
+    let generation = partition.table(table).unwrap().generation();
+    let frozen = append(partition, &Command::Freeze { term: TERM, table, generation });
+    assert!(matches!(frozen, Ingested::Frozen { .. }));
+    partition.last().index
+}
+
+fn append(partition: &mut Partition, command: &Command) -> Ingested {
+    ingest(partition, Body::Payload(command.encode()))
+}
+
+fn ingest(partition: &mut Partition, body: Body) -> Ingested {
+    let at = LogPosition { term: TERM, index: partition.next_index() };
+    partition.ingest(at, &body, false).unwrap()
+}
+
+/// An SSTable of table 1 that holds everything from "a" to "z".
+pub fn sst(counter: u32) -> SstMeta {
+    let id = SstId {
+        partition: PartitionId(0),
+        plan: LogPosition::default(),
+        epoch: Epoch { term: 1, incarnation: 1 },
+        counter,
+    };
+    SstMeta {
+        id,
+        table: TableId(1),
+        records: 1,
+        tombstones: 0,
+        min_key: Bytes::from_static(b"a"),
+        max_key: Bytes::from_static(b"z"),
+        min_seq: 1,
+        max_seq: 1,
+        file_bytes: 100,
+        checksum: 7,
+        generations: Default::default(),
+        replicas: vec![],
+    }
+}

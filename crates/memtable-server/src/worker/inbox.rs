@@ -1,0 +1,228 @@
+//! What wakes a worker, and what it does about each event.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use openraft::async_runtime::WatchReceiver;
+use sextant_common::error::Result;
+use sextant_raft_log::{Entry, TypeConfig};
+use tokio::sync::mpsc;
+
+use super::leading::Leading;
+use super::leading::sequencer::{BACKLOG_MAX, Refused};
+use super::replica::{Replica, Seen};
+use super::{End, Worker};
+use crate::leadership::not_leading;
+use crate::partition::commit::Change;
+use crate::partition::snapshot::Snapshot;
+use crate::raft::Raft;
+use crate::replica::{Event, QueuedWrite, WriteOutcome};
+
+/// Events handled before the worker looks at its other duties.
+const EVENTS_MAX: usize = 512;
+
+type RaftWatch =
+    openraft::alias::WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
+
+pub(super) struct Inbox {
+    events: mpsc::UnboundedReceiver<Event>,
+    writes: mpsc::Receiver<QueuedWrite>,
+    /// What Raft says of itself.
+    pub raft: RaftWatch,
+    /// Taken from the queues, not yet handled.
+    arrived_events: Vec<Event>,
+    arrived_writes: Vec<QueuedWrite>,
+}
+
+/// What a worker woke up for.
+pub(super) enum Woken {
+    Events,
+    RaftStopped,
+    /// Raft refused what was proposed.
+    Refused(Refused),
+    /// A write, a change of Raft's, or it was time.
+    Nothing,
+    /// Nobody can say anything any more.
+    Closed,
+}
+
+impl Inbox {
+    pub fn new(
+        events: mpsc::UnboundedReceiver<Event>,
+        writes: mpsc::Receiver<QueuedWrite>,
+        raft: &Raft,
+    ) -> Self {
+        let (arrived_events, arrived_writes) = (Vec::with_capacity(EVENTS_MAX), Vec::new());
+        Self { events, writes, raft: raft.server_metrics(), arrived_events, arrived_writes }
+    }
+
+    /// Waits for the first of these, but not longer than `at_most`.
+    pub async fn woken(&mut self, mut leading: Option<&mut Leading>, at_most: Duration) -> Woken {
+        let wants_writes = leading.as_ref().is_none_or(|l| l.sequencer.waiting_writes() < BACKLOG_MAX);
+        let refusal = async {
+            match &mut leading {
+                Some(leading) => leading.sequencer.refusal().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            n = self.events.recv_many(&mut self.arrived_events, EVENTS_MAX) => {
+                if n == 0 { Woken::Closed } else { Woken::Events }
+            }
+            changed = self.raft.changed() => {
+                if changed.is_err() { Woken::RaftStopped } else { Woken::Nothing }
+            }
+            refused = refusal => Woken::Refused(refused),
+            n = self.writes.recv_many(&mut self.arrived_writes, BACKLOG_MAX), if wants_writes => {
+                if n == 0 { Woken::Closed } else { Woken::Nothing }
+            }
+            () = tokio::time::sleep(at_most) => Woken::Nothing,
+        }
+    }
+
+    /// Whatever is in the queue now.
+    pub fn take_waiting_events(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            self.arrived_events.push(event);
+        }
+    }
+
+    pub async fn next_event(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+}
+
+impl Worker {
+    pub(super) fn handle_events(&mut self) -> Result<(), End> {
+        let mut events = std::mem::take(&mut self.inbox.arrived_events);
+        for event in events.drain(..) {
+            if let Event::Stop(done) = event {
+                self.step_down("the server is stopping");
+                let _ = done.send(());
+                return Err(End::Stopped);
+            }
+            self.handle(event).map_err(|e| End::Fatal(e.to_string()))?;
+        }
+        self.inbox.arrived_events = events;
+        Ok(())
+    }
+
+    pub(super) fn handle(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Appended(entries) => entries.iter().try_for_each(|entry| self.ingest(entry)),
+            Event::Truncated(after) => self.truncated(after.map_or(0, |id| id.index + 1)),
+            Event::Committed(index) => {
+                self.committed(index);
+                Ok(())
+            }
+            Event::Install { snapshot, done } => {
+                let _ = done.send(self.install(&snapshot));
+                Ok(())
+            }
+            Event::Acknowledged => {
+                self.replica.shared.ack_signalled.store(false, Ordering::Release);
+                Ok(())
+            }
+            event => {
+                match &mut self.leading {
+                    Some(leading) => leading.handle(&mut self.replica, event),
+                    None => refuse(&self.replica, event),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn ingest(&mut self, entry: &Entry) -> Result<()> {
+        let own = self.leading.as_mut().and_then(|l| l.sequencer.take_if_own(entry));
+        let seen = self.replica.ingest(entry, own)?;
+        match &mut self.leading {
+            Some(leading) => leading.saw(&mut self.replica, &seen),
+            None if seen == Seen::Configured => drop(self.replica.apply_configuration(None)),
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn truncated(&mut self, first: u64) -> Result<()> {
+        for mut gone in self.replica.truncate_from(first)? {
+            gone.waiting.unknown();
+        }
+        match &mut self.leading {
+            Some(leading) => leading.truncated(&mut self.replica),
+            None => drop(self.replica.apply_configuration(None)),
+        }
+        self.replica.refresh_view();
+        Ok(())
+    }
+
+    fn committed(&mut self, index: u64) {
+        let changes = self.replica.commit(index, self.leading.is_some());
+        if let Some(leading) = &mut self.leading {
+            leading.committed(&self.replica, index);
+        }
+        if changes.is_empty() {
+            return;
+        }
+        for change in &changes {
+            if let Change::Configured = change {
+                self.replica.warn_of_another_file();
+            }
+            match &mut self.leading {
+                Some(leading) => leading.changed(&mut self.replica, change),
+                None if matches!(change, Change::Configured) => {
+                    self.replica.apply_configuration(None);
+                }
+                None => {}
+            }
+        }
+        self.replica.show_changes();
+        self.next_upkeep_ns = 0;
+    }
+
+    /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
+    fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.step_down("a snapshot was installed");
+        self.replica.install(snapshot)
+    }
+
+    /// The writes that have arrived wait for the sequencer, or are told who leads.
+    pub(super) fn take_writes(&mut self) {
+        let writes = self.inbox.arrived_writes.drain(..);
+        match &mut self.leading {
+            Some(leading) => writes.for_each(|write| leading.sequencer.push(write)),
+            None => {
+                let leader = self.replica.shared.leader();
+                writes.for_each(|write| write.reply.send(WriteOutcome::NotLeader(leader)));
+            }
+        }
+    }
+}
+
+/// What only a leader can do.
+fn refuse(replica: &Replica, event: Event) {
+    fn no<T>(done: tokio::sync::oneshot::Sender<Result<T>>) {
+        let _ = done.send(Err(not_leading()));
+    }
+    match event {
+        Event::Filters(done) => drop(done.send(None)),
+        Event::Freeze { done, .. } => no(done),
+        Event::EnsureTable { done, .. }
+        | Event::OpenSession { done, .. }
+        | Event::Configure { done, .. }
+        | Event::ChangeVoters { done, .. } => no(done),
+        Event::HandOver { done, .. } => no(done),
+        Event::Compact { done, .. } => done.into_iter().for_each(no),
+        Event::Flushed { result, .. } | Event::Compacted { result, .. } => replica.drop_table(result),
+        // Whoever asked finds its channel closed; the rest was every replica's.
+        Event::Successors(_)
+        | Event::VotersAnswered { .. }
+        | Event::Appended(_)
+        | Event::Truncated(_)
+        | Event::Committed(_)
+        | Event::Install { .. }
+        | Event::Acknowledged
+        | Event::Stop(_) => {}
+    }
+}

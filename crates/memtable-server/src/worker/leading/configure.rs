@@ -1,0 +1,158 @@
+//! The replicated configuration is changed (rules: `command::configuration`); how it takes effect is [`Replica`]'s.
+
+use std::collections::BTreeSet;
+
+use sextant_common::error::{Error, Result};
+use tokio::sync::oneshot;
+
+use super::Leading;
+use crate::command::configuration::Change;
+use crate::command::{Command, Configuration};
+use crate::worker::replica::Replica;
+
+/// A change that makes leases shorter: the leader lives by it already, and writes it to the log when the longer ones are over.
+pub(in crate::worker) struct Shortening {
+    configuration: Configuration,
+    /// None: it is on its way into the log.
+    done: Option<oneshot::Sender<Result<()>>>,
+    ready_at_ns: u64,
+}
+
+/// What becomes of a change that makes leases shorter.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Wait,
+    /// Nobody waits for it any more: then nothing is changed.
+    Drop,
+    Write,
+}
+
+impl Shortening {
+    fn next(&self, now_ns: u64) -> Step {
+        match &self.done {
+            None => Step::Wait,
+            Some(done) if done.is_closed() => Step::Drop,
+            Some(_) if now_ns >= self.ready_at_ns => Step::Write,
+            Some(_) => Step::Wait,
+        }
+    }
+}
+
+impl Leading {
+    /// A configuration was appended, truncated or committed, or is lived by ahead of that.
+    pub fn apply_configuration(&mut self, replica: &mut Replica) {
+        let cap = self.shortening.as_ref().map(|s| &s.configuration);
+        if replica.apply_configuration(cap) {
+            self.renew_ring(replica);
+        }
+    }
+
+    /// A configuration entry was committed.
+    pub fn configured(&mut self, replica: &mut Replica) {
+        let revision = replica.partition.configuration().map_or(0, |(c, _)| c.revision);
+        if self.shortening.as_ref().is_some_and(|s| s.configuration.revision <= revision) {
+            self.shortening = None;
+        }
+        self.apply_configuration(replica);
+    }
+
+    /// The first leader of a partition writes down what its file says.
+    pub fn ensure_configuration(&mut self, replica: &Replica) {
+        if replica.partition.configurations().next().is_none() {
+            // The history of the partition begins with this entry.
+            let lineage = replica.shared.env.rng.nonzero_u64();
+            let configuration = Configuration { lineage, ..replica.founding.clone() };
+            self.command(Command::Configure { term: self.tenure.term, configuration }, None);
+        }
+    }
+
+    pub fn configure(&mut self, replica: &mut Replica, change: &Change, done: oneshot::Sender<Result<()>>) {
+        let configuration = match self.plan(replica, change) {
+            Ok(Some(configuration)) => configuration,
+            nothing_to_do => return drop(done.send(nothing_to_do.map(drop))),
+        };
+        let abstention_ns = replica.configuration().abstention_ns();
+        if configuration.abstention_ns() >= abstention_ns {
+            self.command(Command::Configure { term: self.tenure.term, configuration }, Some(done));
+            return;
+        }
+        let ready_at_ns = replica.shared.env.clock.grantor_ns() + abstention_ns;
+        self.shortening = Some(Shortening { configuration, done: Some(done), ready_at_ns });
+        self.apply_configuration(replica);
+    }
+
+    /// The configuration that leaves these servers out; None: that is in effect.
+    pub fn plan_leaving_out(
+        &self,
+        replica: &Replica,
+        servers: BTreeSet<u64>,
+    ) -> Result<Option<Configuration>> {
+        Ok(self.to_be_changed(replica)?.leaving_out(servers))
+    }
+
+    /// None: it is so already.
+    fn plan(&self, replica: &Replica, change: &Change) -> Result<Option<Configuration>> {
+        let current = self.to_be_changed(replica)?;
+        let next = current.changed(change, replica.heartbeat_ms)?;
+        Ok((!next.same(current)).then_some(next))
+    }
+
+    /// What is in effect, if nothing else is about to be.
+    fn to_be_changed<'r>(&self, replica: &'r Replica) -> Result<&'r Configuration> {
+        let Some((current, _)) = replica.partition.configuration() else {
+            return Err(Error::retry("the partition has no configuration yet"));
+        };
+        if self.shortening.is_some()
+            || replica.partition.configurations().count() > 1
+            || self.sequencer.has_own(|command| matches!(command, Command::Configure { .. }))
+        {
+            return Err(Error::retry("another change of the configuration is under way"));
+        }
+        Ok(current)
+    }
+
+    /// Writes a shortening to the log when its time has come.
+    pub fn shorten_when_due(&mut self, replica: &mut Replica, now_ns: u64) {
+        let Some(shortening) = &mut self.shortening else { return };
+        match shortening.next(now_ns) {
+            Step::Wait => {}
+            Step::Drop => {
+                self.shortening = None;
+                self.apply_configuration(replica);
+            }
+            Step::Write => {
+                // It stays in force here until the entry takes effect.
+                let done = shortening.done.take();
+                let configuration = shortening.configuration.clone();
+                self.command(Command::Configure { term: self.tenure.term, configuration }, done);
+            }
+        }
+    }
+
+    /// Leadership ends: a change that is not in the log yet is none. Whether there was one.
+    pub fn drop_shortening(&mut self) -> bool {
+        let Some(shortening) = self.shortening.take() else { return false };
+        if let Some(done) = shortening.done {
+            let _ = done.send(Err(Error::retry("leadership changed")));
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_shortened_in_the_log_when_the_longer_ones_are_over_and_not_if_nobody_waits_for_it() {
+        let configuration = Configuration::founding(&Default::default(), 1 << 20);
+        let (done, waits) = oneshot::channel();
+        let mut shortening = Shortening { configuration, done: Some(done), ready_at_ns: 100 };
+        assert_eq!(shortening.next(99), Step::Wait);
+        assert_eq!(shortening.next(100), Step::Write);
+        drop(waits);
+        assert_eq!(shortening.next(100), Step::Drop);
+        shortening.done = None;
+        assert_eq!(shortening.next(100), Step::Wait, "it is on its way into the log");
+    }
+}

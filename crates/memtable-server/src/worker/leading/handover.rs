@@ -1,0 +1,204 @@
+//! When a leader lets go: on request, or because the log's device hangs. How it does is [`crate::worker::resignation`].
+
+use sextant_common::error::{Error, Result};
+use tokio::sync::oneshot;
+
+use super::Leading;
+use super::voters::Memberships;
+use crate::worker::replica::Replica;
+
+/// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
+const CATCH_UP_NS: u64 = 3_000_000_000;
+/// A leader does not give up because of its device sooner than so many times the limit after its election: if all devices are
+/// slow, leadership would go round and nobody would be served.
+const TENURE_LIMITS: u64 = 5;
+
+/// Told the term that ended here.
+type Done = oneshot::Sender<Result<u64>>;
+
+/// A transfer that was asked for: no new groups are formed until it is done or given up.
+pub(in crate::worker) struct Handover {
+    to: u64,
+    until_ns: u64,
+    done: Done,
+}
+
+impl Handover {
+    pub fn fail(self, e: Error) {
+        let _ = self.done.send(Err(e));
+    }
+}
+
+/// What a transfer does next.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Go,
+    Wait,
+    GiveUp,
+}
+
+/// `is_ready`: everything is published, and the successor has the whole log.
+fn next_step(is_ready: bool, now_ns: u64, until_ns: u64) -> Step {
+    match is_ready {
+        true => Step::Go,
+        false if now_ns >= until_ns => Step::GiveUp,
+        false => Step::Wait,
+    }
+}
+
+/// Leadership is to end here now.
+pub(in crate::worker) struct Parting {
+    pub heir: u64,
+    pub why: &'static str,
+    pub done: Option<Done>,
+}
+
+/// What decides whether a leader gives up because of its log's device.
+#[derive(Clone, Copy, Debug)]
+struct DeviceLook {
+    /// How long the oldest write to the log has been under way.
+    stalled_ns: u64,
+    limit_ns: u64,
+    tenure_ns: u64,
+    committed: u64,
+    /// Entries that are appended and not committed.
+    in_flight: usize,
+}
+
+/// A leader whose log device hangs can go on for a while, because its followers commit without it; but it no longer counts
+/// as a copy, its queue grows, and it cannot help to elect anybody. So it lets go, if the others are fine: where nothing
+/// is committed meanwhile, they would not be able to elect anybody either.
+///
+/// `before`: what was committed when the stall was noticed; kept here between looks. Whether it is time.
+fn is_hopeless(before: &mut Option<u64>, look: DeviceLook) -> bool {
+    if look.stalled_ns < look.limit_ns / 2 || look.tenure_ns < TENURE_LIMITS * look.limit_ns {
+        *before = None;
+        return false;
+    }
+    let noticed_at = *before.get_or_insert(look.committed);
+    let others_are_fine = look.committed > noticed_at || look.in_flight == 0;
+    look.stalled_ns >= look.limit_ns && others_are_fine
+}
+
+impl Leading {
+    pub fn hand_over_to(&mut self, replica: &Replica, to: u64, done: Done) {
+        let refused = if self.is_handing_over() {
+            Some(Error::retry("a transfer of leadership is under way"))
+        } else if !Memberships::of(&replica.raft).voters().contains(&to) {
+            Some(Error::invalid(format!("server {to} is no voter of the partition")))
+        } else if self.voters.are_changing() {
+            Some(Error::retry("a change of the voters is under way"))
+        } else {
+            None
+        };
+        match refused {
+            Some(e) => drop(done.send(Err(e))),
+            None => self.hand_over(replica, to, done),
+        }
+    }
+
+    /// To a voter, when it has the whole log.
+    pub fn hand_over(&mut self, replica: &Replica, to: u64, done: Done) {
+        let until_ns = replica.shared.env.clock.grantor_ns() + CATCH_UP_NS;
+        self.handover = Some(Handover { to, until_ns, done });
+    }
+
+    /// Whether no new entries are to be proposed.
+    pub fn is_handing_over(&self) -> bool {
+        self.handover.is_some()
+    }
+
+    /// Whether it is time to let go.
+    pub fn parting(&mut self, replica: &Replica) -> Option<Parting> {
+        if let Some(Handover { to, until_ns, done }) = self.handover.take() {
+            let is_ready = self.sequencer.proposal.is_none()
+                && replica.queue.is_empty()
+                && replica.matched(to).is_some_and(|index| index >= replica.partition.last().index);
+            match next_step(is_ready, replica.shared.env.clock.grantor_ns(), until_ns) {
+                Step::Go => {
+                    return Some(Parting { heir: to, why: "leadership is transferred", done: Some(done) });
+                }
+                Step::Wait => self.handover = Some(Handover { to, until_ns, done }),
+                Step::GiveUp => {
+                    let why = format!("node {to} does not catch up with the log: leadership stays here");
+                    let _ = done.send(Err(Error::unavailable(why)));
+                }
+            }
+        }
+        let limit_ns = replica.tuning.disk_stall_ms * 1_000_000;
+        if limit_ns == 0 {
+            return None;
+        }
+        let committed = replica.partition.committed_index();
+        let look = DeviceLook {
+            stalled_ns: replica.server_log.stalled_ns(),
+            limit_ns,
+            tenure_ns: replica.shared.env.clock.grantor_ns().saturating_sub(self.tenure.since_ns),
+            committed,
+            in_flight: replica.queue.in_flight(committed),
+        };
+        if !is_hopeless(&mut self.stalled_at, look) {
+            return None;
+        }
+        self.stalled_at = None;
+        let heir = replica.followers().first().copied()?;
+        let stalled_ms = look.stalled_ns / 1_000_000;
+        tracing::warn!(partition = %replica.shared.id, stalled_ms, "the log's device hangs");
+        Some(Parting { heir, why: "the log's device hangs", done: None })
+    }
+}
+
+impl Replica {
+    /// Up to where a follower is known to have the log.
+    pub fn matched(&self, node: u64) -> Option<u64> {
+        use openraft::async_runtime::WatchReceiver;
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow_watched();
+        let replication = metrics.replication.as_ref()?;
+        replication.get(&node).and_then(|at| at.as_ref()).map(|id| id.index)
+    }
+
+    /// The other voters, those that have most of the log first.
+    pub fn followers(&self) -> Vec<u64> {
+        let me = self.shared.node;
+        let voters = Memberships::of(&self.raft).voters();
+        let mut followers: Vec<u64> = voters.into_iter().filter(|node| *node != me).collect();
+        followers.sort_by_key(|node| std::cmp::Reverse(self.matched(*node)));
+        followers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_goes_when_the_successor_is_ready_and_is_given_up_when_it_takes_too_long() {
+        assert_eq!(next_step(true, 99, 10), Step::Go);
+        assert_eq!(next_step(false, 9, 10), Step::Wait);
+        assert_eq!(next_step(false, 10, 10), Step::GiveUp);
+    }
+
+    const LOOK: DeviceLook =
+        DeviceLook { stalled_ns: 0, limit_ns: 1000, tenure_ns: 9000, committed: 7, in_flight: 3 };
+
+    #[test]
+    fn a_leader_whose_device_hangs_lets_go_only_when_the_others_commit_without_it() {
+        let mut before = None;
+        assert!(!is_hopeless(&mut before, LOOK));
+        assert!(!is_hopeless(&mut before, DeviceLook { stalled_ns: 600, ..LOOK }));
+        assert_eq!(before, Some(7));
+        assert!(!is_hopeless(&mut before, DeviceLook { stalled_ns: 1200, ..LOOK }), "nothing was committed");
+        assert!(is_hopeless(&mut before, DeviceLook { stalled_ns: 1200, committed: 8, ..LOOK }));
+        assert!(is_hopeless(&mut before, DeviceLook { stalled_ns: 1200, in_flight: 0, ..LOOK }));
+        assert!(!is_hopeless(&mut before, DeviceLook { stalled_ns: 100, ..LOOK }));
+        assert_eq!(before, None, "it is well again");
+    }
+
+    #[test]
+    fn a_fresh_leader_stays_even_if_its_device_hangs() {
+        let mut before = None;
+        let fresh = DeviceLook { stalled_ns: 5000, tenure_ns: 4999, committed: 9, ..LOOK };
+        assert!(!is_hopeless(&mut before, fresh) && before.is_none());
+    }
+}

@@ -1,0 +1,235 @@
+//! What a node has while it leads its partition, as one value: made when leadership begins, dropped as a whole when it ends.
+//!
+//! Its parts own their state and decide purely what they can: [`sequencer`] (what is proposed next), [`publisher`] (answers that
+//! wait), [`upkeep`] (freezes, flushes, merges), [`voters`], [`handover`] and [`configure`].
+//!
+//! Invariant: service, lease and desk end first; only then is anybody told ([`Leading::end`]).
+
+mod backlog;
+pub(super) mod configure;
+pub(super) mod handover;
+pub(super) mod publisher;
+mod ring;
+pub(super) mod sequencer;
+mod upkeep;
+pub(super) mod voters;
+
+use std::sync::atomic::Ordering;
+
+use sextant_common::env::ProbeEvent;
+use sextant_common::error::Error;
+use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, Serial, TableId};
+use sextant_common::manifest::TableOptions;
+use sextant_common::mutant::{self, Mutant};
+
+use super::replica::{Replica, Seen};
+use crate::command::Command;
+use crate::lease::ring::Run;
+use crate::replica::{Event, FilterSet};
+use configure::Shortening;
+use handover::Handover;
+use publisher::Publisher;
+use sequencer::Sequencer;
+use voters::{Memberships, Voters};
+
+pub(super) use upkeep::Upkeep;
+
+/// A term that this node leads.
+pub(super) struct Tenure {
+    pub term: u64,
+    pub epoch: Epoch,
+    /// Index of the leader's own first entry.
+    pub first_index: u64,
+    /// Nothing is published before this time (grantor's clock): leases of a former ring incarnation.
+    pub hold_until_ns: u64,
+    /// Since when it leads (grantor's clock).
+    pub since_ns: u64,
+}
+
+pub(super) struct Leading {
+    pub tenure: Tenure,
+    pub sequencer: Sequencer,
+    pub publisher: Publisher,
+    pub upkeep: Upkeep,
+    voters: Voters,
+    handover: Option<Handover>,
+    shortening: Option<Shortening>,
+    /// What was committed when the log's device was seen to hang.
+    stalled_at: Option<u64>,
+    /// Up to where this leader's own log was last seen durable.
+    own_durable: u64,
+}
+
+impl Leading {
+    /// This node leads `term`, and its own first entry is the last of the log's terms.
+    pub fn begin(replica: &Replica, term: u64) -> Self {
+        let shared = &replica.shared;
+        let epoch = Epoch { term, incarnation: 1 };
+        let (mode, drift_ppm) = (replica.configuration().mode, replica.configuration().drift_ppm);
+        // In a term that this node has led before, what Raft was asked for then still counts.
+        let voters = replica.standing.counted(term, &Memberships::of(&replica.raft), None);
+        shared.desk.open(epoch, mode, drift_ppm);
+        shared.lease.begin(term, shared.node, voters);
+        let first_index = replica.term_start.index;
+        if replica.partition.committed_index() >= first_index
+            || mutant::active(Mutant::FiltersOfCommittedOnly)
+        {
+            shared.desk.set_manifest(replica.partition.manifest().clone());
+        }
+        let since_ns = shared.env.clock.grantor_ns();
+        let mut leading = Self {
+            tenure: Tenure { term, epoch, first_index, hold_until_ns: 0, since_ns },
+            sequencer: Sequencer::default(),
+            publisher: Publisher::default(),
+            upkeep: Upkeep::default(),
+            voters: Voters::default(),
+            handover: None,
+            shortening: None,
+            stalled_at: None,
+            own_durable: 0,
+        };
+        leading.ensure_configuration(replica);
+        leading.ensure_default_table(replica);
+        replica.metrics.elections_won.inc();
+        shared.env.tell(|| ProbeEvent::Led { partition: shared.id, node: shared.node, term });
+        tracing::info!(partition = %shared.id, term, "leads");
+        leading
+    }
+
+    /// Every cluster has the default table, under the same id in every partition. Idempotent, so each leader sees to it.
+    fn ensure_default_table(&mut self, replica: &Replica) {
+        if replica.partition.manifest().table(DEFAULT_TABLE).is_none() {
+            let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
+            let term = self.tenure.term;
+            self.command(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
+        }
+    }
+
+    /// Everybody who waits is told. Leases and service have ended already ([`end_service`]).
+    pub fn end(mut self, replica: &mut Replica, why: &'static str) {
+        let term = self.tenure.term;
+        self.voters.end(term, &mut replica.standing);
+        let unpublished = replica.queue.iter().count();
+        tracing::info!(partition = %replica.shared.id, term, unpublished, "no longer leads: {why}");
+        self.sequencer.end(replica.shared.leader());
+        for entry in replica.queue.iter_mut() {
+            entry.waiting.unknown();
+            // Whatever leases bound it have ended before there can be another leader.
+            entry.serial = Serial(0);
+        }
+        self.publisher.refuse_all(why);
+        self.upkeep.end();
+        if let Some(handover) = self.handover.take() {
+            handover.fail(Error::retry("leadership changed"));
+        }
+        if self.drop_shortening() {
+            replica.apply_configuration(None);
+        }
+    }
+
+    /// The leader's own copy counts for its lease when its log has the lease's length durably.
+    pub fn renew_own_lease(&mut self, replica: &Replica) {
+        let configured_at = replica.partition.configuration().map_or(0, |(_, at)| at);
+        if self.own_durable < configured_at
+            && let Some(durable) = replica.matched(replica.shared.node)
+        {
+            self.own_durable = durable;
+            replica.shared.lease.durable(self.tenure.term, durable);
+        }
+        replica.shared.lease.renew_if_alone(replica.shared.env.clock.holder_ns());
+    }
+
+    /// What only a leader can do.
+    pub fn handle(&mut self, replica: &mut Replica, event: Event) {
+        match event {
+            // Whoever asked may have given up: filters are large.
+            Event::Filters(done) if done.is_closed() => {}
+            Event::Filters(done) => drop(done.send(self.filters(replica))),
+            Event::Freeze { table, done } => self.freeze_on_demand(replica, table, done),
+            Event::EnsureTable { name, options, id, done } => {
+                let term = self.tenure.term;
+                let command = Command::EnsureTable { term, name, options, id };
+                self.client_command(replica, command, Some(done));
+            }
+            Event::OpenSession { session, done } => {
+                let term = self.tenure.term;
+                let time_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
+                self.client_command(replica, Command::OpenSession { term, session, time_ms }, Some(done));
+            }
+            Event::Flushed { term, table, generation, result } => {
+                self.flush_done(replica, term, table, generation, result);
+            }
+            Event::Configure { change, done } => self.configure(replica, &change, done),
+            Event::Compact { table, done } => self.compact(replica, table, done),
+            Event::Compacted { term, table, inputs, result } => {
+                self.compaction_done(replica, term, table, inputs, result);
+            }
+            Event::Successors(done) => drop(done.send((self.tenure.term, replica.followers()))),
+            Event::HandOver { to, done } => self.hand_over_to(replica, to, done),
+            Event::ChangeVoters { voters, done } => self.choose_voters(replica, voters, done),
+            Event::VotersAnswered { term, result } => self.voters_answered(replica, term, result),
+            // Every replica's: the worker has taken them.
+            Event::Appended(_)
+            | Event::Truncated(_)
+            | Event::Committed(_)
+            | Event::Install { .. }
+            | Event::Acknowledged
+            | Event::Stop(_) => {}
+        }
+    }
+
+    /// What an entry of the log did.
+    pub fn saw(&mut self, replica: &mut Replica, seen: &Seen) {
+        match seen {
+            Seen::Nothing => {}
+            Seen::Frozen { table, next } => self.frozen(replica, *table, *next),
+            // A freeze that did not fit is due again.
+            Seen::Ignored => self.upkeep.freezes_are_due_again(),
+            Seen::Configured => self.apply_configuration(replica),
+        }
+    }
+
+    fn frozen(&mut self, replica: &Replica, table: TableId, next: Generation) {
+        self.upkeep.frozen(table);
+        let run = Run { table, generation: next, freeze: true, hashes: Vec::new() };
+        replica.shared.desk.push([run]);
+        replica.shared.news.notify_waiters();
+    }
+
+    /// The log was cut.
+    pub fn truncated(&mut self, replica: &mut Replica) {
+        self.publisher.refuse_all("leadership changed");
+        self.upkeep.freezes_are_due_again();
+        self.apply_configuration(replica);
+    }
+
+    /// Entries up to `index` were committed.
+    pub fn committed(&mut self, replica: &Replica, index: u64) {
+        if index >= self.tenure.first_index {
+            replica.shared.desk.set_manifest(replica.partition.manifest().clone());
+        }
+    }
+
+    fn filters(&self, replica: &Replica) -> Option<FilterSet> {
+        if replica.partition.committed_index() < self.tenure.first_index
+            && !mutant::active(Mutant::FiltersOfCommittedOnly)
+        {
+            return None;
+        }
+        Some(FilterSet {
+            epoch: self.tenure.epoch,
+            serial: replica.shared.desk.serial(),
+            manifest: replica.partition.manifest().clone(),
+            filters: replica.partition.filters(),
+        })
+    }
+}
+
+/// Leases and service end before anybody is told that leadership has.
+pub(super) fn end_service(replica: &Replica) {
+    let shared = &replica.shared;
+    shared.serving_term.store(0, Ordering::Release);
+    shared.lease.end();
+    shared.desk.close();
+    shared.news.notify_waiters();
+}

@@ -1,0 +1,72 @@
+//! A new incarnation of the ring within the term: after a group was refused whose bits may be out, and when the mode of leases or
+//! their bound on drift changes.
+
+use sextant_common::env::ProbeEvent;
+use sextant_common::ids::{Epoch, Serial};
+use sextant_common::mutant::{self, Mutant};
+
+use super::Leading;
+use super::publisher::Waiting;
+use super::sequencer::{Proposal, Proposed};
+use crate::publication::PublishQueue;
+use crate::worker::replica::Replica;
+
+impl Leading {
+    /// A new ring incarnation within the term. Whatever is in flight waits for the old one's leases as a whole.
+    pub fn renew_ring(&mut self, replica: &mut Replica) {
+        let (mode, drift_ppm) = (replica.configuration().mode, replica.configuration().drift_ppm);
+        let (tenure, shared) = (&mut self.tenure, &replica.shared);
+        let epoch = Epoch { term: tenure.term, incarnation: tenure.epoch.incarnation + 1 };
+        tenure.hold_until_ns = tenure.hold_until_ns.max(shared.desk.reopen(epoch, mode, drift_ppm));
+        tenure.epoch = epoch;
+        shared.env.tell(|| ProbeEvent::RingRenewed {
+            partition: shared.id,
+            node: shared.node,
+            over_group: has_serial(self.sequencer.proposal.as_ref()),
+        });
+        forget_serials(&mut replica.queue, self.sequencer.proposal.as_mut());
+        shared.news.notify_waiters();
+    }
+}
+
+/// Whether a group is on its way into the log that has left bits.
+fn has_serial(proposal: Option<&Proposal>) -> bool {
+    matches!(proposal, Some(Proposal { what: Proposed::Group { serial, .. }, .. }) if serial.0 > 0)
+}
+
+/// What is in flight has serials of a ring that is gone: the new one might never reach them. That goes for the group, too, that is
+/// proposed and not yet back from the log.
+fn forget_serials(queue: &mut PublishQueue<Waiting>, proposal: Option<&mut Proposal>) {
+    queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
+    if let Some(Proposal { what: Proposed::Group { serial, .. }, .. }) = proposal
+        && !mutant::active(Mutant::ProposalKeepsSerial)
+    {
+        *serial = Serial(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publication::{Next, Permission};
+    use crate::worker::leading::publisher;
+
+    fn proposed(serial: u64) -> Proposal {
+        Proposal::for_tests(Proposed::Group { serial: Serial(serial), writes: Vec::new() })
+    }
+
+    #[test]
+    fn a_new_ring_binds_nothing_that_is_in_flight_also_not_what_is_on_its_way_into_the_log() {
+        let mut queue = PublishQueue::new(0);
+        queue.push(publisher::own(1, 10, proposed(700)));
+        let mut proposal = Some(proposed(701));
+        forget_serials(&mut queue, proposal.as_mut());
+        queue.push(publisher::own(2, 11, proposal.unwrap()));
+        queue.push(publisher::own(3, 12, proposed(1)));
+        // The new ring begins at 0, and nobody has acknowledged anything in it.
+        let permit = |s: Serial| if s.0 == 0 { Permission::Granted } else { Permission::WaitUntil(u64::MAX) };
+        assert!(matches!(queue.next(3, permit), Next::Publish(e) if e.index == 1));
+        assert!(matches!(queue.next(3, permit), Next::Publish(e) if e.index == 2));
+        assert!(matches!(queue.next(3, permit), Next::WaitUntil(_)), "a group of the new ring waits as ever");
+    }
+}

@@ -1,0 +1,382 @@
+//! What every replica of a partition has, whether it leads or not: the state that the log makes, what waits for publication, and
+//! what others see of both.
+//!
+//! Owns the order in which the log's events take effect. What a leader adds (answers, its ring, its commands) is told to
+//! [`super::leading`] as what it saw: [`Seen`], [`Change`].
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sextant_common::env::ProbeEvent;
+use sextant_common::error::Result;
+use sextant_common::ids::{Generation, LogPosition, TableId};
+use sextant_common::key::filter_hash;
+use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
+use tokio::sync::watch;
+
+use super::leading::publisher::{self, Waiting};
+use super::leading::sequencer::Proposal;
+use super::leading::voters::Standing;
+use crate::command::{Command, Configuration};
+use crate::config::Tuning;
+use crate::flush::Background;
+use crate::leadership::Terms;
+use crate::metrics::Metrics;
+use crate::partition::commit::Change;
+use crate::partition::ingest::{Body, Ingested};
+use crate::partition::snapshot::Snapshot;
+use crate::partition::{Counters, Partition};
+use crate::publication::{Appended, PublishQueue};
+use crate::raft::Raft;
+use crate::raft::network::NetworkFactory;
+use crate::replica::{ReplicaState, body_of};
+
+pub(super) struct Replica {
+    pub shared: Arc<ReplicaState>,
+    pub partition: Partition,
+    /// Appended, not yet published; in log order.
+    pub queue: PublishQueue<Waiting>,
+    pub raft: Raft,
+    pub log: PartitionLog,
+    pub server_log: Arc<RaftLog>,
+    pub tuning: Tuning,
+    /// What this server's file says, for a partition that has no configuration yet.
+    pub founding: Configuration,
+    pub heartbeat_ms: u64,
+    pub group_interval: Duration,
+    /// Of the configuration in effect.
+    pub memory_bytes: usize,
+    pub metrics: Arc<Metrics>,
+    pub background: Background,
+    pub network: NetworkFactory,
+    pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    /// First index of the newest term in the log.
+    pub term_start: LogPosition,
+    pub standing: Standing,
+    /// Up to where Raft was asked to purge a full log.
+    pub purge_asked: u64,
+    /// Groups that were formed here, and their writes.
+    pub groups: u64,
+    pub group_writes: u64,
+    pub replayed: Counters,
+}
+
+/// What a worker is made of.
+pub struct Parts {
+    pub shared: Arc<ReplicaState>,
+    pub partition: Partition,
+    pub raft: Raft,
+    pub log: PartitionLog,
+    pub server_log: Arc<RaftLog>,
+    pub tuning: Tuning,
+    pub founding: Configuration,
+    pub heartbeat_ms: u64,
+    pub group_interval: Duration,
+    pub metrics: Arc<Metrics>,
+    pub background: Background,
+    /// To tell another node that it is to lead next.
+    pub network: NetworkFactory,
+    pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
+    /// Entries that replay ingested, which wait for their commit: (position, seq after the entry).
+    pub recovered: Vec<(LogPosition, u64)>,
+    /// The newest seq that the snapshot covers.
+    pub snapshot_seq: u64,
+}
+
+/// What an entry of the log did here that a leader has to know.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Nothing,
+    /// A memtable was frozen; the next one has this generation.
+    Frozen {
+        table: TableId,
+        next: Generation,
+    },
+    /// It was of another leader's state of things: it did nothing.
+    Ignored,
+    /// A configuration was appended.
+    Configured,
+}
+
+impl Replica {
+    pub fn new(parts: Parts) -> Self {
+        let mut term_start = LogPosition::default();
+        for (at, _) in &parts.recovered {
+            if at.term != term_start.term {
+                term_start = *at;
+            }
+        }
+        let replayed = parts.partition.counters;
+        let mut queue = PublishQueue::new(parts.partition.committed_index());
+        parts.recovered.iter().for_each(|(at, seq)| queue.push(publisher::bare(at.index, *seq)));
+        // What the snapshot covers is published; the log after it, when its commit is known.
+        parts.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
+        let mut replica = Self {
+            shared: parts.shared,
+            partition: parts.partition,
+            queue,
+            raft: parts.raft,
+            log: parts.log,
+            server_log: parts.server_log,
+            tuning: parts.tuning,
+            founding: parts.founding,
+            heartbeat_ms: parts.heartbeat_ms,
+            group_interval: parts.group_interval,
+            memory_bytes: 0,
+            metrics: parts.metrics,
+            background: parts.background,
+            network: parts.network,
+            snapshots: parts.snapshots,
+            term_start,
+            standing: Standing::default(),
+            purge_asked: 0,
+            groups: 0,
+            group_writes: 0,
+            replayed,
+        };
+        replica.refresh_view();
+        replica.apply_configuration(None);
+        replica.tell_of_checkpoints();
+        replica.tell_of_manifest();
+        replica
+    }
+
+    /// An entry came into the log. `own`: the proposal of this leader that it is.
+    pub fn ingest(&mut self, entry: &Entry, own: Option<Proposal>) -> Result<Seen> {
+        let at = position_of(&entry.log_id);
+        if own.is_none() && at.index > self.partition.next_index() {
+            // A snapshot is being installed; the log is replayed after it.
+            return Ok(Seen::Nothing);
+        }
+        self.shared.env.tell(|| ProbeEvent::Appended {
+            partition: self.shared.id,
+            node: self.shared.node,
+            index: at.index,
+            term: at.term,
+            digest: digest_of(entry),
+        });
+        let new_term = at.term != self.partition.last().term || self.partition.next_index() == 0;
+        let seen = match self.partition.ingest(at, &body_of(entry), own.is_some())? {
+            Ingested::Known => return Ok(Seen::Nothing),
+            Ingested::Frozen { table, next } => {
+                self.tell_of_newest_checkpoint();
+                self.refresh_view();
+                Seen::Frozen { table, next }
+            }
+            Ingested::Ignored => Seen::Ignored,
+            Ingested::Configured => Seen::Configured,
+            Ingested::Group { .. } => {
+                self.shared.env.tell(|| ProbeEvent::BitsLeft {
+                    partition: self.shared.id,
+                    index: at.index,
+                    term: at.term,
+                    bits: bits_of(entry),
+                });
+                Seen::Nothing
+            }
+            Ingested::Other => Seen::Nothing,
+        };
+        if new_term {
+            self.term_start = at;
+        }
+        if matches!(entry.payload, openraft::EntryPayload::Membership(_)) {
+            self.standing.membership_appended(at.index);
+        }
+        let last_seq = self.partition.last_seq();
+        self.queue.push(match own {
+            Some(proposal) if seen == Seen::Ignored => {
+                // It had no effect on any replica: certainly not executed.
+                publisher::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
+                publisher::bare(at.index, last_seq)
+            }
+            Some(proposal) => publisher::own(at.index, last_seq, proposal),
+            None => publisher::bare(at.index, last_seq),
+        });
+        Ok(seen)
+    }
+
+    /// The log was cut: its entries from `first` on are gone. What waited for them.
+    pub fn truncate_from(&mut self, first: u64) -> Result<Vec<Appended<Waiting>>> {
+        let before = self.partition.counters;
+        self.partition.truncate_from(first)?;
+        self.shared.env.tell(|| ProbeEvent::Truncated {
+            partition: self.shared.id,
+            node: self.shared.node,
+            first,
+            groups: self.partition.counters.truncated_groups - before.truncated_groups,
+            freezes: self.partition.counters.truncated_freezes - before.truncated_freezes,
+        });
+        if self.term_start.index >= first {
+            self.term_start = self.partition.last();
+        }
+        self.metrics.truncations.inc();
+        self.standing.membership_truncated(first);
+        Ok(self.queue.truncate_from(first))
+    }
+
+    /// Everything up to `index` is committed. What that changed; the manifest is the new one already, the view is not.
+    pub fn commit(&mut self, index: u64, leads: bool) -> Vec<Change> {
+        self.shared.env.tell(|| ProbeEvent::Committed {
+            partition: self.shared.id,
+            node: self.shared.node,
+            index,
+        });
+        let now_ns = self.shared.env.clock.grantor_ns();
+        let held_ns = self.shared.env.clock.holder_ns();
+        for item in self.queue.iter_mut().take_while(|item| item.index <= index) {
+            if let Some(took_ns) = item.waiting.is_committed(held_ns) {
+                self.shared.observe_log_write(took_ns);
+            }
+        }
+        let changes = self.partition.commit(index, now_ns);
+        if !changes.is_empty() {
+            self.tell_of_manifest();
+        }
+        for change in &changes {
+            self.tell_of(change, leads);
+            match change {
+                Change::Flushed { .. } => drop(self.metrics.flushes.inc()),
+                Change::Compacted { .. } => drop(self.metrics.compactions.inc()),
+                Change::TableCreated(_) | Change::Configured | Change::Ignored { .. } => {}
+            }
+        }
+        changes
+    }
+
+    /// Others see what a commit changed.
+    pub fn show_changes(&mut self) {
+        self.refresh_view();
+        // After the view, so that repair finds a new table in one of the two.
+        self.shared
+            .pending_ssts
+            .lock()
+            .retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
+        self.shared.news.notify_waiters();
+        // The newest snapshot goes to whoever stores it.
+        if let Some(snapshot) = self.partition.snapshot() {
+            self.snapshots.send_replace(Some(Arc::new(snapshot)));
+        }
+    }
+
+    fn tell_of(&self, change: &Change, leads: bool) {
+        let (table, flush) = match change {
+            Change::Flushed { table, .. } => (*table, true),
+            Change::Compacted { table, .. } => (*table, false),
+            _ => return,
+        };
+        self.shared.env.tell(|| ProbeEvent::TablesChanged {
+            partition: self.shared.id,
+            node: self.shared.node,
+            leads,
+            flush,
+            added: self.partition.manifest().table(table).and_then(|t| t.ssts.first()).map(|sst| sst.id),
+            required: self.tuning.sst_replicas_required,
+        });
+    }
+
+    /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
+    pub fn install(&mut self, snapshot: &Snapshot) -> Result<()> {
+        self.shared.env.tell(|| ProbeEvent::Installed { partition: self.shared.id, node: self.shared.node });
+        self.queue = PublishQueue::new(snapshot.checkpoint.at.index);
+        self.partition = Partition::restore(self.shared.id, snapshot);
+        self.tell_of_checkpoints();
+        self.tell_of_manifest();
+        let next = self.partition.next_index();
+        let mut replayed = Vec::new();
+        self.log.replay(next, &mut |entry| {
+            replayed.push(entry);
+            Ok(())
+        })?;
+        for entry in replayed {
+            if self.ingest(&entry, None)? == Seen::Configured {
+                self.apply_configuration(None);
+            }
+        }
+        self.shared.published_seq.store(snapshot.checkpoint.next_seq.saturating_sub(1), Ordering::Release);
+        self.metrics.snapshots_installed.inc();
+        self.apply_configuration(None);
+        self.refresh_view();
+        Ok(())
+    }
+
+    /// The configuration in effect; before there is one, what the file says.
+    pub fn configuration(&self) -> &Configuration {
+        self.partition.configuration().map_or(&self.founding, |(c, _)| c)
+    }
+
+    /// Brings the guards and the limits in line with the log: to be called when a configuration was appended, truncated or
+    /// committed. `cap`: what a leader lives by already. Whether the ring's mode or its bound on drift has changed.
+    pub fn apply_configuration(&mut self, cap: Option<&Configuration>) -> bool {
+        let in_effect = self.partition.configuration();
+        // The leader takes the shortest of all that may hold; a voter abstains for the longest.
+        let shortest = self.partition.configurations().chain(cap).min_by_key(|c| c.leader_lease_ns());
+        let longest = self.partition.configurations().map(Configuration::abstention_ns).max();
+        let terms = match (in_effect, shortest) {
+            (Some((_, configured_at)), Some(shortest)) => Terms {
+                lease_ns: shortest.leader_lease_ns(),
+                abstention_ns: shortest.abstention_ns(),
+                configured_at,
+            },
+            _ => Terms::default(),
+        };
+        let founding = if in_effect.is_none() { self.founding.abstention_ns() } else { 0 };
+        self.shared.guard.set_abstention_ns(longest.unwrap_or(0).max(founding));
+        self.shared.lease.set_terms(terms);
+
+        let configuration = self.configuration().clone();
+        self.memory_bytes = usize::try_from(configuration.memory_bytes).unwrap_or(usize::MAX);
+        let before = self.shared.configuration.swap(configuration.clone().into());
+        (before.mode, before.drift_ppm) != (configuration.mode, configuration.drift_ppm)
+    }
+
+    /// A configuration entry was committed: the file may say something else.
+    pub fn warn_of_another_file(&self) {
+        let Some((configuration, _)) = self.partition.configuration() else { return };
+        if !configuration.same(&self.founding) && configuration.revision == 1 {
+            tracing::warn!(
+                partition = %self.shared.id,
+                "the configuration file's lease lengths or memory limit are not the cluster's, which count: \
+                 `sextant admin configure` changes them"
+            );
+        }
+    }
+
+    /// Entries that are kept for followers that lag a little give way when the log is full: such a follower takes a snapshot.
+    pub fn purge_when_full(&mut self) {
+        let persisted = self.partition.persisted().index;
+        if persisted <= self.purge_asked || self.log_takes_groups().is_ok() {
+            return;
+        }
+        self.purge_asked = persisted;
+        let raft = self.raft.clone();
+        self.background.spawn(async move {
+            let _ = raft.trigger().purge_log(persisted).await;
+        });
+    }
+
+    pub fn refresh_view(&self) {
+        let view = self.partition.view();
+        let version = view.manifest.version;
+        self.shared.view.store(Arc::new(view));
+        self.shared.manifest_version.send_if_modified(|v| std::mem::replace(v, version) != version);
+    }
+}
+
+/// Of what an entry carries.
+fn digest_of(entry: &Entry) -> u64 {
+    match &entry.payload {
+        openraft::EntryPayload::Normal(payload) => xxhash_rust::xxh3::xxh3_64(&payload.0),
+        openraft::EntryPayload::Blank => 1,
+        openraft::EntryPayload::Membership(_) => 2,
+    }
+}
+
+/// The bits that a group's writes leave.
+fn bits_of(entry: &Entry) -> Vec<(TableId, Generation, u64)> {
+    let Body::Payload(payload) = body_of(entry) else { return Vec::new() };
+    let Ok(Command::Group(group)) = Command::decode(&payload) else { return Vec::new() };
+    let writes = group.tables.iter().flat_map(|t| t.writes.iter().map(move |w| (t, w)));
+    let with_bits = writes.filter(|(_, write)| write.leaves_bit);
+    with_bits.map(|(t, write)| (t.table, t.generation, filter_hash(&write.key))).collect()
+}
