@@ -21,6 +21,7 @@ mod metrics;
 pub mod partition;
 pub mod publication;
 mod raft;
+mod reading;
 mod recover;
 mod replica;
 mod server;

@@ -4,9 +4,11 @@
 //! bf-log entries are beyond N is published unless this holder has acknowledged them (design, section 6).
 //!
 //! * [`ring`]: the newest bf-log entries, by serial.
-//! * [`grantor`]: grants, acknowledgements, and the publish rule. Pure: (state, event, now) -> answer.
+//! * [`grantor`]: grants, acknowledgements, and what they say about a group's publication. Pure: (state, event, now) -> answer.
+//! * [`offer`]: how long a lease can be.
 //! * [`desk`]: both of one partition behind a mutex that is held for microseconds: pulls come from any thread.
 
 pub mod desk;
 pub mod grantor;
+pub mod offer;
 pub mod ring;

@@ -1,50 +1,27 @@
-//! Leases: pulls (a long poll that serves all partitions), whole filters, releases.
+//! A pull: what a holder has is heard, and answered with news and leases, at once or when there are any.
 
-use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::Stream;
 use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_common::config::LeaseMode;
-use sextant_common::env::{PausePoint, ProbeEvent};
+use sextant_common::env::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
-use sextant_common::mutant::{self, Mutant};
 use sextant_proto::v1;
-use sextant_proto::v1::lease_server::Lease;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
 
-use super::Context;
+use super::{LeaseShell, holder_id};
 use crate::command::configuration::mode_to_wire;
 use crate::lease::desk::{Answer, Position};
 use crate::lease::grantor::HolderId;
-use crate::replica::{Event, FilterSet, ReplicaState};
+use crate::lease::offer::Offer;
+use crate::replica::Event;
 
-/// Size of a message with filter bytes.
-const CHUNK_BYTES: usize = 256 * 1024;
 /// bf-logs that one answer carries; a ring holds at most half as much again.
 const REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A worker that does not hand out filters for so long is not serving.
-const FILTERS_TIMEOUT: Duration = Duration::from_secs(2);
 /// A parked pull without any lease to keep is answered after this time.
 const PARK_MAX: Duration = Duration::from_millis(100);
-
-type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-#[derive(Clone)]
-pub struct LeaseShell {
-    pub context: Arc<Context>,
-}
-
-fn holder_id(bytes: &[u8]) -> Result<HolderId, Status> {
-    bytes.try_into().map_err(|_| Error::invalid("a holder's id has 16 bytes").into())
-}
 
 fn position(p: &v1::PartitionPosition) -> Position {
     Position {
@@ -56,27 +33,7 @@ fn position(p: &v1::PartitionPosition) -> Position {
 }
 
 impl LeaseShell {
-    /// The lease that can be granted: (term, length); None: none. To be counted from a time that was taken *before*: a process
-    /// that is paused in between must not grant what it no longer has.
-    fn grantable(&self, shared: &ReplicaState) -> Option<(u64, u64)> {
-        let configuration = shared.configuration.load();
-        let term = shared.desk.epoch()?.term;
-        let left = shared.lease.left_ns(term, self.context.env.clock.holder_ns());
-        // Both ends' drift: the holder's clock and ours; and the threads on which our own two clocks are read.
-        let safe = left
-            .saturating_sub(left * 2 * configuration.drift_ppm / 1_000_000)
-            .saturating_sub(CLOCK_DISAGREEMENT_NS);
-        let wanted = match configuration.mode {
-            LeaseMode::Ack => configuration.lease_ns(),
-            LeaseMode::Timed => {
-                self.context.cluster.lease.group_interval_us * 1000 + shared.log_write_lower_bound_ns()
-            }
-        };
-        let granted = if mutant::active(Mutant::LeaseOutlivesLeadership) { wanted } else { wanted.min(safe) };
-        (safe > 0).then_some((term, granted))
-    }
-
-    async fn pull(&self, request: v1::PullRequest) -> Result<v1::PullReply, Status> {
+    pub(super) async fn answer(&self, request: v1::PullRequest) -> Result<v1::PullReply, Status> {
         let holder = holder_id(&request.holder)?;
         if request.positions.len() > self.context.partitions.len() {
             // Each is answered, possibly with a manifest: a short request must not make a huge answer.
@@ -158,14 +115,10 @@ impl LeaseShell {
             return update;
         };
         let shared = &handle.shared;
-        let (mut now, early) = (shared.now(), self.grantable(shared));
-        self.context.env.pause_point(PausePoint::LeaseTimed).await;
-        let mut grantable = self.grantable(shared);
-        if mutant::active(Mutant::LeaseTimedLate) {
-            (now, grantable) = (shared.now(), early);
-        }
-        let grantable = grantable.filter(|_| !no_leases);
-        let status = match shared.desk.answer(holder, &position(p), grantable, now) {
+        let group_interval_ns = self.context.cluster.lease.group_interval_us * 1000;
+        let offer = Offer::of(shared, group_interval_ns).await;
+        let grantable = offer.grantable.filter(|_| !no_leases);
+        let status = match shared.desk.answer(holder, &position(p), grantable, offer.now) {
             Answer::NotLeader => {
                 update.leader = Some(shared.leader().into());
                 v1::PartitionStatus::PartitionNotLeader
@@ -220,104 +173,4 @@ impl LeaseShell {
         update.status = status.into();
         update
     }
-}
-
-#[tonic::async_trait]
-impl Lease for LeaseShell {
-    type PullStream = Replies<v1::PullReply>;
-    type FetchFiltersStream = Replies<v1::FilterChunk>;
-
-    async fn pull(
-        &self,
-        request: Request<Streaming<v1::PullRequest>>,
-    ) -> Result<Response<Self::PullStream>, Status> {
-        let this = self.clone();
-        let mut shutdown = self.context.shutdown.clone();
-        let mut requests = request.into_inner();
-        let (out, replies) = mpsc::channel(1);
-        tokio::spawn(async move {
-            loop {
-                let message = tokio::select! {
-                    message = requests.next() => message,
-                    () = shutdown.wait() => return,
-                    () = out.closed() => return,
-                };
-                let Some(Ok(message)) = message else { return };
-                // A holder that is gone is granted nothing more.
-                let answer = tokio::select! {
-                    answer = LeaseShell::pull(&this, message) => answer,
-                    () = out.closed() => return,
-                };
-                let failed = answer.is_err();
-                if out.send(answer).await.is_err() || failed {
-                    return;
-                }
-            }
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(replies))))
-    }
-
-    async fn fetch_filters(
-        &self,
-        request: Request<v1::FetchFiltersRequest>,
-    ) -> Result<Response<Self::FetchFiltersStream>, Status> {
-        let request = request.into_inner();
-        holder_id(&request.holder)?;
-        let handle = self.context.partition(request.partition)?;
-        let (done, filters) = oneshot::channel();
-        let _ = handle.events.send(Event::Filters(done));
-        let set = tokio::time::timeout(FILTERS_TIMEOUT, filters).await.ok().and_then(Result::ok).flatten();
-        let Some(set) = set else {
-            let header = v1::FilterHeader {
-                status: v1::PartitionStatus::PartitionNotReady.into(),
-                leader: Some(handle.shared.leader().into()),
-                ..Default::default()
-            };
-            let chunk = v1::FilterChunk { header: Some(header), data: Bytes::new() };
-            return Ok(Response::new(Box::pin(tokio_stream::once(Ok(chunk)))));
-        };
-        self.context.metrics.whole_filters.inc();
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks(set)))))
-    }
-
-    async fn release(
-        &self,
-        request: Request<v1::ReleaseRequest>,
-    ) -> Result<Response<v1::ReleaseReply>, Status> {
-        let holder = holder_id(&request.into_inner().holder)?;
-        for handle in self.context.partitions.values() {
-            handle.shared.desk.release(holder);
-            let _ = handle.events.send(Event::Acknowledged);
-        }
-        Ok(Response::new(v1::ReleaseReply {}))
-    }
-}
-
-/// A header, then the filters' bytes in its order.
-fn chunks(set: FilterSet) -> Vec<Result<v1::FilterChunk, Status>> {
-    let header = v1::FilterHeader {
-        status: v1::PartitionStatus::PartitionOk.into(),
-        epoch: Some(set.epoch.into()),
-        serial: set.serial.0,
-        manifest: Some(set.manifest.as_ref().into()),
-        filters: set
-            .filters
-            .iter()
-            .map(|(table, generation, bytes)| v1::MemtableFilter {
-                table: table.0,
-                generation: generation.0,
-                bytes: bytes.len() as u64,
-            })
-            .collect(),
-        leader: None,
-    };
-    let mut out = vec![Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() })];
-    for (_, _, bytes) in set.filters {
-        let mut bytes = Bytes::from(bytes);
-        while !bytes.is_empty() {
-            let data = bytes.split_to(bytes.len().min(CHUNK_BYTES));
-            out.push(Ok(v1::FilterChunk { header: None, data }));
-        }
-    }
-    out
 }

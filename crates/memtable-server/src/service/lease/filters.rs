@@ -1,0 +1,39 @@
+//! Whole filters as a stream of messages.
+
+use bytes::Bytes;
+use sextant_proto::v1;
+use tonic::Status;
+
+use crate::replica::FilterSet;
+
+/// Size of a message with filter bytes.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+/// A header, then the filters' bytes in its order.
+pub(super) fn chunks(set: FilterSet) -> Vec<Result<v1::FilterChunk, Status>> {
+    let header = v1::FilterHeader {
+        status: v1::PartitionStatus::PartitionOk.into(),
+        epoch: Some(set.epoch.into()),
+        serial: set.serial.0,
+        manifest: Some(set.manifest.as_ref().into()),
+        filters: set
+            .filters
+            .iter()
+            .map(|(table, generation, bytes)| v1::MemtableFilter {
+                table: table.0,
+                generation: generation.0,
+                bytes: bytes.len() as u64,
+            })
+            .collect(),
+        leader: None,
+    };
+    let mut out = vec![Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() })];
+    for (_, _, bytes) in set.filters {
+        let mut bytes = Bytes::from(bytes);
+        while !bytes.is_empty() {
+            let data = bytes.split_to(bytes.len().min(CHUNK_BYTES));
+            out.push(Ok(v1::FilterChunk { header: None, data }));
+        }
+    }
+    out
+}
