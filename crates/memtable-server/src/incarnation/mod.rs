@@ -27,7 +27,7 @@ use crate::config::MemtableServerConfig;
 /// Of the data directory; given back when dropped.
 pub type DirectoryLock = Box<dyn Send + Sync>;
 
-/// This server's incarnation. ReplicaState by all of its partitions.
+/// This server's incarnation. Shared by all of its partitions.
 pub struct Incarnation {
     env: Env,
     /// The data directory first.

@@ -56,12 +56,14 @@ pub enum Step {
 impl Strangers {
     /// A server has refused what was meant for its incarnation `named`.
     pub fn refused(&self, node: u64, named: u64, is: u64, now_ns: u64) {
-        let mut heard = self.heard.lock();
-        heard.refusals.insert(node, Refusal { named, is, at_ns: now_ns });
-        // What it asked for as somebody else it does not want any more.
-        heard.wishes.retain(|asks, (incarnation, _)| *asks != node || *incarnation == is);
-        drop(heard);
+        self.heard.lock().refusals.insert(node, Refusal { named, is, at_ns: now_ns });
+        self.has_become(node, is);
         self.any.store(true, Ordering::Release);
+    }
+
+    /// A server has said which one it is: what it asked for as somebody else it does not want any more.
+    pub fn has_become(&self, node: u64, is: u64) {
+        self.heard.lock().wishes.retain(|asks, (incarnation, _)| *asks != node || *incarnation == is);
     }
 
     /// A server that has lost its memory asks to be let in.

@@ -14,7 +14,8 @@ use super::Leader;
 use crate::command::group::OpResult;
 use crate::partition::evaluate::Refusal;
 
-/// What became of a write. All but [`Executed`](Self::Executed) and [`Unknown`](Self::Unknown): certainly nothing.
+/// What became of a write. All but [`Executed`](Self::Executed) and [`Unknown`](Self::Unknown): it was not executed by this request;
+/// one that was sent before, under the same number, may have been.
 #[derive(Clone, Debug)]
 pub enum WriteOutcome {
     /// It took effect, now or when it was sent before; published.

@@ -143,8 +143,8 @@ impl Context {
             return Ok(());
         }
         let what = format!(
-            "partition {}: this server is incarnation {own:016x}; the group has let it in as {named:016x} since: its directories are an \
-             older copy",
+            "partition {}: this server is incarnation {own:016x}; the group has let it in as {named:016x} since: its directories are from \
+             before that, an older copy",
             handle.shared.id
         );
         Err(self.give_up_memory(handle, what))

@@ -98,8 +98,9 @@ impl RaftShell {
         let v1::AppendEntriesRequest { partition, to, cluster, to_incarnation: named, .. } = message;
         self.admit_member(*partition, *to, cluster, *named).or_else(|refusal| {
             let (handle, raft) = self.admit(*partition, *to, cluster)?;
-            if *named != 0 {
-                let request = Reach::append_of(raft, message.clone())?;
+            if *named != 0
+                && let Ok(request) = Reach::append_of(raft, message.clone())
+            {
                 self.context.check_life(handle, raft, *named, request.leader_commit)?;
             }
             Err(refusal)

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use super::leading::Leading;
 use super::leading::sequencer::{BACKLOG_MAX, Refused};
 use super::replica::{Replica, Seen};
-use super::{End, Worker};
+use super::{Ended, Worker};
 use crate::leadership::not_leading;
 use crate::partition::commit::Change;
 use crate::partition::snapshot::Snapshot;
@@ -94,15 +94,17 @@ impl Inbox {
 }
 
 impl Worker {
-    pub(super) fn handle_events(&mut self) -> Result<(), End> {
+    pub(super) fn handle_events(&mut self) -> Result<(), Ended> {
         let mut events = std::mem::take(&mut self.inbox.arrived_events);
         for event in events.drain(..) {
             if let Event::Stop(done) = event {
                 self.step_down("the server is stopping");
                 let _ = done.send(());
-                return Err(End::Stopped);
+                return Err(Ended);
             }
-            self.handle(event).map_err(|e| End::Fatal(e.to_string()))?;
+            if let Err(e) = self.handle(event) {
+                return Err(self.fatal(&e.to_string()));
+            }
         }
         self.inbox.arrived_events = events;
         Ok(())

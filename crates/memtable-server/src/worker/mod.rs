@@ -52,13 +52,8 @@ pub struct Worker {
     shutdown: Shutdown,
 }
 
-/// Why a worker ends.
-enum End {
-    /// It was told to, or its channels are gone.
-    Stopped,
-    /// The state is unsafe, or Raft is gone: the process ends.
-    Fatal(String),
-}
+/// The worker ends: it was told to, or nobody can say anything any more, or the process ends.
+struct Ended;
 
 impl Worker {
     pub fn new(
@@ -74,19 +69,18 @@ impl Worker {
 
     /// Runs until it is told to stop or its channels are gone. An unsafe state ends the process.
     pub async fn run(mut self) {
-        loop {
-            if let Err(end) = self.turn().await {
-                if let End::Fatal(why) = end {
-                    let shared = &self.replica.shared;
-                    shared.env.fatal.fatal(&format!("partition {}: {why}", shared.id));
-                }
-                return;
-            }
-        }
+        while let Ok(()) = self.turn().await {}
+    }
+
+    /// The state is unsafe, or Raft is gone: the process ends.
+    fn fatal(&self, why: &str) -> Ended {
+        let shared = &self.replica.shared;
+        shared.env.fatal.fatal(&format!("partition {}: {why}", shared.id));
+        Ended
     }
 
     /// Waits for something to do, and does it and what follows from it.
-    async fn turn(&mut self) -> Result<(), End> {
+    async fn turn(&mut self) -> Result<(), Ended> {
         let wake = self.next_wake();
         match self.inbox.woken(self.leading.as_mut(), wake).await {
             Woken::Events => self.handle_events()?,
@@ -94,8 +88,8 @@ impl Worker {
                 // A replica whose Raft core is dead looks alive and never comes back by itself.
                 self.step_down("Raft has stopped");
                 return Err(match self.shutdown.is_triggered() {
-                    true => End::Stopped,
-                    false => End::Fatal("Raft has stopped".into()),
+                    true => Ended,
+                    false => self.fatal("Raft has stopped"),
                 });
             }
             Woken::Refused(refused) => {
@@ -107,7 +101,7 @@ impl Worker {
                 }
             }
             Woken::Nothing => {}
-            Woken::Closed => return Err(End::Stopped),
+            Woken::Closed => return Err(Ended),
         }
         let (state, term, leader) = {
             let m = self.inbox.raft.borrow_watched();
@@ -116,7 +110,7 @@ impl Worker {
         self.follow_leadership(state, term, leader);
         self.take_writes();
         if let Some(leading) = &mut self.leading {
-            leading.see_to_voters(&self.replica);
+            leading.see_to_voters(&mut self.replica);
         }
         self.publish();
         self.see_to_handover();

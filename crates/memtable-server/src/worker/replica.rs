@@ -1,8 +1,8 @@
 //! What every replica of a partition has, whether it leads or not: the state that the log makes, what waits for publication, and
 //! what others see of both.
 //!
-//! Owns the order in which the log's events take effect. What a leader adds (answers, its ring, its commands) is told to
-//! [`super::leading`] as what it saw: [`Seen`], [`Change`].
+//! Owns the order in which the log's events take effect, and the queue of what is to be published, with whoever waits there for an
+//! answer. What a leader has to do about an event (its ring, its commands) it is told as what was seen: [`Seen`], [`Change`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use sextant_common::key::filter_hash;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use tokio::sync::watch;
 
+use super::leading::Freezes;
 use super::leading::publisher::{self, Waiting};
 use super::leading::sequencer::Proposal;
 use super::leading::voters::Standing;
@@ -54,6 +55,7 @@ pub(super) struct Replica {
     /// First index of the newest term in the log.
     pub term_start: LogPosition,
     pub standing: Standing,
+    pub freezes: Freezes,
     /// Up to where Raft was asked to purge a full log.
     pub purge_asked: u64,
     /// Groups that were formed here, and their writes.
@@ -130,6 +132,7 @@ impl Replica {
             snapshots: parts.snapshots,
             term_start,
             standing: Standing::default(),
+            freezes: Freezes::default(),
             purge_asked: 0,
             groups: 0,
             group_writes: 0,

@@ -32,7 +32,7 @@ use publisher::Publisher;
 use sequencer::Sequencer;
 use voters::{Memberships, Voters};
 
-pub(super) use upkeep::Upkeep;
+pub(super) use upkeep::{Freezes, Upkeep};
 
 /// A term that this node leads.
 pub(super) struct Tenure {

@@ -1,4 +1,4 @@
-//! When the SSTables of a table are merged, and which. Pure.
+//! When the SSTables of a table are merged, and which; and who waits for that.
 
 use std::collections::{HashMap, HashSet};
 

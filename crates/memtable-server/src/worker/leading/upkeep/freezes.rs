@@ -14,12 +14,12 @@ use crate::partition::Partition;
 /// A full log is worth the freeze of an empty memtable if it has grown by so much since the last one.
 const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
 
+/// What this node has seen of its memtables while it led. It outlives a leadership: a memtable is no younger, and the log no
+/// emptier, for a change of leaders.
 #[derive(Default)]
 pub(in crate::worker) struct Freezes {
-    /// Since when the active memtable of a table has held something, as far as this leader has seen.
+    /// Since when the active memtable of a table has held something, as far as this node has seen.
     active_since: HashMap<TableId, (Generation, u64)>,
-    /// Proposed, or about to be.
-    pub under_way: HashSet<TableId>,
     /// Bytes that the server's log had taken when this partition last had something to flush, or was frozen at rest.
     /// None: not looked at yet.
     rest_log_bytes: Option<u64>,
@@ -40,7 +40,15 @@ pub(in crate::worker) struct Pressure {
 
 impl Freezes {
     /// The tables whose active memtable is to be frozen.
-    pub fn due(&mut self, partition: &Partition, tuning: &Tuning, pressure: &Pressure) -> Vec<TableId> {
+    ///
+    /// `under_way`: freezes that are proposed, or about to be.
+    pub fn due(
+        &mut self,
+        partition: &Partition,
+        tuning: &Tuning,
+        pressure: &Pressure,
+        under_way: &HashSet<TableId>,
+    ) -> Vec<TableId> {
         let now_ns = pressure.now_ns;
         self.look_at_ages(partition, now_ns);
         let too_old = |id: &TableId| {
@@ -54,7 +62,7 @@ impl Freezes {
         let nothing_frozen = partition.tables().all(|(_, t)| t.frozen.is_empty());
         let due = partition.tables().filter(|(id, t)| {
             !t.active.is_empty()
-                && !self.under_way.contains(id)
+                && !under_way.contains(id)
                 && (too_old(id)
                     || t.active.bytes() as u64 >= tuning.memtable_bytes
                     || log_bytes - t.active.first_log_bytes() >= tuning.freeze_log_bytes
@@ -80,15 +88,17 @@ impl Freezes {
 
     /// Entries without writes (answers of sessions, configurations) take room in the log too, and a partition that rests holds
     /// up the segments that it shares with others: the table whose empty memtable is to be frozen for that.
+    ///
+    /// `is_busy`: a freeze or a flush is under way.
     pub fn due_for_the_log(
         &mut self,
         partition: &Partition,
         tuning: &Tuning,
         pressure: &Pressure,
-        is_flushing: bool,
+        is_busy: bool,
     ) -> Option<TableId> {
         let at_rest = partition.tables().all(|(_, t)| t.active.is_empty() && t.frozen.is_empty());
-        if !at_rest || !self.under_way.is_empty() || is_flushing {
+        if !at_rest || is_busy {
             // A memtable that holds something is frozen at its own time, and its flush is as good.
             self.rest_log_bytes = Some(pressure.log_bytes);
             return None;
@@ -122,13 +132,16 @@ mod tests {
     fn an_old_memtable_is_frozen_and_an_empty_one_is_not() {
         let mut partition = partition_with(&[T]);
         let mut freezes = Freezes::default();
-        assert!(freezes.due(&partition, &tuning(), &calm(5000)).is_empty());
+        let mut due = |partition: &Partition, now_ms, under_way: &[TableId]| {
+            let under_way = under_way.iter().copied().collect();
+            freezes.due(partition, &tuning(), &calm(now_ms), &under_way)
+        };
+        assert!(due(&partition, 5000, &[]).is_empty());
         put(&mut partition, T, "k", 10);
-        assert!(freezes.due(&partition, &tuning(), &calm(6000)).is_empty(), "its age counts from here");
-        assert!(freezes.due(&partition, &tuning(), &calm(6999)).is_empty());
-        assert_eq!(freezes.due(&partition, &tuning(), &calm(7000)), [T]);
-        freezes.under_way.insert(T);
-        assert!(freezes.due(&partition, &tuning(), &calm(9000)).is_empty(), "once");
+        assert!(due(&partition, 6000, &[]).is_empty(), "its age counts from here");
+        assert!(due(&partition, 6999, &[]).is_empty());
+        assert_eq!(due(&partition, 7000, &[]), [T]);
+        assert!(due(&partition, 9000, &[T]).is_empty(), "once");
     }
 
     #[test]
@@ -138,13 +151,13 @@ mod tests {
         put(&mut partition, small, "k", 100);
         put(&mut partition, large, "k", 4000);
         let mut freezes = Freezes::default();
-        assert!(freezes.due(&partition, &tuning(), &calm(1)).is_empty());
-        let crowded = Pressure { memory_bytes: 5000, ..calm(1) };
-        assert_eq!(freezes.due(&partition, &tuning(), &crowded), [large]);
-        let full = Pressure { log_is_full: true, ..calm(1) };
-        assert_eq!(freezes.due(&partition, &tuning(), &full), [large]);
+        let mut due =
+            |partition: &Partition, pressure| freezes.due(partition, &tuning(), &pressure, &HashSet::new());
+        assert!(due(&partition, calm(1)).is_empty());
+        assert_eq!(due(&partition, Pressure { memory_bytes: 5000, ..calm(1) }), [large]);
+        assert_eq!(due(&partition, Pressure { log_is_full: true, ..calm(1) }), [large]);
         put(&mut partition, large, "l", 8000);
-        assert_eq!(freezes.due(&partition, &tuning(), &calm(1)), [large], "beyond memtable_bytes");
+        assert_eq!(due(&partition, calm(1)), [large], "beyond memtable_bytes");
     }
 
     #[test]

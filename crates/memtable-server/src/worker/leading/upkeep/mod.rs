@@ -5,6 +5,8 @@ mod compactions;
 mod flushes;
 mod freezes;
 
+use std::collections::HashSet;
+
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, SstId, TableId};
 use sextant_common::manifest::{Origin, SstMeta};
@@ -17,14 +19,17 @@ use crate::partition::commit::Change;
 use crate::worker::replica::Replica;
 use compactions::Compactions;
 use flushes::Flushes;
-use freezes::{Freezes, Pressure};
+use freezes::Pressure;
+
+pub(in crate::worker) use freezes::Freezes;
 
 /// After a failed flush or merge, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;
 
 #[derive(Default)]
 pub(in crate::worker) struct Upkeep {
-    freezes: Freezes,
+    /// Freezes that are proposed, or about to be.
+    freezing: HashSet<TableId>,
     flushes: Flushes,
     compactions: Compactions,
 }
@@ -41,12 +46,12 @@ impl Upkeep {
 
     /// The table's memtable was frozen.
     pub fn frozen(&mut self, table: TableId) {
-        self.freezes.under_way.remove(&table);
+        self.freezing.remove(&table);
     }
 
     /// What was proposed may have come to nothing: freezes are due again.
     pub fn freezes_are_due_again(&mut self) {
-        self.freezes.under_way.clear();
+        self.freezing.clear();
     }
 
     /// Leadership ends.
@@ -56,25 +61,24 @@ impl Upkeep {
 }
 
 impl Leading {
-    pub fn upkeep(&mut self, replica: &Replica, now_ns: u64) {
+    pub fn upkeep(&mut self, replica: &mut Replica, now_ns: u64) {
         let pressure = Pressure {
             now_ns,
             memory_bytes: replica.memory_bytes,
             log_bytes: replica.server_log.stats().bytes,
             log_is_full: replica.log_takes_groups().is_err(),
         };
-        let (partition, tuning) = (&replica.partition, &replica.tuning);
-        for table in self.upkeep.freezes.due(partition, tuning, &pressure) {
-            self.freeze(replica, table, None);
-        }
-        let is_flushing = !self.upkeep.flushes.under_way.is_empty();
-        let at_rest = self.upkeep.freezes.due_for_the_log(partition, tuning, &pressure, is_flushing);
-        if let Some(table) = at_rest {
+        let Replica { partition, tuning, freezes, .. } = replica;
+        let due = freezes.due(partition, tuning, &pressure, &self.upkeep.freezing);
+        let is_busy =
+            !(due.is_empty() && self.upkeep.freezing.is_empty() && self.upkeep.flushes.under_way.is_empty());
+        let at_rest = freezes.due_for_the_log(partition, tuning, &pressure, is_busy);
+        for table in due.into_iter().chain(at_rest) {
             self.freeze(replica, table, None);
         }
         self.flush_what_is_frozen(replica, now_ns);
-        let trigger = tuning.compaction_trigger;
-        for table in self.upkeep.compactions.due(partition.manifest(), trigger, now_ns) {
+        let trigger = replica.tuning.compaction_trigger;
+        for table in self.upkeep.compactions.due(replica.partition.manifest(), trigger, now_ns) {
             self.compact(replica, table, None);
         }
     }
@@ -82,7 +86,7 @@ impl Leading {
     fn freeze(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
         let Some(generation) = replica.partition.table(table).map(|t| t.generation()) else { return };
         let term = self.tenure.term;
-        self.upkeep.freezes.under_way.insert(table);
+        self.upkeep.freezing.insert(table);
         self.command(Command::Freeze { term, table, generation }, done);
     }
 
@@ -104,7 +108,7 @@ impl Leading {
                 continue;
             }
             targets.push((id, generation));
-            if !self.upkeep.freezes.under_way.contains(&id) {
+            if !self.upkeep.freezing.contains(&id) {
                 let (tx, rx) = oneshot::channel();
                 self.freeze(replica, id, Some(tx));
                 waits.push(rx);

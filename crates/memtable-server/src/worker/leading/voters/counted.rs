@@ -28,6 +28,7 @@ use openraft::async_runtime::WatchReceiver;
 use sextant_common::mutant::{self, Mutant};
 use sextant_raft_log::StoredMembership;
 
+use super::rejoin::Rejoining;
 use crate::leadership::Voters as Sets;
 use crate::raft::Raft;
 use crate::replica::Members;
@@ -96,6 +97,7 @@ pub(in crate::worker) struct Standing {
     pub appended: u64,
     /// What Raft was asked for in a term whose leadership has ended here. Should it come back in that term, it still counts.
     left_behind: Option<(u64, BTreeSet<u64>)>,
+    pub rejoining: Rejoining,
 }
 
 impl Standing {

@@ -22,7 +22,6 @@ use crate::command::Command;
 use crate::replica::Event;
 use crate::worker::replica::Replica;
 use learn::{NEARLY, learn};
-use rejoin::Rejoining;
 
 pub(in crate::worker) use counted::{Memberships, Standing};
 
@@ -42,7 +41,6 @@ pub(in crate::worker) struct Voters {
     idle_learners_since_ns: Option<u64>,
     /// Not before this time (grantor's clock) Raft is asked again to finish a change.
     ask_again_ns: u64,
-    rejoining: Rejoining,
 }
 
 struct Change {
@@ -103,6 +101,10 @@ impl Leading {
         nodes: BTreeMap<u64, Member>,
         done: oneshot::Sender<Result<()>>,
     ) {
+        // As they said just now.
+        for (id, member) in nodes.iter().filter(|(_, member)| member.incarnation != 0) {
+            replica.shared.strangers.has_become(*id, member.incarnation);
+        }
         let known = replica.network.peers.keys().copied().chain([replica.shared.node]);
         let left_out = known.filter(|id| !nodes.contains_key(id)).collect();
         let planned =
@@ -213,7 +215,7 @@ impl Leading {
     }
 
     /// Called every turn of the worker: keeps the lease's sets in line with Raft's memberships, and changes going.
-    pub fn see_to_voters(&mut self, replica: &Replica) {
+    pub fn see_to_voters(&mut self, replica: &mut Replica) {
         let term = self.tenure.term;
         let memberships = Memberships::of(&replica.raft);
         if replica.standing.appended > memberships.index() {

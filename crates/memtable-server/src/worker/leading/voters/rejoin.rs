@@ -20,9 +20,9 @@ const AGAIN_NS: u64 = 1_000_000_000;
 /// A voter that answered so recently is there.
 const ANSWERS_NS: u64 = 3_000_000_000;
 
-/// What a leader remembers of its attempts.
+/// What this node remembers of its attempts, over its leaderships.
 #[derive(Default)]
-pub(super) struct Rejoining {
+pub(in crate::worker) struct Rejoining {
     /// Which strangers were reported: node -> what it is now.
     reported: BTreeMap<u64, u64>,
     next_ns: u64,
@@ -30,16 +30,16 @@ pub(super) struct Rejoining {
 
 impl Leading {
     /// Called when the membership is uniform, committed, and nobody changes it. True: something is under way now.
-    pub fn see_to_strangers(&mut self, replica: &Replica, term: u64, memberships: &Memberships) -> bool {
+    pub fn see_to_strangers(&mut self, replica: &mut Replica, term: u64, memberships: &Memberships) -> bool {
         if !replica.shared.strangers.any() {
-            self.voters.rejoining.reported.clear();
+            replica.standing.rejoining.reported.clear();
             return false;
         }
         let now = replica.shared.env.clock.holder_ns();
         let membership = memberships.effective.membership();
         let lost = replica.shared.strangers.lost(membership, now);
-        self.report(replica, &lost);
-        if now < self.voters.rejoining.next_ns {
+        Self::report(replica, &lost);
+        if now < replica.standing.rejoining.next_ns {
             return false;
         }
         let answers = |node: u64| {
@@ -53,17 +53,17 @@ impl Leading {
         let member = |id: &u64| membership.get_node(id).map(|m| (*id, m.clone()));
         match step {
             Step::TakeOut(voters) if automatic => {
-                self.voters.rejoining.next_ns = now + AGAIN_NS;
+                replica.standing.rejoining.next_ns = now + AGAIN_NS;
                 self.change_to(replica, voters.iter().filter_map(member).collect());
             }
             // They never answer: nobody waits until they know.
             Step::LetGo(gone) => {
-                self.voters.rejoining.next_ns = now + AGAIN_NS;
+                replica.standing.rejoining.next_ns = now + AGAIN_NS;
                 self.let_go(replica, term, gone, memberships);
                 return true;
             }
             Step::LetIn(node, incarnation) if automatic => {
-                self.voters.rejoining.next_ns = now + AGAIN_NS;
+                replica.standing.rejoining.next_ns = now + AGAIN_NS;
                 let Some(addr) = replica.network.peers.get(&node).map(|p| p.addr.clone()) else {
                     return false;
                 };
@@ -95,12 +95,12 @@ impl Leading {
     }
 
     /// The alarm: once for each server and incarnation.
-    fn report(&mut self, replica: &Replica, lost: &BTreeMap<u64, u64>) {
-        if *lost == self.voters.rejoining.reported {
+    fn report(replica: &mut Replica, lost: &BTreeMap<u64, u64>) {
+        if *lost == replica.standing.rejoining.reported {
             return;
         }
         for (node, is) in lost {
-            if self.voters.rejoining.reported.get(node) != Some(is) {
+            if replica.standing.rejoining.reported.get(node) != Some(is) {
                 replica.metrics.lost_members.inc();
                 tracing::error!(
                     partition = %replica.shared.id,
@@ -111,6 +111,6 @@ impl Leading {
                 );
             }
         }
-        self.voters.rejoining.reported.clone_from(lost);
+        replica.standing.rejoining.reported.clone_from(lost);
     }
 }
