@@ -33,7 +33,7 @@ impl Worker {
         let Some((table, leading)) = table.zip(self.leading.as_mut()) else { return };
         let Some(generation) = self.replica.partition.table(table).map(|t| t.generation()) else { return };
         let command = Command::Freeze { term: leading.tenure.term, table, generation };
-        leading.propose_command(&self.replica, Control { command, done: None }).await;
+        leading.propose_command(&self.replica, Control { command, done: None }.into()).await;
         while self.leading.as_ref().is_some_and(|l| l.sequencer.proposal.is_some())
             && let Ok(Some(event)) = tokio::time::timeout(SLIP_MAX, self.inbox.next_event()).await
         {

@@ -52,7 +52,7 @@ pub(in crate::worker) struct Formed {
 /// What is to be proposed next.
 pub(in crate::worker) enum Turn {
     Nothing,
-    Command(Control),
+    Command(Box<Control>),
     Group,
 }
 
@@ -61,9 +61,9 @@ pub(in crate::worker) enum Turn {
 pub(in crate::worker) struct Sequencer {
     pub proposal: Option<Proposal>,
     /// Commands of clients; bounded.
-    commands: VecDeque<Control>,
+    commands: VecDeque<Box<Control>>,
     /// The worker's own commands: at most a few per table.
-    own_commands: VecDeque<Control>,
+    own_commands: VecDeque<Box<Control>>,
     /// Clients' commands and groups take turns.
     command_had_its_turn: bool,
     backlog: Backlog<QueuedWrite>,
@@ -126,7 +126,7 @@ impl Sequencer {
     /// Everybody who waits is told that leadership has ended. Dropping what is proposed tells its clients that the outcome is unknown.
     pub fn end(&mut self, leader: crate::replica::Leader) {
         self.proposal = None;
-        self.commands.drain(..).chain(self.own_commands.drain(..)).for_each(Control::failed);
+        self.commands.drain(..).chain(self.own_commands.drain(..)).for_each(|control| control.failed());
         self.backlog.drain().for_each(|write| write.reply.send(WriteOutcome::NotLeader(leader)));
     }
 
@@ -159,13 +159,13 @@ impl Leading {
         } else if self.sequencer.commands.len() >= CONTROL_MAX {
             control.end(overloaded("too many commands are waiting".into()));
         } else {
-            self.sequencer.commands.push_back(control);
+            self.sequencer.commands.push_back(control.into());
         }
     }
 
     /// Queues a command of the worker's own: a freeze, a flag, a merge. They are few, and never refused while it leads.
     pub fn command(&mut self, command: Command, done: Option<oneshot::Sender<Result<()>>>) {
-        self.sequencer.own_commands.push_back(Control { command, done });
+        self.sequencer.own_commands.push_back(Control { command, done }.into());
     }
 
     /// What is to be proposed next, if anything.
@@ -285,11 +285,11 @@ impl Leading {
         }
     }
 
-    pub async fn propose_command(&mut self, replica: &Replica, mut control: Control) {
+    pub async fn propose_command(&mut self, replica: &Replica, mut control: Box<Control>) {
         // The term is that of the proposal, not of the moment when the command was queued.
         set_term(&mut control.command, self.tenure.term);
         let payload = control.command.encode();
-        self.propose(replica, payload, Proposed::Control(Box::new(control))).await;
+        self.propose(replica, payload, Proposed::Control(control)).await;
     }
 
     /// Raft refused a proposal (its lease lapsed, or leadership is changing): certainly not appended. Bits of the refused
@@ -312,7 +312,7 @@ impl Leading {
         tracing::debug!(partition = %replica.shared.id, "proposal refused: {why}");
         self.sequencer.next_at_ns = replica.shared.env.clock.grantor_ns() + REFUSED_PAUSE_NS;
         match proposal.what {
-            Proposed::Control(control) => self.sequencer.own_commands.push_front(*control),
+            Proposed::Control(control) => self.sequencer.own_commands.push_front(control),
             Proposed::Group { serial, writes } => {
                 for decided in writes.into_iter().rev() {
                     self.sequencer.backlog.push_front(decided.write);
@@ -354,8 +354,8 @@ mod tests {
         }
     }
 
-    fn control(session: u64) -> Control {
-        Control { command: Command::OpenSession { term: 1, session, time_ms: 0 }, done: None }
+    fn control(session: u64) -> Box<Control> {
+        Box::new(Control { command: Command::OpenSession { term: 1, session, time_ms: 0 }, done: None })
     }
 
     /// What is proposed, turn by turn: sessions of commands, and 0 for a group.
@@ -363,9 +363,10 @@ mod tests {
         let mut told = Vec::new();
         for _ in 0..n {
             match sequencer.next(takes_command, takes_group) {
-                Turn::Command(Control { command: Command::OpenSession { session, .. }, .. }) => {
-                    told.push(session);
-                }
+                Turn::Command(control) => match control.command {
+                    Command::OpenSession { session, .. } => told.push(session),
+                    other => panic!("{other:?}"),
+                },
                 Turn::Group => told.push(0),
                 _ => break,
             }
@@ -404,7 +405,7 @@ mod tests {
         sequencer.proposal = Some(Proposal::for_tests(what));
         sequencer.push(write(2, 5, &answers));
         sequencer.push(write(3, 9, &answers));
-        sequencer.commands.push_back(Control { done: Some(done), ..control(1) });
+        sequencer.commands.push_back(Control { done: Some(done), ..*control(1) }.into());
         sequencer.refuse_late(5);
         sequencer.end(Leader { partition: Default::default(), term: 4, node: 2 });
         let mut outcomes = Vec::new();
