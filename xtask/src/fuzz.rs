@@ -53,7 +53,7 @@ fn parse(arguments: &[&str]) -> Result<Options, String> {
 
 /// The targets: each has a folder of kept inputs.
 fn names() -> Result<Vec<String>, String> {
-    let corpus = path("crates/fuzz/corpus");
+    let corpus = path("tests/fuzz/corpus");
     let folders = std::fs::read_dir(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
     let mut names: Vec<String> =
         folders.filter_map(|folder| Some(folder.ok()?.file_name().to_string_lossy().into_owned())).collect();
@@ -93,21 +93,21 @@ fn succeeds(command: &mut Command) -> bool {
 
 fn libfuzzer(options: &Options, names: Vec<String>) -> Result<(), String> {
     // No sanitizer: there is no unsafe code behind the targets but a few dependencies', and without it twice as much is tried.
-    let build = ["fuzz", "build", "--fuzz-dir", "fuzz", "--sanitizer", "none", "any"];
+    let build = ["fuzz", "build", "--fuzz-dir", "tests/fuzz/libfuzzer", "--sanitizer", "none", "any"];
     if !succeeds(nightly().args(build)) {
         return Err("xtask: the fuzz targets do not build on nightly".into());
     }
     let mut broken = Vec::new();
     for name in names.into_iter().filter(|name| options.target.as_ref().is_none_or(|only| only == name)) {
         // What is new goes into the first folder.
-        let (found, kept) = (path("fuzz/corpus").join(&name), path("crates/fuzz/corpus").join(&name));
-        let artifacts = path("fuzz/artifacts").join(&name);
+        let (found, kept) = (path("tests/fuzz/libfuzzer/corpus").join(&name), path("tests/fuzz/corpus").join(&name));
+        let artifacts = path("tests/fuzz/libfuzzer/artifacts").join(&name);
         for folder in [&found, &artifacts] {
             std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         }
         println!("xtask: {name} for {} s", options.seconds);
         let mut run = nightly();
-        run.args(["fuzz", "run", "--fuzz-dir", "fuzz", "--sanitizer", "none", "any"]).args([&found, &kept]);
+        run.args(["fuzz", "run", "--fuzz-dir", "tests/fuzz/libfuzzer", "--sanitizer", "none", "any"]).args([&found, &kept]);
         run.arg("--").arg(format!("-max_total_time={}", options.seconds));
         run.arg(format!("-artifact_prefix={}/", artifacts.display()));
         run.args(["-rss_limit_mb=4096", "-timeout=20", "-print_final_stats=1"]);

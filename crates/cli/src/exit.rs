@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use sextant_common::config::ConfigError;
+use sextant_environment::config::ConfigError;
 use sextant_common::error::{Error, ErrorKind};
 
 /// What the command's exit code says; listed in `sextant --help`.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use sextant_common::config::load;
+use sextant_environment::config::load;
 use sextant_memtable_server::MemtableServerConfig;
 use sextant_pnode::PNodeConfig;
 use sextant_sstable_server::SstServerConfig;

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use sextant_checker::{Call, Outcome, Recorder};
 use sextant_client::{Client, ClientOptions, Expected, http};
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::ErrorKind;
-use sextant_common::rng::{Rng, SeededRng};
+use sextant_environment::rng::{Rng, SeededRng};
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
 
 const HOT_KEYS: u64 = 8;

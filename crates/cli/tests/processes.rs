@@ -1,7 +1,7 @@
 //! `DevCluster` with processes of the real binary: what fault tests build on.
 
 use sextant_client::{Client, ClientOptions};
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
 
 #[tokio::test(flavor = "multi_thread")]

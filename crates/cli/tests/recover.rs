@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions, ScanOptions, http};
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::manifest::TableOptions;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role, Tuning};
 

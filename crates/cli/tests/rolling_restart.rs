@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use sextant_checker::{Call, Outcome, Recorder};
 use sextant_client::{Client, ClientOptions, http};
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::Error;
-use sextant_common::rng::{Rng, SeededRng};
+use sextant_environment::rng::{Rng, SeededRng};
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
 
 const SEXTANT: &str = env!("CARGO_BIN_EXE_sextant");

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use sextant_common::env::grpc_channel;
+use sextant_environment::env::grpc_channel;
 use sextant_common::error::{Error, Result};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::Result;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::kv_client::KvClient;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use sextant_common::env::{Network, grpc_channel};
+use sextant_environment::env::{Network, grpc_channel};
 use sextant_common::error::{Error, Result};
 use tonic::transport::Channel;
 

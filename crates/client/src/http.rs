@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 
 /// Largest body that is read: a `/metrics` page has some hundred kilobytes.

@@ -77,52 +77,9 @@ impl From<std::io::Error> for Error {
     }
 }
 
-/// gRPC status codes in the standard sense; the kind travels in metadata `sextant-kind`, so that it survives the trip.
-impl From<Error> for tonic::Status {
-    fn from(e: Error) -> Self {
-        use tonic::Code;
-        let code = match e.kind {
-            ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::Stopping => {
-                Code::Unavailable
-            }
-            ErrorKind::Invalid => Code::InvalidArgument,
-            ErrorKind::UnknownTable => Code::NotFound,
-            ErrorKind::UnknownSession => Code::FailedPrecondition,
-            ErrorKind::Overloaded => Code::ResourceExhausted,
-            ErrorKind::OutcomeUnknown => Code::Unknown,
-            ErrorKind::Corrupt => Code::DataLoss,
-            ErrorKind::Disk => Code::Aborted,
-            ErrorKind::Internal => Code::Internal,
-        };
-        let mut status = tonic::Status::new(code, e.message.to_string());
-        if let Ok(value) = e.kind.name().parse() {
-            status.metadata_mut().insert(KIND_HEADER, value);
-        }
-        status
-    }
-}
-
-/// Metadata key that carries [`ErrorKind::name`]. A status without it was not made by a server's handler.
-pub const KIND_HEADER: &str = "sextant-kind";
-
-impl From<tonic::Status> for Error {
-    fn from(status: tonic::Status) -> Self {
-        use tonic::Code;
-        let named = status.metadata().get(KIND_HEADER).and_then(|v| v.to_str().ok());
-        let kind = named.and_then(ErrorKind::from_name).unwrap_or(match status.code() {
-            Code::InvalidArgument | Code::OutOfRange => ErrorKind::Invalid,
-            Code::NotFound => ErrorKind::UnknownTable,
-            Code::ResourceExhausted => ErrorKind::Overloaded,
-            Code::DataLoss => ErrorKind::Corrupt,
-            Code::Internal | Code::Unimplemented => ErrorKind::Internal,
-            _ => ErrorKind::Unavailable,
-        });
-        Error::new(kind, status.message().to_string())
-    }
-}
-
 impl ErrorKind {
-    const ALL: [(ErrorKind, &'static str); 12] = [
+    /// Each kind with its name.
+    pub const ALL: [(ErrorKind, &'static str); 12] = [
         (ErrorKind::Retry, "retry"),
         (ErrorKind::NotLeader, "not-leader"),
         (ErrorKind::Invalid, "invalid"),
@@ -152,38 +109,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_survives_the_trip_over_grpc() {
+    fn every_kind_has_a_name_of_its_own() {
         for (kind, name) in ErrorKind::ALL {
-            let status = tonic::Status::from(Error::new(kind, "partition 3: gone"));
-            // What the wire carries: code, message, metadata.
-            let received = tonic::Status::from_header_map(&headers_of(&status)).unwrap();
-            let error = Error::from(received);
-            assert_eq!((error.kind, error.message.as_ref()), (kind, "partition 3: gone"));
-            assert_eq!(ErrorKind::from_name(name), Some(kind));
-            assert_eq!(kind.name(), name);
+            assert_eq!((ErrorKind::from_name(name), kind.name()), (Some(kind), name));
         }
-    }
-
-    fn headers_of(status: &tonic::Status) -> axum::http::HeaderMap {
-        let response = status.clone().into_http::<axum::body::Body>();
-        response.into_parts().0.headers
-    }
-
-    #[test]
-    fn a_status_of_somebody_else_gets_the_nearest_kind() {
-        use tonic::Code;
-        for (code, kind) in [
-            (Code::Unavailable, ErrorKind::Unavailable),
-            (Code::DeadlineExceeded, ErrorKind::Unavailable),
-            (Code::OutOfRange, ErrorKind::Invalid),
-            (Code::Unimplemented, ErrorKind::Internal),
-            (Code::DataLoss, ErrorKind::Corrupt),
-        ] {
-            assert_eq!(Error::from(tonic::Status::new(code, "")).kind, kind);
-        }
-        let mut status = tonic::Status::unavailable("");
-        status.metadata_mut().insert(KIND_HEADER, "of-a-newer-version".parse().unwrap());
-        assert_eq!(Error::from(status).kind, ErrorKind::Unavailable);
     }
 
     #[test]

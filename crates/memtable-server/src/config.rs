@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sextant_common::clock::WallSource;
-use sextant_common::config::ClusterConfig;
+use sextant_environment::clock::WallSource;
+use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;

@@ -4,7 +4,7 @@ mod raft_node;
 
 use std::path::Path;
 
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::Result;
 use sextant_common::ids::PartitionId;
 use sextant_proto::v1;

@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use sextant_common::Env;
-use sextant_common::env::{Listening, Party, grpc_incoming, internal_calls};
+use sextant_environment::Env;
+use sextant_environment::env::{Listening, Party, grpc_incoming, internal_calls};
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::freight::FreightLayer;
+use sextant_environment::freight::FreightLayer;
 use sextant_common::ids::{LogPosition, PartitionId};
-use sextant_common::room::Room;
-use sextant_common::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_environment::room::Room;
+use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::lease_server::LeaseServer;
@@ -421,7 +421,7 @@ async fn keep_snapshots(
 }
 
 fn serve(
-    listener: Box<dyn sextant_common::env::Listener>,
+    listener: Box<dyn sextant_environment::env::Listener>,
     context: &Arc<Context>,
     cluster: Bytes,
     mut shutdown: Shutdown,
@@ -482,7 +482,7 @@ async fn serve_http(
     shutdown: Shutdown,
 ) -> Result<SocketAddr> {
     let (ready, status) = (context.clone(), context.clone());
-    let state = sextant_common::http::HttpState {
+    let state = sextant_environment::http::HttpState {
         registry: Arc::new(Mutex::new(registry)),
         ready: Arc::new(move || {
             if ready.draining.is_triggered() {
@@ -509,7 +509,7 @@ async fn serve_http(
             Box::pin(async move { json })
         }),
     };
-    sextant_common::http::serve(env, at, state, shutdown).await
+    sextant_environment::http::serve(env, at, state, shutdown).await
 }
 
 #[cfg(test)]

@@ -9,11 +9,13 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::Env;
-use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{Party, PausePoint, Probe, ProbeEvent, cluster_channel, free_addrs};
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, free_addrs};
+use sextant_rules::probe::{PausePoint, Probe, ProbeEvent};
 use sextant_common::ids::NodeId;
-use sextant_common::vfs::{Fault, FaultyVfs, IoKind};
+use sextant_environment::vfs::IoKind;
+use sextant_simulated::{Fault, FaultyVfs};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -65,7 +67,7 @@ impl Cluster {
 
     async fn start_with(partitions: u32, tuning: Tuning) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
-            sextant_common::logging::init();
+            sextant_environment::logging::init();
         }
         Self::start_on(vec![Env::real(); 3], partitions, tuning, LeaseConfig::default()).await
     }

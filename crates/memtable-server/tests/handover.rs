@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use sextant_common::Env;
-use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{Party, cluster_channel, free_addrs};
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
-use sextant_common::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
+use sextant_environment::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;

@@ -3,10 +3,11 @@
 mod support;
 
 use bytes::Bytes;
-use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{Party, cluster_channel, free_addrs, grpc_channel};
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, free_addrs, grpc_channel};
 use sextant_common::ids::NodeId;
-use sextant_common::{Env, Error, ErrorKind};
+use sextant_common::{Error, ErrorKind};
+use sextant_environment::Env;
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::raft_client::RaftClient;

@@ -5,10 +5,11 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_common::env::{Party, cluster_channel, free_addrs};
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
-use sextant_common::{Env, Error, ErrorKind};
+use sextant_common::{Error, ErrorKind};
+use sextant_environment::Env;
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -43,7 +44,7 @@ impl Cluster {
     /// Starts the first `founders` servers; the configuration names no others yet.
     async fn found(founders: usize) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
-            sextant_common::logging::init();
+            sextant_environment::logging::init();
         }
         let addrs = free_addrs(&Env::real(), SERVERS + 1).await.unwrap();
         let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };

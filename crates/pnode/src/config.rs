@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sextant_common::clock::WallSource;
-use sextant_common::config::ClusterConfig;
+use sextant_environment::clock::WallSource;
+use sextant_environment::config::ClusterConfig;
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
 
@@ -67,7 +67,7 @@ pub struct PNodeConfig {
     /// RESP commands that may be under way at a time, of all connections; further ones wait in their sockets.
     #[serde(default = "commands_default")]
     pub commands_max: usize,
-    /// Where the bound on the wall clock's error comes from. For whoever builds the [`sextant_common::Env`]; the default (no
+    /// Where the bound on the wall clock's error comes from. For whoever builds the [`sextant_environment::Env`]; the default (no
     /// bound) is always safe.
     #[serde(default)]
     pub clock: WallSource,

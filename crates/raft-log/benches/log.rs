@@ -14,7 +14,7 @@ use openraft::EntryPayload;
 use openraft::storage::RaftLogStorage;
 use openraft::type_config::TypeConfigExt;
 use prometheus_client::registry::Registry;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_raft_log::{Entry, IoFlushed, Payload, RaftLog, RaftLogConfig, TypeConfig, log_id};
 

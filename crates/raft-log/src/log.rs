@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
 use sextant_common::ids::PartitionId;
-use sextant_common::{Env, Error, Result};
+use sextant_common::{Error, Result};
+use sextant_environment::Env;
 use tokio::sync::watch;
 
 use crate::config::RaftLogConfig;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::future::join_all;
 use prometheus_client::registry::Registry;
 use sextant_common::ids::PartitionId;
-use sextant_common::{Env, Error, ErrorKind, Result};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 
 use crate::config::RaftLogConfig;
 use crate::device::spares::{self, FIRST_BYTES, Spares};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::{IoKind, VfsFile};
+use sextant_environment::vfs::{IoKind, VfsFile};
 
 use crate::metrics::Metrics;
 use crate::partition::state::PartitionState;

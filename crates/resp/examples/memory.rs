@@ -5,7 +5,7 @@
 mod memory;
 
 use prometheus_client::registry::Registry;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_resp::{RespConfig, RespMetrics, RespServer};
 
 #[tokio::main(flavor = "current_thread")]

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
-use sextant_common::room::Room;
-use sextant_common::{Env, env, shutdown};
+use sextant_environment::room::Room;
+use sextant_environment::{Env, env, shutdown};
 use tokio::sync::Semaphore;
 
 use crate::clients::Clients;

@@ -9,7 +9,7 @@ use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, 
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Compression, TableOptions};
-use sextant_common::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
+use sextant_environment::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_sstable_server::block_cache::BlockCache;
 use sextant_sstable_server::table::reader::Tally;
 use sextant_sstable_server::table::{

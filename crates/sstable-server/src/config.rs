@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sextant_common::config::ClusterConfig;
+use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, SstId};
-use sextant_common::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
+use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
 
 /// Version of the directory's layout.
 const FORMAT: u32 = 1;
@@ -193,7 +193,7 @@ impl Drop for Temporary {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::vfs::FaultyVfs;
+    use sextant_simulated::FaultyVfs;
 
     use super::*;
     use crate::testing::sst_id;

@@ -10,7 +10,7 @@ use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::TableId;
 use sextant_common::manifest::SstMeta;
-use sextant_common::vfs::IoKind;
+use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::{IngestHeader, IngestRequest, ScanRecord};
 use tonic::Status;

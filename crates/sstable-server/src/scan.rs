@@ -6,8 +6,8 @@ use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
 use sextant_common::limits::LARGE_BYTES;
-use sextant_common::room::Share;
-use sextant_common::vfs::IoKind;
+use sextant_environment::room::Share;
+use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::{GetStatus, ScanRecord, SstScanReply, SstScanRequest};
 

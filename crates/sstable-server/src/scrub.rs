@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::{ErrorKind, Result};
-use sextant_common::vfs::IoKind;
+use sextant_environment::vfs::IoKind;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::store::Store;

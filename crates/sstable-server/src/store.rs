@@ -4,12 +4,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
-use sextant_common::room::{Room, Share};
-use sextant_common::shutdown::Shutdown;
-use sextant_common::vfs::IoKind;
+use sextant_environment::room::{Room, Share};
+use sextant_environment::shutdown::Shutdown;
+use sextant_environment::vfs::IoKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::catalog::Catalog;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use sextant_common::{Env, logging};
+use sextant_environment::{Env, logging};
 use sextant_dev_cluster::{DevCluster, DevOptions, ReadyLine};
 
 use crate::args::DevArgs;

@@ -11,7 +11,8 @@ pub mod ycsb;
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions};
-use sextant_common::{Env, Result};
+use sextant_common::Result;
+use sextant_environment::Env;
 
 use crate::args::Connection;
 

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sextant_common::clock::{SystemClock, WallSource};
-use sextant_common::config::load;
-use sextant_common::{Env, logging};
+use sextant_environment::clock::{SystemClock, WallSource};
+use sextant_environment::config::load;
+use sextant_environment::{Env, logging};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};

@@ -2,14 +2,14 @@
 
 use std::io::Write;
 
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_ycsb::YcsbArgs;
 
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::process::raise_file_limit;
 
 pub async fn run(args: YcsbArgs) -> CommandResult {
-    sextant_common::logging::init_with("error");
+    sextant_environment::logging::init_with("error");
     raise_file_limit();
     // A task of the runtime, like all threads of the generator: the main thread is none of its workers.
     let running = tokio::spawn(async move { sextant_ycsb::run(Env::real(), &args).await });

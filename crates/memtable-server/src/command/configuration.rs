@@ -13,8 +13,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_common::config::{LeaseConfig, LeaseMode};
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::config::{LeaseConfig, LeaseMode};
 use sextant_common::error::{Error, Result};
 use sextant_proto::v1;
 

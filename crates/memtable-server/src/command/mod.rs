@@ -239,7 +239,7 @@ mod tests {
             Command::Configure {
                 term: 5,
                 configuration: Configuration::founding(
-                    &sextant_common::config::LeaseConfig::default(),
+                    &sextant_environment::config::LeaseConfig::default(),
                     1 << 20,
                 ),
             },

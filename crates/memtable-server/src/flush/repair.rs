@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
-use sextant_common::shutdown::Shutdown;
+use sextant_environment::shutdown::Shutdown;
 
 use super::servers::Held;
 use super::{Background, SstServer};

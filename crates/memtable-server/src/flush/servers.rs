@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use sextant_common::Env;
-use sextant_common::config::{ClusterConfig, Server};
-use sextant_common::env::{Party, cluster_channel};
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;

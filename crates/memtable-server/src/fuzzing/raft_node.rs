@@ -11,8 +11,8 @@ use openraft::raft::{
 };
 use openraft::storage::RaftLogReader;
 use prometheus_client::registry::Registry;
-use sextant_common::Env;
-use sextant_common::config::LeaseConfig;
+use sextant_environment::Env;
+use sextant_environment::config::LeaseConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, NodeId, PartitionId};
 use sextant_proto::v1;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::vfs::{Vfs, read_file, write_file_atomically};
+use sextant_environment::vfs::{Vfs, read_file, write_file_atomically};
 
 pub const NAME: &str = "INCARNATION";
 const FORMAT: u32 = 1;

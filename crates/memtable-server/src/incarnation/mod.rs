@@ -16,10 +16,10 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::Vfs;
+use sextant_environment::vfs::Vfs;
 
 use self::file::{Found, Record, Verdict, judge};
 use crate::config::MemtableServerConfig;
@@ -237,7 +237,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use sextant_common::vfs::{CrashMode, FaultyVfs, OpenMode};
+    use sextant_environment::vfs::OpenMode;
+    use sextant_simulated::{CrashMode, FaultyVfs};
 
     use super::*;
 
@@ -333,8 +334,8 @@ mod tests {
         let (disk, env, incarnation) = used(1);
         let (incarnation, old) = (Arc::new(incarnation), incarnation_id(&env));
         for _ in 0..2 {
-            let fault = sextant_common::vfs::Fault::Io;
-            disk.fail_next(sextant_common::vfs::IoKind::Write, 1, fault, |path| path.starts_with("/log0"));
+            let fault = sextant_simulated::Fault::Io;
+            disk.fail_next(sextant_environment::vfs::IoKind::Write, 1, fault, |path| path.starts_with("/log0"));
             incarnation.renew(&lost_partitions()).await.unwrap_err();
             let before: Vec<u64> = files(&env).iter().map(|f| f.before.unwrap_or(0)).collect();
             assert_eq!(before, [old, 0, 0]);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 /// Quorums of a membership: one set of voters, or two while it changes (joint consensus).
 pub type Voters = Vec<Vec<u64>>;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sextant_common::config::LEASE_MS_MAX;
-use sextant_common::mutant::{self, Mutant};
+use sextant_environment::config::LEASE_MS_MAX;
+use sextant_rules::mutant::{self, Mutant};
 
 /// The longest lease that can be configured, stretched by any drift bound.
 const ABSTENTION_NS_MAX: u64 = 2 * LEASE_MS_MAX * 1_000_000;

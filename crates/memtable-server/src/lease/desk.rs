@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_common::config::LeaseMode;
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::config::LeaseMode;
 use sextant_common::ids::{Epoch, ManifestVersion, Serial};
 use sextant_common::manifest::Manifest;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::grantor::{Grantor, HolderId, Now, Refusal};
 use super::ring::{Ring, Run};
@@ -230,7 +230,7 @@ impl LeaseDesk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sextant_common::clock::WallInterval;
+    use sextant_environment::clock::WallInterval;
     use sextant_common::ids::{Generation, PartitionId, TableId};
 
     const A: HolderId = [1; 16];

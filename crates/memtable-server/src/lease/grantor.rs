@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use sextant_common::clock::WallInterval;
-use sextant_common::config::LeaseMode;
+use sextant_environment::clock::WallInterval;
+use sextant_environment::config::LeaseMode;
 use sextant_common::ids::Serial;
 
 use crate::publication::{Permission, forbids};

@@ -3,10 +3,10 @@
 //! Invariant: a lease is counted from a time that was taken *before* the leader's own lease was asked: a process that is paused in
 //! between must not grant what it no longer has.
 
-use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_common::config::LeaseMode;
-use sextant_common::env::PausePoint;
-use sextant_common::mutant::{self, Mutant};
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::config::LeaseMode;
+use sextant_rules::probe::PausePoint;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::grantor::Now;
 use crate::replica::ReplicaState;

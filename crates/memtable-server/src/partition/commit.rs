@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, SstId, TableId};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::Partition;
 use super::table::Grace;

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use sextant_common::ids::{Generation, ManifestVersion, TableId};
 use sextant_common::key::filter_hash;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::Partition;
 use super::rules::{self, Asks, InMemtable};

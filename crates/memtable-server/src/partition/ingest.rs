@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::sessions::SessionUndo;
 use super::{Checkpoint, Partition, rules};

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use ingest::Undo;
 use sessions::Sessions;

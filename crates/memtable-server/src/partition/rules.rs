@@ -1,10 +1,10 @@
 //! The protocol's rules as they stand on their own: facts in, verdict out, no state.
 //!
-//! The partition gathers the facts and asks; the exhaustive model of the protocol (`crates/model`) asks the very same
+//! The partition gathers the facts and asks; the exhaustive model of the protocol (`tests/model`) asks the very same
 //! functions, so that the two cannot drift apart.
 
 use sextant_common::ids::{Generation, ManifestVersion};
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::evaluate::{Base, Refusal};
 

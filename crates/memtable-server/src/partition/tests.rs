@@ -294,7 +294,7 @@ fn a_failed_condition_is_remembered_by_every_replica() {
 #[test]
 fn a_configuration_takes_effect_when_it_is_committed_and_only_in_the_order_of_revisions() {
     let mut n = Node::new();
-    let founding = Configuration::founding(&sextant_common::config::LeaseConfig::default(), 1 << 20);
+    let founding = Configuration::founding(&sextant_environment::config::LeaseConfig::default(), 1 << 20);
     let revision = |revision, lease_ms| Configuration { revision, lease_ms, ..founding.clone() };
     let configure = |configuration| Command::Configure { term: 1, configuration };
     assert_eq!(n.command(&configure(revision(1, 300))), Ingested::Configured);

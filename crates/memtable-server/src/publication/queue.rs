@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use sextant_common::ids::Serial;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::Permission;
 

@@ -8,7 +8,7 @@
 use std::future::Future;
 
 use futures::future::BoxFuture;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, oneshot};
 

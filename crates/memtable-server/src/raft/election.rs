@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
-use sextant_common::config::LeaseConfig;
-use sextant_common::shutdown::Shutdown;
+use sextant_environment::config::LeaseConfig;
+use sextant_environment::shutdown::Shutdown;
 use sextant_raft_log::{LogId, RaftLog, StoredMembership};
 
 use super::Raft;

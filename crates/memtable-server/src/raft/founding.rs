@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
-use sextant_common::shutdown::Shutdown;
+use sextant_environment::shutdown::Shutdown;
 use sextant_raft_log::Member;
 
 use super::Raft;

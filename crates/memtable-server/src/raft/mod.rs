@@ -13,7 +13,7 @@ pub mod snapshot_store;
 pub mod state_machine;
 
 use openraft::{Config, SnapshotPolicy, StepDownPolicy};
-use sextant_common::config::LeaseConfig;
+use sextant_environment::config::LeaseConfig;
 use sextant_common::error::{Error, Result};
 use sextant_raft_log::TypeConfig;
 

@@ -21,10 +21,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::{read_file, write_file_atomically};
+use sextant_environment::vfs::{read_file, write_file_atomically};
 use sextant_raft_log::{StoredMembership, TypeConfig, decode_membership, log_id_at};
 
 use crate::partition::snapshot::Snapshot;
@@ -161,11 +161,11 @@ mod tests {
     use openraft::EntryPayload;
     use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
     use prometheus_client::registry::Registry;
-    use sextant_common::config::{ClusterConfig, Server};
-    use sextant_common::env::free_addrs;
+    use sextant_environment::config::{ClusterConfig, Server};
+    use sextant_environment::env::free_addrs;
     use sextant_common::error::ErrorKind;
     use sextant_common::ids::{LogPosition, NodeId};
-    use sextant_common::vfs::{CrashMode, FaultyVfs};
+    use sextant_simulated::{CrashMode, FaultyVfs};
     use sextant_raft_log::{Entry, RaftLog, Vote, log_id};
 
     use super::*;

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::partition::view::ReadAnswer;
 use crate::replica::{Leader, ReplicaState};
@@ -112,7 +112,7 @@ impl Reader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::Env;
+    use sextant_environment::Env;
 
     use super::*;
 

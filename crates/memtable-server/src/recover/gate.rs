@@ -11,7 +11,7 @@ use std::time::Duration;
 use openraft::async_runtime::WatchReceiver;
 use parking_lot::Mutex;
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::shutdown::Shutdown;
+use sextant_environment::shutdown::Shutdown;
 
 use crate::command::Configuration;
 use crate::flush::SstServers;

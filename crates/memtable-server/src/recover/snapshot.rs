@@ -123,7 +123,7 @@ impl Rebuilt<'_> {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::config::LeaseConfig;
+    use sextant_environment::config::LeaseConfig;
 
     use super::*;
 

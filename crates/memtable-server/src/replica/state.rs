@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sextant_common::Env;
-use sextant_common::clock::WallInterval;
+use sextant_environment::Env;
+use sextant_environment::clock::WallInterval;
 use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::{Notify, watch};
 
 use super::Numbers;

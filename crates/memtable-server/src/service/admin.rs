@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::config::ClusterConfig;
+use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::limits;

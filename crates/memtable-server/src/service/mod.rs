@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
-use sextant_common::Env;
-use sextant_common::config::ClusterConfig;
+use sextant_environment::Env;
+use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_proto::v1;
@@ -54,11 +54,11 @@ pub struct Context {
     pub recovery: Recovery,
     pub log: Arc<sextant_raft_log::RaftLog>,
     /// For large answers to reads, of all partitions.
-    pub answers: sextant_common::room::Room,
+    pub answers: sextant_environment::room::Room,
     pub started_ns: u64,
     /// The server hands over and takes no new leadership.
-    pub draining: sextant_common::shutdown::Shutdown,
-    pub shutdown: sextant_common::shutdown::Shutdown,
+    pub draining: sextant_environment::shutdown::Shutdown,
+    pub shutdown: sextant_environment::shutdown::Shutdown,
     /// As in the tuning.
     pub disk_stall_ms: u64,
 }

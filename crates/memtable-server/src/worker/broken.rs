@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use sextant_common::env::PausePoint;
+use sextant_rules::probe::PausePoint;
 use sextant_common::ids::TableId;
 
 use super::Worker;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sextant_common::env::ProbeEvent;
+use sextant_rules::probe::ProbeEvent;
 use sextant_common::error::Result;
 use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sextant_common::config::LeaseMode;
+use sextant_environment::config::LeaseMode;
 use sextant_common::ids::{Epoch, Generation, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 

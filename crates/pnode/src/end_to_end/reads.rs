@@ -224,7 +224,7 @@ async fn without_a_lease_a_pda_read_is_done_as_bda() {
 #[tokio::test]
 async fn an_expired_lease_is_noticed_before_use() {
     let mut cluster = Cluster::start(1).await;
-    let manual = std::sync::Arc::new(sextant_common::clock::ManualClock::default());
+    let manual = std::sync::Arc::new(sextant_simulated::ManualClock::default());
     cluster.env.clock = manual.clone();
     cluster.add_sst(0, &[("k", Some("old"), 1)]);
     let pnode = cluster.pnode().await;

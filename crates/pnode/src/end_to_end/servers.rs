@@ -1,7 +1,7 @@
 //! The p-node as a server: gRPC, RESP, HTTP.
 
 use bytes::Bytes;
-use sextant_common::env::grpc_channel;
+use sextant_environment::env::grpc_channel;
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, ErrorKind};
 use sextant_proto::v1;

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::env::Party;
+use sextant_environment::env::Party;
 use sextant_common::ids::NodeId;
-use sextant_common::room::Room;
-use sextant_common::shutdown::Shutdown;
-use sextant_common::{Env, Error, ErrorKind, Result};
+use sextant_environment::room::Room;
+use sextant_environment::shutdown::Shutdown;
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 use tokio::sync::Semaphore;
 
 use crate::config::EngineConfig;

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::lease::{Drift, Grant, Lease, PullTimes};
 use crate::view::{FilterCopies, PartitionView};
@@ -168,9 +168,9 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use sextant_common::Clock;
-    use sextant_common::clock::ManualClock;
-    use sextant_common::config::LeaseMode;
+    use sextant_environment::Clock;
+    use sextant_simulated::ManualClock;
+    use sextant_environment::config::LeaseMode;
     use sextant_common::ids::{ManifestVersion, NodeId};
 
     use super::*;

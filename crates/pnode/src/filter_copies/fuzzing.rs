@@ -1,7 +1,6 @@
 //! What replies to pulls do to a view, whatever they say.
 
-use sextant_common::Clock;
-use sextant_common::clock::ManualClock;
+use sextant_environment::Clock;
 use sextant_common::ids::{PartitionId, Serial};
 use sextant_proto::v1;
 
@@ -15,8 +14,7 @@ use crate::view::PartitionView;
 /// # Panics
 /// If a view breaks a rule: it claims a serial whose bits it lacks, goes back within an epoch, or has a lease of a newer
 /// version than its SSTables.
-pub fn take_replies(replies: Vec<v1::PullReply>) {
-    let clock = ManualClock::default();
+pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
     let mut view = PartitionView::empty();
     for reply in replies {
         let now_ns = clock.holder_ns();
@@ -37,7 +35,7 @@ pub fn take_replies(replies: Vec<v1::PullReply>) {
             if let Some(next) = next {
                 view = next;
             }
-            check(&view, &clock, before);
+            check(&view, clock, before);
             if verdict == Verdict::Current
                 && let Some(copies) = &view.copies
             {
@@ -60,14 +58,14 @@ pub fn take_replies(replies: Vec<v1::PullReply>) {
                 if let Some(next) = install_whole(&view, whole) {
                     view = next;
                 }
-                check(&view, &clock, before);
+                check(&view, clock, before);
             }
-            wire::position(partition, &view, &clock);
+            wire::position(partition, &view, clock);
         }
     }
 }
 
-fn check(view: &PartitionView, clock: &ManualClock, before: Option<(sextant_common::ids::Epoch, Serial)>) {
+fn check(view: &PartitionView, clock: &dyn Clock, before: Option<(sextant_common::ids::Epoch, Serial)>) {
     view.leased_copies(clock);
     if let Some(lease) = &view.lease {
         assert!(lease.manifest_version <= view.manifest.version, "a lease without its tables");

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::config::LeaseMode;
-use sextant_common::env::{Party, PausePoint, cluster_channel};
+use sextant_environment::config::LeaseMode;
+use sextant_environment::env::{Party, cluster_channel};
+use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::shutdown::Shutdown;
+use sextant_environment::shutdown::Shutdown;
 use sextant_common::{Error, Result};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;

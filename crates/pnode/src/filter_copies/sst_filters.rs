@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{NodeId, SstId};
-use sextant_common::shutdown::Shutdown;
+use sextant_environment::shutdown::Shutdown;
 use sextant_common::{Error, Result};
 use sextant_proto::v1;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
-use sextant_common::config::Server;
+use sextant_environment::config::Server;
 use sextant_common::ids::PartitionId;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;

@@ -17,11 +17,11 @@
 //! Invariant: whatever the delays and the drifts within rho, [`Lease::is_usable`] is false once the grantor's clock has
 //! reached the expiry.
 
-use sextant_common::Clock;
-use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_common::config::LeaseMode;
+use sextant_environment::Clock;
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::config::LeaseMode;
 use sextant_common::ids::ManifestVersion;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 const PPM: u128 = 1_000_000;
 
@@ -33,7 +33,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// `ppm`: the bound of each clock against true time. At most 10 % ([`sextant_common::config::ClusterConfig::validate`]).
+    /// `ppm`: the bound of each clock against true time. At most 10 % ([`sextant_environment::config::ClusterConfig::validate`]).
     pub fn of_each_clock(ppm: u64) -> Self {
         Self { ppm: ppm.min(500_000) }
     }
@@ -178,7 +178,7 @@ mod tests {
     use std::time::Duration;
 
     use proptest::prelude::*;
-    use sextant_common::clock::ManualClock;
+    use sextant_simulated::ManualClock;
 
     use super::*;
 

@@ -7,7 +7,7 @@
 //! The longer the base line, the smaller the drift that shows: with a minute between two replies and a millisecond of round
 //! trips some 20 parts per million beyond the bound.
 
-use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 
 use super::{Drift, PullTimes};
 

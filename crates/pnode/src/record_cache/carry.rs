@@ -1,5 +1,5 @@
 //! When a cached record is the newest SSTable record of its key also at another manifest version. Pure; the exhaustive model of
-//! the protocol (`crates/model`) asks the same function.
+//! the protocol (`tests/model`) asks the same function.
 
 use sextant_common::ids::ManifestVersion;
 

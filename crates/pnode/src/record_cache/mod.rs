@@ -20,7 +20,7 @@ use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{Equivalent, Weighter};
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::metrics::{CacheEvent, PNodeMetrics};
 use crate::router::ReadKey;

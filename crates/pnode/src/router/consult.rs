@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sextant_common::Clock;
+use sextant_environment::Clock;
 use sextant_common::ids::{ManifestVersion, PartitionId};
 
 use super::plan::{Facts, Plan, route};

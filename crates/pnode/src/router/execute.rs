@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::env::PausePoint;
+use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
-use sextant_common::mutant::{self, Mutant};
-use sextant_common::room::Purse;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_environment::room::Purse;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 

@@ -1,8 +1,8 @@
 //! `route()`: algorithms 1 and 2 of the paper with tombstones, missing leases and `filter_inserts`. Pure.
 //!
-//! The exhaustive model of the protocol (`crates/model`) routes by these very functions.
+//! The exhaustive model of the protocol (`tests/model`) routes by these very functions.
 
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::api::ReadMode;
 

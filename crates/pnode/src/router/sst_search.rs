@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, Seq, SstId};
-use sextant_common::mutant::{self, Mutant};
-use sextant_common::room::Purse;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_environment::room::Purse;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 

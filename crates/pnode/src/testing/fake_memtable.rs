@@ -14,7 +14,7 @@ use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Manifest, TableManifest, TableOptions};
-use sextant_common::{Clock, Env};
+use sextant_environment::{Clock, Env};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_server::{Admin, AdminServer};
 use sextant_proto::v1::lease_server::{Lease, LeaseServer};

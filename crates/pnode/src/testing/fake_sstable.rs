@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::filter::SealedFilter;
 use sextant_common::key::filter_hash;
 use sextant_proto::v1;

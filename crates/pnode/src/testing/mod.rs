@@ -8,8 +8,8 @@ mod fake_sstable;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use sextant_common::Env;
-use sextant_common::env::grpc_incoming;
+use sextant_environment::Env;
+use sextant_environment::env::grpc_incoming;
 use sextant_common::ids::{
     Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
 };

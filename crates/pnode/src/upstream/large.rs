@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::limits::LARGE_BYTES;
-use sextant_common::room::{Purse, Room, Share};
-use sextant_common::{Clock, Error, ErrorKind, Result};
+use sextant_environment::room::{Purse, Room, Share};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Clock;
 
 use super::Deadline;
 
@@ -120,7 +121,7 @@ pub(crate) fn held(value: Bytes, room: impl Send + 'static) -> Bytes {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::clock::ManualClock;
+    use sextant_simulated::ManualClock;
 
     use super::*;
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use sextant_common::Clock;
+use sextant_environment::Clock;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::{FilterCopies, ManifestView};
 use crate::lease::Lease;

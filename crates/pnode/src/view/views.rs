@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use sextant_common::Env;
-use sextant_common::env::{Filters, ProbeEvent};
+use sextant_environment::Env;
+use sextant_rules::probe::{Filters, ProbeEvent};
 use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial};
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::Manifest;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use sextant_common::vfs::{OpenMode, Vfs, VfsFile};
+use sextant_environment::vfs::{OpenMode, Vfs, VfsFile};
 use tokio::sync::oneshot;
 
 use crate::format::segment::SEGMENT_HEADER_BYTES;

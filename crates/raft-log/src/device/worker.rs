@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::mutant::{self, Mutant};
-use sextant_common::vfs::IoKind;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_environment::vfs::IoKind;
 
 use crate::format::checkpoint::Checkpoint;
 use crate::format::identity::Identity;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sextant_common::ids::LogPosition;
-use sextant_common::vfs::IoKind;
+use sextant_environment::vfs::IoKind;
 use sextant_common::{Error, Result};
 
 use crate::entry_codec::join_entry;

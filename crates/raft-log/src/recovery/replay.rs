@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sextant_common::vfs::VfsFile;
+use sextant_environment::vfs::VfsFile;
 use sextant_common::{Error, Result};
 
 use crate::format::NUMBER_MAX;

@@ -8,8 +8,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sextant_common::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
-use sextant_common::{Env, Error, ErrorKind, Result};
+use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 
 use crate::device::spares::file_number;
 use crate::format::batch::{BATCH_ALIGN, BatchHeader, BatchKind};

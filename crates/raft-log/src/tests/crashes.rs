@@ -10,7 +10,8 @@ use openraft::alias::OneshotReceiverOf;
 use openraft::storage::RaftLogStorage;
 use openraft::type_config::TypeConfigExt;
 use proptest::prelude::*;
-use sextant_common::vfs::{CrashMode, Fault, IoKind};
+use sextant_environment::vfs::IoKind;
+use sextant_simulated::{CrashMode, Fault};
 
 use crate::{Entry, IoFlushed, LogId, PartitionLog, RaftLog, TypeConfig, Vote, log_id};
 

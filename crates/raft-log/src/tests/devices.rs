@@ -3,7 +3,8 @@
 use openraft::storage::RaftLogStorage;
 use sextant_common::ErrorKind;
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::vfs::{FaultyVfs, OpenMode, Vfs};
+use sextant_environment::vfs::{OpenMode, Vfs};
+use sextant_simulated::FaultyVfs;
 
 use crate::format::batch::{BatchHeader, BatchKind};
 use crate::format::identity::Identity;

@@ -6,7 +6,8 @@ use openraft::storage::RaftLogStorage;
 use openraft::type_config::TypeConfigExt;
 use sextant_common::ErrorKind;
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::{CrashMode, Fault, IoKind};
+use sextant_environment::vfs::IoKind;
+use sextant_simulated::{CrashMode, Fault};
 
 use crate::{Entry, IoFlushed, TypeConfig, Vote};
 

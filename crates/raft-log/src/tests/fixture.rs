@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use openraft::storage::{RaftLogReader, RaftLogStorage};
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::{FaultyVfs, OpenMode, Vfs};
+use sextant_environment::vfs::{OpenMode, Vfs};
+use sextant_simulated::FaultyVfs;
 
 use crate::{Entry, RaftLog, Vote, log_id};
 

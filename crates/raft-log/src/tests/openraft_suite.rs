@@ -9,7 +9,7 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, OptionalSend, StorageError};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_common::ids::PartitionId;
 
 use crate::{LogId, PartitionLog, RaftLog, StoredMembership, TypeConfig};

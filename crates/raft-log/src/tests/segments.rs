@@ -2,7 +2,8 @@
 
 use openraft::storage::{RaftLogReader, RaftLogStorage};
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::{CrashMode, OpenMode, Vfs};
+use sextant_environment::vfs::{OpenMode, Vfs};
+use sextant_simulated::CrashMode;
 
 use crate::{Entry, RaftLog, Vote, log_id};
 

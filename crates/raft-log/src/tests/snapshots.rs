@@ -3,7 +3,7 @@
 use openraft::storage::RaftLogStorage;
 use sextant_common::ErrorKind;
 use sextant_common::ids::PartitionId;
-use sextant_common::vfs::CrashMode;
+use sextant_simulated::CrashMode;
 
 use crate::{LogId, PartitionLog, RaftLog, Vote, log_id};
 

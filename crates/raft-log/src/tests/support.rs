@@ -8,12 +8,14 @@ use openraft::EntryPayload;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use sextant_common::clock::SystemClock;
-use sextant_common::env::{Fatal, TcpNetwork, ThreadWorkers, Workers};
+use sextant_environment::clock::SystemClock;
+use sextant_environment::env::{Fatal, TcpNetwork, ThreadWorkers, Workers};
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::rng::SeededRng;
-use sextant_common::vfs::{FaultyVfs, Vfs, VfsFile};
-use sextant_common::{Env, Result};
+use sextant_environment::rng::SeededRng;
+use sextant_environment::vfs::{Vfs, VfsFile};
+use sextant_simulated::FaultyVfs;
+use sextant_common::Result;
+use sextant_environment::Env;
 
 use crate::{Entry, LogId, Member, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
 
@@ -143,11 +145,11 @@ impl Server {
     }
 
     pub fn file(&self, path: &Path) -> Arc<dyn VfsFile> {
-        self.vfs.open(path, sextant_common::vfs::OpenMode::Existing).unwrap()
+        self.vfs.open(path, sextant_environment::vfs::OpenMode::Existing).unwrap()
     }
 
     pub fn read(&self, path: &Path) -> Vec<u8> {
-        sextant_common::vfs::read_file(&self.vfs, path).unwrap()
+        sextant_environment::vfs::read_file(&self.vfs, path).unwrap()
     }
 
     /// Overwrites bytes of a file, durably.

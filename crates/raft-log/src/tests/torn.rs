@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sextant_common::ErrorKind;
-use sextant_common::vfs::{CrashMode, FaultyVfs, OpenMode, Vfs};
+use sextant_environment::vfs::{OpenMode, Vfs};
+use sextant_simulated::{CrashMode, FaultyVfs};
 
 use crate::Entry;
 use crate::format::batch::{BatchHeader, BatchKind};

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sextant_common::limits;
-use sextant_common::room::{Purse, Room, Share};
+use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use prometheus_client::registry::Registry;
-use sextant_common::Env;
+use sextant_environment::Env;
 use sextant_resp::{RespConfig, RespMetrics, RespServer, Store};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::block_cache::BlockCache;
 use crate::data_dir::{DataDir, Temporary};

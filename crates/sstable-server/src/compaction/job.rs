@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::manifest::SstMeta;
-use sextant_common::vfs::IoKind;
+use sextant_environment::vfs::IoKind;
 use tokio::sync::oneshot;
 
 use super::Plan;

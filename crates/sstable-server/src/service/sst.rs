@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::error::{Error, Result};
-use sextant_common::freight::Freight;
+use sextant_environment::freight::Freight;
 use sextant_common::ids::PartitionId;
-use sextant_common::room::Share;
-use sextant_common::vfs::IoKind;
+use sextant_environment::room::Share;
+use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1::sst_server::Sst;
 use sextant_proto::v1::{

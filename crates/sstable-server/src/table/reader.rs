@@ -10,7 +10,7 @@ use sextant_common::filter::SealedFilter;
 use sextant_common::ids::SstId;
 use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES, VALUE_BYTES_MAX};
 use sextant_common::manifest::SstMeta;
-use sextant_common::vfs::VfsFile;
+use sextant_environment::vfs::VfsFile;
 
 use super::block::{Block, Malformed, Slot};
 use super::footer::{TRAILER_BYTES, TableMeta, Trailer};

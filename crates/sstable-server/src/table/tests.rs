@@ -235,7 +235,7 @@ fn the_largest_records_round_trip() {
         }
         assert_eq!(table.meta().data_blocks, 3);
     }
-    let file = Arc::new(sextant_common::vfs::MemoryFile::default());
+    let file = Arc::new(sextant_simulated::MemoryFile::default());
     let mut writer = TableWriter::new(file, sst_id(1), sextant_common::ids::TableId(1), options(false));
     assert_eq!(writer.add(&[0; 16 * 1024 + 1], b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(writer.add(b"", b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);

@@ -10,7 +10,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::limits::{check_key, check_value};
 use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
-use sextant_common::vfs::VfsFile;
+use sextant_environment::vfs::VfsFile;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::block::{BlockBuilder, RESTART_INTERVAL};

@@ -1,5 +1,5 @@
 use sextant_common::ErrorKind;
-use sextant_common::vfs::OpenMode;
+use sextant_environment::vfs::OpenMode;
 
 use super::transfer::copy_of;
 use super::*;
@@ -16,7 +16,7 @@ async fn pair() -> (Node, Node, SstMeta, Model) {
 }
 
 fn trailer(node: &Node, meta: &SstMeta) -> Trailer {
-    let bytes = sextant_common::vfs::read_file(&node.vfs, &node.path(meta.id)).unwrap();
+    let bytes = sextant_environment::vfs::read_file(&node.vfs, &node.path(meta.id)).unwrap();
     Trailer::parse(&bytes[bytes.len() - TRAILER_BYTES..], meta.file_bytes).unwrap()
 }
 

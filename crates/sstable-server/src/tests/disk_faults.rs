@@ -1,7 +1,8 @@
 use std::path::Path;
 
 use sextant_common::ErrorKind;
-use sextant_common::vfs::{CrashMode, Fault, IoKind};
+use sextant_environment::vfs::IoKind;
+use sextant_simulated::{CrashMode, Fault};
 
 use super::transfer::copy_of;
 use super::*;

@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sextant_common::Env;
-use sextant_common::env::{Party, cluster_channel};
+use sextant_environment::Env;
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::SstMeta;
-use sextant_common::vfs::{FaultyVfs, Vfs};
+use sextant_environment::vfs::Vfs;
+use sextant_simulated::FaultyVfs;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::convert::sst_id_to_wire;
 use sextant_proto::v1::sst_client::SstClient;

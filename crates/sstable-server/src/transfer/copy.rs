@@ -4,10 +4,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::env::{Party, cluster_channel};
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
-use sextant_common::vfs::IoKind;
+use sextant_environment::vfs::IoKind;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1::sst_client::SstClient;

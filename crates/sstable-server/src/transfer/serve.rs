@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use sextant_common::error::{Error, Result};
-use sextant_common::vfs::IoKind;
+use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::{FetchFilterRequest, FetchRequest, FileChunk, FilterBytes};
 

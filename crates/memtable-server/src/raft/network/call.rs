@@ -6,7 +6,7 @@ use std::time::Duration;
 use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{VoteRequest, VoteResponse};
 use sextant_common::error::{Error, Result};
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 use sextant_proto::v1;
 use sextant_raft_log::{LogId, TypeConfig};
 

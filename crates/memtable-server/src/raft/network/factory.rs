@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use openraft::network::RaftNetworkFactory;
-use sextant_common::config::{ClusterConfig, Server};
-use sextant_common::env::{Party, cluster_channel};
+use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::Result;
 use sextant_common::ids::NodeId;
 use sextant_proto::v1::raft_client::RaftClient;
@@ -32,7 +32,7 @@ pub struct Peer {
 impl Peer {
     /// What moves data belongs to the runtime that this is called in, heartbeats to Raft's own.
     pub async fn connect(
-        env: &sextant_common::Env,
+        env: &sextant_environment::Env,
         to: &Server,
         cluster: &ClusterConfig,
         me: NodeId,

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_common::env::ProbeEvent;
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_rules::probe::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
 use sextant_proto::v1;

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, ErrorKind};
-use sextant_common::freight::Freight;
+use sextant_environment::freight::Freight;
 use sextant_common::limits;
-use sextant_common::room::Share;
+use sextant_environment::room::Share;
 use sextant_proto::v1;
 use sextant_proto::v1::rows_server::Rows;
 use tokio::sync::oneshot;

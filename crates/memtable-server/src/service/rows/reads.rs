@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use sextant_common::env::PausePoint;
+use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
-use sextant_common::mutant::{self, Mutant};
-use sextant_common::room::Share;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_environment::room::Share;
 use sextant_proto::v1;
 
 use super::RowsShell;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::PartitionId;
-use sextant_common::room::Purse;
+use sextant_environment::room::Purse;
 use sextant_common::{Error, Result};
 use tokio::task::JoinHandle;
 

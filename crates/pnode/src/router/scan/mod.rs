@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::{PartitionId, Seq};
-use sextant_common::room::{Purse, Share};
+use sextant_environment::room::{Purse, Share};
 use sextant_common::{Error, Result};
 use tokio::sync::mpsc;
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
 use sextant_common::limits::LARGE_BYTES;
-use sextant_common::room::{Purse, Share};
+use sextant_environment::room::{Purse, Share};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_proto::v1;
 

@@ -24,7 +24,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
-use sextant_common::{Clock, Error, ErrorKind, Result};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Clock;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use sextant_common::clock::{ManualClock, SystemClock};
+use sextant_environment::clock::SystemClock;
+use sextant_simulated::ManualClock;
 
 use futures::StreamExt;
 
@@ -249,7 +250,7 @@ async fn alone_means_without_the_stream() {
 
 /// Until the deadline of the clock is reached by somebody who moves it.
 fn patience(clock: &ManualClock) -> Patience {
-    use sextant_common::Clock;
+    use sextant_environment::Clock;
     Patience { leave_by_ns: clock.holder_ns() + 50_000_000, answer: Duration::from_millis(50) }
 }
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Serial;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 use sextant_raft_log::{Entry, Payload, TypeConfig};
 use tokio::sync::oneshot;
 

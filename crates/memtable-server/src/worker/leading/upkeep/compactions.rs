@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use sextant_common::error::Result;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::manifest::{Generations, Manifest, SstMeta, TableManifest};
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 type Done = oneshot::Sender<Result<()>>;

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
-use sextant_common::mutant::{self, Mutant};
+use sextant_rules::mutant::{self, Mutant};
 use sextant_raft_log::StoredMembership;
 
 use super::rejoin::Rejoining;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
-use sextant_common::env::Env;
+use sextant_environment::env::Env;
 use sextant_common::error::{Error, Result};
 use sextant_raft_log::Member;
 

@@ -1,0 +1,182 @@
+//! Servers of one cluster recognise each other: every internal call names the cluster, who calls, and who is called. The
+//! services between servers answer nobody else. (An address that was reused, or a mistake in a file, must not mix two clusters'
+//! data, nor take one server's answers for another's; and what clients may do goes through p-nodes.) It is no authentication:
+//! who can reach these ports is the network's business.
+//!
+//! The names travel in the `user-agent` header, as `sextant-cluster/<fingerprint in hex> sextant-from/<role>-<id>
+//! sextant-to/<role>-<id>`.
+
+use std::fmt;
+
+use tonic::Status;
+use tonic::metadata::MetadataMap;
+
+use crate::config::ClusterConfig;
+use sextant_common::error::Error;
+use sextant_common::ids::NodeId;
+
+const CLUSTER: &str = "sextant-cluster/";
+const FROM: &str = "sextant-from/";
+const TO: &str = "sextant-to/";
+
+/// What a party of internal calls is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PartyRole {
+    Memtable,
+    Sstable,
+    PNode,
+    /// What belongs to no tier: a test, an operator's tool.
+    Tool,
+}
+
+impl PartyRole {
+    const ALL: [Self; 4] = [Self::Memtable, Self::Sstable, Self::PNode, Self::Tool];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memtable => "memtable",
+            Self::Sstable => "sstable",
+            Self::PNode => "pnode",
+            Self::Tool => "tool",
+        }
+    }
+}
+
+/// Who calls, or is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Party {
+    pub role: PartyRole,
+    /// Unique among servers of the role; 0 for what has none (an embedded p-node, a tool).
+    pub id: NodeId,
+}
+
+impl Party {
+    pub const TOOL: Party = Party { role: PartyRole::Tool, id: NodeId(0) };
+
+    pub fn memtable(id: NodeId) -> Self {
+        Self { role: PartyRole::Memtable, id }
+    }
+
+    pub fn sstable(id: NodeId) -> Self {
+        Self { role: PartyRole::Sstable, id }
+    }
+
+    pub fn pnode(id: NodeId) -> Self {
+        Self { role: PartyRole::PNode, id }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let (role, id) = text.rsplit_once('-')?;
+        let role = PartyRole::ALL.into_iter().find(|r| r.name() == role)?;
+        Some(Self { role, id: NodeId(id.parse().ok()?) })
+    }
+}
+
+/// `memtable-1`.
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.role.name(), self.id)
+    }
+}
+
+/// What a server of this cluster says in its calls.
+pub(super) fn user_agent(cluster: &ClusterConfig, from: Party, to: Option<Party>) -> String {
+    let mut agent = format!("{CLUSTER}{:016x} {FROM}{from}", cluster.fingerprint());
+    if let Some(to) = to {
+        agent.push_str(&format!(" {TO}{to}"));
+    }
+    agent
+}
+
+/// Checks the calls that `me` of this cluster is to answer; for `tonic::service::InterceptorLayer`.
+pub fn internal_calls(
+    cluster: &ClusterConfig,
+    me: Party,
+) -> impl Fn(tonic::Request<()>) -> Result<tonic::Request<()>, Status> + Clone + use<> {
+    let mine = format!("{:016x}", cluster.fingerprint());
+    move |request| {
+        check(request.metadata(), &mine, me).map_err(super::status_of)?;
+        Ok(request)
+    }
+}
+
+fn check(metadata: &MetadataMap, mine: &str, me: Party) -> Result<(), Error> {
+    match named(metadata, CLUSTER) {
+        Some(cluster) if cluster == mine => {}
+        Some(_) => {
+            return Err(Error::invalid(
+                "the caller is of another cluster, or has another number of partitions: check [cluster]",
+            ));
+        }
+        None => {
+            return Err(Error::invalid(format!(
+                "{me} answers servers of its cluster only: clients and administration go through a p-node"
+            )));
+        }
+    }
+    if named(metadata, FROM).and_then(Party::parse).is_none() {
+        return Err(Error::invalid("the caller does not say which server it is"));
+    }
+    match named(metadata, TO) {
+        Some(to) if Party::parse(to) != Some(me) => {
+            Err(Error::invalid(format!("this is {me}, not {to}: check the addresses in [cluster]")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn named<'m>(metadata: &'m MetadataMap, what: &str) -> Option<&'m str> {
+    metadata.get("user-agent")?.to_str().ok()?.split(' ').find_map(|word| word.strip_prefix(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{LeaseConfig, Server};
+
+    fn cluster(id: &str) -> ClusterConfig {
+        let server = Server { id: NodeId(1), addr: "a:1".into() };
+        ClusterConfig {
+            id: id.into(),
+            partitions: 2,
+            memtable: vec![server.clone()],
+            sstable: vec![server],
+            lease: LeaseConfig::default(),
+        }
+    }
+
+    #[test]
+    fn only_callers_that_name_this_cluster_themselves_and_this_server_are_answered() {
+        let me = Party::memtable(NodeId(1));
+        let admit = internal_calls(&cluster("a"), me);
+        let call = |agent: Option<&str>| {
+            let mut request = tonic::Request::new(());
+            if let Some(agent) = agent {
+                request.metadata_mut().insert("user-agent", format!("{agent} tonic/0.14").parse().unwrap());
+            }
+            admit(request).map(|_| ()).map_err(|status| status.message().to_owned())
+        };
+        let agent = |id: &str, from, to| user_agent(&cluster(id), from, to);
+        for from in [Party::memtable(NodeId(2)), Party::sstable(NodeId(1)), Party::pnode(NodeId(0))] {
+            call(Some(&agent("a", from, Some(me)))).unwrap();
+        }
+        // A source of a copy is known by its address alone.
+        call(Some(&agent("a", Party::TOOL, None))).unwrap();
+
+        let only_cluster = agent("a", me, None);
+        let only_cluster = only_cluster.split(' ').next().unwrap();
+        let wrong = [
+            (None, "servers of its cluster only"),
+            (Some("curl/8".to_owned()), "servers of its cluster only"),
+            (Some(agent("b", Party::TOOL, Some(me))), "another cluster"),
+            (Some(only_cluster.to_owned()), "which server it is"),
+            (Some(format!("{only_cluster} sextant-from/nobody-1")), "which server it is"),
+            (Some(agent("a", me, Some(Party::memtable(NodeId(2))))), "this is memtable-1, not memtable-2"),
+            (Some(agent("a", me, Some(Party::sstable(NodeId(1))))), "this is memtable-1, not sstable-1"),
+        ];
+        for (agent, why) in wrong {
+            let refused = call(agent.as_deref()).unwrap_err();
+            assert!(refused.contains(why), "{agent:?}: {refused}");
+        }
+    }
+}

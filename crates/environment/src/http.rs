@@ -1,0 +1,363 @@
+//! The HTTP side of every server: metrics, health, status.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/metrics` | the registry in the OpenMetrics text format, which Prometheus reads |
+//! | `/health/live` | 200 for as long as the process answers at all |
+//! | `/health/ready` | 200, or 503 with the reason as text |
+//! | `/status` | JSON for people and tools |
+//!
+//! Owns connections and their limits; does not own what is measured or what "ready" means: [`HttpState`] brings that.
+//! HTTP/1.1 only, over [`crate::env::Network`]. No request has a body. Everything a client can hold open has a bound: the
+//! number of connections, the time for a request's head, the time for an answer, the life of a connection.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use futures::future::BoxFuture;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use parking_lot::Mutex;
+use prometheus_client::registry::Registry;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::env::{Connection, Env, Listener};
+use sextant_common::error::{Error, ErrorKind, Result};
+use crate::shutdown::Shutdown;
+
+/// Enough for several scrapers, probes and curious people; further ones wait in the kernel's queue.
+const CONNECTIONS_MAX: usize = 64;
+/// Time for the head of a request to arrive, and how long an idle connection is kept. Longer than the usual scrape interval
+/// of 15 s, so that a scraper keeps its connection.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(20);
+/// A status answer that takes longer helps no probe.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Frees the place of a client that reads slowly or never. Clients reconnect.
+const CONNECTION_LIFE_MAX: Duration = Duration::from_secs(300);
+/// After the end of a connection's life, or of the server's, an answer in flight may still be finished.
+const GRACE: Duration = Duration::from_secs(2);
+/// A request's head: a path and a scraper's headers.
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Pause after a failed accept (no file descriptors, as a rule), so that it does not spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
+
+/// Whether the server can do its work now; if not, the reason in one line.
+pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+/// Makes the JSON text of `/status`.
+pub type StatusReport = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
+
+/// What a server shows.
+#[derive(Clone)]
+pub struct HttpState {
+    pub registry: Arc<Mutex<Registry>>,
+    /// Called for each probe; must not block.
+    pub ready: ReadyCheck,
+    pub status: StatusReport,
+}
+
+impl std::fmt::Debug for HttpState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HttpState")
+    }
+}
+
+/// Listens on `addr` (`host:port`; port 0: any free one) and serves in the background until `shutdown`. Returns the address
+/// as soon as it is bound; fails with [`ErrorKind::Invalid`] if it cannot be.
+pub async fn serve(env: &Env, addr: &str, state: HttpState, shutdown: Shutdown) -> Result<SocketAddr> {
+    let cannot = |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("http address {addr}: {e}"));
+    let listener = env.net.bind(addr.to_owned()).await.map_err(cannot)?;
+    let bound = listener.local_addr().map_err(cannot)?;
+    tokio::spawn(accept_all(listener, router(state), shutdown));
+    Ok(bound)
+}
+
+fn router(state: HttpState) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics))
+        .route("/health/live", get(|| async { "alive\n" }))
+        .route("/health/ready", get(ready))
+        .route("/status", get(status))
+        .fallback(|| async {
+            (StatusCode::NOT_FOUND, "try /metrics, /health/live, /health/ready or /status\n")
+        })
+        .with_state(state)
+}
+
+async fn metrics(State(state): State<HttpState>) -> Response {
+    let mut text = String::new();
+    let encoded = prometheus_client::encoding::text::encode(&mut text, &state.registry.lock());
+    match encoded {
+        Ok(()) => {
+            // The end marker has to stay last.
+            let end = text.rfind("# EOF").unwrap_or(text.len());
+            text.insert_str(end, &crate::process::metrics());
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            ([(header::CONTENT_TYPE, kind)], text).into_response()
+        }
+        Err(e) => (StatusCode::INTERNAL_SERVER_ERROR, format!("metrics: {e}\n")).into_response(),
+    }
+}
+
+async fn ready(State(state): State<HttpState>) -> Response {
+    match (state.ready)() {
+        Ok(()) => "ready\n".into_response(),
+        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+async fn status(State(state): State<HttpState>) -> Response {
+    match tokio::time::timeout(ANSWER_TIMEOUT, (state.status)()).await {
+        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
+        Err(_) => (StatusCode::GATEWAY_TIMEOUT, "status took too long\n").into_response(),
+    }
+}
+
+async fn accept_all(mut listener: Box<dyn Listener>, router: Router, shutdown: Shutdown) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut stop = shutdown.clone();
+    let accepting = async {
+        // The semaphore is never closed: `acquire_owned` cannot fail.
+        while let Ok(place) = places.clone().acquire_owned().await {
+            match listener.accept().await {
+                Ok(connection) => {
+                    tokio::spawn(serve_connection(connection, router.clone(), shutdown.clone(), place));
+                }
+                Err(e) => {
+                    tracing::warn!("http: accept failed: {e}");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = stop.wait() => {}
+    }
+}
+
+async fn serve_connection(
+    connection: Connection,
+    router: Router,
+    mut shutdown: Shutdown,
+    _place: OwnedSemaphorePermit,
+) {
+    let serving = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        // The date would come from a clock that nobody injected.
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(connection), TowerToHyperService::new(router));
+    tokio::pin!(serving);
+    let end = tokio::select! {
+        end = &mut serving => Some(end),
+        () = shutdown.wait() => None,
+        () = tokio::time::sleep(CONNECTION_LIFE_MAX) => None,
+    };
+    let end = match end {
+        Some(end) => end,
+        None => {
+            serving.as_mut().graceful_shutdown();
+            finish(serving).await
+        }
+    };
+    if let Err(e) = end {
+        tracing::debug!("http: connection ended: {e}");
+    }
+}
+
+/// Lets an answer in flight be finished, for a while.
+async fn finish(serving: impl Future<Output = hyper::Result<()>>) -> hyper::Result<()> {
+    tokio::time::timeout(GRACE, serving).await.unwrap_or(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use prometheus_client::metrics::counter::Counter;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::mpsc;
+
+    use super::*;
+    use crate::env::Network;
+    use crate::shutdown::{self, ShutdownTrigger};
+
+    fn state(is_ready: Arc<AtomicBool>) -> HttpState {
+        let mut registry = Registry::default();
+        let gets = Counter::<u64>::default();
+        gets.inc_by(7);
+        registry.register("gets", "Point reads", gets);
+        HttpState {
+            registry: Arc::new(Mutex::new(registry)),
+            ready: Arc::new(move || {
+                is_ready
+                    .load(Ordering::SeqCst)
+                    .then_some(())
+                    .ok_or_else(|| "partition 3 has no leader".to_owned())
+            }),
+            status: Arc::new(|| Box::pin(async { r#"{"partitions":4}"#.to_owned() })),
+        }
+    }
+
+    /// Connections through memory, so that tests need no ports and may stop the clock.
+    struct Memory {
+        incoming: Mutex<Option<mpsc::Receiver<tokio::io::DuplexStream>>>,
+    }
+
+    struct MemoryListener(mpsc::Receiver<tokio::io::DuplexStream>);
+
+    impl Listener for MemoryListener {
+        fn local_addr(&self) -> io::Result<SocketAddr> {
+            Ok(([127, 0, 0, 1], 80).into())
+        }
+
+        fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>> {
+            Box::pin(async {
+                match self.0.recv().await {
+                    Some(stream) => Ok(Connection::new(stream, None)),
+                    None => std::future::pending().await,
+                }
+            })
+        }
+    }
+
+    impl Network for Memory {
+        fn bind(&self, addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+            let receiver = self.incoming.lock().take();
+            Box::pin(async move {
+                match receiver {
+                    Some(receiver) => Ok(Box::new(MemoryListener(receiver)) as Box<dyn Listener>),
+                    None => Err(io::Error::new(io::ErrorKind::AddrInUse, addr)),
+                }
+            })
+        }
+
+        fn connect(&self, _addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+            Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+        }
+    }
+
+    struct Server {
+        connect: mpsc::Sender<tokio::io::DuplexStream>,
+        trigger: ShutdownTrigger,
+        env: Env,
+        is_ready: Arc<AtomicBool>,
+    }
+
+    async fn start() -> Server {
+        let (connect, incoming) = mpsc::channel(CONNECTIONS_MAX * 2);
+        let env = Env { net: Arc::new(Memory { incoming: Mutex::new(Some(incoming)) }), ..Env::real() };
+        let (trigger, shutdown) = shutdown::channel();
+        let is_ready = Arc::new(AtomicBool::new(true));
+        serve(&env, "here:80", state(is_ready.clone()), shutdown).await.unwrap();
+        Server { connect, trigger, env, is_ready }
+    }
+
+    impl Server {
+        async fn open(&self) -> tokio::io::DuplexStream {
+            let (near, far) = tokio::io::duplex(64 * 1024);
+            self.connect.send(far).await.unwrap();
+            near
+        }
+
+        /// The whole answer to one request.
+        async fn get(&self, path: &str) -> String {
+            let mut stream = self.open().await;
+            let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        }
+    }
+
+    #[tokio::test]
+    async fn every_path_answers() {
+        let server = start().await;
+        let metrics = server.get("/metrics").await;
+        assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+        assert!(metrics.contains("application/openmetrics-text"), "{metrics}");
+        assert!(metrics.contains("gets_total 7") && metrics.ends_with("# EOF\n"), "{metrics}");
+        let status = server.get("/status").await;
+        assert!(status.contains("application/json") && status.ends_with(r#"{"partitions":4}"#), "{status}");
+        assert!(server.get("/nowhere").await.starts_with("HTTP/1.1 404"));
+    }
+
+    #[tokio::test]
+    async fn readiness_names_the_reason_and_liveness_stays() {
+        let server = start().await;
+        assert!(server.get("/health/ready").await.starts_with("HTTP/1.1 200"));
+        server.is_ready.store(false, Ordering::SeqCst);
+        let answer = server.get("/health/ready").await;
+        assert!(
+            answer.starts_with("HTTP/1.1 503") && answer.ends_with("partition 3 has no leader\n"),
+            "{answer}"
+        );
+        assert!(server.get("/health/live").await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_never_finishes_its_head_is_cut_off() {
+        let server = start().await;
+        let mut stream = server.open().await;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
+        let mut answer = String::new();
+        // Returns only because the server closes: no other end is in sight.
+        let _ = stream.read_to_string(&mut answer).await;
+        assert!(!answer.contains("200"), "{answer}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slow_clients_delay_others_only_for_a_while() {
+        let server = start().await;
+        let mut held = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            held.push(server.open().await);
+        }
+        assert!(server.get("/health/live").await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
+    async fn shutdown_ends_idle_connections_and_the_listener() {
+        let server = start().await;
+        let mut stream = server.open().await;
+        stream.write_all(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut first = [0; 12];
+        stream.read_exact(&mut first).await.unwrap();
+        server.trigger.trigger();
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).await.unwrap();
+        server.connect.closed().await;
+    }
+
+    #[tokio::test]
+    async fn an_address_in_use_is_the_operators_mistake() {
+        let server = start().await;
+        let (_trigger, shutdown) = shutdown::channel();
+        let error =
+            serve(&server.env, "here:80", state(server.is_ready.clone()), shutdown).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert!(error.message.contains("here:80"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn it_serves_over_tcp() {
+        let (_trigger, shutdown) = shutdown::channel();
+        let state = state(Arc::new(AtomicBool::new(true)));
+        let addr = serve(&Env::real(), "127.0.0.1:0", state, shutdown).await.unwrap();
+        let mut stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        stream.write_all(b"GET /health/live HTTP/1.0\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("alive\n"), "{answer}");
+    }
+}

@@ -1,0 +1,164 @@
+//! Registers: clients that put, insert, delete, compare-and-set and get hot and cold keys through several p-nodes, and write
+//! down what they asked and were told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use sextant_checker::{Call, Outcome, Recorder};
+use sextant_common::error::ErrorKind;
+use sextant_common::ids::Seq;
+use sextant_environment::rng::{Rng, SeededRng};
+use sextant_pnode::{BatchOp, OpCondition, OpKind, PNode, ReadMode, ReadOptions, Record, WriteOptions};
+
+/// Shape of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// Keys that everybody fights over.
+    pub hot_keys: u64,
+    /// Keys that are seldom met: lost data shows here.
+    pub cold_keys: u64,
+    pub operations: u64,
+    pub mode: ReadMode,
+}
+
+/// Counts what happened.
+#[derive(Debug, Default)]
+pub struct Tally {
+    pub done: AtomicU64,
+    pub unknown: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
+
+/// One client: operations one after the other. After an unknown outcome it goes on as another client.
+pub async fn client(
+    pnode: PNode,
+    recorder: Arc<Recorder>,
+    table: &'static str,
+    shape: Shape,
+    seed: u64,
+    tally: Arc<Tally>,
+) {
+    let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed));
+    let mut id = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed);
+    for n in 0..shape.operations {
+        let key = if rng.below(4) > 0 {
+            format!("{table}/hot{}", rng.below(shape.hot_keys))
+        } else {
+            format!("{table}/cold{}", rng.below(shape.cold_keys))
+        };
+        let value = format!("{id}.{n}");
+        let known = match rng.below(10) {
+            0..=3 => get(&pnode, &recorder, id, table, &key, shape.mode).await,
+            4 | 5 => write(&pnode, &recorder, id, table, &key, Call::Put(&value)).await,
+            6 => write(&pnode, &recorder, id, table, &key, Call::Insert(&value)).await,
+            7 => write(&pnode, &recorder, id, table, &key, Call::Delete).await,
+            _ => {
+                // What it expects is what it just read.
+                let seen = pnode.get(table, key.as_bytes(), read_options(shape.mode)).await.ok().flatten();
+                let seen = seen.map(|r| String::from_utf8_lossy(&r.value).into_owned());
+                let call = Call::Cas { expected: seen.as_deref(), new: Some(&value) };
+                write(&pnode, &recorder, id, table, &key, call).await
+            }
+        };
+        let counter = match known {
+            Known::Done => &tally.done,
+            Known::Refused => &tally.refused,
+            Known::Unknown => {
+                id = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed);
+                &tally.unknown
+            }
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+enum Known {
+    Done,
+    Refused,
+    Unknown,
+}
+
+fn read_options(mode: ReadMode) -> ReadOptions {
+    ReadOptions { mode, deadline: None }
+}
+
+async fn get(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str, mode: ReadMode) -> Known {
+    let pending = recorder.call(id, key, Call::Get);
+    match pnode.get(table, key.as_bytes(), read_options(mode)).await {
+        Ok(Some(Record { value, seq })) => {
+            pending.returned(Outcome::Value(Some(&String::from_utf8_lossy(&value))), Some(seq.0));
+            Known::Done
+        }
+        Ok(None) => {
+            pending.returned(Outcome::Value(None), None);
+            Known::Done
+        }
+        Err(_) => {
+            // A read without an answer has no effect.
+            pending.not_executed();
+            Known::Refused
+        }
+    }
+}
+
+async fn write(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str, call: Call<'_>) -> Known {
+    let put = |v: &str| OpKind::Put(Bytes::copy_from_slice(v.as_bytes()));
+    let (kind, condition) = match call {
+        Call::Put(value) => (put(value), OpCondition::None),
+        Call::Insert(value) => (put(value), OpCondition::Absent),
+        Call::Delete => (OpKind::Delete, OpCondition::None),
+        Call::Cas { expected, new } => {
+            let condition = match expected {
+                Some(value) => OpCondition::ValueEquals(Bytes::copy_from_slice(value.as_bytes())),
+                None => OpCondition::SeqEquals(Seq(0)),
+            };
+            (new.map_or(OpKind::Delete, put), condition)
+        }
+        Call::Get => return Known::Refused,
+    };
+    let op = BatchOp {
+        table: table.to_owned(),
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        kind,
+        condition,
+        skip_on_failure: false,
+    };
+    let pending = recorder.call(id, key, call);
+    match pnode.write(vec![op], WriteOptions::default()).await {
+        Ok(outcome) => {
+            let version = outcome.results.first().filter(|_| outcome.applied).map(|r| r.seq.0);
+            match call {
+                Call::Insert(_) | Call::Cas { .. } => {
+                    pending.returned(Outcome::Applied(outcome.applied), version)
+                }
+                _ => pending.returned(Outcome::Done, version),
+            }
+            Known::Done
+        }
+        Err(e) => match e.kind {
+            ErrorKind::Retry
+            | ErrorKind::NotLeader
+            | ErrorKind::Overloaded
+            | ErrorKind::Invalid
+            | ErrorKind::UnknownTable
+            | ErrorKind::UnknownSession => {
+                pending.not_executed();
+                Known::Refused
+            }
+            _ => {
+                pending.unknown();
+                Known::Unknown
+            }
+        },
+    }
+}
+
+/// Checks a history; panics with the explanation if it is not linearizable.
+pub fn assert_linearizable(history: &[u8]) {
+    let report = sextant_checker::check_reader(history, &sextant_checker::Options::default())
+        .expect("the history is readable");
+    assert!(report.passed(), "{report}");
+}

@@ -1,0 +1,254 @@
+//! Disks without space: an sstable server that cannot take a flush, memtable servers whose log is full. Writes are refused
+//! with the reason or go on elsewhere; nothing acknowledged is lost; space that comes back is noticed.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::error::{Error, ErrorKind};
+use sextant_common::ids::PartitionId;
+use sextant_common::key::SlotMap;
+use sextant_environment::vfs::Vfs;
+use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
+use sextant_tests::cluster::{Cluster, Maintenance, Options};
+use sextant_tests::eventually;
+
+const PARTITIONS: u32 = 2;
+const VALUE_BYTES: usize = 16 * 1024;
+/// No log takes more without a new segment.
+const LOG_BYTES: usize = 8 << 20;
+
+fn options(seed: u64) -> Options {
+    let sstable_config = |config: &mut sextant_sstable_server::SstServerConfig| config.block_cache_bytes = 0;
+    let pnode_config = |config: &mut sextant_pnode::PNodeConfig| config.cache_bytes = 0;
+    Options {
+        faulty_disks: true,
+        seed,
+        partitions: PARTITIONS,
+        sstable_config,
+        pnode_config,
+        ..Options::default()
+    }
+}
+
+/// The i-th key of a partition.
+fn key(partition: u32, i: usize) -> String {
+    let slots = SlotMap::even(PARTITIONS);
+    let of = |tag: &u32| slots.partition_of(format!("{{{tag}}}").as_bytes(), &Default::default());
+    let tag = (0..).find(|tag| of(tag) == PartitionId(partition));
+    format!("{{{}}}key{i}", tag.unwrap_or(0))
+}
+
+fn value(key: &str) -> Bytes {
+    let mut value = key.as_bytes().to_vec();
+    value.resize(VALUE_BYTES, b'.');
+    value.into()
+}
+
+async fn put(c: &Cluster, i: usize, key: &str, deadline: Duration) -> Result<(), Error> {
+    let options = WriteOptions { deadline: Some(deadline), ..WriteOptions::default() };
+    let op = BatchOp::put("default", key.to_owned(), value(key));
+    c.pnodes[i % c.pnodes.len()].engine().write(vec![op], options).await.map(|_| ())
+}
+
+const PATIENT: Duration = Duration::from_secs(30);
+/// Long enough for a write that is not refused.
+const IMPATIENT: Duration = Duration::from_secs(3);
+
+async fn put_all(c: &Cluster, partition: u32, range: std::ops::Range<usize>) -> Vec<String> {
+    let keys: Vec<String> = range.map(|i| key(partition, i)).collect();
+    for (i, key) in keys.iter().enumerate() {
+        put(c, i, key, PATIENT).await.unwrap();
+    }
+    keys
+}
+
+/// Through every p-node.
+async fn all_there(c: &Cluster, keys: &[String]) {
+    for pnode in &c.pnodes {
+        for key in keys {
+            let read = ReadOptions { deadline: Some(PATIENT), ..ReadOptions::default() };
+            let record = pnode.engine().get("default", key.as_bytes(), read).await.unwrap();
+            assert_eq!(record.map(|r| r.value), Some(value(key)), "acknowledged key {key} is lost");
+        }
+    }
+}
+
+/// Writes to a partition until it refuses. Returns what was acknowledged, and the refusal.
+async fn write_until_refused(c: &Cluster, partition: u32, from: usize) -> (Vec<String>, Error) {
+    let mut acknowledged = Vec::new();
+    for i in from..from + LOG_BYTES / VALUE_BYTES {
+        let key = key(partition, i);
+        match put(c, i, &key, IMPATIENT).await {
+            Ok(()) => acknowledged.push(key),
+            Err(e) => return (acknowledged, e),
+        }
+    }
+    panic!("more was written than there was room for");
+}
+
+fn assert_says_no_space(error: &Error) {
+    assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
+    assert!(error.message.contains("no space left"), "{error}");
+}
+
+async fn partition(c: &Cluster, at: u32) -> serde_json::Value {
+    let leader = c.leader(at as usize).await;
+    c.status(leader)["partitions"][at as usize].clone()
+}
+
+/// Waits until all replicas of all partitions have the same log.
+async fn converged(c: &Cluster) {
+    for at in 0..PARTITIONS as usize {
+        eventually("all replicas have caught up", async || {
+            let committed =
+                |i: usize| c.status(i)["partitions"][at]["committed_index"].as_u64().unwrap_or_default();
+            let all: Vec<u64> = (0..c.memtable.len()).map(committed).collect();
+            all.iter().all(|index| *index == all[0]).then_some(())
+        })
+        .await;
+    }
+}
+
+fn assert_nobody_ended(c: &Cluster) {
+    for i in 0..c.memtable.len() {
+        assert_eq!(c.memtable_fatals(i), 0, "memtable server {i}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_sstable_server_is_left_out_and_catches_up() {
+    let mut c = Cluster::start(options(1)).await;
+    let mut acknowledged = put_all(&c, 0, 0..20).await;
+    acknowledged.extend(put_all(&c, 1, 0..20).await);
+    // One of three: flushes go on with the other two.
+    c.sstable_disk(0).set_capacity(Some(c.sstable_disk(0).used_bytes() + 1000));
+    c.maintain(Maintenance::Flush, "").await;
+    all_there(&c, &acknowledged).await;
+    assert_eq!(c.sstable_status(0)["tables"], 0);
+    // Two of three: flushes wait, and say what for.
+    c.sstable_disk(1).set_capacity(Some(c.sstable_disk(1).used_bytes() + 1000));
+    for at in 0..PARTITIONS {
+        acknowledged.extend(put_all(&c, at, 20..30).await);
+    }
+    c.maintain(Maintenance::Freeze, "").await;
+    for at in 0..PARTITIONS {
+        let error = eventually("a flush has failed", async || {
+            let status = partition(&c, at).await;
+            let errors = status["memtables"].as_array()?.iter().filter_map(|t| t["flush_error"].as_str());
+            errors.map(str::to_owned).next()
+        })
+        .await;
+        assert!(error.contains("1 of 2 replicas") && error.contains("No space left"), "{error}");
+    }
+    all_there(&c, &acknowledged).await;
+    for server in 0..2 {
+        let files = c.sstable_disk(server).list("/disk".as_ref()).unwrap();
+        let parts: Vec<_> = files.iter().filter(|f| f.extension().is_some_and(|e| e == "tmp")).collect();
+        assert!(parts.len() <= 2, "at most what is being tried now: {parts:?}");
+    }
+    // Space comes back: nobody has to do anything.
+    for server in 0..2 {
+        c.sstable_disk(server).set_capacity(None);
+    }
+    for server in 0..3 {
+        eventually("every server has every table", async || {
+            let mut named = 0;
+            for at in 0..PARTITIONS {
+                let status = partition(&c, at).await;
+                let frozen: u64 =
+                    status["memtables"].as_array()?.iter().filter_map(|t| t["frozen"].as_u64()).sum();
+                let ssts =
+                    status["tables"].as_array()?.iter().filter_map(|t| Some(t["sstables"].as_array()?.len()));
+                named += ssts.sum::<usize>();
+                if frozen > 0 {
+                    return None;
+                }
+            }
+            (named == 4 && c.sstable_status(server)["tables"] == named).then_some(())
+        })
+        .await;
+    }
+    for alone in 0..2 {
+        for other in (0..3).filter(|i| *i != alone) {
+            c.stop_sstable(other).await;
+        }
+        all_there(&c, &acknowledged).await;
+        for other in (0..3).filter(|i| *i != alone) {
+            c.start_sstable(other).await;
+        }
+    }
+    c.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_memtable_server_without_space_for_its_log_refuses_what_it_leads_and_follows_later() {
+    let mut c = Cluster::start(options(2)).await;
+    let full = c.leader(0).await;
+    let mut acknowledged = put_all(&c, 0, 0..5).await;
+    acknowledged.extend(put_all(&c, 1, 0..5).await);
+    c.memtable_disk(full).set_capacity(Some(c.memtable_disk(full).used_bytes()));
+    let (more, error) = write_until_refused(&c, 0, 100).await;
+    acknowledged.extend(more);
+    assert_says_no_space(&error);
+    let status = partition(&c, 0).await;
+    assert_eq!(status["writes"], "refused", "{status}");
+    assert!(status["writes_why"].as_str().unwrap().contains("no space left"), "{status}");
+    // The partition that it follows goes on without it.
+    if c.leader(1).await != full {
+        acknowledged.extend(put_all(&c, 1, 100..300).await);
+        assert_eq!(partition(&c, 1).await["writes"], "taken");
+    }
+    all_there(&c, &acknowledged).await;
+    assert_nobody_ended(&c);
+    c.memtable_disk(full).set_capacity(None);
+    for at in 0..PARTITIONS {
+        acknowledged.extend(put_all(&c, at, 1000..1010).await);
+    }
+    converged(&c).await;
+    all_there(&c, &acknowledged).await;
+    assert_nobody_ended(&c);
+    // What was acknowledged in between is on disks.
+    c.crash_memtable(&[0, 1, 2]).await;
+    for i in 0..3 {
+        c.start_memtable(i).await;
+    }
+    c.ready().await;
+    all_there(&c, &acknowledged).await;
+    c.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memtable_servers_that_filled_up_together_still_elect_and_serve_reads() {
+    let mut c = Cluster::start(options(3)).await;
+    let mut acknowledged = put_all(&c, 0, 0..5).await;
+    acknowledged.extend(put_all(&c, 1, 0..5).await);
+    for i in 0..3 {
+        c.memtable_disk(i).set_capacity(Some(c.memtable_disk(i).used_bytes()));
+    }
+    for at in 0..PARTITIONS {
+        let (more, error) = write_until_refused(&c, at, 100).await;
+        acknowledged.extend(more);
+        assert_says_no_space(&error);
+    }
+    assert_nobody_ended(&c);
+    all_there(&c, &acknowledged).await;
+    // A change of leaders, and restarts, while nobody has space.
+    for i in 0..3 {
+        c.stop_memtable(i).await;
+        c.start_memtable(i).await;
+        all_there(&c, &acknowledged).await;
+    }
+    let error = put(&c, 0, &key(0, 900), IMPATIENT).await.unwrap_err();
+    assert_says_no_space(&error);
+    assert_nobody_ended(&c);
+    for i in 0..3 {
+        c.memtable_disk(i).set_capacity(None);
+    }
+    for at in 0..PARTITIONS {
+        acknowledged.extend(put_all(&c, at, 1000..1010).await);
+    }
+    converged(&c).await;
+    all_there(&c, &acknowledged).await;
+    assert_nobody_ended(&c);
+    c.shutdown().await;
+}

@@ -1,0 +1,168 @@
+//! Explores the protocol within bounds given on the command line.
+
+use std::process::ExitCode;
+
+use sextant_environment::Clock;
+use sextant_environment::clock::{SystemClock, WallSource};
+use sextant_model::bounds::{TOMBSTONES, VALUES};
+use sextant_model::election::{self, Election};
+use sextant_model::explore::Model;
+use sextant_model::state::{Cell, WriteKind};
+use sextant_model::{Bounds, Mutant, Protocol, explore};
+
+const USAGE: &str = "\
+usage: sextant-model [options]
+       sextant-model election [--writes N] [--wipes N] [--campaigns N] [--changes N] [--states-max N] [--mutant NAME] [--trace]
+
+bounds:
+  --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --mode-changes N --retries N --session-expiries N
+  --kinds update,put,insert,replace,delete
+  --preloaded values|tombstones|nothing
+                         what an SSTable has of every key at the beginning (else: one beginning of each kind)
+parts of the protocol:
+  --batches --shared-groups --sessions --cache --grace --split-reads --slips --filter-inserts --two-replies
+  --all                  all of them
+exploration:
+  --states-max N         stop after so many states
+  --mutant NAME          weaken a rule; `--mutant list` names them
+  --trace                print the trace of a violation
+";
+
+struct Options {
+    bounds: Bounds,
+    states_max: u64,
+    trace: bool,
+}
+
+fn parse(arguments: &[String]) -> Result<Options, String> {
+    let mut options = Options { bounds: Bounds::small(), states_max: u64::MAX, trace: false };
+    let b = &mut options.bounds;
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().map(String::as_str).ok_or(format!("{argument} needs a value"));
+        let number = |text: &str| text.parse::<u64>().map_err(|e| format!("{argument}: {e}"));
+        let small = |text: &str| text.parse::<u8>().map_err(|e| format!("{argument}: {e}"));
+        match argument.as_str() {
+            "--pnodes" => b.pnodes = small(value()?)?.into(),
+            "--keys" => b.keys = small(value()?)?.into(),
+            "--writes" => b.writes = small(value()?)?.into(),
+            "--freezes" => b.freezes = small(value()?)?,
+            "--compactions" => b.compactions = small(value()?)?,
+            "--failovers" => b.failovers = small(value()?)?,
+            "--refusals" => b.refusals = small(value()?)?,
+            "--mode-changes" => b.mode_changes = small(value()?)?,
+            "--retries" => b.retries = small(value()?)?,
+            "--kinds" => {
+                let kind = |name: &str| {
+                    let found = WriteKind::ALL.into_iter().find(|k| k.name() == name);
+                    found.ok_or(format!("no such kind of write: {name}"))
+                };
+                b.kinds = value()?.split(',').map(kind).collect::<Result<_, _>>()?;
+            }
+            "--preloaded" => {
+                b.preloaded = vec![match value()? {
+                    "values" => VALUES,
+                    "tombstones" => TOMBSTONES,
+                    "nothing" => Cell::NOTHING,
+                    other => return Err(format!("--preloaded: values, tombstones or nothing, not {other}")),
+                }];
+            }
+            "--session-expiries" => b.session_expiries = number(value()?)? as u8,
+            "--batches" => b.batches = true,
+            "--shared-groups" => b.shared_groups = true,
+            "--sessions" => b.sessions = true,
+            "--cache" => b.cache = true,
+            "--grace" => b.grace = true,
+            "--split-reads" => b.split_reads = true,
+            "--slips" => b.slips = true,
+            "--filter-inserts" => b.filter_inserts = true,
+            "--two-replies" => b.two_replies = true,
+            "--all" => {
+                (b.batches, b.shared_groups, b.sessions, b.cache, b.grace) = (true, true, true, true, true);
+                (b.split_reads, b.slips, b.two_replies) = (true, true, true);
+            }
+            "--states-max" => options.states_max = number(value()?)?,
+            "--mutant" => {
+                let name = value()?;
+                b.mutant = Some(Mutant::named(name).ok_or_else(|| {
+                    let names: Vec<&str> = Mutant::ALL.iter().map(|m| m.name()).collect();
+                    format!("mutants:\n  {}", names.join("\n  "))
+                })?);
+            }
+            "--trace" => options.trace = true,
+            _ => return Err(USAGE.to_owned()),
+        }
+    }
+    Ok(options)
+}
+
+/// Explores elections instead.
+fn election(arguments: &[String]) -> Result<bool, String> {
+    let mut bounds = election::Bounds { writes: 2, wipes: 2, campaigns: 3, changes: 6, mutant: None };
+    let (mut states_max, mut trace) = (u64::MAX, false);
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        let small = |text: &String| text.parse::<u8>().map_err(|e| format!("{argument}: {e}"));
+        match argument.as_str() {
+            "--writes" => bounds.writes = small(value()?)?.min(4),
+            "--wipes" => bounds.wipes = small(value()?)?,
+            "--campaigns" => bounds.campaigns = small(value()?)?,
+            "--changes" => bounds.changes = small(value()?)?,
+            "--states-max" => states_max = value()?.parse().map_err(|e| format!("{argument}: {e}"))?,
+            "--mutant" => {
+                let mutant = election::Mutant::named(value()?);
+                bounds.mutant = Some(mutant.ok_or_else(|| {
+                    let names: Vec<&str> = election::Mutant::ALL.iter().map(|(name, _)| *name).collect();
+                    format!("mutants:\n  {}", names.join("\n  "))
+                })?);
+            }
+            "--trace" => trace = true,
+            _ => return Err(USAGE.to_owned()),
+        }
+    }
+    Ok(explored(&Election::new(bounds), states_max, trace))
+}
+
+/// Explores, and prints what came of it. Whether all is well.
+fn explored<M: Model>(model: &M, states_max: u64, trace: bool) -> bool {
+    let clock = SystemClock::new(WallSource::default());
+    let start_ns = clock.grantor_ns();
+    let explored = explore(model, states_max);
+    let seconds = (clock.grantor_ns() - start_ns) as f64 / 1e9;
+    println!(
+        "{} states, {} transitions, depth {}, {seconds:.1} s: {}",
+        explored.states,
+        explored.transitions,
+        explored.depth,
+        match (&explored.violation, explored.exhausted) {
+            (Some(v), _) => format!("VIOLATION after {} steps: {}", v.trace.len(), v.what),
+            (None, true) => "exhausted, no violation".to_owned(),
+            (None, false) => "not exhausted, no violation so far".to_owned(),
+        }
+    );
+    if let (Some(violation), true) = (&explored.violation, trace) {
+        for (n, line) in violation.trace.iter().enumerate() {
+            println!("{:3}. {line}", n + 1);
+        }
+    }
+    explored.violation.is_none()
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let well = match arguments.split_first() {
+        Some((first, rest)) if first == "election" => election(rest),
+        _ => parse(&arguments).and_then(|options| {
+            Ok(explored(&Protocol::new(options.bounds)?, options.states_max, options.trace))
+        }),
+    };
+    match well {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(2),
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
