@@ -100,14 +100,16 @@ fn libfuzzer(options: &Options, names: Vec<String>) -> Result<(), String> {
     let mut broken = Vec::new();
     for name in names.into_iter().filter(|name| options.target.as_ref().is_none_or(|only| only == name)) {
         // What is new goes into the first folder.
-        let (found, kept) = (path("tests/fuzz/libfuzzer/corpus").join(&name), path("tests/fuzz/corpus").join(&name));
+        let (found, kept) =
+            (path("tests/fuzz/libfuzzer/corpus").join(&name), path("tests/fuzz/corpus").join(&name));
         let artifacts = path("tests/fuzz/libfuzzer/artifacts").join(&name);
         for folder in [&found, &artifacts] {
             std::fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         }
         println!("xtask: {name} for {} s", options.seconds);
         let mut run = nightly();
-        run.args(["fuzz", "run", "--fuzz-dir", "tests/fuzz/libfuzzer", "--sanitizer", "none", "any"]).args([&found, &kept]);
+        run.args(["fuzz", "run", "--fuzz-dir", "tests/fuzz/libfuzzer", "--sanitizer", "none", "any"])
+            .args([&found, &kept]);
         run.arg("--").arg(format!("-max_total_time={}", options.seconds));
         run.arg(format!("-artifact_prefix={}/", artifacts.display()));
         run.args(["-rss_limit_mb=4096", "-timeout=20", "-print_final_stats=1"]);

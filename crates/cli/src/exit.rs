@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use sextant_environment::config::ConfigError;
 use sextant_common::error::{Error, ErrorKind};
+use sextant_environment::config::ConfigError;
 
 /// What the command's exit code says; listed in `sextant --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use sextant_checker::{Call, Outcome, Recorder};
 use sextant_client::{Client, ClientOptions, Expected, http};
-use sextant_environment::Env;
 use sextant_common::error::ErrorKind;
-use sextant_environment::rng::{Rng, SeededRng};
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
+use sextant_environment::Env;
+use sextant_environment::rng::{Rng, SeededRng};
 
 const HOT_KEYS: u64 = 8;
 const COLD_KEYS: u64 = 400;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions, http};
-use sextant_environment::Env;
 use sextant_common::error::ErrorKind;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
+use sextant_environment::Env;
 
 const WRITES: usize = 200;
 const SERVERS: usize = 3;

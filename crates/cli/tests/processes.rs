@@ -1,8 +1,8 @@
 //! `DevCluster` with processes of the real binary: what fault tests build on.
 
 use sextant_client::{Client, ClientOptions};
-use sextant_environment::Env;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
+use sextant_environment::Env;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_are_killed_paused_and_started_again() {

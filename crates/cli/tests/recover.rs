@@ -7,9 +7,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions, ScanOptions, http};
-use sextant_environment::Env;
 use sextant_common::manifest::TableOptions;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role, Tuning};
+use sextant_environment::Env;
 
 const TABLE: &str = "t";
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use sextant_checker::{Call, Outcome, Recorder};
 use sextant_client::{Client, ClientOptions, http};
-use sextant_environment::Env;
 use sextant_common::error::Error;
-use sextant_environment::rng::{Rng, SeededRng};
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
+use sextant_environment::Env;
+use sextant_environment::rng::{Rng, SeededRng};
 
 const SEXTANT: &str = env!("CARGO_BIN_EXE_sextant");
 const HOT_KEYS: u64 = 8;

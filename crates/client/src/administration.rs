@@ -4,8 +4,8 @@ use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use sextant_environment::env::grpc_channel;
 use sextant_common::error::{Error, Result};
+use sextant_environment::env::{grpc_channel, status_of};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -34,7 +34,7 @@ impl Client {
         let endpoints = &self.inner.endpoints;
         let mut whereabouts = WhereaboutsClient::new(endpoints.channel(at));
         let told = whereabouts.admin(timed(v1::WhereIsAdminRequest {}, limit)).await?.into_inner();
-        let addr = reached(endpoints.addr(at), &told.addr)?;
+        let addr = reached(endpoints.addr(at), &told.addr).map_err(status_of)?;
         let channel = grpc_channel(&self.inner.env.net, &addr);
         Ok(AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::Env;
 use sextant_common::error::Result;
+use sextant_environment::Env;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::kv_client::KvClient;
 use tonic::transport::Channel;

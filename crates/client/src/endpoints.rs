@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-use sextant_environment::env::{Network, grpc_channel};
 use sextant_common::error::{Error, Result};
+use sextant_environment::env::{Network, grpc_channel};
 use tonic::transport::Channel;
 
 /// First pause of a p-node that failed.

@@ -1,7 +1,8 @@
 //! What a failed attempt means: which kind of error, whether the p-node is to blame, whether the request may have been
 //! executed all the same.
 
-use sextant_common::error::{Error, ErrorKind, KIND_HEADER};
+use sextant_common::error::{Error, ErrorKind};
+use sextant_environment::env::{KIND_HEADER, error_of};
 use tonic::{Code, Status};
 
 /// A failed attempt.
@@ -27,7 +28,7 @@ impl Failure {
     pub fn from_status(status: Status) -> Self {
         if status.metadata().contains_key(KIND_HEADER) {
             // Said by the p-node itself.
-            let error = Error::from(status);
+            let error = error_of(status);
             let blames_endpoint = matches!(error.kind, ErrorKind::Stopping | ErrorKind::Unavailable);
             // A p-node that cannot rule out that a write took effect says `OutcomeUnknown`; of a bug nobody knows.
             let ambiguous = matches!(error.kind, ErrorKind::OutcomeUnknown | ErrorKind::Internal);
@@ -36,7 +37,7 @@ impl Failure {
         match status.code() {
             // Refused by the gRPC layer before any handler ran.
             Code::InvalidArgument | Code::OutOfRange | Code::Unimplemented | Code::ResourceExhausted => {
-                Self { error: Error::from(status), blames_endpoint: false, ambiguous: false }
+                Self { error: error_of(status), blames_endpoint: false, ambiguous: false }
             }
             // A lost connection shows up under many codes (Unknown, Unavailable, Internal, Cancelled).
             _ => {
@@ -69,6 +70,8 @@ fn root_cause(status: &Status) -> String {
 
 #[cfg(test)]
 mod tests {
+    use sextant_environment::env::status_of;
+
     use super::*;
 
     #[test]
@@ -81,7 +84,7 @@ mod tests {
             (ErrorKind::Unavailable, false, true),
             (ErrorKind::Stopping, false, true),
         ] {
-            let failure = Failure::from_status(Error::new(kind, "x").into());
+            let failure = Failure::from_status(status_of(Error::new(kind, "x")));
             assert_eq!(failure.error.kind, kind);
             assert_eq!(failure.ambiguous, ambiguous, "{kind:?}");
             assert_eq!(failure.blames_endpoint, blames, "{kind:?}");

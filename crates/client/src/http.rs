@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
+use sextant_environment::Env;
 
 /// Largest body that is read: a `/metrics` page has some hundred kilobytes.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;

@@ -222,10 +222,12 @@ pub(crate) fn timed<T>(message: T, limit: Duration) -> tonic::Request<T> {
 
 #[cfg(test)]
 mod tests {
+    use sextant_environment::env::status_of;
+
     use super::*;
 
     fn said(kind: ErrorKind) -> Failure {
-        Failure::from_status(Error::new(kind, "said").into())
+        Failure::from_status(status_of(Error::new(kind, "said")))
     }
 
     fn broken() -> Failure {

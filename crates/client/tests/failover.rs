@@ -9,11 +9,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use sextant_client::{BatchOp, Client, ClientOptions, Effect, Expected, OpCondition, ScanOptions};
-use sextant_environment::env::{free_addrs, grpc_incoming};
 use sextant_common::ids::Seq;
 use sextant_common::manifest::TableOptions;
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::Env;
+use sextant_environment::env::{free_addrs, grpc_incoming, status_of};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_server::{Kv, KvServer};
 use tonic::{Request, Response, Status};
@@ -66,7 +66,7 @@ impl FakeServer {
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let fault = self.fault();
         match fault {
-            Some(Fault::Refuse(kind)) => return Err(Error::new(kind, "refused").into()),
+            Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
             Some(Fault::Hang) => return std::future::pending().await,
             _ => {}
         }
@@ -89,7 +89,7 @@ impl FakeServer {
         };
         store.requests.push(id);
         if !store.known_sessions.contains(&id.session) {
-            return Err(Error::new(ErrorKind::UnknownSession, "no such session").into());
+            return Err(status_of(Error::new(ErrorKind::UnknownSession, "no such session")));
         }
         if let Some(reply) = store.seen.get(&(id.session, id.number)) {
             return Ok(reply.clone());
@@ -125,7 +125,7 @@ impl Kv for FakeServer {
 
     async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
         match self.fault() {
-            Some(Fault::Refuse(kind)) => return Err(Error::new(kind, "refused").into()),
+            Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
             Some(_) => return std::future::pending().await,
             None => {}
         }
@@ -216,7 +216,7 @@ impl Kv for FakeServer {
         let r = request.into_inner();
         let break_after = match self.fault() {
             Some(Fault::BreakScan(pages)) => Some(pages),
-            Some(Fault::Refuse(kind)) => return Err(Error::new(kind, "refused").into()),
+            Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
             _ => None,
         };
         let end = if r.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(r.end.clone()) };
@@ -243,7 +243,7 @@ impl Kv for FakeServer {
             records.chunks(r.page_records.max(1) as usize).map(|chunk| Ok(page(chunk))).collect();
         if let Some(at) = break_after {
             pages.truncate(at);
-            pages.push(Err(Error::new(ErrorKind::Stopping, "going away").into()));
+            pages.push(Err(status_of(Error::new(ErrorKind::Stopping, "going away"))));
         }
         Ok(Response::new(futures::stream::iter(pages).boxed()))
     }

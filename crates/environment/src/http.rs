@@ -29,8 +29,8 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::env::{Connection, Env, Listener};
-use sextant_common::error::{Error, ErrorKind, Result};
 use crate::shutdown::Shutdown;
+use sextant_common::error::{Error, ErrorKind, Result};
 
 /// Enough for several scrapers, probes and curious people; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sextant_environment::clock::WallSource;
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
+use sextant_environment::clock::WallSource;
+use sextant_environment::config::ClusterConfig;
 use sextant_raft_log::RaftLogConfig;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -4,9 +4,9 @@ mod raft_node;
 
 use std::path::Path;
 
-use sextant_environment::Env;
 use sextant_common::error::Result;
 use sextant_common::ids::PartitionId;
+use sextant_environment::Env;
 use sextant_proto::v1;
 
 use crate::partition::evaluate::Request;

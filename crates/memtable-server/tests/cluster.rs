@@ -9,18 +9,18 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_environment::env::{Party, cluster_channel, free_addrs};
-use sextant_rules::probe::{PausePoint, Probe, ProbeEvent};
-use sextant_common::ids::NodeId;
 use sextant_environment::vfs::IoKind;
-use sextant_simulated::{Fault, FaultyVfs};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::lease_client::LeaseClient;
 use sextant_proto::v1::rows_client::RowsClient;
+use sextant_rules::probe::{PausePoint, Probe, ProbeEvent};
+use sextant_simulated::{Fault, FaultyVfs};
 use tonic::transport::Channel;
 
 use support::eventually;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
+use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_environment::env::{Party, cluster_channel, free_addrs};
-use sextant_common::ids::NodeId;
+use sextant_environment::env::{Party, cluster_channel, error_of, free_addrs};
 use sextant_environment::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
@@ -226,9 +226,9 @@ async fn a_transfer_is_refused_by_a_follower_and_to_nobody() {
     c.write(&ALL, "k").await;
     let leader = c.leader(&ALL).await;
     let refused = c.transfer((leader + 1) % 3, leader).await.unwrap_err();
-    assert_eq!(sextant_common::Error::from(refused).kind, sextant_common::ErrorKind::NotLeader);
+    assert_eq!(error_of(refused).kind, sextant_common::ErrorKind::NotLeader);
     let refused = c.transfer(leader, 7).await.unwrap_err();
-    assert_eq!(sextant_common::Error::from(refused).kind, sextant_common::ErrorKind::Invalid);
+    assert_eq!(error_of(refused).kind, sextant_common::ErrorKind::Invalid);
     let stays = c.transfer(leader, leader).await.unwrap();
     assert_eq!(stays.leader, leader as u64 + 1);
 }

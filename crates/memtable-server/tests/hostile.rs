@@ -3,11 +3,11 @@
 mod support;
 
 use bytes::Bytes;
-use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_environment::env::{Party, cluster_channel, free_addrs, grpc_channel};
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, error_of, free_addrs, grpc_channel};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::raft_client::RaftClient;
@@ -85,7 +85,8 @@ impl Alone {
     async fn try_write(&self, channel: Channel, key: &str) -> Result<v1::WriteReply, Error> {
         let op = v1::WriteOp { table: 1, key: Bytes::from(key.to_owned()), ..Default::default() };
         let write = v1::WriteRequest { partition: 0, ops: vec![op], ..Default::default() };
-        let reply = RowsClient::new(channel).write(v1::WriteBatch { writes: vec![write] }).await?;
+        let reply =
+            RowsClient::new(channel).write(v1::WriteBatch { writes: vec![write] }).await.map_err(error_of)?;
         Ok(reply.into_inner().replies.remove(0))
     }
 

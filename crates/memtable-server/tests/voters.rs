@@ -5,11 +5,11 @@ mod support;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_environment::env::{Party, cluster_channel, free_addrs};
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, error_of, free_addrs};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -166,7 +166,7 @@ impl Cluster {
     async fn ask(&self, via: usize, voters: &[u64]) -> Result<Vec<u64>, Error> {
         let mut admin = AdminClient::new(self.channel(via));
         let request = v1::ChangeVotersRequest { partition: 0, voters: voters.to_vec() };
-        Ok(admin.change_voters(request).await?.into_inner().voters)
+        Ok(admin.change_voters(request).await.map_err(error_of)?.into_inner().voters)
     }
 
     /// Asks whoever leads, until it is done or refused for good.
@@ -200,7 +200,12 @@ impl Cluster {
     async fn transfer(&self, to: u64) -> Result<u64, Error> {
         let via = self.leader().await;
         let mut admin = AdminClient::new(self.channel(via));
-        Ok(admin.transfer(v1::TransferRequest { partition: 0, to }).await?.into_inner().leader)
+        Ok(admin
+            .transfer(v1::TransferRequest { partition: 0, to })
+            .await
+            .map_err(error_of)?
+            .into_inner()
+            .leader)
     }
 }
 

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sextant_environment::clock::WallSource;
-use sextant_environment::config::ClusterConfig;
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
+use sextant_environment::clock::WallSource;
+use sextant_environment::config::ClusterConfig;
 
 /// Default size of the record cache.
 const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;

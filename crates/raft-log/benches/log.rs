@@ -14,8 +14,8 @@ use openraft::EntryPayload;
 use openraft::storage::RaftLogStorage;
 use openraft::type_config::TypeConfigExt;
 use prometheus_client::registry::Registry;
-use sextant_environment::Env;
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_environment::Env;
 use sextant_raft_log::{Entry, IoFlushed, Payload, RaftLog, RaftLogConfig, TypeConfig, log_id};
 
 const PAYLOAD_BYTES: usize = 256;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
-use sextant_environment::Env;
 use sextant_common::ids::PartitionId;
+use sextant_environment::Env;
 use sextant_environment::vfs::{IoKind, VfsFile};
 
 use crate::metrics::Metrics;

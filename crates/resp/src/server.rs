@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 use sextant_environment::env::{self, DetachedConnection, Listener};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
-use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::Env;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};

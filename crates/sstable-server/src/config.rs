@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
+use sextant_environment::config::ClusterConfig;
 
 /// Plain data; [`SstServerConfig::validate`] checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

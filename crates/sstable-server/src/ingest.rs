@@ -10,6 +10,7 @@ use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::TableId;
 use sextant_common::manifest::SstMeta;
+use sextant_environment::env::error_of;
 use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::{IngestHeader, IngestRequest, ScanRecord};
@@ -107,7 +108,7 @@ async fn next(
 ) -> Result<IngestRequest> {
     match tokio::time::timeout(MESSAGE_WAIT_MAX, stream.next()).await {
         Ok(Some(Ok(message))) => Ok(message),
-        Ok(Some(Err(status))) => Err(status.into()),
+        Ok(Some(Err(status))) => Err(error_of(status)),
         Ok(None) => Err(Error::invalid("the stream ended before its `finish`")),
         Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("no message for {MESSAGE_WAIT_MAX:?}"))),
     }

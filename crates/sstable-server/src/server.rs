@@ -7,9 +7,9 @@ use std::time::Duration;
 use futures::FutureExt;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::{Listening, Party, grpc_incoming, internal_calls};
-use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
@@ -172,7 +172,9 @@ fn http_state(store: &Arc<Store>, registry: Registry) -> HttpState {
 
 async fn serve(
     store: Arc<Store>,
-    incoming: impl tokio_stream::Stream<Item = std::io::Result<sextant_environment::env::Connection>> + Send + 'static,
+    incoming: impl tokio_stream::Stream<Item = std::io::Result<sextant_environment::env::Connection>>
+    + Send
+    + 'static,
     mut shutdown: Shutdown,
 ) {
     let sst = SstGrpc::new(SstService::new(store.clone()))

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
+use sextant_environment::Env;
 use sextant_environment::room::{Room, Share};
 use sextant_environment::shutdown::Shutdown;
 use sextant_environment::vfs::IoKind;

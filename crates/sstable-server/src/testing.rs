@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
-use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_common::ids::{Epoch, LogPosition, NodeId, PartitionId, SstId, TableId};
 use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_simulated::MemoryFile;
 
 use crate::block_cache::BlockCache;

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sextant_client::http;
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
-use sextant_environment::rng::Rng;
 use sextant_dev_cluster::{DevCluster, DevOptions, Place, Placement, Role, Tuning};
+use sextant_environment::Env;
+use sextant_environment::rng::Rng;
 
 use crate::fault::Kind;
 use crate::host::capability::{Capabilities, Capability};

@@ -13,8 +13,8 @@ use futures::FutureExt;
 use parking_lot::Mutex;
 use sextant_checker::{Call, Outcome, Pending, Recorder};
 use sextant_client::{Client, Effect, Expected, ReadMode, Record};
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 use sextant_environment::rng::{Rng, SeededRng};
 
 /// Keys that everybody fights over.

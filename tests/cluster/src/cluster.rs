@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_environment::env::{Fatal, Party, cluster_channel, free_addrs};
-use sextant_common::ids::NodeId;
-use sextant_simulated::FaultyVfs;
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
 use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
+use sextant_simulated::FaultyVfs;
 use sextant_sstable_server::{SstServer, SstServerConfig};
 
 use crate::eventually;

@@ -6,10 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::join_all;
 use sextant_client::{Client, ClientOptions};
-use sextant_environment::env::grpc_channel;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::SlotMap;
+use sextant_environment::env::{error_of, grpc_channel};
 use sextant_memtable_server::Tuning;
 use sextant_pnode::ReadOptions;
 use sextant_proto::v1;
@@ -182,7 +182,7 @@ async fn assert_refused_over_the_wire(c: &Cluster, pnode: usize, at: u32, own: &
     let (_, set, del) = tokio::join!(
         refusal(async || {
             let status = kv.put(put.clone()).await.map(drop).unwrap_err();
-            let error = Error::from(status.clone());
+            let error = error_of(status.clone());
             if !is_stall(error.kind) {
                 assert_eq!(status.code(), tonic::Code::ResourceExhausted, "{status}");
                 assert!(status.message().contains(limit), "{status}");

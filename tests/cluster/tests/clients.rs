@@ -1,8 +1,8 @@
 //! Ordinary clients: Redis' protocol and gRPC, through different p-nodes; limits and bad input.
 
 use redis::AsyncCommands;
-use sextant_environment::env::grpc_channel;
 use sextant_common::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use sextant_environment::env::grpc_channel;
 use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;

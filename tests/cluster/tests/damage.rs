@@ -7,9 +7,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use futures::future::join_all;
-use sextant_environment::env::grpc_channel;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::key::filter_hash;
+use sextant_environment::env::grpc_channel;
 use sextant_pnode::{BatchOp, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::config::{ClusterConfig, Server};
 use sextant_common::ids::NodeId;
+use sextant_environment::config::{ClusterConfig, Server};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};

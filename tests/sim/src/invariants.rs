@@ -10,8 +10,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sextant_rules::probe::{Filters, ProbeEvent};
 use sextant_common::ids::{Epoch, Generation, PartitionId, SstId, TableId};
+use sextant_rules::probe::{Filters, ProbeEvent};
 
 use crate::host::Host;
 

@@ -1,9 +1,9 @@
 //! What a seed decides before a run begins: the shape of the cluster, of the workload and of the faults.
 
-use sextant_environment::config::{LeaseConfig, LeaseMode};
-use sextant_rules::probe::PausePoint;
 use sextant_common::manifest::TableOptions;
+use sextant_environment::config::{LeaseConfig, LeaseMode};
 use sextant_memtable_server::Tuning;
+use sextant_rules::probe::PausePoint;
 
 use crate::host::{ClockQuality, DiskSpeed, Pauses};
 

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
-use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::vfs::write_file_atomically;
 use sextant_pnode::PNode;
 

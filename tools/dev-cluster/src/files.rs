@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sextant_environment::Env;
-use sextant_environment::config::{ClusterConfig, Server};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, Server};
 use sextant_environment::vfs::{read_file, write_file_atomically};
 use sextant_pnode::ADMIN_PORT_OFFSET;
 

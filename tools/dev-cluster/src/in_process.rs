@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::clock::{SystemClock, WallSource};
 use sextant_environment::config::load;
-use sextant_common::error::{Error, Result};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNode, PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
+use sextant_environment::config::ClusterConfig;
 
 use crate::options::Tuning;
 
@@ -110,8 +110,8 @@ fn merge(base: &mut toml::Table, over: &toml::Table) {
 
 #[cfg(test)]
 mod tests {
-    use sextant_environment::config::{LeaseConfig, Server};
     use sextant_common::ids::NodeId;
+    use sextant_environment::config::{LeaseConfig, Server};
     use sextant_memtable_server::MemtableServerConfig;
     use sextant_pnode::PNodeConfig;
     use sextant_sstable_server::SstServerConfig;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sextant_common::error::Result;
 use sextant_environment::Env;
 use sextant_environment::env::free_port;
-use sextant_common::error::Result;
 
 /// The ports of a cluster, by what they are for (`memtable-1`, `pnode-2-resp`).
 pub type Remembered = BTreeMap<String, u16>;

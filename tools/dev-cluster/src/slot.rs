@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sextant_client::http;
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 
 use crate::in_process::LocalServer;
 use crate::layout::{Member, Role};

@@ -2,8 +2,8 @@
 
 use sextant_client::{Client, ClientOptions};
 use sextant_common::ErrorKind;
-use sextant_environment::Env;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
+use sextant_environment::Env;
 
 async fn client(cluster: &DevCluster) -> Client {
     Client::connect(Env::real(), cluster.grpc_addrs(), ClientOptions::default()).await.unwrap()

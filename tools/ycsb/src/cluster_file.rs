@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
+use sextant_environment::config::ClusterConfig;
 
 /// A file with a `[cluster]` section: `cluster.toml` of a dev cluster, or the configuration of any server. Other sections
 /// are of no interest here.

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
 use sextant_client::ReadMode;
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
+use sextant_environment::Env;
 
 use crate::args::CompareOptions;
 use crate::cluster_file::Running;

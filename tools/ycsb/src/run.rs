@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
+use sextant_environment::Env;
 
 use crate::args::{PhaseArgs, YcsbArgs};
 use crate::compare::{Comparison, compare, context, transactions};

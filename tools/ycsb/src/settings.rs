@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sextant_client::ReadMode;
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::limits;
+use sextant_environment::config::ClusterConfig;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::args::{InsertMode, Options};

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 
-use sextant_environment::{Env, logging};
 use sextant_dev_cluster::{DevCluster, DevOptions, ReadyLine};
+use sextant_environment::{Env, logging};
 
 use crate::args::DevArgs;
 use crate::exit::{CommandResult, Exit, Failure};

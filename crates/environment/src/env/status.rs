@@ -11,7 +11,9 @@ pub const KIND_HEADER: &str = "sextant-kind";
 /// gRPC status codes in the standard sense; the kind travels in metadata `sextant-kind`, so that it survives the trip.
 pub fn status_of(error: Error) -> Status {
     let code = match error.kind {
-        ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::Stopping => Code::Unavailable,
+        ErrorKind::Retry | ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::Stopping => {
+            Code::Unavailable
+        }
         ErrorKind::Invalid => Code::InvalidArgument,
         ErrorKind::UnknownTable => Code::NotFound,
         ErrorKind::UnknownSession => Code::FailedPrecondition,

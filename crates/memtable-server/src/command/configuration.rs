@@ -13,9 +13,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use sextant_common::error::{Error, Result};
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::config::{LeaseConfig, LeaseMode};
-use sextant_common::error::{Error, Result};
 use sextant_proto::v1;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
 use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 
 use crate::config::Tuning;

@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::time::Duration;
 
-use sextant_environment::Env;
-use sextant_environment::config::{ClusterConfig, Server};
-use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1;
 use sextant_proto::v1::sst_client::SstClient;
@@ -86,7 +86,7 @@ async fn call<T>(
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T> {
     match tokio::time::timeout(limit, call).await {
-        Ok(answer) => Ok(answer?.into_inner()),
+        Ok(answer) => Ok(answer.map_err(error_of)?.into_inner()),
         Err(_) => Err(Error::unavailable(format!("sstable server: no answer to {what} within {limit:?}"))),
     }
 }

@@ -11,10 +11,10 @@ use openraft::raft::{
 };
 use openraft::storage::RaftLogReader;
 use prometheus_client::registry::Registry;
-use sextant_environment::Env;
-use sextant_environment::config::LeaseConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, NodeId, PartitionId};
+use sextant_environment::Env;
+use sextant_environment::config::LeaseConfig;
 use sextant_proto::v1;
 use sextant_raft_log::{PartitionLog, RaftLog, RaftLogConfig, TypeConfig, Vote, position_of};
 use tokio::sync::mpsc;

@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
+use sextant_environment::Env;
 use sextant_environment::vfs::Vfs;
 
 use self::file::{Found, Record, Verdict, judge};
@@ -335,7 +335,9 @@ mod tests {
         let (incarnation, old) = (Arc::new(incarnation), incarnation_id(&env));
         for _ in 0..2 {
             let fault = sextant_simulated::Fault::Io;
-            disk.fail_next(sextant_environment::vfs::IoKind::Write, 1, fault, |path| path.starts_with("/log0"));
+            disk.fail_next(sextant_environment::vfs::IoKind::Write, 1, fault, |path| {
+                path.starts_with("/log0")
+            });
             incarnation.renew(&lost_partitions()).await.unwrap_err();
             let before: Vec<u64> = files(&env).iter().map(|f| f.before.unwrap_or(0)).collect();
             assert_eq!(before, [old, 0, 0]);

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_environment::config::LeaseMode;
 use sextant_common::ids::{Epoch, ManifestVersion, Serial};
 use sextant_common::manifest::Manifest;
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
 
 use super::grantor::{Grantor, HolderId, Now, Refusal};
@@ -230,8 +230,8 @@ impl LeaseDesk {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sextant_environment::clock::WallInterval;
     use sextant_common::ids::{Generation, PartitionId, TableId};
+    use sextant_environment::clock::WallInterval;
 
     const A: HolderId = [1; 16];
     const EPOCH: Epoch = Epoch { term: 3, incarnation: 1 };

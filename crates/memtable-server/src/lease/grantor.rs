@@ -6,9 +6,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use sextant_common::ids::Serial;
 use sextant_environment::clock::WallInterval;
 use sextant_environment::config::LeaseMode;
-use sextant_common::ids::Serial;
 
 use crate::publication::{Permission, forbids};
 

@@ -5,8 +5,8 @@
 
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::config::LeaseMode;
-use sextant_rules::probe::PausePoint;
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 
 use super::grantor::Now;
 use crate::replica::ReplicaState;

@@ -1,8 +1,8 @@
 //! Mutants that leave a field out of what a snapshot carries (a checkpoint, the manifest, the configuration): each field is there
 //! because something goes wrong without it. Never in a release build: there `mutant::active` is a constant.
 
-use sextant_rules::mutant::{self, Mutant};
 use sextant_proto::v1;
+use sextant_rules::mutant::{self, Mutant};
 
 /// What a mutant does not find in a snapshot, after a restart or as a follower that was sent one.
 pub(super) fn leave_out(snapshot: &mut v1::PartitionSnapshot) {

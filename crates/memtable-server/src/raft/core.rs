@@ -8,8 +8,8 @@
 use std::future::Future;
 
 use futures::future::BoxFuture;
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 use tokio::sync::{mpsc, oneshot};
 
 /// Ends, with everything that runs there, when it is dropped.

@@ -13,8 +13,8 @@ pub mod snapshot_store;
 pub mod state_machine;
 
 use openraft::{Config, SnapshotPolicy, StepDownPolicy};
-use sextant_environment::config::LeaseConfig;
 use sextant_common::error::{Error, Result};
+use sextant_environment::config::LeaseConfig;
 use sextant_raft_log::TypeConfig;
 
 pub use state_machine::StateMachine;

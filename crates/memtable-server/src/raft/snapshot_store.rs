@@ -21,9 +21,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
+use sextant_environment::Env;
 use sextant_environment::vfs::{read_file, write_file_atomically};
 use sextant_raft_log::{StoredMembership, TypeConfig, decode_membership, log_id_at};
 
@@ -161,12 +161,12 @@ mod tests {
     use openraft::EntryPayload;
     use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
     use prometheus_client::registry::Registry;
-    use sextant_environment::config::{ClusterConfig, Server};
-    use sextant_environment::env::free_addrs;
     use sextant_common::error::ErrorKind;
     use sextant_common::ids::{LogPosition, NodeId};
-    use sextant_simulated::{CrashMode, FaultyVfs};
+    use sextant_environment::config::{ClusterConfig, Server};
+    use sextant_environment::env::free_addrs;
     use sextant_raft_log::{Entry, RaftLog, Vote, log_id};
+    use sextant_simulated::{CrashMode, FaultyVfs};
 
     use super::*;
     use crate::partition::{Checkpoint, Partition};

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sextant_environment::Env;
-use sextant_environment::clock::WallInterval;
 use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
+use sextant_environment::Env;
+use sextant_environment::clock::WallInterval;
 use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::{Notify, watch};
 

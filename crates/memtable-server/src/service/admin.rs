@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::limits;
 use sextant_common::manifest::TableOptions;
+use sextant_environment::config::ClusterConfig;
+use sextant_environment::env::status_of;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_server::Admin;
 use sextant_raft_log::Member;
@@ -193,7 +194,7 @@ impl Admin for AdminShell {
         let request = request.into_inner();
         let partitions =
             v1::MaintenanceRequest { partitions: request.partitions.clone(), ..Default::default() };
-        let change = configuration::Change::try_from(request)?;
+        let change = configuration::Change::try_from(request).map_err(status_of)?;
         let done = self.led(&partitions).into_iter().map(|handle| async move {
             let (done, answer) = oneshot::channel();
             // A shorter lease is lived first, for as long as the longer one lasts.
@@ -209,18 +210,21 @@ impl Admin for AdminShell {
         request: Request<v1::EnsureTableRequest>,
     ) -> Result<Response<v1::EnsureTableReply>, Status> {
         let request = request.into_inner();
-        limits::check_table_name(&request.name)?;
-        let handle = self.context.partition(request.partition)?;
-        let options: TableOptions = request.options.unwrap_or_default().try_into()?;
+        limits::check_table_name(&request.name).map_err(status_of)?;
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
+        let options: TableOptions = request.options.unwrap_or_default().try_into().map_err(status_of)?;
         if request.partition != 0 && request.id == 0 {
-            return Err(Error::invalid("table ids are allocated in partition 0").into());
+            return Err(status_of(Error::invalid("table ids are allocated in partition 0")));
         }
         if request.id > TABLE_ID_MAX {
-            return Err(Error::invalid(format!("table ids go up to {TABLE_ID_MAX}")).into());
+            return Err(status_of(Error::invalid(format!("table ids go up to {TABLE_ID_MAX}"))));
         }
         let manifest = handle.shared.manifest();
         if manifest.tables.len() >= limits::TABLES_MAX && manifest.table_by_name(&request.name).is_none() {
-            return Err(Error::invalid(format!("there are {} tables already", limits::TABLES_MAX)).into());
+            return Err(status_of(Error::invalid(format!(
+                "there are {} tables already",
+                limits::TABLES_MAX
+            ))));
         }
         let existed = manifest.table_by_name(&request.name).is_some();
         let id = (request.id != 0).then_some(TableId(request.id));
@@ -256,12 +260,12 @@ impl Admin for AdminShell {
         request: Request<v1::TransferRequest>,
     ) -> Result<Response<v1::TransferReply>, Status> {
         let request = request.into_inner();
-        let handle = self.context.partition(request.partition)?;
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
         if !self.context.cluster.memtable.iter().any(|s| s.id.0 == request.to) {
-            return Err(Error::invalid(format!("there is no memtable server {}", request.to)).into());
+            return Err(status_of(Error::invalid(format!("there is no memtable server {}", request.to))));
         }
         if handle.shared.serving().is_none() {
-            return Err(not_leading().into());
+            return Err(status_of(not_leading()));
         }
         if request.to == self.context.node.0 {
             let Leader { term, node: leader, .. } = handle.shared.leader();
@@ -269,7 +273,7 @@ impl Admin for AdminShell {
         }
         let (done, answer) = oneshot::channel();
         let _ = handle.events.send(Event::HandOver { to: request.to, done });
-        let ended = within(ENTRY_TIMEOUT, "transfer", answer).await?;
+        let ended = within(ENTRY_TIMEOUT, "transfer", answer).await.map_err(status_of)?;
         let elected = async {
             loop {
                 let Leader { term, node: leader, .. } = handle.shared.leader();
@@ -281,7 +285,9 @@ impl Admin for AdminShell {
         };
         match tokio::time::timeout(ENTRY_TIMEOUT, elected).await {
             Ok(reply) => Ok(Response::new(reply)),
-            Err(_) => Err(Error::unavailable("this server has let go, but nobody was elected yet").into()),
+            Err(_) => {
+                Err(status_of(Error::unavailable("this server has let go, but nobody was elected yet")))
+            }
         }
     }
 
@@ -290,11 +296,11 @@ impl Admin for AdminShell {
         request: Request<v1::ChangeVotersRequest>,
     ) -> Result<Response<v1::ChangeVotersReply>, Status> {
         let request = request.into_inner();
-        let handle = self.context.partition(request.partition)?;
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
         if handle.shared.serving().is_none() {
-            return Err(not_leading().into());
+            return Err(status_of(not_leading()));
         }
-        let mut voters = voters_of(&request.voters, &self.context.cluster)?;
+        let mut voters = voters_of(&request.voters, &self.context.cluster).map_err(status_of)?;
         if let Some(network) = self.context.networks.get(&handle.shared.id) {
             let others = voters.keys().copied().filter(|id| *id != self.context.node.0);
             for (id, said) in network.introductions(others.collect::<Vec<u64>>(), 0).await {
@@ -304,7 +310,7 @@ impl Admin for AdminShell {
         let (done, answer) = oneshot::channel();
         let reply = v1::ChangeVotersReply { voters: voters.keys().copied().collect() };
         let _ = handle.events.send(Event::ChangeVoters { voters, done });
-        within(DATA_TIMEOUT, "change of the voters (it goes on)", answer).await?;
+        within(DATA_TIMEOUT, "change of the voters (it goes on)", answer).await.map_err(status_of)?;
         Ok(Response::new(reply))
     }
 
@@ -315,8 +321,8 @@ impl Admin for AdminShell {
         // In a task of its own: whoever asks may give up half-way through a partition.
         let context = self.context.clone();
         let run = tokio::spawn(async move { crate::recover::run(&context, request.into_inner()).await });
-        let reply = run.await.map_err(|e| Error::internal(format!("recover: {e}")))?;
-        Ok(Response::new(reply?))
+        let reply = run.await.map_err(|e| Error::internal(format!("recover: {e}"))).map_err(status_of)?;
+        Ok(Response::new(reply.map_err(status_of)?))
     }
 
     async fn status(

@@ -13,10 +13,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
-use sextant_environment::Env;
-use sextant_environment::config::ClusterConfig;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_environment::Env;
+use sextant_environment::config::ClusterConfig;
+use sextant_environment::env::status_of;
 use sextant_proto::v1;
 use sextant_raft_log::{LogId, StoredMembership};
 use tokio::sync::Notify;
@@ -113,7 +114,7 @@ impl Context {
         if end >= acknowledged || log.vote().is_some_and(|vote| vote.leader_id.term > term) {
             return Ok(());
         }
-        check_acknowledged(acknowledged, end)?;
+        check_acknowledged(acknowledged, end).map_err(status_of)?;
         let what = format!(
             "partition {}: this server has acknowledged {acknowledged} entries to the leader of term {term}, but its log ends after \
              {end}: its directories are an older copy",

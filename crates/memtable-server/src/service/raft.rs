@@ -11,14 +11,15 @@ use openraft::EntryPayload;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError};
 use parking_lot::Mutex;
-use sextant_environment::config::Server;
-use sextant_rules::probe::PausePoint;
 use sextant_common::error::Error;
 use sextant_common::ids::PartitionId;
-use sextant_rules::mutant::{self, Mutant};
+use sextant_environment::config::Server;
+use sextant_environment::env::status_of;
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::Raft as RaftService;
 use sextant_raft_log::{RaftLog, Reservation, TypeConfig, decode_membership};
+use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 use tokio_stream::StreamExt;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -57,15 +58,14 @@ impl RaftShell {
         cluster: &Bytes,
     ) -> Result<(&Handle, &crate::raft::Raft), Status> {
         if *cluster != self.cluster {
-            return Err(Error::invalid(
+            return Err(status_of(Error::invalid(
                 "another cluster, or another number of partitions: check [cluster] in the configuration",
-            )
-            .into());
+            )));
         }
         if to != self.context.node.0 {
-            return Err(Error::invalid(format!("this is node {}, not {to}", self.context.node)).into());
+            return Err(status_of(Error::invalid(format!("this is node {}, not {to}", self.context.node))));
         }
-        let handle = self.context.partition(partition)?;
+        let handle = self.context.partition(partition).map_err(status_of)?;
         let raft =
             self.context.rafts.get(&handle.shared.id).ok_or_else(|| Status::unavailable("starting"))?;
         Ok((handle, raft))
@@ -119,7 +119,7 @@ impl RaftShell {
         let (handle, raft) = self.admit_append(&request)?;
         let asked_ns = request.abstention_ns;
         let acknowledged = request.acknowledged;
-        let request = Reach::append_of(raft, request)?;
+        let request = Reach::append_of(raft, request).map_err(status_of)?;
         self.context.check_memory(handle, request.vote.leader_id.term, acknowledged)?;
         let underway = Underway::at(raft);
         if let Some(room) = room_for(&self.context.log, &request)? {
@@ -150,7 +150,7 @@ impl RaftShell {
             return Ok(None);
         }
         let (asked_ns, acknowledged) = (first.abstention_ns, first.acknowledged);
-        let request = Reach::append_of(raft, first.clone())?;
+        let request = Reach::append_of(raft, first.clone()).map_err(status_of)?;
         self.context.check_memory(handle, request.vote.leader_id.term, acknowledged)?;
         handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         let known =
@@ -170,11 +170,11 @@ impl RaftShell {
     /// sends it again; until then this server is like one that lags, and votes.
     async fn store(&self, partition: PartitionId, data: &Bytes) -> Result<(), Status> {
         let store = self.context.snapshots.get(&partition).ok_or_else(|| Status::unavailable("starting"))?;
-        let stored = store.receive(&Snapshot::decode(data, partition)?).await;
+        let stored = store.receive(&Snapshot::decode(data, partition).map_err(status_of)?).await;
         stored.map_err(|e| {
             self.context.metrics.snapshots_refused.inc();
             tracing::error!(%partition, "cannot store the snapshot that the leader sent: {e}");
-            Error::new(e.kind, format!("cannot store the snapshot of partition {partition}: {e}")).into()
+            status_of(Error::new(e.kind, format!("cannot store the snapshot of partition {partition}: {e}")))
         })
     }
 
@@ -205,7 +205,7 @@ fn room_for(
         }
     }
     let entries = request.entries.len();
-    if entries == 0 { Ok(None) } else { Ok(Some(log.reserve(entries, bytes, spare)?)) }
+    if entries == 0 { Ok(None) } else { Ok(Some(log.reserve(entries, bytes, spare).map_err(status_of)?)) }
 }
 
 async fn in_time<T>(piece: impl Future<Output = T>) -> Result<T, Status> {
@@ -280,7 +280,7 @@ impl RaftService for RaftShell {
                 return None;
             }
             let acknowledged = message.acknowledged;
-            let admitted = Reach::append_of(&taker, message).map_err(Status::from).and_then(|request| {
+            let admitted = Reach::append_of(&taker, message).map_err(status_of).and_then(|request| {
                 context.check_memory(&replica, request.vote.leader_id.term, acknowledged)?;
                 Ok((room_for(&log, &request)?, request))
             });
@@ -325,7 +325,7 @@ impl RaftService for RaftShell {
         let (handle, raft) = self.admit_voter(&request)?;
         self.guard(handle)?;
         self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
-        let request = Reach::vote_of(raft, request)?;
+        let request = Reach::vote_of(raft, request).map_err(status_of)?;
         let term = request.vote.leader_id.term;
         let reply = raft.vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         // This node's own leadership may have been confirmed meanwhile, or another leader accepted. In this order: whatever was
@@ -346,7 +346,7 @@ impl RaftService for RaftShell {
         let (handle, raft) = self.admit_voter(&request)?;
         self.guard(handle)?;
         self.context.env.pause_point(PausePoint::VoteGuardAsked).await;
-        let request = Reach::vote_of(raft, request)?;
+        let request = Reach::vote_of(raft, request).map_err(status_of)?;
         let reply = raft.pre_vote(request).await.map_err(|e| Status::unavailable(e.to_string()))?;
         Ok(Response::new(convert::vote_reply_to_wire(&reply)))
     }
@@ -361,18 +361,18 @@ impl RaftService for RaftShell {
         let (handle, raft) =
             self.admit_member(request.partition, request.to, &request.cluster, request.to_incarnation)?;
         let asked_ns = request.abstention_ns;
-        let vote = convert::leaders_vote_from_wire(request.vote)?;
+        let vote = convert::leaders_vote_from_wire(request.vote).map_err(status_of)?;
         let meta = Meta {
             last_log_id: request.last_log.map(convert::log_id_from_wire),
-            last_membership: decode_membership(&request.membership)?,
+            last_membership: decode_membership(&request.membership).map_err(status_of)?,
         };
         let (reach, term) = (Reach::of(raft), vote.leader_id.term);
-        reach.check_asker(&vote)?;
+        reach.check_asker(&vote).map_err(status_of)?;
         for id in [meta.last_log_id.as_ref(), meta.last_membership.log_id().as_ref()] {
-            reach.check_log_id(id, term)?;
+            reach.check_log_id(id, term).map_err(status_of)?;
         }
         let data = whole_snapshot(request.data, request.data_bytes, &mut messages).await?;
-        convert::check_snapshot(PartitionId(request.partition), &meta, &data)?;
+        convert::check_snapshot(PartitionId(request.partition), &meta, &data).map_err(status_of)?;
         // Before it is taken, as with appends.
         handle.shared.guard.bind(self.context.env.clock.grantor_ns(), asked_ns);
         // An append of nothing: the leader's vote is accepted, and durable, before anything of its term is stored.
@@ -429,8 +429,8 @@ impl RaftService for RaftShell {
     ) -> Result<Response<v1::TransferLeaderResponse>, Status> {
         let request = request.into_inner();
         let (handle, raft) = self.admit(request.partition, request.to, &request.cluster)?;
-        let vote = convert::vote_from_wire(request.from_leader)?;
-        Reach::of(raft).check_vote(&vote)?;
+        let vote = convert::vote_from_wire(request.from_leader).map_err(status_of)?;
+        Reach::of(raft).check_vote(&vote).map_err(status_of)?;
         if self.context.draining.is_triggered() {
             return Ok(Response::new(v1::TransferLeaderResponse { accepted: false }));
         }

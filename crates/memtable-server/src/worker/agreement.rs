@@ -2,8 +2,8 @@
 //! part, where it comes about and where it is read from a snapshot. In production nobody listens, and nothing is computed.
 
 use prost::Message;
-use sextant_rules::probe::ProbeEvent;
 use sextant_proto::v1;
+use sextant_rules::probe::ProbeEvent;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::replica::Replica;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use sextant_rules::probe::PausePoint;
 use sextant_common::ids::TableId;
+use sextant_rules::probe::PausePoint;
 
 use super::Worker;
 use super::leading::sequencer::{Control, Formed, Proposed};

@@ -23,9 +23,9 @@ mod resignation;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
-use sextant_rules::probe::PausePoint;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_environment::shutdown::Shutdown;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 
 use crate::command::Command;

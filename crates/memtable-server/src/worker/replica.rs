@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sextant_rules::probe::ProbeEvent;
 use sextant_common::error::Result;
 use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
+use sextant_rules::probe::ProbeEvent;
 use tokio::sync::watch;
 
 use super::leading::Freezes;

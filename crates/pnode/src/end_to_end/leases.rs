@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sextant_environment::config::LeaseMode;
 use sextant_common::ids::{Epoch, Generation, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
+use sextant_environment::config::LeaseMode;
 
 use crate::testing::{Cluster, until};
 use crate::{PNode, ReadOptions};

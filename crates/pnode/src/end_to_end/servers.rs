@@ -1,9 +1,9 @@
 //! The p-node as a server: gRPC, RESP, HTTP.
 
 use bytes::Bytes;
-use sextant_environment::env::grpc_channel;
+use sextant_common::ErrorKind;
 use sextant_common::ids::NodeId;
-use sextant_common::{Error, ErrorKind};
+use sextant_environment::env::{error_of, grpc_channel};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::kv_client::KvClient;
@@ -92,7 +92,7 @@ async fn grpc_serves_every_operation() {
 async fn errors_keep_their_kind_over_grpc() {
     let cluster = Cluster::start(1).await;
     let (server, mut kv, mut admin) = server(&cluster).await;
-    let kind = |status: tonic::Status| Error::from(status).kind;
+    let kind = |status: tonic::Status| error_of(status).kind;
     let get = |table: &str, key: &'static str, mode| v1::KvGetRequest {
         table: table.into(),
         key: key.into(),

@@ -12,12 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_environment::env::Party;
 use sextant_common::ids::NodeId;
-use sextant_environment::room::Room;
-use sextant_environment::shutdown::Shutdown;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
+use sextant_environment::env::Party;
+use sextant_environment::room::Room;
+use sextant_environment::shutdown::Shutdown;
 use tokio::sync::Semaphore;
 
 use crate::config::EngineConfig;

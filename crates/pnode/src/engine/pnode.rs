@@ -9,10 +9,10 @@ use sextant_common::ids::TableId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{BATCH_OPS_MAX, check_key};
 use sextant_common::manifest::TableOptions;
-use sextant_environment::room::Purse;
-use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
+use sextant_environment::room::Purse;
+use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_proto::v1;
 
 use super::Engine;

@@ -8,6 +8,7 @@ use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, ManifestVersion, Pa
 use sextant_common::limits::check_table_name;
 use sextant_common::manifest::TableOptions;
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::env::error_of;
 use sextant_proto::v1;
 
 use super::Engine;
@@ -111,7 +112,7 @@ impl Engine {
             let before = self.leaders.get(partition).node;
             let asked = self.ask_leader(partition, deadline, ANSWER_MAX, |peer| {
                 let (mut admin, request) = (peer.admin.clone(), request.clone());
-                async move { Ok(admin.ensure_table(request).await?.into_inner()) }
+                async move { Ok(admin.ensure_table(request).await.map_err(error_of)?.into_inner()) }
             });
             let error = match asked.await {
                 Ok((node, reply)) => match v1::WriteStatus::try_from(reply.status) {

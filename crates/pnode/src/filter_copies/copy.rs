@@ -168,10 +168,10 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::prelude::*;
-    use sextant_environment::Clock;
-    use sextant_simulated::ManualClock;
-    use sextant_environment::config::LeaseMode;
     use sextant_common::ids::{ManifestVersion, NodeId};
+    use sextant_environment::Clock;
+    use sextant_environment::config::LeaseMode;
+    use sextant_simulated::ManualClock;
 
     use super::*;
     use crate::testing::{manifest, sst_meta, table_manifest};

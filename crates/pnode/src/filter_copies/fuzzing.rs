@@ -1,7 +1,7 @@
 //! What replies to pulls do to a view, whatever they say.
 
-use sextant_environment::Clock;
 use sextant_common::ids::{PartitionId, Serial};
+use sextant_environment::Clock;
 use sextant_proto::v1;
 
 use super::copy::{RunKind, Verdict, WholeFilters, apply, install_whole};

@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::config::LeaseMode;
-use sextant_environment::env::{Party, cluster_channel};
-use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_environment::shutdown::Shutdown;
 use sextant_common::{Error, Result};
+use sextant_environment::config::LeaseMode;
+use sextant_environment::env::{Party, cluster_channel, error_of};
+use sextant_environment::shutdown::Shutdown;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::lease_client::LeaseClient;
+use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
@@ -169,7 +169,7 @@ impl Puller {
                 None => exchange.insert(open_with(&mut self.client, request).await?),
             };
             loop {
-                let reply = open.replies.message().await?;
+                let reply = open.replies.message().await.map_err(error_of)?;
                 match reply.ok_or_else(|| Error::unavailable("the server closed the stream"))? {
                     reply if reply.pull == pull => return Ok(reply),
                     // Of a pull that was given up.
@@ -305,7 +305,7 @@ fn pause_between_pulls(leases: impl Iterator<Item = (LeaseMode, u64)>) -> Durati
 async fn open_with(client: &mut LeaseClient<Channel>, request: v1::PullRequest) -> Result<Exchange> {
     let (requests, outbound) = mpsc::channel(1);
     let _ = requests.try_send(request);
-    let replies = client.pull(ReceiverStream::new(outbound)).await?.into_inner();
+    let replies = client.pull(ReceiverStream::new(outbound)).await.map_err(error_of)?.into_inner();
     Ok(Exchange { requests, replies })
 }
 
@@ -317,7 +317,7 @@ pub(super) async fn pull_once(
 ) -> Result<v1::PullReply> {
     let answered = async {
         let mut exchange = open_with(client, request).await?;
-        let reply = exchange.replies.message().await?;
+        let reply = exchange.replies.message().await.map_err(error_of)?;
         reply.ok_or_else(|| Error::unavailable("the server closed the stream"))
     };
     tokio::time::timeout(limit, answered)

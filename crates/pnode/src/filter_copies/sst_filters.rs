@@ -7,8 +7,9 @@ use std::time::Duration;
 use futures::StreamExt;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{NodeId, SstId};
-use sextant_environment::shutdown::Shutdown;
 use sextant_common::{Error, Result};
+use sextant_environment::env::error_of;
+use sextant_environment::shutdown::Shutdown;
 use sextant_proto::v1;
 
 use crate::engine::Engine;
@@ -100,10 +101,15 @@ async fn fetch_from(engine: &Engine, sst: &Sst, node: NodeId) -> Result<()> {
     let mut client = engine.sstable(node)?.sst.clone();
     let request = v1::FetchFilterRequest { id: sst.wire_id.clone() };
     let late = |_| Error::unavailable("no filter in time");
-    let mut chunks =
-        tokio::time::timeout(CHUNK_MAX, client.fetch_filter(request)).await.map_err(late)??.into_inner();
+    let mut chunks = tokio::time::timeout(CHUNK_MAX, client.fetch_filter(request))
+        .await
+        .map_err(late)?
+        .map_err(error_of)?
+        .into_inner();
     let mut bytes = Vec::new();
-    while let Some(chunk) = tokio::time::timeout(CHUNK_MAX, chunks.message()).await.map_err(late)?? {
+    while let Some(chunk) =
+        tokio::time::timeout(CHUNK_MAX, chunks.message()).await.map_err(late)?.map_err(error_of)?
+    {
         if bytes.len() + chunk.data.len() > BYTES_MAX {
             return Err(Error::corrupt(format!("a filter above {BYTES_MAX} bytes")));
         }

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Generation, NodeId, PartitionId, Serial, TableId};
 use sextant_common::{Error, Result};
+use sextant_environment::env::error_of;
 use sextant_proto::v1;
 use tokio::sync::watch;
 use tonic::Streaming;
@@ -143,7 +144,8 @@ pub(super) async fn open(
     let mut client = engine.memtable(node)?.lease.clone();
     let request = v1::FetchFiltersRequest { holder: engine.holder.clone(), partition: partition.0 };
     let opened = tokio::time::timeout(CHUNK_MAX, client.fetch_filters(request)).await;
-    let mut chunks = opened.map_err(|_| Error::unavailable("no filters in time"))??.into_inner();
+    let mut chunks =
+        opened.map_err(|_| Error::unavailable("no filters in time"))?.map_err(error_of)?.into_inner();
     let first = next(&mut chunks).await?;
     let header = first.and_then(|c| c.header).ok_or_else(|| Error::internal("filters without a header"))?;
     Ok((header, chunks))
@@ -151,5 +153,5 @@ pub(super) async fn open(
 
 async fn next(chunks: &mut Streaming<v1::FilterChunk>) -> Result<Option<v1::FilterChunk>> {
     let chunk = tokio::time::timeout(CHUNK_MAX, chunks.message()).await;
-    Ok(chunk.map_err(|_| Error::unavailable("no filters in time"))??)
+    chunk.map_err(|_| Error::unavailable("no filters in time"))?.map_err(error_of)
 }

@@ -1,10 +1,10 @@
 //! Messages of the service `Lease` <-> domain.
 
-use sextant_environment::config::LeaseMode;
 use sextant_common::ids::{Generation, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Error, Result};
 use sextant_environment::Clock;
+use sextant_environment::config::LeaseMode;
 use sextant_proto::v1;
 
 use super::copy::{Run, RunKind, Update, UpdateStatus};

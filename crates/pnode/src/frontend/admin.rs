@@ -8,6 +8,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::admin_server::Admin;
@@ -113,7 +114,7 @@ impl AdminService {
                     Ok(Some((_, Ok(reply)))) => return Ok(reply),
                     Ok(Some((peer, Err(status)))) => {
                         answered.push(peer);
-                        let error = Error::from(status);
+                        let error = error_of(status);
                         match error.kind {
                             ErrorKind::NotLeader => {}
                             ErrorKind::Invalid => return Err(error),
@@ -132,7 +133,7 @@ impl AdminService {
             }
         };
         let answer = tokio::time::timeout(limit, ask).await;
-        answer.unwrap_or_else(|_| Err(Error::unavailable("no answer in time"))).map_err(Into::into)
+        answer.unwrap_or_else(|_| Err(Error::unavailable("no answer in time"))).map_err(status_of)
     }
 
     async fn maintain<F>(
@@ -193,10 +194,11 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::EnsureTableReply>, Status> {
         let r = request.into_inner();
         if r.id != 0 {
-            return Err(Error::invalid("a p-node allocates the id of a table: ask for id 0").into());
+            return Err(status_of(Error::invalid("a p-node allocates the id of a table: ask for id 0")));
         }
-        let options: sextant_common::manifest::TableOptions = r.options.unwrap_or_default().try_into()?;
-        let (id, created) = self.engine.create_table(&r.name, options).await?;
+        let options: sextant_common::manifest::TableOptions =
+            r.options.unwrap_or_default().try_into().map_err(status_of)?;
+        let (id, created) = self.engine.create_table(&r.name, options).await.map_err(status_of)?;
         let known = self.engine.engine().views.tables.get(&r.name);
         Ok(Response::new(v1::EnsureTableReply {
             status: v1::WriteStatus::WriteOk as i32,
@@ -238,11 +240,14 @@ impl Admin for AdminService {
     ) -> Result<Response<v1::RecoverReply>, Status> {
         let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
         let founder = self.engine.engine().memtables.iter().next();
-        let (node, peer) = founder.ok_or_else(|| Error::internal("no memtable servers"))?;
+        let (node, peer) =
+            founder.ok_or_else(|| Error::internal("no memtable servers")).map_err(status_of)?;
         let mut admin = peer.admin.clone();
         match tokio::time::timeout(limit, admin.recover(request.into_inner())).await {
             Ok(answer) => answer,
-            Err(_) => Err(Error::unavailable(format!("memtable server {node}: no answer in time")).into()),
+            Err(_) => {
+                Err(status_of(Error::unavailable(format!("memtable server {node}: no answer in time"))))
+            }
         }
     }
 

@@ -5,11 +5,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use sextant_environment::freight::Freight;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::limits::LARGE_BYTES;
-use sextant_environment::room::{Room, Share};
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::env::status_of;
+use sextant_environment::freight::Freight;
+use sextant_environment::room::{Room, Share};
 use sextant_proto::v1::kv_server::Kv;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use tonic::metadata::MetadataMap;
@@ -78,11 +79,11 @@ impl KvService {
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let began_ns = self.engine.engine().env.clock.holder_ns();
-        let _room = self.room_for(&ops, deadline).await?;
+        let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
         let waited_ns = self.engine.engine().env.clock.holder_ns().saturating_sub(began_ns);
         let deadline = deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
         let options = WriteOptions { request: request.map(request_id), deadline };
-        let outcome = self.engine.write(ops, options).await?;
+        let outcome = self.engine.write(ops, options).await.map_err(status_of)?;
         Ok(Response::new(write_reply(outcome)))
     }
 }
@@ -98,9 +99,9 @@ impl Kv for KvService {
     type ScanStream = BoxStream<'static, Result<v1::KvScanPage, Status>>;
 
     async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
-        let options = read_options(request.get_ref().mode, request.metadata())?;
+        let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
-        let record = self.engine.get_bytes(&request.table, request.key, options).await?;
+        let record = self.engine.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
         Ok(laden(value.collect(), get_reply(record)))
     }
@@ -109,16 +110,16 @@ impl Kv for KvService {
         &self,
         request: Request<v1::KvMultiGetRequest>,
     ) -> Result<Response<v1::KvMultiGetReply>, Status> {
-        let options = read_options(request.get_ref().mode, request.metadata())?;
+        let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
-        let records = self.engine.multi_get(&request.table, &request.keys, options).await?;
+        let records =
+            self.engine.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
         let size = |r: &Option<Record>| r.as_ref().map_or(0, |r| r.value.len()) + RECORD_OVERHEAD_BYTES;
         let bytes: usize = records.iter().map(size).sum();
         if bytes > MESSAGE_BYTES_MAX {
-            return Err(Error::invalid(format!(
+            return Err(status_of(Error::invalid(format!(
                 "the answer has {bytes} bytes: the limit is {MESSAGE_BYTES_MAX} bytes; ask for fewer keys at once"
-            ))
-            .into());
+            ))));
         }
         let values = records.iter().flatten().map(|record| record.value.clone()).collect();
         Ok(laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(get_reply).collect() }))
@@ -152,13 +153,13 @@ impl Kv for KvService {
         let condition = match r.expected {
             Some(Expected::Value(value)) => OpCondition::ValueEquals(value),
             Some(Expected::Seq(seq)) => OpCondition::SeqEquals(Seq(seq)),
-            None => return Err(Error::invalid("compare-and-set: nothing is expected").into()),
+            None => return Err(status_of(Error::invalid("compare-and-set: nothing is expected"))),
         };
         let kind = match r.effect {
             Some(Effect::NewValue(value)) => OpKind::Put(value),
             Some(Effect::Delete(true)) => OpKind::Delete,
             Some(Effect::Delete(false)) | None => {
-                return Err(Error::invalid("compare-and-set: neither a new value nor a delete").into());
+                return Err(status_of(Error::invalid("compare-and-set: neither a new value nor a delete")));
             }
         };
         let op = BatchOp { table: r.table, key: r.key, kind, condition, skip_on_failure: false };
@@ -170,7 +171,7 @@ impl Kv for KvService {
         request: Request<v1::KvBatchRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let (metadata, _, r) = request.into_parts();
-        let ops = r.ops.into_iter().map(batch_op).collect::<Result<Vec<_>>>()?;
+        let ops = r.ops.into_iter().map(batch_op).collect::<Result<Vec<_>>>().map_err(status_of)?;
         self.write_batch(ops, r.request, deadline(&metadata)).await
     }
 
@@ -194,7 +195,7 @@ impl Kv for KvService {
         let pages = pages.map(move |page| {
             let values = page.iter().flat_map(|page| &page.records).map(|(_, record)| &record.value);
             values.filter(|value| value.len() > LARGE_BYTES).for_each(|value| leaving.add(value.clone()));
-            page.map(scan_page).map_err(Status::from)
+            page.map(scan_page).map_err(status_of)
         });
         let mut response = Response::new(pages.boxed());
         response.extensions_mut().insert(freight);
@@ -206,8 +207,8 @@ impl Kv for KvService {
         request: Request<v1::KvCreateTableRequest>,
     ) -> Result<Response<v1::KvCreateTableReply>, Status> {
         let r = request.into_inner();
-        let options = r.options.unwrap_or_default().try_into()?;
-        let (id, created) = self.engine.create_table(&r.name, options).await?;
+        let options = r.options.unwrap_or_default().try_into().map_err(status_of)?;
+        let (id, created) = self.engine.create_table(&r.name, options).await.map_err(status_of)?;
         Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
     }
 
@@ -215,7 +216,7 @@ impl Kv for KvService {
         &self,
         _: Request<v1::KvListTablesRequest>,
     ) -> Result<Response<v1::KvListTablesReply>, Status> {
-        let tables = self.engine.tables().await?;
+        let tables = self.engine.tables().await.map_err(status_of)?;
         let tables = tables.into_iter();
         let tables = tables.map(|(id, name, options)| v1::KvTable {
             id: id.0,
@@ -229,7 +230,9 @@ impl Kv for KvService {
         &self,
         _: Request<v1::KvOpenSessionRequest>,
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
-        Ok(Response::new(v1::KvOpenSessionReply { session: self.engine.open_session().await? }))
+        Ok(Response::new(v1::KvOpenSessionReply {
+            session: self.engine.open_session().await.map_err(status_of)?,
+        }))
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
-use sextant_environment::config::Server;
 use sextant_common::ids::PartitionId;
+use sextant_environment::config::Server;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use tonic::transport::Channel;

@@ -17,10 +17,10 @@
 //! Invariant: whatever the delays and the drifts within rho, [`Lease::is_usable`] is false once the grantor's clock has
 //! reached the expiry.
 
+use sextant_common::ids::ManifestVersion;
 use sextant_environment::Clock;
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::config::LeaseMode;
-use sextant_common::ids::ManifestVersion;
 use sextant_rules::mutant::{self, Mutant};
 
 const PPM: u128 = 1_000_000;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sextant_environment::Clock;
 use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_environment::Clock;
 
 use super::plan::{Facts, Plan, route};
 use crate::api::ReadMode;

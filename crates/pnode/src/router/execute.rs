@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
-use sextant_rules::mutant::{self, Mutant};
-use sextant_environment::room::Purse;
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::room::Purse;
 use sextant_proto::v1;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 
 use super::consult::{Consult, ReadKey, consult};
 use super::plan::{Answer, Found, Progress, Step};

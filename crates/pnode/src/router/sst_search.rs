@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, Seq, SstId};
-use sextant_rules::mutant::{self, Mutant};
-use sextant_environment::room::Purse;
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::room::Purse;
 use sextant_proto::v1;
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::api::Record;
 use crate::engine::Engine;

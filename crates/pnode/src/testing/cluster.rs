@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_environment::Env;
-use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::{FlushRecord, SstMeta, TableOptions};
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 
 use super::{FakeMemtable, FakeSst, Partition, Stored, sst_meta};
 use crate::{EngineConfig, PNode};

@@ -14,6 +14,7 @@ use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Manifest, TableManifest, TableOptions};
+use sextant_environment::env::status_of;
 use sextant_environment::{Clock, Env};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_server::{Admin, AdminServer};
@@ -657,7 +658,7 @@ impl Admin for Service {
         }
         let next = p.manifest.tables.iter().map(|t| t.table.0).max().unwrap_or(0) + 1;
         let id = if r.id == 0 { next } else { r.id };
-        let options: TableOptions = r.options.unwrap_or_default().try_into()?;
+        let options: TableOptions = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let table = TableManifest { name: r.name, options: options.clone(), ..table_manifest(id, vec![]) };
         // As in the real server, creating a table changes no SSTable, and so not the version.
         p.manifest.tables.push(table);

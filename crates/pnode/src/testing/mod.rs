@@ -8,12 +8,12 @@ mod fake_sstable;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use sextant_environment::Env;
-use sextant_environment::env::grpc_incoming;
 use sextant_common::ids::{
     Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
 };
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_environment::Env;
+use sextant_environment::env::grpc_incoming;
 
 pub use cluster::{Cluster, until};
 pub use fake_memtable::{FakeMemtable, Partition};

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::limits::LARGE_BYTES;
-use sextant_environment::room::{Purse, Room, Share};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
+use sextant_environment::room::{Purse, Room, Share};
 
 use super::Deadline;
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_environment::config::ClusterConfig;
-use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::ids::{NodeId, PartitionId, Seq};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
+use sextant_environment::config::ClusterConfig;
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;

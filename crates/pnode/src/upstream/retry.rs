@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use sextant_environment::rng::Rng;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
+use sextant_environment::rng::Rng;
 
 /// The instant, on the holder's clock, at which an operation stops waiting.
 #[derive(Clone, Copy, Debug)]
@@ -105,8 +105,8 @@ impl Backoff {
 
 #[cfg(test)]
 mod tests {
-    use sextant_simulated::ManualClock;
     use sextant_environment::rng::SeededRng;
+    use sextant_simulated::ManualClock;
 
     use super::*;
 

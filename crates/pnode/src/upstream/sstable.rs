@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_environment::config::{ClusterConfig, Server};
-use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::ids::{NodeId, Seq};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;

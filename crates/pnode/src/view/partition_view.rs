@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use sextant_environment::Clock;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_environment::Clock;
 use sextant_rules::mutant::{self, Mutant};
 
 use super::{FilterCopies, ManifestView};

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use sextant_environment::Env;
-use sextant_rules::probe::{Filters, ProbeEvent};
 use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial};
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::Manifest;
+use sextant_environment::Env;
+use sextant_rules::probe::{Filters, ProbeEvent};
 use tokio::sync::{Notify, watch};
 
 use super::{PartitionView, TableNames};

@@ -7,6 +7,7 @@ use sextant_common::ids::PartitionId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{LARGE_BYTES, check_batch, check_key, check_value};
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::env::error_of;
 use sextant_proto::v1;
 
 use super::Begun;
@@ -360,7 +361,7 @@ impl Engine {
             let before = self.leaders.get(partition).node;
             let asked = self.ask_leader(partition, deadline, ANSWER_MAX, |peer| {
                 let mut rows = peer.rows.clone();
-                async move { Ok(rows.open_session(request).await?.into_inner()) }
+                async move { Ok(rows.open_session(request).await.map_err(error_of)?.into_inner()) }
             });
             let error = match asked.await {
                 Ok((node, reply)) => match v1::WriteStatus::try_from(reply.status) {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_rules::mutant::{self, Mutant};
 use sextant_environment::vfs::IoKind;
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::format::checkpoint::Checkpoint;
 use crate::format::identity::Identity;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use sextant_common::ids::LogPosition;
-use sextant_environment::vfs::IoKind;
 use sextant_common::{Error, Result};
+use sextant_environment::vfs::IoKind;
 
 use crate::entry_codec::join_entry;
 use crate::format::record::{RECORD_HEADER_BYTES, RecordHeader, RecordKind};

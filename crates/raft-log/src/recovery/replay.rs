@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sextant_environment::vfs::VfsFile;
 use sextant_common::{Error, Result};
+use sextant_environment::vfs::VfsFile;
 
 use crate::format::NUMBER_MAX;
 use crate::format::checkpoint::{Checkpoint, LogMeta};

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
+use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
 
 use crate::device::spares::file_number;
 use crate::format::batch::{BATCH_ALIGN, BatchHeader, BatchKind};

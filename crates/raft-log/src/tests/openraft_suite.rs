@@ -9,8 +9,8 @@ use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::{EntryPayload, OptionalSend, StorageError};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use sextant_environment::Env;
 use sextant_common::ids::PartitionId;
+use sextant_environment::Env;
 
 use crate::{LogId, PartitionLog, RaftLog, StoredMembership, TypeConfig};
 

@@ -8,14 +8,14 @@ use openraft::EntryPayload;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use sextant_common::Result;
+use sextant_common::ids::{NodeId, PartitionId};
+use sextant_environment::Env;
 use sextant_environment::clock::SystemClock;
 use sextant_environment::env::{Fatal, TcpNetwork, ThreadWorkers, Workers};
-use sextant_common::ids::{NodeId, PartitionId};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::vfs::{Vfs, VfsFile};
 use sextant_simulated::FaultyVfs;
-use sextant_common::Result;
-use sextant_environment::Env;
 
 use crate::{Entry, LogId, Member, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, log_id};
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::error::{Error, Result};
-use sextant_environment::freight::Freight;
 use sextant_common::ids::PartitionId;
+use sextant_environment::env::status_of;
+use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
 use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
@@ -72,7 +73,7 @@ impl Sst for SstService {
         let leaving = freight.clone();
         let answers = request.into_inner().map(move |batch| {
             let store = store.clone();
-            async move { Ok::<_, Status>(store.get_batch(batch?).await?) }
+            async move { Ok::<_, Status>(store.get_batch(batch?).await.map_err(status_of)?) }
         });
         let replies = answers.buffered(BATCHES_IN_FLIGHT_MAX).map_ok(move |(reply, room)| {
             room.into_iter().for_each(|room| leaving.add(room));
@@ -84,18 +85,18 @@ impl Sst for SstService {
     }
 
     async fn get(&self, request: Request<GetBatch>) -> Result<Response<GetBatchReply>, Status> {
-        Ok(laden(self.store.get_batch(request.into_inner()).await?))
+        Ok(laden(self.store.get_batch(request.into_inner()).await.map_err(status_of)?))
     }
 
     async fn scan(&self, request: Request<SstScanRequest>) -> Result<Response<SstScanReply>, Status> {
-        Ok(laden(self.store.scan_page(request.into_inner()).await?))
+        Ok(laden(self.store.scan_page(request.into_inner()).await.map_err(status_of)?))
     }
 
     async fn fetch_filter(
         &self,
         request: Request<FetchFilterRequest>,
     ) -> Result<Response<Self::FetchFilterStream>, Status> {
-        let pieces = self.store.fetch_filter(request.get_ref())?;
+        let pieces = self.store.fetch_filter(request.get_ref()).map_err(status_of)?;
         Ok(Response::new(self.until_shutdown(pieces.map(Ok))))
     }
 
@@ -103,23 +104,23 @@ impl Sst for SstService {
         &self,
         request: Request<Streaming<IngestRequest>>,
     ) -> Result<Response<IngestReply>, Status> {
-        let meta = self.store.ingest(request.into_inner()).await?;
+        let meta = self.store.ingest(request.into_inner()).await.map_err(status_of)?;
         Ok(Response::new(IngestReply { meta: Some((&meta).into()) }))
     }
 
     async fn compact(&self, request: Request<CompactRequest>) -> Result<Response<CompactReply>, Status> {
-        let meta = self.store.compact(request.into_inner()).await?;
+        let meta = self.store.compact(request.into_inner()).await.map_err(status_of)?;
         Ok(Response::new(CompactReply { meta: meta.as_ref().map(Into::into) }))
     }
 
     async fn copy(&self, request: Request<CopyRequest>) -> Result<Response<CopyReply>, Status> {
-        self.store.copy(request.into_inner()).await?;
+        self.store.copy(request.into_inner()).await.map_err(status_of)?;
         Ok(Response::new(CopyReply {}))
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        let pieces = self.store.fetch(request.into_inner()).await?;
-        Ok(Response::new(self.until_shutdown(pieces.map_err(Status::from))))
+        let pieces = self.store.fetch(request.into_inner()).await.map_err(status_of)?;
+        Ok(Response::new(self.until_shutdown(pieces.map_err(status_of))))
     }
 
     async fn inventory(
@@ -163,15 +164,15 @@ impl Sst for SstService {
     async fn delete(&self, request: Request<DeleteRequest>) -> Result<Response<DeleteReply>, Status> {
         let DeleteRequest { ids, lineage } = request.into_inner();
         if ids.len() > DELETES_MAX {
-            return Err(Error::invalid(format!(
+            return Err(status_of(Error::invalid(format!(
                 "{} tables to delete: the limit is {DELETES_MAX}",
                 ids.len()
-            ))
-            .into());
+            ))));
         }
-        let ids = ids.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>()?;
+        let ids = ids.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>().map_err(status_of)?;
         let catalog = self.store.catalog.clone();
-        let (deleted, refused) = self.store.disk(IoKind::Sync, move || catalog.delete(&ids, lineage)).await?;
+        let (deleted, refused) =
+            self.store.disk(IoKind::Sync, move || catalog.delete(&ids, lineage)).await.map_err(status_of)?;
         self.store.metrics.deleted.inc_by(u64::from(deleted));
         if refused > 0 {
             tracing::warn!(

@@ -1,4 +1,5 @@
 use sextant_common::ErrorKind;
+use sextant_environment::env::error_of;
 use sextant_environment::vfs::OpenMode;
 
 use super::transfer::copy_of;
@@ -37,7 +38,7 @@ async fn a_damaged_block_is_corrupt_by_name_and_repaired_by_a_copy() {
     assert!(bad.inventory().await[0].damaged);
     // It is not given to others.
     let fetch = FetchRequest { id: sst_id_to_wire(sst_id(1)) };
-    assert_eq!(Error::from(bad.client.fetch(fetch).await.unwrap_err()).kind, ErrorKind::Corrupt);
+    assert_eq!(error_of(bad.client.fetch(fetch).await.unwrap_err()).kind, ErrorKind::Corrupt);
 
     // A copy of anything else than what the table was does not replace it.
     let wrong = CopyRequest { checksum: meta.checksum ^ 1, ..copy_of(&meta, &[&good]) };
@@ -111,7 +112,7 @@ async fn a_damaged_filter_over_damaged_data_answers_what_can_be_verified() {
     assert_eq!(node.get(&[sst_id(1)], &key(0)).await.status(), GetStatus::GetCorrupt);
     assert_eq!(node.get(&[sst_id(1)], &key(2998)).await.status(), GetStatus::GetValue);
     let request = FetchFilterRequest { id: sst_id_to_wire(sst_id(1)) };
-    assert_eq!(Error::from(node.client.fetch_filter(request).await.unwrap_err()).kind, ErrorKind::Corrupt);
+    assert_eq!(error_of(node.client.fetch_filter(request).await.unwrap_err()).kind, ErrorKind::Corrupt);
     node.client.copy(copy_of(&meta, &[&good])).await.unwrap();
     node.assert_holds(sst_id(1), &model).await;
 }

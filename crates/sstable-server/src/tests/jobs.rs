@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use sextant_common::ErrorKind;
 use sextant_common::manifest::{Generations, Origin, TableOptions};
+use sextant_environment::env::error_of;
 
 use super::*;
 use crate::testing::sst_id;
@@ -81,7 +82,7 @@ fn compaction(inputs: &[SstId], output: SstId, drop_tombstones: bool) -> Compact
 
 impl Node {
     async fn compact(&mut self, request: CompactRequest) -> Result<Option<SstMeta>> {
-        let reply = self.client.compact(request).await.map_err(Error::from)?;
+        let reply = self.client.compact(request).await.map_err(error_of)?;
         reply.into_inner().meta.map(TryInto::try_into).transpose()
     }
 }

@@ -10,17 +10,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sextant_environment::Env;
-use sextant_environment::env::{Party, cluster_channel};
-use sextant_common::error::{Error, Result};
+use sextant_common::error::Result;
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::SstMeta;
+use sextant_environment::Env;
+use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_environment::vfs::Vfs;
-use sextant_simulated::FaultyVfs;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::convert::sst_id_to_wire;
 use sextant_proto::v1::sst_client::SstClient;
 use sextant_proto::v1::*;
+use sextant_simulated::FaultyVfs;
 use tonic::transport::Channel;
 
 use crate::testing::{Model, cluster_config, options};
@@ -171,7 +171,7 @@ fn messages(id: SstId, model: &Model) -> Vec<IngestRequest> {
 }
 
 async fn send(client: &mut Client, messages: Vec<IngestRequest>) -> Result<SstMeta> {
-    let reply = client.ingest(futures::stream::iter(messages)).await.map_err(Error::from)?;
+    let reply = client.ingest(futures::stream::iter(messages)).await.map_err(error_of)?;
     reply.into_inner().meta.unwrap().try_into()
 }
 

@@ -1,4 +1,5 @@
 use sextant_common::ErrorKind;
+use sextant_environment::env::error_of;
 
 use super::*;
 use crate::testing::sst_id;
@@ -140,7 +141,7 @@ async fn large_values_are_read_for_whoever_wants_them_and_while_there_is_room_fo
     assert!(page.status() == too_large && page.bytes > 2 << 20 && page.records.is_empty());
     let all = store.answers.take(usize::MAX).await.unwrap();
     let refused = node.client.scan(scan(0)).await.unwrap_err();
-    assert_eq!(Error::from(refused).kind, ErrorKind::Overloaded);
+    assert_eq!(error_of(refused).kind, ErrorKind::Overloaded);
     drop(all);
     assert_eq!(node.client.scan(scan(0)).await.unwrap().into_inner().records.len(), 3);
 }
@@ -199,10 +200,10 @@ async fn malformed_requests_are_refused_and_the_server_goes_on() {
     for bad in [bad_id, get(&[sst_id(1)], b""), get(&[sst_id(1)], &[0; 20_000])] {
         let status =
             node.client.get(GetBatch { batch: 1, gets: vec![bad], ..GetBatch::default() }).await.unwrap_err();
-        assert_eq!(Error::from(status).kind, ErrorKind::Invalid);
+        assert_eq!(error_of(status).kind, ErrorKind::Invalid);
     }
     let scan = SstScanRequest { tables: vec![Bytes::new()], ..SstScanRequest::default() };
-    assert_eq!(Error::from(node.client.scan(scan).await.unwrap_err()).kind, ErrorKind::Invalid);
+    assert_eq!(error_of(node.client.scan(scan).await.unwrap_err()).kind, ErrorKind::Invalid);
     assert_eq!(node.get(&[sst_id(1)], &key(1)).await.status(), GetStatus::GetValue);
 }
 

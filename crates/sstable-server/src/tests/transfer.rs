@@ -1,6 +1,7 @@
 use sextant_common::ErrorKind;
 use sextant_common::filter::SealedFilter;
 use sextant_common::key::filter_hash;
+use sextant_environment::env::error_of;
 
 use super::*;
 use crate::testing::sst_id;
@@ -45,7 +46,7 @@ async fn a_copy_that_is_not_what_was_asked_for_is_not_kept() {
     let nowhere = CopyRequest { sources: Vec::new(), ..good.clone() };
     let unknown = CopyRequest { id: sst_id_to_wire(sst_id(4)), ..good.clone() };
     for bad in [other_checksum, longer, shorter, nowhere, unknown] {
-        let error = Error::from(to.client.copy(bad).await.unwrap_err());
+        let error = error_of(to.client.copy(bad).await.unwrap_err());
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
         assert!(to.files().is_empty() && to.inventory().await.is_empty());
     }
@@ -68,8 +69,5 @@ async fn a_fetched_filter_contains_every_key() {
     let strangers = (0..10_000).filter(|i| filter.contains(filter_hash(&key(50_000 + i)))).count();
     assert!(strangers < 200, "{strangers}");
     let unknown = FetchFilterRequest { id: sst_id_to_wire(sst_id(2)) };
-    assert_eq!(
-        Error::from(node.client.fetch_filter(unknown).await.unwrap_err()).kind,
-        ErrorKind::Unavailable
-    );
+    assert_eq!(error_of(node.client.fetch_filter(unknown).await.unwrap_err()).kind, ErrorKind::Unavailable);
 }

@@ -4,9 +4,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
+use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_environment::vfs::IoKind;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
@@ -121,7 +121,7 @@ impl Store {
 async fn in_time<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Result<T> {
     match tokio::time::timeout(PIECE_WAIT_MAX, call).await {
         // An error of the source's disk is not one of ours.
-        Ok(answer) => answer.map_err(|status| Error::unavailable(Error::from(status).message)),
+        Ok(answer) => answer.map_err(|status| Error::unavailable(error_of(status).message)),
         Err(_) => Err(Error::unavailable(format!("no answer for {PIECE_WAIT_MAX:?}"))),
     }
 }

@@ -12,9 +12,9 @@ mod silence;
 use std::sync::Arc;
 
 use sextant_client::{Client, ClientOptions};
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_dev_cluster::Tuning;
+use sextant_environment::Env;
 
 use crate::args::FailoverArgs;
 use crate::cluster::{self, Shape, Testbed};

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sextant_client::{Client, ReadMode};
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::TableOptions;
+use sextant_environment::Env;
 use tokio::task::JoinSet;
 
 use crate::cluster::PARTITIONS;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_environment::rng::{Rng, SeededRng};
 use sextant_dev_cluster::Role;
+use sextant_environment::rng::{Rng, SeededRng};
 
 use super::{Fault, Kind};
 use crate::cluster::Id;

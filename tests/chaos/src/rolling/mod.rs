@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions};
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
+use sextant_environment::Env;
 
 use crate::args::RollingArgs;
 use crate::cluster;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use sextant_client::{Client, ClientOptions};
-use sextant_environment::Env;
 use sextant_common::error::Result;
+use sextant_environment::Env;
 use tokio::task::JoinSet;
 
 /// Clients of each kind for each p-node that they name first.

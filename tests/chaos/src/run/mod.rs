@@ -14,11 +14,11 @@ use std::time::Duration;
 
 use sextant_checker::Recorder;
 use sextant_client::{Client, ClientOptions, ConfigurationChange};
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_environment::rng::{Rng, SeededRng};
 use sextant_dev_cluster::{Role, Tuning};
+use sextant_environment::Env;
+use sextant_environment::rng::{Rng, SeededRng};
 use tokio::task::JoinSet;
 
 use crate::args::ChaosArgs;

@@ -7,9 +7,9 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use futures::StreamExt;
 use sextant_client::{Client, ClientOptions, ScanOptions};
+use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::env::Connection;
-use sextant_common::error::{Error, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 

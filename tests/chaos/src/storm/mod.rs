@@ -13,9 +13,9 @@ mod witness;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sextant_environment::Env;
 use sextant_common::error::{Error, Result};
 use sextant_dev_cluster::{DevCluster, DevOptions, Tuning};
+use sextant_environment::Env;
 
 use crate::args::StormArgs;
 use crate::cluster;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sextant_client::http;
-use sextant_environment::Env;
 use sextant_dev_cluster::{DevCluster, Role};
+use sextant_environment::Env;
 
 const STATUS_WITHIN: Duration = Duration::from_secs(5);
 

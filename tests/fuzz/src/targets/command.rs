@@ -1,7 +1,7 @@
 use bytes::{Bytes, BytesMut};
-use sextant_environment::config::LeaseConfig;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, TableId};
 use sextant_common::manifest::TableOptions;
+use sextant_environment::config::LeaseConfig;
 use sextant_memtable_server::command::group::OpResult;
 use sextant_memtable_server::command::{Command, Configuration, Group, RequestResult, TableWrites, Write};
 use sextant_memtable_server::partition::Partition;

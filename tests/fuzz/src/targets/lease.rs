@@ -2,15 +2,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use prost::Message;
-use sextant_environment::clock::WallInterval;
-use sextant_environment::config::LeaseMode;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_environment::clock::WallInterval;
+use sextant_environment::config::LeaseMode;
 use sextant_memtable_server::lease::desk::{Answer, LeaseDesk, Position};
 use sextant_memtable_server::lease::grantor::{HolderId, Now};
 use sextant_memtable_server::lease::ring::Run;
 use sextant_memtable_server::publication::Permission;
 use sextant_proto::v1;
+use sextant_simulated::ManualClock;
 
 use super::wire::{PROTOBUF_BASE, PROTOBUF_PER_BYTE};
 use crate::input::Input;
@@ -134,7 +135,7 @@ pub fn replies(data: &[u8]) {
     }
     // Filters start at 3 KiB a memtable that an entry names, whatever the number of its entries.
     bounded(data.len(), PROTOBUF_BASE, PROTOBUF_PER_BYTE + 4096, || {
-        sextant_pnode::fuzzing::take_replies(replies);
+        sextant_pnode::fuzzing::take_replies(&ManualClock::default(), replies);
     });
 }
 

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use bytes::Bytes;
 use sextant_common::ids::LogPosition;
-use sextant_simulated::FaultyVfs;
 use sextant_memtable_server::fuzzing::RaftNode;
 use sextant_proto::v1;
+use sextant_simulated::FaultyVfs;
 
 use super::log::{block_on, env, membership_entry};
 use crate::input::Input;

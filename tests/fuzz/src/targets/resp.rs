@@ -3,13 +3,13 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use sextant_simulated::ManualClock;
-use sextant_environment::rng::SeededRng;
-use sextant_simulated::FaultyVfs;
 use sextant_common::Result;
+use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
 use sextant_resp::{RespConfig, SetCondition, Store, fuzzing};
+use sextant_simulated::FaultyVfs;
+use sextant_simulated::ManualClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::input::Input;

@@ -3,15 +3,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sextant_simulated::ManualClock;
-use sextant_environment::config::LeaseConfig;
+use sextant_common::ErrorKind;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_environment::Env;
+use sextant_environment::config::LeaseConfig;
 use sextant_environment::rng::SeededRng;
 use sextant_environment::vfs::{OpenMode, Vfs};
-use sextant_simulated::FaultyVfs;
-use sextant_common::ErrorKind;
-use sextant_environment::Env;
 use sextant_memtable_server::command::group::OpResult;
 use sextant_memtable_server::command::{Configuration, RequestResult};
 use sextant_memtable_server::fuzzing::open_snapshot;
@@ -19,6 +17,8 @@ use sextant_memtable_server::partition::ingest::Body;
 use sextant_memtable_server::partition::sessions::Sessions;
 use sextant_memtable_server::partition::snapshot::Snapshot;
 use sextant_memtable_server::partition::{Checkpoint, Partition};
+use sextant_simulated::FaultyVfs;
+use sextant_simulated::ManualClock;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::wire::{PROTOBUF_BASE, PROTOBUF_PER_BYTE};

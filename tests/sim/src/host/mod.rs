@@ -14,9 +14,9 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use sextant_environment::Env;
 use sextant_environment::env::{Fatal, Workers};
-use sextant_rules::probe::{PausePoint, Probe, ProbeEvent};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::vfs::IoKind;
+use sextant_rules::probe::{PausePoint, Probe, ProbeEvent};
 use sextant_simulated::FaultyVfs;
 use tokio::sync::Notify;
 

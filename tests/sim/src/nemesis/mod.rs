@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_rules::probe::PausePoint;
 use sextant_environment::vfs::{IoKind, OpenMode, Vfs};
+use sextant_rules::probe::PausePoint;
 use sextant_simulated::{CrashMode, Fault};
 
 use self::network::{NetFault, Network, some};

@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_checker::{Call, Outcome};
 use sextant_client::ReadMode;
-use sextant_environment::env::grpc_channel;
-use sextant_common::error::{Error, ErrorKind};
+use sextant_common::error::ErrorKind;
+use sextant_environment::env::{error_of, grpc_channel};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use tonic::Status;
@@ -159,7 +159,7 @@ async fn again(
 
 /// A refusal must not say that the session is unknown.
 fn judge(shared: &Shared, table: &str, key: &str, status: &Status) {
-    if Error::from(status.clone()).kind == ErrorKind::UnknownSession {
+    if error_of(status.clone()).kind == ErrorKind::UnknownSession {
         shared.world.violation(format!("the session of the insert of {table}/{key} is forgotten: {status}"));
     }
 }

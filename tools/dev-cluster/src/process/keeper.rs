@@ -5,8 +5,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot, watch};
 

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use sextant_client::ReadMode;
-use sextant_environment::Env;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prometheus_client::registry::Registry;
 use sextant_client::ReadMode;
+use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
-use sextant_common::error::{Error, Result};
 use sextant_pnode::{BatchOp, EngineConfig, PNode, ReadOptions, ScanRange, WriteOptions, WriteOutcome};
 
 use super::{Target, Thread};

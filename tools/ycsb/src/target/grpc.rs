@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_client::{Client, ClientOptions, ReadMode, ScanOptions};
-use sextant_environment::Env;
 use sextant_common::error::Result;
+use sextant_environment::Env;
 
 use super::{Target, Thread};
 

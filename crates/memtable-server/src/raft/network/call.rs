@@ -6,9 +6,10 @@ use std::time::Duration;
 use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{VoteRequest, VoteResponse};
 use sextant_common::error::{Error, Result};
-use sextant_rules::mutant::{self, Mutant};
+use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
 use sextant_raft_log::{LogId, TypeConfig};
+use sextant_rules::mutant::{self, Mutant};
 
 use super::super::convert::{self, Address};
 use super::super::reach::Reach;
@@ -32,7 +33,7 @@ pub(super) async fn call<T>(
 ) -> std::result::Result<T, tonic::Status> {
     match tokio::time::timeout(limit, call).await {
         Ok(answer) => Ok(answer?.into_inner()),
-        Err(_) => Err(Error::unavailable(format!("no answer within {limit:?}")).into()),
+        Err(_) => Err(status_of(Error::unavailable(format!("no answer within {limit:?}")))),
     }
 }
 
@@ -42,7 +43,7 @@ pub(super) fn refused(shared: &ReplicaState, address: &Address, status: tonic::S
         let now_ns = shared.env.clock.holder_ns();
         shared.strangers.refused(address.to, address.to_incarnation, is, now_ns);
     }
-    status.into()
+    error_of(status)
 }
 
 /// From where an answer is judged: from what was asked.

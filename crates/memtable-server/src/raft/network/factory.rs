@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use openraft::network::RaftNetworkFactory;
-use sextant_environment::config::{ClusterConfig, Server};
-use sextant_environment::env::{Party, cluster_channel};
 use sextant_common::error::Result;
 use sextant_common::ids::NodeId;
+use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::env::{Party, cluster_channel};
 use sextant_proto::v1::raft_client::RaftClient;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use sextant_raft_log::{Member, TypeConfig};

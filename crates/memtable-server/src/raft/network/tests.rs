@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures::StreamExt;
 use parking_lot::Mutex;
+use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
 use sextant_environment::env::{Connection, Listener, Network as Net, Party, cluster_channel, grpc_incoming};
-use sextant_common::ids::NodeId;
 use sextant_proto::v1::raft_server::{Raft as RaftService, RaftServer};
 use sextant_raft_log::log_id;
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::Stream;
 use sextant_common::error::Error;
+use sextant_environment::env::status_of;
 use sextant_proto::v1;
 use sextant_proto::v1::lease_server::Lease;
 use tokio::sync::{mpsc, oneshot};
@@ -33,7 +34,7 @@ pub struct LeaseShell {
 }
 
 fn holder_id(bytes: &[u8]) -> Result<HolderId, Status> {
-    bytes.try_into().map_err(|_| Error::invalid("a holder's id has 16 bytes").into())
+    bytes.try_into().map_err(|_| status_of(Error::invalid("a holder's id has 16 bytes")))
 }
 
 #[tonic::async_trait]
@@ -77,7 +78,7 @@ impl Lease for LeaseShell {
     ) -> Result<Response<Self::FetchFiltersStream>, Status> {
         let request = request.into_inner();
         holder_id(&request.holder)?;
-        let handle = self.context.partition(request.partition)?;
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
         let (done, filters) = oneshot::channel();
         let _ = handle.events.send(Event::Filters(done));
         let set = tokio::time::timeout(FILTERS_TIMEOUT, filters).await.ok().and_then(Result::ok).flatten();

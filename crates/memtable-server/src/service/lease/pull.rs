@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_rules::probe::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
+use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
+use sextant_environment::env::status_of;
 use sextant_proto::v1;
+use sextant_rules::probe::ProbeEvent;
 use tonic::Status;
 
 use super::{LeaseShell, holder_id};
@@ -37,7 +38,7 @@ impl LeaseShell {
         let holder = holder_id(&request.holder)?;
         if request.positions.len() > self.context.partitions.len() {
             // Each is answered, possibly with a manifest: a short request must not make a huge answer.
-            return Err(Error::invalid("a pull names each partition once").into());
+            return Err(status_of(Error::invalid("a pull names each partition once")));
         }
         let clock = &self.context.env.clock;
         let arrived_ns = clock.grantor_ns();

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, ErrorKind};
-use sextant_environment::freight::Freight;
 use sextant_common::limits;
+use sextant_environment::env::status_of;
+use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
 use sextant_proto::v1;
 use sextant_proto::v1::rows_server::Rows;
@@ -108,7 +109,7 @@ impl Rows for RowsShell {
         request: Request<v1::ScanPageRequest>,
     ) -> Result<Response<v1::ScanPageReply>, Status> {
         let (page, bytes) = self.page(request.into_inner());
-        let room = self.room_for_answer(bytes).await?;
+        let room = self.room_for_answer(bytes).await.map_err(status_of)?;
         Ok(laden((page, room)))
     }
 
@@ -117,9 +118,9 @@ impl Rows for RowsShell {
         request: Request<v1::OpenSessionRequest>,
     ) -> Result<Response<v1::OpenSessionReply>, Status> {
         let request = request.into_inner();
-        let handle = self.context.partition(request.partition)?;
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
         if request.session == 0 {
-            return Err(Error::invalid("session 0 is no session").into());
+            return Err(status_of(Error::invalid("session 0 is no session")));
         }
         let (done, opened) = oneshot::channel();
         let _ = handle.events.send(Event::OpenSession { session: request.session, done });

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use sextant_rules::probe::PausePoint;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_environment::room::Share;
 use sextant_proto::v1;
+use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 
 use super::RowsShell;
 use crate::partition::view::ReadAnswer;

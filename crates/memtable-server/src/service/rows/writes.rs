@@ -6,6 +6,7 @@ use futures::StreamExt;
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
+use sextant_environment::env::status_of;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -64,7 +65,7 @@ impl RowsShell {
         if !answers::fit_one_message(&batch.writes) {
             let what =
                 "the answers to so many writes do not fit into one message: send fewer, or use the stream";
-            return Err(Error::invalid(what).into());
+            return Err(status_of(Error::invalid(what)));
         }
         let (to, mut answered) = mpsc::unbounded_channel();
         let mut replies = Vec::with_capacity(batch.writes.len());

@@ -16,11 +16,11 @@ pub(super) mod voters;
 
 use std::sync::atomic::Ordering;
 
-use sextant_rules::probe::ProbeEvent;
 use sextant_common::error::Error;
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::TableOptions;
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::ProbeEvent;
 
 use super::replica::{Replica, Seen};
 use crate::command::Command;

@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use sextant_rules::probe::ProbeEvent;
 use sextant_common::ids::Serial;
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::ProbeEvent;
 
 use super::sequencer::{Control, Decided, Proposal, Proposed};
 use super::{Leading, Tenure};

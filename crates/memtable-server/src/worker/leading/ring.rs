@@ -1,9 +1,9 @@
 //! A new incarnation of the ring within the term: after a group was refused whose bits may be out, and when the mode of leases or
 //! their bound on drift changes.
 
-use sextant_rules::probe::ProbeEvent;
 use sextant_common::ids::{Epoch, Serial};
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::ProbeEvent;
 
 use super::Leading;
 use super::publisher::Waiting;

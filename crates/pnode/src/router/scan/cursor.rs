@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::PartitionId;
-use sextant_environment::room::Purse;
 use sextant_common::{Error, Result};
+use sextant_environment::room::Purse;
 use tokio::task::JoinHandle;
 
 use super::page::{PageSize, PartitionPage, Rest};

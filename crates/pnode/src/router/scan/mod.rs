@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::{PartitionId, Seq};
-use sextant_environment::room::{Purse, Share};
 use sextant_common::{Error, Result};
+use sextant_environment::room::{Purse, Share};
 use tokio::sync::mpsc;
 
 use super::range::pinned_partition;

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
 use sextant_common::limits::LARGE_BYTES;
-use sextant_environment::room::{Purse, Share};
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::env::error_of;
+use sextant_environment::room::{Purse, Share};
 use sextant_proto::v1;
 
 use crate::api::Record;
@@ -204,7 +205,7 @@ impl Engine {
         };
         let asked = self.ask_leader(partition, deadline, PAGE_ANSWER_MAX, |peer| {
             let mut rows = peer.pages.clone();
-            async move { Ok(rows.scan_page(request).await?.into_inner()) }
+            async move { Ok(rows.scan_page(request).await.map_err(error_of)?.into_inner()) }
         });
         let (node, reply) = asked.await.map_err(|e| Redo(e.into_error()))?;
         use v1::ReadStatus as S;
@@ -329,7 +330,7 @@ impl Engine {
             first_bytes_max: size.first_bytes_max(),
         };
         let mut client = self.sstable(node).map_err(Redo)?.pages.clone();
-        let asked = async { Ok(client.scan(request).await?.into_inner()) };
+        let asked = async { Ok(client.scan(request).await.map_err(error_of)?.into_inner()) };
         let now_ns = self.env.clock.holder_ns();
         let reply = match deadline.limit(&*self.env.clock, PAGE_ANSWER_MAX, asked).await {
             Ok(reply) => reply,

@@ -26,6 +26,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
+use sextant_environment::env::error_of;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
@@ -239,7 +240,7 @@ impl<C: Call> Coalescer<C> {
     /// Sends a request in a message of its own, without the stream.
     pub async fn ask_alone(&self, request: C::Request) -> Result<C::Reply> {
         self.metrics.count_message(C::KIND, 1);
-        let reply = self.call.unary(self.call.batch(0, vec![request])).await.map_err(Error::from)?;
+        let reply = self.call.unary(self.call.batch(0, vec![request])).await.map_err(error_of)?;
         let mut first = None;
         self.call.replies(reply, &mut |id, reply| {
             if id == 0 && first.is_none() {

@@ -9,17 +9,17 @@ use futures::future::BoxFuture;
 use openraft::EntryPayload;
 use openraft::storage::{RaftLogReader, RaftLogStorage, RaftLogStorageExt};
 use prometheus_client::registry::Registry;
-use sextant_simulated::ManualClock;
-use sextant_environment::env::{Fatal, TcpNetwork, Workers};
+use sextant_common::Result;
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_environment::Env;
+use sextant_environment::env::{Fatal, TcpNetwork, Workers};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::vfs::{OpenMode, Vfs, read_file};
-use sextant_simulated::{CrashMode, FaultyVfs};
-use sextant_common::Result;
-use sextant_environment::Env;
 use sextant_raft_log::{
     Entry, LogId, Member, Membership, PartitionLog, Payload, RaftLog, RaftLogConfig, Vote, fuzzing, log_id,
 };
+use sextant_simulated::ManualClock;
+use sextant_simulated::{CrashMode, FaultyVfs};
 
 pub const SALT_FILE: &str = "IDENTITY";
 const PARTITIONS: u32 = 2;

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Serial;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_raft_log::{Entry, Payload, TypeConfig};
+use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::Leading;

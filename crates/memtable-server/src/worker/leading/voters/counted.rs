@@ -25,8 +25,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_raft_log::StoredMembership;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::rejoin::Rejoining;
 use crate::leadership::Voters as Sets;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
-use sextant_environment::env::Env;
 use sextant_common::error::{Error, Result};
+use sextant_environment::env::Env;
 use sextant_raft_log::Member;
 
 use super::in_term;
