@@ -70,12 +70,19 @@ impl std::fmt::Debug for HttpState {
 
 /// Listens on `addr` (`host:port`; port 0: any free one) and serves in the background until `shutdown`. Returns the address
 /// as soon as it is bound; fails with [`ErrorKind::Invalid`] if it cannot be.
-pub async fn serve(env: &Env, addr: &str, state: HttpState, shutdown: Shutdown) -> Result<SocketAddr> {
-    let cannot = |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("http address {addr}: {e}"));
-    let listener = env.net.bind(addr.to_owned()).await.map_err(cannot)?;
-    let bound = listener.local_addr().map_err(cannot)?;
-    tokio::spawn(accept_all(listener, router(state), shutdown));
-    Ok(bound)
+pub fn serve<'a>(
+    env: &'a Env,
+    addr: &'a str,
+    state: HttpState,
+    shutdown: Shutdown,
+) -> BoxFuture<'a, Result<SocketAddr>> {
+    Box::pin(async move {
+        let cannot = |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("http address {addr}: {e}"));
+        let listener = env.net.bind(addr.to_owned()).await.map_err(cannot)?;
+        let bound = listener.local_addr().map_err(cannot)?;
+        tokio::spawn(accept_all(listener, router(state), shutdown));
+        Ok(bound)
+    })
 }
 
 fn router(state: HttpState) -> Router {

@@ -1,15 +1,69 @@
-//! Structured logs to standard error. `RUST_LOG` filters; `SEXTANT_LOG_FORMAT=json` makes them JSON lines.
+//! Structured logs to standard error. `RUST_LOG` filters (`info`, or `warn,sextant_pnode=debug`: a level, and levels of modules);
+//! `SEXTANT_LOG_FORMAT=json` makes them JSON lines.
+
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, Registry};
+
+/// What is logged if nobody says.
+const DEFAULT: &str = "info,openraft=error,h2=warn";
 
 /// Installs the subscriber once per process; later calls do nothing.
 pub fn init() {
-    init_with("info,openraft=error,h2=warn");
+    init_with(DEFAULT);
 }
 
 /// The same with another filter for when `RUST_LOG` is not set.
 pub fn init_with(default_filter: &str) {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default_filter));
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let json = std::env::var("SEXTANT_LOG_FORMAT").is_ok_and(|f| f == "json");
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    let _ = if json { builder.json().try_init() } else { builder.with_target(true).try_init() };
+    install(if json { lines.json().boxed() } else { lines.boxed() }, default_filter);
+}
+
+/// Lines without the time, which is another one in each run: for simulations.
+pub fn init_timeless() {
+    install(tracing_subscriber::fmt::layer().with_writer(std::io::stderr).without_time().boxed(), DEFAULT);
+}
+
+fn install(lines: Box<dyn Layer<Registry> + Send + Sync>, default_filter: &str) {
+    let (filter, bad) = filter(std::env::var("RUST_LOG").ok().as_deref(), default_filter);
+    let installed = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+    if let (Ok(()), Some(bad)) = (installed, bad) {
+        tracing::warn!("RUST_LOG: {bad}; logging {default_filter:?} instead");
+    }
+}
+
+/// What `RUST_LOG` asks for, or else the default; and what is wrong with it.
+fn filter(asked: Option<&str>, default: &str) -> (Targets, Option<String>) {
+    let parsed = asked.filter(|asked| !asked.trim().is_empty()).map(str::parse::<Targets>);
+    match parsed {
+        Some(Ok(filter)) => (filter, None),
+        Some(Err(e)) => (default.parse().unwrap_or_default(), Some(e.to_string())),
+        None => (default.parse().unwrap_or_default(), None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+
+    #[test]
+    fn a_filter_is_a_level_and_levels_of_modules() {
+        let (asked, bad) = filter(Some("warn,sextant_pnode=debug"), DEFAULT);
+        assert_eq!(bad, None);
+        assert!(asked.would_enable("sextant_pnode::router", &Level::DEBUG));
+        assert!(!asked.would_enable("h2", &Level::INFO) && asked.would_enable("h2", &Level::WARN));
+    }
+
+    #[test]
+    fn nothing_asked_or_nonsense_is_the_default() {
+        for asked in [None, Some(""), Some("sextant=loud")] {
+            let (got, bad) = filter(asked, DEFAULT);
+            assert!(got.would_enable("sextant", &Level::INFO) && !got.would_enable("openraft", &Level::WARN));
+            assert_eq!(bad.is_some(), asked == Some("sextant=loud"));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use sextant_common::ids::PartitionId;
 use sextant_common::{Error, Result};
@@ -34,24 +35,26 @@ impl RaftLog {
     ///
     /// Errors: [`sextant_common::ErrorKind::Corrupt`] names file and offset of damage;
     /// [`sextant_common::ErrorKind::Invalid`] if the directory is another server's, of another format, or in use.
-    pub async fn open(
+    pub fn open<'a>(
         env: Env,
         config: RaftLogConfig,
-        partitions: &[PartitionId],
-        registry: &mut Registry,
-    ) -> Result<RaftLog> {
-        let Opened { shared, workers, report } = open(env, config, partitions, registry).await?;
-        let handle = Arc::new(Handle(shared.clone()));
-        for worker in workers {
-            let name = format!("raft-log-{}", worker.device.number);
-            shared.env.dedicated(&name, worker.run());
-        }
-        let (end, ended) = watch::channel(false);
-        tokio::spawn(async move {
-            complete(&shared).await;
-            end.send_replace(true);
-        });
-        Ok(Self { handle, report, ended })
+        partitions: &'a [PartitionId],
+        registry: &'a mut Registry,
+    ) -> BoxFuture<'a, Result<RaftLog>> {
+        Box::pin(async move {
+            let Opened { shared, workers, report } = open(env, config, partitions, registry).await?;
+            let handle = Arc::new(Handle(shared.clone()));
+            for worker in workers {
+                let name = format!("raft-log-{}", worker.device.number);
+                shared.env.dedicated(&name, worker.run());
+            }
+            let (end, ended) = watch::channel(false);
+            tokio::spawn(async move {
+                complete(&shared).await;
+                end.send_replace(true);
+            });
+            Ok(Self { handle, report, ended })
+        })
     }
 
     /// The log of a partition. One that the log was not opened with starts empty.
@@ -100,14 +103,16 @@ impl RaftLog {
     }
 
     /// Takes nothing more, writes what is queued, answers who waits, and releases the directories.
-    pub async fn shutdown(&self) {
-        for partition in self.shared().partitions() {
-            // Refused only if the log has failed or is closed: then there is nothing to be done for it.
-            let _ = partition.queue_committed(&self.shared().queue);
-        }
-        self.shared().close();
-        let mut ended = self.ended.clone();
-        let _ = ended.wait_for(|ended| *ended).await;
+    pub fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            for partition in self.shared().partitions() {
+                // Refused only if the log has failed or is closed: then there is nothing to be done for it.
+                let _ = partition.queue_committed(&self.shared().queue);
+            }
+            self.shared().close();
+            let mut ended = self.ended.clone();
+            let _ = ended.wait_for(|ended| *ended).await;
+        })
     }
 
     fn shared(&self) -> &Arc<Shared> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::{self, DetachedConnection, Listener};
@@ -134,9 +135,11 @@ impl RespServer {
 
     /// Accepts and reads no more, answers what was received, closes. Returns when all that is done, at the latest after
     /// some seconds.
-    pub async fn shutdown(mut self) {
-        self.stop.trigger();
-        let _ = self.ended.recv().await;
+    pub fn shutdown(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.stop.trigger();
+            let _ = self.ended.recv().await;
+        })
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
@@ -59,35 +60,37 @@ impl std::fmt::Debug for SstServer {
 impl SstServer {
     /// Opens the data directory with all tables, listens, and serves on the calling runtime. Fails with
     /// [`ErrorKind::Invalid`] if the configuration or the directory is not this server's.
-    pub async fn start(env: Env, config: SstServerConfig) -> Result<SstServer> {
-        config.validate()?;
-        let (env, listening) = Listening::counted(env);
-        let (trigger, shutdown) = shutdown::channel();
-        let catalog = open_catalog(&env, &config).await?;
-        let mut registry = Registry::default();
-        let metrics = Metrics::register(&mut registry, catalog.clone());
-        let cannot =
-            |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("address {}: {e}", config.listen));
-        let listener = env.net.bind(config.listen.clone()).await.map_err(cannot)?;
-        let addr = listener.local_addr().map_err(cannot)?;
-        let store = Arc::new(Store::new(env, config, catalog, metrics, shutdown.clone()));
-        let http_addr = match store.config.http.clone() {
-            Some(http) => {
-                let state = http_state(&store, registry);
-                Some(http::serve(&store.env, &http, state, shutdown.clone()).await?)
-            }
-            None => None,
-        };
-        let tasks = vec![
-            tokio::spawn(serve(store.clone(), grpc_incoming(listener), shutdown)),
-            tokio::spawn(store.clone().scrub()),
-        ];
-        tracing::info!(
-            "sstable server {} serves {} tables on {addr}",
-            store.config.id,
-            store.catalog.ids().len()
-        );
-        Ok(SstServer { addr, http_addr, store, trigger, tasks, listening })
+    pub fn start(env: Env, config: SstServerConfig) -> BoxFuture<'static, Result<SstServer>> {
+        Box::pin(async move {
+            config.validate()?;
+            let (env, listening) = Listening::counted(env);
+            let (trigger, shutdown) = shutdown::channel();
+            let catalog = open_catalog(&env, &config).await?;
+            let mut registry = Registry::default();
+            let metrics = Metrics::register(&mut registry, catalog.clone());
+            let cannot =
+                |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("address {}: {e}", config.listen));
+            let listener = env.net.bind(config.listen.clone()).await.map_err(cannot)?;
+            let addr = listener.local_addr().map_err(cannot)?;
+            let store = Arc::new(Store::new(env, config, catalog, metrics, shutdown.clone()));
+            let http_addr = match store.config.http.clone() {
+                Some(http) => {
+                    let state = http_state(&store, registry);
+                    Some(http::serve(&store.env, &http, state, shutdown.clone()).await?)
+                }
+                None => None,
+            };
+            let tasks = vec![
+                tokio::spawn(serve(store.clone(), grpc_incoming(listener), shutdown)),
+                tokio::spawn(store.clone().scrub()),
+            ];
+            tracing::info!(
+                "sstable server {} serves {} tables on {addr}",
+                store.config.id,
+                store.catalog.ids().len()
+            );
+            Ok(SstServer { addr, http_addr, store, trigger, tasks, listening })
+        })
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -113,24 +116,26 @@ impl SstServer {
     }
 
     /// Verifies all tables now; returns how many were found damaged.
-    pub async fn scrub_now(&self) -> usize {
-        self.store.scrub_all().await
+    pub fn scrub_now(&self) -> BoxFuture<'_, usize> {
+        Box::pin(async move { self.store.scrub_all().await })
     }
 
     /// Lets requests in flight finish, within a limit. When it returns, its addresses and the data directory are free.
-    pub async fn shutdown(mut self) {
-        self.trigger.trigger();
-        for mut task in self.tasks.drain(..) {
-            if tokio::time::timeout(SHUTDOWN_GRACE, &mut task).await.is_err() {
-                task.abort();
+    pub fn shutdown(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.trigger.trigger();
+            for mut task in self.tasks.drain(..) {
+                if tokio::time::timeout(SHUTDOWN_GRACE, &mut task).await.is_err() {
+                    task.abort();
+                }
             }
-        }
-        self.listening.closed().await;
-        let store = self.store.clone();
-        let closed = self.store.env.blocking(move || store.catalog.close()).await;
-        if closed.is_none() {
-            self.store.catalog.close();
-        }
+            self.listening.closed().await;
+            let store = self.store.clone();
+            let closed = self.store.env.blocking(move || store.catalog.close()).await;
+            if closed.is_none() {
+                self.store.catalog.close();
+            }
+        })
     }
 }
 

@@ -21,11 +21,7 @@ fn main() -> ExitCode {
         }
     };
     if std::env::var_os("RUST_LOG").is_some() {
-        tracing_subscriber::fmt()
-            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-            .with_writer(std::io::stderr)
-            .without_time()
-            .init();
+        sextant_environment::logging::init_timeless();
     }
     let report = sextant_sim::run(&options);
     println!("{}", report.to_json());

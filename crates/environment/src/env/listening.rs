@@ -27,10 +27,12 @@ impl Listening {
     }
 
     /// Returns when none is open.
-    pub async fn closed(mut self) {
-        if tokio::time::timeout(CLOSED_MAX, self.0.wait_for(|open| *open == 0)).await.is_err() {
-            tracing::warn!("a listener is still open");
-        }
+    pub fn closed(mut self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            if tokio::time::timeout(CLOSED_MAX, self.0.wait_for(|open| *open == 0)).await.is_err() {
+                tracing::warn!("a listener is still open");
+            }
+        })
     }
 }
 

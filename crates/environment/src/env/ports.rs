@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
 use super::Env;
@@ -17,30 +18,34 @@ const TRIES: usize = 1000;
 static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
 
 /// A port of the loopback interface on which nobody listens, and that this process was not given before.
-pub async fn free_port(env: &Env) -> Result<u16> {
-    for _ in 0..TRIES {
-        let width = u64::from(FREE_PORTS.end - FREE_PORTS.start);
-        let port = FREE_PORTS.start + env.rng.below(width) as u16;
-        if !GIVEN.lock().insert(port) {
-            continue;
+pub fn free_port(env: &Env) -> BoxFuture<'_, Result<u16>> {
+    Box::pin(async move {
+        for _ in 0..TRIES {
+            let width = u64::from(FREE_PORTS.end - FREE_PORTS.start);
+            let port = FREE_PORTS.start + env.rng.below(width) as u16;
+            if !GIVEN.lock().insert(port) {
+                continue;
+            }
+            if env.net.bind(format!("127.0.0.1:{port}")).await.is_ok() {
+                return Ok(port);
+            }
         }
-        if env.net.bind(format!("127.0.0.1:{port}")).await.is_ok() {
-            return Ok(port);
-        }
-    }
-    Err(Error::new(
-        ErrorKind::Unavailable,
-        format!("no free port found between {} and {}", FREE_PORTS.start, FREE_PORTS.end),
-    ))
+        Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("no free port found between {} and {}", FREE_PORTS.start, FREE_PORTS.end),
+        ))
+    })
 }
 
 /// Addresses with so many free ports.
-pub async fn free_addrs(env: &Env, n: usize) -> Result<Vec<String>> {
-    let mut addrs = Vec::with_capacity(n);
-    for _ in 0..n {
-        addrs.push(format!("127.0.0.1:{}", free_port(env).await?));
-    }
-    Ok(addrs)
+pub fn free_addrs(env: &Env, n: usize) -> BoxFuture<'_, Result<Vec<String>>> {
+    Box::pin(async move {
+        let mut addrs = Vec::with_capacity(n);
+        for _ in 0..n {
+            addrs.push(format!("127.0.0.1:{}", free_port(env).await?));
+        }
+        Ok(addrs)
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! A million operations of five kinds by 64 clients on 1000 keys, and one saturated key.
 
 #[allow(dead_code, reason = "the tests also append to histories")]
-#[path = "../tests/checker/simulate.rs"]
+#[path = "../../../tests/checker/tests/checker/simulate.rs"]
 mod simulate;
 
 use criterion::{Criterion, criterion_group, criterion_main};
