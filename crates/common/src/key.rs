@@ -14,8 +14,8 @@ pub fn filter_hash(key: &[u8]) -> u64 {
 /// Number of hash slots. Slot -> partition is a versioned map, so that partitions can move and split later.
 pub const SLOTS: u16 = 16_384;
 
-/// The part of the key that decides its partition: what stands in the first `{braces}` if that is not empty (as in Redis
-/// Cluster), else the table's prefix if it has one, else the whole key.
+/// The part of the key that decides its partition: the table's prefix if it has one, else what stands in the first `{braces}`
+/// if that is not empty (as in Redis Cluster), else the whole key.
 pub fn routing_part<'k>(key: &'k [u8], options: &TableOptions) -> &'k [u8] {
     if options.partition_prefix > 0 {
         return &key[..key.len().min(options.partition_prefix as usize)];

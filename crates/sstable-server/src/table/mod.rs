@@ -1,4 +1,4 @@
-//! The table file, format version 1 (`docs/formats/table.md`).
+//! The table file, format version 2; version 1 is read (`docs/formats/table.md`).
 //!
 //! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging. Does not own
 //! files' names, which tables exist (`catalog`) or any message.
