@@ -19,9 +19,9 @@ use super::Engine;
 use crate::api::{BatchOp, ReadMode, ReadOptions, Record, ScanRange, ScanStream, WriteOptions, WriteOutcome};
 use crate::config::EngineConfig;
 use crate::metrics::{PNodeMetrics, ReadPath};
-use crate::router::{Read, ReadKey, answer_at_once};
+use crate::router::{Read, answer_at_once};
 use crate::upstream::Deadline;
-use crate::view::TableInfo;
+use crate::view::{ReadKey, TableInfo};
 
 /// Values of one multi-get, in bytes: one request must not fill the memory.
 const MULTI_GET_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -2,21 +2,13 @@
 
 use std::sync::Arc;
 
-use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_common::ids::ManifestVersion;
 use sextant_environment::Clock;
 
 use super::plan::{Facts, Plan, route};
 use crate::api::ReadMode;
 use crate::record_cache::{CachedRecord, RecordCache};
-use crate::view::{PartitionView, Sst, TableInfo};
-
-/// The key of a read, hashed once.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadKey<'k> {
-    pub partition: PartitionId,
-    pub key: &'k [u8],
-    pub hash: u64,
-}
+use crate::view::{PartitionView, ReadKey, Sst, TableInfo};
 
 pub(crate) struct Consult {
     pub plan: Plan,

@@ -11,7 +11,7 @@ use sextant_proto::v1;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
-use super::consult::{Consult, ReadKey, consult};
+use super::consult::{Consult, consult};
 use super::plan::{Answer, Found, Progress, Step};
 use super::sst_search::{SearchFailed, SstFound};
 use crate::api::{ReadMode, Record};
@@ -19,7 +19,7 @@ use crate::engine::{Engine, Unanswered};
 use crate::metrics::{ReadPath, WrongTurn};
 use crate::record_cache::CachedRecord;
 use crate::upstream::{Backoff, Deadline, LARGE_ANSWER_MAX, MemtableSays, busy, held, more_telling};
-use crate::view::TableInfo;
+use crate::view::{ReadKey, TableInfo};
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
 const LEADER_ANSWER_MAX: Duration = Duration::from_secs(1);

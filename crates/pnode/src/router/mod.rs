@@ -16,7 +16,7 @@ mod range;
 mod scan;
 mod sst_search;
 
-pub(crate) use consult::{ReadKey, answer_at_once, candidates};
+pub(crate) use consult::{answer_at_once, candidates};
 pub(crate) use execute::Read;
 pub(crate) use scan::SCANS_BYTES_MAX;
 pub(crate) use sst_search::{SearchFailed, SstFound};

@@ -7,9 +7,9 @@ use super::execute::PreparedOp;
 use crate::api::{OpCondition, OpKind, ReadMode};
 use crate::engine::Engine;
 use crate::record_cache::CachedRecord;
-use crate::router::{ReadKey, SearchFailed, SstFound, candidates};
+use crate::router::{SearchFailed, SstFound, candidates};
 use crate::upstream::Deadline;
-use crate::view::PartitionView;
+use crate::view::{PartitionView, ReadKey};
 
 /// Searches of one batch that run at once: what fills a message.
 const SEARCHES_MAX: usize = 64;

@@ -14,9 +14,9 @@ use super::Begun;
 use super::session::Ticket;
 use crate::api::{BatchOp, OpCondition, OpKind, OpOutcome, RequestId, WriteOptions, WriteOutcome};
 use crate::engine::{Engine, Unanswered, WriteDeadlines};
-use crate::router::{ReadKey, SearchFailed};
+use crate::router::SearchFailed;
 use crate::upstream::{Backoff, Deadline, Patience, Slip, WriteSays, more_telling};
-use crate::view::TableInfo;
+use crate::view::{ReadKey, TableInfo};
 
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
 /// publication that waits for a lease, and a busy disk.
