@@ -57,7 +57,7 @@ async fn a_table_that_is_gone_everywhere_starts_the_read_again_with_a_newer_mani
     cluster.ssts.iter().for_each(|s| drop(s.state.lock().tables.remove(&id)));
     assert_eq!(read(&pnode, "k").await, some("v"));
     assert!(pnode.metrics().wrong_turns(WrongTurn::TableGone) <= 1);
-    assert_eq!(pnode.engine().views.peek(PartitionId(0)).manifest.version, cluster.version(0));
+    assert_eq!(pnode.core().views.peek(PartitionId(0)).manifest.version, cluster.version(0));
 }
 
 #[tokio::test]

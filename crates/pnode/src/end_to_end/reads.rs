@@ -77,7 +77,7 @@ async fn large_values_are_asked_for_alone_and_only_while_there_is_room_for_them(
     };
     let (one, other) = tokio::join!(all(), all());
     assert_eq!((one, other), (3 * large.len() + 5, 3 * large.len() + 5));
-    assert_eq!(pnode.engine().large_reads.held_bytes(), 0);
+    assert_eq!(pnode.reader().large_bytes_held(), 0);
     let mut pages = pnode.scan("", ScanRange::default());
     let mut found = Vec::new();
     while let Some(page) = pages.next().await {
@@ -250,7 +250,7 @@ async fn cache_never_holds_memtable_values() {
     for mode in MODES {
         assert_eq!(read_in(&pnode, "k", mode).await, some("first"));
     }
-    assert_eq!(pnode.engine().cache.size().0, 0);
+    assert_eq!(pnode.cache().size().0, 0);
     cluster.leader().with(0, |p| p.put("k", Some("second"), false));
     for mode in MODES {
         assert_eq!(read_in(&pnode, "k", mode).await, some("second"));
@@ -306,7 +306,7 @@ async fn a_missing_filter_matches_the_whole_range() {
     cluster.add_sst(0, &[("a", Some("1"), 1), ("z", Some("2"), 2)]);
     let pnode = cluster.pnode().await;
     until("the manifest is here", || {
-        pnode.engine().views.peek(PartitionId(0)).manifest.version == cluster.version(0)
+        pnode.core().views.peek(PartitionId(0)).manifest.version == cluster.version(0)
     })
     .await;
     assert_eq!(read(&pnode, "z").await, some("2"));

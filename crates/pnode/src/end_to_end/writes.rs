@@ -302,7 +302,7 @@ async fn many_writes_at_once_share_messages_and_all_take_effect() {
     let in_partition = |p: &crate::testing::Partition| p.memtables.values().map(|m| m.len()).sum::<usize>();
     let total: usize = (0..2).map(|partition| cluster.leader().with(partition, |p| in_partition(p))).sum();
     assert_eq!(total, 2000);
-    let view = pnode.engine().views.peek(PartitionId(0));
+    let view = pnode.core().views.peek(PartitionId(0));
     assert!(view.manifest.table(TableId(1)).is_some());
 }
 

@@ -65,8 +65,8 @@ impl Cluster {
     pub async fn pnode(&self) -> PNode {
         let pnode = self.pnode_without_leases().await;
         let leased = || {
-            let engine = pnode.engine();
-            engine.views.partitions().all(|p| engine.views.peek(p).leased_copies(&*self.env.clock).is_some())
+            let core = pnode.core();
+            core.views.partitions().all(|p| core.views.peek(p).leased_copies(&*self.env.clock).is_some())
         };
         until("leases", leased).await;
         pnode
@@ -168,7 +168,7 @@ impl Cluster {
         until("the p-node is up to date", || {
             let (epoch, serial, version) =
                 leader.with_quietly(partition, |p| (p.epoch, p.serial(), p.manifest.version));
-            let view = pnode.engine().views.peek(PartitionId(partition));
+            let view = pnode.core().views.peek(PartitionId(partition));
             let current = view.copies.as_ref().is_some_and(|c| c.epoch == epoch && c.serial.0 == serial);
             let filters = view.manifest.tables.iter().flat_map(|t| &t.ssts).all(|s| s.has_filter());
             let leased = view.leased_copies(&*self.env.clock).is_some();
