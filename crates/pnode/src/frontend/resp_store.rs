@@ -7,12 +7,13 @@ use bytes::Bytes;
 use futures::StreamExt;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{SetCondition, Store};
+use sextant_resp::{Look, SetCondition, Store};
 
 use super::shares::{Place, Shares};
 use crate::api::{BatchOp, OpCondition, ReadMode, ReadOptions, WriteOptions};
 use crate::metrics::ReadPath;
 use crate::pnode::PNode;
+use crate::router;
 
 /// Partitions that one command writes to at once.
 const WRITES_AT_ONCE: usize = 32;
@@ -66,14 +67,27 @@ impl RespStore {
 }
 
 impl Store for RespStore {
-    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+    type Missed = router::Missed;
+
+    fn look(&self, key: &[u8]) -> Look<router::Missed> {
+        match self.pnode.look("", key) {
+            router::Look::Known(record) => Look::Known(Ok(record.map(|r| r.value))),
+            router::Look::Missed(missed) => Look::Missed(missed),
+        }
+    }
+
+    async fn get(&self, key: Bytes, missed: router::Missed) -> Result<Option<Bytes>> {
         let _place = self.enter(&key)?;
-        let record = self.pnode.get_bytes("", key, ReadOptions::default()).await?;
+        let options = ReadOptions::default();
+        let record = match missed.was_looked_for() {
+            true => self.pnode.get_after(missed, "", key, options).await?,
+            false => self.pnode.get_bytes("", key, options).await?,
+        };
         Ok(record.map(|r| r.value))
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
-        let records = self.pnode.multi_get("", &keys, ReadOptions::default()).await?;
+    async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Bytes>>> {
+        let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
         Ok(records.into_iter().map(|r| r.map(|r| r.value)).collect())
     }
 
@@ -99,14 +113,9 @@ impl Store for RespStore {
         Ok(results.iter().filter(|r| r.applied).count() as u64)
     }
 
-    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
-        let records = self.pnode.multi_get("", &keys, ReadOptions::default()).await?;
+    async fn exists(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<u64> {
+        let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
-    }
-
-    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
-        let answer = self.pnode.try_get("", key)?;
-        Some(answer.map(|record| record.map(|r| r.value)).map_err(|e: Error| e))
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -47,6 +47,13 @@ pub(crate) enum Look {
 #[derive(Default)]
 pub(crate) struct Missed(Option<(Arc<TableInfo>, PartitionId, u64, Consult)>);
 
+impl Missed {
+    /// Whether a consultation is carried on.
+    pub fn was_looked_for(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 impl Reader {
     pub fn new(
         core: &Arc<Core>,
