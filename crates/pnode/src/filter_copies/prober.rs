@@ -55,7 +55,7 @@ pub(super) async fn run_prober(core: Arc<Core>, whole: Arc<WholeFetches>, node: 
                     server_boot: reply.server_boot,
                 };
                 for reply in reply.partitions {
-                    handle_update((&core, &whole), node, Asked::Question, reply, times);
+                    handle_update(&whole, node, Asked::Question, reply, times);
                 }
             }
             Err(e) => {

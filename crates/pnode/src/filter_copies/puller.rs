@@ -190,7 +190,7 @@ impl Puller {
                 }
                 core.views.give_up_lease(partition);
             }
-            match handle_update((&core, &self.whole), self.node, Asked::Position, reply, times) {
+            match handle_update(&self.whole, self.node, Asked::Position, reply, times) {
                 Next::Pull => {
                     self.paused.remove(&partition);
                 }

@@ -8,7 +8,6 @@ use sextant_common::ids::{NodeId, PartitionId};
 use super::copy::{Update, UpdateStatus, Verdict, apply};
 use super::whole::WholeFetches;
 use super::wire::PartitionReply;
-use crate::core::Core;
 use crate::lease::PullTimes;
 
 /// How soon a partition is pulled again that has no lease to renew: its leader cannot grant, or not to us.
@@ -33,12 +32,13 @@ pub(super) enum Asked {
 
 /// Installs what a reply brought for one partition.
 pub(super) fn handle_update(
-    (core, whole): (&Core, &Arc<WholeFetches>),
+    whole: &Arc<WholeFetches>,
     node: NodeId,
     asked: Asked,
     reply: PartitionReply,
     times: PullTimes,
 ) -> Next {
+    let core = &whole.core;
     let PartitionReply { partition, hint, update } = reply;
     if !core.views.contains(partition) {
         return Next::Pause(NOTHING_TO_RENEW_PAUSE);
@@ -57,17 +57,18 @@ pub(super) fn handle_update(
     } else if update.epoch.term > 0 {
         core.leaders.confirm(partition, node, update.epoch.term);
     }
-    install((core, whole), node, partition, asked, update, times)
+    install(whole, node, partition, asked, update, times)
 }
 
 fn install(
-    (core, whole): (&Core, &Arc<WholeFetches>),
+    whole: &Arc<WholeFetches>,
     node: NodeId,
     partition: PartitionId,
     asked: Asked,
     update: Update,
     times: PullTimes,
 ) -> Next {
+    let core = &whole.core;
     if let Some(manifest) = &update.manifest {
         core.views.tables.learn_all(manifest);
     }

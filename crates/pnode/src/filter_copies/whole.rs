@@ -22,7 +22,7 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Fetches whole filters, and knows of which partitions they are being fetched.
 pub(super) struct WholeFetches {
-    core: Arc<Core>,
+    pub core: Arc<Core>,
     running: Mutex<BTreeSet<PartitionId>>,
     ended: watch::Sender<u64>,
 }

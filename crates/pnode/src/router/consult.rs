@@ -31,15 +31,16 @@ pub(crate) struct Consult {
 
 impl Consult {
     /// The answer, if it is known without asking anyone: a pda read under a lease, no bit in any B_m, and either a cached value
-    /// or a table whose negatives are final.
+    /// or a table whose negatives are final. Else this consult, to be carried out.
     #[inline]
-    pub fn answer_at_once(&self) -> Option<Option<&CachedRecord>> {
+    pub fn answer_at_once(self) -> Result<Option<CachedRecord>, Consult> {
         let cached = self.cached.as_ref();
         let found = cached.map(|record| if record.value.is_some() { Found::Value } else { Found::Tombstone });
-        Some(match self.plan.answer_at_once(found)? {
-            Answer::Value => cached,
-            Answer::Absent => None,
-        })
+        match self.plan.answer_at_once(found) {
+            Some(Answer::Value) => Ok(self.cached),
+            Some(Answer::Absent) => Ok(None),
+            None => Err(self),
+        }
     }
 }
 

@@ -79,15 +79,13 @@ impl PointReads {
     /// Consults for a pda read: the answer, if it is known without asking anyone; else what [`PointReads::read`] goes on with.
     #[inline]
     pub fn look(&self, table: &TableInfo, at: ReadKey<'_>) -> Result<Option<Record>, Consult> {
-        let consult = self.consult(table, at, ReadMode::Pda);
-        let Some(answer) = consult.answer_at_once() else { return Err(consult) };
+        let answer = self.consult(table, at, ReadMode::Pda).answer_at_once()?;
         if answer.is_some() {
             self.cache.count(true);
         }
         let path = if answer.is_some() { ReadPath::Cache } else { ReadPath::Nobody };
         self.core.metrics.count_read(ReadMode::Pda, path);
-        let value = answer.and_then(|record| Some((record.value.clone()?, record.seq)));
-        Ok(value.map(|(value, seq)| Record { value, seq }))
+        Ok(answer.and_then(|r| r.value.map(|value| Record { value, seq: r.seq })))
     }
 
     /// The linearization point: the load of the view, then the clock, then the filters.

@@ -39,7 +39,8 @@ impl PreparedOp {
 
 /// Checks limits, finds the tables and the one partition.
 pub(super) async fn prepare(
-    (tables, slots): (&Tables, &SlotMap),
+    tables: &Tables,
+    slots: &SlotMap,
     ops: Vec<BatchOp>,
     deadline: Deadline,
 ) -> Result<Vec<PreparedOp>> {

@@ -16,7 +16,7 @@ use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::router::{SearchFailed, SstSearch};
 use crate::tables::Tables;
-use crate::upstream::{Backoff, Patience, SentOp, Slip, WriteStatus, more_telling};
+use crate::upstream::{Backoff, Passage, Patience, SentOp, SentWrite, Slip, WriteStatus, more_telling};
 
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
 /// publication that waits for a lease, and a busy disk.
@@ -76,7 +76,7 @@ impl Writer {
         if ops.is_empty() {
             return Ok(WriteOutcome { applied: true, results: Vec::new() });
         }
-        let ops = prepare((&self.tables, &self.core.views.slot_map), ops, deadlines.taken).await?;
+        let ops = prepare(&self.tables, &self.core.views.slot_map, ops, deadlines.taken).await?;
         self.core.metrics.writes.inc();
         let mut identity = match options.request {
             Some(request) => {
@@ -226,10 +226,10 @@ impl Writer {
         let answer = deadline.left(clock).saturating_add(ANSWER_MAX);
         let patience = Patience { leave_by_ns: deadline.at_ns(), answer };
         let sent = ops.iter().zip(bases).map(|(op, base)| SentOp { table: op.table.id, op: &op.op, base });
-        let left = deadline.left(clock);
-        let asked = self.core.ask_leader(partition, deadlines.answered, Duration::MAX, |peer| {
-            peer.write((partition, id), sent, left, is_large(ops), (alone, &slip, patience))
-        });
+        let write = SentWrite { partition, id, ops: sent, left: deadline.left(clock) };
+        let by = Passage { large: is_large(ops), alone, slip: &slip, patience };
+        let asked =
+            self.core.ask_leader(partition, deadlines.answered, Duration::MAX, |peer| peer.write(write, by));
         let (node, says) = match asked.await {
             Ok(answer) => answer,
             Err(Unanswered::NotSent(e)) => return Attempt::NotSent(e),

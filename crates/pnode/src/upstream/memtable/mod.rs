@@ -8,7 +8,6 @@ mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::Result;
@@ -26,17 +25,14 @@ use tonic::transport::Channel;
 
 use super::leaders::Hint;
 use super::pages::page;
-use super::{
-    Coalescer, Leaders, Limits, MemtablePageSays, OnTheWay, PageRequest, Patience, Slip, VALUE_BYTES_MAX,
-};
-use crate::api::RequestId;
+use super::{Coalescer, Leaders, Limits, MemtablePageSays, OnTheWay, PageRequest, VALUE_BYTES_MAX};
 use crate::metrics::PNodeMetrics;
 use crate::view::{TableInfo, Views};
 use reads::ReadCall;
 use writes::WriteCall;
 
 pub(crate) use reads::{MemtableRead, MemtableSays};
-pub(crate) use writes::{Base, SentOp, WriteSays, WriteStatus};
+pub(crate) use writes::{Base, Passage, SentOp, SentWrite, WriteSays, WriteStatus};
 
 /// How a service of leases is spoken to.
 pub(crate) type Leases = LeaseClient<Channel>;
@@ -179,19 +175,13 @@ impl MemtablePeer {
         self.reads.renew();
     }
 
-    /// Sends a write, a `large` one over a connection of its own. `left`: how long the leader may let it wait. Whether it left is
-    /// on the slip.
     pub async fn write<'o>(
         &self,
-        (partition, id): (PartitionId, RequestId),
-        ops: impl Iterator<Item = SentOp<'o>>,
-        left: Duration,
-        large: bool,
-        (alone, slip, patience): (bool, &Slip, Patience),
+        write: SentWrite<impl Iterator<Item = SentOp<'o>>>,
+        by: Passage<'_>,
     ) -> Result<WriteSays> {
-        let request = writes::request(partition, id, ops, left);
-        let writes = if large { &self.bulk_writes } else { &self.writes };
-        writes.ask_within(request, alone, slip, patience).await?
+        let writes = if by.large { &self.bulk_writes } else { &self.writes };
+        writes.ask_within(write.into(), by.alone, by.slip, by.patience).await?
     }
 
     /// The streams of writes perhaps lead to the server's predecessor.

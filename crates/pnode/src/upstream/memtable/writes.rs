@@ -16,8 +16,8 @@ use tonic::transport::Channel;
 use super::News;
 use crate::api::{BatchOp, OpCondition, OpKind, OpOutcome, RequestId};
 use crate::metrics::MessageKind;
-use crate::upstream::Call;
 use crate::upstream::coalescer::Inbound;
+use crate::upstream::{Call, Patience, Slip};
 
 /// What a condition rests on if no memtable has the key: the record that the SSTables of a version have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,21 +66,37 @@ pub(crate) struct WriteSays {
     pub message: String,
 }
 
-/// `left`: how long the leader may let it wait.
-pub(super) fn request<'o>(
-    partition: PartitionId,
-    id: RequestId,
-    ops: impl Iterator<Item = SentOp<'o>>,
-    left: Duration,
-) -> v1::WriteRequest {
-    v1::WriteRequest {
-        id: 0,
-        partition: partition.0,
-        session: id.session,
-        request_no: id.number,
-        acked_below: id.acked_below,
-        ops: ops.map(op).collect(),
-        deadline_ms: u32::try_from(left.as_millis()).unwrap_or(u32::MAX).max(1),
+/// A write as it is sent.
+pub(crate) struct SentWrite<O> {
+    pub partition: PartitionId,
+    pub id: RequestId,
+    pub ops: O,
+    /// How long the leader may let it wait.
+    pub left: Duration,
+}
+
+/// How a write travels.
+pub(crate) struct Passage<'p> {
+    /// Over a connection of its own.
+    pub large: bool,
+    /// Not along with others.
+    pub alone: bool,
+    /// Says whether it has left.
+    pub slip: &'p Slip,
+    pub patience: Patience,
+}
+
+impl<'o, O: Iterator<Item = SentOp<'o>>> From<SentWrite<O>> for v1::WriteRequest {
+    fn from(write: SentWrite<O>) -> Self {
+        v1::WriteRequest {
+            id: 0,
+            partition: write.partition.0,
+            session: write.id.session,
+            request_no: write.id.number,
+            acked_below: write.id.acked_below,
+            ops: write.ops.map(op).collect(),
+            deadline_ms: u32::try_from(write.left.as_millis()).unwrap_or(u32::MAX).max(1),
+        }
     }
 }
 
