@@ -6,7 +6,7 @@ use sextant_common::ids::{Epoch, Generation, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_environment::config::LeaseMode;
 
-use crate::testing::{Cluster, until};
+use crate::testing::{Cluster, Partition, until};
 use crate::{PNode, ReadOptions};
 
 async fn read(pnode: &PNode, key: &str) -> Option<String> {
@@ -189,9 +189,9 @@ async fn a_leader_that_cannot_grant_is_doubted_and_its_successor_found() {
     cluster.leader().state.lock().lease = Duration::from_millis(100);
     let pnode = cluster.pnode().await;
     // Cut off from its peers, the first server grants nothing, and knows nothing of a successor.
-    let mut successor = cluster.leader().with_quietly(0, |p| p.clone());
+    let term = cluster.leader().with_quietly(0, |p| p.epoch.term);
+    let successor = Partition::new(0, term + 1);
     cluster.leader().state.lock().lease = Duration::ZERO;
-    successor.epoch.term += 1;
     cluster.memtables[1].state.lock().hints.remove(&0);
     cluster.memtables[1].state.lock().partitions.insert(0, successor);
     until("the successor is found", || {
