@@ -2,21 +2,38 @@
 //!
 //! Owns: routing, copies of the memtables' filters under leases, the record cache, retries and failover. Does not own
 //! anything that must survive: it starts empty and pulls.
+//!
+//! What each part may know of (no arrow runs back up):
+//!
+//! * `api`, `config`, `lease`: nothing; `metrics`: `api`;
+//! * `view`: `lease`;
+//! * `record_cache`: `view`, `metrics`;
+//! * `upstream`: `view`, `metrics`, `api`. Messages to servers end here (those of leases in `filter_copies::wire`);
+//! * `core`: `upstream`, `view`, `lease`, `metrics`, `config`;
+//! * `filter_copies`: `core` and below;
+//! * `tables`: `filter_copies` and below;
+//! * `router`: `tables`, `record_cache` and below;
+//! * `write`: `router` and below;
+//! * `pnode`: all of these, and owns them;
+//! * `frontend`: `pnode` and below;
+//! * `server`: `frontend`, `pnode`, `config`.
 
 mod api;
 mod config;
+mod core;
 #[cfg(test)]
 mod end_to_end;
-mod engine;
 mod filter_copies;
 mod frontend;
 #[doc(hidden)]
 pub mod fuzzing;
 mod lease;
 mod metrics;
+mod pnode;
 mod record_cache;
 mod router;
 mod server;
+mod tables;
 #[cfg(test)]
 mod testing;
 mod upstream;
@@ -34,6 +51,6 @@ pub use api::{
     ScanPage, ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,
 };
 pub use config::{ADMIN_PORT_OFFSET, EngineConfig, PNodeConfig};
-pub use engine::PNode;
 pub use metrics::{CacheEvent, MessageKind, PNodeMetrics, ReadPath, WrongTurn};
+pub use pnode::PNode;
 pub use server::PNodeServer;

@@ -1,4 +1,4 @@
-//! Counters of a p-node. Owned by the engine; a server registers them with its registry.
+//! Counters of a p-node. Owned by the core; a server registers them with its registry.
 //!
 //! Counters are resolved once: the hot path touches one atomic each and no map.
 

@@ -1,4 +1,4 @@
-//! The p-node as a server: the engine and its listeners.
+//! The p-node as a server: the library and its listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
-use crate::engine::PNode;
 use crate::frontend::{AdminService, KvService, RespStore, WhereaboutsService, counted, own_status};
+use crate::pnode::PNode;
 
 /// Calls of one connection that may be under way.
 const CALLS_PER_CONNECTION_MAX: u32 = 1024;
@@ -42,7 +42,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// A running p-node. Dropping it stops it without waiting.
 pub struct PNodeServer {
-    engine: PNode,
+    pnode: PNode,
     grpc: SocketAddr,
     admin: SocketAddr,
     /// Of both gRPC services.
@@ -54,17 +54,17 @@ pub struct PNodeServer {
 }
 
 impl PNodeServer {
-    /// Starts the engine and listens. Does not wait for the cluster: `/health/ready` tells.
+    /// Starts the p-node and listens. Does not wait for the cluster: `/health/ready` tells.
     pub async fn start(env: Env, config: PNodeConfig) -> Result<PNodeServer> {
         config.validate()?;
         let (env, listening) = Listening::counted(env);
-        let engine = PNode::start(env.clone(), config.engine()).await?;
+        let pnode = PNode::start(env.clone(), config.engine()).await?;
         let (stop, stopping) = shutdown::channel();
         let mut registry = Registry::default();
-        engine.metrics().register(&mut registry);
-        let (admin, admin_ended) = serve_admin(&env, &config, engine.clone(), stopping.clone()).await?;
+        pnode.metrics().register(&mut registry);
+        let (admin, admin_ended) = serve_admin(&env, &config, pnode.clone(), stopping.clone()).await?;
         let large = Room::new(config.large_bytes_max);
-        let kv = KvService::new(engine.clone(), large.clone(), Room::new(config.large_bytes_max));
+        let kv = KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max));
         let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, stopping.clone()).await?;
         let grpc_ended = vec![kv_ended, admin_ended];
         let resp = match &config.resp {
@@ -79,16 +79,16 @@ impl PNodeServer {
                     ..RespConfig::default()
                 };
                 let metrics = RespMetrics::register(&mut registry);
-                let store = RespStore::new(engine.clone(), config.commands_max);
+                let store = RespStore::new(pnode.clone(), config.commands_max);
                 Some(RespServer::start_with(env.clone(), settings, store, metrics, large).await?)
             }
         };
         let http = match &config.http {
             None => None,
-            Some(addr) => Some(http::serve(&env, addr, http_state(&engine, registry), stopping).await?),
+            Some(addr) => Some(http::serve(&env, addr, http_state(&pnode, registry), stopping).await?),
         };
         tracing::info!(id = %config.id, %grpc, %admin, ?http, "p-node started");
-        Ok(PNodeServer { engine, grpc, admin, grpc_ended, resp, http, stop, listening })
+        Ok(PNodeServer { pnode, grpc, admin, grpc_ended, resp, http, stop, listening })
     }
 
     pub fn grpc_addr(&self) -> SocketAddr {
@@ -109,7 +109,7 @@ impl PNodeServer {
     }
 
     pub fn engine(&self) -> &PNode {
-        &self.engine
+        &self.pnode
     }
 
     /// Takes no new calls, lets those under way finish for a while, gives the leases back.
@@ -126,7 +126,7 @@ impl PNodeServer {
             }
         });
         tokio::join!(resp, futures::future::join_all(grpc));
-        self.engine.shutdown().await;
+        self.pnode.shutdown().await;
         self.listening.closed().await;
     }
 }
@@ -152,14 +152,14 @@ async fn serve_kv(
 async fn serve_admin(
     env: &Env,
     config: &PNodeConfig,
-    engine: PNode,
+    pnode: PNode,
     stopping: Shutdown,
 ) -> Result<(SocketAddr, JoinHandle<()>)> {
     let listener = bind(env, "admin", &config.admin_addr()).await?;
     let addr = listener.local_addr().map_err(|e| cannot("admin", &e))?;
     // Operators' tools may name this address as well as the clients' one.
     let router =
-        builder().add_service(AdminServer::new(AdminService::new(engine))).add_service(whereabouts(addr));
+        builder().add_service(AdminServer::new(AdminService::new(pnode))).add_service(whereabouts(addr));
     Ok((addr, spawn(listener, ADMIN_CONNECTIONS_MAX, router, stopping)))
 }
 
@@ -204,14 +204,14 @@ fn spawn(
     })
 }
 
-fn http_state(engine: &PNode, registry: Registry) -> HttpState {
-    let (for_ready, for_status) = (engine.clone(), engine.clone());
+fn http_state(pnode: &PNode, registry: Registry) -> HttpState {
+    let (for_ready, for_status) = (pnode.clone(), pnode.clone());
     HttpState {
         registry: Arc::new(Mutex::new(registry)),
         ready: Arc::new(move || for_ready.check_ready().map_err(|e| e.to_string())),
         status: Arc::new(move || {
-            let engine = for_status.clone();
-            async move { own_status(engine.engine()).to_string() }.boxed()
+            let pnode = for_status.clone();
+            async move { own_status(&pnode).to_string() }.boxed()
         }),
     }
 }

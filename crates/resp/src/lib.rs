@@ -24,4 +24,4 @@ mod store;
 pub use config::RespConfig;
 pub use metrics::RespMetrics;
 pub use server::RespServer;
-pub use store::{SetCondition, Store};
+pub use store::{Look, SetCondition, Store};

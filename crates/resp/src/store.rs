@@ -16,6 +16,15 @@ pub enum SetCondition {
     IfPresent,
 }
 
+/// What a store knows of a key without waiting.
+#[derive(Debug)]
+pub enum Look<M> {
+    /// What [`Store::get`] would answer.
+    Known(Result<Option<Bytes>>),
+    /// It has to be asked for; the read that does goes on from here.
+    Missed(M),
+}
+
 /// A key-value store, cheap to clone.
 ///
 /// Keys and values that are passed in are within `sextant_common::limits` and are slices of a connection's input buffer:
@@ -24,10 +33,22 @@ pub enum SetCondition {
 /// The front end may drop a future before it is done (a server that stops); a write that was under way then may or may not
 /// take effect. Every future must end on its own within the store's deadline: the front end sets none.
 pub trait Store: Clone + Send + Sync + 'static {
-    fn get(&self, key: Bytes) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+    /// What a look at a key that is not at hand found out, so that nothing is looked up twice. The default: nobody has looked.
+    type Missed: Default + Send + 'static;
 
-    /// One result a key, in the order of the keys. Linearizable for each key; not a snapshot.
-    fn multi_get(&self, keys: Vec<Bytes>) -> impl Future<Output = Result<Vec<Option<Bytes>>>> + Send;
+    /// What is known without waiting: the first step of every read that nothing holds up.
+    fn look(&self, key: &[u8]) -> Look<Self::Missed>;
+
+    /// `missed`: of a look at this key, taken when everything that had to come before this read had.
+    fn get(&self, key: Bytes, missed: Self::Missed) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+
+    /// One result a key, in the order of the keys. Linearizable for each key; not a snapshot. `first`: as for
+    /// [`Store::get`], of the first key.
+    fn multi_get(
+        &self,
+        keys: Vec<Bytes>,
+        first: Self::Missed,
+    ) -> impl Future<Output = Result<Vec<Option<Bytes>>>> + Send;
 
     /// Whether the value was set: false only if the condition failed.
     fn set(
@@ -43,11 +64,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// How many of the keys (distinct) existed.
     fn delete(&self, keys: Vec<Bytes>) -> impl Future<Output = Result<u64>> + Send;
 
-    /// How many of the keys exist; a key that is named twice counts twice.
-    fn exists(&self, keys: Vec<Bytes>) -> impl Future<Output = Result<u64>> + Send;
-
-    /// The fast path: what [`Store::get`] would answer, if that is known without waiting. `None`: use `get`.
-    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>>;
+    /// How many of the keys exist; a key that is named twice counts twice. `first`: as for [`Store::get`], of the first key.
+    fn exists(&self, keys: Vec<Bytes>, first: Self::Missed) -> impl Future<Output = Result<u64>> + Send;
 
     /// Sections for `INFO`: a title, and pairs of field and value.
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)>;

@@ -6,7 +6,7 @@ use sextant_common::ids::{Epoch, Generation, NodeId, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_environment::config::LeaseMode;
 
-use crate::testing::{Cluster, until};
+use crate::testing::{Cluster, Partition, until};
 use crate::{PNode, ReadOptions};
 
 async fn read(pnode: &PNode, key: &str) -> Option<String> {
@@ -15,7 +15,7 @@ async fn read(pnode: &PNode, key: &str) -> Option<String> {
 }
 
 fn epoch_and_serial(pnode: &PNode) -> Option<(Epoch, u64)> {
-    let view = pnode.engine().views.peek(PartitionId(0));
+    let view = pnode.core().views.peek(PartitionId(0));
     view.copies.as_ref().map(|c| (c.epoch, c.serial.0))
 }
 
@@ -31,7 +31,7 @@ async fn a_pull_acknowledges_only_what_the_installed_view_uses() {
         })
         .await;
         // Acknowledged: from now on the leader may publish, so the view must send readers to the memtables.
-        let view = pnode.engine().views.peek(PartitionId(0));
+        let view = pnode.core().views.peek(PartitionId(0));
         let copies = view.copies.as_ref().unwrap();
         assert!(copies.serial.0 >= serial);
         assert!(copies.contains(TableId(1), filter_hash(format!("key{i}").as_bytes())));
@@ -44,10 +44,7 @@ async fn pulls_go_by_the_mode_of_the_leases_not_by_that_of_the_file() {
     let mut cluster = Cluster::start(1).await;
     cluster.config.lease.mode = LeaseMode::Timed;
     let pnode = cluster.pnode().await;
-    assert_eq!(
-        pnode.engine().views.peek(PartitionId(0)).lease.as_ref().map(|l| l.mode),
-        Some(LeaseMode::Ack)
-    );
+    assert_eq!(pnode.core().views.peek(PartitionId(0)).lease.as_ref().map(|l| l.mode), Some(LeaseMode::Ack));
     // The leases last a minute: whoever went by the file would keep the leader waiting for its acknowledgement until then.
     let serial = cluster.leader().with(0, |p| {
         p.put("k", Some("v"), true);
@@ -65,7 +62,7 @@ async fn pulls_go_by_the_mode_of_the_leases_not_by_that_of_the_file() {
             p.log.clear();
         });
     };
-    let mode = || pnode.engine().views.peek(PartitionId(0)).lease.as_ref().map(|l| l.mode);
+    let mode = || pnode.core().views.peek(PartitionId(0)).lease.as_ref().map(|l| l.mode);
     change(true, 2);
     until("the p-node knows that its leases are timed", || mode() == Some(LeaseMode::Timed)).await;
 }
@@ -81,7 +78,7 @@ async fn filters_follow_freezes_and_flushes() {
     });
     cluster.settled(&pnode, 0).await;
     {
-        let view = pnode.engine().views.peek(PartitionId(0));
+        let view = pnode.core().views.peek(PartitionId(0));
         let copies = view.copies.as_ref().unwrap();
         let has = |generation, key: &[u8]| {
             copies.filter(TableId(1), Generation(generation)).unwrap().contains(filter_hash(key))
@@ -90,7 +87,7 @@ async fn filters_follow_freezes_and_flushes() {
     }
     cluster.flush(0);
     cluster.settled(&pnode, 0).await;
-    let view = pnode.engine().views.peek(PartitionId(0));
+    let view = pnode.core().views.peek(PartitionId(0));
     let copies = view.copies.as_ref().unwrap();
     assert!(copies.filter(TableId(1), Generation(1)).is_none(), "flushed (with its successor)");
     assert!(copies.filter(TableId(1), Generation(2)).is_none());
@@ -144,13 +141,13 @@ async fn a_new_leader_is_found_and_grants() {
     let cluster = Cluster::start(2).await;
     let pnode = cluster.pnode().await;
     cluster.fail_over(0);
-    let leased = || pnode.engine().views.peek(PartitionId(0)).leased_copies(&*cluster.env.clock).is_some();
+    let leased = || pnode.core().views.peek(PartitionId(0)).leased_copies(&*cluster.env.clock).is_some();
     until("filters of the new epoch", || {
         epoch_and_serial(&pnode).is_some_and(|(e, _)| e.term == 6) && leased()
     })
     .await;
     cluster.memtables[0].kill();
-    let view = pnode.engine().views.peek(PartitionId(1));
+    let view = pnode.core().views.peek(PartitionId(1));
     assert!(view.lease.is_some(), "the other partition's lease is not touched by all this");
     drop(view);
     cluster.memtables[1].with(0, |p| p.put("k", Some("v"), true));
@@ -164,7 +161,7 @@ async fn a_pnode_without_leases_gets_them_when_there_are_some() {
     let pnode = cluster.pnode_without_leases().await;
     cluster.leader().with(0, |p| p.put("k", Some("v"), true));
     until("bf-logs flow all the same", || epoch_and_serial(&pnode).is_some_and(|(_, s)| s == 1)).await;
-    assert!(pnode.engine().views.peek(PartitionId(0)).lease.is_none());
+    assert!(pnode.core().views.peek(PartitionId(0)).lease.is_none());
     cluster.leader().state.lock().lease = Duration::from_secs(60);
     cluster.settled(&pnode, 0).await;
 }
@@ -179,7 +176,7 @@ async fn shutdown_gives_leases_back_and_uses_none_after_that() {
     assert!(pnode.try_get("", b"k").is_some());
     pnode.shutdown().await;
     for memtable in &cluster.memtables {
-        assert_eq!(memtable.state.lock().releases, [pnode.engine().holder.clone()]);
+        assert_eq!(memtable.state.lock().releases, [pnode.core().holder.clone()]);
     }
     assert!(pnode.try_get("", b"k").is_none());
     let error = pnode.get("", b"k", ReadOptions::default()).await.unwrap_err();
@@ -192,13 +189,13 @@ async fn a_leader_that_cannot_grant_is_doubted_and_its_successor_found() {
     cluster.leader().state.lock().lease = Duration::from_millis(100);
     let pnode = cluster.pnode().await;
     // Cut off from its peers, the first server grants nothing, and knows nothing of a successor.
-    let mut successor = cluster.leader().with_quietly(0, |p| p.clone());
+    let term = cluster.leader().with_quietly(0, |p| p.epoch.term);
+    let successor = Partition::new(0, term + 1);
     cluster.leader().state.lock().lease = Duration::ZERO;
-    successor.epoch.term += 1;
     cluster.memtables[1].state.lock().hints.remove(&0);
     cluster.memtables[1].state.lock().partitions.insert(0, successor);
     until("the successor is found", || {
-        let leader = pnode.engine().leaders.get(PartitionId(0));
+        let leader = pnode.core().leaders.get(PartitionId(0));
         leader.is_certain() && leader.node == Some(NodeId(2))
     })
     .await;

@@ -1,6 +1,7 @@
 //! The p-node against fakes of its servers, over real connections.
 
 mod leases;
+mod read_failures;
 mod reads;
 mod scans;
 mod servers;

@@ -1,6 +1,6 @@
 //! What replies to pulls do to a view, whatever they say.
 
-use sextant_common::ids::{PartitionId, Serial};
+use sextant_common::ids::Serial;
 use sextant_environment::Clock;
 use sextant_proto::v1;
 
@@ -16,7 +16,7 @@ use crate::view::PartitionView;
 /// version than its SSTables.
 pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
     let mut view = PartitionView::empty();
-    for reply in replies {
+    for reply in replies.into_iter().map(wire::reply) {
         let now_ns = clock.holder_ns();
         let times = PullTimes {
             sent_ns: now_ns,
@@ -25,9 +25,9 @@ pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
             server_mono_ns: reply.server_mono_ns,
             server_boot: reply.server_boot,
         };
-        for update in reply.updates {
-            let partition = PartitionId(update.partition);
-            let Ok(update) = wire::update(update) else { continue };
+        for reply in reply.partitions {
+            let partition = reply.partition;
+            let Ok(update) = reply.update else { continue };
             let (epoch, to, runs) = (update.epoch, update.serial_to, update.runs.clone());
             let before = view.copies.as_ref().map(|c| (c.epoch, c.serial));
             let manifest = update.manifest.clone();
@@ -60,7 +60,7 @@ pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
                 }
                 check(&view, clock, before);
             }
-            wire::position(partition, &view, clock);
+            wire::Position::in_use(partition, &view, clock);
         }
     }
 }

@@ -5,16 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::ids::NodeId;
-use sextant_proto::v1;
-use sextant_proto::v1::lease_client::LeaseClient;
-use tonic::transport::Channel;
 
-use super::puller::pull_once;
 use super::updates::{Asked, handle_update};
-use super::wire;
-use crate::engine::Engine;
+use super::whole::WholeFetches;
+use super::wire::{Position, Pull, pull_once};
+use crate::core::Core;
 use crate::lease::PullTimes;
-use crate::upstream::Backoff;
+use crate::upstream::{Backoff, Leases};
 
 /// How long a question may take: a server that is up answers at once.
 const ANSWER_MAX: Duration = Duration::from_millis(500);
@@ -23,14 +20,14 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How long to wait if nobody wakes the prober: only a safety net.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-pub(super) async fn run_prober(engine: Arc<Engine>, node: NodeId, mut client: LeaseClient<Channel>) {
+pub(super) async fn run_prober(core: Arc<Core>, whole: Arc<WholeFetches>, node: NodeId, mut leases: Leases) {
     let mut backoff = Backoff::up_to(PAUSE_MAX);
     loop {
-        let mut leaders = engine.leaders.watch_all();
-        let mut fetches = engine.whole_fetches.watch();
+        let mut leaders = core.leaders.watch_all();
+        let mut fetches = whole.watch();
         leaders.mark_unchanged();
         fetches.mark_unchanged();
-        let questions = questions(&engine, node);
+        let questions = questions(&core, &whole, node);
         if questions.is_empty() {
             backoff.reset();
             tokio::select! {
@@ -40,44 +37,44 @@ pub(super) async fn run_prober(engine: Arc<Engine>, node: NodeId, mut client: Le
             }
             continue;
         }
-        let request = v1::PullRequest {
-            holder: engine.holder.clone(),
-            pull: 1,
+        let pull = Pull {
+            holder: core.holder.clone(),
+            number: 1,
             positions: questions,
             no_wait: true,
             no_leases: false,
         };
-        let sent_ns = engine.env.clock.holder_ns();
-        match pull_once(&mut client, request, ANSWER_MAX).await {
+        let sent_ns = core.env.clock.holder_ns();
+        match pull_once(&mut leases, pull, ANSWER_MAX).await {
             Ok(reply) => {
                 let times = PullTimes {
                     sent_ns,
-                    received_ns: engine.env.clock.holder_ns(),
+                    received_ns: core.env.clock.holder_ns(),
                     parked_ns: reply.parked_ns,
                     server_mono_ns: reply.server_mono_ns,
                     server_boot: reply.server_boot,
                 };
-                for update in reply.updates {
-                    handle_update(&engine, node, Asked::Question, update, times);
+                for reply in reply.partitions {
+                    handle_update(&whole, node, Asked::Question, reply, times);
                 }
             }
             Err(e) => {
                 // Whoever was only hinted at, and does not answer, is looked for elsewhere.
                 tracing::debug!(%node, "probe failed: {e}");
-                engine.leaders.suspect_all_of(node);
+                core.leaders.suspect_all_of(node);
             }
         }
-        tokio::time::sleep(backoff.step(&*engine.env.rng)).await;
+        tokio::time::sleep(backoff.step(&*core.env.rng)).await;
     }
 }
 
-fn questions(engine: &Engine, node: NodeId) -> Vec<v1::PartitionPosition> {
-    let asked = engine.leaders.asked_of(node).into_iter().filter(|p| !engine.whole_fetches.is_running(*p));
+fn questions(core: &Core, whole: &WholeFetches, node: NodeId) -> Vec<Position> {
+    let asked = core.leaders.asked_of(node).into_iter().filter(|p| !whole.is_running(*p));
     asked
         .filter_map(|p| {
-            let view = engine.views.peek(p);
-            let open = !engine.leaders.get(p).is_certain() || view.copies.is_none();
-            open.then(|| wire::question(p, &view))
+            let view = core.views.peek(p);
+            let open = !core.leaders.get(p).is_certain() || view.copies.is_none();
+            open.then(|| Position::question(p, &view))
         })
         .collect()
 }

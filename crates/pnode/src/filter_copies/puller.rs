@@ -9,23 +9,18 @@ use std::time::Duration;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::{Error, Result};
 use sextant_environment::config::LeaseMode;
-use sextant_environment::env::{Party, cluster_channel, error_of};
+use sextant_environment::env::Party;
 use sextant_environment::shutdown::Shutdown;
-use sextant_proto::MESSAGE_BYTES_MAX;
-use sextant_proto::v1;
-use sextant_proto::v1::lease_client::LeaseClient;
 use sextant_rules::probe::PausePoint;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Streaming;
-use tonic::transport::Channel;
 
+use super::copy::UpdateStatus;
 use super::prober::run_prober;
 use super::updates::{Asked, Next, handle_update};
-use super::wire;
-use crate::engine::Engine;
+use super::whole::WholeFetches;
+use super::wire::{Position, Pull, PullReply, PullStream};
+use crate::core::Core;
 use crate::lease::{ClockWatch, Contradiction, Drift, PullTimes};
-use crate::upstream::Backoff;
+use crate::upstream::{Backoff, Leases, connect_leases};
 
 /// A server parks a pull for about so long, or half a lease if that is longer.
 const PARKED_MAX: Duration = Duration::from_millis(100);
@@ -43,23 +38,23 @@ const IDLE_MAX: Duration = Duration::from_secs(1);
 const DOUBT_NS: u64 = 60_000_000_000;
 
 /// Runs the pull loops and probers of all memtable servers until shutdown.
-pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
-    let servers = engine.config.cluster.memtable.iter().map(|server| {
-        let (me, to) = (Party::pnode(engine.config.id), Party::memtable(server.id));
-        let channel = cluster_channel(&engine.env.net, &server.addr, &engine.config.cluster, me, Some(to));
-        let client = LeaseClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+pub(super) async fn run_pull_loops(core: Arc<Core>, whole: Arc<WholeFetches>, shutdown: Shutdown) {
+    let servers = core.config.cluster.memtable.iter().map(|server| {
+        let me = Party::pnode(core.config.id);
+        let leases = connect_leases(&core.env, &server.addr, &core.config.cluster, me, server.id);
         let puller = Puller {
-            engine: engine.clone(),
+            core: core.clone(),
+            whole: whole.clone(),
             node: server.id,
-            client: client.clone(),
+            leases: leases.clone(),
             paused: BTreeMap::new(),
             pull: 0,
             watch: ClockWatch::default(),
-            drift: engine.drift,
+            drift: core.drift,
             doubtful_until_ns: 0,
             silent_until_ns: 0,
         };
-        let prober = run_prober(engine.clone(), server.id, client);
+        let prober = run_prober(core.clone(), whole.clone(), server.id, leases);
         let mut shutdown = shutdown.clone();
         async move {
             tokio::select! {
@@ -72,9 +67,10 @@ pub(crate) async fn run_pull_loops(engine: Arc<Engine>, shutdown: Shutdown) {
 }
 
 struct Puller {
-    engine: Arc<Engine>,
+    core: Arc<Core>,
+    whole: Arc<WholeFetches>,
     node: NodeId,
-    client: LeaseClient<Channel>,
+    leases: Leases,
     /// Partitions to leave out, until when.
     paused: BTreeMap<PartitionId, u64>,
     pull: u64,
@@ -87,11 +83,6 @@ struct Puller {
     silent_until_ns: u64,
 }
 
-struct Exchange {
-    requests: mpsc::Sender<v1::PullRequest>,
-    replies: Streaming<v1::PullReply>,
-}
-
 impl Puller {
     async fn run(mut self) {
         let mut backoff = Backoff::up_to(RECONNECT_WAIT_MAX);
@@ -99,38 +90,38 @@ impl Puller {
             let pulls_before = self.pull;
             let error = self.run_stream().await;
             tracing::debug!(node = %self.node, "pull stream ended: {error}");
-            self.engine.metrics.pulls_failed.inc();
+            self.core.metrics.pulls_failed.inc();
             // Whoever leads there may have gone: the probers ask everybody.
-            self.engine.leaders.suspect_all_of(self.node);
+            self.core.leaders.suspect_all_of(self.node);
             if self.pull > pulls_before + 1 {
                 backoff.reset();
             }
-            tokio::time::sleep(backoff.step(&*self.engine.env.rng)).await;
+            tokio::time::sleep(backoff.step(&*self.core.env.rng)).await;
         }
     }
 
     /// Pulls until something fails.
     async fn run_stream(&mut self) -> Error {
-        let mut exchange = None;
+        let mut stream = None;
         loop {
             let positions = self.positions_when_there_are_any().await;
             self.pull += 1;
-            let request = v1::PullRequest {
-                holder: self.engine.holder.clone(),
-                pull: self.pull,
+            let pull = Pull {
+                holder: self.core.holder.clone(),
+                number: self.pull,
                 positions,
                 no_wait: false,
-                no_leases: self.engine.env.clock.holder_ns() < self.doubtful_until_ns,
+                no_leases: self.core.env.clock.holder_ns() < self.doubtful_until_ns,
             };
             // Before the request leaves: an earlier instant only shortens the lease.
-            let sent_ns = self.engine.env.clock.holder_ns();
-            let reply = match self.exchange(&mut exchange, request).await {
+            let sent_ns = self.core.env.clock.holder_ns();
+            let reply = match self.exchange(&mut stream, pull).await {
                 Ok(reply) => reply,
                 Err(e) => return e,
             };
             // When the reply was here; what holds it up from now on makes nothing longer.
-            let received_ns = self.engine.env.clock.holder_ns();
-            self.engine.env.pause_point(PausePoint::PullAnswered).await;
+            let received_ns = self.core.env.clock.holder_ns();
+            self.core.env.pause_point(PausePoint::PullAnswered).await;
             self.install(sent_ns, received_ns, reply);
             self.wait_for_the_end_of_timed_leases().await;
         }
@@ -138,40 +129,31 @@ impl Puller {
 
     /// Timed leases are short and the server parks no pull for them: see [`pause_between_pulls`].
     async fn wait_for_the_end_of_timed_leases(&self) {
-        let clock = &*self.engine.env.clock;
-        let led =
-            self.engine.views.partitions().filter(|p| self.engine.leaders.get(*p).node == Some(self.node));
+        let clock = &*self.core.env.clock;
+        let led = self.core.views.partitions().filter(|p| self.core.leaders.get(*p).node == Some(self.node));
         let leases =
-            led.filter_map(|p| self.engine.views.peek(p).lease.as_ref().map(|l| (l.mode, l.left_ns(clock))));
+            led.filter_map(|p| self.core.views.peek(p).lease.as_ref().map(|l| (l.mode, l.left_ns(clock))));
         let wait = pause_between_pulls(leases);
         if wait >= Duration::from_millis(1) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    async fn exchange(
-        &mut self,
-        exchange: &mut Option<Exchange>,
-        request: v1::PullRequest,
-    ) -> Result<v1::PullReply> {
-        let half_lease = self.engine.config.cluster.lease.lease() / 2;
+    async fn exchange(&mut self, stream: &mut Option<PullStream>, pull: Pull) -> Result<PullReply> {
+        let half_lease = self.core.config.cluster.lease.lease() / 2;
         let limit = PARKED_MAX.max(half_lease) + REPLY_SLACK;
-        let pull = request.pull;
+        let number = pull.number;
         let answered = async {
-            let open = match exchange {
+            let open = match stream {
                 Some(open) => {
-                    open.requests
-                        .send(request)
-                        .await
-                        .map_err(|_| Error::unavailable("the stream is closed"))?;
+                    open.send(pull).await?;
                     open
                 }
-                None => exchange.insert(open_with(&mut self.client, request).await?),
+                None => stream.insert(PullStream::open(&mut self.leases, pull).await?),
             };
             loop {
-                let reply = open.replies.message().await.map_err(error_of)?;
-                match reply.ok_or_else(|| Error::unavailable("the server closed the stream"))? {
-                    reply if reply.pull == pull => return Ok(reply),
+                match open.next().await? {
+                    reply if reply.number == number => return Ok(reply),
                     // Of a pull that was given up.
                     _ => {}
                 }
@@ -181,9 +163,9 @@ impl Puller {
         answer.unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
     }
 
-    fn install(&mut self, sent_ns: u64, received_ns: u64, reply: v1::PullReply) {
-        let engine = self.engine.clone();
-        let clock = &engine.env.clock;
+    fn install(&mut self, sent_ns: u64, received_ns: u64, reply: PullReply) {
+        let core = self.core.clone();
+        let clock = &core.env.clock;
         let times = PullTimes {
             sent_ns,
             received_ns,
@@ -191,21 +173,24 @@ impl Puller {
             server_mono_ns: reply.server_mono_ns,
             server_boot: reply.server_boot,
         };
-        for lease in reply.updates.iter().filter_map(|u| u.lease.as_ref()) {
-            self.drift = self.drift.or_more(lease.drift_ppm);
+        let updates = reply.partitions.iter().filter_map(|p| p.update.as_ref().ok());
+        for grant in updates.filter_map(|u| u.grant.as_ref()) {
+            self.drift = self.drift.or_more(grant.drift_ppm);
         }
         let doubtful = self.in_doubt(times);
-        for mut update in reply.updates {
-            let partition = PartitionId(update.partition);
+        for mut reply in reply.partitions {
+            let partition = reply.partition;
             if doubtful {
-                // As if the server would not grant any.
-                update.lease = None;
-                if update.status() == v1::PartitionStatus::PartitionOk {
-                    update.status = v1::PartitionStatus::PartitionThrottled.into();
+                if let Ok(update) = &mut reply.update {
+                    // As if the server would not grant any.
+                    update.grant = None;
+                    if update.status == UpdateStatus::Ok {
+                        update.status = UpdateStatus::Throttled;
+                    }
                 }
-                self.engine.views.give_up_lease(partition);
+                core.views.give_up_lease(partition);
             }
-            match handle_update(&self.engine, self.node, Asked::Position, update, times) {
+            match handle_update(&self.whole, self.node, Asked::Position, reply, times) {
                 Next::Pull => {
                     self.paused.remove(&partition);
                 }
@@ -215,7 +200,7 @@ impl Puller {
                 }
             }
         }
-        let metrics = &self.engine.metrics;
+        let metrics = &core.metrics;
         metrics.pulls.inc();
         let took_ns = clock.holder_ns().saturating_sub(sent_ns).saturating_sub(reply.parked_ns);
         metrics.pull_seconds.observe(took_ns as f64 / 1e9);
@@ -224,7 +209,7 @@ impl Puller {
     /// Whether our clock may be too slow for this server's leases. Reads go on without them.
     fn in_doubt(&mut self, times: PullTimes) -> bool {
         if let Some(found) = self.watch.see(times, self.drift) {
-            self.engine.metrics.clock_contradictions.inc();
+            self.core.metrics.clock_contradictions.inc();
             // Once a minute: it is in every reply while it lasts.
             if times.received_ns >= self.silent_until_ns {
                 self.silent_until_ns = times.received_ns.saturating_add(DOUBT_NS);
@@ -236,21 +221,21 @@ impl Puller {
             if found == Contradiction::OursIsSlow {
                 self.doubtful_until_ns = times.received_ns.saturating_add(DOUBT_NS);
                 // It is our clock: whoever else's leases are good will be renewed.
-                self.engine.views.partitions().for_each(|p| self.engine.views.give_up_lease(p));
+                self.core.views.partitions().for_each(|p| self.core.views.give_up_lease(p));
             }
         }
         times.received_ns < self.doubtful_until_ns
     }
 
     /// Positions of the partitions that this server leads and of which we have filters.
-    async fn positions_when_there_are_any(&mut self) -> Vec<v1::PartitionPosition> {
+    async fn positions_when_there_are_any(&mut self) -> Vec<Position> {
         loop {
             // Subscribed before looking: no change is missed.
-            let mut leaders = self.engine.leaders.watch_all();
-            let mut fetches = self.engine.whole_fetches.watch();
+            let mut leaders = self.core.leaders.watch_all();
+            let mut fetches = self.whole.watch();
             leaders.mark_unchanged();
             fetches.mark_unchanged();
-            let now_ns = self.engine.env.clock.holder_ns();
+            let now_ns = self.core.env.clock.holder_ns();
             self.paused.retain(|_, until| *until > now_ns);
             let positions = self.positions();
             if !positions.is_empty() {
@@ -266,18 +251,18 @@ impl Puller {
         }
     }
 
-    fn positions(&self) -> Vec<v1::PartitionPosition> {
-        let engine = &self.engine;
-        let led = engine.views.partitions().filter(|p| {
-            let leader = engine.leaders.get(*p);
+    fn positions(&self) -> Vec<Position> {
+        let core = &self.core;
+        let led = core.views.partitions().filter(|p| {
+            let leader = core.leaders.get(*p);
             leader.is_certain()
                 && leader.node == Some(self.node)
                 && !self.paused.contains_key(p)
-                && !engine.whole_fetches.is_running(*p)
+                && !self.whole.is_running(*p)
         });
         led.filter_map(|p| {
-            let view = engine.views.peek(p);
-            view.copies.is_some().then(|| wire::position(p, &view, &*engine.env.clock))
+            let view = core.views.peek(p);
+            view.copies.is_some().then(|| Position::in_use(p, &view, &*core.env.clock))
         })
         .collect()
     }
@@ -299,30 +284,6 @@ fn pause_between_pulls(leases: impl Iterator<Item = (LeaseMode, u64)>) -> Durati
     }
     let pause = Duration::from_nanos(timed_left_ns.unwrap_or(0)).saturating_sub(TIMED_MARGIN);
     if waited_for { pause.min(ACKNOWLEDGED_WITHIN) } else { pause }
-}
-
-/// Opens a stream with its first request, which need not wait for the server's headers.
-async fn open_with(client: &mut LeaseClient<Channel>, request: v1::PullRequest) -> Result<Exchange> {
-    let (requests, outbound) = mpsc::channel(1);
-    let _ = requests.try_send(request);
-    let replies = client.pull(ReceiverStream::new(outbound)).await.map_err(error_of)?.into_inner();
-    Ok(Exchange { requests, replies })
-}
-
-/// One pull on a stream of its own.
-pub(super) async fn pull_once(
-    client: &mut LeaseClient<Channel>,
-    request: v1::PullRequest,
-    limit: Duration,
-) -> Result<v1::PullReply> {
-    let answered = async {
-        let mut exchange = open_with(client, request).await?;
-        let reply = exchange.replies.message().await.map_err(error_of)?;
-        reply.ok_or_else(|| Error::unavailable("the server closed the stream"))
-    };
-    tokio::time::timeout(limit, answered)
-        .await
-        .unwrap_or_else(|_| Err(Error::unavailable("no reply to a pull in time")))
 }
 
 #[cfg(test)]

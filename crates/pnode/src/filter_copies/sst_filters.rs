@@ -8,11 +8,9 @@ use futures::StreamExt;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::{Error, Result};
-use sextant_environment::env::error_of;
 use sextant_environment::shutdown::Shutdown;
-use sextant_proto::v1;
 
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::view::Sst;
 
 /// Filters fetched at once: enough to fill a connection, few enough not to starve reads.
@@ -26,20 +24,20 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const RETRY_PAUSES_MAX: u32 = 20;
 
 /// Fetches whatever filter is missing in any view, until shutdown.
-pub(crate) async fn run_sst_filter_fetcher(engine: Arc<Engine>, mut shutdown: Shutdown) {
+pub(super) async fn run_sst_filter_fetcher(core: Arc<Core>, mut shutdown: Shutdown) {
     tokio::select! {
         () = shutdown.wait() => {}
-        () = fetch_for_ever(&engine) => {}
+        () = fetch_for_ever(&core) => {}
     }
 }
 
-async fn fetch_for_ever(engine: &Arc<Engine>) {
+async fn fetch_for_ever(core: &Arc<Core>) {
     let mut attempts: BTreeMap<SstId, u32> = BTreeMap::new();
     loop {
-        let missing = missing(engine);
+        let missing = missing(core);
         attempts.retain(|id, _| missing.contains_key(id));
         if missing.is_empty() {
-            engine.views.filters_wanted.notified().await;
+            core.views.filters_wanted.notified().await;
             continue;
         }
         let work = missing.into_values().map(|sst| {
@@ -50,7 +48,7 @@ async fn fetch_for_ever(engine: &Arc<Engine>) {
         let work: Vec<_> = work.collect();
         let failed_attempts: Vec<u32> = futures::stream::iter(work)
             .map(|(sst, attempt)| async move {
-                match fetch(engine, &sst, attempt).await {
+                match fetch(core, &sst, attempt).await {
                     Ok(()) => 0,
                     Err(e) => {
                         tracing::debug!(sst = %sst.meta.id, attempt, "filter: {e}");
@@ -68,10 +66,10 @@ async fn fetch_for_ever(engine: &Arc<Engine>) {
 }
 
 /// SSTables without a filter. One that only a record of a flush names is not fetched: it is on its way out.
-fn missing(engine: &Engine) -> BTreeMap<SstId, Arc<Sst>> {
+fn missing(core: &Core) -> BTreeMap<SstId, Arc<Sst>> {
     let mut missing = BTreeMap::new();
-    for partition in engine.views.partitions() {
-        let view = engine.views.peek(partition);
+    for partition in core.views.partitions() {
+        let view = core.views.peek(partition);
         for sst in view.manifest.tables.iter().flat_map(|t| &t.ssts) {
             if !sst.has_filter() {
                 missing.insert(sst.meta.id, Arc::clone(sst));
@@ -81,43 +79,27 @@ fn missing(engine: &Engine) -> BTreeMap<SstId, Arc<Sst>> {
     missing
 }
 
-async fn fetch(engine: &Engine, sst: &Sst, attempt: u32) -> Result<()> {
-    let now_ns = engine.env.clock.holder_ns();
+async fn fetch(core: &Core, sst: &Sst, attempt: u32) -> Result<()> {
+    let now_ns = core.env.clock.holder_ns();
     let mut replicas: Vec<NodeId> =
-        sst.meta.replicas.iter().copied().filter(|n| engine.sstables.contains_key(n)).collect();
+        sst.meta.replicas.iter().copied().filter(|n| core.sstables.contains_key(n)).collect();
     let start = sst.meta.id.counter.wrapping_add(attempt) as usize % replicas.len().max(1);
     replicas.rotate_left(start);
     // A stable sort: healthy ones first, each group still in the rotated order.
-    replicas.sort_by_key(|n| engine.health.is_avoided(*n, sst.meta.id, now_ns));
+    replicas.sort_by_key(|n| core.health.is_avoided(*n, sst.meta.id, now_ns));
     let node = *replicas.first().ok_or_else(|| Error::unavailable("no replica is in the configuration"))?;
-    let fetched = fetch_from(engine, sst, node).await;
+    let fetched = fetch_from(core, sst, node).await;
     if fetched.is_err() {
-        engine.health.replica_failed(node, sst.meta.id, now_ns);
+        core.health.replica_failed(node, sst.meta.id, now_ns);
     }
     fetched
 }
 
-async fn fetch_from(engine: &Engine, sst: &Sst, node: NodeId) -> Result<()> {
-    let mut client = engine.sstable(node)?.sst.clone();
-    let request = v1::FetchFilterRequest { id: sst.wire_id.clone() };
-    let late = |_| Error::unavailable("no filter in time");
-    let mut chunks = tokio::time::timeout(CHUNK_MAX, client.fetch_filter(request))
-        .await
-        .map_err(late)?
-        .map_err(error_of)?
-        .into_inner();
-    let mut bytes = Vec::new();
-    while let Some(chunk) =
-        tokio::time::timeout(CHUNK_MAX, chunks.message()).await.map_err(late)?.map_err(error_of)?
-    {
-        if bytes.len() + chunk.data.len() > BYTES_MAX {
-            return Err(Error::corrupt(format!("a filter above {BYTES_MAX} bytes")));
-        }
-        bytes.extend_from_slice(&chunk.data);
-    }
-    engine.metrics.sst_filter_fetches.inc();
-    engine.metrics.sst_filter_bytes.inc_by(bytes.len() as u64);
-    let decoded = engine.env.blocking(move || SealedFilter::from_bytes(&bytes)).await;
+async fn fetch_from(core: &Core, sst: &Sst, node: NodeId) -> Result<()> {
+    let bytes = core.sstable(node)?.filter(sst.wire_id.clone(), BYTES_MAX, CHUNK_MAX).await?;
+    core.metrics.sst_filter_fetches.inc();
+    core.metrics.sst_filter_bytes.inc_by(bytes.len() as u64);
+    let decoded = core.env.blocking(move || SealedFilter::from_bytes(&bytes)).await;
     sst.set_filter(decoded.ok_or_else(|| Error::unavailable("the p-node is stopping"))??);
     Ok(())
 }

@@ -4,12 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_proto::v1;
 
 use super::copy::{Update, UpdateStatus, Verdict, apply};
-use super::whole::spawn_fetch;
-use super::wire;
-use crate::engine::Engine;
+use super::whole::WholeFetches;
+use super::wire::PartitionReply;
 use crate::lease::PullTimes;
 
 /// How soon a partition is pulled again that has no lease to renew: its leader cannot grant, or not to us.
@@ -34,18 +32,18 @@ pub(super) enum Asked {
 
 /// Installs what a reply brought for one partition.
 pub(super) fn handle_update(
-    engine: &Arc<Engine>,
+    whole: &Arc<WholeFetches>,
     node: NodeId,
     asked: Asked,
-    update: v1::PartitionUpdate,
+    reply: PartitionReply,
     times: PullTimes,
 ) -> Next {
-    let partition = PartitionId(update.partition);
-    if !engine.views.contains(partition) {
+    let core = &whole.core;
+    let PartitionReply { partition, hint, update } = reply;
+    if !core.views.contains(partition) {
         return Next::Pause(NOTHING_TO_RENEW_PAUSE);
     }
-    let hint = update.leader;
-    let update = match wire::update(update) {
+    let update = match update {
         Ok(update) => update,
         Err(e) => {
             tracing::warn!(%node, %partition, "bad reply to a pull: {e}");
@@ -53,49 +51,50 @@ pub(super) fn handle_update(
         }
     };
     if update.status == UpdateStatus::NotLeader {
-        if let Some(peer) = engine.memtables.get(&node) {
-            peer.news.not_leader(partition, hint.as_ref());
+        if let Some(peer) = core.memtables.get(&node) {
+            peer.news.not_leader(partition, hint);
         }
     } else if update.epoch.term > 0 {
-        engine.leaders.confirm(partition, node, update.epoch.term);
+        core.leaders.confirm(partition, node, update.epoch.term);
     }
-    install(engine, node, partition, asked, update, times)
+    install(whole, node, partition, asked, update, times)
 }
 
 fn install(
-    engine: &Arc<Engine>,
+    whole: &Arc<WholeFetches>,
     node: NodeId,
     partition: PartitionId,
     asked: Asked,
     update: Update,
     times: PullTimes,
 ) -> Next {
+    let core = &whole.core;
     if let Some(manifest) = &update.manifest {
-        engine.views.tables.learn_all(manifest);
+        core.views.tables.learn_all(manifest);
     }
     let entries = update.serial_to.0.saturating_sub(update.serial_from.0);
     let cannot_grant = update.status == UpdateStatus::Ok && update.grant.is_none();
     let epoch = update.epoch;
-    let (verdict, ours, leased, usable) = engine.views.change(partition, |view| {
-        let (next, verdict) = apply(view, update, times, engine.drift);
+    let (verdict, ours, leased, usable) = core.views.change(partition, |view| {
+        let (next, verdict) = apply(view, update, times, core.drift);
         let now = next.as_ref().unwrap_or(view);
-        let usable = now.leased_copies(&*engine.env.clock).is_some();
+        let usable = now.leased_copies(&*core.env.clock).is_some();
         let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some(), usable);
         (next, result)
     });
     match verdict {
         Verdict::Current => {
-            engine.metrics.bf_log_entries.inc_by(entries);
+            core.metrics.bf_log_entries.inc_by(entries);
             if cannot_grant && !usable {
                 // Perhaps its peers do not hear it any more, and have elected another: they are asked too.
-                engine.leaders.suspect(partition, node);
+                core.leaders.suspect(partition, node);
             }
             // Without a lease there is nothing to renew; but what has arrived is acknowledged at once.
             if leased || entries > 0 { Next::Pull } else { Next::Pause(NOTHING_TO_RENEW_PAUSE) }
         }
         Verdict::NeedFilters if asked == Asked::Question && ours == Some(epoch) => Next::Pull,
         Verdict::NeedFilters => {
-            spawn_fetch(engine, node, partition);
+            whole.spawn(node, partition);
             Next::Pause(NOTHING_TO_RENEW_PAUSE)
         }
         Verdict::Nothing | Verdict::Outdated => Next::Pause(NOTHING_TO_RENEW_PAUSE),

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status};
 
 use super::kv::deadline;
 use super::status::cluster_status;
-use crate::engine::PNode;
+use crate::pnode::PNode;
 
 /// How long maintenance may take if the caller does not say: a large flush on a slow disk.
 const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(300);
@@ -29,12 +29,12 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
 pub(crate) struct AdminService {
-    engine: PNode,
+    pnode: PNode,
 }
 
 impl AdminService {
-    pub fn new(engine: PNode) -> Self {
-        Self { engine }
+    pub fn new(pnode: PNode) -> Self {
+        Self { pnode }
     }
 
     /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did. `call` is given the
@@ -49,9 +49,9 @@ impl AdminService {
         F: Future<Output = Result<Response<v1::MaintenanceReply>, Status>>,
     {
         let limit = limit.unwrap_or(MAINTENANCE_DEADLINE);
-        let engine = self.engine.engine();
+        let core = self.pnode.core();
         let mut missing: BTreeSet<u32> = if partitions.is_empty() {
-            engine.views.partitions().map(|p| p.0).collect()
+            core.views.partitions().map(|p| p.0).collect()
         } else {
             partitions.iter().copied().collect()
         };
@@ -63,7 +63,7 @@ impl AdminService {
             }
             errors.clear();
             let part: Vec<u32> = missing.iter().copied().collect();
-            let calls = engine.memtables.iter().map(|(node, peer)| {
+            let calls = core.memtables.iter().map(|(node, peer)| {
                 let asked = call(peer.admin.clone(), part.clone());
                 async move { (*node, tokio::time::timeout(limit, asked).await) }
             });
@@ -99,10 +99,10 @@ impl AdminService {
     where
         F: Future<Output = Result<Response<T>, Status>>,
     {
-        let engine = self.engine.engine();
+        let core = self.pnode.core();
         let mut last = Error::unavailable("no leader of the partition was found");
         let mut asked = FuturesUnordered::new();
-        let mut to_ask: Vec<_> = engine.memtables.values().collect();
+        let mut to_ask: Vec<_> = core.memtables.values().collect();
         let (mut answered, mut rounds) = (Vec::new(), 0);
         let ask = async {
             loop {
@@ -198,8 +198,8 @@ impl Admin for AdminService {
         }
         let options: sextant_common::manifest::TableOptions =
             r.options.unwrap_or_default().try_into().map_err(status_of)?;
-        let (id, created) = self.engine.create_table(&r.name, options).await.map_err(status_of)?;
-        let known = self.engine.engine().views.tables.get(&r.name);
+        let (id, created) = self.pnode.create_table(&r.name, options).await.map_err(status_of)?;
+        let known = self.pnode.core().views.tables.get(&r.name);
         Ok(Response::new(v1::EnsureTableReply {
             status: v1::WriteStatus::WriteOk as i32,
             id: id.0,
@@ -239,7 +239,7 @@ impl Admin for AdminService {
         request: Request<v1::RecoverRequest>,
     ) -> Result<Response<v1::RecoverReply>, Status> {
         let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
-        let founder = self.engine.engine().memtables.iter().next();
+        let founder = self.pnode.core().memtables.iter().next();
         let (node, peer) =
             founder.ok_or_else(|| Error::internal("no memtable servers")).map_err(status_of)?;
         let mut admin = peer.admin.clone();
@@ -252,7 +252,7 @@ impl Admin for AdminService {
     }
 
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
-        let json = cluster_status(self.engine.engine()).await.to_string();
+        let json = cluster_status(&self.pnode).await.to_string();
         Ok(Response::new(v1::StatusReply { json }))
     }
 }

@@ -20,7 +20,7 @@ use crate::api::{
     BatchOp, OpCondition, OpKind, ReadMode, ReadOptions, Record, RequestId, ScanPage, ScanRange,
     WriteOptions, WriteOutcome, prefix_end,
 };
-use crate::engine::PNode;
+use crate::pnode::PNode;
 
 /// How long before its caller gives up a call is answered at the latest (a quarter of its time, if that is shorter).
 const ANSWER_MARGIN: Duration = Duration::from_millis(50);
@@ -31,7 +31,7 @@ const RECORD_OVERHEAD_BYTES: usize = 32;
 
 #[derive(Clone)]
 pub(crate) struct KvService {
-    engine: PNode,
+    pnode: PNode,
     /// For large writes under way, shared with the other front end.
     large: Room,
     /// Large writes that wait for that room are in memory; what finds no room here either is refused at once.
@@ -39,8 +39,8 @@ pub(crate) struct KvService {
 }
 
 impl KvService {
-    pub fn new(engine: PNode, large: Room, waiting: Room) -> Self {
-        Self { engine, large, waiting }
+    pub fn new(pnode: PNode, large: Room, waiting: Room) -> Self {
+        Self { pnode, large, waiting }
     }
 
     /// Room for a large write, until it is answered. (Its bytes are here already: so only some may wait.)
@@ -49,8 +49,8 @@ impl KvService {
         if bytes <= LARGE_BYTES {
             return Ok(None);
         }
-        let patience = self.engine.engine().write_deadlines(deadline).taken;
-        let patience = patience.left(&*self.engine.engine().env.clock);
+        let patience = self.pnode.core().write_deadlines(deadline).taken;
+        let patience = patience.left(&*self.pnode.core().env.clock);
         let refused = || {
             let why = "the write was not executed: the p-node has no room for its bytes";
             Error::new(ErrorKind::Overloaded, why)
@@ -78,12 +78,12 @@ impl KvService {
         request: Option<v1::RequestId>,
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
-        let began_ns = self.engine.engine().env.clock.holder_ns();
+        let began_ns = self.pnode.core().env.clock.holder_ns();
         let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
-        let waited_ns = self.engine.engine().env.clock.holder_ns().saturating_sub(began_ns);
+        let waited_ns = self.pnode.core().env.clock.holder_ns().saturating_sub(began_ns);
         let deadline = deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
         let options = WriteOptions { request: request.map(request_id), deadline };
-        let outcome = self.engine.write(ops, options).await.map_err(status_of)?;
+        let outcome = self.pnode.write(ops, options).await.map_err(status_of)?;
         Ok(Response::new(write_reply(outcome)))
     }
 }
@@ -101,7 +101,7 @@ impl Kv for KvService {
     async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
         let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
-        let record = self.engine.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
+        let record = self.pnode.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
         Ok(laden(value.collect(), get_reply(record)))
     }
@@ -113,7 +113,7 @@ impl Kv for KvService {
         let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
         let records =
-            self.engine.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
+            self.pnode.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
         let size = |r: &Option<Record>| r.as_ref().map_or(0, |r| r.value.len()) + RECORD_OVERHEAD_BYTES;
         let bytes: usize = records.iter().map(size).sum();
         if bytes > MESSAGE_BYTES_MAX {
@@ -189,7 +189,7 @@ impl Kv for KvService {
             page_records: r.page_records,
             partition: r.only_partition.map(PartitionId),
         };
-        let pages = self.engine.scan(&r.table, range);
+        let pages = self.pnode.scan(&r.table, range);
         let freight = Freight::default();
         let leaving = freight.clone();
         let pages = pages.map(move |page| {
@@ -208,7 +208,7 @@ impl Kv for KvService {
     ) -> Result<Response<v1::KvCreateTableReply>, Status> {
         let r = request.into_inner();
         let options = r.options.unwrap_or_default().try_into().map_err(status_of)?;
-        let (id, created) = self.engine.create_table(&r.name, options).await.map_err(status_of)?;
+        let (id, created) = self.pnode.create_table(&r.name, options).await.map_err(status_of)?;
         Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
     }
 
@@ -216,7 +216,7 @@ impl Kv for KvService {
         &self,
         _: Request<v1::KvListTablesRequest>,
     ) -> Result<Response<v1::KvListTablesReply>, Status> {
-        let tables = self.engine.tables().await.map_err(status_of)?;
+        let tables = self.pnode.tables().await.map_err(status_of)?;
         let tables = tables.into_iter();
         let tables = tables.map(|(id, name, options)| v1::KvTable {
             id: id.0,
@@ -231,7 +231,7 @@ impl Kv for KvService {
         _: Request<v1::KvOpenSessionRequest>,
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
         Ok(Response::new(v1::KvOpenSessionReply {
-            session: self.engine.open_session().await.map_err(status_of)?,
+            session: self.pnode.open_session().await.map_err(status_of)?,
         }))
     }
 }

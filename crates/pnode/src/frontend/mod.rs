@@ -1,4 +1,4 @@
-//! What clients speak to: gRPC (`Kv`, `Admin`) and RESP, over the engine.
+//! What clients speak to: gRPC (`Kv`, `Admin`) and RESP, over the library.
 //!
 //! Owns: translation of messages, limits of requests and connections, deadlines of calls, status for people. Does not own
 //! any decision about a read or a write.

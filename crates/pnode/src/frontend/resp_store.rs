@@ -7,50 +7,51 @@ use bytes::Bytes;
 use futures::StreamExt;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{SetCondition, Store};
+use sextant_resp::{Look, SetCondition, Store};
 
 use super::shares::{Place, Shares};
 use crate::api::{BatchOp, OpCondition, ReadMode, ReadOptions, WriteOptions};
-use crate::engine::PNode;
 use crate::metrics::ReadPath;
+use crate::pnode::PNode;
+use crate::router;
 
 /// Partitions that one command writes to at once.
 const WRITES_AT_ONCE: usize = 32;
 
 #[derive(Clone)]
 pub(crate) struct RespStore {
-    engine: PNode,
+    pnode: PNode,
     shares: Arc<Shares>,
 }
 
 impl RespStore {
-    pub fn new(engine: PNode, commands_max: usize) -> Self {
-        let partitions = engine.engine().views.partitions().count() as u32;
-        Self { engine, shares: Arc::new(Shares::new(partitions, commands_max)) }
+    pub fn new(pnode: PNode, commands_max: usize) -> Self {
+        let partitions = pnode.core().views.partitions().count() as u32;
+        Self { pnode, shares: Arc::new(Shares::new(partitions, commands_max)) }
     }
 
     /// A place among the commands of the key's partition, for as long as one is under way.
     fn enter(&self, key: &[u8]) -> Result<Option<Place<'_>>> {
-        let engine = self.engine.engine();
-        let Some(table) = engine.views.tables.get("") else { return Ok(None) };
-        let partition = engine.views.slot_map.partition_of(key, &table.options);
-        self.shares.enter(partition, engine.leaders.get(partition).is_certain()).map(Some)
+        let core = self.pnode.core();
+        let Some(table) = core.views.tables.get("") else { return Ok(None) };
+        let partition = core.views.slot_map.partition_of(key, &table.options);
+        self.shares.enter(partition, core.leaders.get(partition).is_certain()).map(Some)
     }
 
     /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
     async fn write_by_partition(&self, ops: Vec<BatchOp>) -> Result<Vec<crate::api::OpOutcome>> {
-        let engine = self.engine.engine();
-        let table = engine.table("", engine.deadline(None)).await?;
+        let core = self.pnode.core();
+        let table = self.pnode.tables_by_name().get("", core.deadline(None)).await?;
         let mut batches: BTreeMap<PartitionId, Vec<BatchOp>> = BTreeMap::new();
         for op in ops {
-            let partition = engine.views.slot_map.partition_of(&op.key, &table.options);
+            let partition = core.views.slot_map.partition_of(&op.key, &table.options);
             batches.entry(partition).or_default().push(op);
         }
         let mut _places = Vec::with_capacity(batches.len());
         for partition in batches.keys() {
-            _places.push(self.shares.enter(*partition, engine.leaders.get(*partition).is_certain())?);
+            _places.push(self.shares.enter(*partition, core.leaders.get(*partition).is_certain())?);
         }
-        let writes = batches.into_values().map(|ops| self.engine.write(ops, WriteOptions::default()));
+        let writes = batches.into_values().map(|ops| self.pnode.write(ops, WriteOptions::default()));
         // All of them end: what was sent takes effect whether or not somebody waits for it.
         let outcomes: Vec<_> = futures::stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).collect().await;
         let some_took_effect = outcomes.iter().any(Result::is_ok);
@@ -66,14 +67,27 @@ impl RespStore {
 }
 
 impl Store for RespStore {
-    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+    type Missed = router::Missed;
+
+    fn look(&self, key: &[u8]) -> Look<router::Missed> {
+        match self.pnode.look("", key) {
+            router::Look::Known(record) => Look::Known(Ok(record.map(|r| r.value))),
+            router::Look::Missed(missed) => Look::Missed(missed),
+        }
+    }
+
+    async fn get(&self, key: Bytes, missed: router::Missed) -> Result<Option<Bytes>> {
         let _place = self.enter(&key)?;
-        let record = self.engine.get_bytes("", key, ReadOptions::default()).await?;
+        let options = ReadOptions::default();
+        let record = match missed.was_looked_for() {
+            true => self.pnode.get_after(missed, "", key, options).await?,
+            false => self.pnode.get_bytes("", key, options).await?,
+        };
         Ok(record.map(|r| r.value))
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
-        let records = self.engine.multi_get("", &keys, ReadOptions::default()).await?;
+    async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Bytes>>> {
+        let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
         Ok(records.into_iter().map(|r| r.map(|r| r.value)).collect())
     }
 
@@ -85,7 +99,7 @@ impl Store for RespStore {
         };
         let _place = self.enter(&key)?;
         let op = BatchOp { condition, ..BatchOp::put("", key, value) };
-        Ok(self.engine.write(vec![op], WriteOptions::default()).await?.applied)
+        Ok(self.pnode.write(vec![op], WriteOptions::default()).await?.applied)
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
@@ -99,34 +113,27 @@ impl Store for RespStore {
         Ok(results.iter().filter(|r| r.applied).count() as u64)
     }
 
-    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
-        let records = self.engine.multi_get("", &keys, ReadOptions::default()).await?;
+    async fn exists(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<u64> {
+        let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
     }
 
-    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
-        let answer = self.engine.try_get("", key)?;
-        Some(answer.map(|record| record.map(|r| r.value)).map_err(|e: Error| e))
-    }
-
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
-        let engine = self.engine.engine();
-        let metrics = self.engine.metrics();
+        let core = self.pnode.core();
+        let metrics = self.pnode.metrics();
         let pairs =
             |pairs: &[(&str, String)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
-        let leased = engine
-            .views
-            .partitions()
-            .filter(|p| engine.views.peek(*p).leased_copies(&*engine.env.clock).is_some());
-        let (entries, bytes) = engine.cache.size();
+        let leased =
+            core.views.partitions().filter(|p| core.views.peek(*p).leased_copies(&*core.env.clock).is_some());
+        let (entries, bytes) = self.pnode.cache().size();
         let by_path = |path: ReadPath| metrics.reads(ReadMode::Pda, path).to_string();
         vec![
             (
                 "Sextant",
                 pairs(&[
-                    ("cluster_id", engine.config.cluster.id.clone()),
+                    ("cluster_id", core.config.cluster.id.clone()),
                     ("table", DEFAULT_TABLE_NAME.to_owned()),
-                    ("partitions", engine.config.cluster.partitions.to_string()),
+                    ("partitions", core.config.cluster.partitions.to_string()),
                     ("partitions_leased", leased.count().to_string()),
                     ("record_cache_entries", entries.to_string()),
                     ("record_cache_bytes", bytes.to_string()),

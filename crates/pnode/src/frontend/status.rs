@@ -11,26 +11,28 @@ use sextant_proto::v1::admin_client::AdminClient;
 use tonic::transport::Channel;
 
 use crate::api::ReadMode;
-use crate::engine::Engine;
+use crate::core::Core;
 use crate::metrics::{CacheEvent, ReadPath, mode_name};
+use crate::pnode::PNode;
 
 /// How long another server may take: the status of the others is worth more than waiting.
 const SERVER_ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// This p-node alone; asks nobody.
-pub(crate) fn own_status(engine: &Engine) -> Value {
-    let partitions: Vec<Value> = engine.views.partitions().map(|p| partition_status(engine, p)).collect();
-    let (entries, bytes) = engine.cache.size();
-    let metrics = &engine.metrics;
+pub(crate) fn own_status(pnode: &PNode) -> Value {
+    let core = pnode.core();
+    let partitions: Vec<Value> = core.views.partitions().map(|p| partition_status(core, p)).collect();
+    let (entries, bytes) = pnode.cache().size();
+    let metrics = &core.metrics;
     let reads = [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda].map(|mode| {
         let paths = ReadPath::ALL.map(|path| (path.name().to_owned(), json!(metrics.reads(mode, path))));
         (mode_name(mode).to_owned(), Value::Object(paths.into_iter().collect()))
     });
     json!({
         "role": "pnode",
-        "cluster": engine.config.cluster.id,
+        "cluster": core.config.cluster.id,
         "partitions": partitions,
-        "tables": engine.views.tables.all().iter().map(|t| json!({"id": t.id, "name": t.name})).collect::<Vec<_>>(),
+        "tables": core.views.tables.all().iter().map(|t| json!({"id": t.id, "name": t.name})).collect::<Vec<_>>(),
         "cache": {
             "entries": entries,
             "bytes": bytes,
@@ -43,10 +45,10 @@ pub(crate) fn own_status(engine: &Engine) -> Value {
     })
 }
 
-fn partition_status(engine: &Engine, partition: PartitionId) -> Value {
-    let leader = engine.leaders.get(partition);
-    let view = engine.views.peek(partition);
-    let clock = &*engine.env.clock;
+fn partition_status(core: &Core, partition: PartitionId) -> Value {
+    let leader = core.leaders.get(partition);
+    let view = core.views.peek(partition);
+    let clock = &*core.env.clock;
     let ssts: Vec<_> = view.manifest.tables.iter().flat_map(|t| &t.ssts).collect();
     let copies = view.copies.as_ref();
     json!({
@@ -68,17 +70,17 @@ fn partition_status(engine: &Engine, partition: PartitionId) -> Value {
 }
 
 /// The whole cluster, as far as it answers.
-pub(crate) async fn cluster_status(engine: &Engine) -> Value {
-    let cluster = &engine.config.cluster;
+pub(crate) async fn cluster_status(pnode: &PNode) -> Value {
+    let core = pnode.core();
+    let cluster = &core.config.cluster;
     let memtables =
-        cluster.memtable.iter().filter_map(|s| Some((s, engine.memtables.get(&s.id)?.admin.clone())));
-    let sstables =
-        cluster.sstable.iter().filter_map(|s| Some((s, engine.sstables.get(&s.id)?.admin.clone())));
+        cluster.memtable.iter().filter_map(|s| Some((s, core.memtables.get(&s.id)?.admin.clone())));
+    let sstables = cluster.sstable.iter().filter_map(|s| Some((s, core.sstables.get(&s.id)?.admin.clone())));
     let (memtables, sstables) = tokio::join!(
         join_all(memtables.map(|(server, admin)| server_status(server, admin))),
         join_all(sstables.map(|(server, admin)| server_status(server, admin))),
     );
-    json!({ "pnode": own_status(engine), "memtable": memtables, "sstable": sstables })
+    json!({ "pnode": own_status(pnode), "memtable": memtables, "sstable": sstables })
 }
 
 async fn server_status(server: &Server, mut admin: AdminClient<Channel>) -> Value {

@@ -23,8 +23,7 @@ use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::metrics::{CacheEvent, PNodeMetrics};
-use crate::router::ReadKey;
-use crate::view::{Flushed, ManifestView};
+use crate::view::{Flushed, ManifestView, ReadKey};
 
 pub use carry::{Carry, carry_stamp};
 

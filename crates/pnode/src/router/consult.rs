@@ -2,22 +2,16 @@
 
 use std::sync::Arc;
 
-use sextant_common::ids::{ManifestVersion, PartitionId};
+use sextant_common::ids::ManifestVersion;
 use sextant_environment::Clock;
 
-use super::plan::{Facts, Plan, route};
+use super::plan::{Answer, Facts, Found, Plan, route};
 use crate::api::ReadMode;
 use crate::record_cache::{CachedRecord, RecordCache};
-use crate::view::{PartitionView, Sst, TableInfo};
+use crate::view::{PartitionView, ReadKey, Sst, TableInfo};
 
-/// The key of a read, hashed once.
-#[derive(Clone, Copy)]
-pub(crate) struct ReadKey<'k> {
-    pub partition: PartitionId,
-    pub key: &'k [u8],
-    pub hash: u64,
-}
-
+/// What one look at a view, the clock and the filters found out. It stays good however much later it is carried out: what it rests
+/// on held at the look, and whatever is asked afterwards is told which version was searched.
 pub(crate) struct Consult {
     pub plan: Plan,
     /// The version of the SSTables that this read searches: every memtable read of it names this one.
@@ -35,7 +29,24 @@ pub(crate) struct Consult {
     pub wall_clock_errs: bool,
 }
 
-/// Looks at the clock, then at the filters, in this order; `view` was loaded before.
+impl Consult {
+    /// The answer, if it is known without asking anyone: a pda read under a lease, no bit in any B_m, and either a cached value
+    /// or a table whose negatives are final. Else this consult, to be carried out.
+    #[inline]
+    pub fn answer_at_once(self) -> Result<Option<CachedRecord>, Consult> {
+        let cached = self.cached.as_ref();
+        let found = cached.map(|record| if record.value.is_some() { Found::Value } else { Found::Tombstone });
+        match self.plan.answer_at_once(found) {
+            Some(Answer::Value) => Ok(self.cached),
+            Some(Answer::Absent) => Ok(None),
+            None => Err(self),
+        }
+    }
+}
+
+/// Looks at the clock, then at the filters, in this order; `view` was loaded before. Allocates only if there are SSTables to be
+/// asked.
+#[inline]
 pub(crate) fn consult(
     view: &PartitionView,
     clock: &dyn Clock,
@@ -47,7 +58,6 @@ pub(crate) fn consult(
     let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
     let in_memtable_filter = copies.is_some_and(|c| c.contains(table.id, key.hash));
     let cached = cache.lookup(&view.manifest, table.id, key);
-    cache.count(cached.is_some());
     let candidates = if cached.is_some() { Vec::new() } else { candidates(view, table, key, mode) };
     let plan = route(Facts {
         mode,
@@ -82,33 +92,4 @@ pub(crate) fn candidates(
         ReadMode::Pda | ReadMode::Bda => sst.may_contain(key.key, key.hash),
     };
     table.ssts.iter().filter(may_have).cloned().collect()
-}
-
-/// The answer, if it is known without asking anyone: a pda read under a lease, no bit in any B_m, and either a cached value
-/// or a table whose negatives are final. Neither awaits nor allocates.
-#[inline]
-pub(crate) fn answer_at_once(
-    view: &PartitionView,
-    clock: &dyn Clock,
-    cache: &RecordCache,
-    table: &TableInfo,
-    key: ReadKey<'_>,
-) -> Option<Option<CachedRecord>> {
-    let copies = view.leased_copies(clock)?;
-    if copies.contains(table.id, key.hash) {
-        return None;
-    }
-    match cache.lookup(&view.manifest, table.id, key) {
-        Some(record) if record.value.is_some() => {
-            cache.count(true);
-            Some(Some(record))
-        }
-        // A tombstone of an SSTable: an INSERT may have followed without a bit.
-        Some(_) => table.options.filter_inserts.then_some(None),
-        None if table.options.filter_inserts => {
-            let ssts = view.manifest.table(table.id).map_or(&[][..], |t| &t.ssts);
-            (!ssts.iter().any(|sst| sst.may_contain(key.key, key.hash))).then_some(None)
-        }
-        None => None,
-    }
 }

@@ -3,19 +3,10 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use sextant_common::ids::Seq;
 use sextant_common::{Error, Result};
-use sextant_proto::v1::ScanRecord;
 
 use crate::api::Record;
-
-/// What one source gave of the range: all of it, or up to (and with) its last record.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Side {
-    /// In the direction of the scan; tombstones included.
-    pub records: Vec<ScanRecord>,
-    pub complete: bool,
-}
+use crate::upstream::{Page, PageRecord};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MergedPage {
@@ -27,7 +18,7 @@ pub(crate) struct MergedPage {
 
 /// Merges sources of which the first are the memtables. The page ends where the first source ends that is not complete; of
 /// several versions of a key the one with the highest seq stays (of equal ones the first source's); tombstones go last.
-pub(crate) fn merge_page(sides: Vec<Side>, reverse: bool) -> Result<MergedPage> {
+pub(crate) fn merge_page(sides: Vec<Page>, reverse: bool) -> Result<MergedPage> {
     let mut covered_to: Option<Bytes> = None;
     for side in sides.iter().filter(|s| !s.complete) {
         let last = side.records.last().ok_or_else(|| Error::internal("a page that covers nothing"))?;
@@ -47,7 +38,7 @@ pub(crate) fn merge_page(sides: Vec<Side>, reverse: bool) -> Result<MergedPage> 
             }
         }
     };
-    let mut newest: BTreeMap<Bytes, ScanRecord> = BTreeMap::new();
+    let mut newest: BTreeMap<Bytes, PageRecord> = BTreeMap::new();
     for record in sides.into_iter().flat_map(|s| s.records).filter(|r| covered(&r.key)) {
         match newest.get(&record.key) {
             Some(other) if other.seq >= record.seq => {}
@@ -56,8 +47,8 @@ pub(crate) fn merge_page(sides: Vec<Side>, reverse: bool) -> Result<MergedPage> 
             }
         }
     }
-    let live = newest.into_values().filter(|r| !r.tombstone);
-    let mut records: Vec<_> = live.map(|r| (r.key, Record { value: r.value, seq: Seq(r.seq) })).collect();
+    let live = newest.into_values().filter_map(|r| Some((r.key, Record { value: r.value?, seq: r.seq })));
+    let mut records: Vec<_> = live.collect();
     if reverse {
         records.reverse();
     }
@@ -67,18 +58,19 @@ pub(crate) fn merge_page(sides: Vec<Side>, reverse: bool) -> Result<MergedPage> 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use sextant_common::ids::Seq;
 
     use super::*;
 
-    fn record(key: u8, seq: u64, tombstone: bool) -> ScanRecord {
-        let value = if tombstone { Bytes::new() } else { Bytes::from(seq.to_string()) };
-        ScanRecord { key: Bytes::from(vec![key]), value, seq, tombstone }
+    fn record(key: u8, seq: u64, tombstone: bool) -> PageRecord {
+        let value = (!tombstone).then(|| Bytes::from(seq.to_string()));
+        PageRecord { key: Bytes::from(vec![key]), seq: Seq(seq), value }
     }
 
     #[test]
     fn a_tombstone_hides_older_records_and_is_removed() {
-        let memtables = Side { records: vec![record(1, 9, true), record(3, 8, false)], complete: true };
-        let ssts = Side {
+        let memtables = Page { records: vec![record(1, 9, true), record(3, 8, false)], complete: true };
+        let ssts = Page {
             records: vec![record(1, 2, false), record(2, 3, false), record(3, 4, false)],
             complete: true,
         };
@@ -90,12 +82,12 @@ mod tests {
 
     #[test]
     fn a_page_ends_where_its_first_source_ends() {
-        let memtables = Side { records: vec![record(1, 9, false), record(5, 8, false)], complete: false };
-        let ssts = Side { records: vec![record(2, 2, false), record(3, 3, false)], complete: false };
+        let memtables = Page { records: vec![record(1, 9, false), record(5, 8, false)], complete: false };
+        let ssts = Page { records: vec![record(2, 2, false), record(3, 3, false)], complete: false };
         let page = merge_page(vec![memtables.clone(), ssts.clone()], false).unwrap();
         assert_eq!(page.covered_to, Some(Bytes::from(vec![3])));
         assert_eq!(page.records.len(), 3, "the record at 5 comes with the next page");
-        let flip = |mut s: Side| {
+        let flip = |mut s: Page| {
             s.records.reverse();
             s
         };
@@ -106,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_source_that_covers_nothing_is_an_error() {
-        assert!(merge_page(vec![Side { records: vec![], complete: false }], false).is_err());
+        assert!(merge_page(vec![Page { records: vec![], complete: false }], false).is_err());
     }
 
     proptest! {
@@ -142,7 +134,7 @@ mod tests {
                     left.retain(|(k, _)| after.is_none_or(|a| if reverse { *k < a } else { *k > a }));
                     let complete = left.len() <= *cut;
                     left.truncate(*cut);
-                    Side { records: left.into_iter().map(|(k, t)| record(k, base + u64::from(k), t)).collect(), complete }
+                    Page { records: left.into_iter().map(|(k, t)| record(k, base + u64::from(k), t)).collect(), complete }
                 });
                 let page = merge_page(sides.collect(), reverse).unwrap();
                 got.extend(page.records.iter().map(|(k, r)| (k[0], r.seq.0)));

@@ -57,6 +57,22 @@ pub fn route(facts: Facts) -> Plan {
     Plan { order, sst_candidates: facts.sst_candidates, memtables_ruled_out: facts.filter_inserts }
 }
 
+impl Plan {
+    /// The answer, if nobody has to be asked for it. `cached`: what the SSTables say, if that is known.
+    #[inline]
+    pub fn answer_at_once(self, cached: Option<Found>) -> Option<Answer> {
+        match (self.order, cached) {
+            (Order::Nobody, _) => Some(Answer::Absent),
+            (Order::SstablesFirst, Some(Found::Value)) => Some(Answer::Value),
+            // Of an SSTable: if inserts leave no bit, one may have followed.
+            (Order::SstablesFirst, Some(Found::Tombstone)) if self.memtables_ruled_out => {
+                Some(Answer::Absent)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// What a tier said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Found {

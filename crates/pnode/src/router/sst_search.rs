@@ -7,12 +7,11 @@ use bytes::Bytes;
 use sextant_common::ids::{NodeId, Seq, SstId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
-use sextant_proto::v1;
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::api::Record;
-use crate::engine::Engine;
-use crate::upstream::{Deadline, LARGE_ANSWER_MAX, SstPeer, SstSays, busy, held};
+use crate::core::Core;
+use crate::upstream::{Deadline, LARGE_ANSWER_MAX, LargeReads, SstGet, SstPeer, SstSays, busy, held};
 use crate::view::Sst;
 
 /// How long one replica may take. A block comes from a disk in far less; another replica is asked then.
@@ -64,9 +63,20 @@ fn choose(
     best.map(|(_, run, node)| (node, run))
 }
 
-impl Engine {
+/// Asks for records in SSTables.
+#[derive(Clone)]
+pub(crate) struct SstSearch {
+    core: Arc<Core>,
+    large_reads: Arc<LargeReads>,
+}
+
+impl SstSearch {
+    pub fn new(core: &Arc<Core>, large_reads: &Arc<LargeReads>) -> Self {
+        Self { core: core.clone(), large_reads: large_reads.clone() }
+    }
+
     /// Searches `candidates` (newest first) for a key: the first one that has it, with a value or a tombstone, ends the search.
-    pub(crate) async fn search_ssts(
+    pub async fn search(
         &self,
         candidates: &[Arc<Sst>],
         key: &Bytes,
@@ -74,20 +84,22 @@ impl Engine {
         purse: Option<&Purse>,
         deadline: Deadline,
     ) -> Result<SstFound, SearchFailed> {
-        let clock = &*self.env.clock;
+        let clock = &*self.core.env.clock;
         let mut left = candidates;
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut gone = false;
-        let mut alone = !self.coalesces();
+        let mut alone = !self.core.coalesces();
         let mut last_error = Error::unavailable("no replica is in the configuration");
         while !left.is_empty() {
             let now_ns = clock.holder_ns();
-            let perfect = self.health.is_perfect();
+            let perfect = self.core.health.is_perfect();
             let chosen = choose(
                 left,
                 hash,
-                |at, node| failed.contains(&(left[at].meta.id, node)) || !self.sstables.contains_key(&node),
-                |sst, node| !perfect && self.health.is_avoided(node, sst.meta.id, now_ns),
+                |at, node| {
+                    failed.contains(&(left[at].meta.id, node)) || !self.core.sstables.contains_key(&node)
+                },
+                |sst, node| !perfect && self.core.health.is_avoided(node, sst.meta.id, now_ns),
             );
             let Some((node, mut run)) = chosen else {
                 // Damage says more than absence: another look at the manifest follows either.
@@ -100,19 +112,16 @@ impl Engine {
             if mutant::active(Mutant::SearchPastTombstone) {
                 run = 1;
             }
-            let request = || v1::GetRequest {
+            let get = || SstGet {
                 candidates: left[..run].iter().map(|sst| sst.wire_id.clone()).collect(),
                 key: key.clone(),
             };
-            let Some(peer) = self.sstables.get(&node) else { continue };
+            let Some(peer) = self.core.sstables.get(&node) else { continue };
             // A second attempt travels alone: whatever broke the stream, it was perhaps the company.
             alone |= !failed.is_empty();
-            let asked = async {
-                if alone { peer.gets.ask_alone(request()).await } else { peer.gets.ask(request()).await }
-            };
-            let mut says = deadline.limit(clock, REPLICA_ANSWER_MAX, asked).await.and_then(|says| says);
+            let mut says = deadline.limit(clock, REPLICA_ANSWER_MAX, peer.get(get(), alone)).await;
             if let Ok(SstSays::Large(bytes)) = says {
-                says = Box::pin(self.get_large(peer, request(), bytes, purse, deadline)).await;
+                says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline)).await;
             }
             match says {
                 Ok(SstSays::Value(record)) => return Ok(SstFound::Value(record)),
@@ -120,7 +129,7 @@ impl Engine {
                 Ok(SstSays::Tombstone(seq)) => return Ok(SstFound::Tombstone(seq)),
                 Ok(SstSays::NoEntry) => {
                     if !perfect {
-                        self.health.server_answered(node);
+                        self.core.health.server_answered(node);
                     }
                     left = &left[run..];
                 }
@@ -138,20 +147,20 @@ impl Engine {
                 Ok(SstSays::Gone(at)) => {
                     gone = true;
                     // Perhaps the stream leads to the server's predecessor, which has not heard of the table.
-                    peer.gets.renew();
+                    peer.renew_gets();
                     let sst = &left[at.min(run - 1)];
-                    self.health.replica_failed(node, sst.meta.id, now_ns);
+                    self.core.health.replica_failed(node, sst.meta.id, now_ns);
                     failed.push((sst.meta.id, node));
                 }
                 Ok(SstSays::Damaged(at, message)) => {
                     let sst = &left[at.min(run - 1)];
                     tracing::warn!(%node, sst = %sst.meta.id, "damaged: {message}");
-                    self.health.replica_failed(node, sst.meta.id, now_ns);
+                    self.core.health.replica_failed(node, sst.meta.id, now_ns);
                     failed.push((sst.meta.id, node));
                     last_error = Error::new(ErrorKind::Corrupt, message);
                 }
                 Err(e) => {
-                    self.health.server_failed(node, now_ns);
+                    self.core.health.server_failed(node, now_ns);
                     failed.extend(left.iter().map(|sst| (sst.meta.id, node)));
                     // That a server is down is no answer to whoever asks what became of a damaged record.
                     if last_error.kind != ErrorKind::Corrupt {
@@ -167,16 +176,15 @@ impl Engine {
     async fn get_large(
         &self,
         peer: &SstPeer,
-        request: v1::GetRequest,
+        get: SstGet,
         bytes: usize,
         purse: Option<&Purse>,
         deadline: Deadline,
     ) -> Result<SstSays> {
-        let clock = &*self.env.clock;
+        let clock = &*self.core.env.clock;
         let taken = self.large_reads.take(bytes, &peer.large_on_the_way, purse, clock, deadline).await;
         let (room, _on_the_way) = taken?;
-        let says = deadline.limit(clock, LARGE_ANSWER_MAX, peer.large_gets.ask_alone(request)).await;
-        Ok(match says.and_then(|says| says)? {
+        Ok(match deadline.limit(clock, LARGE_ANSWER_MAX, peer.get_large(get)).await? {
             SstSays::Value(record) => {
                 SstSays::Value(Record { value: held(record.value, room), seq: record.seq })
             }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, TableId};
+use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::key::SlotMap;
-use sextant_common::manifest::{FlushRecord, SstMeta, TableOptions};
+use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 
@@ -65,8 +65,8 @@ impl Cluster {
     pub async fn pnode(&self) -> PNode {
         let pnode = self.pnode_without_leases().await;
         let leased = || {
-            let engine = pnode.engine();
-            engine.views.partitions().all(|p| engine.views.peek(p).leased_copies(&*self.env.clock).is_some())
+            let core = pnode.core();
+            core.views.partitions().all(|p| core.views.peek(p).leased_copies(&*self.env.clock).is_some())
         };
         until("leases", leased).await;
         pnode
@@ -139,27 +139,23 @@ impl Cluster {
         });
     }
 
-    /// Freezes and flushes the default table: the memtable becomes an SSTable on both servers and is gone.
+    /// Freezes and flushes the default table: each of its memtables becomes an SSTable on both servers and is gone. The last one.
     pub fn flush(&mut self, partition: u32) -> SstMeta {
         let leader = self.leader().clone();
-        let (generation, contents) = leader.with(partition, |p| {
-            let generation = p.active.get(&TableId(1)).copied().unwrap_or(Generation(1));
-            p.freeze(TableId(1));
-            (generation, p.memtables.remove(&(TableId(1), generation)).unwrap_or_default())
-        });
-        let meta = self.store_contents(partition, contents, &[0, 1]);
-        leader.with(partition, |p| {
-            p.filters.remove(&(TableId(1), generation));
-            p.manifest.version.0 += 1;
-            let version = p.manifest.version;
-            p.manifest.remember_flush(FlushRecord { version, table: TableId(1), id: Some(meta.id) });
-            if let Some(table) = p.manifest.table_mut(TableId(1)) {
-                table.ssts.insert(0, meta.clone());
-                table.flushed_generation = generation;
-                table.last_flush_version = version;
+        let table = TableId(1);
+        leader.with(partition, |p| p.freeze(table));
+        loop {
+            let contents =
+                leader.with_quietly(partition, |p| p.oldest_frozen(table)).expect("it was frozen just now");
+            let meta = self.store_contents(partition, contents, &[0, 1]);
+            let left = leader.with(partition, |p| {
+                p.flush(table, &meta);
+                p.oldest_frozen(table)
+            });
+            if left.is_none() {
+                return meta;
             }
-        });
-        meta
+        }
     }
 
     /// Waits until the p-node uses the leader's newest serial and manifest under a lease, and all filters of SSTables are here.
@@ -168,7 +164,7 @@ impl Cluster {
         until("the p-node is up to date", || {
             let (epoch, serial, version) =
                 leader.with_quietly(partition, |p| (p.epoch, p.serial(), p.manifest.version));
-            let view = pnode.engine().views.peek(PartitionId(partition));
+            let view = pnode.core().views.peek(PartitionId(partition));
             let current = view.copies.as_ref().is_some_and(|c| c.epoch == epoch && c.serial.0 == serial);
             let filters = view.manifest.tables.iter().flat_map(|t| &t.ssts).all(|s| s.has_filter());
             let leased = view.leased_copies(&*self.env.clock).is_some();

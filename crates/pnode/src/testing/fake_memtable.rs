@@ -1,7 +1,7 @@
-//! A memtable server without Raft: partitions in maps, one memtable a table and generation, a bf-log that is never cut, leases
-//! of any length. It follows the rules of the real one as far as a p-node can see them.
+//! A memtable server without Raft: partitions ([`Partition`]) that are as real as they can be on one server, leases of any length,
+//! and answers that a test may put into its mouth.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use sextant_common::filter::LayeredBloom;
-use sextant_common::ids::{Epoch, Generation, ManifestVersion, NodeId, PartitionId, TableId};
-use sextant_common::key::filter_hash;
-use sextant_common::manifest::{Manifest, TableManifest, TableOptions};
+use sextant_common::ids::{Epoch, NodeId, TableId};
+use sextant_common::manifest::{TableManifest, TableOptions};
 use sextant_environment::env::status_of;
 use sextant_environment::{Clock, Env};
+use sextant_memtable_server::memtable::Version;
+use sextant_memtable_server::partition::view::ReadAnswer;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_server::{Admin, AdminServer};
 use sextant_proto::v1::lease_server::{Lease, LeaseServer};
@@ -24,96 +24,7 @@ use tokio::sync::{Notify, watch};
 use tonic::{Request, Response, Status, Streaming};
 
 use super::fake_sstable::{Contents, page, too_large};
-use super::{Process, Stored, table_manifest};
-
-/// One entry of a bf-log: a hash, or (None) a freeze.
-pub type LogEntry = (TableId, Generation, Option<u64>);
-
-/// A partition that this server leads.
-#[derive(Clone)]
-pub struct Partition {
-    pub epoch: Epoch,
-    pub manifest: Manifest,
-    pub memtables: BTreeMap<(TableId, Generation), Contents>,
-    pub active: BTreeMap<TableId, Generation>,
-    /// The serial of the first entry is `log_start` + 1.
-    pub log: Vec<LogEntry>,
-    pub log_start: u64,
-    pub filters: BTreeMap<(TableId, Generation), LayeredBloom>,
-    pub sessions: BTreeSet<u64>,
-    /// Results by session and number.
-    pub results: BTreeMap<(u64, u64), v1::WriteReply>,
-    pub next_seq: u64,
-}
-
-impl Partition {
-    pub fn new(partition: u32, term: u64) -> Self {
-        let manifest = Manifest {
-            version: ManifestVersion(1),
-            tables: vec![table_manifest(1, vec![])],
-            ..Manifest::empty(PartitionId(partition))
-        };
-        Self {
-            epoch: Epoch { term, incarnation: 1 },
-            manifest,
-            memtables: BTreeMap::new(),
-            active: BTreeMap::new(),
-            log: Vec::new(),
-            log_start: 0,
-            filters: BTreeMap::new(),
-            sessions: BTreeSet::new(),
-            results: BTreeMap::new(),
-            next_seq: 1000,
-        }
-    }
-
-    pub fn serial(&self) -> u64 {
-        self.log_start + self.log.len() as u64
-    }
-
-    fn generation(&self, table: TableId) -> Generation {
-        self.active.get(&table).copied().unwrap_or(Generation(1))
-    }
-
-    /// Writes past the p-node; `bit`: leaves a bf-log entry.
-    pub fn put(&mut self, key: &str, value: Option<&str>, bit: bool) -> u64 {
-        self.put_in(
-            TableId(1),
-            Bytes::copy_from_slice(key.as_bytes()),
-            value.map(|v| Bytes::copy_from_slice(v.as_bytes())),
-            bit,
-        )
-    }
-
-    fn put_in(&mut self, table: TableId, key: Bytes, value: Option<Bytes>, bit: bool) -> u64 {
-        let generation = self.generation(table);
-        if bit {
-            let hash = filter_hash(&key);
-            self.log.push((table, generation, Some(hash)));
-            self.filters.entry((table, generation)).or_default().insert(hash);
-        }
-        self.next_seq += 1;
-        self.memtables.entry((table, generation)).or_default().insert(key, (value, self.next_seq));
-        self.next_seq
-    }
-
-    pub fn freeze(&mut self, table: TableId) {
-        let next = Generation(self.generation(table).0 + 1);
-        self.active.insert(table, next);
-        self.log.push((table, next, None));
-        self.filters.entry((table, next)).or_default();
-    }
-
-    /// The newest record of a key in any memtable.
-    fn newest(&self, table: TableId, key: &[u8]) -> Option<&Stored> {
-        let of_table = self.memtables.range((table, Generation(0))..=(table, Generation(u64::MAX)));
-        of_table.rev().find_map(|(_, contents)| contents.get(key))
-    }
-
-    fn is_stale(&self, table: TableId, version: u64) -> bool {
-        self.manifest.table(table).is_some_and(|t| t.last_flush_version.0 > version)
-    }
-}
+use super::{Partition, Process, table_manifest};
 
 #[derive(Default)]
 pub struct State {
@@ -226,26 +137,24 @@ impl Service {
                     reply.leaders.extend(self.hint(&state, read.partition));
                     v1::ReadStatus::ReadNotLeader
                 }
-                (None, Some(p)) if p.manifest.table(TableId(read.table)).is_none() => {
-                    v1::ReadStatus::ReadUnknownTable
-                }
-                (None, Some(p)) if p.is_stale(TableId(read.table), read.manifest_version) => {
-                    reply.manifests.push((&p.manifest).into());
-                    v1::ReadStatus::ReadStaleManifest
-                }
-                (None, Some(p)) => match p.newest(TableId(read.table), &read.key) {
-                    Some((Some(value), _))
+                (None, Some(p)) => match p.read(TableId(read.table), &read.key, read.manifest_version) {
+                    ReadAnswer::UnknownTable => v1::ReadStatus::ReadUnknownTable,
+                    ReadAnswer::StaleManifest => {
+                        reply.manifests.push((&p.manifest).into());
+                        v1::ReadStatus::ReadStaleManifest
+                    }
+                    ReadAnswer::NoEntry => v1::ReadStatus::ReadNoEntry,
+                    ReadAnswer::Found(Version { value: None, .. }) => v1::ReadStatus::ReadTombstone,
+                    ReadAnswer::Found(Version { value: Some(value), .. })
                         if batch.value_bytes_max > 0 && value.len() > batch.value_bytes_max as usize =>
                     {
                         says.bytes = value.len() as u32;
                         v1::ReadStatus::ReadTooLarge
                     }
-                    Some((Some(value), seq)) => {
-                        (says.value, says.seq) = (value.clone(), *seq);
+                    ReadAnswer::Found(Version { value: Some(value), seq }) => {
+                        (says.value, says.seq) = (value, seq);
                         v1::ReadStatus::ReadValue
                     }
-                    Some((None, _)) => v1::ReadStatus::ReadTombstone,
-                    None => v1::ReadStatus::ReadNoEntry,
                 },
             } as i32;
             reply.replies.push(says);
@@ -272,7 +181,7 @@ impl Service {
         let Some(p) = state.partitions.get_mut(&write.partition) else {
             return Ok(v1::WriteReply { leader, ..answer(v1::WriteStatus::WriteNotLeader) });
         };
-        let reply = execute(p, &write);
+        let reply = p.execute(&write);
         self.news.notify_waiters();
         if state.lose_answers > 0 {
             state.lose_answers -= 1;
@@ -365,70 +274,6 @@ impl Service {
     }
 }
 
-/// Executes a write as the sequencer would.
-fn execute(p: &mut Partition, write: &v1::WriteRequest) -> v1::WriteReply {
-    let answer = |status: v1::WriteStatus| v1::WriteReply { status: status as i32, ..Default::default() };
-    if write.session != 0 {
-        if !p.sessions.contains(&write.session) {
-            return answer(v1::WriteStatus::WriteUnknownSession);
-        }
-        if let Some(result) = p.results.get(&(write.session, write.request_no)) {
-            return result.clone();
-        }
-    }
-    let mut results = Vec::new();
-    let mut effects = Vec::new();
-    let mut failed = false;
-    for op in &write.ops {
-        let table = TableId(op.table);
-        if p.manifest.table(table).is_none() {
-            return answer(v1::WriteStatus::WriteUnknownTable);
-        }
-        let condition = v1::Condition::try_from(op.condition).expect("a known condition");
-        let (mut present, mut seq, mut value_matches) = (false, 0, false);
-        if let Some((value, at)) = p.newest(table, &op.key) {
-            (present, seq, value_matches) =
-                (value.is_some(), *at, value.as_ref() == Some(&op.expected_value));
-        } else if condition != v1::Condition::None {
-            let base = op.base.as_ref().expect("a condition needs a base");
-            if p.is_stale(table, base.manifest_version) {
-                let manifest = Some((&p.manifest).into());
-                return v1::WriteReply { manifest, ..answer(v1::WriteStatus::WriteStaleManifest) };
-            }
-            (present, seq, value_matches) = (base.present, base.seq, base.value_matches);
-        }
-        let seq = if present { seq } else { 0 };
-        let holds = match condition {
-            v1::Condition::None => true,
-            v1::Condition::Absent => !present,
-            v1::Condition::Present => present,
-            v1::Condition::ValueEquals => present && value_matches,
-            v1::Condition::SeqEquals => seq == op.expected_seq,
-        };
-        results.push(v1::OpResult { applied: holds, existed: present, seq });
-        if holds {
-            effects.push((results.len() - 1, op));
-        } else if !op.skip_on_failure {
-            failed = true;
-        }
-    }
-    let status = if failed { v1::WriteStatus::WriteConditionFailed } else { v1::WriteStatus::WriteOk };
-    if failed {
-        results.iter_mut().for_each(|r| r.applied = false);
-    } else {
-        for (at, op) in effects {
-            let value = (op.kind == v1::WriteKind::WritePut as i32).then(|| op.value.clone());
-            let insert = op.condition == v1::Condition::Absent as i32;
-            results[at].seq = p.put_in(TableId(op.table), op.key.clone(), value, !insert);
-        }
-    }
-    let reply = v1::WriteReply { results, ..answer(status) };
-    if write.session != 0 {
-        p.results.insert((write.session, write.request_no), reply.clone());
-    }
-    reply
-}
-
 #[tonic::async_trait]
 impl Rows for Service {
     type ReadStreamStream = BoxStream<'static, Result<v1::ReadBatchReply, Status>>;
@@ -486,22 +331,21 @@ impl Rows for Service {
             return Ok(Response::new(v1::ScanPageReply { leader, ..status(v1::ReadStatus::ReadNotLeader) }));
         };
         let table = TableId(r.table);
-        if p.is_stale(table, r.manifest_version) {
+        let Some(memtables) = p.memtables(table, r.manifest_version) else {
             let manifest = Some((&p.manifest).into());
             return Ok(Response::new(v1::ScanPageReply {
                 manifest,
                 ..status(v1::ReadStatus::ReadStaleManifest)
             }));
-        }
-        let of_table = p.memtables.range((table, Generation(0))..=(table, Generation(u64::MAX)));
-        let maps: Vec<&Contents> = of_table.rev().map(|(_, contents)| contents).collect();
+        };
+        let maps: Vec<&Contents> = memtables.iter().collect();
         let limit = state.page_records.unwrap_or(usize::MAX).min(r.limit_records as usize);
         let (records, complete) = page(&maps, &r.start, &r.end, r.reverse, limit);
         if let Some(bytes) = too_large(&records, r.first_bytes_max) {
             return Ok(Response::new(v1::ScanPageReply { bytes, ..status(v1::ReadStatus::ReadTooLarge) }));
         }
         Ok(Response::new(v1::ScanPageReply {
-            snapshot_seq: p.next_seq,
+            snapshot_seq: p.last_seq(),
             records,
             complete,
             ..Default::default()
@@ -517,7 +361,7 @@ impl Rows for Service {
         let leader = self.hint(&state, r.partition);
         let status = match state.partitions.get_mut(&r.partition) {
             Some(p) => {
-                p.sessions.insert(r.session);
+                p.open_session(r.session);
                 v1::WriteStatus::WriteOk
             }
             None => v1::WriteStatus::WriteNotLeader,
@@ -559,7 +403,7 @@ impl Lease for Service {
                 chunks.push(Ok(v1::FilterChunk { header, data: Bytes::new() }));
             }
             Some(p) => {
-                let filters: Vec<_> = p.filters.iter().map(|(at, f)| (*at, f.to_bytes())).collect();
+                let filters = p.filters();
                 let header = v1::FilterHeader {
                     status: v1::PartitionStatus::PartitionOk as i32,
                     epoch: Some(p.epoch.into()),
@@ -567,7 +411,7 @@ impl Lease for Service {
                     manifest: Some((&p.manifest).into()),
                     filters: filters
                         .iter()
-                        .map(|((table, generation), bytes)| v1::MemtableFilter {
+                        .map(|(table, generation, bytes)| v1::MemtableFilter {
                             table: table.0,
                             generation: generation.0,
                             bytes: bytes.len() as u64,
@@ -577,7 +421,7 @@ impl Lease for Service {
                 };
                 chunks.push(Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() }));
                 // Chunks need not end where filters do.
-                let bytes: Vec<u8> = filters.into_iter().flat_map(|(_, b)| b).collect();
+                let bytes: Vec<u8> = filters.into_iter().flat_map(|(_, _, b)| b).collect();
                 let data = bytes.chunks(1000);
                 chunks.extend(
                     data.map(|d| Ok(v1::FilterChunk { header: None, data: Bytes::copy_from_slice(d) })),
@@ -660,9 +504,7 @@ impl Admin for Service {
         let id = if r.id == 0 { next } else { r.id };
         let options: TableOptions = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let table = TableManifest { name: r.name, options: options.clone(), ..table_manifest(id, vec![]) };
-        // As in the real server, creating a table changes no SSTable, and so not the version.
-        p.manifest.tables.push(table);
-        p.manifest.tables.sort_by_key(|t| t.table);
+        p.create_table(table);
         Ok(Response::new(v1::EnsureTableReply {
             id,
             created: true,

@@ -1,8 +1,9 @@
-//! Builders of test data, and a cluster of fakes: memtable and sstable servers on loopback that keep their data in maps and do
-//! what a test tells them to.
+//! Builders of test data, and a cluster of fakes: memtable and sstable servers on loopback that do what a test tells them to.
+//! Partitions are the real ones, without Raft; SSTables are maps.
 
 mod cluster;
 mod fake_memtable;
+mod fake_partition;
 mod fake_sstable;
 
 use std::net::SocketAddr;
@@ -16,7 +17,8 @@ use sextant_environment::Env;
 use sextant_environment::env::grpc_incoming;
 
 pub use cluster::{Cluster, until};
-pub use fake_memtable::{FakeMemtable, Partition};
+pub use fake_memtable::FakeMemtable;
+pub use fake_partition::Partition;
 pub use fake_sstable::FakeSst;
 
 /// The life of a fake server: a runtime of its own, so that its death closes every connection.

@@ -4,6 +4,7 @@
 //! is asked for a partition that it does not lead says so.
 
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_proto::v1;
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,19 @@ pub(crate) struct Leader {
 impl Leader {
     pub fn is_certain(&self) -> bool {
         self.node.is_some() && !self.suspect
+    }
+}
+
+/// Who leads, as another server believes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Hint {
+    pub node: NodeId,
+    pub term: u64,
+}
+
+impl From<&v1::LeaderHint> for Hint {
+    fn from(hint: &v1::LeaderHint) -> Self {
+        Self { node: NodeId(hint.node), term: hint.term }
     }
 }
 

@@ -4,6 +4,8 @@
 //! partition; which replicas to avoid for a while. Does not own any decision about a read or a write: it says what a server
 //! answered, or that it did not.
 //!
+//! Messages end here: what is asked and answered are types of this module.
+//!
 //! Invariants: every wait ends (with the request's deadline, the stream, or the server); a broken stream fails everything in
 //! flight on it at once.
 
@@ -12,6 +14,7 @@ mod health;
 mod large;
 mod leaders;
 mod memtable;
+mod pages;
 mod retry;
 mod sstable;
 
@@ -19,7 +22,11 @@ use coalescer::{Call, Coalescer, Limits};
 pub(crate) use coalescer::{Patience, Slip};
 pub(crate) use health::Health;
 pub(crate) use large::{LARGE_ANSWER_MAX, LargeReads, OnTheWay, VALUE_BYTES_MAX, busy, held};
-pub(crate) use leaders::Leaders;
-pub(crate) use memtable::{MemtablePeer, MemtablePeers, MemtableSays, News, WriteSays};
+pub(crate) use leaders::{Hint, Leaders};
+pub(crate) use memtable::{
+    Base, Leases, MemtablePeer, MemtablePeers, MemtableRead, MemtableSays, News, Passage, SentOp, SentWrite,
+    WriteSays, WriteStatus, connect_leases,
+};
+pub(crate) use pages::{MemtablePageSays, Page, PageRecord, PageRequest, SstPageSays};
 pub(crate) use retry::{Backoff, Deadline, more_telling};
-pub(crate) use sstable::{SstPeer, SstPeers, SstSays};
+pub(crate) use sstable::{SstGet, SstPeer, SstPeers, SstSays};

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::ids::{NodeId, Seq};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, Server};
-use sextant_environment::env::{Party, cluster_channel};
+use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -19,9 +21,18 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::coalescer::Inbound;
-use super::{Call, Coalescer, Limits, OnTheWay, VALUE_BYTES_MAX};
+use super::pages::page;
+use super::{Call, Coalescer, Limits, OnTheWay, PageRequest, SstPageSays, VALUE_BYTES_MAX};
 use crate::api::Record;
 use crate::metrics::{MessageKind, PNodeMetrics};
+
+/// A key to look for in some tables, newest first; the first that has it ends the search.
+#[derive(Clone, Debug)]
+pub(crate) struct SstGet {
+    /// As ids travel.
+    pub candidates: Vec<Bytes>,
+    pub key: Bytes,
+}
 
 /// What an sstable server said about a key in some candidates.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,13 +51,14 @@ pub(crate) enum SstSays {
 }
 
 pub(crate) struct SstPeer {
-    pub sst: SstClient<Channel>,
+    sst: SstClient<Channel>,
+    /// For the front end's administration, which passes messages on.
     pub admin: AdminClient<Channel>,
-    pub gets: Coalescer<GetCall>,
+    gets: Coalescer<GetCall>,
     /// Values of any size, each alone: over a connection of their own, as pages of scans.
-    pub large_gets: Coalescer<GetCall>,
+    large_gets: Coalescer<GetCall>,
     pub large_on_the_way: OnTheWay,
-    pub pages: SstClient<Channel>,
+    pages: SstClient<Channel>,
 }
 
 /// All sstable servers by id.
@@ -81,6 +93,63 @@ impl SstPeer {
             pages,
             admin: AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX),
         }
+    }
+
+    /// Along with other gets, or `alone`.
+    pub async fn get(&self, get: SstGet, alone: bool) -> Result<SstSays> {
+        let request = v1::GetRequest { candidates: get.candidates, key: get.key };
+        if alone { self.gets.ask_alone(request).await? } else { self.gets.ask(request).await? }
+    }
+
+    /// A value of any size; the caller has room for it.
+    pub async fn get_large(&self, get: SstGet) -> Result<SstSays> {
+        let request = v1::GetRequest { candidates: get.candidates, key: get.key };
+        self.large_gets.ask_alone(request).await?
+    }
+
+    /// The stream of gets perhaps leads to the server's predecessor.
+    pub fn renew_gets(&self) {
+        self.gets.renew();
+    }
+
+    /// One page of all these tables together.
+    pub async fn page(&self, tables: Vec<Bytes>, wanted: PageRequest) -> Result<SstPageSays> {
+        let request = v1::SstScanRequest {
+            tables,
+            start: wanted.start,
+            end: wanted.end,
+            reverse: wanted.reverse,
+            limit_records: wanted.records_max,
+            limit_bytes: wanted.bytes_max,
+            first_bytes_max: wanted.first_bytes_max,
+        };
+        let reply = self.pages.clone().scan(request).await.map_err(error_of)?.into_inner();
+        Ok(match v1::GetStatus::try_from(reply.status) {
+            Ok(v1::GetStatus::GetValue | v1::GetStatus::GetNoEntry) => {
+                SstPageSays::Page(page(reply.records, reply.complete))
+            }
+            Ok(v1::GetStatus::GetTooLarge) => SstPageSays::Large(reply.bytes as usize),
+            Ok(v1::GetStatus::GetCorrupt) => SstPageSays::Damaged(reply.message),
+            _ => SstPageSays::Unable(reply.message),
+        })
+    }
+
+    /// The filter of a table, as bytes: at most `bytes_max`, each chunk within `chunk_max`.
+    pub async fn filter(&self, id: Bytes, bytes_max: usize, chunk_max: Duration) -> Result<Vec<u8>> {
+        let late = |_| Error::unavailable("no filter in time");
+        let mut sst = self.sst.clone();
+        let opened = tokio::time::timeout(chunk_max, sst.fetch_filter(v1::FetchFilterRequest { id })).await;
+        let mut chunks = opened.map_err(late)?.map_err(error_of)?.into_inner();
+        let mut bytes = Vec::new();
+        while let Some(chunk) =
+            tokio::time::timeout(chunk_max, chunks.message()).await.map_err(late)?.map_err(error_of)?
+        {
+            if bytes.len() + chunk.data.len() > bytes_max {
+                return Err(Error::corrupt(format!("a filter above {bytes_max} bytes")));
+            }
+            bytes.extend_from_slice(&chunk.data);
+        }
+        Ok(bytes)
     }
 }
 

@@ -13,11 +13,13 @@
 mod filters;
 mod manifest_view;
 mod partition_view;
+mod read_key;
 mod tables;
 mod views;
 
 pub(crate) use filters::FilterCopies;
 pub(crate) use manifest_view::{Flushed, ManifestView, Sst};
 pub(crate) use partition_view::PartitionView;
+pub(crate) use read_key::ReadKey;
 pub(crate) use tables::{TableInfo, TableNames};
 pub(crate) use views::Views;

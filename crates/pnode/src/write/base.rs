@@ -1,29 +1,36 @@
 //! What a condition rests on: the record that the SSTables of one manifest version have, if no memtable has the key.
 
-use futures::{StreamExt, TryStreamExt};
-use sextant_proto::v1;
+use std::sync::Arc;
 
-use super::execute::PreparedOp;
+use futures::{StreamExt, TryStreamExt};
+use sextant_common::ids::Seq;
+
+use super::prepare::PreparedOp;
 use crate::api::{OpCondition, OpKind, ReadMode};
-use crate::engine::Engine;
-use crate::record_cache::CachedRecord;
-use crate::router::{ReadKey, SearchFailed, SstFound, candidates};
-use crate::upstream::Deadline;
-use crate::view::PartitionView;
+use crate::record_cache::{CachedRecord, RecordCache};
+use crate::router::{SearchFailed, SstFound, SstSearch, candidates};
+use crate::upstream::{Base, Deadline};
+use crate::view::{PartitionView, ReadKey};
 
 /// Searches of one batch that run at once: what fills a message.
 const SEARCHES_MAX: usize = 64;
 
-impl Engine {
+/// Finds bases.
+pub(super) struct Bases {
+    pub search: SstSearch,
+    pub cache: Arc<RecordCache>,
+}
+
+impl Bases {
     /// The bases of all operations, all at the version of `view`. None where none is needed.
-    pub(super) async fn bases(
+    pub async fn of(
         &self,
         view: &PartitionView,
         ops: &[PreparedOp],
         deadline: Deadline,
-    ) -> Result<Vec<Option<v1::Base>>, SearchFailed> {
+    ) -> Result<Vec<Option<Base>>, SearchFailed> {
         if ops.iter().all(|op| !op.needs_search()) {
-            return Ok(ops.iter().map(|op| self.base_at_once(view, op)).collect());
+            return Ok(ops.iter().map(|op| base_at_once(view, op)).collect());
         }
         let bases = (0..ops.len()).map(|at| self.base(view, &ops[at], deadline));
         futures::stream::iter(bases).buffered(SEARCHES_MAX).try_collect().await
@@ -34,9 +41,9 @@ impl Engine {
         view: &PartitionView,
         op: &PreparedOp,
         deadline: Deadline,
-    ) -> Result<Option<v1::Base>, SearchFailed> {
+    ) -> Result<Option<Base>, SearchFailed> {
         if !op.needs_search() {
-            return Ok(self.base_at_once(view, op));
+            return Ok(base_at_once(view, op));
         }
         let version = view.manifest.version;
         let at = op.at();
@@ -44,7 +51,7 @@ impl Engine {
             Some(cached) => Some(cached),
             None => {
                 let candidates = candidates(view, &op.table, at, ReadMode::Bda);
-                match self.search_ssts(&candidates, &op.op.key, op.hash, None, deadline).await? {
+                match self.search.search(&candidates, &op.op.key, op.hash, None, deadline).await? {
                     SstFound::NoEntry => None,
                     SstFound::Tombstone(seq) => Some(CachedRecord { value: None, seq }),
                     SstFound::Value(record) => {
@@ -54,31 +61,27 @@ impl Engine {
             }
         };
         let value = found.as_ref().and_then(|record| record.value.as_ref());
-        Ok(Some(v1::Base {
-            manifest_version: version.0,
+        Ok(Some(Base {
+            version,
             present: value.is_some(),
-            seq: if value.is_some() { found.as_ref().map_or(0, |record| record.seq.0) } else { 0 },
+            seq: found.as_ref().filter(|_| value.is_some()).map_or(Seq(0), |record| record.seq),
             value_matches: match &op.op.condition {
                 OpCondition::ValueEquals(expected) => value == Some(expected),
                 _ => false,
             },
         }))
     }
+}
 
-    /// A blind put of a key that no SSTable has may be taken for an INSERT, which leaves no bf-log entry: so it says what the
-    /// filters say, if they rule the key out. It never waits for this.
-    fn base_at_once(&self, view: &PartitionView, op: &PreparedOp) -> Option<v1::Base> {
-        if !matches!(op.op.kind, OpKind::Put(_)) {
-            return None;
-        }
-        let ReadKey { key, hash, .. } = op.at();
-        let ssts = view.manifest.table(op.table.id).map_or(&[][..], |t| &t.ssts);
-        let ruled_out = view.manifest_known && !ssts.iter().any(|sst| sst.may_contain(key, hash));
-        ruled_out.then(|| v1::Base {
-            manifest_version: view.manifest.version.0,
-            present: false,
-            seq: 0,
-            value_matches: false,
-        })
+/// A blind put of a key that no SSTable has may be taken for an INSERT, which leaves no bf-log entry: so it says what the
+/// filters say, if they rule the key out. It never waits for this.
+fn base_at_once(view: &PartitionView, op: &PreparedOp) -> Option<Base> {
+    if !matches!(op.op.kind, OpKind::Put(_)) {
+        return None;
     }
+    let ReadKey { key, hash, .. } = op.at();
+    let ssts = view.manifest.table(op.table.id).map_or(&[][..], |t| &t.ssts);
+    let ruled_out = view.manifest_known && !ssts.iter().any(|sst| sst.may_contain(key, hash));
+    let version = view.manifest.version;
+    ruled_out.then_some(Base { version, present: false, seq: Seq(0), value_matches: false })
 }

@@ -1,4 +1,4 @@
-//! Commands on keys: arguments to requests, and the fast path that asks no future.
+//! Commands on keys: arguments to requests.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::errors::{self, SYNTAX, store_error};
 use super::request::{Request, SetReply};
 use super::{Id, is};
 use crate::frame::{Command, Reply, parse_integer};
-use crate::store::{SetCondition, Store};
+use crate::store::SetCondition;
 
 pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
     match id {
@@ -29,44 +29,6 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
         _ => Err(errors::wrong_arity("unknown")),
     }
 }
-
-/// Answers a read from what the store knows without waiting; `None`: run it.
-pub(crate) fn fast_reply<S: Store>(request: &Request, store: &S) -> Option<Reply> {
-    match request {
-        Request::Get(key) => Some(match store.try_get(key)? {
-            Ok(value) => Reply::optional(value),
-            Err(e) => store_error(&e),
-        }),
-        Request::Strlen(key) => Some(match store.try_get(key)? {
-            Ok(value) => Reply::Integer(value.map_or(0, |v| v.len() as i64)),
-            Err(e) => store_error(&e),
-        }),
-        Request::MultiGet(keys) if keys.len() <= FAST_KEYS_MAX => {
-            let mut replies = Vec::with_capacity(keys.len());
-            for key in keys {
-                match store.try_get(key)? {
-                    Ok(value) => replies.push(Reply::optional(value)),
-                    Err(e) => return Some(store_error(&e)),
-                }
-            }
-            Some(Reply::Array(replies))
-        }
-        Request::Exists(keys) if keys.len() <= FAST_KEYS_MAX => {
-            let mut count = 0;
-            for key in keys {
-                match store.try_get(key)? {
-                    Ok(value) => count += i64::from(value.is_some()),
-                    Err(e) => return Some(store_error(&e)),
-                }
-            }
-            Some(Reply::Integer(count))
-        }
-        _ => None,
-    }
-}
-
-/// Most keys that the fast path looks up for one command: it is all or nothing, so a miss at the end wastes the rest.
-const FAST_KEYS_MAX: usize = 64;
 
 fn key(command: &Command<'_>, index: usize) -> Result<Bytes, Reply> {
     limits::check_key(command.arg(index)).map_err(|e| store_error(&e))?;

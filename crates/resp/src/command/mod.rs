@@ -4,6 +4,7 @@
 //! ([`Action::Reply`]); those that concern keys become a [`Request`], which the connection runs against the store when no
 //! earlier command stands in its way.
 
+mod ahead;
 mod client;
 mod config;
 mod data;
@@ -19,7 +20,7 @@ use crate::frame::{Command, Protocol, Reply};
 use crate::server::Shared;
 use crate::store::Store;
 
-pub(crate) use data::fast_reply;
+pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use request::{Access, Request};
 pub(crate) use table::{COMMANDS, Id};
 

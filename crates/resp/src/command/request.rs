@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use sextant_common::{Error, Result};
 
+use super::ahead::{Ahead, Head};
 use super::errors::store_error;
 use crate::frame::Reply;
 use crate::store::{SetCondition, Store};
@@ -75,17 +76,25 @@ impl Request {
         }
     }
 
-    /// Asks the store. Errors become error replies.
-    pub async fn run<S: Store>(self, store: S) -> Reply {
-        self.ask(store).await.unwrap_or_else(|e| store_error(&e))
+    /// Asks the store for what is not known yet. Errors become error replies.
+    pub async fn run<S: Store>(self, store: S, ahead: Ahead<S::Missed>) -> Reply {
+        match ahead {
+            Ahead::Reply(reply) => reply,
+            Ahead::Missed(head) => self.ask(store, head).await.unwrap_or_else(|e| store_error(&e)),
+        }
     }
 
-    async fn ask<S: Store>(self, store: S) -> Result<Reply> {
+    async fn ask<S: Store>(self, store: S, head: Head<S::Missed>) -> Result<Reply> {
         Ok(match self {
-            Self::Get(key) => Reply::optional(store.get(key).await?),
-            Self::Strlen(key) => Reply::Integer(store.get(key).await?.map_or(0, |v| v.len() as i64)),
-            Self::MultiGet(keys) => multi_get(store, keys).await?,
-            Self::Exists(keys) => Reply::Integer(store.exists(keys).await? as i64),
+            Self::Get(key) => Reply::optional(store.get(key, head.missed).await?),
+            Self::Strlen(key) => {
+                Reply::Integer(store.get(key, head.missed).await?.map_or(0, |v| v.len() as i64))
+            }
+            Self::MultiGet(keys) => multi_get(store, keys, head).await?,
+            Self::Exists(mut keys) => {
+                keys.drain(..head.keys);
+                Reply::Integer(head.exist + store.exists(keys, head.missed).await? as i64)
+            }
             Self::Set { key, value, condition, reply } => {
                 set_reply(store.set(key, value, condition).await?, reply)
             }
@@ -106,12 +115,15 @@ fn set_reply(applied: bool, reply: SetReply) -> Reply {
     }
 }
 
-async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>) -> Result<Reply> {
+async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Missed>) -> Result<Reply> {
+    let Head { keys: known, values: mut replies, missed: mut first, .. } = head;
+    keys.drain(..known);
     if keys.len() <= CHUNK_KEYS {
-        let values = store.multi_get(keys).await?;
-        return Ok(Reply::Array(values.into_iter().map(Reply::optional).collect()));
+        let values = store.multi_get(keys, first).await?;
+        replies.extend(values.into_iter().map(Reply::optional));
+        return Ok(Reply::Array(replies));
     }
-    let mut replies = Vec::with_capacity(keys.len());
+    replies.reserve(keys.len());
     let mut bytes = 0;
     let mut longest = 1;
     while !keys.is_empty() {
@@ -119,7 +131,7 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>) -> Result<Reply> {
         let fitting = (REPLY_BYTES_MAX - bytes) / longest;
         let chunk = keys.len().min(fitting.clamp(1, CHUNK_KEYS * 16)).min(CHUNK_KEYS.max(replies.len()));
         let rest = keys.split_off(chunk);
-        let values = store.multi_get(std::mem::replace(&mut keys, rest)).await?;
+        let values = store.multi_get(std::mem::replace(&mut keys, rest), std::mem::take(&mut first)).await?;
         for value in values {
             let reply = Reply::optional(value);
             bytes += reply.size();

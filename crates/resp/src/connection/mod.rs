@@ -35,11 +35,11 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub(crate) use self::admission::Replies;
 use self::admission::{Admission, Leave, SHORT_BYTES};
 use self::pipeline::{Admitted, Keys, Pipeline, Ticket};
-use crate::command::{self, Access, Action, Id, Request, Session};
+use crate::command::{self, Access, Action, Ahead, Id, Request, Session};
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
 use crate::server::Shared;
-use crate::store::Store;
+use crate::store::{Look, Store};
 
 /// Least room for a read: some hundred small commands, and little enough for ten thousand idle connections.
 const READ_BYTES: usize = 16 * 1024;
@@ -105,6 +105,14 @@ struct Watch {
     moved: bool,
     /// Looks without traffic in a row.
     silent: u32,
+}
+
+/// What became of a command whose turn has come and that may be a `GET`.
+enum InPlace<M> {
+    Answered,
+    /// It is one, with nothing before it, and has to be asked for or is long.
+    Looked(Look<M>),
+    NoGet,
 }
 
 /// Why dispatching stopped.
@@ -215,7 +223,7 @@ impl<S: Store> Connection<S> {
             // could be as deep as the pipeline is long.
             next = None;
             for (ticket, (request, protocol, leave)) in started.drain(..) {
-                match self.start(ticket, request, protocol, leave, cx) {
+                match self.start(ticket, (request, Ahead::default()), protocol, leave, cx) {
                     Some(due) if next.is_none() => next = Some((ticket, due)),
                     Some(due) => self.running.push(Box::pin(std::future::ready((ticket, due)))),
                     None => {}
@@ -229,13 +237,13 @@ impl<S: Store> Connection<S> {
     fn start(
         &mut self,
         ticket: Ticket,
-        request: Request,
+        (request, ahead): (Request, Ahead<S::Missed>),
         protocol: Protocol,
         leave: Leave,
         cx: &mut Context<'_>,
     ) -> Option<Due> {
         let access = request.access();
-        let mut running = Box::pin(request.run(self.shared.store.clone()));
+        let mut running = Box::pin(request.run(self.shared.store.clone(), ahead));
         let ready = match running.as_mut().poll(cx) {
             Poll::Ready(reply) if reply.size() <= SHORT_BYTES => return Some((reply, protocol, None)),
             Poll::Ready(reply) => Some(reply),
@@ -287,10 +295,14 @@ impl<S: Store> Connection<S> {
                     return (Dispatched::NeedsInput, true);
                 }
             }
-            if self.get_in_place() {
-                progress = true;
-                continue;
-            }
+            let looked = match self.get_in_place() {
+                InPlace::Answered => {
+                    progress = true;
+                    continue;
+                }
+                InPlace::Looked(look) => Some(look),
+                InPlace::NoGet => None,
+            };
             if !self.admission.take_turn(&self.shared.turns, cx) {
                 return (Dispatched::Busy, progress);
             }
@@ -303,7 +315,7 @@ impl<S: Store> Connection<S> {
             }
             match action {
                 Action::Reply(reply) => self.reply(reply),
-                Action::Run(request) => self.admit(request, cx),
+                Action::Run(request) => self.admit(request, looked, cx),
                 Action::Close(reply) => {
                     if let Some(reply) = reply {
                         self.reply(reply);
@@ -316,44 +328,46 @@ impl<S: Store> Connection<S> {
 
     /// The hottest case: a `GET` with nothing before it, whose value the store has at hand. Answered from where it lies in
     /// the input, without an allocation or a reference count.
-    fn get_in_place(&mut self) -> bool {
+    fn get_in_place(&mut self) -> InPlace<S::Missed> {
         if !self.pipeline.is_empty() || self.parser.len() != 2 {
-            return false;
+            return InPlace::NoGet;
         }
         if !self.parser.arg(&self.input, 0).eq_ignore_ascii_case(b"get") {
-            return false;
+            return InPlace::NoGet;
         }
         let key = self.parser.arg(&self.input, 1);
         if limits::check_key(key).is_err() {
-            return false;
+            return InPlace::NoGet;
         }
-        let Some(Ok(value)) = self.shared.store.try_get(key) else { return false };
-        if value.as_ref().is_some_and(|value| value.len() > SHORT_BYTES) {
-            return false;
-        }
+        let value = match self.shared.store.look(key) {
+            Look::Known(Ok(value)) if value.as_ref().is_none_or(|value| value.len() <= SHORT_BYTES) => value,
+            look => return InPlace::Looked(look),
+        };
         let reply = Reply::optional(value);
         reply.encode(self.session.protocol, &mut self.output);
         self.parser.skip(&mut self.input);
         self.tally.add(Some(Id::Get), &self.shared.metrics);
-        true
+        InPlace::Answered
     }
 
-    fn admit(&mut self, request: Request, cx: &mut Context<'_>) {
+    /// `looked`: at the key of a `GET`, just now.
+    fn admit(&mut self, request: Request, looked: Option<Look<S::Missed>>, cx: &mut Context<'_>) {
         let leave = self.admission.leave();
         let access = request.access();
         let unhindered = self.pipeline.unfinished() == 0;
-        if access == Access::Read
-            && (unhindered || !self.pipeline.blocks_read(&self.keys_of(&request)))
-            && let Some(reply) = command::fast_reply(&request, &self.shared.store)
-            && reply.size() <= SHORT_BYTES
-        {
-            return self.reply(reply);
+        let mut ahead = Ahead::default();
+        if access == Access::Read && (unhindered || !self.pipeline.blocks_read(&self.keys_of(&request))) {
+            ahead = match command::look_ahead(&request, &self.shared.store, looked) {
+                Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => return self.reply(reply),
+                ahead => ahead,
+            };
         }
         let keys = self.keys_of(&request);
         let protocol = self.session.protocol;
+        // Whoever waits for a write looks after it.
         if let Admitted::Start(ticket, (request, protocol, leave)) =
             self.pipeline.admit(keys, access, (request, protocol, leave))
-            && let Some(due) = self.start(ticket, request, protocol, leave, cx)
+            && let Some(due) = self.start(ticket, (request, ahead), protocol, leave, cx)
         {
             self.finished(ticket, due, cx);
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{SetCondition, Store};
+use sextant_resp::{Look, SetCondition, Store};
 use tokio::sync::{oneshot, watch};
 
 #[derive(Clone)]
@@ -16,11 +16,14 @@ struct State {
     gates: Mutex<HashMap<String, oneshot::Sender<Result<()>>>>,
     /// What was started, in order.
     started: watch::Sender<Vec<String>>,
+    /// Which keys were looked at, in order.
+    looked: Mutex<Vec<String>>,
 }
 
 impl GatedStore {
     pub fn new() -> Self {
-        Self(Arc::new(State { gates: Mutex::default(), started: watch::Sender::new(Vec::new()) }))
+        let started = watch::Sender::new(Vec::new());
+        Self(Arc::new(State { gates: Mutex::default(), started, looked: Mutex::default() }))
     }
 
     /// Waits until so many operations have been started, and names them all.
@@ -28,6 +31,11 @@ impl GatedStore {
         let mut started = self.0.started.subscribe();
         let all = tokio::time::timeout(super::DEADLINE, started.wait_for(|all| all.len() >= count)).await;
         all.unwrap_or_else(|_| panic!("{:?}", self.0.started.borrow())).unwrap().clone()
+    }
+
+    /// Which keys were looked at without waiting, in order.
+    pub fn looked(&self) -> Vec<String> {
+        self.0.looked.lock().clone()
     }
 
     pub fn finish(&self, operation: &str) {
@@ -55,12 +63,27 @@ fn names(keys: &[Bytes]) -> String {
 }
 
 impl Store for GatedStore {
-    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+    /// The key that was looked at.
+    type Missed = Option<Bytes>;
+
+    fn look(&self, key: &[u8]) -> Look<Option<Bytes>> {
+        let key = Bytes::copy_from_slice(key);
+        self.0.looked.lock().push(names(std::slice::from_ref(&key)));
+        // Keys that start with "hot" are at hand.
+        match key.starts_with(b"hot") {
+            true => Look::Known(Ok(Some(key))),
+            false => Look::Missed(Some(key)),
+        }
+    }
+
+    async fn get(&self, key: Bytes, missed: Option<Bytes>) -> Result<Option<Bytes>> {
+        assert!(missed.is_none_or(|looked_at| looked_at == key));
         self.pass(format!("get {}", names(std::slice::from_ref(&key)))).await?;
         Ok(Some(key))
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
+    async fn multi_get(&self, keys: Vec<Bytes>, first: Option<Bytes>) -> Result<Vec<Option<Bytes>>> {
+        assert!(first.is_none_or(|looked_at| looked_at == keys[0]));
         self.pass(format!("mget {}", names(&keys))).await?;
         Ok(keys.into_iter().map(Some).collect())
     }
@@ -80,14 +103,10 @@ impl Store for GatedStore {
         Ok(keys.len() as u64)
     }
 
-    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn exists(&self, keys: Vec<Bytes>, first: Option<Bytes>) -> Result<u64> {
+        assert!(first.is_none_or(|looked_at| looked_at == keys[0]));
         self.pass(format!("exists {}", names(&keys))).await?;
         Ok(keys.len() as u64)
-    }
-
-    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
-        // Keys that start with "hot" are at hand.
-        key.starts_with(b"hot").then(|| Ok(Some(Bytes::copy_from_slice(key))))
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use sextant_common::Result;
-use sextant_resp::{SetCondition, Store};
+use sextant_resp::{Look, SetCondition, Store};
 
 type Shard = RwLock<HashMap<Box<[u8]>, Bytes>>;
 
@@ -36,11 +36,17 @@ impl MemoryStore {
 }
 
 impl Store for MemoryStore {
-    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+    type Missed = ();
+
+    fn look(&self, key: &[u8]) -> Look<()> {
+        if self.fast { Look::Known(Ok(self.read(key))) } else { Look::Missed(()) }
+    }
+
+    async fn get(&self, key: Bytes, (): ()) -> Result<Option<Bytes>> {
         Ok(self.read(&key))
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
+    async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Bytes>>> {
         Ok(keys.iter().map(|key| self.read(key)).collect())
     }
 
@@ -74,12 +80,8 @@ impl Store for MemoryStore {
         Ok(keys.iter().filter(|key| self.shard(key).write().remove(&***key).is_some()).count() as u64)
     }
 
-    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
         Ok(keys.iter().filter(|key| self.read(key).is_some()).count() as u64)
-    }
-
-    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
-        self.fast.then(|| Ok(self.read(key)))
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -42,6 +42,30 @@ async fn a_read_at_hand_does_not_overtake_a_write_of_its_key() {
 }
 
 #[tokio::test]
+async fn a_key_is_looked_at_once_and_the_read_that_asks_goes_on_from_there() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"get a\r\n").await;
+    assert_eq!(store.started(1).await, ["get a"]);
+    assert_eq!(store.looked(), ["a"]);
+    client.send(b"strlen b\r\nmget hot1 c hot2\r\nexists hot3 hot4 d\r\n").await;
+    // What was at hand is not asked for again, and nothing after a miss is looked at in vain.
+    assert_eq!(store.started(4).await[1..], ["get b", "mget c hot2", "exists d"]);
+    assert_eq!(store.looked()[1..], ["b", "hot1", "c", "hot3", "hot4", "d"]);
+    for operation in ["get a", "get b", "mget c hot2", "exists d"] {
+        store.finish(operation);
+    }
+    client.expect(b"$1\r\na\r\n:1\r\n*3\r\n$4\r\nhot1\r\n$1\r\nc\r\n$4\r\nhot2\r\n:3\r\n").await;
+}
+
+#[tokio::test]
+async fn a_read_that_waits_for_a_write_is_not_told_what_was_there_before() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"set a 1\r\nget a\r\nget z\r\n").await;
+    assert_eq!(store.started(2).await, ["set a 1", "get z"]);
+    assert_eq!(store.looked(), ["z"]);
+}
+
+#[tokio::test]
 async fn input_is_read_while_commands_are_under_way() {
     let (store, _server, mut client) = connected(config()).await;
     client.send(b"get a\r\n").await;

@@ -7,7 +7,7 @@ use sextant_common::Result;
 use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
-use sextant_resp::{RespConfig, SetCondition, Store, fuzzing};
+use sextant_resp::{Look, RespConfig, SetCondition, Store, fuzzing};
 use sextant_simulated::FaultyVfs;
 use sextant_simulated::ManualClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -104,11 +104,17 @@ struct Map {
 }
 
 impl Store for Map {
-    async fn get(&self, key: Bytes) -> Result<Option<Bytes>> {
+    type Missed = ();
+
+    fn look(&self, key: &[u8]) -> Look<()> {
+        if self.fast { Look::Known(Ok(self.data.lock().get(key).cloned())) } else { Look::Missed(()) }
+    }
+
+    async fn get(&self, key: Bytes, (): ()) -> Result<Option<Bytes>> {
         Ok(self.data.lock().get(&key).cloned())
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
+    async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Bytes>>> {
         let data = self.data.lock();
         Ok(keys.iter().map(|key| data.get(key).cloned()).collect())
     }
@@ -141,13 +147,9 @@ impl Store for Map {
         Ok(keys.iter().filter(|key| data.remove(*key).is_some()).count() as u64)
     }
 
-    async fn exists(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
         let data = self.data.lock();
         Ok(keys.iter().filter(|key| data.contains_key(*key)).count() as u64)
-    }
-
-    fn try_get(&self, key: &[u8]) -> Option<Result<Option<Bytes>>> {
-        self.fast.then(|| Ok(self.data.lock().get(key).cloned()))
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -9,14 +9,13 @@ use sextant_common::{Error, Result};
 use sextant_environment::room::Purse;
 use tokio::task::JoinHandle;
 
-use super::page::{PageSize, PartitionPage, Rest};
+use super::page::{PageSize, Pages, PartitionPage, Rest};
 use crate::api::Record;
-use crate::engine::Engine;
 use crate::view::TableInfo;
 
 /// What is here, and the page that is on its way.
 pub(super) struct Cursor {
-    engine: Arc<Engine>,
+    pages: Arc<Pages>,
     table: Arc<TableInfo>,
     partition: PartitionId,
     size: PageSize,
@@ -30,7 +29,7 @@ pub(super) struct Cursor {
 
 impl Cursor {
     pub fn start(
-        engine: &Arc<Engine>,
+        pages: &Arc<Pages>,
         table: &Arc<TableInfo>,
         partition: PartitionId,
         rest: Rest,
@@ -38,7 +37,7 @@ impl Cursor {
         purse: &Arc<Purse>,
     ) -> Self {
         let mut cursor = Self {
-            engine: engine.clone(),
+            pages: pages.clone(),
             table: table.clone(),
             partition,
             size,
@@ -81,10 +80,10 @@ impl Cursor {
 
     fn fetch(&mut self) {
         let Some(rest) = self.rest.take() else { return };
-        let (engine, table, partition, size) =
-            (self.engine.clone(), self.table.clone(), self.partition, self.size);
+        let (pages, table, partition, size) =
+            (self.pages.clone(), self.table.clone(), self.partition, self.size);
         let purse = self.purse.clone();
-        let page = async move { engine.partition_page(&table, partition, rest, size, &purse).await };
+        let page = async move { pages.page(&table, partition, rest, size, &purse).await };
         self.coming = Some(tokio::spawn(page));
     }
 }

@@ -18,16 +18,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::{Error, Result};
-use sextant_environment::room::{Purse, Share};
+use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::mpsc;
 
 use super::range::pinned_partition;
 use crate::api::{MANY_PARTITIONS, Record, ScanPage, ScanRange, ScanStream};
-use crate::engine::Engine;
-use crate::upstream::busy;
+use crate::core::Core;
+use crate::filter_copies::Copies;
+use crate::tables::Tables;
+use crate::upstream::{LargeReads, busy};
 use crate::view::TableInfo;
 use cursor::Cursor;
-use page::{PageSize, Rest};
+use page::{PageSize, Pages, Rest};
 
 /// Records a page if the caller does not say.
 const PAGE_RECORDS_DEFAULT: u32 = 1000;
@@ -39,7 +41,7 @@ const PAGE_BYTES_MIN: usize = 64 * 1024;
 /// Bytes that a scan over many partitions may hold.
 const SCAN_BYTES: usize = 32 * 1024 * 1024;
 /// Bytes of pages that all scans of a p-node may hold. While more than half of them are taken, pages are small.
-pub(crate) const SCANS_BYTES_MAX: usize = 64 * 1024 * 1024;
+const SCANS_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Pages on their way to the caller.
 const PAGES_AHEAD: usize = 2;
 /// Pages that a scan holds besides those of its partitions: those ahead, one that waits to be, and one that is being made or sent.
@@ -53,37 +55,58 @@ struct Paging {
     purse: Arc<Purse>,
 }
 
-impl Engine {
-    pub(crate) fn scan(self: &Arc<Self>, table: &str, range: ScanRange) -> ScanStream {
+pub(super) struct Scans {
+    core: Arc<Core>,
+    tables: Arc<Tables>,
+    large_reads: Arc<LargeReads>,
+    pages: Arc<Pages>,
+    /// For pages of scans.
+    room: Room,
+}
+
+impl Scans {
+    pub fn new(
+        core: &Arc<Core>,
+        copies: &Arc<Copies>,
+        tables: &Arc<Tables>,
+        large_reads: &Arc<LargeReads>,
+    ) -> Self {
+        Self {
+            core: core.clone(),
+            tables: tables.clone(),
+            large_reads: large_reads.clone(),
+            pages: Arc::new(Pages::new(core, copies, tables, large_reads)),
+            room: Room::new(SCANS_BYTES_MAX),
+        }
+    }
+
+    pub fn scan(self: &Arc<Self>, table: &str, range: ScanRange) -> ScanStream {
         let (pages, taken) = mpsc::channel(PAGES_AHEAD);
-        let (engine, table) = (self.clone(), table.to_owned());
+        let (scans, table) = (self.clone(), table.to_owned());
         tokio::spawn(async move {
-            if let Err(e) = engine.run_scan(&table, range, &pages).await {
+            if let Err(e) = scans.run(&table, range, &pages).await {
                 let _ = pages.send(Err(e)).await;
             }
         });
         ScanStream::new(taken)
     }
 
-    async fn run_scan(
-        self: &Arc<Self>,
-        table: &str,
-        range: ScanRange,
-        pages: &mpsc::Sender<Result<ScanPage>>,
-    ) -> Result<()> {
+    async fn run(&self, table: &str, range: ScanRange, pages: &mpsc::Sender<Result<ScanPage>>) -> Result<()> {
         if !range.end.is_empty() && range.start >= range.end {
             return Ok(());
         }
-        let table = self.table(table, self.deadline(None)).await?;
+        let table = self.tables.get(table, self.core.deadline(None)).await?;
         let partitions: Vec<PartitionId> = match range.partition {
-            Some(partition) if !self.views.contains(partition) => {
+            Some(partition) if !self.core.views.contains(partition) => {
                 return Err(Error::invalid(format!("there is no partition {partition}")));
             }
             Some(partition) => vec![partition],
-            None => match pinned_partition(&range.start, &range.end, &table.options, &self.views.slot_map) {
-                Some(partition) => vec![partition],
-                None => self.views.partitions().collect(),
-            },
+            None => {
+                match pinned_partition(&range.start, &range.end, &table.options, &self.core.views.slot_map) {
+                    Some(partition) => vec![partition],
+                    None => self.core.views.partitions().collect(),
+                }
+            }
         };
         let (_room, page_bytes) = self.room_for_scan(partitions.len()).await?;
         let purse = Arc::new(self.large_reads.purse());
@@ -104,20 +127,20 @@ impl Engine {
     async fn room_for_scan(&self, partitions: usize) -> Result<(Share, usize)> {
         let pages = 2 * partitions + PAGES_IN_HAND;
         let bytes = (SCAN_BYTES / (2 * partitions)).clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX);
-        if self.scans.held_bytes() + pages * bytes <= SCANS_BYTES_MAX / 2
-            && let Some(share) = self.scans.try_take(pages * bytes)
+        if self.room.held_bytes() + pages * bytes <= SCANS_BYTES_MAX / 2
+            && let Some(share) = self.room.try_take(pages * bytes)
         {
             return Ok((share, bytes));
         }
-        let patience = self.deadline(None).left(&*self.env.clock);
-        let share = tokio::time::timeout(patience, self.scans.take(pages * PAGE_BYTES_MIN)).await;
+        let patience = self.core.deadline(None).left(&*self.core.env.clock);
+        let share = tokio::time::timeout(patience, self.room.take(pages * PAGE_BYTES_MIN)).await;
         let share = share.map_err(|_| busy("too many scans are under way: try again later"))?;
         Ok((share, PAGE_BYTES_MIN))
     }
 
     /// Pages of one partition: each is a snapshot.
     async fn scan_one(
-        self: &Arc<Self>,
+        &self,
         table: &Arc<TableInfo>,
         partition: PartitionId,
         rest: Rest,
@@ -131,7 +154,7 @@ impl Engine {
             && !pages.is_closed()
         {
             let size = PageSize { records: limit.min(u64::from(paging.size.records)) as u32, ..paging.size };
-            let mut page = self.partition_page(table, partition, from, size, &paging.purse).await?;
+            let mut page = self.pages.page(table, partition, from, size, &paging.purse).await?;
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
             rest = page.rest;
@@ -147,7 +170,7 @@ impl Engine {
 
     /// Pages of several partitions, merged in key order.
     async fn scan_merged(
-        self: &Arc<Self>,
+        &self,
         table: &Arc<TableInfo>,
         partitions: Vec<PartitionId>,
         rest: Rest,
@@ -161,7 +184,7 @@ impl Engine {
         let (page_records, page_bytes) = (size.records as usize, size.bytes as usize);
         let size = PageSize { records: share.min(u64::from(size.records)) as u32, ..*size };
         let reverse = rest.reverse;
-        let start = |partition| Cursor::start(self, table, partition, rest.clone(), size, purse);
+        let start = |partition| Cursor::start(&self.pages, table, partition, rest.clone(), size, purse);
         let mut cursors: Vec<Cursor> = partitions.into_iter().map(start).collect();
         let (mut out, mut out_bytes) = (Vec::new(), 0);
         while limit > 0 && !pages.is_closed() {

@@ -8,14 +8,16 @@ use futures::future::join_all;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::env::error_of;
 use sextant_environment::room::{Purse, Share};
-use sextant_proto::v1;
 
 use crate::api::Record;
-use crate::engine::Engine;
-use crate::router::merge::{MergedPage, Side, merge_page};
-use crate::upstream::{Backoff, Deadline, held, more_telling};
+use crate::core::Core;
+use crate::filter_copies::Copies;
+use crate::router::merge::{MergedPage, merge_page};
+use crate::tables::Tables;
+use crate::upstream::{
+    Backoff, Deadline, LargeReads, MemtablePageSays, Page, PageRequest, SstPageSays, held, more_telling,
+};
 use crate::view::{PartitionView, Sst, TableInfo};
 
 /// How long a server may take for a page before it is asked again, or another one is.
@@ -47,7 +49,18 @@ impl Rest {
         if empty || nothing_below { None } else { Some(rest) }
     }
 
-    pub fn overlaps(&self, sst: &Sst) -> bool {
+    fn wanted(&self, size: PageSize) -> PageRequest {
+        PageRequest {
+            start: self.start.clone(),
+            end: self.end.clone(),
+            reverse: self.reverse,
+            records_max: size.records,
+            bytes_max: size.bytes,
+            first_bytes_max: size.first_bytes_max(),
+        }
+    }
+
+    fn overlaps(&self, sst: &Sst) -> bool {
         (self.end.is_empty() || sst.meta.min_key < self.end) && sst.meta.max_key >= self.start
     }
 }
@@ -97,9 +110,31 @@ enum NoPage {
 
 use NoPage::Redo;
 
-impl Engine {
+/// Gets pages of partitions.
+pub(super) struct Pages {
+    core: Arc<Core>,
+    copies: Arc<Copies>,
+    tables: Arc<Tables>,
+    large_reads: Arc<LargeReads>,
+}
+
+impl Pages {
+    pub fn new(
+        core: &Arc<Core>,
+        copies: &Arc<Copies>,
+        tables: &Arc<Tables>,
+        large_reads: &Arc<LargeReads>,
+    ) -> Self {
+        Self {
+            core: core.clone(),
+            copies: copies.clone(),
+            tables: tables.clone(),
+            large_reads: large_reads.clone(),
+        }
+    }
+
     /// One page of one partition; done again until it is a snapshot. Pages without a live record are passed over.
-    pub(super) async fn partition_page(
+    pub async fn page(
         &self,
         table: &Arc<TableInfo>,
         partition: PartitionId,
@@ -107,24 +142,24 @@ impl Engine {
         size: PageSize,
         purse: &Purse,
     ) -> Result<PartitionPage> {
-        let mut deadline = self.deadline(None);
+        let mut deadline = self.core.deadline(None);
         // For the next page, which begins with a record that is longer than pages are.
         let mut room: Option<Share> = None;
         let mut backoff = Backoff::default();
         let mut damage = None;
         loop {
-            self.check_running()?;
-            let leader = self.leaders.get(partition).node;
+            self.core.check_running()?;
+            let leader = self.core.leaders.get(partition).node;
             let size = if room.is_some() { PageSize::ONE_OF_ANY_SIZE } else { size };
             match self.page_once(table, partition, &from, size, deadline).await {
                 Ok((snapshot_seq, mut merged)) => {
-                    self.metrics.scan_pages.inc();
+                    self.core.metrics.scan_pages.inc();
                     let rest = from.after(merged.covered_to.as_ref());
                     hold(&mut merged, room.take());
                     match rest {
                         Some(rest) if merged.records.is_empty() => {
                             // Progress: the deadline is a page's.
-                            deadline = self.deadline(None);
+                            deadline = self.core.deadline(None);
                             backoff.reset();
                             from = rest;
                         }
@@ -132,16 +167,16 @@ impl Engine {
                     }
                 }
                 Err(NoPage::Large(bytes)) => {
-                    let clock = &*self.env.clock;
+                    let clock = &*self.core.env.clock;
                     room = Some(self.large_reads.take_for_page(bytes, purse, clock, deadline).await?);
                     // Waiting for room was no attempt.
-                    deadline = self.deadline(None);
+                    deadline = self.core.deadline(None);
                 }
                 Err(Redo(error)) => {
-                    self.metrics.scan_pages_redone.inc();
+                    self.core.metrics.scan_pages_redone.inc();
                     let error = more_telling(&mut damage, error);
                     if error.kind == ErrorKind::Invalid
-                        || !self.wait_to_retry(partition, leader, &mut backoff, deadline).await
+                        || !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await
                     {
                         return Err(error);
                     }
@@ -159,7 +194,7 @@ impl Engine {
         deadline: Deadline,
     ) -> Result<(Seq, MergedPage), NoPage> {
         // One view: the SSTables of the version that the memtables' page names.
-        let view = self.views.load(partition);
+        let view = self.core.views.load(partition);
         let memtables = self.memtable_page(table, partition, &view, from, size, deadline);
         let ssts = self.sst_pages(table, &view, from, size, deadline);
         let (memtables, ssts) = tokio::join!(memtables, ssts);
@@ -174,7 +209,7 @@ impl Engine {
             Err(NoPage::Large(bytes)) => return Err(NoPage::Large(bytes)),
             Err(Redo(error)) if error.kind == ErrorKind::Overloaded => return Err(Redo(error)),
             Err(Redo(error)) => {
-                let _ = self.refresh_manifest(partition, view.manifest.version, deadline).await;
+                let _ = self.copies.refresh_manifest(partition, view.manifest.version, deadline).await;
                 return Err(Redo(error));
             }
         };
@@ -190,51 +225,32 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, Side), NoPage> {
+    ) -> Result<(Seq, Page), NoPage> {
         let searched = view.manifest.version;
-        let request = v1::ScanPageRequest {
-            partition: partition.0,
-            table: table.id.0,
-            manifest_version: searched.0,
-            start: from.start.clone(),
-            end: from.end.clone(),
-            reverse: from.reverse,
-            limit_records: size.records,
-            limit_bytes: size.bytes,
-            first_bytes_max: size.first_bytes_max(),
-        };
-        let asked = self.ask_leader(partition, deadline, PAGE_ANSWER_MAX, |peer| {
-            let mut rows = peer.pages.clone();
-            async move { Ok(rows.scan_page(request).await.map_err(error_of)?.into_inner()) }
+        let wanted = from.wanted(size);
+        let asked = self.core.ask_leader(partition, deadline, PAGE_ANSWER_MAX, |peer| {
+            peer.page(partition, table.id, searched, wanted)
         });
-        let (node, reply) = asked.await.map_err(|e| Redo(e.into_error()))?;
-        use v1::ReadStatus as S;
-        let error = match S::try_from(reply.status) {
-            Ok(S::ReadValue | S::ReadNoEntry) => {
-                return Ok((
-                    Seq(reply.snapshot_seq),
-                    Side { records: reply.records, complete: reply.complete },
-                ));
-            }
-            Ok(S::ReadTooLarge) => return Err(NoPage::Large(reply.bytes as usize)),
-            Ok(S::ReadStaleManifest) => {
-                match reply.manifest {
-                    Some(manifest) => self.memtable(node).map_err(Redo)?.news.manifest(manifest),
-                    None => {
-                        let _ = self.refresh_manifest(partition, searched, deadline).await;
-                    }
+        let (_, says) = asked.await.map_err(|e| Redo(e.into_error()))?;
+        let error = match says {
+            MemtablePageSays::Page(snapshot_seq, page) => return Ok((snapshot_seq, page)),
+            MemtablePageSays::Large(bytes) => return Err(NoPage::Large(bytes)),
+            MemtablePageSays::Stale { installed } => {
+                if !installed {
+                    let _ = self.copies.refresh_manifest(partition, searched, deadline).await;
                 }
                 Error::unavailable("flushes outran the scan")
             }
-            Ok(S::ReadNotLeader | S::ReadUnknownPartition) => {
-                self.memtable(node).map_err(Redo)?.news.not_leader(partition, reply.leader.as_ref());
+            MemtablePageSays::NotLeader => {
                 Error::unavailable(format!("no leader of partition {partition} answers"))
             }
-            Ok(S::ReadUnknownTable) => {
-                self.create_in_partition(table, partition, deadline).await.map_err(Redo)?;
+            MemtablePageSays::UnknownTable => {
+                self.tables.create_in_partition(table, partition, deadline).await.map_err(Redo)?;
                 Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
             }
-            _ => Error::unavailable(format!("the leader of partition {partition} is not ready")),
+            MemtablePageSays::NotReady => {
+                Error::unavailable(format!("the leader of partition {partition} is not ready"))
+            }
         };
         Err(Redo(error))
     }
@@ -247,7 +263,7 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<Vec<Side>, NoPage> {
+    ) -> Result<Vec<Page>, NoPage> {
         let all = view.manifest.table(table.id).map_or(&[][..], |t| &t.ssts);
         let mut left: Vec<&Arc<Sst>> = all.iter().filter(|sst| from.overlaps(sst)).collect();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
@@ -290,7 +306,7 @@ impl Engine {
         ssts: &[&'s Arc<Sst>],
         failed: &[(SstId, NodeId)],
     ) -> Result<Vec<ServerGroup<'s>>> {
-        let now_ns = self.env.clock.holder_ns();
+        let now_ns = self.core.env.clock.holder_ns();
         let usable = |sst: &Sst, node: NodeId| {
             sst.meta.replicas.contains(&node) && !failed.contains(&(sst.meta.id, node))
         };
@@ -299,10 +315,10 @@ impl Engine {
         while !left.is_empty() {
             let weigh = |node: NodeId| {
                 let held: Vec<_> = left.iter().filter(|sst| usable(sst, node)).collect();
-                let avoided = held.iter().any(|sst| self.health.is_avoided(node, sst.meta.id, now_ns));
+                let avoided = held.iter().any(|sst| self.core.health.is_avoided(node, sst.meta.id, now_ns));
                 (!held.is_empty() && !avoided, held.len())
             };
-            let best = self.sstables.keys().copied().max_by_key(|node| weigh(*node));
+            let best = self.core.sstables.keys().copied().max_by_key(|node| weigh(*node));
             let node = best.filter(|node| weigh(*node).1 > 0);
             let node = node.ok_or_else(|| Error::unavailable("no replica of an SSTable can be scanned"))?;
             let (here, elsewhere) = left.into_iter().partition(|sst| usable(sst, node));
@@ -319,42 +335,28 @@ impl Engine {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<Side, NoPage> {
-        let request = v1::SstScanRequest {
-            tables: ssts.iter().map(|sst| sst.wire_id.clone()).collect(),
-            start: from.start.clone(),
-            end: from.end.clone(),
-            reverse: from.reverse,
-            limit_records: size.records,
-            limit_bytes: size.bytes,
-            first_bytes_max: size.first_bytes_max(),
-        };
-        let mut client = self.sstable(node).map_err(Redo)?.pages.clone();
-        let asked = async { Ok(client.scan(request).await.map_err(error_of)?.into_inner()) };
-        let now_ns = self.env.clock.holder_ns();
-        let reply = match deadline.limit(&*self.env.clock, PAGE_ANSWER_MAX, asked).await {
-            Ok(reply) => reply,
+    ) -> Result<Page, NoPage> {
+        let peer = self.core.sstable(node).map_err(Redo)?;
+        let asked = peer.page(ssts.iter().map(|sst| sst.wire_id.clone()).collect(), from.wanted(size));
+        let now_ns = self.core.env.clock.holder_ns();
+        let says = match deadline.limit(&*self.core.env.clock, PAGE_ANSWER_MAX, asked).await {
+            Ok(says) => says,
             Err(e) => {
                 if e.kind != ErrorKind::Overloaded {
-                    self.health.server_failed(node, now_ns);
+                    self.core.health.server_failed(node, now_ns);
                 }
                 return Err(Redo(e));
             }
         };
-        match v1::GetStatus::try_from(reply.status) {
-            Ok(v1::GetStatus::GetValue | v1::GetStatus::GetNoEntry) => {
-                Ok(Side { records: reply.records, complete: reply.complete })
-            }
-            Ok(v1::GetStatus::GetTooLarge) => Err(NoPage::Large(reply.bytes as usize)),
-            status => {
-                ssts.iter().for_each(|sst| self.health.replica_failed(node, sst.meta.id, now_ns));
-                let why = format!("sstable server {node} cannot scan: {}", reply.message);
-                Err(Redo(match status {
-                    Ok(v1::GetStatus::GetCorrupt) => Error::corrupt(why),
-                    _ => Error::unavailable(why),
-                }))
-            }
-        }
+        let why = |message| format!("sstable server {node} cannot scan: {message}");
+        let error = match says {
+            SstPageSays::Page(page) => return Ok(page),
+            SstPageSays::Large(bytes) => return Err(NoPage::Large(bytes)),
+            SstPageSays::Damaged(message) => Error::corrupt(why(message)),
+            SstPageSays::Unable(message) => Error::unavailable(why(message)),
+        };
+        ssts.iter().for_each(|sst| self.core.health.replica_failed(node, sst.meta.id, now_ns));
+        Err(Redo(error))
     }
 }
 

@@ -1,43 +1,34 @@
-//! The engine: what all operations of a p-node share, and the library's face ([`PNode`]).
+//! What everything in a p-node shares: who it is, the servers, the views, and how a leader is asked.
 //!
-//! Owns: construction, background tasks, shutdown, and single requests to leaders with their deadlines. Does not own the
-//! operations: reads and scans are the router's, writes are `write`'s.
+//! Owns the connections, and the two facts that are switched: whether requests travel together, and whether the p-node stops. Does
+//! not own any operation, nor anything that runs in the background: those are of the parts above.
 
-mod ask;
-mod pnode;
-mod table_admin;
-
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::ids::NodeId;
+use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::Party;
-use sextant_environment::room::Room;
-use sextant_environment::shutdown::Shutdown;
-use tokio::sync::Semaphore;
 
 use crate::config::EngineConfig;
-use crate::filter_copies::{WholeFetches, run_pull_loops, run_sst_filter_fetcher};
 use crate::lease::Drift;
 use crate::metrics::PNodeMetrics;
-use crate::record_cache::RecordCache;
-use crate::router::SCANS_BYTES_MAX;
 use crate::upstream::{
-    Deadline, Health, LargeReads, Leaders, MemtablePeer, MemtablePeers, News, SstPeer, SstPeers,
+    Backoff, Deadline, Health, Leaders, MemtablePeer, MemtablePeers, News, SstPeer, SstPeers,
 };
 use crate::view::Views;
-use crate::write::Sessions;
-
-pub(crate) use ask::Unanswered;
-pub use pnode::PNode;
 
 /// How much longer than its deadline a write without a deadline of its own is waited for, if it was sent in time: its leader
 /// takes it before the deadline, or refuses it; but then there are disks to be waited for.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
+/// How long to wait before looking whether the leader has moved on. Nearly every request is answered sooner, and the watch
+/// costs something.
+const PATIENCE: Duration = Duration::from_millis(30);
 
 /// A write's two deadlines: when it is to be taken by the leader, or else certainly never; and when the answer is to be here.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +37,24 @@ pub(crate) struct WriteDeadlines {
     pub answered: Deadline,
 }
 
-pub(crate) struct Engine {
+/// How a request to a leader ended without an answer.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// It did not leave.
+    NotSent(Error),
+    /// It may have arrived.
+    Lost(Error),
+}
+
+impl Unanswered {
+    pub fn into_error(self) -> Error {
+        match self {
+            Unanswered::NotSent(e) | Unanswered::Lost(e) => e,
+        }
+    }
+}
+
+pub(crate) struct Core {
     pub env: Env,
     pub config: EngineConfig,
     /// Random per process: names this p-node to leaders.
@@ -57,24 +65,16 @@ pub(crate) struct Engine {
     pub memtables: MemtablePeers,
     pub sstables: SstPeers,
     pub health: Health,
-    pub large_reads: LargeReads,
-    /// For pages of scans.
-    pub scans: Room,
-    pub cache: RecordCache,
     pub metrics: Arc<PNodeMetrics>,
-    pub sessions: Sessions,
-    pub whole_fetches: WholeFetches,
-    /// One permit a partition: refreshes of its manifest take turns.
-    pub refreshes: Vec<Semaphore>,
-    /// The runtime that the engine was started in.
+    /// The runtime that the p-node was started in.
     pub runtime: tokio::runtime::Handle,
     coalesce: AtomicBool,
     stopping: AtomicBool,
 }
 
-impl Engine {
+impl Core {
     /// Must be called within a tokio runtime.
-    pub fn start(env: Env, config: EngineConfig, shutdown: Shutdown) -> Arc<Self> {
+    pub fn new(env: Env, config: EngineConfig) -> Self {
         let metrics = Arc::new(PNodeMetrics::default());
         let partitions = config.cluster.partitions;
         let me = Party::pnode(config.id);
@@ -86,7 +86,7 @@ impl Engine {
             (server.id, MemtablePeer::new(&env, &server.addr, &config.cluster, me, news, &metrics))
         });
         let sstables = config.cluster.sstable.iter();
-        let engine = Arc::new(Self {
+        Self {
             holder: Bytes::copy_from_slice(&holder),
             drift: Drift::of_each_clock(config.cluster.lease.drift_ppm),
             memtables: memtables.collect(),
@@ -94,12 +94,6 @@ impl Engine {
                 .map(|s| (s.id, SstPeer::new(&env, s, &config.cluster, me, &metrics)))
                 .collect(),
             health: Health::default(),
-            large_reads: LargeReads::new(config.read_bytes_max),
-            scans: Room::new(SCANS_BYTES_MAX),
-            cache: RecordCache::new(config.cache_bytes, metrics.clone()),
-            sessions: Sessions::new(partitions),
-            whole_fetches: WholeFetches::default(),
-            refreshes: (0..partitions).map(|_| Semaphore::new(1)).collect(),
             runtime: tokio::runtime::Handle::current(),
             coalesce: AtomicBool::new(config.coalesce),
             stopping: AtomicBool::new(false),
@@ -108,10 +102,7 @@ impl Engine {
             metrics,
             env,
             config,
-        });
-        engine.env.dedicated("pnode-pulls", run_pull_loops(engine.clone(), shutdown.clone()));
-        tokio::spawn(run_sst_filter_fetcher(engine.clone(), shutdown));
-        engine
+        }
     }
 
     pub fn deadline(&self, asked: Option<Duration>) -> Deadline {
@@ -155,5 +146,72 @@ impl Engine {
     pub fn sstable(&self, node: NodeId) -> Result<&SstPeer> {
         let peer = self.sstables.get(&node);
         peer.ok_or_else(|| Error::unavailable(format!("sstable server {node} is not in the configuration")))
+    }
+
+    /// Makes a request to the leader of `partition` and waits for the answer: until the deadline, for `at_most`, or until
+    /// another leader is known. Whatever goes wrong, the leader becomes suspect.
+    pub async fn ask_leader<'e, T, F>(
+        &'e self,
+        partition: PartitionId,
+        deadline: Deadline,
+        at_most: Duration,
+        request: impl FnOnce(&'e MemtablePeer) -> F,
+    ) -> Result<(NodeId, T), Unanswered>
+    where
+        F: Future<Output = Result<T>> + 'e,
+    {
+        let clock = &*self.env.clock;
+        let Some(node) = self.leaders.get(partition).node else {
+            return Err(Unanswered::NotSent(Error::unavailable(format!(
+                "no leader of partition {partition} is known"
+            ))));
+        };
+        let peer = self.memtable(node).map_err(|e| {
+            // Hinted at, and not in this p-node's configuration: whoever leads later must be looked for.
+            self.leaders.suspect(partition, node);
+            Unanswered::NotSent(e)
+        })?;
+        if deadline.is_over(clock) {
+            return Err(Unanswered::NotSent(Error::unavailable("the deadline is over")));
+        }
+        let mut answer = pin!(request(peer));
+        let first = tokio::time::timeout(deadline.left(clock).min(PATIENCE), &mut answer).await;
+        let result = match first {
+            Ok(result) => result,
+            Err(_) => {
+                let mut leader = self.leaders.watch(partition);
+                let moved = leader.wait_for(|l| l.node != Some(node));
+                let left = deadline.left(clock).min(at_most);
+                tokio::select! {
+                    result = &mut answer => result,
+                    _ = moved => return Err(Unanswered::Lost(Error::unavailable("the leader has changed"))),
+                    () = tokio::time::sleep(left) => Err(Error::unavailable("the leader did not answer in time")),
+                }
+            }
+        };
+        result.map(|answer| (node, answer)).map_err(|e| {
+            // Too much to do on the way to it says nothing about the leader.
+            if e.kind != ErrorKind::Overloaded {
+                self.leaders.suspect(partition, node);
+            }
+            Unanswered::Lost(e)
+        })
+    }
+
+    /// Waits for a retry: until a leader other than `before` is known, or for the backoff's step. False: the deadline is over.
+    pub async fn wait_to_retry(
+        &self,
+        partition: PartitionId,
+        before: Option<NodeId>,
+        backoff: &mut Backoff,
+        deadline: Deadline,
+    ) -> bool {
+        let clock = &*self.env.clock;
+        let step = backoff.step(&*self.env.rng).min(deadline.left(clock));
+        let mut leader = self.leaders.watch(partition);
+        // A leader that was found meanwhile is asked at once.
+        let found = leader.wait_for(|l| l.is_certain() && l.node != before);
+        let _ = tokio::time::timeout(step, found).await;
+        !deadline.is_over(clock)
     }
 }

@@ -7,25 +7,28 @@ use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
-use sextant_proto::v1;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
-use super::consult::{Consult, ReadKey, consult};
+use super::consult::{Consult, consult};
 use super::plan::{Answer, Found, Progress, Step};
-use super::sst_search::{SearchFailed, SstFound};
+use super::sst_search::{SearchFailed, SstFound, SstSearch};
 use crate::api::{ReadMode, Record};
-use crate::engine::{Engine, Unanswered};
+use crate::core::{Core, Unanswered};
+use crate::filter_copies::Copies;
 use crate::metrics::{ReadPath, WrongTurn};
-use crate::record_cache::CachedRecord;
-use crate::upstream::{Backoff, Deadline, LARGE_ANSWER_MAX, MemtableSays, busy, held, more_telling};
-use crate::view::TableInfo;
+use crate::record_cache::{CachedRecord, RecordCache};
+use crate::tables::Tables;
+use crate::upstream::{
+    Backoff, Deadline, LARGE_ANSWER_MAX, LargeReads, MemtableRead, MemtableSays, busy, held, more_telling,
+};
+use crate::view::{ReadKey, TableInfo};
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
 const LEADER_ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// A point read.
-pub(crate) struct Read<'r> {
+pub(super) struct Read<'r> {
     pub table: &'r Arc<TableInfo>,
     pub partition: PartitionId,
     pub key: Bytes,
@@ -39,6 +42,11 @@ pub(crate) struct Read<'r> {
 impl Read<'_> {
     fn at(&self) -> ReadKey<'_> {
         ReadKey { partition: self.partition, key: &self.key, hash: self.hash }
+    }
+
+    /// `searched`: the version of the SSTables that this read searched, or will search if there is no entry.
+    fn of_memtables(&self, searched: ManifestVersion) -> MemtableRead {
+        MemtableRead { partition: self.partition, table: self.table.id, key: self.key.clone(), searched }
     }
 }
 
@@ -58,52 +66,86 @@ enum Setback {
     Lost(Error),
 }
 
-impl Engine {
-    /// Reads until there is an answer or the deadline is over. Every start consults anew.
-    pub(crate) async fn read(&self, read: &Read<'_>, deadline: Deadline) -> Result<Option<Record>> {
-        let clock = &*self.env.clock;
+pub(super) struct PointReads {
+    pub core: Arc<Core>,
+    pub copies: Arc<Copies>,
+    pub tables: Arc<Tables>,
+    pub search: SstSearch,
+    pub cache: Arc<RecordCache>,
+    pub large_reads: Arc<LargeReads>,
+}
+
+impl PointReads {
+    /// Consults for a pda read: the answer, if it is known without asking anyone; else what [`PointReads::read`] goes on with.
+    #[inline]
+    pub fn look(&self, table: &TableInfo, at: ReadKey<'_>) -> Result<Option<Record>, Consult> {
+        let answer = self.consult(table, at, ReadMode::Pda).answer_at_once()?;
+        if answer.is_some() {
+            self.cache.count(true);
+        }
+        let path = if answer.is_some() { ReadPath::Cache } else { ReadPath::Nobody };
+        self.core.metrics.count_read(ReadMode::Pda, path);
+        Ok(answer.and_then(|r| r.value.map(|value| Record { value, seq: r.seq })))
+    }
+
+    /// The linearization point: the load of the view, then the clock, then the filters.
+    #[inline]
+    fn consult(&self, table: &TableInfo, at: ReadKey<'_>, mode: ReadMode) -> Consult {
+        let view = self.core.views.peek(at.partition);
+        consult(&view, &*self.core.env.clock, &self.cache, table, at, mode)
+    }
+
+    /// Reads until there is an answer or the deadline is over. `first`: what the caller's look at the key was told. Every further
+    /// start consults anew.
+    pub async fn read(
+        &self,
+        read: &Read<'_>,
+        deadline: Deadline,
+        mut first: Option<Consult>,
+    ) -> Result<Option<Record>> {
+        let clock = &*self.core.env.clock;
         let mut backoff = Backoff::default();
         // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
-        let mut alone = !self.coalesces();
+        let mut alone = !self.core.coalesces();
         let mut denied = false;
         let mut damage = None;
         for attempt in 0u32.. {
-            let setback = match self.read_once(read, deadline, alone).await {
+            let setback = match self.read_once(read, first.take(), deadline, alone).await {
                 Ok(record) => return Ok(record),
                 Err(setback) => setback,
             };
-            self.check_running()?;
-            self.metrics.read_retries.inc();
-            let leader = self.leaders.get(read.partition).node;
+            self.core.check_running()?;
+            self.core.metrics.read_retries.inc();
+            let leader = self.core.leaders.get(read.partition).node;
             let error = match setback {
                 Setback::Stale(searched) => {
-                    self.metrics.count_wrong_turn(WrongTurn::StaleManifest);
-                    let news = self.views.peek(read.partition).manifest.version > searched;
+                    self.core.metrics.count_wrong_turn(WrongTurn::StaleManifest);
+                    let news = self.core.views.peek(read.partition).manifest.version > searched;
                     if news && attempt == 0 {
                         continue;
                     }
                     if !news {
                         // The answer brought no manifest.
-                        let _ = self.refresh_manifest(read.partition, searched, deadline).await;
+                        let _ = self.copies.refresh_manifest(read.partition, searched, deadline).await;
                     }
                     Error::unavailable("flushes outran the read")
                 }
                 Setback::Tables(searched, error) => {
-                    self.metrics.count_wrong_turn(WrongTurn::TableGone);
-                    let _ = self.refresh_manifest(read.partition, searched, deadline).await;
+                    self.core.metrics.count_wrong_turn(WrongTurn::TableGone);
+                    let _ = self.copies.refresh_manifest(read.partition, searched, deadline).await;
                     error
                 }
                 Setback::UnknownTable => {
-                    self.create_in_partition(read.table, read.partition, deadline).await?;
+                    self.tables.create_in_partition(read.table, read.partition, deadline).await?;
                     Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
                 }
                 Setback::Wait(error) => error,
                 Setback::Denied(node, error) => {
                     // Once is a change of leaders. Twice, perhaps the stream leads to the server's predecessor.
                     if std::mem::replace(&mut denied, true)
-                        && let Ok(peer) = self.memtable(node)
+                        && let Ok(peer) = self.core.memtable(node)
                     {
-                        peer.reads.renew();
+                        peer.renew_reads();
                     }
                     error
                 }
@@ -114,7 +156,7 @@ impl Engine {
             };
             let error = more_telling(&mut damage, error);
             if deadline.is_over(clock)
-                || !self.wait_to_retry(read.partition, leader, &mut backoff, deadline).await
+                || !self.core.wait_to_retry(read.partition, leader, &mut backoff, deadline).await
             {
                 return Err(error);
             }
@@ -125,33 +167,32 @@ impl Engine {
     async fn read_once(
         &self,
         read: &Read<'_>,
+        consulted: Option<Consult>,
         deadline: Deadline,
         alone: bool,
     ) -> Result<Option<Record>, Setback> {
-        // The linearization point: this load, then the clock, then the filters.
-        let view = self.views.load(read.partition);
-        let consult = consult(&view, &*self.env.clock, &self.cache, read.table, read.at(), read.mode);
-        drop(view);
+        let consult = consulted.unwrap_or_else(|| self.consult(read.table, read.at(), read.mode));
+        self.cache.count(consult.cached.is_some());
         if consult.lacked_a_lease {
-            self.metrics.no_lease_reads.inc();
-            self.metrics.expired_lease_reads.inc_by(u64::from(consult.lease_was_over));
-            self.metrics.wall_clock_contradictions.inc_by(u64::from(consult.wall_clock_errs));
+            self.core.metrics.no_lease_reads.inc();
+            self.core.metrics.expired_lease_reads.inc_by(u64::from(consult.lease_was_over));
+            self.core.metrics.wall_clock_contradictions.inc_by(u64::from(consult.wall_clock_errs));
         }
-        self.env.pause_point(PausePoint::ReadRouted).await;
+        self.core.env.pause_point(PausePoint::ReadRouted).await;
         let mut progress = Progress::new(consult.plan);
         let mut value = None;
         let mut step = progress.start();
         loop {
             step = match step {
                 Step::Done(answer) => {
-                    self.metrics.count_read(read.mode, path(&progress, &consult));
+                    self.core.metrics.count_read(read.mode, path(&progress, &consult));
                     return Ok(if answer == Answer::Value { value } else { None });
                 }
                 Step::AskMemtables => {
                     let found =
                         self.ask_memtables(read, consult.searched, deadline, alone, &mut value).await?;
                     if found == Found::NoEntry && consult.in_memtable_filter {
-                        self.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
+                        self.core.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
                     }
                     progress.memtables_said(found)
                 }
@@ -159,9 +200,9 @@ impl Engine {
                     let found = self.ask_sstables(read, &consult, deadline, &mut value).await?;
                     let next = progress.sstables_said(found);
                     match found {
-                        Found::NoEntry => self.metrics.count_wrong_turn(WrongTurn::SstableFilter),
+                        Found::NoEntry => self.core.metrics.count_wrong_turn(WrongTurn::SstableFilter),
                         Found::Tombstone if next == Step::AskMemtables => {
-                            self.metrics.count_wrong_turn(WrongTurn::Tombstone);
+                            self.core.metrics.count_wrong_turn(WrongTurn::Tombstone);
                         }
                         _ => {}
                     }
@@ -180,24 +221,14 @@ impl Engine {
         value: &mut Option<Record>,
     ) -> Result<Found, Setback> {
         let searched = match mutant::active(Mutant::RereadNamesNewest) {
-            true => self.views.peek(read.partition).manifest.version,
+            true => self.core.views.peek(read.partition).manifest.version,
             false => searched,
         };
-        let request = v1::ReadRequest {
-            partition: read.partition.0,
-            table: read.table.id.0,
-            key: read.key.clone(),
-            // Of the SSTables that this read searched, or will search if there is no entry.
-            manifest_version: searched.0,
-        };
+        let request = read.of_memtables(searched);
         let asked = self
-            .ask_leader(read.partition, deadline, LEADER_ANSWER_MAX, |peer| async move {
-                let says =
-                    if alone { peer.reads.ask_alone(request).await } else { peer.reads.ask(request).await };
-                says.and_then(|says| says)
-            })
-            .await;
-        let (node, says) = match asked.map_err(unanswered)? {
+            .core
+            .ask_leader(read.partition, deadline, LEADER_ANSWER_MAX, |peer| peer.read(request, alone));
+        let (node, says) = match asked.await.map_err(unanswered)? {
             (_, MemtableSays::Large(bytes)) => {
                 Box::pin(self.ask_for_large(read, searched, bytes, deadline)).await?
             }
@@ -216,7 +247,7 @@ impl Engine {
             MemtableSays::NoEntry => Ok(Found::NoEntry),
             MemtableSays::Stale => Err(Setback::Stale(searched)),
             MemtableSays::NotLeader => {
-                self.leaders.suspect(read.partition, node);
+                self.core.leaders.suspect(read.partition, node);
                 Err(Setback::Denied(
                     node,
                     Error::unavailable(format!("no leader of partition {} answers", read.partition)),
@@ -241,21 +272,16 @@ impl Engine {
         bytes: usize,
         deadline: Deadline,
     ) -> Result<(NodeId, MemtableSays), Setback> {
-        let leader = self.leaders.get(read.partition).node.and_then(|node| self.memtable(node).ok());
+        let leader =
+            self.core.leaders.get(read.partition).node.and_then(|node| self.core.memtable(node).ok());
         let leader =
             leader.ok_or_else(|| Setback::Wait(Error::unavailable("the partition's leader is not known")))?;
-        let (way, clock) = (&leader.large_on_the_way, &*self.env.clock);
+        let (way, clock) = (&leader.large_on_the_way, &*self.core.env.clock);
         let room = self.large_reads.take(bytes, way, read.purse, clock, deadline).await;
         let (room, _on_the_way) = room.map_err(Setback::Wait)?;
-        let request = v1::ReadRequest {
-            partition: read.partition.0,
-            table: read.table.id.0,
-            key: read.key.clone(),
-            manifest_version: searched.0,
-        };
-        let asked = self.ask_leader(read.partition, deadline, LARGE_ANSWER_MAX, |peer| async move {
-            peer.large_reads.ask_alone(request).await.and_then(|says| says)
-        });
+        let request = read.of_memtables(searched);
+        let asked =
+            self.core.ask_leader(read.partition, deadline, LARGE_ANSWER_MAX, |peer| peer.read_large(request));
         let (node, says) = asked.await.map_err(unanswered)?;
         let says = match says {
             MemtableSays::Value(record) => {
@@ -277,8 +303,8 @@ impl Engine {
             *value = cached.value.as_ref().map(|v| Record { value: v.clone(), seq: cached.seq });
             return Ok(if value.is_some() { Found::Value } else { Found::Tombstone });
         }
-        let found = self.search_ssts(&consult.candidates, &read.key, read.hash, read.purse, deadline).await;
-        self.env.pause_point(PausePoint::SstablesAnswered).await;
+        let found = self.search.search(&consult.candidates, &read.key, read.hash, read.purse, deadline).await;
+        self.core.env.pause_point(PausePoint::SstablesAnswered).await;
         let (found, record) = match found {
             Ok(SstFound::Value(record)) => {
                 *value = Some(record.clone());
@@ -297,7 +323,7 @@ impl Engine {
         };
         // Stamped with what was searched, however long it took to get here.
         let stamp = match mutant::active(Mutant::StampAtArrival) {
-            true => self.views.peek(read.partition).manifest.version,
+            true => self.core.views.peek(read.partition).manifest.version,
             false => consult.searched,
         };
         self.cache.insert(stamp, read.table.id, read.at(), &record);

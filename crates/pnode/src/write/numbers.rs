@@ -1,4 +1,4 @@
-//! The p-node's own sessions: two a partition, opened when the first write comes: one for small writes and one for large ones,
+//! The numbers of the p-node's own sessions: two sessions a partition, opened when the first write comes: one for small writes and one for large ones,
 //! so that small ones do not wait until a slow large one leaves the window.
 //!
 //! Numbers are given out in order; those outstanding lie within a window, because the server keeps only so many results a
@@ -12,7 +12,7 @@ use sextant_common::ids::PartitionId;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 /// Span of the numbers outstanding per partition and session: the results that a server keeps.
-pub(crate) const PNODE_WINDOW: u64 = 1024;
+pub(super) const PNODE_WINDOW: u64 = 1024;
 
 #[derive(Default)]
 struct State {
@@ -30,13 +30,13 @@ struct Slot {
     opening: Semaphore,
 }
 
-pub(crate) struct Sessions {
+pub(super) struct Numbers {
     /// By partition: for small writes, and for large ones.
     slots: Vec<[Slot; 2]>,
 }
 
 /// A number that is outstanding until this is dropped.
-pub(crate) struct Ticket<'s> {
+pub(super) struct Ticket<'s> {
     slot: &'s Slot,
     pub session: u64,
     pub number: u64,
@@ -71,14 +71,14 @@ impl Drop for Ticket<'_> {
 }
 
 /// How a write begins.
-pub(crate) enum Begun<'s> {
+pub(super) enum Begun<'s> {
     Ticket(Ticket<'s>),
     /// There is no session, and the caller is the one to open it.
     Opening(Opening<'s>),
 }
 
 /// The turn to open a session; dropped, it passes to the next.
-pub(crate) struct Opening<'s> {
+pub(super) struct Opening<'s> {
     slot: &'s Slot,
     _turn: Option<SemaphorePermit<'s>>,
 }
@@ -98,7 +98,7 @@ enum Offer<'s> {
     WindowFull,
 }
 
-impl Sessions {
+impl Numbers {
     pub fn new(partitions: u32) -> Self {
         let slot = || Slot { state: Mutex::default(), moved: Notify::new(), opening: Semaphore::new(1) };
         Self { slots: (0..partitions).map(|_| [slot(), slot()]).collect() }
@@ -172,7 +172,7 @@ mod tests {
 
     const P: PartitionId = PartitionId(0);
 
-    async fn begin(sessions: &Sessions) -> Ticket<'_> {
+    async fn begin(sessions: &Numbers) -> Ticket<'_> {
         static NEXT: AtomicU64 = AtomicU64::new(100);
         loop {
             match sessions.begin(P, false).await {
@@ -184,7 +184,7 @@ mod tests {
 
     #[tokio::test]
     async fn acked_below_is_the_smallest_outstanding_number() {
-        let sessions = Sessions::new(1);
+        let sessions = Numbers::new(1);
         let (a, b, c) = (begin(&sessions).await, begin(&sessions).await, begin(&sessions).await);
         assert_eq!((a.number, b.number, c.number), (1, 2, 3));
         assert_eq!(c.acked_below(), 1);
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn outstanding_numbers_span_no_more_than_the_window() {
-        let sessions = Sessions::new(1);
+        let sessions = Numbers::new(1);
         let mut tickets = Vec::new();
         for _ in 0..PNODE_WINDOW {
             tickets.push(begin(&sessions).await);
@@ -213,7 +213,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_window_that_moves_far_lets_all_in_who_fit_and_those_who_left_lose_nobody_their_turn() {
-        let sessions = Sessions::new(1);
+        let sessions = Numbers::new(1);
         let first = begin(&sessions).await;
         let mut rest = Vec::new();
         for _ in 1..PNODE_WINDOW {
@@ -233,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_write_that_takes_long_does_not_hold_up_the_window_of_small_ones() {
-        let sessions = Sessions::new(1);
+        let sessions = Numbers::new(1);
         let Begun::Opening(turn) = sessions.begin(P, true).await else { panic!("there is no session yet") };
         turn.opened(7);
         let Begun::Ticket(large) = sessions.begin(P, true).await else { panic!("it was opened") };
@@ -244,7 +244,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_forgotten_session_is_replaced_once_and_its_tickets_touch_nothing() {
-        let sessions = Sessions::new(1);
+        let sessions = Numbers::new(1);
         let old = begin(&sessions).await;
         sessions.forget(P, old.session);
         let new = begin(&sessions).await;
@@ -258,7 +258,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failed_opening_is_tried_by_the_next() {
-        let sessions = Sessions::new(1);
+        let sessions = Numbers::new(1);
         let Begun::Opening(turn) = sessions.begin(P, false).await else { panic!("there is no session yet") };
         drop(turn);
         assert_eq!(begin(&sessions).await.number, 1);

@@ -1,0 +1,167 @@
+//! What a reply does to a view.
+
+use bytes::Bytes;
+use sextant_common::filter::LayeredBloom;
+use sextant_common::ids::{Epoch, Generation, Serial, TableId};
+use sextant_common::manifest::Manifest;
+use sextant_rules::mutant::{self, Mutant};
+
+use crate::lease::{Drift, Grant, Lease, PullTimes};
+use crate::view::{FilterCopies, PartitionView};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpdateStatus {
+    Ok,
+    NotLeader,
+    NeedFilters,
+    /// Leader, but not in a state to grant.
+    NotReady,
+    /// This holder acknowledged too late: no leases for a while.
+    Throttled,
+}
+
+/// A run of bf-log entries of one memtable.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    pub table: TableId,
+    pub generation: Generation,
+    pub kind: RunKind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum RunKind {
+    /// The memtable `generation` begins: counts one serial.
+    Freeze,
+    /// 8 bytes a hash, little-endian: each counts one serial.
+    Hashes(Bytes),
+}
+
+impl Run {
+    fn serials(&self) -> u64 {
+        match &self.kind {
+            RunKind::Freeze => 1,
+            RunKind::Hashes(bytes) => (bytes.len() / 8) as u64,
+        }
+    }
+}
+
+/// One partition's part of a reply to a pull.
+#[derive(Clone, Debug)]
+pub(crate) struct Update {
+    pub status: UpdateStatus,
+    pub epoch: Epoch,
+    pub serial_from: Serial,
+    pub serial_to: Serial,
+    pub runs: Vec<Run>,
+    pub manifest: Option<Manifest>,
+    pub grant: Option<Grant>,
+}
+
+/// What has to happen besides installing the view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// The view uses what the reply brought.
+    Current,
+    /// Whole filters have to be fetched. Until then the view keeps what it has: an old lease is good until it expires.
+    NeedFilters,
+    /// The reply told nothing about filters.
+    Nothing,
+    /// The reply is of an older epoch than the view.
+    Outdated,
+}
+
+/// Applies a reply: bits first; the returned view (None: no change) is what may be installed and then acknowledged.
+///
+/// `tables` of the manifest are not looked at here: the caller learns names.
+pub(crate) fn apply(
+    view: &PartitionView,
+    update: Update,
+    times: PullTimes,
+    drift: Drift,
+) -> (Option<PartitionView>, Verdict) {
+    // A manifest is committed state: it is good whatever became of epochs and serials.
+    let manifest = update.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
+    let with_manifest = manifest.and_then(|m| view.with_manifest(m));
+    let changed = with_manifest.is_some();
+    let mut next = with_manifest.unwrap_or_else(|| view.clone());
+    let only_manifest = |next: PartitionView, verdict| (changed.then_some(next), verdict);
+    match update.status {
+        UpdateStatus::NotLeader | UpdateStatus::NotReady => return only_manifest(next, Verdict::Nothing),
+        UpdateStatus::NeedFilters => {
+            let outdated = view.copies.as_ref().is_some_and(|c| update.epoch < c.epoch);
+            let verdict = if outdated { Verdict::Outdated } else { Verdict::NeedFilters };
+            return only_manifest(next, verdict);
+        }
+        UpdateStatus::Ok | UpdateStatus::Throttled => {}
+    }
+    let Some(copies) = &mut next.copies else { return only_manifest(next, Verdict::NeedFilters) };
+    if update.epoch < copies.epoch && !mutant::active(Mutant::SerialsGoOn) {
+        return only_manifest(next, Verdict::Outdated);
+    }
+    let same_source = mutant::active(Mutant::SerialsGoOn)
+        || update.epoch == copies.epoch && copies.boot.is_none_or(|boot| boot == times.server_boot);
+    let serials = update.runs.iter().map(Run::serials).sum::<u64>();
+    let continues = update.serial_from == copies.serial
+        && update.serial_from.0.checked_add(serials) == Some(update.serial_to.0);
+    if !same_source || !continues {
+        return only_manifest(next, Verdict::NeedFilters);
+    }
+
+    for run in &update.runs {
+        // What the manifest has flushed needs no filter any more; its entries count all the same.
+        let flushed = next.manifest.table(run.table).is_some_and(|t| run.generation <= t.flushed_generation);
+        if flushed {
+            continue;
+        }
+        let filter = copies.filter_or_new(run.table, run.generation);
+        if let RunKind::Hashes(bytes) = &run.kind {
+            let hashes = bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
+            filter.insert_all(hashes);
+        }
+    }
+    let moved_on = copies.serial != update.serial_to;
+    copies.serial = update.serial_to;
+    copies.boot = Some(times.server_boot);
+    // A lease without the tables of its version is no lease.
+    let unpaired = mutant::active(Mutant::LeaseWithoutManifest);
+    let grant = update.grant.filter(|g| unpaired || g.manifest_version <= next.manifest.version);
+    next.lease = match (grant, next.lease.take()) {
+        (Some(grant), Some(earlier)) => Some(Lease::new(grant, times, drift).after(&earlier)),
+        (Some(grant), None) => Some(Lease::new(grant, times, drift)),
+        // To acknowledge a serial ends the grants below it: a view that moves on needs a lease for where it stands.
+        (None, Some(_)) if moved_on && !mutant::active(Mutant::LeaseOutlivesItsSerial) => None,
+        (None, earlier) => earlier,
+    };
+    // No manifest came although this is the leader: it has none newer than ours.
+    next.manifest_known = true;
+    (Some(next), Verdict::Current)
+}
+
+/// Whole filters as fetched.
+pub(crate) struct WholeFilters {
+    pub epoch: Epoch,
+    pub serial: Serial,
+    pub manifest: Option<Manifest>,
+    pub filters: Vec<(TableId, Generation, LayeredBloom)>,
+}
+
+/// Installs whole filters as new objects: readers of the old view keep theirs. None: the view is ahead of them already.
+///
+/// The old lease goes with its filters: it is of another epoch or of an older serial, and ends when the new one is
+/// acknowledged.
+pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option<PartitionView> {
+    if let Some(copies) = &view.copies
+        && (whole.epoch, whole.serial) < (copies.epoch, copies.serial)
+    {
+        return None;
+    }
+    let manifest = whole.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
+    let mut next = manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
+    next.copies = Some(FilterCopies::new(whole.epoch, whole.serial, whole.filters));
+    next.lease = None;
+    next.drop_flushed_filters();
+    Some(next)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The library's face, and the whole of a p-node: [`PNode`] owns the parts, and nobody below it knows them all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::ids::TableId;
+use sextant_common::manifest::TableOptions;
+use sextant_common::{Error, Result};
+use sextant_environment::Env;
+use sextant_environment::shutdown::{self, ShutdownTrigger};
+
+use crate::api::{BatchOp, ReadMode, ReadOptions, Record, ScanRange, ScanStream, WriteOptions, WriteOutcome};
+use crate::config::EngineConfig;
+use crate::core::Core;
+use crate::filter_copies::Copies;
+use crate::metrics::PNodeMetrics;
+use crate::record_cache::RecordCache;
+use crate::router::{Look, Missed, Reader, SstSearch};
+use crate::tables::Tables;
+use crate::upstream::LargeReads;
+use crate::write::Writer;
+
+/// How long a server may take for the release of leases: they end by themselves.
+const RELEASE_MAX: Duration = Duration::from_millis(300);
+
+/// A p-node inside an application. Cheap to clone; its background work ends with the last clone or with
+/// [`PNode::shutdown`].
+#[derive(Clone)]
+pub struct PNode {
+    parts: Arc<Parts>,
+}
+
+/// Each knows only those before it.
+struct Parts {
+    core: Arc<Core>,
+    tables: Arc<Tables>,
+    reader: Reader,
+    writer: Writer,
+    /// Ends what the copies run.
+    shutdown: ShutdownTrigger,
+}
+
+impl PNode {
+    /// Starts pulling filters and leases. Does not wait for any server: see [`PNode::ready`].
+    pub async fn start(env: Env, config: EngineConfig) -> Result<PNode> {
+        config.validate()?;
+        let (trigger, shutdown) = shutdown::channel();
+        let core = Arc::new(Core::new(env, config));
+        let copies = Arc::new(Copies::start(&core, shutdown));
+        let tables = Arc::new(Tables::new(&core, &copies));
+        let cache = Arc::new(RecordCache::new(core.config.cache_bytes, core.metrics.clone()));
+        let large_reads = Arc::new(LargeReads::new(core.config.read_bytes_max));
+        let search = SstSearch::new(&core, &large_reads);
+        let writer = Writer::new(&core, &copies, &tables, search.clone(), cache.clone());
+        let reader = Reader::new(&core, &copies, &tables, search, cache, large_reads);
+        Ok(PNode { parts: Arc::new(Parts { core, tables, reader, writer, shutdown: trigger }) })
+    }
+
+    /// Returns when a leader and a manifest are known for every partition, so that routing works.
+    pub async fn ready(&self, deadline: Duration) -> Result<()> {
+        let core = self.core();
+        let mut leaders = core.leaders.watch_all();
+        let mut manifests = core.views.watch_manifests();
+        let known = async {
+            while let Err(e) = self.check_ready() {
+                core.check_running()?;
+                tokio::select! {
+                    _ = leaders.changed() => {}
+                    _ = manifests.changed() => {}
+                    () = tokio::time::sleep(Duration::from_millis(20)) => tracing::trace!("not ready: {e}"),
+                }
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(deadline, known).await {
+            Ok(result) => result,
+            Err(_) => self.check_ready(),
+        }
+    }
+
+    /// Whether routing works now; else which partition it does not work for.
+    pub fn check_ready(&self) -> Result<()> {
+        let core = self.core();
+        core.check_running()?;
+        for partition in core.views.partitions() {
+            if core.leaders.get(partition).node.is_none() {
+                return Err(Error::unavailable(format!("no leader of partition {partition} is known")));
+            }
+            if !core.views.peek(partition).manifest_known {
+                return Err(Error::unavailable(format!("no manifest of partition {partition} is known")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The fast path of a pda read: what [`PNode::get`] would answer, if it is known without waiting. None: use `get`, which looks
+    /// again.
+    #[inline]
+    pub fn try_get(&self, table: &str, key: &[u8]) -> Option<Result<Option<Record>>> {
+        match self.look(table, key) {
+            Look::Known(answer) => Some(Ok(answer)),
+            Look::Missed(_) => None,
+        }
+    }
+
+    /// As [`PNode::try_get`]; what was not at hand is for [`PNode::get_after`].
+    #[inline]
+    pub(crate) fn look(&self, table: &str, key: &[u8]) -> Look {
+        self.parts.reader.look(table, key)
+    }
+
+    /// Reads the newest version of a record; None: there is none. Linearizable in every mode. `table`: "" or "default" is
+    /// the default table.
+    pub async fn get(&self, table: &str, key: &[u8], options: ReadOptions) -> Result<Option<Record>> {
+        let missed = match options.mode {
+            ReadMode::Pda => match self.look(table, key) {
+                Look::Known(answer) => return Ok(answer),
+                Look::Missed(missed) => missed,
+            },
+            _ => Missed::default(),
+        };
+        self.get_after(missed, table, Bytes::copy_from_slice(key), options).await
+    }
+
+    /// [`PNode::get`] with a key that is not copied.
+    pub async fn get_bytes(&self, table: &str, key: Bytes, options: ReadOptions) -> Result<Option<Record>> {
+        let missed = match options.mode {
+            ReadMode::Pda => match self.look(table, &key) {
+                Look::Known(answer) => return Ok(answer),
+                Look::Missed(missed) => missed,
+            },
+            _ => Missed::default(),
+        };
+        self.get_after(missed, table, key, options).await
+    }
+
+    /// A read whose key was looked at already.
+    pub(crate) async fn get_after(
+        &self,
+        missed: Missed,
+        table: &str,
+        key: Bytes,
+        options: ReadOptions,
+    ) -> Result<Option<Record>> {
+        // Boxed: a future of some kilobytes would be carried along by every read that is answered at once.
+        Box::pin(self.parts.reader.get(table, key, options, missed)).await
+    }
+
+    /// Reads several records; the answers are in the order of the keys. Linearizable for each key, not a snapshot of all.
+    pub async fn multi_get(
+        &self,
+        table: &str,
+        keys: &[Bytes],
+        options: ReadOptions,
+    ) -> Result<Vec<Option<Record>>> {
+        self.multi_get_after(Missed::default(), table, keys, options).await
+    }
+
+    /// Several reads, of whose keys the first one was looked at already.
+    pub(crate) async fn multi_get_after(
+        &self,
+        first: Missed,
+        table: &str,
+        keys: &[Bytes],
+        options: ReadOptions,
+    ) -> Result<Vec<Option<Record>>> {
+        self.parts.reader.multi_get(table, keys, options, first).await
+    }
+
+    /// Applies operations atomically. All keys must be of one partition: one key, or keys with the same `{hash tag}`.
+    ///
+    /// Errors of kind `OutcomeUnknown`: the write may or may not take effect; a retry under the same [`crate::RequestId`] tells.
+    pub async fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> Result<WriteOutcome> {
+        self.core().check_running()?;
+        self.parts.writer.write(ops, options).await
+    }
+
+    /// Scans a range in key order. A page of several partitions is no snapshot: see [`crate::ScanPage`].
+    pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {
+        self.parts.reader.scan(table, range)
+    }
+
+    /// Creates a table. The id, and whether it is new: a table that exists keeps its options.
+    pub async fn create_table(&self, name: &str, options: TableOptions) -> Result<(TableId, bool)> {
+        self.parts.tables.create(name, options, self.core().deadline(None)).await
+    }
+
+    /// All tables that are known: id, name, options.
+    pub async fn tables(&self) -> Result<Vec<(TableId, String, TableOptions)>> {
+        // Sees to it that there was a manifest.
+        self.parts.tables.get("", self.core().deadline(None)).await?;
+        let all = self.core().views.tables.all();
+        Ok(all.into_iter().map(|t| (t.id, t.name.clone(), t.options.clone())).collect())
+    }
+
+    /// Registers a session in every partition; with it a retried write takes effect once.
+    pub async fn open_session(&self) -> Result<u64> {
+        self.parts.writer.open_session().await
+    }
+
+    pub fn metrics(&self) -> &PNodeMetrics {
+        &self.core().metrics
+    }
+
+    /// The counters themselves, which outlive the p-node.
+    pub fn clone_metrics(&self) -> Arc<PNodeMetrics> {
+        self.core().metrics.clone()
+    }
+
+    /// A switch for measurement: off, every read travels in a call of its own.
+    pub fn set_coalesce(&self, on: bool) {
+        self.core().set_coalesce(on);
+    }
+
+    /// A switch for measurement: off, the record cache is empty and stays so.
+    pub fn set_cache(&self, on: bool) {
+        self.cache().set_on(on);
+    }
+
+    /// Gives the leases back and ends the background work. Operations are refused from now on.
+    pub async fn shutdown(&self) {
+        let core = self.core();
+        // No view has a lease any more before the leaders hear of it.
+        core.stop();
+        self.parts.shutdown.trigger();
+        let releases = core.memtables.values().map(|peer| {
+            let release = peer.release(core.holder.clone());
+            async move { tokio::time::timeout(RELEASE_MAX, release).await.is_ok() }
+        });
+        futures::future::join_all(releases).await;
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.parts.core
+    }
+
+    pub(crate) fn tables_by_name(&self) -> &Tables {
+        &self.parts.tables
+    }
+
+    pub(crate) fn cache(&self) -> &RecordCache {
+        self.parts.reader.cache()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.parts.reader
+    }
+}

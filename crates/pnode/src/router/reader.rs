@@ -1,0 +1,182 @@
+//! Reads as their callers know them: by a table's name and a key, by several keys, by a range.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt};
+use sextant_common::ids::PartitionId;
+use sextant_common::key::filter_hash;
+use sextant_common::limits::{BATCH_OPS_MAX, check_key};
+use sextant_common::{Error, Result};
+use sextant_environment::room::Purse;
+
+use super::consult::Consult;
+use super::point_reads::{PointReads, Read};
+use super::scan::Scans;
+use super::sst_search::SstSearch;
+use crate::api::{ReadMode, ReadOptions, Record, ScanRange, ScanStream};
+use crate::core::Core;
+use crate::filter_copies::Copies;
+use crate::record_cache::RecordCache;
+use crate::tables::Tables;
+use crate::upstream::{Deadline, LargeReads};
+use crate::view::{ReadKey, TableInfo};
+
+/// Values of one multi-get, in bytes: one request must not fill the memory.
+const MULTI_GET_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Reads of one multi-get that are under way at once: enough to fill the messages of all servers.
+const READS_AT_ONCE: usize = 512;
+
+pub(crate) struct Reader {
+    core: Arc<Core>,
+    tables: Arc<Tables>,
+    large_reads: Arc<LargeReads>,
+    points: PointReads,
+    scans: Arc<Scans>,
+}
+
+/// What a look at a key found out.
+pub(crate) enum Look {
+    /// The answer.
+    Known(Option<Record>),
+    /// It is not known without asking.
+    Missed(Missed),
+}
+
+/// A look that has to be followed by a read, which goes on from here. The default: nobody has looked yet.
+#[derive(Default)]
+pub(crate) struct Missed(Option<(Arc<TableInfo>, PartitionId, u64, Consult)>);
+
+impl Missed {
+    /// Whether a consultation is carried on.
+    pub fn was_looked_for(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl Reader {
+    pub fn new(
+        core: &Arc<Core>,
+        copies: &Arc<Copies>,
+        tables: &Arc<Tables>,
+        search: SstSearch,
+        cache: Arc<RecordCache>,
+        large_reads: Arc<LargeReads>,
+    ) -> Self {
+        let scans = Arc::new(Scans::new(core, copies, tables, &large_reads));
+        let points = PointReads {
+            core: core.clone(),
+            copies: copies.clone(),
+            tables: tables.clone(),
+            search,
+            cache,
+            large_reads: large_reads.clone(),
+        };
+        Self { core: core.clone(), tables: tables.clone(), large_reads, points, scans }
+    }
+
+    /// The one consultation of a pda read. Does not await; allocates only if there are SSTables to be asked.
+    #[inline]
+    pub fn look(&self, table: &str, key: &[u8]) -> Look {
+        if key.is_empty() {
+            return Look::Missed(Missed::default());
+        }
+        let Some(table) = self.core.views.tables.get(table) else { return Look::Missed(Missed::default()) };
+        let hash = filter_hash(key);
+        let partition = self.core.views.slot_map.partition_of(key, &table.options);
+        match self.points.look(&table, ReadKey { partition, key, hash }) {
+            Ok(answer) => Look::Known(answer),
+            Err(consult) => Look::Missed(Missed(Some((table, partition, hash, consult)))),
+        }
+    }
+
+    /// `missed`: of a look at this key, taken when this read was already wanted.
+    pub async fn get(
+        &self,
+        table: &str,
+        key: Bytes,
+        options: ReadOptions,
+        missed: Missed,
+    ) -> Result<Option<Record>> {
+        check_key(&key)?;
+        self.core.check_running()?;
+        let deadline = self.core.deadline(options.deadline);
+        let (table, partition, hash, first) = match missed.0 {
+            Some((table, partition, hash, consult)) => (table, partition, hash, Some(consult)),
+            None => {
+                let table = self.tables.get(table, deadline).await?;
+                let partition = self.core.views.slot_map.partition_of(&key, &table.options);
+                (table, partition, filter_hash(&key), None)
+            }
+        };
+        let read = Read { table: &table, partition, key, hash, mode: options.mode, purse: None };
+        self.points.read(&read, deadline, first).await
+    }
+
+    /// Several records, in the order of the keys. `first`: of a look at the first key.
+    pub async fn multi_get(
+        &self,
+        table: &str,
+        keys: &[Bytes],
+        options: ReadOptions,
+        first: Missed,
+    ) -> Result<Vec<Option<Record>>> {
+        if keys.len() > BATCH_OPS_MAX {
+            return Err(Error::invalid(format!("{} keys: the limit is {BATCH_OPS_MAX}", keys.len())));
+        }
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let deadline = self.core.deadline(options.deadline);
+        let table = self.tables.get(table, deadline).await?;
+        let purse = self.large_reads.purse();
+        let mut first = first.0.map(|(_, _, _, consult)| consult);
+        let reads = keys
+            .iter()
+            .cloned()
+            .map(|key| self.one_of_many(&table, key, options.mode, deadline, (&purse, first.take())));
+        let mut answers = futures::stream::iter(reads).buffered(READS_AT_ONCE);
+        let (mut records, mut bytes) = (Vec::with_capacity(keys.len()), 0);
+        while let Some(record) = answers.try_next().await? {
+            bytes += record.as_ref().map_or(0, |r: &Record| r.value.len());
+            if bytes > MULTI_GET_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "the values of one multi-get have more than {MULTI_GET_BYTES_MAX} bytes: ask for fewer keys"
+                )));
+            }
+            records.push(record);
+        }
+        Ok(records)
+    }
+
+    async fn one_of_many(
+        &self,
+        table: &Arc<TableInfo>,
+        key: Bytes,
+        mode: ReadMode,
+        deadline: Deadline,
+        (purse, mut consulted): (&Purse, Option<Consult>),
+    ) -> Result<Option<Record>> {
+        let hash = filter_hash(&key);
+        let partition = self.core.views.slot_map.partition_of(&key, &table.options);
+        if mode == ReadMode::Pda && consulted.is_none() {
+            match self.points.look(table, ReadKey { partition, key: &key, hash }) {
+                Ok(answer) => return Ok(answer),
+                Err(consult) => consulted = Some(consult),
+            }
+        }
+        let read = Read { table, partition, key, hash, mode, purse: Some(purse) };
+        self.points.read(&read, deadline, consulted).await
+    }
+
+    pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {
+        self.scans.scan(table, range)
+    }
+
+    pub fn cache(&self) -> &RecordCache {
+        &self.points.cache
+    }
+
+    #[cfg(test)]
+    pub fn large_bytes_held(&self) -> usize {
+        self.large_reads.held_bytes()
+    }
+}

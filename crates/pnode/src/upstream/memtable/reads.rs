@@ -1,0 +1,125 @@
+//! Point reads of memtables as messages.
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::{Error, Result};
+use sextant_proto::v1;
+use sextant_proto::v1::rows_client::RowsClient;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+use tonic::transport::Channel;
+
+use super::News;
+use crate::api::Record;
+use crate::metrics::MessageKind;
+use crate::upstream::Call;
+use crate::upstream::coalescer::Inbound;
+
+/// A point read of a partition's memtables.
+#[derive(Clone, Debug)]
+pub(crate) struct MemtableRead {
+    pub partition: PartitionId,
+    pub table: TableId,
+    pub key: Bytes,
+    /// The version of the SSTables that the read searched, or will search if there is no entry.
+    pub searched: ManifestVersion,
+}
+
+/// What the leader said about a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MemtableSays {
+    Value(Record),
+    Tombstone,
+    NoEntry,
+    /// A flush was applied after the version that the read named. What is current has been installed.
+    Stale,
+    NotLeader,
+    NotReady,
+    UnknownTable,
+    /// A value of so many bytes, which is not sent along with others. Asked for alone: there is no room for it now.
+    Large(usize),
+}
+
+impl From<MemtableRead> for v1::ReadRequest {
+    fn from(read: MemtableRead) -> Self {
+        v1::ReadRequest {
+            partition: read.partition.0,
+            table: read.table.0,
+            key: read.key,
+            manifest_version: read.searched.0,
+        }
+    }
+}
+
+pub(crate) struct ReadCall {
+    pub rows: RowsClient<Channel>,
+    pub news: News,
+    /// 0: any.
+    pub value_bytes_max: u32,
+}
+
+impl Call for ReadCall {
+    const KIND: MessageKind = MessageKind::Read;
+    type Request = v1::ReadRequest;
+    /// An unknown status is an error of this read alone.
+    type Reply = Result<MemtableSays>;
+    type Batch = v1::ReadBatch;
+    type BatchReply = v1::ReadBatchReply;
+
+    fn request_bytes(request: &v1::ReadRequest) -> usize {
+        request.key.len() + 24
+    }
+
+    fn reply_bytes(reply: &Self::Reply) -> usize {
+        match reply {
+            Ok(MemtableSays::Value(record)) => record.value.len() + 24,
+            _ => 24,
+        }
+    }
+
+    fn batch(&self, first_id: u64, reads: Vec<v1::ReadRequest>) -> v1::ReadBatch {
+        v1::ReadBatch { batch: first_id, reads, value_bytes_max: self.value_bytes_max }
+    }
+
+    fn open(
+        &self,
+        messages: ReceiverStream<v1::ReadBatch>,
+    ) -> BoxFuture<'_, Result<Inbound<v1::ReadBatchReply>, Status>> {
+        let mut rows = self.rows.clone();
+        Box::pin(async move { Ok(rows.read_stream(messages).await?.into_inner().boxed()) })
+    }
+
+    fn unary(&self, batch: v1::ReadBatch) -> BoxFuture<'_, Result<v1::ReadBatchReply, Status>> {
+        let mut rows = self.rows.clone();
+        Box::pin(async move { Ok(rows.read(batch).await?.into_inner()) })
+    }
+
+    fn replies(&self, reply: v1::ReadBatchReply, each: &mut dyn FnMut(u64, Self::Reply)) -> Option<u64> {
+        // First the news, so that whoever is told "stale" or "not leader" finds them.
+        reply.manifests.into_iter().for_each(|m| self.news.manifest(m));
+        for hint in &reply.leaders {
+            self.news.not_leader(PartitionId(hint.partition), Some(hint.into()));
+        }
+        for (id, reply) in (reply.batch..).zip(reply.replies) {
+            each(id, read_reply(reply));
+        }
+        Some(reply.batch)
+    }
+}
+
+fn read_reply(reply: v1::ReadReply) -> Result<MemtableSays> {
+    use v1::ReadStatus as S;
+    Ok(match S::try_from(reply.status) {
+        Ok(S::ReadValue) => MemtableSays::Value(Record { value: reply.value, seq: Seq(reply.seq) }),
+        Ok(S::ReadTombstone) => MemtableSays::Tombstone,
+        Ok(S::ReadNoEntry) => MemtableSays::NoEntry,
+        Ok(S::ReadStaleManifest) => MemtableSays::Stale,
+        Ok(S::ReadNotLeader | S::ReadUnknownPartition) => MemtableSays::NotLeader,
+        Ok(S::ReadNotReady) => MemtableSays::NotReady,
+        Ok(S::ReadUnknownTable) => MemtableSays::UnknownTable,
+        Ok(S::ReadTooLarge) => MemtableSays::Large(reply.bytes as usize),
+        Err(_) => return Err(Error::internal(format!("unknown read status {}", reply.status))),
+    })
+}

@@ -1,0 +1,251 @@
+//! A write from its checks to its outcome.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::{Error, ErrorKind, Result};
+
+use super::attempt::{Attempt, classify};
+use super::base::Bases;
+use super::numbers::Ticket;
+use super::prepare::{PreparedOp, is_large, prepare};
+use super::sessions::Sessions;
+use crate::api::{BatchOp, RequestId, WriteOptions, WriteOutcome};
+use crate::core::{Core, Unanswered, WriteDeadlines};
+use crate::filter_copies::Copies;
+use crate::record_cache::RecordCache;
+use crate::router::{SearchFailed, SstSearch};
+use crate::tables::Tables;
+use crate::upstream::{Backoff, Passage, Patience, SentOp, SentWrite, Slip, WriteStatus, more_telling};
+
+/// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
+/// publication that waits for a lease, and a busy disk.
+const ANSWER_MAX: Duration = Duration::from_secs(3);
+/// Longest pause while the server is overloaded.
+const OVERLOAD_PAUSE_MAX: Duration = Duration::from_millis(250);
+
+/// Under which session and number a request travels.
+enum Identity<'e> {
+    Own(Ticket<'e>),
+    Callers(RequestId),
+}
+
+impl Identity<'_> {
+    fn request_id(&self) -> RequestId {
+        match self {
+            Identity::Own(t) => {
+                RequestId { session: t.session, number: t.number, acked_below: t.acked_below() }
+            }
+            Identity::Callers(id) => *id,
+        }
+    }
+}
+
+pub(crate) struct Writer {
+    core: Arc<Core>,
+    copies: Arc<Copies>,
+    tables: Arc<Tables>,
+    bases: Bases,
+    sessions: Sessions,
+}
+
+impl Writer {
+    pub fn new(
+        core: &Arc<Core>,
+        copies: &Arc<Copies>,
+        tables: &Arc<Tables>,
+        search: SstSearch,
+        cache: Arc<RecordCache>,
+    ) -> Self {
+        Self {
+            core: core.clone(),
+            copies: copies.clone(),
+            tables: tables.clone(),
+            bases: Bases { search, cache },
+            sessions: Sessions::new(core),
+        }
+    }
+
+    /// Registers a session in every partition, for a caller.
+    pub async fn open_session(&self) -> Result<u64> {
+        self.sessions.open().await
+    }
+
+    pub async fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> Result<WriteOutcome> {
+        let deadlines = self.core.write_deadlines(options.deadline);
+        if ops.is_empty() {
+            return Ok(WriteOutcome { applied: true, results: Vec::new() });
+        }
+        let ops = prepare(&self.tables, &self.core.views.slot_map, ops, deadlines.taken).await?;
+        self.core.metrics.writes.inc();
+        let mut identity = match options.request {
+            Some(request) => {
+                if request.session == 0 {
+                    return Err(Error::invalid("request: session 0 is no session"));
+                }
+                Identity::Callers(request)
+            }
+            None => {
+                Identity::Own(self.sessions.ticket(ops[0].partition, is_large(&ops), deadlines.taken).await?)
+            }
+        };
+        let result = self.write_until_known(&ops, &mut identity, deadlines).await;
+        if let Err(e) = &result
+            && e.kind == ErrorKind::OutcomeUnknown
+        {
+            self.core.metrics.writes_unknown.inc();
+        }
+        result
+    }
+
+    async fn write_until_known<'e>(
+        &'e self,
+        ops: &[PreparedOp],
+        identity: &mut Identity<'e>,
+        deadlines: WriteDeadlines,
+    ) -> Result<WriteOutcome> {
+        let clock = &*self.core.env.clock;
+        let partition = ops[0].partition;
+        let mut backoff = Backoff::default();
+        let mut overload_backoff = Backoff::up_to(OVERLOAD_PAUSE_MAX);
+        // Once an attempt may have been executed, only an answer under the same number tells.
+        let mut maybe_executed = false;
+        let mut told: Option<Error> = None;
+        let mut denied = false;
+        let mut damage = None;
+        // Whatever broke a stream, it was perhaps the company: a request that was lost travels alone from then on.
+        let mut alone = !self.core.coalesces();
+        let unknown = |maybe: bool, error: Error| {
+            if !maybe {
+                return error;
+            }
+            Error::new(
+                ErrorKind::OutcomeUnknown,
+                format!("the write may or may not take effect; the last attempt: {error}"),
+            )
+        };
+        for attempt in 0u32.. {
+            if attempt > 0 {
+                self.core.metrics.write_retries.inc();
+            }
+            // Whether it was executed is worth more time than executing it.
+            let deadline = if maybe_executed { deadlines.answered } else { deadlines.taken };
+            let leader = self.core.leaders.get(partition).node;
+            let spans = WriteDeadlines { taken: deadline, ..deadlines };
+            let error = match self.write_once(ops, identity.request_id(), spans, alone).await {
+                Attempt::Done(outcome) => return Ok(outcome),
+                Attempt::Refused(error) => return Err(unknown(maybe_executed, error)),
+                Attempt::UnknownSession => {
+                    let error =
+                        Error::new(ErrorKind::UnknownSession, "the session has expired or was never opened");
+                    let Identity::Own(ticket) = identity else { return Err(unknown(maybe_executed, error)) };
+                    self.sessions.forget(partition, ticket.session);
+                    if maybe_executed {
+                        return Err(unknown(true, error));
+                    }
+                    *identity =
+                        Identity::Own(self.sessions.ticket(partition, is_large(ops), deadline).await?);
+                    error
+                }
+                Attempt::Stale => {
+                    if attempt == 0 {
+                        continue;
+                    }
+                    Error::unavailable("flushes outran the write's condition")
+                }
+                Attempt::Again(error) => error,
+                Attempt::Denied(error) => {
+                    // Once is a change of leaders. Twice, perhaps the stream leads to the server's predecessor.
+                    if std::mem::replace(&mut denied, true)
+                        && let Some(peer) = leader.and_then(|node| self.core.memtables.get(&node))
+                    {
+                        peer.renew_writes();
+                    }
+                    error
+                }
+                Attempt::NotSent(error) => told.clone().unwrap_or(error),
+                Attempt::UnknownTable => {
+                    for op in ops {
+                        let created = self.tables.create_in_partition(&op.table, partition, deadline).await;
+                        created.map_err(|e| unknown(maybe_executed, e))?;
+                    }
+                    Error::new(ErrorKind::UnknownTable, "the table is not in its partition yet")
+                }
+                Attempt::Overloaded(error) => {
+                    told = Some(error.clone());
+                    if !overload_backoff.wait(clock, &*self.core.env.rng, deadline).await {
+                        return Err(unknown(maybe_executed, error));
+                    }
+                    continue;
+                }
+                Attempt::Unknown(error) => {
+                    maybe_executed = true;
+                    alone = true;
+                    error
+                }
+            };
+            let error = more_telling(&mut damage, error);
+            told = Some(error.clone());
+            let deadline = if maybe_executed { deadlines.answered } else { deadlines.taken };
+            if let Err(stopping) = self.core.check_running() {
+                return Err(unknown(maybe_executed, stopping));
+            }
+            if !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await {
+                return Err(unknown(maybe_executed, error));
+            }
+        }
+        Err(unknown(maybe_executed, Error::unavailable("too many attempts")))
+    }
+
+    async fn write_once(
+        &self,
+        ops: &[PreparedOp],
+        id: RequestId,
+        deadlines: WriteDeadlines,
+        alone: bool,
+    ) -> Attempt {
+        let deadline = deadlines.taken;
+        let partition = ops[0].partition;
+        let clock = &*self.core.env.clock;
+        // One view: all bases are of one version.
+        let view = self.core.views.load(partition);
+        let searched = view.manifest.version;
+        let bases = match self.bases.of(&view, ops, deadline).await {
+            Ok(bases) => bases,
+            Err(failed) => {
+                let _ = self.copies.refresh_manifest(partition, searched, deadline).await;
+                return Attempt::Again(match failed {
+                    SearchFailed::Gone => Error::unavailable("an SSTable is on none of its replicas"),
+                    SearchFailed::NoReplica(error) => error,
+                });
+            }
+        };
+        drop(view);
+        let slip = Slip::default();
+        // As long as the leader may let it wait for its turn, and then for its execution.
+        let answer = deadline.left(clock).saturating_add(ANSWER_MAX);
+        let patience = Patience { leave_by_ns: deadline.at_ns(), answer };
+        let sent = ops.iter().zip(bases).map(|(op, base)| SentOp { table: op.table.id, op: &op.op, base });
+        let write = SentWrite { partition, id, ops: sent, left: deadline.left(clock) };
+        let by = Passage { large: is_large(ops), alone, slip: &slip, patience };
+        let asked =
+            self.core.ask_leader(partition, deadlines.answered, Duration::MAX, |peer| peer.write(write, by));
+        let (node, says) = match asked.await {
+            Ok(answer) => answer,
+            Err(Unanswered::NotSent(e)) => return Attempt::NotSent(e),
+            // Whatever ended the wait: what has not left by now never will.
+            Err(Unanswered::Lost(e)) if slip.withdraw() => return Attempt::NotSent(e),
+            Err(Unanswered::Lost(e)) => return Attempt::Unknown(e),
+        };
+        if says.status == WriteStatus::NotLeader {
+            self.core.leaders.suspect(partition, node);
+        }
+        if says.status == WriteStatus::StaleManifest
+            && self.core.views.peek(partition).manifest.version <= searched
+        {
+            // The answer brought no manifest.
+            let _ = self.copies.refresh_manifest(partition, searched, deadline).await;
+        }
+        classify(says, ops.len())
+    }
+}

@@ -1,0 +1,83 @@
+//! The fast path of reads: what a store knows of their keys without waiting, and what it found out of the first that it does not.
+//!
+//! Invariant: each key is looked at once. What a look found out is handed to the read that has to ask.
+
+use super::errors::store_error;
+use super::request::Request;
+use crate::frame::Reply;
+use crate::store::{Look, Store};
+
+/// Most keys that are looked at in place for one command: other connections wait meanwhile.
+const KEYS_MAX: usize = 64;
+
+/// How far a read came without waiting.
+pub(crate) enum Ahead<M> {
+    /// All the way.
+    Reply(Reply),
+    /// Up to a key that has to be asked for.
+    Missed(Head<M>),
+}
+
+/// The keys before the first one that is not at hand. The default: none, and nobody has looked.
+#[derive(Default)]
+pub(crate) struct Head<M> {
+    /// How many there are.
+    pub keys: usize,
+    /// Their values, if the command wants them.
+    pub values: Vec<Reply>,
+    /// How many of them exist, if the command wants to know.
+    pub exist: i64,
+    /// Of the key after them.
+    pub missed: M,
+}
+
+impl<M: Default> Default for Ahead<M> {
+    fn default() -> Self {
+        Self::Missed(Head::default())
+    }
+}
+
+/// Looks at the keys of a read, of which nothing that conflicts with it is before it. `looked`: at the key of a `GET`, just now.
+pub(crate) fn look_ahead<S: Store>(
+    request: &Request,
+    store: &S,
+    looked: Option<Look<S::Missed>>,
+) -> Ahead<S::Missed> {
+    let one = |look, reply: fn(Option<bytes::Bytes>) -> Reply| match look {
+        Look::Known(value) => Ahead::Reply(value.map_or_else(|e| store_error(&e), reply)),
+        Look::Missed(missed) => Ahead::Missed(Head { missed, ..Head::default() }),
+    };
+    match request {
+        Request::Get(key) => one(looked.unwrap_or_else(|| store.look(key)), Reply::optional),
+        Request::Strlen(key) => {
+            one(store.look(key), |value| Reply::Integer(value.map_or(0, |v| v.len() as i64)))
+        }
+        Request::MultiGet(keys) if keys.len() <= KEYS_MAX => {
+            let mut values = Vec::with_capacity(keys.len());
+            for key in keys {
+                match store.look(key) {
+                    Look::Known(Ok(value)) => values.push(Reply::optional(value)),
+                    Look::Known(Err(e)) => return Ahead::Reply(store_error(&e)),
+                    Look::Missed(missed) => {
+                        return Ahead::Missed(Head { keys: values.len(), values, missed, ..Head::default() });
+                    }
+                }
+            }
+            Ahead::Reply(Reply::Array(values))
+        }
+        Request::Exists(keys) if keys.len() <= KEYS_MAX => {
+            let mut exist = 0;
+            for (at, key) in keys.iter().enumerate() {
+                match store.look(key) {
+                    Look::Known(Ok(value)) => exist += i64::from(value.is_some()),
+                    Look::Known(Err(e)) => return Ahead::Reply(store_error(&e)),
+                    Look::Missed(missed) => {
+                        return Ahead::Missed(Head { keys: at, exist, missed, ..Head::default() });
+                    }
+                }
+            }
+            Ahead::Reply(Reply::Integer(exist))
+        }
+        _ => Ahead::default(),
+    }
+}
