@@ -32,6 +32,7 @@ use crate::incarnation::{DirectoryLock, Incarnation};
 use crate::metrics::Metrics;
 use crate::partition::Partition;
 use crate::partition::snapshot::Snapshot;
+use crate::raft::acceptor::Acceptor;
 use crate::raft::core::CoreThread;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
 use crate::raft::snapshot_store::SnapshotStore;
@@ -228,6 +229,20 @@ impl MemtableServer {
             rafts.insert(id, raft);
         }
 
+        let rafts = Arc::new(rafts);
+        let acceptors = partitions.iter().filter_map(|(id, handle): (&PartitionId, &Handle)| {
+            let acceptor = Acceptor {
+                shared: handle.shared.clone(),
+                raft: rafts.get(id)?.clone(),
+                rafts: rafts.clone(),
+                store: stores.remove(id)?,
+                log: log.clone(),
+                metrics: metrics.clone(),
+                disk_stall_ms: config.tuning.disk_stall_ms,
+            };
+            Some((*id, acceptor))
+        });
+        let acceptors = acceptors.collect();
         let context = Arc::new(Context {
             boot: env.rng.nonzero_u64(),
             env: env.clone(),
@@ -235,8 +250,8 @@ impl MemtableServer {
             cluster: config.cluster.clone(),
             partitions,
             rafts,
+            acceptors,
             networks,
-            snapshots: stores,
             gates,
             memories,
             news,
@@ -246,7 +261,6 @@ impl MemtableServer {
             answers: Room::new(rows::ANSWER_BYTES_MAX),
             started_ns,
             draining,
-            disk_stall_ms: config.tuning.disk_stall_ms,
             shutdown: shutdown.clone(),
         });
         serve(listener, &context, cluster, shutdown.clone());

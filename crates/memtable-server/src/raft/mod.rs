@@ -3,6 +3,7 @@
 //! openraft decides what is committed. What an entry *does* is the worker's business; the state machine here only passes on
 //! how far the log is committed, and returns at once (waiting in `apply` would stop replication's heart).
 
+pub mod acceptor;
 pub mod convert;
 pub mod core;
 pub mod election;
