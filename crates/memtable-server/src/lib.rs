@@ -11,11 +11,13 @@ pub mod command;
 mod config;
 mod drain;
 mod flush;
+mod founding;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incarnation;
 pub mod leadership;
 pub mod lease;
+mod maintenance;
 pub mod memtable;
 mod metrics;
 pub mod partition;

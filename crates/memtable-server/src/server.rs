@@ -28,6 +28,7 @@ use crate::command::Configuration;
 use crate::config::MemtableServerConfig;
 use crate::drain;
 use crate::flush::{Background, SstServers, repair_loop};
+use crate::founding;
 use crate::incarnation::{DirectoryLock, Incarnation};
 use crate::metrics::Metrics;
 use crate::partition::Partition;
@@ -36,8 +37,8 @@ use crate::raft::acceptor::Acceptor;
 use crate::raft::core::CoreThread;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
 use crate::raft::snapshot_store::SnapshotStore;
-use crate::raft::{Raft, StateMachine, election, founding};
-use crate::recover::{Gate, Memories};
+use crate::raft::{Raft, StateMachine, election};
+use crate::recover::{Gate, Memories, Rebuilding};
 use crate::replica::{Event, Handle, LogFeed, ReplicaState, body_of};
 use crate::service::admin::AdminShell;
 use crate::service::lease::LeaseShell;
@@ -243,6 +244,13 @@ impl MemtableServer {
             Some((*id, acceptor))
         });
         let acceptors = acceptors.collect();
+        let rebuilding = Arc::new(Rebuilding {
+            env: env.clone(),
+            node: config.id,
+            cluster: config.cluster.clone(),
+            gates,
+            rafts: rafts.clone(),
+        });
         let context = Arc::new(Context {
             boot: env.rng.nonzero_u64(),
             env: env.clone(),
@@ -252,7 +260,7 @@ impl MemtableServer {
             rafts,
             acceptors,
             networks,
-            gates,
+            rebuilding,
             memories,
             news,
             metrics,

@@ -10,6 +10,7 @@
 //! who is a member.
 
 pub mod file;
+mod memory;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ use sextant_environment::vfs::Vfs;
 
 use self::file::{Found, Record, Verdict, judge};
 use crate::config::MemtableServerConfig;
+
+pub use memory::Memory;
 
 /// Of the data directory; given back when dropped.
 pub type DirectoryLock = Box<dyn Send + Sync>;

@@ -1,7 +1,6 @@
 //! The gRPC services: thin shells that validate what comes in, ask the shared state or the worker, and answer.
 
 pub mod admin;
-pub mod answers;
 pub mod lease;
 pub mod raft;
 pub mod rows;
@@ -20,7 +19,7 @@ use tokio::sync::Notify;
 use crate::metrics::Metrics;
 use crate::raft::acceptor::Acceptor;
 use crate::raft::network::NetworkFactory;
-use crate::recover::{Gate, Memories};
+use crate::recover::{Memories, Rebuilding};
 use crate::replica::{Handle, Leader};
 
 impl From<Leader> for v1::LeaderHint {
@@ -38,8 +37,8 @@ pub struct Context {
     pub rafts: Arc<HashMap<PartitionId, crate::raft::Raft>>,
     pub acceptors: HashMap<PartitionId, Acceptor>,
     pub networks: HashMap<PartitionId, NetworkFactory>,
-    /// Before the founding of each partition.
-    pub gates: HashMap<PartitionId, Gate>,
+    /// What `sextant admin recover` runs.
+    pub rebuilding: Arc<Rebuilding>,
     pub memories: Arc<Memories>,
     pub news: Arc<Notify>,
     pub metrics: Arc<Metrics>,

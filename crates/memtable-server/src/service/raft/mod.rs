@@ -15,9 +15,9 @@ use sextant_proto::v1::raft_server::Raft as RaftService;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
+use crate::incarnation::Memory;
 use crate::raft::acceptor::{Acceptor, Refusal, Stranger, check_server};
 use crate::raft::convert;
-use crate::recover::Memory;
 
 #[derive(Clone)]
 pub struct RaftShell {
