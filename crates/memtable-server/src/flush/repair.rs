@@ -170,32 +170,15 @@ fn judge_orphans(
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::ids::{Epoch, LogPosition, ManifestVersion, PartitionId, TableId};
+    use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId, TableId};
     use sextant_common::manifest::TableManifest;
 
     use super::*;
+    use crate::partition::testing;
 
     fn sst(counter: u32, replicas: &[u64]) -> SstMeta {
-        let id = SstId {
-            partition: PartitionId(0),
-            plan: LogPosition { term: 1, index: 7 },
-            epoch: Epoch { term: 1, incarnation: 1 },
-            counter,
-        };
-        SstMeta {
-            id,
-            table: TableId(1),
-            records: 1,
-            tombstones: 0,
-            min_key: "a".into(),
-            max_key: "z".into(),
-            min_seq: 1,
-            max_seq: 2,
-            file_bytes: 100,
-            checksum: u64::from(counter),
-            generations: Default::default(),
-            replicas: replicas.iter().map(|id| NodeId(*id)).collect(),
-        }
+        let replicas = replicas.iter().map(|id| NodeId(*id)).collect();
+        SstMeta { checksum: u64::from(counter), replicas, ..testing::sst(counter) }
     }
 
     fn held(sst: &SstMeta) -> Held {

@@ -134,11 +134,10 @@ impl Admin for AdminShell {
     ) -> Result<Response<v1::RecoverReply>, Status> {
         let v1::RecoverRequest { dry_run, without, accept_loss } = request.into_inner();
         // In a task of its own: whoever asks may give up half-way through a partition.
-        let recovery = self.context.rebuilding.clone();
-        let order = Order { dry_run, without, accept_loss };
-        let run = tokio::spawn(async move { recovery.run(&order).await });
-        let reply = run.await.map_err(|e| Error::internal(format!("recover: {e}"))).map_err(status_of)?;
-        let partitions = reply.map_err(status_of)?.into_iter().map(recovered_to_wire).collect();
+        let (here, order) = (self.context.rebuilding.clone(), Order { dry_run, without, accept_loss });
+        let run = tokio::spawn(async move { here.run(&order).await });
+        let all = run.await.unwrap_or_else(|e| Err(Error::internal(format!("recover: {e}"))));
+        let partitions = all.map_err(status_of)?.into_iter().map(recovered_to_wire).collect();
         Ok(Response::new(v1::RecoverReply { partitions }))
     }
 
