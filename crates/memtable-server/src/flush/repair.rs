@@ -3,7 +3,7 @@
 //!
 //! Invariant: nothing is deleted as an orphan unless, by the inventories of the same round, every table of the manifest is sound on
 //! as many servers as a new table has to be, and on each server that answers and is to have it. As long as copies are missing, what
-//! nobody names may be the last that holds a record (the inputs of a merge, for one).
+//! nobody names may be the last that holds a record (the inputs of a compaction, for one).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -218,7 +218,7 @@ mod tests {
             all_copies_are_there(&manifest, &answered, 2)
         };
         assert!(judged([Some(both()), Some(both()), Some(vec![held(&merged)])]));
-        // One server has the only copy of a merge.
+        // One server has the only copy of a compaction's result.
         assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(vec![])]));
         assert!(
             judged([Some(both()), Some(both()), Some(vec![])]),
