@@ -6,7 +6,7 @@ pub mod raft;
 pub mod rows;
 pub mod status;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sextant_common::error::{Error, Result};
@@ -35,7 +35,7 @@ pub struct Context {
     pub cluster: ClusterConfig,
     pub partitions: HashMap<PartitionId, Handle>,
     pub rafts: Arc<HashMap<PartitionId, crate::raft::Raft>>,
-    pub acceptors: HashMap<PartitionId, Acceptor>,
+    pub acceptors: BTreeMap<PartitionId, Acceptor>,
     pub networks: HashMap<PartitionId, NetworkFactory>,
     /// What `sextant admin recover` runs.
     pub rebuilding: Arc<Rebuilding>,

@@ -21,6 +21,8 @@ mod memory;
 mod refusal;
 mod room;
 mod snapshots;
+#[cfg(test)]
+mod tests;
 mod underway;
 
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What wakes a worker ([`events`]: and what it does about it).
+//! What wakes a worker; what it does about each event is in [`events`].
 
 mod events;
 
