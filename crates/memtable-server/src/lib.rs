@@ -6,16 +6,40 @@
 //! lease forbids it ([`lease`]). Frozen memtables leave for the sstable servers ([`flush`]).
 //!
 //! Does not own: the log's bytes, the SSTables' bytes, the routing of clients.
+//!
+//! The modules from the top down; none imports from one above it, nor does any file within them:
+//!
+//! * `server`: wiring: what is on the disk, Raft, workers and services are put together
+//! * `service`: gRPC shells: decode, ask, encode
+//! * [`worker`]: a partition's one writer: follows the log, and leads
+//! * `drain`: before the server stops, it hands over what it leads
+//! * `maintenance`: what an operator asks of the partitions that a server leads
+//! * `founding`: how a partition's group begins, and how a server that was in it gets back
+//! * `recover`: whether a group may be founded, and what its tables make if all memory is lost
+//! * `raft`: openraft's side: network, elections, snapshots, and what a member takes from the others (`raft::acceptor`)
+//! * [`flush`]: memtables leave for the sstable servers, which are watched
+//! * `reading`: from which state a leader answers, and when it may
+//! * `replica`: a partition as the server's tasks see it, and the ways to reach its worker
+//! * [`leadership`]: the leader's own lease, the vote guard, members without their memory
+//! * `incarnation`: which life of this server its memory is of
+//! * [`partition`]: the replicated state, as pure logic
+//! * [`lease`]: what the leader promises to holders, and what publication waits for
+//! * [`publication`]: the order in which entries become visible
+//! * [`command`]: what the log says
+//! * [`memtable`]: the newest versions, in order of their keys
+//! * `metrics`, `config`: numbers, settings
 
 pub mod command;
 mod config;
 mod drain;
 mod flush;
+mod founding;
 #[doc(hidden)]
 pub mod fuzzing;
 mod incarnation;
 pub mod leadership;
 pub mod lease;
+mod maintenance;
 pub mod memtable;
 mod metrics;
 pub mod partition;

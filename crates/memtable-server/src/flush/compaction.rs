@@ -53,7 +53,7 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
     Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
 }
 
-/// A merge needs all inputs on one server: those that are not to be there are copied first (and become orphans afterwards).
+/// A compaction needs all inputs on one server: those that are not to be there are copied first (and become orphans afterwards).
 async fn gather(background: &Background, job: &CompactionJob, worker: &SstServer) -> Result<()> {
     for input in job.inputs.iter().filter(|i| !i.replicas.contains(&worker.id)) {
         let holders = input.replicas.iter().filter_map(|id| background.servers.get(*id));

@@ -3,7 +3,7 @@
 //!
 //! Invariant: nothing is deleted as an orphan unless, by the inventories of the same round, every table of the manifest is sound on
 //! as many servers as a new table has to be, and on each server that answers and is to have it. As long as copies are missing, what
-//! nobody names may be the last that holds a record (the inputs of a merge, for one).
+//! nobody names may be the last that holds a record (the inputs of a compaction, for one).
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -170,32 +170,15 @@ fn judge_orphans(
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::ids::{Epoch, LogPosition, ManifestVersion, PartitionId, TableId};
+    use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId, TableId};
     use sextant_common::manifest::TableManifest;
 
     use super::*;
+    use crate::partition::testing;
 
     fn sst(counter: u32, replicas: &[u64]) -> SstMeta {
-        let id = SstId {
-            partition: PartitionId(0),
-            plan: LogPosition { term: 1, index: 7 },
-            epoch: Epoch { term: 1, incarnation: 1 },
-            counter,
-        };
-        SstMeta {
-            id,
-            table: TableId(1),
-            records: 1,
-            tombstones: 0,
-            min_key: "a".into(),
-            max_key: "z".into(),
-            min_seq: 1,
-            max_seq: 2,
-            file_bytes: 100,
-            checksum: u64::from(counter),
-            generations: Default::default(),
-            replicas: replicas.iter().map(|id| NodeId(*id)).collect(),
-        }
+        let replicas = replicas.iter().map(|id| NodeId(*id)).collect();
+        SstMeta { checksum: u64::from(counter), replicas, ..testing::sst(counter) }
     }
 
     fn held(sst: &SstMeta) -> Held {
@@ -235,7 +218,7 @@ mod tests {
             all_copies_are_there(&manifest, &answered, 2)
         };
         assert!(judged([Some(both()), Some(both()), Some(vec![held(&merged)])]));
-        // One server has the only copy of a merge.
+        // One server has the only copy of a compaction's result.
         assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(vec![])]));
         assert!(
             judged([Some(both()), Some(both()), Some(vec![])]),

@@ -61,19 +61,22 @@ impl RaftNode {
     }
 
     pub async fn append(&self, message: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse> {
-        let request = Reach::append_of(&self.raft, message)?;
+        let request = convert::append_from_wire(message)?;
+        Reach::of(&self.raft).check_append(&request)?;
         let reply = self.raft.append_entries(request).await.map_err(|e| Error::unavailable(e.to_string()))?;
         Ok(convert::append_reply_to_wire(reply))
     }
 
     pub async fn vote(&self, message: v1::VoteRequest) -> Result<v1::VoteResponse> {
-        let request = Reach::vote_of(&self.raft, message)?;
+        let request = convert::vote_request_from_wire(message)?;
+        Reach::of(&self.raft).check_vote_request(&request)?;
         let reply = self.raft.vote(request).await.map_err(|e| Error::unavailable(e.to_string()))?;
         Ok(convert::vote_reply_to_wire(&reply))
     }
 
     pub async fn pre_vote(&self, message: v1::VoteRequest) -> Result<v1::VoteResponse> {
-        let request = Reach::vote_of(&self.raft, message)?;
+        let request = convert::vote_request_from_wire(message)?;
+        Reach::of(&self.raft).check_vote_request(&request)?;
         let reply = self.raft.pre_vote(request).await.map_err(|e| Error::unavailable(e.to_string()))?;
         Ok(convert::vote_reply_to_wire(&reply))
     }

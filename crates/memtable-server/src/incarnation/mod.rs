@@ -3,13 +3,14 @@
 //! A voter must never forget what it promised or acknowledged. A disk that comes back empty, or older, is therefore another
 //! replica: it has another *incarnation*, a random number that stands in a file of every directory of the server ([`file`]) and in
 //! the memberships of its partitions. Raft's messages name the incarnation that their sender means; one that means another is
-//! refused ([`crate::service::raft`]), so that a server without its memory votes for nobody and acknowledges nothing, until a
+//! refused (`raft::acceptor`), so that a server without its memory votes for nobody and acknowledges nothing, until a
 //! committed change of the membership has let it in as what it is now (`worker::leading::voters::rejoin`).
 //!
 //! Owns: the number, its files, and the list of partitions that this server has to be let into again (`lost`). Does not own:
 //! who is a member.
 
 pub mod file;
+mod memory;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,6 +24,8 @@ use sextant_environment::vfs::Vfs;
 
 use self::file::{Found, Record, Verdict, judge};
 use crate::config::MemtableServerConfig;
+
+pub use memory::Memory;
 
 /// Of the data directory; given back when dropped.
 pub type DirectoryLock = Box<dyn Send + Sync>;

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sextant_rules::mutant::{self, Mutant};
 
 /// Quorums of a membership: one set of voters, or two while it changes (joint consensus).
-pub type Voters = Vec<Vec<u64>>;
+pub type Quorums = Vec<Vec<u64>>;
 
 /// How long the lease is, and what a follower's answer must show to count for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ struct Rounds {
     terms: Terms,
     term: u64,
     me: u64,
-    voters: Voters,
+    voters: Quorums,
     /// Send time of the newest append that the node acknowledged in this term.
     acked: HashMap<u64, u64>,
     /// Up to where the node's log is known to agree in this term.
@@ -71,7 +71,7 @@ impl LeaderLease {
     }
 
     /// This node leads `term`.
-    pub fn begin(&self, term: u64, me: u64, voters: Voters) {
+    pub fn begin(&self, term: u64, me: u64, voters: Quorums) {
         let mut rounds = self.rounds.lock();
         if rounds.term == term && rounds.voters == voters && self.term.load(Ordering::Acquire) == term {
             return;
@@ -87,7 +87,7 @@ impl LeaderLease {
 
     /// From now on the lease of `term` is counted from a majority of each of these sets. How long it lasts already stays: see
     /// `worker::leading::voters`.
-    pub fn count(&self, term: u64, voters: &Voters) {
+    pub fn count(&self, term: u64, voters: &Quorums) {
         let mut rounds = self.rounds.lock();
         if rounds.term == term && rounds.voters != *voters {
             rounds.voters.clone_from(voters);

@@ -17,7 +17,7 @@ mod vote_guard;
 
 use sextant_common::error::{Error, ErrorKind};
 
-pub use leader_lease::{Ack, LeaderLease, Terms, Voters};
+pub use leader_lease::{Ack, LeaderLease, Quorums, Terms};
 pub use strangers::{Step, Strangers};
 pub use vote_guard::VoteGuard;
 

@@ -6,9 +6,11 @@
 //! * [`ring`]: the newest bf-log entries, by serial.
 //! * [`grantor`]: grants, acknowledgements, and what they say about a group's publication. Pure: (state, event, now) -> answer.
 //! * [`offer`]: how long a lease can be.
+//! * [`parking`]: how long a pull may wait for news.
 //! * [`desk`]: both of one partition behind a mutex that is held for microseconds: pulls come from any thread.
 
 pub mod desk;
 pub mod grantor;
 pub mod offer;
+pub mod parking;
 pub mod ring;

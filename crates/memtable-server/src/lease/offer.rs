@@ -4,12 +4,9 @@
 //! between must not grant what it no longer has.
 
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
-use sextant_rules::probe::PausePoint;
 
 use super::grantor::Now;
-use crate::replica::ReplicaState;
 
 /// What can be granted.
 #[derive(Clone, Copy, Debug)]
@@ -20,27 +17,39 @@ pub struct Offer {
     pub grantable: Option<(u64, u64)>,
 }
 
-impl Offer {
-    /// `group_interval_ns`: how often this leader forms groups (for leases of the `timed` mode).
-    pub async fn of(state: &ReplicaState, group_interval_ns: u64) -> Self {
-        let (now, early) = (state.now(), grantable(state, group_interval_ns));
-        state.env.pause_point(PausePoint::LeaseTimed).await;
-        if mutant::active(Mutant::LeaseTimedLate) {
-            return Self { now: state.now(), grantable: early };
-        }
-        Self { now, grantable: grantable(state, group_interval_ns) }
+/// What a leader has to offer, asked at some moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim {
+    pub term: u64,
+    /// Of the leader's own lease.
+    pub left_ns: u64,
+    pub drift_ppm: u64,
+    /// How long a lease is to be.
+    pub wanted_ns: u64,
+}
+
+impl Claim {
+    fn grantable(self) -> Option<(u64, u64)> {
+        length_ns(self.left_ns, self.drift_ppm, self.wanted_ns).map(|ns| (self.term, ns))
     }
 }
 
-fn grantable(state: &ReplicaState, group_interval_ns: u64) -> Option<(u64, u64)> {
-    let configuration = state.configuration.load();
-    let term = state.desk.epoch()?.term;
-    let left_ns = state.lease.left_ns(term, state.env.clock.holder_ns());
-    let wanted_ns = match configuration.mode {
-        LeaseMode::Ack => configuration.lease_ns(),
-        LeaseMode::Timed => group_interval_ns + state.log_write_lower_bound_ns(),
-    };
-    length_ns(left_ns, configuration.drift_ppm, wanted_ns).map(|ns| (term, ns))
+impl Offer {
+    /// `now` reads the grantor's clocks; `claim` asks the leader's own lease (None: it does not lead). `paused`: what may happen to
+    /// the process in between.
+    pub async fn of(
+        now: impl Fn() -> Now,
+        claim: impl Fn() -> Option<Claim>,
+        paused: impl Future<Output = ()>,
+    ) -> Self {
+        let grantable = || claim().and_then(Claim::grantable);
+        let (counted_from, early) = (now(), mutant::active(Mutant::LeaseTimedLate).then(grantable));
+        paused.await;
+        match early {
+            Some(grantable) => Self { now: now(), grantable },
+            None => Self { now: counted_from, grantable: grantable() },
+        }
+    }
 }
 
 /// The length of a lease of which `wanted_ns` are wanted, while the leader's own lease has `left_ns` left. None: it is over.
@@ -56,9 +65,31 @@ fn length_ns(left_ns: u64, drift_ppm: u64, wanted_ns: u64) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use sextant_environment::clock::WallInterval;
+
     use super::*;
 
     const MS: u64 = 1_000_000;
+
+    #[tokio::test]
+    async fn a_lease_counts_from_before_the_leaders_own_was_asked_however_long_the_process_is_paused_in_between()
+     {
+        let clock = Cell::new(100 * MS);
+        let now = || Now { mono_ns: clock.get(), wall: WallInterval { earliest_ns: 0, latest_ns: 0 } };
+        let ends_at = 1000 * MS;
+        let claim = || {
+            let left_ns = ends_at - clock.get();
+            Some(Claim { term: 3, left_ns, drift_ppm: 0, wanted_ns: 600 * MS })
+        };
+        let offer = Offer::of(now, claim, async { clock.set(700 * MS) }).await;
+        assert_eq!(offer.now.mono_ns, 100 * MS);
+        let (term, length_ns) = offer.grantable.unwrap();
+        assert_eq!((term, length_ns), (3, 300 * MS - CLOCK_DISAGREEMENT_NS));
+        assert!(clock.get() + length_ns <= ends_at, "not even if it counted from now");
+        assert!(Offer::of(now, || None, async {}).await.grantable.is_none());
+    }
 
     #[test]
     fn a_lease_ends_before_the_leaders_own_whatever_is_wanted() {

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use sextant_common::ids::{Generation, ManifestVersion, TableId};
+use sextant_common::ids::{Generation, TableId};
 use sextant_common::key::filter_hash;
 use sextant_rules::mutant::{self, Mutant};
 
@@ -19,6 +19,8 @@ use crate::command::{Group, RequestResult, TableWrites, Write};
 use crate::lease::ring::Run;
 use crate::memtable::Version;
 
+pub use super::rules::{Base, Refusal};
+
 /// The condition of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition {
@@ -29,15 +31,6 @@ pub enum Condition {
     ValueEquals(Bytes),
     /// 0: the key is absent.
     SeqEquals(u64),
-}
-
-/// What the p-node found in the SSTables of a manifest version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Base {
-    pub manifest: ManifestVersion,
-    pub present: bool,
-    pub seq: u64,
-    pub value_matches: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,17 +64,6 @@ pub enum Verdict {
     Unchanged { ok: bool, results: Vec<OpResult> },
     /// Nothing was decided: answer at once.
     Refused(Refusal),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    UnknownTable,
-    /// A flush of the table was applied after the version in `base`: the check is void in both directions.
-    StaleManifest,
-    UnknownSession,
-    TooOld,
-    /// A condition needs `base`, and no memtable has the key.
-    NeedsBase,
 }
 
 /// A group, and what the requests are to be answered.

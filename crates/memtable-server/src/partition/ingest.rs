@@ -8,33 +8,9 @@ use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 use sextant_rules::mutant::{self, Mutant};
 
-use super::sessions::SessionUndo;
+use super::undo::{Effect, Undo};
 use super::{Checkpoint, Partition, rules};
 use crate::command::{Command, Group};
-
-/// Undoes one entry.
-#[derive(Debug)]
-pub(super) struct Undo {
-    index: u64,
-    last: LogPosition,
-    next_seq: u64,
-    time_ms: u64,
-    effect: Effect,
-}
-
-#[derive(Debug)]
-enum Effect {
-    Nothing,
-    Group {
-        versions: Vec<(TableId, Bytes, u64)>,
-        sessions: Vec<SessionUndo>,
-    },
-    Freeze(TableId),
-    /// A freeze of a memtable that is flushed already: only the generation moved.
-    SkippedFreeze(TableId),
-    Session(Vec<SessionUndo>),
-    Membership(Bytes),
-}
 
 /// An entry of the log, as the partition sees it.
 #[derive(Clone, Debug)]

@@ -15,6 +15,7 @@ pub mod rules;
 pub mod sessions;
 pub mod snapshot;
 pub mod table;
+mod undo;
 pub mod view;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -25,12 +26,11 @@ use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId,
 use sextant_common::manifest::Manifest;
 use sextant_rules::mutant::{self, Mutant};
 
-use ingest::Undo;
+use crate::command::{Command, Configuration};
 use sessions::Sessions;
 use table::{Frozen, TableState};
+use undo::Undo;
 use view::{ReadView, TableView};
-
-use crate::command::{Command, Configuration};
 
 /// State as of a log position, from which replay can start once everything before it is durable elsewhere.
 #[derive(Clone, Debug)]

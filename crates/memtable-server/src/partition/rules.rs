@@ -6,7 +6,26 @@
 use sextant_common::ids::{Generation, ManifestVersion};
 use sextant_rules::mutant::{self, Mutant};
 
-use super::evaluate::{Base, Refusal};
+/// What the p-node found in the SSTables of a manifest version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Base {
+    pub manifest: ManifestVersion,
+    pub present: bool,
+    pub seq: u64,
+    pub value_matches: bool,
+}
+
+/// Why nothing is decided about a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    UnknownTable,
+    /// A flush of the table was applied after the version in `base`: the check is void in both directions.
+    StaleManifest,
+    UnknownSession,
+    TooOld,
+    /// A condition needs `base`, and no memtable has the key.
+    NeedsBase,
+}
 
 /// What a condition asks of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,16 +6,10 @@ use openraft::raft::{
     VoteResponse,
 };
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{LogPosition, PartitionId};
+use sextant_common::ids::LogPosition;
 use sextant_proto::v1;
-use sextant_raft_log::{
-    LogId, TypeConfig, Vote, decode_entry, decode_membership, encode_entry, log_id_at, position_of,
-};
-
+use sextant_raft_log::{LogId, TypeConfig, Vote, decode_entry, encode_entry, log_id_at, position_of};
 use tonic::Status;
-
-use super::snapshot_store::Meta;
-use crate::partition::snapshot::Snapshot;
 
 /// Who talks to whom about which partition of which cluster.
 #[derive(Clone, Debug)]
@@ -215,19 +209,6 @@ pub fn vote_request_to_wire(address: &Address, request: &VoteRequest<TypeConfig>
     }
 }
 
-/// Refuses a snapshot that cannot be installed. To be asked before openraft is given it: there an error of the state machine
-/// ends the partition's Raft for good.
-pub fn check_snapshot(partition: PartitionId, meta: &Meta, data: &[u8]) -> Result<()> {
-    let checkpoint = Snapshot::decode(data, partition)?.checkpoint;
-    if meta.last_log_id.as_ref().map(position_of) != Some(checkpoint.at) {
-        return Err(Error::invalid(format!("a snapshot as of {} under another position", checkpoint.at)));
-    }
-    if !checkpoint.membership.is_empty() {
-        decode_membership(&checkpoint.membership)?;
-    }
-    Ok(())
-}
-
 /// A vote request never claims a transfer of leadership: that would pass the lease by. Nor that the vote is granted already.
 pub fn vote_request_from_wire(request: v1::VoteRequest) -> Result<VoteRequest<TypeConfig>> {
     let vote = vote_from_wire(request.vote)?;
@@ -323,30 +304,5 @@ mod tests {
             let error = stream_result_from_wire(reply(lie), range).unwrap_err();
             assert!(error.message.contains("more entries"), "{error}");
         }
-    }
-
-    #[test]
-    fn a_snapshot_that_cannot_be_installed_is_refused_before_openraft_sees_it() {
-        let id = PartitionId(3);
-        let message = |index: u64, membership: &'static [u8]| {
-            let snapshot = v1::PartitionSnapshot {
-                format: 1,
-                partition: id.0,
-                at: Some(position(2, index)),
-                membership: Bytes::from_static(membership),
-                manifest: Some(v1::Manifest { partition: id.0, ..Default::default() }),
-                ..Default::default()
-            };
-            prost::Message::encode_to_vec(&snapshot)
-        };
-        let meta = Meta {
-            last_log_id: Some(log_id_from_wire(position(2, 7))),
-            last_membership: sextant_raft_log::StoredMembership::default(),
-        };
-        check_snapshot(id, &meta, &message(7, b"")).unwrap();
-        check_snapshot(id, &meta, &message(8, b"")).unwrap_err();
-        check_snapshot(id, &meta, &message(7, b"nonsense")).unwrap_err();
-        check_snapshot(PartitionId(4), &meta, &message(7, b"")).unwrap_err();
-        check_snapshot(id, &meta, &message(7, b"")[1..]).unwrap_err();
     }
 }

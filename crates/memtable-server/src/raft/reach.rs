@@ -5,12 +5,10 @@
 //! openraft sees it. The bounds are far beyond what a cluster reaches in its life, so that no partition, however long, and no
 //! empty server that joins an old cluster ever meets them.
 
+use openraft::async_runtime::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest, VoteResponse};
 use sextant_common::error::{Error, Result};
-use sextant_proto::v1;
 use sextant_raft_log::{LogId, TypeConfig, Vote};
-
-use super::convert;
 
 /// A term is an attempt at an election, which waits for a round of votes and their fsyncs, and 30 ms at the least: this many
 /// take four years in which nothing else is done.
@@ -32,27 +30,9 @@ pub struct Reach {
 
 impl Reach {
     pub fn of(raft: &super::Raft) -> Self {
-        use openraft::async_runtime::WatchReceiver;
         let metrics = raft.metrics();
         let metrics = metrics.borrow_watched();
         Self { term: metrics.current_term, index: metrics.last_log_index.unwrap_or(0), node: metrics.id }
-    }
-
-    /// An append as it came from the wire, if it is one that an honest leader can send.
-    pub fn append_of(
-        raft: &super::Raft,
-        message: v1::AppendEntriesRequest,
-    ) -> Result<AppendEntriesRequest<TypeConfig>> {
-        let request = convert::append_from_wire(message)?;
-        Self::of(raft).check_append(&request)?;
-        Ok(request)
-    }
-
-    /// A request for a vote or a pre-vote as it came from the wire, if it is one that an honest candidate can send.
-    pub fn vote_of(raft: &super::Raft, message: v1::VoteRequest) -> Result<VoteRequest<TypeConfig>> {
-        let request = convert::vote_request_from_wire(message)?;
-        Self::of(raft).check_vote_request(&request)?;
-        Ok(request)
     }
 
     /// The vote under which somebody else asks: in its own, openraft would take this node for a leader that it never was.

@@ -9,7 +9,7 @@
 //! * A server that starts goes on from the file, as what a snapshot covers is committed whoever sent it. Its log may end before
 //!   the file or contradict it with entries that were never committed: then it begins after the file
 //!   (`sextant_raft_log::PartitionLog::follow_snapshot`, before anything is replayed or Raft starts).
-//! * Its vote is not behind: the leader's vote is durable before its snapshot is (`service::raft`).
+//! * Its vote is not behind: the leader's vote is durable before its snapshot is (`super::acceptor`).
 //!
 //! Invariant: the file is never older than what Raft knows, so the log is never purged beyond it.
 //!
@@ -25,7 +25,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
 use sextant_environment::vfs::{read_file, write_file_atomically};
-use sextant_raft_log::{StoredMembership, TypeConfig, decode_membership, log_id_at};
+use sextant_raft_log::{StoredMembership, TypeConfig, decode_membership, log_id_at, position_of};
 
 use crate::partition::snapshot::Snapshot;
 
@@ -151,6 +151,19 @@ pub fn meta_of(snapshot: &Snapshot) -> Result<Meta> {
     Ok(Meta { last_log_id: Some(log_id_at(snapshot.checkpoint.at)), last_membership })
 }
 
+/// Refuses a snapshot that cannot be installed. To be asked before openraft is given it: there an error of the state machine
+/// ends the partition's Raft for good.
+pub fn check_installable(partition: PartitionId, meta: &Meta, data: &[u8]) -> Result<()> {
+    let checkpoint = Snapshot::decode(data, partition)?.checkpoint;
+    if meta.last_log_id.as_ref().map(position_of) != Some(checkpoint.at) {
+        return Err(Error::invalid(format!("a snapshot as of {} under another position", checkpoint.at)));
+    }
+    if !checkpoint.membership.is_empty() {
+        decode_membership(&checkpoint.membership)?;
+    }
+    Ok(())
+}
+
 fn stored(snapshot: &Snapshot, data: Bytes) -> Result<Stored> {
     let rank = (snapshot.checkpoint.at.index, snapshot.manifest.version.0);
     Ok(Stored { data, meta: meta_of(snapshot)?, rank })
@@ -165,6 +178,7 @@ mod tests {
     use sextant_common::ids::{LogPosition, NodeId};
     use sextant_environment::config::{ClusterConfig, Server};
     use sextant_environment::env::free_addrs;
+    use sextant_proto::v1;
     use sextant_raft_log::{Entry, RaftLog, Vote, log_id};
     use sextant_simulated::{CrashMode, FaultyVfs};
 
@@ -310,5 +324,27 @@ mod tests {
             assert_eq!(log.partition(ID).last_log_id(), Some(log_id(3, 7)));
             log.shutdown().await;
         }
+    }
+
+    #[test]
+    fn a_snapshot_that_cannot_be_installed_is_refused_before_openraft_sees_it() {
+        let id = PartitionId(3);
+        let message = |index: u64, membership: &'static [u8]| {
+            let snapshot = v1::PartitionSnapshot {
+                format: 1,
+                partition: id.0,
+                at: Some(v1::LogPosition { term: 2, index }),
+                membership: Bytes::from_static(membership),
+                manifest: Some(v1::Manifest { partition: id.0, ..Default::default() }),
+                ..Default::default()
+            };
+            prost::Message::encode_to_vec(&snapshot)
+        };
+        let meta = Meta { last_log_id: Some(log_id(2, 7)), last_membership: StoredMembership::default() };
+        check_installable(id, &meta, &message(7, b"")).unwrap();
+        check_installable(id, &meta, &message(8, b"")).unwrap_err();
+        check_installable(id, &meta, &message(7, b"nonsense")).unwrap_err();
+        check_installable(PartitionId(4), &meta, &message(7, b"")).unwrap_err();
+        check_installable(id, &meta, &message(7, b"")[1..]).unwrap_err();
     }
 }

@@ -15,26 +15,13 @@ use sextant_environment::shutdown::Shutdown;
 
 use crate::command::Configuration;
 use crate::flush::SstServers;
-use crate::incarnation::Incarnation;
+use crate::incarnation::{Incarnation, Memory};
 use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
 use crate::replica::ReplicaState;
 
 /// How often a server that has nothing of a partition looks why.
 const WATCH: Duration = Duration::from_secs(1);
-
-/// What a memtable server remembers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    /// Log entries or a snapshot of the partition.
-    pub partition: bool,
-    /// ... of any partition.
-    pub any: bool,
-    /// The newest term that it has heard of in the partition.
-    pub term: u64,
-    /// It was told that it is not the member that the partition's group means: so there was a group.
-    pub lost: bool,
-}
 
 /// What this server remembers, of all partitions.
 pub struct Memories {

@@ -4,21 +4,23 @@
 //! is then a member like any other: it campaigns, and sends the snapshot to the rest. Until it has the snapshot durably nothing has
 //! happened, and the command can be given again; from then on the partition is founded, and the command leaves it alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::NodeId;
+use sextant_common::ids::{NodeId, PartitionId};
+use sextant_environment::Env;
+use sextant_environment::config::ClusterConfig;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1;
-use sextant_proto::v1::recovered_partition::Outcome;
 use sextant_raft_log::{Member, Vote};
 
-use super::gate::{Gate, Memory};
+use super::gate::Gate;
 use super::plan::{Chosen, Contents, Found, Plan, plan};
 use super::snapshot::{Catalogue, Rebuilt, catalogue, term};
+use crate::incarnation::Memory;
+use crate::raft::Raft;
 use crate::raft::snapshot_store::{SnapshotData, meta_of};
-use crate::service::Context;
 
 /// A leader of the term before the first: no server has this id.
 const NOBODY: u64 = 0;
@@ -31,20 +33,72 @@ enum Step {
     Refuse(String),
 }
 
-pub async fn run(context: &Arc<Context>, request: v1::RecoverRequest) -> Result<v1::RecoverReply> {
-    let founder = context.cluster.memtable.iter().map(|s| s.id).min();
-    if founder != Some(context.node) {
+/// What an operator allows.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Only to say what would be done.
+    pub dry_run: bool,
+    /// sstable servers that are given up.
+    pub without: Vec<u64>,
+    /// Flushed records may be missing.
+    pub accept_loss: bool,
+}
+
+/// What became of a partition, or would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It has a group: nothing to be done.
+    Founded,
+    /// Nothing was done; `losses` have to be accepted.
+    Planned,
+    Recovered,
+    /// It cannot be rebuilt, or not now.
+    Refused,
+}
+
+/// The same, with what people want to know of it.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    pub partition: PartitionId,
+    pub outcome: Outcome,
+    pub message: String,
+    /// A line each.
+    pub found: Vec<String>,
+    /// Flushed records that are missing, a line each.
+    pub losses: Vec<String>,
+}
+
+/// The server that runs it, with what it needs of its partitions.
+pub struct Rebuilding {
+    pub env: Env,
+    pub node: NodeId,
+    pub cluster: ClusterConfig,
+    /// Before the founding of each partition.
+    pub gates: HashMap<PartitionId, Gate>,
+    pub rafts: Arc<HashMap<PartitionId, Raft>>,
+}
+
+impl Rebuilding {
+    /// What became of each partition, in their order.
+    pub async fn run(&self, order: &Order) -> Result<Vec<Recovered>> {
+        run(self, order).await
+    }
+}
+
+async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<Recovered>> {
+    let founder = here.cluster.memtable.iter().map(|s| s.id).min();
+    if founder != Some(here.node) {
         let founder = founder.unwrap_or_default();
         return Err(Error::new(
             ErrorKind::NotLeader,
             format!("memtable server {founder} founds groups: ask that one, or a p-node"),
         ));
     }
-    let mut gates: Vec<&Gate> = context.gates.values().collect();
+    let mut gates: Vec<&Gate> = here.gates.values().collect();
     gates.sort_by_key(|gate| gate.shared.id);
     let mut steps = Vec::new();
     for gate in gates {
-        steps.push((gate, step(gate, &request).await));
+        steps.push((gate, step(gate, order).await));
     }
     let plans = steps.iter().filter_map(|(_, (step, _))| match step {
         Step::Rebuild(plan) | Step::Founded(Some(plan)) => Some(plan),
@@ -55,30 +109,35 @@ pub async fn run(context: &Arc<Context>, request: v1::RecoverRequest) -> Result<
     // Those without a table first: nothing of their own keeps them from being founded as new ones, once any partition is there.
     steps.sort_by_key(|(_, (step, _))| matches!(step, Step::Rebuild(plan) if !plan.tables.is_empty()));
     let mut failed = false;
-    let mut reply = v1::RecoverReply::default();
+    let mut all = Vec::new();
     for (gate, (step, remembered)) in steps {
-        let mut partition =
-            v1::RecoveredPartition { partition: gate.shared.id.0, ..v1::RecoveredPartition::default() };
-        let outcome = match step {
+        let mut recovered = Recovered {
+            partition: gate.shared.id,
+            outcome: Outcome::Founded,
+            message: String::new(),
+            found: Vec::new(),
+            losses: Vec::new(),
+        };
+        recovered.outcome = match step {
             Step::Founded(_) => {
-                partition.message = "has a group: nothing to be done".into();
+                recovered.message = "has a group: nothing to be done".into();
                 Outcome::Founded
             }
             Step::Refuse(why) => {
-                partition.message = why;
+                recovered.message = why;
                 Outcome::Refused
             }
             Step::Rebuild(plan) => {
-                partition.found = plan.notes.clone();
-                partition.losses = plan.losses.clone();
+                recovered.found = plan.notes.clone();
+                recovered.losses = plan.losses.clone();
                 // All or nothing, as far as can be known before: a table may be known to one partition only.
-                if request.dry_run || refused || failed {
+                if order.dry_run || refused || failed {
                     Outcome::Planned
                 } else {
-                    match rebuild(context, gate, &plan, &catalogue, remembered).await {
+                    match rebuild(here, gate, &plan, &catalogue, remembered).await {
                         Ok(()) => Outcome::Recovered,
                         Err(e) => {
-                            partition.message = e.to_string();
+                            recovered.message = e.to_string();
                             failed = true;
                             Outcome::Refused
                         }
@@ -86,37 +145,34 @@ pub async fn run(context: &Arc<Context>, request: v1::RecoverRequest) -> Result<
                 }
             }
         };
-        partition.outcome = outcome.into();
-        reply.partitions.push(partition);
+        all.push(recovered);
     }
-    reply.partitions.sort_by_key(|p| p.partition);
-    Ok(reply)
+    all.sort_by_key(|recovered| recovered.partition);
+    Ok(all)
 }
 
 /// What to do with a partition, and the newest term that a memtable server has heard of there.
-async fn step(gate: &Gate, request: &v1::RecoverRequest) -> (Step, u64) {
+async fn step(gate: &Gate, order: &Order) -> (Step, u64) {
     let remembered = match all_empty(gate).await {
         Ok(Some(term)) => term,
         Ok(None) => {
-            let found = gather(gate, &request.without).await;
+            let found = gather(gate, &order.without).await;
             return (Step::Founded(found.and_then(|found| plan(gate.shared.id, &found)).ok()), 0);
         }
         Err(e) => return (Step::Refuse(e.message.into_owned()), 0),
     };
-    let step = match gather(gate, &request.without).await.and_then(|found| plan(gate.shared.id, &found)) {
-        Ok(plan) if !plan.losses.is_empty() && !request.dry_run && !request.accept_loss => {
-            Step::Refuse(format!(
-                "flushed records are missing, which has to be accepted (--accept-loss): {}",
-                plan.losses.join("; ")
-            ))
-        }
+    let step = match gather(gate, &order.without).await.and_then(|found| plan(gate.shared.id, &found)) {
+        Ok(plan) if !plan.losses.is_empty() && !order.dry_run && !order.accept_loss => Step::Refuse(format!(
+            "flushed records are missing, which has to be accepted (--accept-loss): {}",
+            plan.losses.join("; ")
+        )),
         Ok(mut plan) => {
             if plan.tables.is_empty() {
                 plan.notes.push("no table: it begins empty".into());
             }
             let id = gate.shared.id;
             let gone =
-                request.without.iter().map(|n| format!("partition {id}: sstable server {n} was not asked"));
+                order.without.iter().map(|n| format!("partition {id}: sstable server {n} was not asked"));
             plan.notes.extend(gone);
             Step::Rebuild(plan)
         }
@@ -183,7 +239,7 @@ fn found(server: NodeId, holding: v1::Holding) -> Result<Found> {
 }
 
 async fn rebuild(
-    context: &Arc<Context>,
+    here: &Rebuilding,
     gate: &Gate,
     plan: &Plan,
     catalogue: &Catalogue,
@@ -194,16 +250,16 @@ async fn rebuild(
     if *founded || all_empty(gate).await?.is_none() {
         return Err(Error::retry("the partition was founded meanwhile: ask again"));
     }
-    let raft = context.rafts.get(&id).ok_or_else(|| Error::unavailable("the server is starting"))?;
-    let wall_s = context.env.clock.wall_guess_ns() / 1_000_000_000;
+    let raft = here.rafts.get(&id).ok_or_else(|| Error::unavailable("the server is starting"))?;
+    let wall_s = here.env.clock.wall_guess_ns() / 1_000_000_000;
     let rebuilt = Rebuilt {
         partition: id,
         plan,
         catalogue,
         term: term(plan, remembered, wall_s),
-        new_lineage: context.env.rng.nonzero_u64(),
+        new_lineage: here.env.rng.nonzero_u64(),
         founding: &gate.founding,
-        members: members(context, gate).await?,
+        members: members(here, gate).await?,
     };
     let snapshot = rebuilt.snapshot(|chosen| replicas(gate, chosen))?;
     let vote = Vote::new_committed(rebuilt.term, NOBODY);
@@ -221,15 +277,15 @@ async fn rebuild(
 }
 
 /// The members of the rebuilt group: all memtable servers, as what they are now.
-async fn members(context: &Context, gate: &Gate) -> Result<BTreeMap<u64, Member>> {
+async fn members(here: &Rebuilding, gate: &Gate) -> Result<BTreeMap<u64, Member>> {
     let said = gate.network.introductions(gate.network.others(), 0).await;
     let own = gate.shared.incarnation.id();
     let member = |id: u64, addr: &str| {
-        let incarnation = if id == context.node.0 { Some(own) } else { said.get(&id).map(|i| i.incarnation) };
+        let incarnation = if id == here.node.0 { Some(own) } else { said.get(&id).map(|i| i.incarnation) };
         let silent = || Error::unavailable(format!("memtable server {id} does not answer"));
         Ok((id, Member::new(addr, incarnation.ok_or_else(silent)?)))
     };
-    context.cluster.memtable.iter().map(|s| member(s.id.0, &s.addr)).collect()
+    here.cluster.memtable.iter().map(|s| member(s.id.0, &s.addr)).collect()
 }
 
 /// Who is to hold a table: those that have it, and then those that a new table with this id would go to.

@@ -6,13 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::sync::mpsc::error::TrySendError;
-
-use super::{Handle, ReplySink, WriteOutcome};
+use super::ReplySink;
 use crate::partition::evaluate::Request;
 
 /// Keys and values that may wait for a partition's sequencer, in bytes.
-const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(super) const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A write request on its way to the sequencer.
 pub struct QueuedWrite {
@@ -31,7 +29,7 @@ pub struct QueueShare {
 
 impl QueueShare {
     /// None: there is no room. (A queue that is empty takes anything.)
-    fn take(of: &Arc<AtomicUsize>, bytes: usize, bytes_max: usize) -> Option<Self> {
+    pub(super) fn take(of: &Arc<AtomicUsize>, bytes: usize, bytes_max: usize) -> Option<Self> {
         let share = Self { of: of.clone(), bytes };
         let before = of.fetch_add(bytes, Ordering::AcqRel);
         (before == 0 || before + bytes <= bytes_max).then_some(share)
@@ -48,37 +46,6 @@ impl QueueShare {
 impl Drop for QueueShare {
     fn drop(&mut self) {
         self.of.fetch_sub(self.bytes, Ordering::AcqRel);
-    }
-}
-
-/// The partition's queue is full. Whoever sent the write has been told.
-#[derive(Debug)]
-pub struct QueueFull;
-
-impl Handle {
-    /// Hands a write of `bytes` bytes to the partition's worker, or answers that it was not executed.
-    pub fn submit(
-        &self,
-        request: Request,
-        bytes: usize,
-        deadline_ns: u64,
-        reply: ReplySink,
-    ) -> Result<(), QueueFull> {
-        let full = |reply: ReplySink| {
-            reply.send(WriteOutcome::Overloaded("the partition's queue of writes is full".into()));
-            Err(QueueFull)
-        };
-        let Some(share) = QueueShare::take(&self.shared.queued_bytes, bytes, QUEUE_BYTES_MAX) else {
-            return full(reply);
-        };
-        match self.writes.try_send(QueuedWrite { request, share, deadline_ns, reply }) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(write)) => full(write.reply),
-            Err(TrySendError::Closed(write)) => {
-                write.reply.send(WriteOutcome::Retry("the server is stopping"));
-                Ok(())
-            }
-        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The ways to reach a partition's worker, and what it can be told.
+//! What a partition's worker can be told.
 //!
 //! Owns the events; does not own what they do (the worker's), nor the line in which writes wait ([`super::admission`]).
 
@@ -12,21 +12,9 @@ use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{QueuedWrite, ReplicaState};
 use crate::command::configuration;
 use crate::partition::ingest::Body;
 use crate::partition::snapshot::Snapshot;
-
-/// The ways to reach a partition's worker. Cheap to clone.
-#[derive(Clone)]
-pub struct Handle {
-    pub shared: Arc<ReplicaState>,
-    /// Raft's events and rare requests. Unbounded, because openraft's append must return at once; bounded in fact by the
-    /// entries that Raft keeps in flight.
-    pub events: mpsc::UnboundedSender<Event>,
-    /// Writes: bounded; a full queue is "overloaded".
-    pub writes: mpsc::Sender<QueuedWrite>,
-}
 
 /// What a worker is told.
 pub enum Event {

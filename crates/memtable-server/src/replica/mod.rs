@@ -3,6 +3,7 @@
 //! Owns no rule: the worker's are in [`crate::worker`], those of reads in [`crate::service`].
 
 mod admission;
+mod handle;
 mod inbox;
 mod numbers;
 mod reply;
@@ -11,7 +12,8 @@ mod state;
 #[cfg(test)]
 pub use admission::QueueShare;
 pub use admission::QueuedWrite;
-pub use inbox::{Event, FilterSet, Handle, LogFeed, body_of};
+pub use handle::Handle;
+pub use inbox::{Event, FilterSet, LogFeed, body_of};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};
 pub use reply::{Answer, ReplySink, WriteOutcome};
 pub use state::{Leader, ReplicaState};

@@ -1,6 +1,6 @@
 //! What becomes of a write, and the way back to whoever sent it.
 //!
-//! Nothing here knows the wire: `service::answers` puts outcomes into messages.
+//! Nothing here knows the wire: `service::rows::answers` puts outcomes into messages.
 //!
 //! Invariant: every write is answered once. A [`ReplySink`] that is dropped says that the outcome is unknown.
 

@@ -9,7 +9,9 @@ use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
 use sextant_environment::Env;
 use sextant_environment::clock::WallInterval;
+use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
 use tokio::sync::{Notify, watch};
 
 use super::Numbers;
@@ -18,6 +20,7 @@ use crate::incarnation::Incarnation;
 use crate::leadership::{LeaderLease, Strangers, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::lease::grantor::Now;
+use crate::lease::offer::{Claim, Offer};
 use crate::partition::Partition;
 use crate::partition::view::ReadView;
 
@@ -148,6 +151,21 @@ impl ReplicaState {
     /// too small costs nothing but lease length.
     pub fn log_write_lower_bound_ns(&self) -> u64 {
         self.log_write_ns.load(Ordering::Relaxed) / 2
+    }
+
+    /// What can be granted now. `group_interval_ns`: how often this leader forms groups (for leases of the `timed` mode).
+    pub async fn offer(&self, group_interval_ns: u64) -> Offer {
+        let claim = || {
+            let configuration = self.configuration.load();
+            let term = self.desk.epoch()?.term;
+            let left_ns = self.lease.left_ns(term, self.env.clock.holder_ns());
+            let wanted_ns = match configuration.mode {
+                LeaseMode::Ack => configuration.lease_ns(),
+                LeaseMode::Timed => group_interval_ns + self.log_write_lower_bound_ns(),
+            };
+            Some(Claim { term, left_ns, drift_ppm: configuration.drift_ppm, wanted_ns })
+        };
+        Offer::of(|| self.now(), claim, self.env.pause_point(PausePoint::LeaseTimed)).await
     }
 
     /// A group took so long from proposal to commit.

@@ -7,7 +7,7 @@ use sextant_common::ids::TableId;
 use sextant_rules::probe::PausePoint;
 
 use super::Worker;
-use super::leading::sequencer::{Control, Formed, Proposed};
+use super::leading::sequencer::{Formed, PendingCommand, Proposed};
 use crate::command::Command;
 
 /// How long a freeze that slips in may take.
@@ -33,7 +33,7 @@ impl Worker {
         let Some((table, leading)) = table.zip(self.leading.as_mut()) else { return };
         let Some(generation) = self.replica.partition.table(table).map(|t| t.generation()) else { return };
         let command = Command::Freeze { term: leading.tenure.term, table, generation };
-        leading.propose_command(&self.replica, Control { command, done: None }.into()).await;
+        leading.propose_command(&self.replica, PendingCommand { command, done: None }.into()).await;
         while self.leading.as_ref().is_some_and(|l| l.sequencer.proposal.is_some())
             && let Ok(Some(event)) = tokio::time::timeout(SLIP_MAX, self.inbox.next_event()).await
         {

@@ -19,20 +19,17 @@ mod numbers;
 mod pressure;
 mod replica;
 mod resignation;
+mod sequence;
 
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
 use sextant_environment::shutdown::Shutdown;
-use sextant_rules::mutant::{self, Mutant};
-use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 
-use crate::command::Command;
 use crate::replica::{Event, QueuedWrite};
 use inbox::{Inbox, Woken};
 use leading::Leading;
-use leading::sequencer::{Proposed, Turn};
 use replica::Replica;
 use resignation::Resigned;
 
@@ -140,35 +137,5 @@ impl Worker {
             }
         }
         wake
-    }
-
-    fn publish(&mut self) {
-        let published = self.replica.publish(self.leading.as_ref().map(|l| &l.tenure));
-        if let Some(leading) = &mut self.leading {
-            leading.published(&self.replica, published);
-        }
-    }
-
-    /// Proposes what is next: a command, or a group whose bits are out.
-    async fn sequence(&mut self) {
-        let Some(leading) = self.leading.as_mut().filter(|l| !l.is_handing_over()) else { return };
-        match leading.next_turn(&self.replica) {
-            Turn::Nothing => {}
-            Turn::Command(control) => leading.propose_command(&self.replica, control).await,
-            Turn::Group => {
-                let Some(formed) = leading.form_group(&mut self.replica) else { return };
-                if mutant::active(Mutant::BitsAfterProposal) {
-                    return self.bits_after_proposal(formed).await;
-                }
-                self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
-                if mutant::active(Mutant::FreezeSlipsIn) && self.replica.groups.is_multiple_of(16) {
-                    self.let_a_freeze_slip_in(formed.group.tables.first().map(|t| t.table)).await;
-                }
-                let Some(leading) = &mut self.leading else { return };
-                let payload = Command::Group(formed.group).encode();
-                let what = Proposed::Group { serial: formed.serial, writes: formed.writes };
-                leading.propose(&self.replica, payload, what).await;
-            }
-        }
     }
 }

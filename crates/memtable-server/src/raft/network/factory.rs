@@ -18,7 +18,7 @@ use super::super::convert::Address;
 use super::super::core::CoreThread;
 use super::Network;
 use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
-use crate::recover::Memory;
+use crate::incarnation::Memory;
 use crate::replica::ReplicaState;
 
 /// Connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.

@@ -34,7 +34,7 @@ use self::call::{
     APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, counted_from, reach, refused, unreachable,
 };
 pub use self::factory::{Introduction, NetworkFactory, Peer, Purged};
-use self::pipeline::{Feed, Pipeline, Session};
+use self::pipeline::{Feed, InUse, Pipeline};
 use super::convert::{self, Address};
 use super::snapshot_store::SnapshotData;
 use crate::leadership::Ack;
@@ -136,11 +136,11 @@ impl RaftNetworkV2<TypeConfig> for Network {
             sent: Arc::default(),
             nowhere: Arc::default(),
         };
-        let session = Session::new(input);
-        let outgoing = pipeline.outgoing(Feed(session.0.clone()));
-        let session: Box<dyn Any + Send> = Box::new(session);
+        let in_use = InUse::new(input);
+        let outgoing = pipeline.outgoing(Feed(in_use.0.clone()));
+        let in_use: Box<dyn Any + Send> = Box::new(in_use);
         Box::pin(async move {
-            let answered: BoxStream<'s, _> = pipeline.open(client?, outgoing, session).await?;
+            let answered: BoxStream<'s, _> = pipeline.open(client?, outgoing, in_use).await?;
             Ok(answered)
         })
     }

@@ -87,15 +87,15 @@ impl<S: Stream + Unpin> Stream for Feed<S> {
 }
 
 /// A stream of appends in use.
-pub(super) struct Session<S>(pub(super) Arc<Fed<S>>);
+pub(super) struct InUse<S>(pub(super) Arc<Fed<S>>);
 
-impl<S> Session<S> {
+impl<S> InUse<S> {
     pub(super) fn new(input: S) -> Self {
         Self(Arc::new(Fed { input: Mutex::new(Some(input)), waiting: AtomicWaker::new() }))
     }
 }
 
-impl<S> Drop for Session<S> {
+impl<S> Drop for InUse<S> {
     fn drop(&mut self) {
         let input = self.0.input.lock().take();
         drop(input);
@@ -165,7 +165,7 @@ impl Pipeline {
         self,
         mut client: RaftClient<Channel>,
         mut outgoing: Outgoing,
-        session: Box<dyn Any + Send>,
+        in_use: Box<dyn Any + Send>,
     ) -> RpcResult<BoxStream<'static, RpcResult<StreamAppendResult<TypeConfig>>>> {
         // Openraft waits out its backoff when a request is taken, and tonic takes none before it is connected: without this a peer
         // that refuses connections would be tried again and again without a pause.
@@ -178,18 +178,18 @@ impl Pipeline {
         let outgoing = futures::stream::iter([first]).chain(outgoing);
         let replies = call(APPEND_TIMEOUT, client.stream_append(outgoing)).await;
         let replies = replies.map_err(|e| unreachable(&refused(&self.shared, &self.address, e)))?;
-        Ok(self.answered(replies, session))
+        Ok(self.answered(replies, in_use))
     }
 
-    /// What openraft hears. `session` is kept as long as it listens.
+    /// What openraft hears. `in_use` is kept as long as it listens.
     fn answered(
         self,
         replies: tonic::Streaming<v1::AppendEntriesResponse>,
-        session: Box<dyn Any + Send>,
+        in_use: Box<dyn Any + Send>,
     ) -> BoxStream<'static, RpcResult<StreamAppendResult<TypeConfig>>> {
-        let state = Some((self, replies, session));
+        let state = Some((self, replies, in_use));
         Box::pin(futures::stream::unfold(state, |state| async move {
-            let (pipeline, mut replies, session) = state?;
+            let (pipeline, mut replies, in_use) = state?;
             let reply = next_reply(&mut replies, &pipeline.sent, &pipeline.shared, &pipeline.address).await;
             if pipeline.nowhere.load(Ordering::Acquire) {
                 return Some((Err(lost()), None));
@@ -205,7 +205,7 @@ impl Pipeline {
                 None => Err(Error::unavailable("the peer ended the stream before it had answered")),
             };
             match reply.and_then(|reply| pipeline.accept(reply)) {
-                Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some((pipeline, replies, session)))),
+                Ok(Ok(matching)) => Some((Ok(Ok(matching)), Some((pipeline, replies, in_use)))),
                 Ok(Err(e)) => Some((Ok(Err(e)), None)),
                 Err(e) => Some((Err(unreachable(&e)), None)),
             }

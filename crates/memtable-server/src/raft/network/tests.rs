@@ -12,7 +12,7 @@ use sextant_environment::env::{Connection, Listener, Network as Net, Party, clus
 use sextant_proto::v1::raft_server::{Raft as RaftService, RaftServer};
 use sextant_raft_log::log_id;
 
-use super::pipeline::{Feed, Session, leads_nowhere};
+use super::pipeline::{Feed, InUse, leads_nowhere};
 use super::*;
 
 /// Refuses connections, and remembers how many requests had been taken when the first one was tried.
@@ -239,12 +239,12 @@ async fn a_node_whose_own_lease_lives_asks_for_no_votes() {
 async fn a_stream_that_is_given_up_takes_nothing_more() {
     // The next stream's first request went out on the connection of the one before, which nobody listened to any more.
     let (first, never) = (futures::stream::iter([empty_append()]), futures::stream::pending());
-    let session = Session::new(first.chain(never));
-    let mut feed = Feed(session.0.clone());
+    let in_use = InUse::new(first.chain(never));
+    let mut feed = Feed(in_use.0.clone());
     assert!(feed.next().await.is_some());
     let waiting = tokio::spawn(async move { feed.next().await });
     tokio::task::yield_now().await;
-    drop(session);
+    drop(in_use);
     assert!(waiting.await.unwrap().is_none(), "and who waits is told");
 }
 

@@ -1,4 +1,4 @@
-//! Histories of flushes and merges, and what is left of them on the servers.
+//! Histories of flushes and compactions, and what is left of them on the servers.
 
 use proptest::prelude::*;
 use sextant_common::ids::{Epoch, LogPosition};

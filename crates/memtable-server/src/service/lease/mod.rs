@@ -1,6 +1,7 @@
 //! Leases: pulls (a long poll that serves all partitions), whole filters, releases. What is granted is decided in [`crate::lease`].
 
 mod filters;
+mod news;
 mod pull;
 
 use std::pin::Pin;

@@ -3,26 +3,21 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::Bytes;
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::env::status_of;
 use sextant_proto::v1;
-use sextant_rules::probe::ProbeEvent;
 use tonic::Status;
 
 use super::{LeaseShell, holder_id};
-use crate::command::configuration::mode_to_wire;
 use crate::lease::desk::{Answer, Position};
 use crate::lease::grantor::HolderId;
-use crate::lease::offer::Offer;
+use crate::lease::parking::park_for;
 use crate::replica::Event;
 
 /// bf-logs that one answer carries; a ring holds at most half as much again.
 const REPLY_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// A parked pull without any lease to keep is answered after this time.
-const PARK_MAX: Duration = Duration::from_millis(100);
 
 fn position(p: &v1::PartitionPosition) -> Position {
     Position {
@@ -94,14 +89,11 @@ impl LeaseShell {
         Ok(reply)
     }
 
-    /// A pull is answered at the latest when one of the holder's leases is past half its life.
     fn park_for(&self, request: &v1::PullRequest) -> Duration {
-        let until_half = request.positions.iter().filter(|p| p.has_filters).map(|p| {
+        park_for(request.positions.iter().filter(|p| p.has_filters).map(|p| {
             let handle = self.context.partition(p.partition).ok();
-            let lease_ns = handle.map_or(0, |h| h.shared.configuration.load().lease_ns());
-            Duration::from_nanos(p.lease_left_ns.saturating_sub(lease_ns / 2))
-        });
-        until_half.min().unwrap_or(PARK_MAX).min(PARK_MAX)
+            (p.lease_left_ns, handle.map_or(0, |h| h.shared.configuration.load().lease_ns()))
+        }))
     }
 
     async fn update(
@@ -117,7 +109,7 @@ impl LeaseShell {
         };
         let shared = &handle.shared;
         let group_interval_ns = self.context.cluster.lease.group_interval_us * 1000;
-        let offer = Offer::of(shared, group_interval_ns).await;
+        let offer = shared.offer(group_interval_ns).await;
         let grantable = offer.grantable.filter(|_| !no_leases);
         let status = match shared.desk.answer(holder, &position(p), grantable, offer.now) {
             Answer::NotLeader => {
@@ -129,47 +121,7 @@ impl LeaseShell {
                 update.epoch = Some(epoch.into());
                 v1::PartitionStatus::PartitionNeedFilters
             }
-            Answer::News(news) => {
-                update.epoch = Some(news.epoch.into());
-                update.serial_from = news.from.0;
-                update.serial_to = news.to.0;
-                update.runs = news
-                    .runs
-                    .into_iter()
-                    .map(|run| {
-                        let bytes: Vec<u8> = run.hashes.iter().flat_map(|h| h.to_le_bytes()).collect();
-                        v1::BfRun {
-                            table: run.table.0,
-                            generation: run.generation.0,
-                            freeze: run.freeze,
-                            hashes: Bytes::from(bytes),
-                        }
-                    })
-                    .collect();
-                update.manifest = news.manifest.map(|m| m.as_ref().into());
-                update.lease = news.lease.map(|l| {
-                    self.context.metrics.leases.inc();
-                    self.context.env.tell(|| ProbeEvent::LeaseGranted {
-                        partition: shared.id,
-                        node: shared.node,
-                        epoch: news.epoch,
-                        holder,
-                        serial: news.to,
-                    });
-                    v1::LeaseGrant {
-                        manifest_version: l.manifest.0,
-                        expiry_mono_ns: l.expiry_mono_ns,
-                        expiry_wall_ns: l.expiry_wall_ns,
-                        drift_ppm: shared.configuration.load().drift_ppm,
-                        mode: mode_to_wire(l.mode).into(),
-                    }
-                });
-                if news.throttled {
-                    v1::PartitionStatus::PartitionThrottled
-                } else {
-                    v1::PartitionStatus::PartitionOk
-                }
-            }
+            Answer::News(news) => self.news_to_wire(shared, holder, news, &mut update),
         };
         update.status = status.into();
         update

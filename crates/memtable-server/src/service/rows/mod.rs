@@ -1,7 +1,10 @@
 //! Rows: memtable reads, writes, pages of scans, sessions. What may be answered is decided in [`crate::reading`] and by the
 //! partition's worker; here requests are validated and taken apart, answers put together, and both bounded in bytes.
 
+mod answers;
+mod pages;
 mod reads;
+mod requests;
 mod writes;
 
 use std::pin::Pin;
@@ -22,7 +25,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Context;
 use crate::replica::Event;
 
-pub(crate) use writes::write_from_wire;
+pub(crate) use requests::write_from_wire;
 
 /// Bytes of large answers (values, pages of scans) that may be in memory at a time, until their p-nodes have taken them: eight of
 /// the largest values.

@@ -1,4 +1,4 @@
-//! Reads and pages of scans: from the wire, and back.
+//! Reads: from the wire, and back.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,10 @@ use sextant_rules::probe::PausePoint;
 
 use super::RowsShell;
 use crate::partition::view::ReadAnswer;
-use crate::reading::page::{Range, TooLarge, cost};
-use crate::reading::{Lapsed, PageAnswer, Round};
+use crate::reading::{Lapsed, Round};
 
 /// Values that one answer carries: the last one may be as large as a value can be.
 const REPLY_BYTES_MAX: usize = 12 * 1024 * 1024;
-/// Page limits of a scan when the request has none.
-const PAGE_RECORDS: usize = 1000;
-const PAGE_BYTES: usize = 1024 * 1024;
-const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
-const PAGE_RECORDS_MAX: usize = 20_000;
 
 impl RowsShell {
     /// Answers a batch of reads.
@@ -120,53 +114,13 @@ impl RowsShell {
             ReadAnswer::UnknownTable => read_status(v1::ReadStatus::ReadUnknownTable),
         }
     }
-
-    /// A page of a scan, and how many bytes its records have.
-    pub(super) fn page(&self, request: v1::ScanPageRequest) -> (v1::ScanPageReply, usize) {
-        self.context.metrics.scan_pages.inc();
-        let bare = |status: v1::ReadStatus| v1::ScanPageReply { status: status.into(), ..Default::default() };
-        let Ok(handle) = self.context.partition(request.partition) else {
-            return (bare(v1::ReadStatus::ReadUnknownPartition), 0);
-        };
-        let mut round = Round::default();
-        let (table, searched) = (TableId(request.table), ManifestVersion(request.manifest_version));
-        let (at, answer) = round.at(&handle.shared).page(table, &range_of(request), searched);
-        if let Some(why) = round.lapsed(&handle.shared) {
-            let leader = Some(handle.shared.leader().into());
-            return (v1::ScanPageReply { leader, ..bare(status_of(why)) }, 0);
-        }
-        let mut bytes = 0;
-        let reply = match answer {
-            PageAnswer::UnknownTable => bare(v1::ReadStatus::ReadUnknownTable),
-            PageAnswer::StaleManifest(manifest) => v1::ScanPageReply {
-                manifest: Some(manifest.as_ref().into()),
-                ..bare(v1::ReadStatus::ReadStaleManifest)
-            },
-            PageAnswer::TooLarge(TooLarge(bytes)) => v1::ScanPageReply {
-                bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
-                ..bare(v1::ReadStatus::ReadTooLarge)
-            },
-            PageAnswer::Page(page) => {
-                bytes = page.records.iter().map(|(key, v)| cost(key, v.value.as_ref())).sum();
-                let record = |(key, version): (_, crate::memtable::Version)| v1::ScanRecord {
-                    key,
-                    tombstone: version.value.is_none(),
-                    value: version.value.unwrap_or_default(),
-                    seq: version.seq,
-                };
-                let records = page.records.into_iter().map(record).collect();
-                v1::ScanPageReply { records, complete: page.complete, ..bare(v1::ReadStatus::ReadValue) }
-            }
-        };
-        (v1::ScanPageReply { snapshot_seq: at, ..reply }, bytes)
-    }
 }
 
 fn read_status(status: v1::ReadStatus) -> v1::ReadReply {
     v1::ReadReply { status: status.into(), ..Default::default() }
 }
 
-fn status_of(lapsed: Lapsed) -> v1::ReadStatus {
+pub(super) fn status_of(lapsed: Lapsed) -> v1::ReadStatus {
     match lapsed {
         Lapsed::NotReady => v1::ReadStatus::ReadNotReady,
         Lapsed::NotLeader(_) => v1::ReadStatus::ReadNotLeader,
@@ -176,19 +130,4 @@ fn status_of(lapsed: Lapsed) -> v1::ReadStatus {
 fn too_large(bytes: usize) -> v1::ReadReply {
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
     v1::ReadReply { bytes, ..read_status(v1::ReadStatus::ReadTooLarge) }
-}
-
-fn range_of(request: v1::ScanPageRequest) -> Range {
-    let limit = |asked: u32, default: usize, max: usize| match asked {
-        0 => default,
-        n => (n as usize).min(max),
-    };
-    Range {
-        start: request.start,
-        end: request.end,
-        reverse: request.reverse,
-        records_max: limit(request.limit_records, PAGE_RECORDS, PAGE_RECORDS_MAX),
-        bytes_max: limit(request.limit_bytes, PAGE_BYTES, PAGE_BYTES_MAX),
-        first_bytes_max: (request.first_bytes_max > 0).then_some(request.first_bytes_max as usize),
-    }
 }

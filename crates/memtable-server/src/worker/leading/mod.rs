@@ -1,7 +1,7 @@
 //! What a node has while it leads its partition, as one value: made when leadership begins, dropped as a whole when it ends.
 //!
 //! Its parts own their state and decide purely what they can: [`sequencer`] (what is proposed next), [`publisher`] (answers that
-//! wait), [`upkeep`] (freezes, flushes, merges), [`voters`], [`handover`] and [`configure`].
+//! wait), [`upkeep`] (freezes, flushes, compactions), [`voters`], [`handover`] and [`configure`].
 //!
 //! Invariant: service, lease and desk end first; only then is anybody told ([`Leading::end`]).
 

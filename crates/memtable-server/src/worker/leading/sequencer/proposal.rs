@@ -8,8 +8,7 @@ use sextant_raft_log::{Entry, TypeConfig, position_of};
 use tokio::sync::oneshot;
 
 use crate::command::Command;
-use crate::replica::{QueuedWrite, WriteOutcome};
-use crate::worker::leading::publisher::Reply;
+use crate::replica::{QueuedWrite, ReplySink, WriteOutcome};
 
 pub(super) type RaftAnswer =
     openraft::alias::OneshotReceiverOf<TypeConfig, openraft::raft::ClientWriteResult<TypeConfig>>;
@@ -30,7 +29,7 @@ pub(in crate::worker) enum Proposed {
         /// The requests are kept: if Raft refuses the group, they are evaluated again.
         writes: Vec<Decided>,
     },
-    Control(Box<Control>),
+    Command(Box<PendingCommand>),
 }
 
 /// Why Raft did not take a proposal.
@@ -45,6 +44,18 @@ pub(in crate::worker) struct Decided {
     pub(super) outcome: WriteOutcome,
 }
 
+/// An answer that waits.
+pub(in crate::worker) struct Reply {
+    pub sink: ReplySink,
+    pub outcome: WriteOutcome,
+}
+
+impl Reply {
+    pub fn give(self) {
+        self.sink.send(self.outcome);
+    }
+}
+
 impl Decided {
     pub fn into_reply(self) -> Reply {
         Reply { sink: self.write.reply, outcome: self.outcome }
@@ -52,12 +63,12 @@ impl Decided {
 }
 
 /// A rare command and whoever waits for it.
-pub(in crate::worker) struct Control {
+pub(in crate::worker) struct PendingCommand {
     pub command: Command,
     pub done: Option<oneshot::Sender<Result<()>>>,
 }
 
-impl Control {
+impl PendingCommand {
     pub fn succeeded(self) {
         self.end(Ok(()));
     }

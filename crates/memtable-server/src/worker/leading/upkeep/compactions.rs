@@ -19,7 +19,7 @@ pub(in crate::worker) struct Compactions {
 }
 
 impl Compactions {
-    /// The tables that have as many SSTables as `trigger` says (0: never), and no merge under way.
+    /// The tables that have as many SSTables as `trigger` says (0: never), and no compaction under way.
     pub fn due(&self, manifest: &Manifest, trigger: usize, now_ns: u64) -> Vec<TableId> {
         if trigger == 0 {
             return Vec::new();
@@ -31,12 +31,12 @@ impl Compactions {
         crowded.filter(is_due).collect()
     }
 
-    /// Whoever asks during a merge waits for that one.
+    /// Whoever asks during a compaction waits for that one.
     pub fn wait(&mut self, table: TableId, done: Option<Done>) {
         self.waiters.entry(table).or_default().extend(done);
     }
 
-    /// The table's merge is over.
+    /// The table's compaction is over.
     pub fn end(&mut self, table: TableId, result: &Result<()>) {
         self.under_way.remove(&table);
         for waiter in self.waiters.remove(&table).unwrap_or_default() {

@@ -1,29 +1,22 @@
-//! What a leader starts by itself: freezes, flushes, merges. Which are due is decided in the parts, purely; here they are
+//! What a leader starts by itself: freezes, flushes, compactions. Which are due is decided in the parts, purely; here they are
 //! proposed or handed to [`Background`](crate::flush::Background), and what comes of them becomes commands.
 
 mod compactions;
 mod flushes;
 mod freezes;
+mod work;
 
 use std::collections::HashSet;
 
-use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{Generation, SstId, TableId};
-use sextant_common::manifest::{Origin, SstMeta};
-use tokio::sync::oneshot;
+use sextant_common::error::Error;
+use sextant_common::ids::TableId;
 
-use super::Leading;
-use crate::command::Command;
-use crate::flush::{CompactionJob, FlushJob};
-use crate::partition::commit::Change;
-use crate::worker::replica::Replica;
 use compactions::Compactions;
 use flushes::Flushes;
-use freezes::Pressure;
 
 pub(in crate::worker) use freezes::Freezes;
 
-/// After a failed flush or merge, how long until the next attempt.
+/// After a failed flush or compaction, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;
 
 #[derive(Default)]
@@ -57,211 +50,5 @@ impl Upkeep {
     /// Leadership ends.
     pub fn end(&mut self) {
         self.compactions.end_all(&Err(Error::retry("leadership changed")));
-    }
-}
-
-impl Leading {
-    pub fn upkeep(&mut self, replica: &mut Replica, now_ns: u64) {
-        let pressure = Pressure {
-            now_ns,
-            memory_bytes: replica.memory_bytes,
-            log_bytes: replica.server_log.stats().bytes,
-            log_is_full: replica.log_takes_groups().is_err(),
-        };
-        let Replica { partition, tuning, freezes, .. } = replica;
-        let due = freezes.due(partition, tuning, &pressure, &self.upkeep.freezing);
-        let is_busy =
-            !(due.is_empty() && self.upkeep.freezing.is_empty() && self.upkeep.flushes.under_way.is_empty());
-        let at_rest = freezes.due_for_the_log(partition, tuning, &pressure, is_busy);
-        for table in due.into_iter().chain(at_rest) {
-            self.freeze(replica, table, None);
-        }
-        self.flush_what_is_frozen(replica, now_ns);
-        let trigger = replica.tuning.compaction_trigger;
-        for table in self.upkeep.compactions.due(replica.partition.manifest(), trigger, now_ns) {
-            self.compact(replica, table, None);
-        }
-    }
-
-    fn freeze(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
-        let Some(generation) = replica.partition.table(table).map(|t| t.generation()) else { return };
-        let term = self.tenure.term;
-        self.upkeep.freezing.insert(table);
-        self.command(Command::Freeze { term, table, generation }, done);
-    }
-
-    /// Freezes a table (or all) and tells which generations have to be flushed for what was written so far to be durable as
-    /// SSTables.
-    pub fn freeze_on_demand(
-        &mut self,
-        replica: &Replica,
-        table: Option<TableId>,
-        done: oneshot::Sender<Result<Vec<(TableId, Generation)>>>,
-    ) {
-        let (mut targets, mut waits) = (Vec::new(), Vec::new());
-        for (id, state) in replica.partition.tables().filter(|(id, _)| table.is_none_or(|t| t == *id)) {
-            let generation = state.generation();
-            if state.active.is_empty() {
-                if !state.frozen.is_empty() {
-                    targets.push((id, Generation(generation.0 - 1)));
-                }
-                continue;
-            }
-            targets.push((id, generation));
-            if !self.upkeep.freezing.contains(&id) {
-                let (tx, rx) = oneshot::channel();
-                self.freeze(replica, id, Some(tx));
-                waits.push(rx);
-            }
-        }
-        replica.background.spawn(async move {
-            for wait in waits {
-                if let Err(e) = wait.await.unwrap_or_else(|_| Err(Error::retry("leadership changed"))) {
-                    let _ = done.send(Err(e));
-                    return;
-                }
-            }
-            let _ = done.send(Ok(targets));
-        });
-    }
-
-    /// Flushes the oldest frozen memtable of each table, once its freeze and everything before it is published.
-    fn flush_what_is_frozen(&mut self, replica: &Replica, now_ns: u64) {
-        if !replica.queue.has_published(self.tenure.first_index) {
-            return;
-        }
-        let due = self.upkeep.flushes.due(&replica.partition, replica.queue.published_index(), now_ns);
-        for (table, frozen) in due {
-            let Some(entry) = replica.partition.manifest().table(table) else { continue };
-            let flushed = frozen.memtable.generation;
-            self.upkeep.flushes.under_way.insert(table, flushed);
-            replica.background.flush(FlushJob {
-                term: self.tenure.term,
-                epoch: self.tenure.epoch,
-                table,
-                options: entry.options.clone(),
-                memtable: frozen.memtable.clone(),
-                freeze: frozen.freeze,
-                origin: Origin {
-                    lineage: replica.configuration().lineage,
-                    name: entry.name.clone(),
-                    generations: flushes::generations(entry.ssts.first(), flushed),
-                },
-            });
-        }
-    }
-
-    pub fn flush_done(
-        &mut self,
-        replica: &Replica,
-        term: u64,
-        table: TableId,
-        generation: Generation,
-        result: Result<Option<SstMeta>>,
-    ) {
-        let flushes = &mut self.upkeep.flushes;
-        if self.tenure.term != term || flushes.under_way.get(&table) != Some(&generation) {
-            return replica.drop_table(result);
-        }
-        let freeze = replica.partition.table(table).and_then(|t| t.frozen.front()).map(|f| f.freeze);
-        match (result, freeze) {
-            (Ok(sst), Some(freeze)) => {
-                self.command(Command::Flush { term, table, generation, freeze, sst }, None);
-            }
-            (Err(e), _) => {
-                tracing::warn!(partition = %replica.shared.id, %table, "flush failed, to be tried again: {e}");
-                replica.metrics.flush_failures.inc();
-                flushes.failed(table, &e.message, replica.shared.env.clock.grantor_ns() + RETRY_NS);
-            }
-            (Ok(sst), None) => {
-                flushes.under_way.remove(&table);
-                replica.drop_table(Ok(sst));
-            }
-        }
-    }
-
-    /// Merges all SSTables of a table into one. On demand this is done even for a single one (it drops tombstones).
-    pub fn compact(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
-        let answer = |done: Option<oneshot::Sender<_>>, result| drop(done.map(|done| done.send(result)));
-        let Some(entry) = replica.partition.manifest().table(table) else {
-            let e = Error::new(ErrorKind::UnknownTable, "the partition does not know the table");
-            return answer(done, Err(e));
-        };
-        if entry.ssts.is_empty() {
-            return answer(done, Ok(()));
-        }
-        self.upkeep.compactions.wait(table, done);
-        if !self.upkeep.compactions.under_way.insert(table) {
-            return;
-        }
-        replica.background.compact(CompactionJob {
-            term: self.tenure.term,
-            epoch: self.tenure.epoch,
-            table,
-            options: entry.options.clone(),
-            inputs: compactions::inputs(entry),
-            plan: replica.partition.last(),
-            origin: Origin {
-                lineage: replica.configuration().lineage,
-                name: entry.name.clone(),
-                generations: compactions::generations(entry),
-            },
-        });
-    }
-
-    pub fn compaction_done(
-        &mut self,
-        replica: &Replica,
-        term: u64,
-        table: TableId,
-        inputs: Vec<SstId>,
-        result: Result<Option<SstMeta>>,
-    ) {
-        let compactions = &mut self.upkeep.compactions;
-        if self.tenure.term != term || !compactions.under_way.contains(&table) {
-            return replica.drop_table(result);
-        }
-        match result {
-            Ok(output) => self.command(Command::Compaction { term, table, inputs, output }, None),
-            Err(e) => {
-                tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
-                replica.metrics.compaction_failures.inc();
-                compactions.end(table, &Err(e));
-                compactions.retry_at(table, replica.shared.env.clock.grantor_ns() + RETRY_NS);
-            }
-        }
-    }
-
-    /// A change of the manifest or the configuration is committed.
-    pub fn changed(&mut self, replica: &mut Replica, change: &Change) {
-        let Upkeep { flushes, compactions, .. } = &mut self.upkeep;
-        match change {
-            Change::TableCreated(_) => {}
-            Change::Configured => self.configured(replica),
-            Change::Flushed { table, generation } => flushes.done(*table, *generation),
-            Change::Compacted { table, removed } => {
-                compactions.end(*table, &Ok(()));
-                replica.background.delete_later(removed.clone());
-            }
-            Change::Ignored { table, orphan } => {
-                // A command that is applied again after a restart is ignored too, but its table is in the manifest.
-                if let Some(orphan) = orphan
-                    && !replica.partition.manifest().all_ssts().any(|s| s.id == *orphan)
-                {
-                    replica.background.give_up(*orphan);
-                }
-                flushes.under_way.remove(table);
-                compactions.end(*table, &Err(Error::retry("the set of tables changed meanwhile")));
-            }
-        }
-    }
-}
-
-impl Replica {
-    /// A table that came too late for its job: nobody will name it.
-    pub fn drop_table(&self, result: Result<Option<SstMeta>>) {
-        if let Ok(Some(sst)) = result {
-            self.background.give_up(sst.id);
-        }
     }
 }

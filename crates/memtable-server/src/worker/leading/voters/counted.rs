@@ -21,15 +21,14 @@
 //! * A removed server that does not know it asks for votes in vain: guards drop its requests while a leader lives, and its log lacks
 //!   entries that a majority of S' has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
 use sextant_raft_log::StoredMembership;
 use sextant_rules::mutant::{self, Mutant};
 
-use super::rejoin::Rejoining;
-use crate::leadership::Voters as Sets;
+use crate::leadership::Quorums;
 use crate::raft::Raft;
 use crate::replica::Members;
 
@@ -75,8 +74,8 @@ pub(super) fn counted<'a>(
     effective: &'a StoredMembership,
     committed: &'a StoredMembership,
     asked: impl IntoIterator<Item = &'a BTreeSet<u64>>,
-) -> Sets {
-    let mut sets: Sets = Vec::new();
+) -> Quorums {
+    let mut sets: Quorums = Vec::new();
     let known = [effective, committed].into_iter().flat_map(|m| m.membership().get_joint_config());
     let asked: Vec<&BTreeSet<u64>> = asked.into_iter().collect();
     let newest = asked.last().copied().or(effective.membership().get_joint_config().last());
@@ -88,6 +87,14 @@ pub(super) fn counted<'a>(
         }
     }
     sets
+}
+
+/// What this node remembers of its attempts, over its leaderships.
+#[derive(Default)]
+pub(in crate::worker) struct Rejoining {
+    /// Which strangers were reported: node -> what it is now.
+    pub(super) reported: BTreeMap<u64, u64>,
+    pub(super) next_ns: u64,
 }
 
 /// What a replica remembers of memberships beyond its leaderships.
@@ -119,7 +126,7 @@ impl Standing {
     }
 
     /// The sets that the lease of this term is counted from. `asked`: what Raft was asked for since it began.
-    pub fn counted(&self, term: u64, memberships: &Memberships, asked: Option<&BTreeSet<u64>>) -> Sets {
+    pub fn counted(&self, term: u64, memberships: &Memberships, asked: Option<&BTreeSet<u64>>) -> Quorums {
         let left_behind = self.left_behind.as_ref().filter(|(of, _)| *of == term).map(|(_, target)| target);
         counted(&memberships.effective, &memberships.committed, asked.into_iter().chain(left_behind))
     }
@@ -127,8 +134,6 @@ impl Standing {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use sextant_raft_log::{Member, Membership, log_id};
 
     use super::*;

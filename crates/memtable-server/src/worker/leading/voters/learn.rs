@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver;
+use openraft::raft::Precondition;
 use sextant_common::error::{Error, Result};
 use sextant_environment::env::Env;
-use sextant_raft_log::Member;
+use sextant_raft_log::{Member, TypeConfig};
 
-use super::in_term;
 use crate::raft::Raft;
 
 /// A server that lacks no more than so many entries has "nearly the whole log".
@@ -63,4 +63,10 @@ pub(super) async fn learn(
         }
         tokio::time::sleep(LEARN_POLL).await;
     }
+}
+
+/// Raft is to do it in this term, or not at all.
+pub(super) fn in_term(term: u64) -> Precondition<TypeConfig> {
+    let committed_leader_id = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
+    Precondition::CommittedLeaderId { committed_leader_id }
 }

@@ -20,14 +20,6 @@ const AGAIN_NS: u64 = 1_000_000_000;
 /// A voter that answered so recently is there.
 const ANSWERS_NS: u64 = 3_000_000_000;
 
-/// What this node remembers of its attempts, over its leaderships.
-#[derive(Default)]
-pub(in crate::worker) struct Rejoining {
-    /// Which strangers were reported: node -> what it is now.
-    reported: BTreeMap<u64, u64>,
-    next_ns: u64,
-}
-
 impl Leading {
     /// Called when the membership is uniform, committed, and nobody changes it. True: something is under way now.
     pub fn see_to_strangers(&mut self, replica: &mut Replica, term: u64, memberships: &Memberships) -> bool {

@@ -1,100 +1,19 @@
-//! What wakes a worker, and what it does about each event.
+//! What a worker does about each event.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use openraft::async_runtime::WatchReceiver;
 use sextant_common::error::Result;
-use sextant_raft_log::{Entry, TypeConfig};
-use tokio::sync::mpsc;
+use sextant_raft_log::Entry;
 
-use super::leading::Leading;
-use super::leading::sequencer::{BACKLOG_MAX, Refused};
-use super::replica::{Replica, Seen};
-use super::{Ended, Worker};
 use crate::leadership::not_leading;
 use crate::partition::commit::Change;
 use crate::partition::snapshot::Snapshot;
-use crate::raft::Raft;
-use crate::replica::{Event, QueuedWrite, WriteOutcome};
-
-/// Events handled before the worker looks at its other duties.
-const EVENTS_MAX: usize = 512;
-
-type RaftWatch =
-    openraft::alias::WatchReceiverOf<TypeConfig, openraft::metrics::RaftServerMetrics<TypeConfig>>;
-
-pub(super) struct Inbox {
-    events: mpsc::UnboundedReceiver<Event>,
-    writes: mpsc::Receiver<QueuedWrite>,
-    /// What Raft says of itself.
-    pub raft: RaftWatch,
-    /// Taken from the queues, not yet handled.
-    arrived_events: Vec<Event>,
-    arrived_writes: Vec<QueuedWrite>,
-}
-
-/// What a worker woke up for.
-pub(super) enum Woken {
-    Events,
-    RaftStopped,
-    /// Raft refused what was proposed.
-    Refused(Refused),
-    /// A write, a change of Raft's, or it was time.
-    Nothing,
-    /// Nobody can say anything any more.
-    Closed,
-}
-
-impl Inbox {
-    pub fn new(
-        events: mpsc::UnboundedReceiver<Event>,
-        writes: mpsc::Receiver<QueuedWrite>,
-        raft: &Raft,
-    ) -> Self {
-        let (arrived_events, arrived_writes) = (Vec::with_capacity(EVENTS_MAX), Vec::new());
-        Self { events, writes, raft: raft.server_metrics(), arrived_events, arrived_writes }
-    }
-
-    /// Waits for the first of these, but not longer than `at_most`.
-    pub async fn woken(&mut self, mut leading: Option<&mut Leading>, at_most: Duration) -> Woken {
-        let wants_writes = leading.as_ref().is_none_or(|l| l.sequencer.waiting_writes() < BACKLOG_MAX);
-        let refusal = async {
-            match &mut leading {
-                Some(leading) => leading.sequencer.refusal().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            n = self.events.recv_many(&mut self.arrived_events, EVENTS_MAX) => {
-                if n == 0 { Woken::Closed } else { Woken::Events }
-            }
-            changed = self.raft.changed() => {
-                if changed.is_err() { Woken::RaftStopped } else { Woken::Nothing }
-            }
-            refused = refusal => Woken::Refused(refused),
-            n = self.writes.recv_many(&mut self.arrived_writes, BACKLOG_MAX), if wants_writes => {
-                if n == 0 { Woken::Closed } else { Woken::Nothing }
-            }
-            () = tokio::time::sleep(at_most) => Woken::Nothing,
-        }
-    }
-
-    /// Whatever is in the queue now.
-    pub fn take_waiting_events(&mut self) {
-        while let Ok(event) = self.events.try_recv() {
-            self.arrived_events.push(event);
-        }
-    }
-
-    pub async fn next_event(&mut self) -> Option<Event> {
-        self.events.recv().await
-    }
-}
+use crate::replica::{Event, WriteOutcome};
+use crate::worker::replica::{Replica, Seen};
+use crate::worker::{Ended, Worker};
 
 impl Worker {
-    pub(super) fn handle_events(&mut self) -> Result<(), Ended> {
+    pub(in crate::worker) fn handle_events(&mut self) -> Result<(), Ended> {
         let mut events = std::mem::take(&mut self.inbox.arrived_events);
         for event in events.drain(..) {
             if let Event::Stop(done) = event {
@@ -110,7 +29,7 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn handle(&mut self, event: Event) -> Result<()> {
+    pub(in crate::worker) fn handle(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Appended(entries) => entries.iter().try_for_each(|entry| self.ingest(entry)),
             Event::Truncated(after) => self.truncated(after.map_or(0, |id| id.index + 1)),
@@ -190,7 +109,7 @@ impl Worker {
     }
 
     /// The writes that have arrived wait for the sequencer, or are told who leads.
-    pub(super) fn take_writes(&mut self) {
+    pub(in crate::worker) fn take_writes(&mut self) {
         let writes = self.inbox.arrived_writes.drain(..);
         match &mut self.leading {
             Some(leading) => writes.for_each(|write| leading.sequencer.push(write)),

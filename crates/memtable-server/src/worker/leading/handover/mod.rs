@@ -1,11 +1,9 @@
 //! When a leader lets go: on request, or because the log's device hangs. How it does is [`crate::worker::resignation`].
 
+mod letting_go;
+
 use sextant_common::error::{Error, Result};
 use tokio::sync::oneshot;
-
-use super::Leading;
-use super::voters::Memberships;
-use crate::worker::replica::Replica;
 
 /// How long what is in flight may take to be published, and the successor to have the whole log. After that the leader stays.
 const CATCH_UP_NS: u64 = 3_000_000_000;
@@ -78,94 +76,6 @@ fn is_hopeless(before: &mut Option<u64>, look: DeviceLook) -> bool {
     let noticed_at = *before.get_or_insert(look.committed);
     let others_are_fine = look.committed > noticed_at || look.in_flight == 0;
     look.stalled_ns >= look.limit_ns && others_are_fine
-}
-
-impl Leading {
-    pub fn hand_over_to(&mut self, replica: &Replica, to: u64, done: Done) {
-        let refused = if self.is_handing_over() {
-            Some(Error::retry("a transfer of leadership is under way"))
-        } else if !Memberships::of(&replica.raft).voters().contains(&to) {
-            Some(Error::invalid(format!("server {to} is no voter of the partition")))
-        } else if self.voters.are_changing() {
-            Some(Error::retry("a change of the voters is under way"))
-        } else {
-            None
-        };
-        match refused {
-            Some(e) => drop(done.send(Err(e))),
-            None => self.hand_over(replica, to, done),
-        }
-    }
-
-    /// To a voter, when it has the whole log.
-    pub fn hand_over(&mut self, replica: &Replica, to: u64, done: Done) {
-        let until_ns = replica.shared.env.clock.grantor_ns() + CATCH_UP_NS;
-        self.handover = Some(Handover { to, until_ns, done });
-    }
-
-    /// Whether no new entries are to be proposed.
-    pub fn is_handing_over(&self) -> bool {
-        self.handover.is_some()
-    }
-
-    /// Whether it is time to let go.
-    pub fn parting(&mut self, replica: &Replica) -> Option<Parting> {
-        if let Some(Handover { to, until_ns, done }) = self.handover.take() {
-            let is_ready = self.sequencer.proposal.is_none()
-                && replica.queue.is_empty()
-                && replica.matched(to).is_some_and(|index| index >= replica.partition.last().index);
-            match next_step(is_ready, replica.shared.env.clock.grantor_ns(), until_ns) {
-                Step::Go => {
-                    return Some(Parting { heir: to, why: "leadership is transferred", done: Some(done) });
-                }
-                Step::Wait => self.handover = Some(Handover { to, until_ns, done }),
-                Step::GiveUp => {
-                    let why = format!("node {to} does not catch up with the log: leadership stays here");
-                    let _ = done.send(Err(Error::unavailable(why)));
-                }
-            }
-        }
-        let limit_ns = replica.tuning.disk_stall_ms * 1_000_000;
-        if limit_ns == 0 {
-            return None;
-        }
-        let committed = replica.partition.committed_index();
-        let look = DeviceLook {
-            stalled_ns: replica.server_log.stalled_ns(),
-            limit_ns,
-            tenure_ns: replica.shared.env.clock.grantor_ns().saturating_sub(self.tenure.since_ns),
-            committed,
-            in_flight: replica.queue.in_flight(committed),
-        };
-        if !is_hopeless(&mut self.stalled_at, look) {
-            return None;
-        }
-        self.stalled_at = None;
-        let heir = replica.followers().first().copied()?;
-        let stalled_ms = look.stalled_ns / 1_000_000;
-        tracing::warn!(partition = %replica.shared.id, stalled_ms, "the log's device hangs");
-        Some(Parting { heir, why: "the log's device hangs", done: None })
-    }
-}
-
-impl Replica {
-    /// Up to where a follower is known to have the log.
-    pub fn matched(&self, node: u64) -> Option<u64> {
-        use openraft::async_runtime::WatchReceiver;
-        let metrics = self.raft.metrics();
-        let metrics = metrics.borrow_watched();
-        let replication = metrics.replication.as_ref()?;
-        replication.get(&node).and_then(|at| at.as_ref()).map(|id| id.index)
-    }
-
-    /// The other voters, those that have most of the log first.
-    pub fn followers(&self) -> Vec<u64> {
-        let me = self.shared.node;
-        let voters = Memberships::of(&self.raft).voters();
-        let mut followers: Vec<u64> = voters.into_iter().filter(|node| *node != me).collect();
-        followers.sort_by_key(|node| std::cmp::Reverse(self.matched(*node)));
-        followers
-    }
 }
 
 #[cfg(test)]

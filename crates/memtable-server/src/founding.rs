@@ -1,8 +1,8 @@
 //! How a partition's Raft group begins, and how a server that has lost its memory gets back into it.
 //!
 //! One fixed server founds: the one with the lowest id, once every server of the configuration has answered that it has nothing of the
-//! group, and every sstable server that it holds no table of the partition ([`crate::recover::gate`]). The first membership names the incarnation of each, so that a server whose disk is replaced later is not taken for the one
-//! that was a member. (Were there several founders, each might name other incarnations in its entry 0.)
+//! group, and every sstable server that it holds no table of the partition ([`crate::recover`]). The first membership names the incarnation
+//! of each, so that a server whose disk is replaced later is not taken for the one that was a member. (Were there several founders, each might name other incarnations in its entry 0.)
 //!
 //! A server that has voted, or was told that the group means another incarnation of it, knows that there was a group. If all are
 //! empty all the same, nobody founds: the gate says so, and an operator decides (`Verdict::Lost`).
@@ -17,11 +17,10 @@ use openraft::async_runtime::WatchReceiver;
 use sextant_environment::shutdown::Shutdown;
 use sextant_raft_log::Member;
 
-use super::Raft;
-use super::network::Introduction;
 use crate::config::MemtableServerConfig;
-use crate::recover::Gate;
-use crate::recover::gate::Verdict;
+use crate::raft::Raft;
+use crate::raft::network::Introduction;
+use crate::recover::{Gate, Verdict};
 use crate::replica::ReplicaState;
 
 /// How soon the founder asks again.

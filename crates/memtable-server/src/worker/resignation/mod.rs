@@ -7,20 +7,21 @@
 //! Invariant: no guard is waived. A transfer takes about one leader lease, in which every lease that this leader granted runs
 //! out; so the next leader finds none alive, exactly as after a crash.
 
+mod leaving;
+
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver;
 use openraft::raft::VoteRequest;
 use sextant_raft_log::{TypeConfig, Vote};
 use tokio::sync::oneshot;
 
-use super::Worker;
 use super::replica::Replica;
 
 /// How soon Raft is asked again to let go, if it did not.
 const ASK_AGAIN_NS: u64 = 100_000_000;
 
 /// The last term in which this node has resigned. It outlives the leadership: Raft may lead a little longer.
-pub(super) struct Resigned {
+pub(in crate::worker) struct Resigned {
     pub term: u64,
     heir: u64,
     ask_again_ns: u64,
@@ -28,46 +29,11 @@ pub(super) struct Resigned {
     asked: Option<oneshot::Receiver<()>>,
 }
 
-impl Worker {
-    pub(super) fn has_resigned(&self, term: u64) -> bool {
-        self.resigned.as_ref().is_some_and(|r| r.term == term)
-    }
-
-    /// Called every turn: lets go if it is time.
-    pub(super) fn see_to_handover(&mut self) {
-        self.leave_raft();
-        let Some(leading) = &mut self.leading else { return };
-        let term = leading.tenure.term;
-        if let Some(parting) = leading.parting(&self.replica) {
-            self.resign(term, parting.heir, parting.why);
-            if let Some(done) = parting.done {
-                let _ = done.send(Ok(term));
-            }
-        }
-    }
-
-    /// Ends this node's leadership of a term, for good.
-    fn resign(&mut self, term: u64, heir: u64, why: &'static str) {
-        self.replica.shared.set_leader(term, 0);
-        self.resigned = Some(Resigned { term, heir, ask_again_ns: 0, asked: None });
-        self.step_down(why);
-        self.replica.metrics.handovers.inc();
-        let network = self.replica.network.clone();
-        self.replica.background.spawn(async move {
-            network.name_heir(heir, term).await;
-        });
-        self.leave_raft();
-    }
-
-    /// As long as Raft still leads a term in which this node has resigned, it is asked to let go.
-    fn leave_raft(&mut self) {
-        if let Some(resigned) = &mut self.resigned {
-            resigned.leave_raft(&self.replica);
-        }
-    }
-}
-
 impl Resigned {
+    fn now(term: u64, heir: u64) -> Self {
+        Self { term, heir, ask_again_ns: 0, asked: None }
+    }
+
     fn leave_raft(&mut self, replica: &Replica) {
         let leads = {
             let metrics = replica.raft.server_metrics();

@@ -9,13 +9,14 @@
 //! state *before* the guard is looked at a last time. Whichever is first, the other one sees it. Raft gets the heartbeat all the
 //! same.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use openraft::raft::AppendEntriesRequest;
 use sextant_raft_log::{LogId, RaftLog, TypeConfig, Vote};
 
 use crate::raft::Raft;
-use crate::replica::Handle;
+use crate::replica::ReplicaState;
 
 /// What Raft knows to be durable: everything up to the entry that this leader sent.
 type Flushed = openraft::raft::FlushPoint<TypeConfig>;
@@ -40,23 +41,22 @@ fn is_known(
 /// `disk_stall_ms`: as in the tuning. A server whose log's device hangs is not to be taken for one that can follow: Raft answers
 /// when the device does. To be asked after the guard was bound. If it is true, the request matches up to what it names, and Raft has been handed it.
 pub fn answered(
-    handle: &Handle,
+    shared: &Arc<ReplicaState>,
     raft: &Raft,
     log: &RaftLog,
     disk_stall_ms: u64,
     request: &AppendEntriesRequest<TypeConfig>,
 ) -> bool {
-    let shared = &handle.shared;
     let hangs = disk_stall_ms > 0 && log.stalled_ns() > disk_stall_ms * 500_000;
     if !request.entries.is_empty() || hangs || shared.raft_refuses.load(Ordering::Acquire) {
         return false;
     }
     let flushed = raft.watch_log_progress().get();
-    if !is_known(request, log.partition(handle.shared.id).vote(), flushed.as_ref()) {
+    if !is_known(request, log.partition(shared.id).vote(), flushed.as_ref()) {
         return false;
     }
     // One at a time is enough to tell Raft that the leader lives, and what is committed.
-    let shared = handle.shared.clone();
+    let shared = shared.clone();
     if !shared.hears_heartbeat.swap(true, Ordering::AcqRel) {
         let (raft, request) = (raft.clone(), request.clone());
         tokio::spawn(async move {

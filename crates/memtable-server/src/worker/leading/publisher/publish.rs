@@ -1,104 +1,17 @@
-//! Publication, as the worker does it: strictly in log order, when Raft has committed and the rule allows
-//! ([`crate::publication`]); and the answers that wait for it.
-//!
-//! Every replica publishes what is committed; only a leader has leases that forbid it, and clients that wait.
+//! What is published, and who is told.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use sextant_common::ids::Serial;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
-use super::sequencer::{Control, Decided, Proposal, Proposed};
-use super::{Leading, Tenure};
-use crate::publication::{Appended, Next, Permission, permission};
-use crate::replica::{ReplicaState, ReplySink, WriteOutcome};
+use super::{Published, Waiting};
+use crate::publication::{Next, Permission, permission};
+use crate::replica::{ReplicaState, WriteOutcome};
+use crate::worker::leading::sequencer::Reply;
+use crate::worker::leading::{Leading, Tenure};
 use crate::worker::replica::Replica;
-
-/// Whoever waits for an entry's publication.
-#[derive(Default)]
-pub(in crate::worker) struct Waiting {
-    replies: Vec<Reply>,
-    control: Option<Control>,
-    /// When the entry was proposed here (holder's clock); 0: it was not.
-    proposed_ns: u64,
-    /// When it was known to be committed; 0: not yet.
-    committed_ns: u64,
-}
-
-/// An answer that waits.
-pub(in crate::worker) struct Reply {
-    pub sink: ReplySink,
-    pub outcome: WriteOutcome,
-}
-
-impl Reply {
-    fn give(self) {
-        self.sink.send(self.outcome);
-    }
-}
-
-/// The entry of a proposal of this leader.
-pub(in crate::worker) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Waiting> {
-    let mut waiting = Waiting { proposed_ns: proposal.proposed_ns, ..Waiting::default() };
-    let serial = match proposal.what {
-        Proposed::Group { serial, writes } => {
-            waiting.replies = writes.into_iter().map(Decided::into_reply).collect();
-            serial
-        }
-        Proposed::Control(control) => {
-            waiting.control = Some(*control);
-            Serial(0)
-        }
-    };
-    Appended { index, last_seq, serial, waiting }
-}
-
-/// An entry that nobody here waits for.
-pub(in crate::worker) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
-    Appended { index, last_seq, serial: Serial(0), waiting: Waiting::default() }
-}
-
-impl Waiting {
-    /// The entry had no effect: its requests may be sent again.
-    pub fn refused(self, why: &'static str) {
-        for reply in self.replies {
-            reply.sink.send(WriteOutcome::Retry(why));
-        }
-        if let Some(control) = self.control {
-            control.failed();
-        }
-    }
-
-    /// Whether the entry commits will be decided under another leader. (One that was truncated here may be in another server's
-    /// log, and that server may lead one day.)
-    pub fn unknown(&mut self) {
-        for reply in self.replies.drain(..) {
-            reply.sink.send(WriteOutcome::Unknown("leadership changed"));
-        }
-        if let Some(control) = self.control.take() {
-            control.failed();
-        }
-    }
-
-    /// The entry is committed. How long that took, once, if it was proposed here.
-    pub fn is_committed(&mut self, now_ns: u64) -> Option<u64> {
-        if self.committed_ns != 0 || self.proposed_ns == 0 {
-            return None;
-        }
-        self.committed_ns = now_ns;
-        Some(now_ns.saturating_sub(self.proposed_ns))
-    }
-}
-
-/// What came of a look at the queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::worker) struct Published {
-    pub any: bool,
-    /// The leases forbid the next one until an acknowledgement, or this time (grantor's clock).
-    pub look_again_at_ns: Option<u64>,
-}
 
 impl Replica {
     /// Publishes what may be published. `tenure`: this node's, if it leads.
@@ -147,8 +60,8 @@ impl Replica {
             self.metrics.commit_wait.observe(if known { since(waiting.committed_ns) } else { 0.0 });
         }
         waiting.replies.into_iter().for_each(Reply::give);
-        if let Some(control) = waiting.control {
-            control.succeeded();
+        if let Some(pending) = waiting.pending {
+            pending.succeeded();
         }
     }
 }
@@ -172,23 +85,6 @@ fn tell_of_waiting(shared: &ReplicaState, serial: Serial) {
     if serial > newest {
         let (partition, node) = (shared.id, shared.node);
         shared.env.tell(|| ProbeEvent::WaitsForNothing { partition, node, serial, newest });
-    }
-}
-
-/// What a leader's publication adds.
-#[derive(Default)]
-pub(in crate::worker) struct Publisher {
-    /// Answers about appended state, and the entry after whose publication each is given: everything that it saw is published then.
-    deferred: VecDeque<(u64, Reply)>,
-    pub look_again_at_ns: Option<u64>,
-}
-
-impl Publisher {
-    /// The log was cut, or leadership ends: what was seen may never have been.
-    pub fn refuse_all(&mut self, why: &'static str) {
-        for (_, reply) in self.deferred.drain(..) {
-            reply.sink.send(WriteOutcome::Retry(why));
-        }
     }
 }
 

@@ -1,0 +1,142 @@
+//! The partition's rules, the scenarios of the protocol model among them: what becomes of writes ([`writes`]), of entries
+//! ([`entries`]), and replicas compared with each other ([`agreement`]). Here is the node that they play with.
+
+mod agreement;
+mod entries;
+mod writes;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
+use sextant_common::key::filter_hash;
+use sextant_common::manifest::{SstMeta, TableOptions};
+
+use super::Partition;
+use super::commit::Change;
+use super::evaluate::{Base, Condition, Op, Refusal, Request, Verdict};
+use super::ingest::{Body, Ingested};
+use super::snapshot::Snapshot;
+use super::testing::sst;
+use super::view::ReadAnswer;
+use crate::command::{Command, Configuration};
+use crate::memtable::Version;
+
+const T: TableId = TableId(1);
+
+fn key(s: &str) -> Bytes {
+    Bytes::copy_from_slice(s.as_bytes())
+}
+
+/// A leader's partition and its log, all of it committed unless a test says otherwise.
+struct Node {
+    partition: Partition,
+    term: u64,
+    log: Vec<(LogPosition, Body)>,
+}
+
+impl Node {
+    fn new() -> Self {
+        let mut node = Self { partition: Partition::new(PartitionId(0)), term: 1, log: Vec::new() };
+        node.append(Body::Blank);
+        node.table("t", 1);
+        node
+    }
+
+    fn table(&mut self, name: &str, id: u32) {
+        let term = self.term;
+        self.command(&Command::EnsureTable {
+            term,
+            name: name.into(),
+            options: TableOptions::default(),
+            id: Some(TableId(id)),
+        });
+        self.commit();
+    }
+
+    fn append(&mut self, body: Body) -> Ingested {
+        let at = LogPosition { term: self.term, index: self.partition.next_index() };
+        self.log.push((at, body.clone()));
+        self.partition.ingest(at, &body, false).unwrap()
+    }
+
+    fn command(&mut self, command: &Command) -> Ingested {
+        self.append(Body::Payload(command.encode()))
+    }
+
+    fn commit(&mut self) -> Vec<Change> {
+        self.partition.commit(self.partition.last().index, 0)
+    }
+
+    fn evaluate(&self, ops: Vec<Op>) -> (Option<crate::command::Group>, Verdict) {
+        let request = Request { session: 0, number: 0, acked_below: 0, ops };
+        let mut evaluated = self.partition.evaluate(self.term, &[request], 0);
+        (evaluated.group, evaluated.verdicts.remove(0))
+    }
+
+    /// Evaluates and appends; panics if nothing took effect.
+    fn write(&mut self, op: Op) {
+        let (group, _) = self.evaluate(vec![op]);
+        assert!(matches!(self.command(&Command::Group(group.unwrap())), Ingested::Group { .. }));
+    }
+
+    fn freeze(&mut self, table: TableId) -> LogPosition {
+        let generation = self.partition.table(table).unwrap().generation();
+        let frozen = self.command(&Command::Freeze { term: self.term, table, generation });
+        assert!(matches!(frozen, Ingested::Frozen { .. }));
+        self.partition.last()
+    }
+
+    fn flag(&mut self, table: TableId, generation: u64, sst: Option<SstMeta>) -> Vec<Change> {
+        let freeze = LogPosition::default();
+        let term = self.term;
+        self.command(&Command::Flush { term, table, generation: Generation(generation), freeze, sst });
+        self.commit()
+    }
+
+    fn read(&self, k: &str, searched: u64) -> ReadAnswer {
+        self.partition.view().read(T, &key(k), ManifestVersion(searched), u64::MAX)
+    }
+
+    fn truncate_from(&mut self, first: u64) {
+        self.log.retain(|(at, _)| at.index < first);
+        self.partition.truncate_from(first).unwrap();
+    }
+
+    fn version(&self) -> u64 {
+        self.partition.manifest().version.0
+    }
+
+    /// Whether the next group's write of the key leaves a bf-log entry.
+    fn leaves_bit(&self, op: Op) -> bool {
+        let (group, _) = self.evaluate(vec![op]);
+        group.unwrap().tables[0].writes[0].leaves_bit
+    }
+}
+
+fn op(k: &str, value: Option<&str>, condition: Condition) -> Op {
+    Op { table: T, key: key(k), value: value.map(key), condition, base: None, skip_on_failure: false }
+}
+
+fn put(k: &str, value: &str) -> Op {
+    op(k, Some(value), Condition::None)
+}
+
+fn insert(k: &str, value: &str, version: u64, present: bool) -> Op {
+    let base = Base { manifest: ManifestVersion(version), present, seq: 1, value_matches: false };
+    Op { base: Some(base), ..op(k, Some(value), Condition::Absent) }
+}
+
+/// What a restart makes of a snapshot and the log after it.
+fn restore(n: &Node, snapshot: &Snapshot) -> Partition {
+    let bytes = snapshot.encode(PartitionId(0));
+    let snapshot = Snapshot::decode(&bytes, PartitionId(0)).unwrap();
+    let mut partition = Partition::restore(PartitionId(0), &snapshot);
+    for (at, body) in &n.log {
+        partition.ingest(*at, body, false).unwrap();
+    }
+    let committed = n.partition.committed_index();
+    partition.commit(committed, 0);
+    partition
+}

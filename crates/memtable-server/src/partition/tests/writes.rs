@@ -1,0 +1,171 @@
+//! Conditions, bits, batches, retries.
+
+use super::*;
+
+#[test]
+fn updates_leave_a_bit_once_per_memtable_and_inserts_none() {
+    let mut n = Node::new();
+    assert!(n.leaves_bit(put("a", "1")));
+    assert!(!n.leaves_bit(insert("a", "1", n.version(), false)));
+    n.write(insert("a", "1", n.version(), false));
+    assert!(!n.leaves_bit(put("a", "2")), "the key is in the active memtable");
+    assert!(!n.partition.table(T).unwrap().filter.contains(filter_hash(b"a")));
+    assert!(n.leaves_bit(op("b", None, Condition::None)), "a blind delete is an update");
+}
+
+#[test]
+fn a_put_leaves_a_bit_while_only_a_frozen_memtable_holds_the_key() {
+    // Model row "blind PUT treated as INSERT while a frozen memtable holds the key".
+    let mut n = Node::new();
+    n.write(insert("a", "1", n.version(), false));
+    n.freeze(T);
+    assert!(n.leaves_bit(put("a", "2")));
+}
+
+#[test]
+fn filter_inserts_makes_every_new_key_leave_a_bit() {
+    let mut n = Node::new();
+    let options = TableOptions { filter_inserts: true, ..TableOptions::default() };
+    n.command(&Command::EnsureTable { term: 1, name: "u".into(), options, id: Some(TableId(2)) });
+    n.commit();
+    let insert = Op { table: TableId(2), ..insert("a", "1", n.version(), false) };
+    assert!(n.leaves_bit(insert));
+}
+
+#[test]
+fn a_truncated_update_leaves_its_bit_and_the_next_update_leaves_one_again() {
+    // Model row "is it in the memtable asked of the filter".
+    let mut n = Node::new();
+    let first = n.partition.next_index();
+    n.write(put("a", "1"));
+    n.truncate_from(first);
+    assert!(n.partition.table(T).unwrap().filter.contains(filter_hash(b"a")), "bits cannot be taken back");
+    assert!(n.leaves_bit(put("a", "2")));
+}
+
+#[test]
+fn a_flush_voids_an_insert_in_both_directions() {
+    // Model row "INSERT not voided by a flush (success or exists)".
+    let mut n = Node::new();
+    let searched = n.version();
+    n.write(put("a", "1"));
+    n.freeze(T);
+    n.flag(T, 1, Some(sst(1)));
+    for present in [false, true] {
+        let (group, verdict) = n.evaluate(vec![insert("a", "2", searched, present)]);
+        assert_eq!(verdict, Verdict::Refused(Refusal::StaleManifest));
+        assert!(group.is_none());
+    }
+    let (_, verdict) = n.evaluate(vec![insert("a", "2", n.version(), true)]);
+    assert!(matches!(verdict, Verdict::Unchanged { ok: false, .. }));
+}
+
+#[test]
+fn a_compaction_does_not_void_a_check() {
+    let mut n = Node::new();
+    n.write(put("a", "1"));
+    n.freeze(T);
+    n.flag(T, 1, Some(sst(1)));
+    let searched = n.version();
+    n.command(&Command::Compaction { term: 1, table: T, inputs: vec![sst(1).id], output: Some(sst(2)) });
+    assert!(matches!(n.commit()[..], [Change::Compacted { .. }]));
+    let (_, verdict) = n.evaluate(vec![insert("b", "2", searched, false)]);
+    assert!(matches!(verdict, Verdict::Applied(_)));
+}
+
+#[test]
+fn memtables_decide_conditions_before_the_base_does() {
+    let mut n = Node::new();
+    n.write(put("a", "1"));
+    let (_, verdict) = n.evaluate(vec![op("a", Some("2"), Condition::ValueEquals(key("1")))]);
+    assert!(matches!(verdict, Verdict::Applied(_)));
+    n.write(op("a", None, Condition::None));
+    let (_, verdict) = n.evaluate(vec![insert("a", "3", 0, true)]);
+    assert!(matches!(verdict, Verdict::Applied(_)), "a tombstone is absence, whatever the SSTables hold");
+    let (_, verdict) = n.evaluate(vec![op("b", Some("3"), Condition::Present)]);
+    assert_eq!(verdict, Verdict::Refused(Refusal::NeedsBase));
+}
+
+#[test]
+fn a_batch_is_all_or_nothing_and_sees_its_own_writes() {
+    let n = Node::new();
+    let v = n.version();
+    let (group, verdict) =
+        n.evaluate(vec![put("a", "1"), op("a", Some("2"), Condition::ValueEquals(key("1")))]);
+    assert!(matches!(verdict, Verdict::Applied(r) if r.len() == 2));
+    assert_eq!(group.unwrap().seqs(), 2);
+    let (group, verdict) = n.evaluate(vec![put("b", "1"), insert("c", "1", v, true)]);
+    assert!(group.is_none());
+    assert!(
+        matches!(verdict, Verdict::Unchanged { ok: false, results } if results.iter().all(|r| !r.applied))
+    );
+    let skipped = Op { skip_on_failure: true, ..insert("c", "1", v, true) };
+    let (group, _) = n.evaluate(vec![put("b", "1"), skipped]);
+    assert_eq!(group.unwrap().seqs(), 1);
+}
+
+#[test]
+fn two_inserts_of_one_key_in_one_group_do_not_both_pass() {
+    let n = Node::new();
+    let request =
+        || Request { session: 0, number: 0, acked_below: 0, ops: vec![insert("a", "1", n.version(), false)] };
+    let evaluated = n.partition.evaluate(1, &[request(), request()], 0);
+    assert!(matches!(evaluated.verdicts[0], Verdict::Applied(_)));
+    assert!(matches!(evaluated.verdicts[1], Verdict::Unchanged { ok: false, .. }));
+}
+
+#[test]
+fn a_retry_takes_effect_once_also_within_a_group_and_after_a_failover() {
+    let mut n = Node::new();
+    n.command(&Command::OpenSession { term: 1, session: 9, time_ms: 5 });
+    let request = Request { session: 9, number: 1, acked_below: 0, ops: vec![put("a", "1")] };
+    let evaluated = n.partition.evaluate(1, &[request.clone(), request.clone()], 5);
+    let Verdict::Applied(first) = &evaluated.verdicts[0] else { panic!("{:?}", evaluated.verdicts) };
+    assert_eq!(evaluated.verdicts[1], Verdict::Unchanged { ok: true, results: first.clone() });
+    n.command(&Command::Group(evaluated.group.unwrap()));
+    // Another replica that has the log answers the same.
+    let mut other = Partition::new(PartitionId(0));
+    for (at, body) in &n.log {
+        other.ingest(*at, body, false).unwrap();
+    }
+    let index = other.last().index;
+    other.commit(index, 0);
+    let evaluated = other.evaluate(2, &[request], 6);
+    assert_eq!(evaluated.verdicts[0], Verdict::Unchanged { ok: true, results: first.clone() });
+    let stranger = Request { session: 8, number: 1, acked_below: 0, ops: vec![put("a", "1")] };
+    assert_eq!(other.evaluate(2, &[stranger], 6).verdicts[0], Verdict::Refused(Refusal::UnknownSession));
+}
+
+#[test]
+fn a_failed_condition_is_remembered_by_every_replica() {
+    let mut n = Node::new();
+    n.command(&Command::OpenSession { term: 1, session: 9, time_ms: 5 });
+    n.write(put("a", "1"));
+    let request = |number, op| Request { session: 9, number, acked_below: 0, ops: vec![op] };
+    let failing = request(1, op("a", Some("3"), Condition::ValueEquals(key("2"))));
+    let skipped = request(2, Op { skip_on_failure: true, ..op("a", None, Condition::Absent) });
+    let evaluated = n.partition.evaluate(1, &[failing.clone(), skipped.clone(), failing.clone()], 5);
+    let Verdict::Unchanged { ok: false, .. } = &evaluated.verdicts[0] else { panic!("{evaluated:?}") };
+    let Verdict::Unchanged { ok: true, .. } = &evaluated.verdicts[1] else { panic!("{evaluated:?}") };
+    assert_eq!(evaluated.verdicts[2], evaluated.verdicts[0], "a copy in the same group");
+    let group = evaluated.group.expect("it records the answers");
+    assert_eq!((group.seqs(), evaluated.runs.len()), (0, 0), "and writes nothing");
+    let first_seq = n.partition.last_seq() + 1;
+    assert_eq!(n.command(&Command::Group(group)), Ingested::Group { first_seq });
+    // The condition would hold by the time that a delayed copy arrives, at another leader, also one that restarted.
+    n.write(put("a", "2"));
+    n.freeze(T);
+    n.commit();
+    n.flag(T, 1, Some(sst(1)));
+    let snapshot = n.partition.snapshot().unwrap();
+    let decoded = Snapshot::decode(&snapshot.encode(PartitionId(0)), PartitionId(0)).unwrap();
+    for other in [restore(&n, &snapshot), restore(&n, &decoded)] {
+        let again = other.evaluate(2, &[failing.clone(), skipped.clone()], 6);
+        assert_eq!(again.verdicts, evaluated.verdicts[..2]);
+        assert!(again.group.is_none());
+    }
+    // Without a session nothing is to be remembered.
+    let unnamed = Request { session: 0, ..failing };
+    let evaluated = n.partition.evaluate(1, &[unnamed], 7);
+    assert!(evaluated.group.is_none() || matches!(evaluated.verdicts[0], Verdict::Refused(_)));
+}

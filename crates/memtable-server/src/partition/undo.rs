@@ -1,0 +1,31 @@
+//! What is kept of an appended entry until it is committed, to undo it if the log is cut.
+
+use bytes::Bytes;
+use sextant_common::ids::{LogPosition, TableId};
+
+use super::sessions::SessionUndo;
+
+/// Undoes one entry.
+#[derive(Debug)]
+pub(super) struct Undo {
+    pub(super) index: u64,
+    pub(super) last: LogPosition,
+    pub(super) next_seq: u64,
+    pub(super) time_ms: u64,
+    pub(super) effect: Effect,
+}
+
+/// What it did, as far as that has to be undone.
+#[derive(Debug)]
+pub(super) enum Effect {
+    Nothing,
+    Group {
+        versions: Vec<(TableId, Bytes, u64)>,
+        sessions: Vec<SessionUndo>,
+    },
+    Freeze(TableId),
+    /// A freeze of a memtable that is flushed already: only the generation moved.
+    SkippedFreeze(TableId),
+    Session(Vec<SessionUndo>),
+    Membership(Bytes),
+}

@@ -1,0 +1,69 @@
+//! The gRPC services, on one listener.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_environment::env::{Listener, Party, grpc_incoming, internal_calls};
+use sextant_environment::freight::FreightLayer;
+use sextant_environment::shutdown::Shutdown;
+use sextant_proto::MESSAGE_BYTES_MAX;
+use sextant_proto::v1::admin_server::AdminServer;
+use sextant_proto::v1::lease_server::LeaseServer;
+use sextant_proto::v1::raft_server::RaftServer;
+use sextant_proto::v1::rows_server::RowsServer;
+
+use crate::service::Context;
+use crate::service::admin::AdminShell;
+use crate::service::lease::LeaseShell;
+use crate::service::raft::RaftShell;
+use crate::service::rows::RowsShell;
+
+/// How long a peer may be silent before it is asked whether it is there, and before it counts as gone.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Serves until the shutdown, and a moment longer for answers that are on their way.
+pub(super) fn serve(
+    listener: Box<dyn Listener>,
+    context: &Arc<Context>,
+    cluster: Bytes,
+    mut shutdown: Shutdown,
+) {
+    macro_rules! service {
+        ($server:ident, $shell:expr) => {
+            $server::new($shell)
+                .max_decoding_message_size(MESSAGE_BYTES_MAX)
+                .max_encoding_message_size(MESSAGE_BYTES_MAX)
+        };
+    }
+    let me = Party::memtable(context.node);
+    let router = tonic::transport::Server::builder()
+        .layer(tonic::service::InterceptorLayer::new(internal_calls(&context.cluster, me)))
+        .layer(FreightLayer)
+        .tcp_nodelay(true)
+        // A peer that is gone must not hold the room of what it has not taken.
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .initial_stream_window_size(Some(4 * 1024 * 1024))
+        .initial_connection_window_size(Some(16 * 1024 * 1024))
+        .add_service(service!(RaftServer, RaftShell { context: context.clone(), cluster }))
+        .add_service(service!(RowsServer, RowsShell { context: context.clone() }))
+        .add_service(service!(LeaseServer, LeaseShell { context: context.clone() }))
+        .add_service(service!(AdminServer, AdminShell { context: context.clone() }));
+    tokio::spawn(async move {
+        let incoming = grpc_incoming(listener);
+        let mut at_once = shutdown.clone();
+        // Long-lived streams would hold a graceful end up for ever: peers fail over instead.
+        tokio::select! {
+            served = router.serve_with_incoming_shutdown(incoming, async move { shutdown.wait().await }) => {
+                if let Err(e) = served {
+                    tracing::error!("gRPC service ended: {e}");
+                }
+            }
+            () = async {
+                at_once.wait().await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            } => {}
+        }
+    });
+}

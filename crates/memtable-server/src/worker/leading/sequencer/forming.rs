@@ -1,0 +1,211 @@
+//! What is proposed, and what becomes of it if Raft refuses.
+
+use bytes::Bytes;
+use openraft::impls::ProgressResponder;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::Serial;
+use sextant_raft_log::{Payload, TypeConfig};
+use sextant_rules::mutant::{self, Mutant};
+use tokio::sync::oneshot;
+
+use super::{
+    COMMANDS_MAX, Decided, Formed, LATE, PendingCommand, Proposal, Proposed, REFUSED_PAUSE_NS, Refused, Turn,
+};
+use crate::command::Command;
+use crate::partition::evaluate::{Refusal, Verdict};
+use crate::replica::{QueuedWrite, WriteOutcome};
+use crate::worker::leading::Leading;
+use crate::worker::replica::Replica;
+
+impl Leading {
+    /// Queues a client's rare command.
+    pub fn client_command(
+        &mut self,
+        replica: &Replica,
+        command: Command,
+        done: Option<oneshot::Sender<Result<()>>>,
+    ) {
+        let pending = PendingCommand { command, done };
+        let overloaded = |why: String| Err(Error::new(ErrorKind::Overloaded, why));
+        if let Err(e) = replica.log_takes_groups() {
+            pending.end(overloaded(format!("the log takes no more commands: {e}")));
+        } else if self.sequencer.commands.len() >= COMMANDS_MAX {
+            pending.end(overloaded("too many commands are waiting".into()));
+        } else {
+            self.sequencer.commands.push_back(pending.into());
+        }
+    }
+
+    /// Queues a command of the worker's own: a freeze, a flag, a compaction. They are few, and never refused while it leads.
+    pub fn command(&mut self, command: Command, done: Option<oneshot::Sender<Result<()>>>) {
+        self.sequencer.own_commands.push_back(PendingCommand { command, done }.into());
+    }
+
+    /// What is to be proposed next, if anything.
+    pub fn next_turn(&mut self, replica: &Replica) -> Turn {
+        let sequencer = &mut self.sequencer;
+        if sequencer.proposal.is_some() || replica.shared.env.clock.grantor_ns() < sequencer.next_at_ns {
+            return Turn::Nothing;
+        }
+        let in_flight = replica.queue.in_flight(replica.partition.committed_index());
+        // Raft cannot go on after a refused append: commands wait for room in the log.
+        sequencer.next(replica.log_takes_commands().is_ok(), in_flight < replica.tuning.groups_in_flight)
+    }
+
+    /// Forms a group of waiting writes, and puts its bits out.
+    pub fn form_group(&mut self, replica: &mut Replica) -> Option<Formed> {
+        let term = self.tenure.term;
+        // Raft would refuse, after the group's bits are out.
+        if !replica.shared.lease.is_valid(term, replica.shared.env.clock.holder_ns()) {
+            return None;
+        }
+        if let Err(e) = replica.log_takes_groups() {
+            self.sequencer.refuse_all(replica, format!("the log takes no more writes: {e}"));
+            return None;
+        }
+        // What is too large for the room that is left is refused alone: small writes go on.
+        while let Some(bytes) = self.sequencer.backlog.next_large_bytes()
+            && let Err(e) = replica.log_takes(bytes)
+        {
+            let Some(write) = self.sequencer.backlog.pop_large() else { break };
+            replica.metrics.overloaded.inc();
+            let why = format!("the log takes no write of this size: {e}");
+            write.reply.send(WriteOutcome::Overloaded(why.into()));
+        }
+        let pressure = replica.partition.unflushed_bytes();
+        if pressure >= replica.memory_bytes {
+            let why = replica.why_full(pressure, &self.upkeep);
+            self.sequencer.refuse_all(replica, why);
+            return None;
+        }
+        let now_ns = replica.shared.env.clock.holder_ns();
+        let late = |write: &QueuedWrite| write.deadline_ns <= now_ns;
+        let (mut requests, mut writes) = (Vec::new(), Vec::new());
+        for write in self.sequencer.backlog.next_group(replica.tuning.group_bytes, late) {
+            if late(&write) {
+                write.reply.send(WriteOutcome::Overloaded(LATE.into()));
+                continue;
+            }
+            requests.push(write.request.clone());
+            writes.push(write);
+        }
+        let now_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
+        let evaluated = replica.partition.evaluate(term, &requests, now_ms);
+        let mut decided = Vec::with_capacity(writes.len());
+        for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
+            let (outcome, unchanged, at_once) = match verdict {
+                Verdict::Applied(results) => {
+                    (WriteOutcome::Executed(results), false, Mutant::DuplicateAtOnce)
+                }
+                Verdict::Unchanged { ok: true, results } => {
+                    (WriteOutcome::Executed(results), true, Mutant::DuplicateAtOnce)
+                }
+                Verdict::Unchanged { ok: false, results } => {
+                    (WriteOutcome::ConditionFailed(results), true, Mutant::FailedAtOnce)
+                }
+                Verdict::Refused(Refusal::StaleManifest) => {
+                    replica.metrics.stale_writes.inc();
+                    write.reply.send(WriteOutcome::Stale(replica.partition.manifest().clone()));
+                    continue;
+                }
+                Verdict::Refused(refusal) => {
+                    write.reply.send(WriteOutcome::Refused(refusal));
+                    continue;
+                }
+            };
+            let one = Decided { write, outcome };
+            if unchanged && (evaluated.group.is_none() || mutant::active(at_once)) {
+                self.answer_when_published(replica, one.into_reply(), at_once);
+            } else {
+                // What changed nothing may have seen an effect of this very group, or is recorded by it: it is answered with it.
+                decided.push(one);
+            }
+        }
+        let group = evaluated.group?;
+        if mutant::active(Mutant::BitsAfterProposal) {
+            return Some(Formed { group, serial: Serial(0), writes: decided, late_runs: evaluated.runs });
+        }
+        // The bits are in the leader's filters and in the ring before the group is proposed.
+        for run in &evaluated.runs {
+            run.hashes.iter().for_each(|hash| replica.partition.add_bit(run.table, *hash));
+        }
+        let shared = &replica.shared;
+        let serial = if evaluated.runs.is_empty() { Serial(0) } else { shared.desk.push(evaluated.runs) };
+        if serial.0 > 0 {
+            shared.news.notify_waiters();
+        }
+        replica.groups += 1;
+        replica.group_writes += group.seqs();
+        if group.seqs() > 0 {
+            replica.metrics.group_writes.observe(group.seqs() as f64);
+        }
+        let interval = replica.group_interval.as_nanos() as u64;
+        let slowdown = replica.slowdown_ns(pressure);
+        self.sequencer.next_at_ns = shared.env.clock.grantor_ns() + interval.max(slowdown);
+        Some(Formed { group, serial, writes: decided, late_runs: Vec::new() })
+    }
+
+    pub async fn propose(&mut self, replica: &Replica, payload: Bytes, what: Proposed) {
+        let term = self.tenure.term;
+        let (responder, _committed, answer) = ProgressResponder::new();
+        let proposed_ns = replica.shared.env.clock.holder_ns();
+        self.sequencer.proposal =
+            Some(Proposal { payload: payload.clone(), term, raft: Some(answer), what, proposed_ns });
+        let leader = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
+        // Raft's core takes the message at once: its log store only queues, so this await is short.
+        if let Err(e) = replica.raft.write(Payload(payload)).with_leader(leader).responder(responder).await {
+            tracing::warn!(partition = %replica.shared.id, "Raft takes no proposals: {e}");
+        }
+    }
+
+    pub async fn propose_command(&mut self, replica: &Replica, mut pending: Box<PendingCommand>) {
+        // The term is that of the proposal, not of the moment when the command was queued.
+        set_term(&mut pending.command, self.tenure.term);
+        let payload = pending.command.encode();
+        self.propose(replica, payload, Proposed::Command(pending)).await;
+    }
+
+    /// Raft refused a proposal (its lease lapsed, or leadership is changing): certainly not appended. Bits of the refused
+    /// group may be out already, so the ring starts a new incarnation, and everything waits for the old one's leases.
+    pub fn proposal_refused(&mut self, replica: &mut Replica, refused: Refused) {
+        let Some(proposal) = self.sequencer.proposal.take() else { return };
+        replica.metrics.refused_proposals.inc();
+        let why = match refused {
+            Refused::NotAppended(why) => why,
+            Refused::Unknown(why) => {
+                // Dropping the proposal tells its clients that the outcome is unknown.
+                tracing::debug!(partition = %replica.shared.id, "outcome of a proposal is unknown: {why}");
+                if let Proposed::Command(pending) = proposal.what {
+                    pending.failed();
+                }
+                self.renew_ring(replica);
+                return;
+            }
+        };
+        tracing::debug!(partition = %replica.shared.id, "proposal refused: {why}");
+        self.sequencer.next_at_ns = replica.shared.env.clock.grantor_ns() + REFUSED_PAUSE_NS;
+        match proposal.what {
+            Proposed::Command(pending) => self.sequencer.own_commands.push_front(pending),
+            Proposed::Group { serial, writes } => {
+                for decided in writes.into_iter().rev() {
+                    self.sequencer.backlog.push_front(decided.write);
+                }
+                if serial.0 > 0 && !mutant::active(Mutant::FilterSaysInMemtable) {
+                    self.renew_ring(replica);
+                }
+            }
+        }
+    }
+}
+
+fn set_term(command: &mut Command, now: u64) {
+    match command {
+        Command::Group(group) => group.term = now,
+        Command::Freeze { term, .. }
+        | Command::Flush { term, .. }
+        | Command::Compaction { term, .. }
+        | Command::EnsureTable { term, .. }
+        | Command::OpenSession { term, .. }
+        | Command::Configure { term, .. } => *term = now,
+    }
+}

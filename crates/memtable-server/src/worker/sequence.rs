@@ -1,0 +1,40 @@
+//! A turn's work for writes: what may be published is, and what is next is proposed.
+
+use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::PausePoint;
+
+use super::Worker;
+use super::leading::sequencer::{Proposed, Turn};
+use crate::command::Command;
+
+impl Worker {
+    pub(super) fn publish(&mut self) {
+        let published = self.replica.publish(self.leading.as_ref().map(|l| &l.tenure));
+        if let Some(leading) = &mut self.leading {
+            leading.published(&self.replica, published);
+        }
+    }
+
+    /// Proposes what is next: a command, or a group whose bits are out.
+    pub(super) async fn sequence(&mut self) {
+        let Some(leading) = self.leading.as_mut().filter(|l| !l.is_handing_over()) else { return };
+        match leading.next_turn(&self.replica) {
+            Turn::Nothing => {}
+            Turn::Command(pending) => leading.propose_command(&self.replica, pending).await,
+            Turn::Group => {
+                let Some(formed) = leading.form_group(&mut self.replica) else { return };
+                if mutant::active(Mutant::BitsAfterProposal) {
+                    return self.bits_after_proposal(formed).await;
+                }
+                self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
+                if mutant::active(Mutant::FreezeSlipsIn) && self.replica.groups.is_multiple_of(16) {
+                    self.let_a_freeze_slip_in(formed.group.tables.first().map(|t| t.table)).await;
+                }
+                let Some(leading) = &mut self.leading else { return };
+                let payload = Command::Group(formed.group).encode();
+                let what = Proposed::Group { serial: formed.serial, writes: formed.writes };
+                leading.propose(&self.replica, payload, what).await;
+            }
+        }
+    }
+}
