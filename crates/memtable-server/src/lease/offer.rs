@@ -5,7 +5,6 @@
 
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::config::LeaseMode;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
 use super::grantor::Now;
@@ -25,7 +24,7 @@ impl Offer {
     pub async fn of(state: &ReplicaState, group_interval_ns: u64) -> Self {
         let (now, early) = (state.now(), grantable(state, group_interval_ns));
         state.env.pause_point(PausePoint::LeaseTimed).await;
-        if mutant::active(Mutant::LeaseTimedLate) {
+        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseTimedLate) {
             return Self { now: state.now(), grantable: early };
         }
         Self { now, grantable: grantable(state, group_interval_ns) }
@@ -51,7 +50,11 @@ fn length_ns(left_ns: u64, drift_ppm: u64, wanted_ns: u64) -> Option<u64> {
     if safe_ns == 0 {
         return None;
     }
-    Some(if mutant::active(Mutant::LeaseOutlivesLeadership) { wanted_ns } else { wanted_ns.min(safe_ns) })
+    Some(if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseOutlivesLeadership) {
+        wanted_ns
+    } else {
+        wanted_ns.min(safe_ns)
+    })
 }
 
 #[cfg(test)]

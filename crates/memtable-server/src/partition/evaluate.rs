@@ -225,7 +225,9 @@ impl Partition {
                 Newest::InActive(_) => true,
                 Newest::InFrozen(_) => mutant::active(Mutant::PutAsInsertOverFrozen),
                 Newest::Nowhere => false,
-            } || mutant::active(Mutant::FilterSaysInMemtable) && self.filter_has(op);
+            } || sextant_rules::mutant::active(
+                sextant_rules::mutant::Mutant::FilterSaysInMemtable,
+            ) && self.filter_has(op);
             // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
             let is_insert = op.condition.asks().is_insert();
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);

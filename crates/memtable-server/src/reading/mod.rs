@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_rules::mutant::{self, Mutant};
 
 use crate::partition::view::ReadAnswer;
 use crate::replica::{Leader, ReplicaState};
@@ -84,7 +83,10 @@ impl Reader<'_> {
         let at = self.state.published_seq.load(Ordering::Acquire);
         match self.state.view.load().read(table, key, searched, at) {
             ReadAnswer::Found(version)
-                if version.value.is_none() && mutant::active(Mutant::MemtableTombstoneIsNoEntry) =>
+                if version.value.is_none()
+                    && sextant_rules::mutant::active(
+                        sextant_rules::mutant::Mutant::MemtableTombstoneIsNoEntry,
+                    ) =>
             {
                 ReadAnswer::NoEntry
             }

@@ -120,7 +120,7 @@ impl ReplicaState {
     /// The grantor's clocks now.
     pub fn now(&self) -> Now {
         let clock = &self.env.clock;
-        let wall = match mutant::active(Mutant::ZeroUncertainty) {
+        let wall = match sextant_rules::mutant::active(sextant_rules::mutant::Mutant::ZeroUncertainty) {
             true => WallInterval { earliest_ns: clock.wall_guess_ns(), latest_ns: clock.wall_guess_ns() },
             false => clock.wall(),
         };

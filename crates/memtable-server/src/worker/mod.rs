@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
 use sextant_environment::shutdown::Shutdown;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 
@@ -157,11 +156,13 @@ impl Worker {
             Turn::Command(control) => leading.propose_command(&self.replica, control).await,
             Turn::Group => {
                 let Some(formed) = leading.form_group(&mut self.replica) else { return };
-                if mutant::active(Mutant::BitsAfterProposal) {
+                if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::BitsAfterProposal) {
                     return self.bits_after_proposal(formed).await;
                 }
                 self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
-                if mutant::active(Mutant::FreezeSlipsIn) && self.replica.groups.is_multiple_of(16) {
+                if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FreezeSlipsIn)
+                    && self.replica.groups.is_multiple_of(16)
+                {
                     self.let_a_freeze_slip_in(formed.group.tables.first().map(|t| t.table)).await;
                 }
                 let Some(leading) = &mut self.leading else { return };

@@ -80,7 +80,9 @@ pub(crate) fn apply(
     drift: Drift,
 ) -> (Option<PartitionView>, Verdict) {
     // A manifest is committed state: it is good whatever became of epochs and serials.
-    let manifest = update.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
+    let manifest = update
+        .manifest
+        .filter(|_| !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseWithoutManifest));
     let with_manifest = manifest.and_then(|m| view.with_manifest(m));
     let changed = with_manifest.is_some();
     let mut next = with_manifest.unwrap_or_else(|| view.clone());
@@ -123,7 +125,7 @@ pub(crate) fn apply(
     copies.serial = update.serial_to;
     copies.boot = Some(times.server_boot);
     // A lease without the tables of its version is no lease.
-    let unpaired = mutant::active(Mutant::LeaseWithoutManifest);
+    let unpaired = sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseWithoutManifest);
     let grant = update.grant.filter(|g| unpaired || g.manifest_version <= next.manifest.version);
     next.lease = match (grant, next.lease.take()) {
         (Some(grant), Some(earlier)) => Some(Lease::new(grant, times, drift).after(&earlier)),
@@ -155,7 +157,9 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
     {
         return None;
     }
-    let manifest = whole.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
+    let manifest = whole
+        .manifest
+        .filter(|_| !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseWithoutManifest));
     let mut next = manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
     next.copies = Some(FilterCopies::new(whole.epoch, whole.serial, whole.filters));
     next.lease = None;

@@ -8,7 +8,6 @@ use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
 use sextant_proto::v1;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
 use super::consult::{Consult, ReadKey, consult};
@@ -179,7 +178,7 @@ impl Engine {
         alone: bool,
         value: &mut Option<Record>,
     ) -> Result<Found, Setback> {
-        let searched = match mutant::active(Mutant::RereadNamesNewest) {
+        let searched = match sextant_rules::mutant::active(sextant_rules::mutant::Mutant::RereadNamesNewest) {
             true => self.views.peek(read.partition).manifest.version,
             false => searched,
         };
@@ -205,7 +204,7 @@ impl Engine {
         };
         match says {
             MemtableSays::Value(record) => {
-                if mutant::active(Mutant::CacheHoldsMemtableValues) {
+                if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::CacheHoldsMemtableValues) {
                     let cached = CachedRecord { value: Some(record.value.clone()), seq: record.seq };
                     self.cache.insert(searched, read.table.id, read.at(), &cached);
                 }
@@ -296,7 +295,7 @@ impl Engine {
             Err(SearchFailed::NoReplica(error)) => return Err(Setback::Tables(consult.searched, error)),
         };
         // Stamped with what was searched, however long it took to get here.
-        let stamp = match mutant::active(Mutant::StampAtArrival) {
+        let stamp = match sextant_rules::mutant::active(sextant_rules::mutant::Mutant::StampAtArrival) {
             true => self.views.peek(read.partition).manifest.version,
             false => consult.searched,
         };

@@ -9,7 +9,6 @@ use sextant_common::error::{Error, Result};
 use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
 use sextant_raft_log::{LogId, TypeConfig};
-use sextant_rules::mutant::{self, Mutant};
 
 use super::super::convert::{self, Address};
 use super::super::reach::Reach;
@@ -63,5 +62,9 @@ pub(super) fn believed(
 
 /// The leader's lease runs from the sending of what was acknowledged.
 pub(super) fn counted_from(sent_ns: u64, shared: &ReplicaState) -> u64 {
-    if mutant::active(Mutant::LeaseFromReceipt) { shared.env.clock.holder_ns() } else { sent_ns }
+    if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseFromReceipt) {
+        shared.env.clock.holder_ns()
+    } else {
+        sent_ns
+    }
 }

@@ -19,7 +19,6 @@ use std::sync::atomic::Ordering;
 use sextant_common::error::Error;
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::TableOptions;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
 use super::replica::{Replica, Seen};
@@ -72,7 +71,7 @@ impl Leading {
         shared.lease.begin(term, shared.node, voters);
         let first_index = replica.term_start.index;
         if replica.partition.committed_index() >= first_index
-            || mutant::active(Mutant::FiltersOfCommittedOnly)
+            || sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FiltersOfCommittedOnly)
         {
             shared.desk.set_manifest(replica.partition.manifest().clone());
         }
@@ -212,7 +211,7 @@ impl Leading {
 
     fn filters(&self, replica: &Replica) -> Option<FilterSet> {
         if replica.partition.committed_index() < self.tenure.first_index
-            && !mutant::active(Mutant::FiltersOfCommittedOnly)
+            && !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FiltersOfCommittedOnly)
         {
             return None;
         }

@@ -103,11 +103,14 @@ pub(in crate::worker) struct Published {
 impl Replica {
     /// Publishes what may be published. `tenure`: this node's, if it leads.
     pub fn publish(&mut self, tenure: Option<&Tenure>) -> Published {
-        let committed = if mutant::active(Mutant::AcknowledgedBeforeMajority) && tenure.is_some() {
-            self.partition.last().index
-        } else {
-            self.partition.committed_index()
-        };
+        let committed =
+            if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::AcknowledgedBeforeMajority)
+                && tenure.is_some()
+            {
+                self.partition.last().index
+            } else {
+                self.partition.committed_index()
+            };
         let mut published = Published::default();
         loop {
             let shared = &self.shared;
@@ -216,9 +219,14 @@ impl Leading {
     }
 
     /// Answers when everything appended so far is published; at once if it is.
-    pub fn answer_when_published(&mut self, replica: &Replica, reply: Reply, at_once: Mutant) {
+    pub fn answer_when_published(
+        &mut self,
+        replica: &Replica,
+        reply: Reply,
+        at_once: sextant_rules::mutant::Mutant,
+    ) {
         let serves = replica.queue.has_published(self.tenure.first_index);
-        if replica.queue.is_empty() && serves || mutant::active(at_once) {
+        if replica.queue.is_empty() && serves || sextant_rules::mutant::active(at_once) {
             self.answer_if_leased(replica, reply);
         } else {
             self.publisher.deferred.push_back((replica.partition.last().index, reply));

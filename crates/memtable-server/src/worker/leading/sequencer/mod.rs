@@ -12,7 +12,6 @@ use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Serial;
 use sextant_raft_log::{Entry, Payload, TypeConfig};
-use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::Leading;
@@ -222,14 +221,16 @@ impl Leading {
         for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
             let (outcome, unchanged, at_once) = match verdict {
                 Verdict::Applied(results) => {
-                    (WriteOutcome::Executed(results), false, Mutant::DuplicateAtOnce)
+                    (WriteOutcome::Executed(results), false, sextant_rules::mutant::Mutant::DuplicateAtOnce)
                 }
                 Verdict::Unchanged { ok: true, results } => {
-                    (WriteOutcome::Executed(results), true, Mutant::DuplicateAtOnce)
+                    (WriteOutcome::Executed(results), true, sextant_rules::mutant::Mutant::DuplicateAtOnce)
                 }
-                Verdict::Unchanged { ok: false, results } => {
-                    (WriteOutcome::ConditionFailed(results), true, Mutant::FailedAtOnce)
-                }
+                Verdict::Unchanged { ok: false, results } => (
+                    WriteOutcome::ConditionFailed(results),
+                    true,
+                    sextant_rules::mutant::Mutant::FailedAtOnce,
+                ),
                 Verdict::Refused(Refusal::StaleManifest) => {
                     replica.metrics.stale_writes.inc();
                     write.reply.send(WriteOutcome::Stale(replica.partition.manifest().clone()));
@@ -241,7 +242,7 @@ impl Leading {
                 }
             };
             let one = Decided { write, outcome };
-            if unchanged && (evaluated.group.is_none() || mutant::active(at_once)) {
+            if unchanged && (evaluated.group.is_none() || sextant_rules::mutant::active(at_once)) {
                 self.answer_when_published(replica, one.into_reply(), at_once);
             } else {
                 // What changed nothing may have seen an effect of this very group, or is recorded by it: it is answered with it.
@@ -249,7 +250,7 @@ impl Leading {
             }
         }
         let group = evaluated.group?;
-        if mutant::active(Mutant::BitsAfterProposal) {
+        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::BitsAfterProposal) {
             return Some(Formed { group, serial: Serial(0), writes: decided, late_runs: evaluated.runs });
         }
         // The bits are in the leader's filters and in the ring before the group is proposed.
@@ -317,7 +318,9 @@ impl Leading {
                 for decided in writes.into_iter().rev() {
                     self.sequencer.backlog.push_front(decided.write);
                 }
-                if serial.0 > 0 && !mutant::active(Mutant::FilterSaysInMemtable) {
+                if serial.0 > 0
+                    && !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FilterSaysInMemtable)
+                {
                     self.renew_ring(replica);
                 }
             }

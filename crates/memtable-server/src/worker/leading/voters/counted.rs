@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
 use sextant_raft_log::StoredMembership;
-use sextant_rules::mutant::{self, Mutant};
 
 use super::rejoin::Rejoining;
 use crate::leadership::Voters as Sets;
@@ -80,7 +79,9 @@ pub(super) fn counted<'a>(
     let known = [effective, committed].into_iter().flat_map(|m| m.membership().get_joint_config());
     let asked: Vec<&BTreeSet<u64>> = asked.into_iter().collect();
     let newest = asked.last().copied().or(effective.membership().get_joint_config().last());
-    let counts = |set: &&BTreeSet<u64>| !mutant::active(Mutant::NewVotersOnly) || Some(*set) == newest;
+    let counts = |set: &&BTreeSet<u64>| {
+        !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::NewVotersOnly) || Some(*set) == newest
+    };
     for set in known.chain(asked).filter(counts) {
         let set: Vec<u64> = set.iter().copied().collect();
         if !set.is_empty() && !sets.contains(&set) {
