@@ -424,7 +424,7 @@ rules! {
             source: "design 4",
             kept_in: ["crates/pnode/src/router/execute.rs"],
             tests: ["memtable_reread_names_the_searched_version"],
-            broken_by: RereadNamesNewest "reread-names-newest" "A memtable read names the newest manifest version, not the one whose SSTables were searched." [Model, Operand],
+            broken_by: RereadNamesNewest "reread-names-newest" "A memtable read names the newest manifest version, not the one whose SSTables were searched." [Model, Patch("reread-names-newest")],
         }
         "the-cache-holds-what-sstables-said" {
             says: "The record cache holds the newest SSTable record of a key, never a memtable's.",

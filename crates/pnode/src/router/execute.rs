@@ -178,10 +178,6 @@ impl Engine {
         alone: bool,
         value: &mut Option<Record>,
     ) -> Result<Found, Setback> {
-        let searched = match sextant_rules::mutant::active(sextant_rules::mutant::Mutant::RereadNamesNewest) {
-            true => self.views.peek(read.partition).manifest.version,
-            false => searched,
-        };
         let request = v1::ReadRequest {
             partition: read.partition.0,
             table: read.table.id.0,
