@@ -432,7 +432,7 @@ rules! {
             source: "design 8",
             kept_in: ["crates/pnode/src/router/execute.rs", "crates/pnode/src/record_cache/mod.rs"],
             tests: ["cache_never_holds_memtable_values"],
-            broken_by: CacheHoldsMemtableValues "cache-holds-memtable-values" "The record cache takes values of memtables." [Model, Operand],
+            broken_by: CacheHoldsMemtableValues "cache-holds-memtable-values" "The record cache takes values of memtables." [Model, Patch("cache-holds-memtable-values")],
         }
         "a-stamp-passes-only-what-can-be-asked" {
             says: "A cached record's stamp moves past a flush when the filter of what was flushed rules the key out; if it cannot be asked, the record is dropped.",

@@ -200,10 +200,6 @@ impl Engine {
         };
         match says {
             MemtableSays::Value(record) => {
-                if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::CacheHoldsMemtableValues) {
-                    let cached = CachedRecord { value: Some(record.value.clone()), seq: record.seq };
-                    self.cache.insert(searched, read.table.id, read.at(), &cached);
-                }
                 *value = Some(record);
                 Ok(Found::Value)
             }
