@@ -448,7 +448,7 @@ rules! {
             source: "design 8",
             kept_in: ["crates/pnode/src/router/execute.rs"],
             tests: ["cache_stamp_is_the_searched_version"],
-            broken_by: StampAtArrival "stamp-at-arrival" "A record is cached with the manifest version at its arrival." [Model, Operand],
+            broken_by: StampAtArrival "stamp-at-arrival" "A record is cached with the manifest version at its arrival." [Model, Patch("stamp-at-arrival")],
         }
     }
     "Flushes and merges" {

@@ -287,11 +287,7 @@ impl Engine {
             Err(SearchFailed::NoReplica(error)) => return Err(Setback::Tables(consult.searched, error)),
         };
         // Stamped with what was searched, however long it took to get here.
-        let stamp = match sextant_rules::mutant::active(sextant_rules::mutant::Mutant::StampAtArrival) {
-            true => self.views.peek(read.partition).manifest.version,
-            false => consult.searched,
-        };
-        self.cache.insert(stamp, read.table.id, read.at(), &record);
+        self.cache.insert(consult.searched, read.table.id, read.at(), &record);
         Ok(found)
     }
 }
