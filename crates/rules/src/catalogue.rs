@@ -268,7 +268,7 @@ rules! {
             source: "design 6; PDA 5.2",
             kept_in: ["crates/pnode/src/filter_copies/copy.rs", "crates/pnode/src/view/partition_view.rs"],
             tests: ["lease_is_paired_with_its_manifest_version"],
-            broken_by: LeaseWithoutManifest "lease-without-manifest" "Filters and lease are used without the manifest that belongs to them." [Model, Operand],
+            broken_by: LeaseWithoutManifest "lease-without-manifest" "Filters and lease are used without the manifest that belongs to them." [Model, Patch("lease-without-manifest")],
         }
         "an-acknowledgement-ends-older-leases" {
             says: "A p-node that acknowledges a serial uses no lease of an older one any more.",

@@ -30,8 +30,7 @@ impl PartitionView {
     pub fn leased_copies(&self, clock: &dyn Clock) -> Option<&FilterCopies> {
         let lease = self.lease.as_ref()?;
         debug_assert!(
-            lease.manifest_version <= self.manifest.version
-                || sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseWithoutManifest),
+            lease.manifest_version <= self.manifest.version,
             "a lease needs SSTables of its version or newer"
         );
         if lease.is_usable(clock) { self.copies.as_ref() } else { None }
