@@ -308,7 +308,7 @@ rules! {
             source: "design 6, 9; PDA 4.4",
             kept_in: ["crates/pnode/src/lease/holder.rs", "crates/memtable-server/src/replica/state.rs"],
             tests: ["the_wall_bound_alone_suffices_but_only_if_both_sides_are_synchronised", "a_wall_clock_expiry_is_waited_for_too"],
-            broken_by: ZeroUncertainty "zero-uncertainty" "Grantor and holder take their wall clocks at their word, synchronised or not." [Operand],
+            broken_by: ZeroUncertainty "zero-uncertainty" "Grantor and holder take their wall clocks at their word, synchronised or not." [Patch("zero-uncertainty")],
         }
     }
     "Leaders" {

@@ -143,11 +143,6 @@ impl Lease {
         if now_ns < self.usable_until_ns {
             return true;
         }
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::ZeroUncertainty)
-            && self.expiry_wall_ns != 0
-        {
-            return clock.wall_guess_ns() < self.expiry_wall_ns;
-        }
         now_ns < self.over_from_ns && self.wall_says_usable(clock)
     }
 
