@@ -474,7 +474,7 @@ rules! {
             source: "design 10",
             kept_in: ["crates/memtable-server/src/flush/mod.rs", "crates/sstable-server/src/catalog/mod.rs"],
             tests: ["an_id_has_one_content_for_ever", "sst_id_round_trips_as_bytes_and_as_a_name"],
-            broken_by: TableReplaced "table-replaced" "Tables that are planned on one manifest version share an id, and a later seal replaces the table." [Model, Operand],
+            broken_by: TableReplaced "table-replaced" "Tables that are planned on one manifest version share an id, and a later seal replaces the table." [Model, Patch("table-replaced")],
         }
         "a-tombstone-stays-above-older-tables" {
             says: "A merge drops tombstones only if no older table outside its inputs can hold their keys.",

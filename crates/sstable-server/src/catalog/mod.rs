@@ -189,9 +189,7 @@ impl Catalog {
                 if !present.is_damaged() {
                     return Ok(meta);
                 }
-            } else if replace == Replace::Refuse
-                && !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::TableReplaced)
-            {
+            } else if replace == Replace::Refuse {
                 return Err(Error::invalid(format!("SSTable {id} exists with other contents")));
             } else if lineage_of(&table) != lineage_of(present) {
                 // Two foundings of a partition that gave the same id: neither's table is the other's to replace.
