@@ -300,7 +300,7 @@ rules! {
             source: "design 7",
             kept_in: ["crates/memtable-server/src/lease/offer.rs"],
             tests: ["the_holder_never_believes_beyond_the_grantors_expiry"],
-            broken_by: LeaseTimedLate "lease-timed-late" "A lease's length is measured first, and counted from a later time." [Operand],
+            broken_by: LeaseTimedLate "lease-timed-late" "A lease's length is measured first, and counted from a later time." [Patch("lease-timed-late")],
         }
         "clocks-are-intervals" {
             says: "Of a wall clock the grantor takes the earliest time that it may be, the holder the latest; one that is not synchronised says nothing.",

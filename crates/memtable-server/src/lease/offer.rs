@@ -22,11 +22,8 @@ pub struct Offer {
 impl Offer {
     /// `group_interval_ns`: how often this leader forms groups (for leases of the `timed` mode).
     pub async fn of(state: &ReplicaState, group_interval_ns: u64) -> Self {
-        let (now, early) = (state.now(), grantable(state, group_interval_ns));
+        let now = state.now();
         state.env.pause_point(PausePoint::LeaseTimed).await;
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseTimedLate) {
-            return Self { now: state.now(), grantable: early };
-        }
         Self { now, grantable: grantable(state, group_interval_ns) }
     }
 }
