@@ -292,7 +292,7 @@ rules! {
             source: "design 7",
             kept_in: ["crates/memtable-server/src/lease/offer.rs"],
             tests: ["a_lease_ends_before_the_leaders_own_whatever_is_wanted"],
-            broken_by: LeaseOutlivesLeadership "lease-outlives-leadership" "A p-node's lease may outlive the leader's." [Operand],
+            broken_by: LeaseOutlivesLeadership "lease-outlives-leadership" "A p-node's lease may outlive the leader's." [Patch("lease-outlives-leadership")],
         }
         "a-lease-is-timed-before-it-is-measured" {
             says: "A lease counts from a time that was taken before the leader asked how much of its own is left.",

@@ -44,14 +44,7 @@ fn length_ns(left_ns: u64, drift_ppm: u64, wanted_ns: u64) -> Option<u64> {
     // Both ends' drift: the holder's clock and ours; and the threads on which our own two clocks are read.
     let drift_ns = left_ns * 2 * drift_ppm / 1_000_000;
     let safe_ns = left_ns.saturating_sub(drift_ns).saturating_sub(CLOCK_DISAGREEMENT_NS);
-    if safe_ns == 0 {
-        return None;
-    }
-    Some(if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseOutlivesLeadership) {
-        wanted_ns
-    } else {
-        wanted_ns.min(safe_ns)
-    })
+    (safe_ns > 0).then(|| wanted_ns.min(safe_ns))
 }
 
 #[cfg(test)]
