@@ -284,7 +284,7 @@ rules! {
             source: "design 3.9",
             kept_in: ["crates/memtable-server/src/lease/desk.rs"],
             tests: ["a_new_incarnation_remembers_how_long_old_leases_bind", "leases_of_a_ring_before_hold_up_everything_also_what_left_no_bits"],
-            broken_by: IncarnationForgetsLeases "incarnation-forgets-leases" "A new ring incarnation forgets the leases of the one before." [Model, Operand],
+            broken_by: IncarnationForgetsLeases "incarnation-forgets-leases" "A new ring incarnation forgets the leases of the one before." [Model, Patch("incarnation-forgets-leases")],
         }
         "a-lease-ends-before-the-leaders-own" {
             says: "A p-node's lease never outlives the leader's, less the drift of both clocks.",
