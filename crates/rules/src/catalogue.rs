@@ -342,7 +342,7 @@ rules! {
             source: "design 7",
             kept_in: ["crates/memtable-server/src/leadership/leader_lease.rs"],
             tests: ["after_a_vote_no_late_acknowledgement_brings_the_lease_back"],
-            broken_by: ForswearSkipped "forswear-skipped" "A vote that leaves a former leader does not end what late acknowledgements bring back." [Operand],
+            broken_by: ForswearSkipped "forswear-skipped" "A vote that leaves a former leader does not end what late acknowledgements bring back." [Patch("forswear-skipped")],
         }
         "every-set-of-voters-counts" {
             says: "While voters change, the leader's lease is counted from every set of them that may elect somebody.",

@@ -123,9 +123,6 @@ impl LeaderLease {
     /// would count from when an append was sent, and this node counts itself for it.
     #[must_use]
     pub fn forswear(&self, term: u64, now_ns: u64) -> bool {
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::ForswearSkipped) {
-            return true;
-        }
         let mut rounds = self.rounds.lock();
         let leads = self.term.load(Ordering::Acquire);
         if leads != 0 && leads < term && self.valid_until_ns.load(Ordering::Acquire) > now_ns {
