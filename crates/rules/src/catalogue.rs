@@ -326,7 +326,7 @@ rules! {
             source: "design 7",
             kept_in: ["crates/memtable-server/src/leadership/vote_guard.rs", "crates/memtable-server/src/raft/network/mod.rs"],
             tests: ["closed_after_start_and_after_every_sign_of_a_leader", "a_node_that_hears_from_a_leader_asks_for_no_votes_and_takes_none", "a_voter_abstains_longer_than_the_leader_serves_whatever_the_drift"],
-            broken_by: NoVoteGuard "no-vote-guard" "Nodes vote and campaign at any time." [Operand],
+            broken_by: NoVoteGuard "no-vote-guard" "Nodes vote and campaign at any time." [Patch("no-vote-guard")],
         }
         "old-leases-end-before-a-new-leader-publishes" {
             says: "A new leader publishes nothing until every lease of earlier leaders has ended; winning an election implies it.",

@@ -45,11 +45,7 @@ impl VoteGuard {
 
     /// From when on this node may vote or campaign.
     pub fn opens_at_ns(&self) -> u64 {
-        let opens_at_ns = self.opens_at_ns.load(Ordering::Acquire);
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::NoVoteGuard) {
-            return opens_at_ns.saturating_sub(self.abstention_ns());
-        }
-        opens_at_ns
+        self.opens_at_ns.load(Ordering::Acquire)
     }
 
     pub fn is_open(&self, now_ns: u64) -> bool {
