@@ -350,7 +350,7 @@ rules! {
             source: "design 7",
             kept_in: ["crates/memtable-server/src/worker/leading/voters/counted.rs"],
             tests: ["while_voters_change_both_sets_are_counted_and_what_lasts_already_stays", "every_set_that_may_elect_somebody_is_counted"],
-            broken_by: NewVotersOnly "new-voters-only" "While voters change, the leader's lease is counted from the newest set of them only." [Operand],
+            broken_by: NewVotersOnly "new-voters-only" "While voters change, the leader's lease is counted from the newest set of them only." [Patch("new-voters-only")],
         }
         "only-a-voter-campaigns" {
             says: "A server that is no voter asks for no votes.",

@@ -77,12 +77,7 @@ pub(super) fn counted<'a>(
 ) -> Sets {
     let mut sets: Sets = Vec::new();
     let known = [effective, committed].into_iter().flat_map(|m| m.membership().get_joint_config());
-    let asked: Vec<&BTreeSet<u64>> = asked.into_iter().collect();
-    let newest = asked.last().copied().or(effective.membership().get_joint_config().last());
-    let counts = |set: &&BTreeSet<u64>| {
-        !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::NewVotersOnly) || Some(*set) == newest
-    };
-    for set in known.chain(asked).filter(counts) {
+    for set in known.chain(asked) {
         let set: Vec<u64> = set.iter().copied().collect();
         if !set.is_empty() && !sets.contains(&set) {
             sets.push(set);
