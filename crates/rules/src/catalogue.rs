@@ -260,7 +260,7 @@ rules! {
             source: "design 3.7",
             kept_in: ["crates/memtable-server/src/publication/queue.rs"],
             tests: ["a_group_without_bits_still_waits_for_its_predecessor", "the_order_is_the_logs_whatever_the_leases_say"],
-            broken_by: BitlessOvertakes "bitless-overtakes" "A group without bits is published before its predecessors." [Model, Operand],
+            broken_by: BitlessOvertakes "bitless-overtakes" "A group without bits is published before its predecessors." [Model, Patch("bitless-overtakes")],
         }
         "a-lease-has-its-manifest" {
             says: "Filters and set of SSTables are used as a pair: a lease with version v is usable only with the tables of v or newer.",

@@ -52,13 +52,6 @@ impl<T> PublishQueue<T> {
         if index > committed_index {
             return Next::Idle;
         }
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::BitlessOvertakes)
-            && let Permission::WaitUntil(_) = permit(serial)
-            && let Some(at) = self.entries.iter().position(|e| e.serial.0 == 0 && e.index <= committed_index)
-            && let Some(entry) = self.entries.remove(at)
-        {
-            return Next::Publish(entry);
-        }
         if let Permission::WaitUntil(at) = permit(serial) {
             return Next::WaitUntil(at);
         }
