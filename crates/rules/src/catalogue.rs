@@ -115,7 +115,7 @@ rules! {
             source: "design 3.7",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs", "crates/memtable-server/src/publication/queue.rs"],
             tests: ["what_is_not_committed_is_not_published_and_truncation_takes_it_back"],
-            broken_by: AcknowledgedBeforeMajority "acknowledged-before-majority" "A group is published when the leader has appended it." [Operand],
+            broken_by: AcknowledgedBeforeMajority "acknowledged-before-majority" "A group is published when the leader has appended it." [Patch("acknowledged-before-majority")],
         }
     }
     "Writes, conditions, duplicates" {

@@ -103,14 +103,7 @@ pub(in crate::worker) struct Published {
 impl Replica {
     /// Publishes what may be published. `tenure`: this node's, if it leads.
     pub fn publish(&mut self, tenure: Option<&Tenure>) -> Published {
-        let committed =
-            if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::AcknowledgedBeforeMajority)
-                && tenure.is_some()
-            {
-                self.partition.last().index
-            } else {
-                self.partition.committed_index()
-            };
+        let committed = self.partition.committed_index();
         let mut published = Published::default();
         loop {
             let shared = &self.shared;
