@@ -391,7 +391,7 @@ rules! {
             source: "design 4",
             kept_in: ["crates/memtable-server/src/reading/mod.rs", "crates/pnode/src/router/plan.rs"],
             tests: ["a_memtable_tombstone_is_an_answer", "memtable_tombstone_is_final", "memtable_tombstone_is_final_in_every_mode"],
-            broken_by: MemtableTombstoneIsNoEntry "memtable-tombstone-is-no-entry" "A tombstone in a memtable is answered as \"no entry\"." [Model, Operand],
+            broken_by: MemtableTombstoneIsNoEntry "memtable-tombstone-is-no-entry" "A tombstone in a memtable is answered as \"no entry\"." [Model, Patch("memtable-tombstone-is-no-entry")],
         }
         "an-sstable-tombstone-is-not" {
             says: "After a tombstone in an SSTable, or one in the cache, the memtables are asked: an INSERT since then left no bit.",

@@ -81,17 +81,7 @@ impl Reader<'_> {
     /// The newest published version of a key in everything that the SSTables of version `searched` do not hold.
     pub fn read(&self, table: TableId, key: &Bytes, searched: ManifestVersion) -> ReadAnswer {
         let at = self.state.published_seq.load(Ordering::Acquire);
-        match self.state.view.load().read(table, key, searched, at) {
-            ReadAnswer::Found(version)
-                if version.value.is_none()
-                    && sextant_rules::mutant::active(
-                        sextant_rules::mutant::Mutant::MemtableTombstoneIsNoEntry,
-                    ) =>
-            {
-                ReadAnswer::NoEntry
-            }
-            answer => answer,
-        }
+        self.state.view.load().read(table, key, searched, at)
     }
 
     /// The same for a range, and the seq as of which it is.
