@@ -381,7 +381,7 @@ rules! {
             source: "design 4",
             kept_in: ["crates/memtable-server/src/reading/mod.rs"],
             tests: ["what_was_read_counts_while_the_term_that_it_was_read_in_is_served", "a_read_that_began_before_the_term_was_served_does_not_count_nor_one_of_the_term_before"],
-            broken_by: LeaderLeaseAskedFirst "leader-lease-asked-first" "The leader asks for its lease before it reads its memtables, and not afterwards." [Operand],
+            broken_by: LeaderLeaseAskedFirst "leader-lease-asked-first" "The leader asks for its lease before it reads its memtables, and not afterwards." [Patch("leader-lease-asked-first")],
         }
     }
     "Reads" {
