@@ -416,7 +416,7 @@ rules! {
             kept_in: ["crates/memtable-server/src/partition/rules.rs", "crates/memtable-server/src/partition/view.rs"],
             tests: ["a_reader_behind_a_flush_is_told_so", "staleness_counts_memtables_that_were_active_at_the_readers_version"],
             broken_by: NoStaleManifest "no-stale-manifest" "No reader is told that its manifest is stale." [Model, Operand],
-            broken_by: StaleOnlyIfFrozen "stale-only-if-frozen" "A manifest is stale only if it is one version behind: what was still active at older ones does not count." [Model, Operand],
+            broken_by: StaleOnlyIfFrozen "stale-only-if-frozen" "A manifest is stale only if it is one version behind: what was still active at older ones does not count." [Model, Patch("stale-only-if-frozen")],
         }
         "a-read-names-what-it-searched" {
             says: "A memtable read names the version of the SSTables that its p-node searched, not the newest that it knows.",

@@ -101,9 +101,7 @@ pub fn fits(evaluated: Generation, current: Generation) -> bool {
 /// that is gone was flushed at `dropped`). It does not matter whether it was frozen at `searched` already.
 #[inline]
 pub fn is_stale(searched: ManifestVersion, dropped: ManifestVersion) -> bool {
-    let still_active = sextant_rules::mutant::active(sextant_rules::mutant::Mutant::StaleOnlyIfFrozen)
-        && searched.0 + 1 < dropped.0;
-    searched < dropped && !still_active && !mutant::active(Mutant::NoStaleManifest)
+    searched < dropped && !mutant::active(Mutant::NoStaleManifest)
 }
 
 /// Whether a reader that searched version `searched` needs a memtable whose flush made version `flushed_at`.
