@@ -466,7 +466,7 @@ rules! {
             source: "design 10",
             kept_in: ["crates/memtable-server/src/partition/commit.rs"],
             tests: ["flush_flags_apply_strictly_in_freeze_order"],
-            broken_by: FlagsOutOfOrder "flags-out-of-order" "The newest frozen memtable is flushed first." [Model, Operand],
+            broken_by: FlagsOutOfOrder "flags-out-of-order" "The newest frozen memtable is flushed first." [Model, Patch("flags-out-of-order")],
         }
         "an-id-has-one-content" {
             says: "An SSTable's id carries plan, epoch and attempt, and a sealed table is never replaced.",

@@ -82,9 +82,7 @@ impl Partition {
     ) -> Change {
         let orphan = sst.as_ref().map(|s| s.id);
         let expected = self.manifest.table(table).map(|t| Generation(t.flushed_generation.0 + 1));
-        if expected != Some(generation)
-            && !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FlagsOutOfOrder)
-        {
+        if expected != Some(generation) {
             return Change::Ignored { table, orphan };
         }
         let (manifest, version) = self.change_manifest();
@@ -98,13 +96,6 @@ impl Partition {
         }
         manifest.remember_flush(FlushRecord { version, table, id: orphan });
         let state = self.table_mut(table);
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FlagsOutOfOrder) {
-            let at = state.frozen.iter().position(|f| f.memtable.generation == generation);
-            let memtable = at.and_then(|at| state.frozen.remove(at)).map(|f| f.memtable);
-            let grace = memtable.map(|memtable| Grace { memtable, flushed_at: version, since_ns: now_ns });
-            state.grace.extend(grace);
-            return Change::Flushed { table, generation };
-        }
         state.flushed_generation = generation;
         while state.frozen.front().is_some_and(|f| f.memtable.generation <= generation) {
             if let Some(frozen) = state.frozen.pop_front() {

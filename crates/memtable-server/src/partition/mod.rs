@@ -240,10 +240,7 @@ impl Partition {
 
     /// The tables whose oldest frozen memtable may be flushed now.
     pub fn flushable(&self, published_index: u64) -> impl Iterator<Item = (TableId, &Frozen)> {
-        let oldest = self.tables.iter().filter_map(|(id, t)| {
-            let newest_first = sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FlagsOutOfOrder);
-            Some((*id, if newest_first { t.frozen.back()? } else { t.frozen.front()? }))
-        });
+        let oldest = self.tables.iter().filter_map(|(id, t)| Some((*id, t.frozen.front()?)));
         oldest.filter(move |(_, frozen)| rules::may_flush(frozen.freeze.index, published_index))
     }
 
