@@ -482,7 +482,7 @@ rules! {
             source: "design 10",
             kept_in: ["crates/memtable-server/src/worker/leading/upkeep/compactions.rs", "crates/memtable-server/src/partition/commit.rs"],
             tests: ["a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_table"],
-            broken_by: TombstoneDroppedEarly "tombstone-dropped-early" "A merge of the newer tables drops tombstones although older tables remain." [Model, Operand],
+            broken_by: TombstoneDroppedEarly "tombstone-dropped-early" "A merge of the newer tables drops tombstones although older tables remain." [Model, Patch("tombstone-dropped-early")],
         }
     }
     "Servers that lose their memory" {

@@ -117,9 +117,7 @@ impl Partition {
             let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
             let found = t.ssts.get(start..start + inputs.len())?;
             let reaches_the_oldest = start + inputs.len() == t.ssts.len();
-            let may_drop_tombstones = reaches_the_oldest
-                || sextant_rules::mutant::active(sextant_rules::mutant::Mutant::TombstoneDroppedEarly);
-            (may_drop_tombstones && found.iter().map(|s| &s.id).eq(inputs)).then_some(start)
+            (reaches_the_oldest && found.iter().map(|s| &s.id).eq(inputs)).then_some(start)
         });
         let Some(start) = position else { return Change::Ignored { table, orphan } };
         let (manifest, _) = self.change_manifest();
