@@ -316,9 +316,9 @@ rules! {
             says: "A leader's lease runs from when it sent what a majority then acknowledged.",
             otherwise: "it believes itself bound longer than its followers are, beside a new leader: a stale read",
             source: "design 7",
-            kept_in: ["crates/memtable-server/src/leadership/leader_lease.rs", "crates/memtable-server/src/raft/network/call.rs"],
+            kept_in: ["crates/memtable-server/src/leadership/leader_lease.rs", "crates/memtable-server/src/raft/network/pipeline.rs"],
             tests: ["the_lease_counts_from_the_send_time_that_a_majority_acknowledged"],
-            broken_by: LeaseFromReceipt "lease-from-receipt" "The leader counts its lease from the arrival of acknowledgements, not from the sending of what they acknowledge." [Operand],
+            broken_by: LeaseFromReceipt "lease-from-receipt" "The leader counts its lease from the arrival of acknowledgements, not from the sending of what they acknowledge." [Patch("lease-from-receipt")],
         }
         "nobody-votes-within-a-lease" {
             says: "No node votes, pre-votes or campaigns within a lease of its start, of the last sign of a leader, or of its own last round as one.",

@@ -59,12 +59,3 @@ pub(super) fn believed(
     reach(request.vote.leader_id.term, request.last_log_id.as_ref()).check_vote_reply(&reply)?;
     Ok(reply)
 }
-
-/// The leader's lease runs from the sending of what was acknowledged.
-pub(super) fn counted_from(sent_ns: u64, shared: &ReplicaState) -> u64 {
-    if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::LeaseFromReceipt) {
-        shared.env.clock.holder_ns()
-    } else {
-        sent_ns
-    }
-}
