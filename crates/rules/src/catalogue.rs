@@ -500,7 +500,7 @@ rules! {
             source: "design 12",
             kept_in: ["crates/memtable-server/src/service/raft.rs"],
             tests: ["a_wiped_voter_loses_nothing_and_is_let_in_again"],
-            broken_by: AmnesiacVotes "amnesiac-votes" "A server votes although the group means another incarnation of it: one that remembered." [Election, Operand],
+            broken_by: AmnesiacVotes "amnesiac-votes" "A server votes although the group means another incarnation of it: one that remembered." [Election, Patch("amnesiac-votes")],
         }
         "out-before-in" {
             says: "A new incarnation is let in when the removal of the old one is committed.",

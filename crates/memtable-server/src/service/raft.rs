@@ -160,9 +160,6 @@ impl RaftShell {
 
     /// For a request for this server's vote.
     fn admit_voter(&self, request: &v1::VoteRequest) -> Result<(&Handle, &crate::raft::Raft), Status> {
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::AmnesiacVotes) {
-            return self.admit(request.partition, request.to, &request.cluster);
-        }
         self.admit_member(request.partition, request.to, &request.cluster, request.to_incarnation)
     }
 
