@@ -133,7 +133,7 @@ rules! {
             source: "design 3.8",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs"],
             tests: ["two_inserts_of_one_key_in_one_group_do_not_both_pass"],
-            broken_by: FailedAtOnce "failed-at-once" "A failed condition is answered before what it saw is published." [Model, Operand],
+            broken_by: FailedAtOnce "failed-at-once" "A failed condition is answered before what it saw is published." [Model, Patch("answers-at-once")],
         }
         "failed-conditions-are-replicated" {
             says: "Every replica remembers what a request was answered, also that its condition failed.",
@@ -158,7 +158,7 @@ rules! {
             source: "design 3.8",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs"],
             tests: [],
-            broken_by: DuplicateAtOnce "duplicate-at-once" "A duplicate is answered before its original is published." [Model, Operand],
+            broken_by: DuplicateAtOnce "duplicate-at-once" "A duplicate is answered before its original is published." [Model, Patch("answers-at-once")],
         }
         "a-truncation-undoes-everything" {
             says: "A truncation removes versions, puts the duplicate table back and undoes freezes; only bits stay.",

@@ -212,14 +212,9 @@ impl Leading {
     }
 
     /// Answers when everything appended so far is published; at once if it is.
-    pub fn answer_when_published(
-        &mut self,
-        replica: &Replica,
-        reply: Reply,
-        at_once: sextant_rules::mutant::Mutant,
-    ) {
+    pub fn answer_when_published(&mut self, replica: &Replica, reply: Reply) {
         let serves = replica.queue.has_published(self.tenure.first_index);
-        if replica.queue.is_empty() && serves || sextant_rules::mutant::active(at_once) {
+        if replica.queue.is_empty() && serves {
             self.answer_if_leased(replica, reply);
         } else {
             self.publisher.deferred.push_back((replica.partition.last().index, reply));

@@ -219,18 +219,10 @@ impl Leading {
         let evaluated = replica.partition.evaluate(term, &requests, now_ms);
         let mut decided = Vec::with_capacity(writes.len());
         for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
-            let (outcome, unchanged, at_once) = match verdict {
-                Verdict::Applied(results) => {
-                    (WriteOutcome::Executed(results), false, sextant_rules::mutant::Mutant::DuplicateAtOnce)
-                }
-                Verdict::Unchanged { ok: true, results } => {
-                    (WriteOutcome::Executed(results), true, sextant_rules::mutant::Mutant::DuplicateAtOnce)
-                }
-                Verdict::Unchanged { ok: false, results } => (
-                    WriteOutcome::ConditionFailed(results),
-                    true,
-                    sextant_rules::mutant::Mutant::FailedAtOnce,
-                ),
+            let (outcome, unchanged) = match verdict {
+                Verdict::Applied(results) => (WriteOutcome::Executed(results), false),
+                Verdict::Unchanged { ok: true, results } => (WriteOutcome::Executed(results), true),
+                Verdict::Unchanged { ok: false, results } => (WriteOutcome::ConditionFailed(results), true),
                 Verdict::Refused(Refusal::StaleManifest) => {
                     replica.metrics.stale_writes.inc();
                     write.reply.send(WriteOutcome::Stale(replica.partition.manifest().clone()));
@@ -242,8 +234,8 @@ impl Leading {
                 }
             };
             let one = Decided { write, outcome };
-            if unchanged && (evaluated.group.is_none() || sextant_rules::mutant::active(at_once)) {
-                self.answer_when_published(replica, one.into_reply(), at_once);
+            if unchanged && evaluated.group.is_none() {
+                self.answer_when_published(replica, one.into_reply());
             } else {
                 // What changed nothing may have seen an effect of this very group, or is recorded by it: it is answered with it.
                 decided.push(one);
