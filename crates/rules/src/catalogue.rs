@@ -193,7 +193,7 @@ rules! {
             source: "design 3.2",
             kept_in: ["crates/memtable-server/src/partition/evaluate.rs", "crates/memtable-server/src/partition/rules.rs"],
             tests: ["a_truncated_update_leaves_its_bit_and_the_next_update_leaves_one_again"],
-            broken_by: FilterSaysInMemtable "filter-says-in-memtable" "Whether the active memtable has a key is asked of its filter, and a refused group leads to no new ring." [Model, Operand],
+            broken_by: FilterSaysInMemtable "filter-says-in-memtable" "Whether the active memtable has a key is asked of its filter, and a refused group leads to no new ring." [Model, Patch("filter-says-in-memtable")],
             broken_by: FilterSaysWithNewRing "filter-says-with-new-ring" "Whether the active memtable has a key is asked of its filter, but a refused group leads to a new ring." [Covered],
         }
         "a-refused-group-ends-the-ring" {

@@ -310,9 +310,7 @@ impl Leading {
                 for decided in writes.into_iter().rev() {
                     self.sequencer.backlog.push_front(decided.write);
                 }
-                if serial.0 > 0
-                    && !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FilterSaysInMemtable)
-                {
+                if serial.0 > 0 {
                     self.renew_ring(replica);
                 }
             }
