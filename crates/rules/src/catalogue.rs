@@ -218,7 +218,7 @@ rules! {
             source: "design 7",
             kept_in: ["crates/memtable-server/src/worker/leading/mod.rs", "crates/memtable-server/src/partition/ingest.rs"],
             tests: ["no_manifest_is_served_before_the_leaders_own_first_entry_is_applied"],
-            broken_by: FiltersOfCommittedOnly "filters-of-committed-only" "Whole filters hold what is committed, not everything that is in the log." [Model, Operand],
+            broken_by: FiltersOfCommittedOnly "filters-of-committed-only" "Whole filters hold what is committed, not everything that is in the log." [Model, Patch("filters-of-committed-only")],
         }
         "serials-end-with-their-epoch" {
             says: "Serials and acknowledgements count within an epoch; at a new one p-nodes take whole filters.",

@@ -70,9 +70,7 @@ impl Leading {
         shared.desk.open(epoch, mode, drift_ppm);
         shared.lease.begin(term, shared.node, voters);
         let first_index = replica.term_start.index;
-        if replica.partition.committed_index() >= first_index
-            || sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FiltersOfCommittedOnly)
-        {
+        if replica.partition.committed_index() >= first_index {
             shared.desk.set_manifest(replica.partition.manifest().clone());
         }
         let since_ns = shared.env.clock.grantor_ns();
@@ -210,9 +208,7 @@ impl Leading {
     }
 
     fn filters(&self, replica: &Replica) -> Option<FilterSet> {
-        if replica.partition.committed_index() < self.tenure.first_index
-            && !sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FiltersOfCommittedOnly)
-        {
+        if replica.partition.committed_index() < self.tenure.first_index {
             return None;
         }
         Some(FilterSet {
