@@ -174,7 +174,7 @@ rules! {
             source: "design 3.3",
             kept_in: ["crates/memtable-server/src/partition/rules.rs", "crates/memtable-server/src/partition/ingest.rs"],
             tests: ["a_freeze_between_evaluation_and_append_voids_the_group", "a_group_evaluated_before_a_lost_predecessor_is_ignored"],
-            broken_by: FreezeSlipsIn "freeze-slips-in" "A freeze slips in between a group's evaluation and its append, and nobody compares generations." [Model, Operand],
+            broken_by: FreezeSlipsIn "freeze-slips-in" "A freeze slips in between a group's evaluation and its append, and nobody compares generations." [Model, Patch("between-evaluation-and-append")],
         }
     }
     "Bits and filters" {
@@ -184,7 +184,7 @@ rules! {
             source: "design 3.4; PDA 3.4, 4.2",
             kept_in: ["crates/memtable-server/src/worker/leading/sequencer/mod.rs"],
             tests: ["a_group_beyond_an_unacknowledged_lease_waits_for_its_expiry"],
-            broken_by: BitsAfterProposal "bits-after-proposal" "A group's bits go out after it was proposed, and it waits for nobody." [Operand],
+            broken_by: BitsAfterProposal "bits-after-proposal" "A group's bits go out after it was proposed, and it waits for nobody." [Patch("between-evaluation-and-append")],
             broken_by: BitsAfterPublication "bits-after-publication" "bf-log entries go out after publication." [Model],
         }
         "the-memtable-says-what-it-holds" {

@@ -94,7 +94,7 @@ pub fn leaves_bit(in_active: bool, is_insert: bool, wants_bits: bool) -> bool {
 /// the log, and every replica ignores it.
 #[inline]
 pub fn fits(evaluated: Generation, current: Generation) -> bool {
-    evaluated == current || sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FreezeSlipsIn)
+    evaluated == current
 }
 
 /// Whether a memtable read is stale: a memtable that the SSTables of version `searched` do not hold is gone (the newest one

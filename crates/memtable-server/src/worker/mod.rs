@@ -11,7 +11,6 @@
 //! log order.
 
 mod agreement;
-mod broken;
 mod follow;
 mod inbox;
 mod leading;
@@ -156,15 +155,7 @@ impl Worker {
             Turn::Command(control) => leading.propose_command(&self.replica, control).await,
             Turn::Group => {
                 let Some(formed) = leading.form_group(&mut self.replica) else { return };
-                if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::BitsAfterProposal) {
-                    return self.bits_after_proposal(formed).await;
-                }
                 self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
-                if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::FreezeSlipsIn)
-                    && self.replica.groups.is_multiple_of(16)
-                {
-                    self.let_a_freeze_slip_in(formed.group.tables.first().map(|t| t.table)).await;
-                }
                 let Some(leading) = &mut self.leading else { return };
                 let payload = Command::Group(formed.group).encode();
                 let what = Proposed::Group { serial: formed.serial, writes: formed.writes };

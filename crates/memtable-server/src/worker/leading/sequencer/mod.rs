@@ -17,7 +17,6 @@ use tokio::sync::oneshot;
 use super::Leading;
 use super::backlog::{Backlog, Weighed};
 use crate::command::{Command, Group};
-use crate::lease::ring::Run;
 use crate::partition::evaluate::{Refusal, Verdict};
 use crate::replica::{QueuedWrite, WriteOutcome};
 use crate::worker::replica::Replica;
@@ -44,8 +43,6 @@ pub(in crate::worker) struct Formed {
     pub group: Group,
     pub serial: Serial,
     pub writes: Vec<Decided>,
-    /// Left to be put out later; only a mutant does.
-    pub late_runs: Vec<Run>,
 }
 
 /// What is to be proposed next.
@@ -242,9 +239,6 @@ impl Leading {
             }
         }
         let group = evaluated.group?;
-        if sextant_rules::mutant::active(sextant_rules::mutant::Mutant::BitsAfterProposal) {
-            return Some(Formed { group, serial: Serial(0), writes: decided, late_runs: evaluated.runs });
-        }
         // The bits are in the leader's filters and in the ring before the group is proposed.
         for run in &evaluated.runs {
             run.hashes.iter().for_each(|hash| replica.partition.add_bit(run.table, *hash));
@@ -262,7 +256,7 @@ impl Leading {
         let interval = replica.group_interval.as_nanos() as u64;
         let slowdown = replica.slowdown_ns(pressure);
         self.sequencer.next_at_ns = shared.env.clock.grantor_ns() + interval.max(slowdown);
-        Some(Formed { group, serial, writes: decided, late_runs: Vec::new() })
+        Some(Formed { group, serial, writes: decided })
     }
 
     pub async fn propose(&mut self, replica: &Replica, payload: Bytes, what: Proposed) {
