@@ -10,7 +10,6 @@
 pub mod commit;
 pub mod evaluate;
 pub mod ingest;
-mod left_out;
 pub mod rules;
 pub mod sessions;
 pub mod snapshot;

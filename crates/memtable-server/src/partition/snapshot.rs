@@ -16,7 +16,7 @@ use sextant_proto::v1;
 
 use super::sessions::{Session, Sessions};
 use super::table::TableState;
-use super::{Checkpoint, Partition, left_out};
+use super::{Checkpoint, Partition};
 use crate::command::Configuration;
 use crate::command::group::OpResult;
 
@@ -139,7 +139,6 @@ impl Snapshot {
         if m.partition != partition.0 {
             return Err(bad(format!("is of partition {}", m.partition)));
         }
-        left_out::leave_out(&mut m);
         let mut sessions = Sessions::default();
         for s in m.sessions {
             let results = s.results.into_iter().map(|r| {
