@@ -132,7 +132,7 @@ impl Snapshot {
 
     pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Self> {
         let bad = |what: String| Error::corrupt(format!("snapshot of partition {partition}: {what}"));
-        let mut m = v1::PartitionSnapshot::decode(bytes).map_err(|e| bad(e.to_string()))?;
+        let m = v1::PartitionSnapshot::decode(bytes).map_err(|e| bad(e.to_string()))?;
         if m.format != FORMAT {
             return Err(bad(format!("unknown format {}", m.format)));
         }
