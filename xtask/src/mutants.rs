@@ -64,6 +64,7 @@ fn patches() -> Result<Vec<Patch>, String> {
 pub fn patched_tree(dir: &Path) -> Result<PathBuf, String> {
     let (tree, next) = (dir.join("tree"), dir.join("next"));
     remove(&next)?;
+    std::fs::create_dir_all(&next).map_err(|e| format!("{}: {e}", next.display()))?;
     for name in SOURCES {
         copy(&Path::new(root()).join(name), &next.join(name))?;
     }
@@ -125,7 +126,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
         }
         return Ok(());
     }
-    std::fs::copy(from, to).map(drop).map_err(|e| format!("{}: {e}", from.display()))
+    std::fs::copy(from, to).map(drop).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
 }
 
 /// In the order of their names.
