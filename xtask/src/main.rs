@@ -4,7 +4,9 @@
 
 mod deny;
 mod fuzz;
+mod mutants;
 mod nightly;
+mod rules;
 mod sim;
 
 use std::path::{Path, PathBuf};
@@ -29,7 +31,9 @@ usage: cargo xtask <command>
                     fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
   nightly [step..]  what takes hours, or only the steps named; --list: which there are
   sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
-                    [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants]
+                    [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants];
+                    broken builds: --mutants all|M,M.. [--themed]
+  rules             write docs/rules.md from the catalogue in crates/rules
 ";
 
 /// A step's name and the arguments of cargo.
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::check(),
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
+        ["rules"] => rules::write(),
         _ => Err(USAGE.to_owned()),
     };
     match result {

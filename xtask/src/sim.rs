@@ -3,36 +3,65 @@
 //! It needs a flag (tokio's scheduler takes a seed only with it), a feature (mutants) and some optimisation. All packages are
 //! selected, and one test with it, so that cargo gives everything that we depend on the same features as in a build of all tests:
 //! where flags and target directory are the same too (`.ci/run`), nothing foreign is compiled twice.
+//!
+//! Mutants that are patches are built from a copy of the tree ([`crate::mutants`]).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::mutants::{need_patches, patched_tree};
 use crate::root;
 
 pub const FEATURE: &str = "sextant-sim/simulation";
 const FLAG: &str = "--cfg tokio_unstable";
 
 pub fn simulate(options: &[&str]) -> Result<(), String> {
-    let binary = build()?;
+    let binary = if need_patches(options)? { build_patched()? } else { build(Path::new(root()))? };
     let mut run = Command::new(binary);
     run.arg("many").args(options).current_dir(root());
     done("run", run)
 }
 
-fn build() -> Result<PathBuf, String> {
+/// Where the simulation is built.
+fn target() -> PathBuf {
     let target = std::env::var("SIM_TARGET_DIR").unwrap_or_else(|_| "target/sim".to_owned());
+    Path::new(root()).join(target)
+}
+
+/// A simulation of servers with all patches. It shares the target directory, and so what is not ours; its program is put aside,
+/// because the place where cargo puts it belongs to the tree itself.
+fn build_patched() -> Result<PathBuf, String> {
+    let dir = target().join("mutants");
+    let tree = patched_tree(&dir)?;
+    let built = build(&tree)?;
+    let kept = dir.join("sextant-sim");
+    // Not written over: a run may have it open.
+    let new = dir.join("sextant-sim.new");
+    std::fs::copy(&built, &new)
+        .and_then(|_| std::fs::rename(&new, &kept))
+        .and_then(|()| std::fs::remove_file(&built))
+        .map_err(|e| format!("xtask: sim: {}: {e}", built.display()))?;
+    Ok(kept)
+}
+
+fn build(tree: &Path) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build
-        .args(["build", "--locked", "--quiet", "--workspace", "--bin", "sextant-sim", "--test", "documented"])
-        .args(["--features", FEATURE, "--target-dir", &target])
+        .args(["build", "--locked", "--quiet", "--workspace", "--bin", "sextant-sim", "--test", "catalogue"])
+        .args(["--features", FEATURE])
+        .arg("--target-dir")
+        .arg(target())
         // Fast enough for hundreds of runs, with assertions. Foreign crates have their own level, here and elsewhere.
         .args(["--config", "profile.dev.opt-level=1"])
         .env("RUSTFLAGS", rustflags())
-        .current_dir(root());
+        .current_dir(tree);
+    if tree != Path::new(root()) {
+        build.env("SEXTANT_PATCHED", "1");
+    }
     done("build", build)?;
-    Ok(Path::new(root()).join(target).join("debug/sextant-sim"))
+    Ok(target().join("debug/sextant-sim"))
 }
 
 fn done(what: &str, mut command: Command) -> Result<(), String> {

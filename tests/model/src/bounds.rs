@@ -1,6 +1,6 @@
 //! How much may happen: what makes the state space finite, and which parts of the protocol take part.
 
-use crate::mutant::Mutant;
+use crate::Mutant;
 use crate::state::{Cell, GENERATIONS, KEYS, PNODES, PRELOADED, WRITES, WriteKind};
 
 /// A beginning: every key has a value in an SSTable.

@@ -5,8 +5,8 @@
 //!
 //! [`election`] is a second, smaller model: of servers that lose their memory.
 //!
-//! Owns: the model's state ([`state`]), its steps ([`step`]), what has to hold (`check`), the weakened rules ([`mutant`]), the
-//! explorer ([`explore`]). Does not own the rules: which tier to read, whether a condition holds, whether a write leaves a bit,
+//! Owns: the model's state ([`state`]), its steps ([`step`]), what has to hold (`check`), the
+//! explorer ([`explore`]). Does not own which rules there are to weaken (`sextant_rules::catalogue`), nor the rules: which tier to read, whether a condition holds, whether a write leaves a bit,
 //! whether a lease forbids publication, whether a reader is stale, whether a cached record may be carried over are asked of the
 //! functions that the servers and p-nodes run.
 //!
@@ -18,11 +18,10 @@ pub mod bounds;
 mod check;
 pub mod election;
 pub mod explore;
-pub mod mutant;
 pub mod state;
 pub mod step;
 
 pub use bounds::Bounds;
 pub use explore::{Explored, Violation, explore};
-pub use mutant::Mutant;
+pub use sextant_rules::mutant::Mutant;
 pub use step::{Action, Protocol};

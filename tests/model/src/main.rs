@@ -9,6 +9,7 @@ use sextant_model::election::{self, Election};
 use sextant_model::explore::Model;
 use sextant_model::state::{Cell, WriteKind};
 use sextant_model::{Bounds, Mutant, Protocol, explore};
+use sextant_rules::catalogue::Way;
 
 const USAGE: &str = "\
 usage: sextant-model [options]
@@ -84,16 +85,22 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--states-max" => options.states_max = number(value()?)?,
             "--mutant" => {
                 let name = value()?;
-                b.mutant = Some(Mutant::named(name).ok_or_else(|| {
-                    let names: Vec<&str> = Mutant::ALL.iter().map(|m| m.name()).collect();
-                    format!("mutants:\n  {}", names.join("\n  "))
-                })?);
+                b.mutant = Some(mutant(name, &[Way::Model, Way::Covered])?);
             }
             "--trace" => options.trace = true,
             _ => return Err(USAGE.to_owned()),
         }
     }
     Ok(options)
+}
+
+/// The one of that name among those of a model, or all their names.
+fn mutant(name: &str, of: &[Way]) -> Result<Mutant, String> {
+    let there: Vec<Mutant> = of.iter().flat_map(|way| Mutant::all_in(*way)).collect();
+    there.iter().copied().find(|mutant| mutant.name() == name).ok_or_else(|| {
+        let names: Vec<&str> = there.iter().map(|mutant| mutant.name()).collect();
+        format!("mutants:\n  {}", names.join("\n  "))
+    })
 }
 
 /// Explores elections instead.
@@ -111,11 +118,7 @@ fn election(arguments: &[String]) -> Result<bool, String> {
             "--changes" => bounds.changes = small(value()?)?,
             "--states-max" => states_max = value()?.parse().map_err(|e| format!("{argument}: {e}"))?,
             "--mutant" => {
-                let mutant = election::Mutant::named(value()?);
-                bounds.mutant = Some(mutant.ok_or_else(|| {
-                    let names: Vec<&str> = election::Mutant::ALL.iter().map(|(name, _)| *name).collect();
-                    format!("mutants:\n  {}", names.join("\n  "))
-                })?);
+                bounds.mutant = Some(mutant(value()?, &[Way::Election])?);
             }
             "--trace" => trace = true,
             _ => return Err(USAGE.to_owned()),

@@ -1,6 +1,6 @@
 //! Broken builds: each mutant is run on seed after seed until the version-blind check of the history has caught it often enough.
 //!
-//! Owns the table of `docs/simulation.md`: how many seeds it takes. Invariants are switched off, so that the clients' own view
+//! Owns the table of how many seeds it takes, from which the rows of `docs/rules.md` are (`sextant_rules::measured`). Invariants are switched off, so that the clients' own view
 //! is what convicts; only a mutant that the history never shows is run again with everything that a run can notice.
 
 use serde_json::Value;
@@ -49,6 +49,22 @@ fn catches(said: &[Said], by: Catcher) -> usize {
     said.iter().filter(|s| Catcher::of(s) == Some(by)).count()
 }
 
+/// The mutants of this build. Those that are patches are in none but that of a patched tree (`cargo xtask sim` makes one).
+pub fn mutants() -> impl Iterator<Item = Mutant> {
+    let is_patched = option_env!("SEXTANT_PATCHED").is_some();
+    Mutant::all_simulated().filter(move |mutant| is_patched || mutant.patch().is_none())
+}
+
+/// The mutant of that name, if this build has it.
+pub fn mutant_named(name: &str) -> Result<Mutant, String> {
+    mutants().find(|mutant| mutant.name() == name).ok_or_else(|| match Mutant::named(name) {
+        Some(mutant) if mutant.is_simulated() => {
+            format!("mutant {name:?} is a patch, which this build is without; use `cargo xtask sim`")
+        }
+        _ => format!("no mutant {name:?}"),
+    })
+}
+
 /// Scenes that mutants are about: without its own, one is caught in a tenth as many runs.
 const THEMES: [(&str, Scene); 21] = [
     ("duplicate-at-once", Scene::FlushUnderLease),
@@ -74,19 +90,17 @@ const THEMES: [(&str, Scene); 21] = [
     ("stamp-at-arrival", Scene::LateSstables),
 ];
 
-/// Runs the mutants named, or all, and prints a table (Markdown). Whether each was caught.
-pub fn broken(options: &ManyOptions, names: &[String]) -> std::io::Result<bool> {
+/// Runs the mutants and prints a table (Markdown). Whether each was caught.
+pub fn broken(options: &ManyOptions, mutants: &[Mutant]) -> std::io::Result<bool> {
     let started_ns = real_ns();
     let mut well = true;
     let by = [Catcher::Blind, Catcher::Clients, Catcher::Inside].map(Catcher::name).join(" | ");
     println!("| mutant | what it does | runs | {by} | first caught in run |\n|---|---|---|---|---|---|---|");
-    for (name, _, what) in Mutant::ALL {
-        if !names.is_empty() && !names.iter().any(|n| n == name) {
-            continue;
-        }
+    for mutant in mutants {
+        let name = mutant.name();
         let mut arguments = options.arguments.clone();
-        arguments.extend(["--mutant".to_owned(), (*name).to_owned()]);
-        let theme = THEMES.iter().find(|(of, _)| options.themed && of == name);
+        arguments.extend(["--mutant".to_owned(), name.to_owned()]);
+        let theme = THEMES.iter().find(|(of, _)| options.themed && *of == name);
         if let Some((_, scene)) = theme {
             arguments.extend(["--theme".to_owned(), scene.name().to_owned()]);
         }
@@ -102,7 +116,7 @@ pub fn broken(options: &ManyOptions, names: &[String]) -> std::io::Result<bool> 
         well &= first.is_some();
         println!(
             "| `{name}` | {} | {} | {} | {} | {} | {} |",
-            what.trim(),
+            mutant.does(),
             said.len(),
             catches(&said, Catcher::Blind),
             catches(&said, Catcher::Clients),
@@ -115,7 +129,7 @@ pub fn broken(options: &ManyOptions, names: &[String]) -> std::io::Result<bool> 
             for one in &said {
                 let mut report = one.report.clone().unwrap_or_else(Value::from);
                 if let Value::Object(fields) = &mut report {
-                    fields.insert("mutant".to_owned(), Value::from(*name));
+                    fields.insert("mutant".to_owned(), Value::from(name));
                 }
                 writeln!(file, "{report}")?;
             }

@@ -26,7 +26,7 @@ mod run;
 mod workload;
 mod world;
 
-pub use broken::broken;
+pub use broken::{broken, mutant_named, mutants};
 pub use many::{ManyOptions, many};
 pub use plan::{Profile, Scene};
 pub use report::{Report, Verdict};

@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+#[cfg(feature = "simulation")]
+use sextant_rules::mutant::Mutant;
+
 #[cfg(not(feature = "simulation"))]
 fn main() -> ExitCode {
     eprintln!("sextant-sim: built without its feature; use `cargo xtask sim`");
@@ -31,7 +34,7 @@ fn main() -> ExitCode {
 #[cfg(feature = "simulation")]
 fn many() -> ExitCode {
     let done = many_options(std::env::args().skip(2)).map(|(options, mutants)| match mutants {
-        Some(names) => sextant_sim::broken(&options, &names),
+        Some(mutants) => sextant_sim::broken(&options, &mutants),
         None => sextant_sim::many(&options),
     });
     match done {
@@ -52,7 +55,7 @@ fn many() -> ExitCode {
 #[allow(clippy::type_complexity, reason = "used once")]
 fn many_options(
     mut arguments: impl Iterator<Item = String>,
-) -> Result<(sextant_sim::ManyOptions, Option<Vec<String>>), String> {
+) -> Result<(sextant_sim::ManyOptions, Option<Vec<Mutant>>), String> {
     let mut mutants = None;
     let mut many = sextant_sim::ManyOptions {
         seeds: 1,
@@ -77,14 +80,10 @@ fn many_options(
             "--twice" => many.twice = true,
             "--mutants" => {
                 let names = value()?;
-                let names: Vec<String> =
-                    names.split(',').filter(|n| *n != "all").map(str::to_owned).collect();
-                if let Some(unknown) =
-                    names.iter().find(|n| sextant_rules::mutant::Mutant::named(n).is_none())
-                {
-                    return Err(format!("no mutant {unknown:?}"));
-                }
-                mutants = Some(names);
+                mutants = Some(match names.as_str() {
+                    "all" => sextant_sim::mutants().collect(),
+                    names => names.split(',').map(sextant_sim::mutant_named).collect::<Result<_, _>>()?,
+                });
             }
             "--json" => many.json = Some(value()?.into()),
             "--mutant" | "--profile" | "--theme" => {
@@ -156,8 +155,7 @@ fn options(mut arguments: impl Iterator<Item = String>) -> Result<sextant_sim::O
             }
             "--mutant" => {
                 let name = value()?;
-                let mutant = sextant_rules::mutant::Mutant::named(&name);
-                options.mutant = Some(mutant.ok_or_else(|| format!("no mutant {name:?}"))?);
+                options.mutant = Some(sextant_sim::mutant_named(&name)?);
             }
             "--wipes" => options.wipes = Some(true),
             "--no-wipes" => options.wipes = Some(false),

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
 use sextant_common::manifest::{Origin, SstMeta, TableOptions};
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 
@@ -67,11 +66,7 @@ impl Background {
     /// An id for a new attempt, registered as pending so that nobody takes its table for an orphan.
     fn new_id(&self, plan: LogPosition, epoch: Epoch) -> SstId {
         let counter = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let mut id = SstId { partition: self.shared.id, plan, epoch, counter };
-        if mutant::active(Mutant::TableReplaced) {
-            let plan = LogPosition { term: 0, index: self.shared.manifest().version.0 };
-            id = SstId { plan, epoch: Epoch::default(), counter: 0, ..id };
-        }
+        let id = SstId { partition: self.shared.id, plan, epoch, counter };
         self.shared.pending_ssts.lock().push(id);
         id
     }

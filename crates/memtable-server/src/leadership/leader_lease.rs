@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use sextant_rules::mutant::{self, Mutant};
 
 /// Quorums of a membership: one set of voters, or two while it changes (joint consensus).
 pub type Quorums = Vec<Vec<u64>>;
@@ -124,9 +123,6 @@ impl LeaderLease {
     /// would count from when an append was sent, and this node counts itself for it.
     #[must_use]
     pub fn forswear(&self, term: u64, now_ns: u64) -> bool {
-        if mutant::active(Mutant::ForswearSkipped) {
-            return true;
-        }
         let mut rounds = self.rounds.lock();
         let leads = self.term.load(Ordering::Acquire);
         if leads != 0 && leads < term && self.valid_until_ns.load(Ordering::Acquire) > now_ns {

@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sextant_environment::config::LEASE_MS_MAX;
-use sextant_rules::mutant::{self, Mutant};
 
 /// The longest lease that can be configured, stretched by any drift bound.
 const ABSTENTION_NS_MAX: u64 = 2 * LEASE_MS_MAX * 1_000_000;
@@ -46,11 +45,7 @@ impl VoteGuard {
 
     /// From when on this node may vote or campaign.
     pub fn opens_at_ns(&self) -> u64 {
-        let opens_at_ns = self.opens_at_ns.load(Ordering::Acquire);
-        if mutant::active(Mutant::NoVoteGuard) {
-            return opens_at_ns.saturating_sub(self.abstention_ns());
-        }
-        opens_at_ns
+        self.opens_at_ns.load(Ordering::Acquire)
     }
 
     pub fn is_open(&self, now_ns: u64) -> bool {

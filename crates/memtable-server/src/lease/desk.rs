@@ -109,10 +109,7 @@ impl LeaseDesk {
     pub fn reopen(&self, epoch: Epoch, mode: LeaseMode, drift_ppm: u64) -> u64 {
         let mut guard = self.open.lock();
         let before = guard.take();
-        let until = match mutant::active(Mutant::IncarnationForgetsLeases) {
-            true => 0,
-            false => before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns()),
-        };
+        let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
         let manifest = before.and_then(|b| b.manifest);
         *guard = Some(Open::new(epoch, mode, drift_ppm, manifest));
         until

@@ -4,7 +4,6 @@
 //! between must not grant what it no longer has.
 
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
-use sextant_rules::mutant::{self, Mutant};
 
 use super::grantor::Now;
 
@@ -42,13 +41,9 @@ impl Offer {
         claim: impl Fn() -> Option<Claim>,
         paused: impl Future<Output = ()>,
     ) -> Self {
-        let grantable = || claim().and_then(Claim::grantable);
-        let (counted_from, early) = (now(), mutant::active(Mutant::LeaseTimedLate).then(grantable));
+        let now = now();
         paused.await;
-        match early {
-            Some(grantable) => Self { now: now(), grantable },
-            None => Self { now: counted_from, grantable: grantable() },
-        }
+        Self { now, grantable: claim().and_then(Claim::grantable) }
     }
 }
 
@@ -57,10 +52,7 @@ fn length_ns(left_ns: u64, drift_ppm: u64, wanted_ns: u64) -> Option<u64> {
     // Both ends' drift: the holder's clock and ours; and the threads on which our own two clocks are read.
     let drift_ns = left_ns * 2 * drift_ppm / 1_000_000;
     let safe_ns = left_ns.saturating_sub(drift_ns).saturating_sub(CLOCK_DISAGREEMENT_NS);
-    if safe_ns == 0 {
-        return None;
-    }
-    Some(if mutant::active(Mutant::LeaseOutlivesLeadership) { wanted_ns } else { wanted_ns.min(safe_ns) })
+    (safe_ns > 0).then(|| wanted_ns.min(safe_ns))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, SstId, TableId};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
-use sextant_rules::mutant::{self, Mutant};
 
 use super::Partition;
 use super::table::Grace;
@@ -83,7 +82,7 @@ impl Partition {
     ) -> Change {
         let orphan = sst.as_ref().map(|s| s.id);
         let expected = self.manifest.table(table).map(|t| Generation(t.flushed_generation.0 + 1));
-        if expected != Some(generation) && !mutant::active(Mutant::FlagsOutOfOrder) {
+        if expected != Some(generation) {
             return Change::Ignored { table, orphan };
         }
         let (manifest, version) = self.change_manifest();
@@ -97,13 +96,6 @@ impl Partition {
         }
         manifest.remember_flush(FlushRecord { version, table, id: orphan });
         let state = self.table_mut(table);
-        if mutant::active(Mutant::FlagsOutOfOrder) {
-            let at = state.frozen.iter().position(|f| f.memtable.generation == generation);
-            let memtable = at.and_then(|at| state.frozen.remove(at)).map(|f| f.memtable);
-            let grace = memtable.map(|memtable| Grace { memtable, flushed_at: version, since_ns: now_ns });
-            state.grace.extend(grace);
-            return Change::Flushed { table, generation };
-        }
         state.flushed_generation = generation;
         while state.frozen.front().is_some_and(|f| f.memtable.generation <= generation) {
             if let Some(frozen) = state.frozen.pop_front() {
@@ -125,8 +117,7 @@ impl Partition {
             let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
             let found = t.ssts.get(start..start + inputs.len())?;
             let reaches_the_oldest = start + inputs.len() == t.ssts.len();
-            let may_drop_tombstones = reaches_the_oldest || mutant::active(Mutant::TombstoneDroppedEarly);
-            (may_drop_tombstones && found.iter().map(|s| &s.id).eq(inputs)).then_some(start)
+            (reaches_the_oldest && found.iter().map(|s| &s.id).eq(inputs)).then_some(start)
         });
         let Some(start) = position else { return Change::Ignored { table, orphan } };
         let (manifest, _) = self.change_manifest();

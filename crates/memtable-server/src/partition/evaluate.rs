@@ -207,7 +207,7 @@ impl Partition {
                 Newest::InActive(_) => true,
                 Newest::InFrozen(_) => mutant::active(Mutant::PutAsInsertOverFrozen),
                 Newest::Nowhere => false,
-            } || mutant::active(Mutant::FilterSaysInMemtable) && self.filter_has(op);
+            };
             // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
             let is_insert = op.condition.asks().is_insert();
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
@@ -252,11 +252,6 @@ impl Partition {
         }
         let version = Version { seq: forming.first_seq + u64::from(ordinal), value: op.value.clone() };
         forming.overlay.insert((op.table, op.key.clone()), version);
-    }
-
-    /// What a mutant asks.
-    fn filter_has(&self, op: &Op) -> bool {
-        self.tables.get(&op.table).is_some_and(|t| t.filter.contains(filter_hash(&op.key)))
     }
 
     fn newest(&self, op: &Op, forming: &Forming) -> Newest {

@@ -157,7 +157,7 @@ impl Partition {
                     continue;
                 }
                 let seq = first_seq + u64::from(write.ordinal);
-                if write.leaves_bit && !bits_done && !mutant::active(Mutant::FiltersOfCommittedOnly) {
+                if write.leaves_bit && !bits_done {
                     state.filter.insert(filter_hash(&write.key));
                 }
                 versions.push((writes.table, write.key.clone(), seq));
@@ -224,12 +224,7 @@ impl Partition {
     /// Forgets how to undo entries up to `index`.
     pub(super) fn forget_undo(&mut self, index: u64) {
         while self.undo.front().is_some_and(|u| u.index <= index) {
-            let Some(undo) = self.undo.pop_front() else { break };
-            if mutant::active(Mutant::FiltersOfCommittedOnly)
-                && let Effect::Group { versions, .. } = undo.effect
-            {
-                versions.iter().for_each(|(table, key, _)| self.add_bit(*table, filter_hash(key)));
-            }
+            self.undo.pop_front();
         }
     }
 

@@ -10,7 +10,6 @@
 pub mod commit;
 pub mod evaluate;
 pub mod ingest;
-mod left_out;
 pub mod rules;
 pub mod sessions;
 pub mod snapshot;
@@ -24,7 +23,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_rules::mutant::{self, Mutant};
 
 use crate::command::{Command, Configuration};
 use sessions::Sessions;
@@ -241,10 +239,7 @@ impl Partition {
 
     /// The tables whose oldest frozen memtable may be flushed now.
     pub fn flushable(&self, published_index: u64) -> impl Iterator<Item = (TableId, &Frozen)> {
-        let oldest = self.tables.iter().filter_map(|(id, t)| {
-            let newest_first = mutant::active(Mutant::FlagsOutOfOrder);
-            Some((*id, if newest_first { t.frozen.back()? } else { t.frozen.front()? }))
-        });
+        let oldest = self.tables.iter().filter_map(|(id, t)| Some((*id, t.frozen.front()?)));
         oldest.filter(move |(_, frozen)| rules::may_flush(frozen.freeze.index, published_index))
     }
 

@@ -113,15 +113,14 @@ pub fn leaves_bit(in_active: bool, is_insert: bool, wants_bits: bool) -> bool {
 /// the log, and every replica ignores it.
 #[inline]
 pub fn fits(evaluated: Generation, current: Generation) -> bool {
-    evaluated == current || mutant::active(Mutant::FreezeSlipsIn)
+    evaluated == current
 }
 
 /// Whether a memtable read is stale: a memtable that the SSTables of version `searched` do not hold is gone (the newest one
 /// that is gone was flushed at `dropped`). It does not matter whether it was frozen at `searched` already.
 #[inline]
 pub fn is_stale(searched: ManifestVersion, dropped: ManifestVersion) -> bool {
-    let still_active = mutant::active(Mutant::StaleOnlyIfFrozen) && searched.0 + 1 < dropped.0;
-    searched < dropped && !still_active && !mutant::active(Mutant::NoStaleManifest)
+    searched < dropped && !mutant::active(Mutant::NoStaleManifest)
 }
 
 /// Whether a reader that searched version `searched` needs a memtable whose flush made version `flushed_at`.

@@ -16,7 +16,7 @@ use sextant_proto::v1;
 
 use super::sessions::{Session, Sessions};
 use super::table::TableState;
-use super::{Checkpoint, Partition, left_out};
+use super::{Checkpoint, Partition};
 use crate::command::Configuration;
 use crate::command::group::OpResult;
 
@@ -132,14 +132,13 @@ impl Snapshot {
 
     pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Self> {
         let bad = |what: String| Error::corrupt(format!("snapshot of partition {partition}: {what}"));
-        let mut m = v1::PartitionSnapshot::decode(bytes).map_err(|e| bad(e.to_string()))?;
+        let m = v1::PartitionSnapshot::decode(bytes).map_err(|e| bad(e.to_string()))?;
         if m.format != FORMAT {
             return Err(bad(format!("unknown format {}", m.format)));
         }
         if m.partition != partition.0 {
             return Err(bad(format!("is of partition {}", m.partition)));
         }
-        left_out::leave_out(&mut m);
         let mut sessions = Sessions::default();
         for s in m.sessions {
             let results = s.results.into_iter().map(|r| {

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 
 use sextant_common::ids::Serial;
-use sextant_rules::mutant::{self, Mutant};
 
 use super::Permission;
 
@@ -52,13 +51,6 @@ impl<T> PublishQueue<T> {
         };
         if index > committed_index {
             return Next::Idle;
-        }
-        if mutant::active(Mutant::BitlessOvertakes)
-            && let Permission::WaitUntil(_) = permit(serial)
-            && let Some(at) = self.entries.iter().position(|e| e.serial.0 == 0 && e.index <= committed_index)
-            && let Some(entry) = self.entries.remove(at)
-        {
-            return Next::Publish(entry);
         }
         if let Permission::WaitUntil(at) = permit(serial) {
             return Next::WaitUntil(at);

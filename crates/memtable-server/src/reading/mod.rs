@@ -6,14 +6,13 @@
 
 pub mod page;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_rules::mutant::{self, Mutant};
 
 use crate::partition::view::ReadAnswer;
 use crate::replica::{Leader, ReplicaState};
@@ -32,8 +31,6 @@ pub enum Lapsed {
 pub struct Round {
     /// The term that each partition served before it was read.
     terms: HashMap<PartitionId, u64>,
-    /// Only a mutant asks before it reads: the partitions that were served then.
-    asked_first: Option<HashSet<PartitionId>>,
 }
 
 /// What a page of a scan is made of.
@@ -50,13 +47,6 @@ pub struct Reader<'s> {
 }
 
 impl Round {
-    /// What a mutant does: whatever happens after this, it does not ask again.
-    #[cold]
-    pub fn that_asked_first<'s>(partitions: impl Iterator<Item = &'s ReplicaState>) -> Self {
-        let served = partitions.filter(|state| state.serving().is_some()).map(|state| state.id);
-        Self { terms: HashMap::new(), asked_first: Some(served.collect()) }
-    }
-
     /// Before anything of the partition is read.
     pub fn at<'s>(&mut self, state: &'s ReplicaState) -> Reader<'s> {
         self.terms.entry(state.id).or_insert_with(|| state.serving_term.load(Ordering::Acquire));
@@ -66,11 +56,7 @@ impl Round {
     /// After everything was read: why what was read of this partition does not count; None: it does.
     pub fn lapsed(&self, state: &ReplicaState) -> Option<Lapsed> {
         let term = self.terms.get(&state.id).copied().unwrap_or(0);
-        let serves = match &self.asked_first {
-            Some(asked) => asked.contains(&state.id),
-            None => term != 0 && state.serving() == Some(term),
-        };
-        if serves {
+        if term != 0 && state.serving() == Some(term) {
             return None;
         }
         let leader = state.leader();
@@ -82,14 +68,7 @@ impl Reader<'_> {
     /// The newest published version of a key in everything that the SSTables of version `searched` do not hold.
     pub fn read(&self, table: TableId, key: &Bytes, searched: ManifestVersion) -> ReadAnswer {
         let at = self.state.published_seq.load(Ordering::Acquire);
-        match self.state.view.load().read(table, key, searched, at) {
-            ReadAnswer::Found(version)
-                if version.value.is_none() && mutant::active(Mutant::MemtableTombstoneIsNoEntry) =>
-            {
-                ReadAnswer::NoEntry
-            }
-            answer => answer,
-        }
+        self.state.view.load().read(table, key, searched, at)
     }
 
     /// The same for a range, and the seq as of which it is.

@@ -8,7 +8,6 @@ use parking_lot::Mutex;
 use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
 use sextant_environment::Env;
-use sextant_environment::clock::WallInterval;
 use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
@@ -123,11 +122,7 @@ impl ReplicaState {
     /// The grantor's clocks now.
     pub fn now(&self) -> Now {
         let clock = &self.env.clock;
-        let wall = match mutant::active(Mutant::ZeroUncertainty) {
-            true => WallInterval { earliest_ns: clock.wall_guess_ns(), latest_ns: clock.wall_guess_ns() },
-            false => clock.wall(),
-        };
-        Now { mono_ns: clock.grantor_ns(), wall }
+        Now { mono_ns: clock.grantor_ns(), wall: clock.wall() }
     }
 
     pub fn leader(&self) -> Leader {

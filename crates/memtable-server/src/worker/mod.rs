@@ -11,7 +11,6 @@
 //! log order.
 
 mod agreement;
-mod broken;
 mod follow;
 mod inbox;
 mod leading;

@@ -1,6 +1,5 @@
 //! A turn's work for writes: what may be published is, and what is next is proposed.
 
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
 use super::Worker;
@@ -23,13 +22,7 @@ impl Worker {
             Turn::Command(pending) => leading.propose_command(&self.replica, pending).await,
             Turn::Group => {
                 let Some(formed) = leading.form_group(&mut self.replica) else { return };
-                if mutant::active(Mutant::BitsAfterProposal) {
-                    return self.bits_after_proposal(formed).await;
-                }
                 self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
-                if mutant::active(Mutant::FreezeSlipsIn) && self.replica.groups.is_multiple_of(16) {
-                    self.let_a_freeze_slip_in(formed.group.tables.first().map(|t| t.table)).await;
-                }
                 let Some(leading) = &mut self.leading else { return };
                 let payload = Command::Group(formed.group).encode();
                 let what = Proposed::Group { serial: formed.serial, writes: formed.writes };

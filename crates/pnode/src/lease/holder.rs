@@ -21,7 +21,6 @@ use sextant_common::ids::ManifestVersion;
 use sextant_environment::Clock;
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::config::LeaseMode;
-use sextant_rules::mutant::{self, Mutant};
 
 const PPM: u128 = 1_000_000;
 
@@ -143,9 +142,6 @@ impl Lease {
         let now_ns = clock.holder_ns();
         if now_ns < self.usable_until_ns {
             return true;
-        }
-        if mutant::active(Mutant::ZeroUncertainty) && self.expiry_wall_ns != 0 {
-            return clock.wall_guess_ns() < self.expiry_wall_ns;
         }
         now_ns < self.over_from_ns && self.wall_says_usable(clock)
     }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
 use super::consult::{Consult, consult};
@@ -220,10 +219,6 @@ impl PointReads {
         alone: bool,
         value: &mut Option<Record>,
     ) -> Result<Found, Setback> {
-        let searched = match mutant::active(Mutant::RereadNamesNewest) {
-            true => self.core.views.peek(read.partition).manifest.version,
-            false => searched,
-        };
         let request = read.of_memtables(searched);
         let asked = self
             .core
@@ -236,10 +231,6 @@ impl PointReads {
         };
         match says {
             MemtableSays::Value(record) => {
-                if mutant::active(Mutant::CacheHoldsMemtableValues) {
-                    let cached = CachedRecord { value: Some(record.value.clone()), seq: record.seq };
-                    self.cache.insert(searched, read.table.id, read.at(), &cached);
-                }
                 *value = Some(record);
                 Ok(Found::Value)
             }
@@ -322,11 +313,7 @@ impl PointReads {
             Err(SearchFailed::NoReplica(error)) => return Err(Setback::Tables(consult.searched, error)),
         };
         // Stamped with what was searched, however long it took to get here.
-        let stamp = match mutant::active(Mutant::StampAtArrival) {
-            true => self.core.views.peek(read.partition).manifest.version,
-            false => consult.searched,
-        };
-        self.cache.insert(stamp, read.table.id, read.at(), &record);
+        self.cache.insert(consult.searched, read.table.id, read.at(), &record);
         Ok(found)
     }
 }

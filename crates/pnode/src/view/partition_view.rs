@@ -5,7 +5,6 @@ use std::sync::Arc;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_environment::Clock;
-use sextant_rules::mutant::{self, Mutant};
 
 use super::{FilterCopies, ManifestView};
 use crate::lease::Lease;
@@ -31,7 +30,7 @@ impl PartitionView {
     pub fn leased_copies(&self, clock: &dyn Clock) -> Option<&FilterCopies> {
         let lease = self.lease.as_ref()?;
         debug_assert!(
-            lease.manifest_version <= self.manifest.version || mutant::active(Mutant::LeaseWithoutManifest),
+            lease.manifest_version <= self.manifest.version,
             "a lease needs SSTables of its version or newer"
         );
         if lease.is_usable(clock) { self.copies.as_ref() } else { None }

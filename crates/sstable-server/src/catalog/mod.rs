@@ -18,7 +18,6 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
-use sextant_rules::mutant::{self, Mutant};
 
 use crate::block_cache::BlockCache;
 use crate::data_dir::{DataDir, Temporary};
@@ -190,7 +189,7 @@ impl Catalog {
                 if !present.is_damaged() {
                     return Ok(meta);
                 }
-            } else if replace == Replace::Refuse && !mutant::active(Mutant::TableReplaced) {
+            } else if replace == Replace::Refuse {
                 return Err(Error::invalid(format!("SSTable {id} exists with other contents")));
             } else if lineage_of(&table) != lineage_of(present) {
                 // Two foundings of a partition that gave the same id: neither's table is the other's to replace.

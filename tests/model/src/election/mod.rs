@@ -16,6 +16,8 @@ mod step;
 pub use state::{Entry, Member, Role, SERVERS, Server, State, What};
 pub use step::{Action, Election};
 
+use crate::Mutant;
+
 /// How much may happen.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -32,32 +34,5 @@ pub struct Bounds {
 impl Bounds {
     pub fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
-    }
-}
-
-/// A rule that is weakened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutant {
-    /// A server without a memory grants votes to whoever asks.
-    AmnesiacVotes,
-    /// Requests do not name the addressee's incarnation. A server without a memory votes for candidates that have nothing but
-    /// the founding entry, because it may be one of those that were there from the beginning.
-    IncarnationNotNamed,
-    /// The leader lets a new incarnation in before the removal of the old one is committed.
-    ReadmittedBeforeRemoval,
-    /// Any server that has nothing founds the group, if a majority has nothing.
-    FoundedByAnybody,
-}
-
-impl Mutant {
-    pub const ALL: [(&'static str, Mutant); 4] = [
-        ("amnesiac-votes", Mutant::AmnesiacVotes),
-        ("incarnation-not-named", Mutant::IncarnationNotNamed),
-        ("readmitted-before-removal", Mutant::ReadmittedBeforeRemoval),
-        ("founded-by-anybody", Mutant::FoundedByAnybody),
-    ];
-
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(n, _)| *n == name).map(|(_, mutant)| *mutant)
     }
 }

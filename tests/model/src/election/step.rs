@@ -1,7 +1,8 @@
 //! What may happen, and what has to hold.
 
+use super::Bounds;
 use super::state::{Entry, Member, Role, SERVERS, Server, State, What, is_majority};
-use super::{Bounds, Mutant};
+use crate::Mutant;
 use crate::explore::Model;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

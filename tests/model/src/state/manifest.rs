@@ -2,7 +2,7 @@
 
 use super::log::{EntryKind, NO_SST};
 use super::{GENERATIONS, KEYS, SSTS, State};
-use crate::mutant::Mutant;
+use crate::Mutant;
 
 /// A state of the manifest. Version 1 is the beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

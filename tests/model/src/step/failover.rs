@@ -2,7 +2,7 @@
 //! modelled.
 
 use super::{Action, Protocol};
-use crate::mutant::Mutant;
+use crate::Mutant;
 use crate::state::log::{Asked, Entry, EntryKind};
 use crate::state::{Bit, FLUSH, FREEZE, GENERATIONS, JobPhase, Keys, MERGE, Outcome, State, ZOMBIE, keys_of};
 

@@ -1,7 +1,7 @@
 //! Pulls, replies, leases.
 
 use super::{Action, Protocol};
-use crate::mutant::Mutant;
+use crate::Mutant;
 use crate::state::pnode::{Reply, ReplyKind};
 use crate::state::{FREEZE, GENERATIONS, State};
 

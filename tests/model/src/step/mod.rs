@@ -13,9 +13,9 @@ mod reads;
 mod tables;
 mod writes;
 
+use crate::Mutant;
 use crate::bounds::Bounds;
 use crate::explore::Model;
-use crate::mutant::Mutant;
 use crate::state::log::Entry;
 use crate::state::manifest::{Manifest, Reading};
 use crate::state::pnode::PNode;

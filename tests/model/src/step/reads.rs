@@ -6,7 +6,7 @@ use sextant_pnode::ReadMode;
 use sextant_pnode::rules::{Answer, Carry, Facts, Found, Progress, Step, carry_stamp, route};
 
 use super::{Action, Protocol};
-use crate::mutant::Mutant;
+use crate::Mutant;
 use crate::state::log::{EntryKind, NO_SST};
 use crate::state::pnode::{Cached, Reader};
 use crate::state::{Cell, State};

@@ -3,7 +3,7 @@
 use sextant_memtable_server::partition::rules;
 
 use super::{Action, Protocol};
-use crate::mutant::Mutant;
+use crate::Mutant;
 use crate::state::log::{Entry, EntryKind, NO_SST};
 use crate::state::{Bit, Cell, FLUSH, FREEZE, Job, JobPhase, KEYS, MERGE, State, ZOMBIE};
 

@@ -7,7 +7,7 @@ use sextant_memtable_server::publication::{Appended, Next, Permission, PublishQu
 use sextant_pnode::rules::Carry;
 
 use super::{Action, Protocol};
-use crate::mutant::Mutant;
+use crate::Mutant;
 use crate::state::log::{Asked, Entry, EntryKind};
 use crate::state::{Bit, Cell, Keys, Outcome, Proposal, RequestCopy, State, WriteKind, keys_of};
 

@@ -74,7 +74,7 @@ impl Acceptor {
 
     /// For a request for this server's vote.
     pub(super) fn admit_voter(&self, named: u64) -> Result<(), Refusal> {
-        if mutant::active(Mutant::AmnesiacVotes) { Ok(()) } else { self.admit_member(named) }
+        self.admit_member(named)
     }
 }
 

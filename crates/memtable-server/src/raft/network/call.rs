@@ -9,7 +9,6 @@ use sextant_common::error::{Error, Result};
 use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
 use sextant_raft_log::{LogId, TypeConfig};
-use sextant_rules::mutant::{self, Mutant};
 
 use super::super::convert::{self, Address};
 use super::super::reach::Reach;
@@ -59,9 +58,4 @@ pub(super) fn believed(
     let reply = convert::vote_reply_from_wire(reply)?;
     reach(request.vote.leader_id.term, request.last_log_id.as_ref()).check_vote_reply(&reply)?;
     Ok(reply)
-}
-
-/// The leader's lease runs from the sending of what was acknowledged.
-pub(super) fn counted_from(sent_ns: u64, shared: &ReplicaState) -> u64 {
-    if mutant::active(Mutant::LeaseFromReceipt) { shared.env.clock.holder_ns() } else { sent_ns }
 }

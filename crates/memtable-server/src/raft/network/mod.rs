@@ -30,9 +30,7 @@ use sextant_proto::v1::raft_client::RaftClient;
 use sextant_raft_log::{TypeConfig, Vote, encode_membership};
 use tonic::transport::Channel;
 
-use self::call::{
-    APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, counted_from, reach, refused, unreachable,
-};
+use self::call::{APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused, unreachable};
 pub use self::factory::{Introduction, NetworkFactory, Peer, Purged};
 use self::pipeline::{Feed, InUse, Pipeline};
 use super::convert::{self, Address};
@@ -110,7 +108,6 @@ impl RaftNetworkV2<TypeConfig> for Network {
             };
             let matched = matched.map(|id| id.index);
             let node = self.address.to;
-            let sent_ns = counted_from(sent_ns, &self.shared);
             // If this node led, it promised as much as its followers did.
             self.shared.guard.bind(self.shared.env.clock.grantor_ns(), abstention_ns);
             self.shared.lease.acknowledged(Ack { term, node, sent_ns, abstention_ns, matched });

@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 
 use super::super::convert::{self, Address};
 use super::Purged;
-use super::call::{APPEND_TIMEOUT, RpcResult, call, counted_from, reach, refused, unreachable};
+use super::call::{APPEND_TIMEOUT, RpcResult, call, reach, refused, unreachable};
 use crate::leadership::Ack;
 use crate::replica::ReplicaState;
 
@@ -226,7 +226,8 @@ impl Pipeline {
             self.shared.lease.acknowledged(Ack {
                 term: oldest.term,
                 node: self.address.to,
-                sent_ns: counted_from(oldest.at_ns, &self.shared),
+                // The leader's lease runs from the sending of what was acknowledged.
+                sent_ns: oldest.at_ns,
                 abstention_ns: oldest.abstention_ns,
                 matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
             });

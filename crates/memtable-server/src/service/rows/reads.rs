@@ -6,7 +6,6 @@ use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_environment::room::Share;
 use sextant_proto::v1;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
 use super::RowsShell;
@@ -22,10 +21,7 @@ impl RowsShell {
         self.context.metrics.read_messages.inc();
         self.context.metrics.reads.inc_by(batch.reads.len() as u64);
         let mut reply = v1::ReadBatchReply { batch: batch.batch, ..Default::default() };
-        let mut round = match mutant::active(Mutant::LeaderLeaseAskedFirst) {
-            true => self.ask_leases_first().await,
-            false => Round::default(),
-        };
+        let mut round = Round::default();
         let value_bytes_max = match batch.value_bytes_max {
             0 => usize::MAX,
             max => max as usize,
@@ -86,13 +82,6 @@ impl RowsShell {
             }
         };
         (reply, room)
-    }
-
-    #[cold]
-    async fn ask_leases_first(&self) -> Round {
-        let round = Round::that_asked_first(self.context.partitions.values().map(|handle| &*handle.shared));
-        self.context.env.pause_point(PausePoint::MemtablesRead).await;
-        round
     }
 
     fn read_one(&self, read: &v1::ReadRequest, round: &mut Round) -> v1::ReadReply {

@@ -82,8 +82,4 @@ impl Inbox {
             self.arrived_events.push(event);
         }
     }
-
-    pub async fn next_event(&mut self) -> Option<Event> {
-        self.events.recv().await
-    }
 }

@@ -19,7 +19,6 @@ use std::sync::atomic::Ordering;
 use sextant_common::error::Error;
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::TableOptions;
-use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
 use super::replica::{Replica, Seen};
@@ -71,9 +70,7 @@ impl Leading {
         shared.desk.open(epoch, mode, drift_ppm);
         shared.lease.begin(term, shared.node, voters);
         let first_index = replica.term_start.index;
-        if replica.partition.committed_index() >= first_index
-            || mutant::active(Mutant::FiltersOfCommittedOnly)
-        {
+        if replica.partition.committed_index() >= first_index {
             shared.desk.set_manifest(replica.partition.manifest().clone());
         }
         let since_ns = shared.env.clock.grantor_ns();
@@ -211,9 +208,7 @@ impl Leading {
     }
 
     fn filters(&self, replica: &Replica) -> Option<FilterSet> {
-        if replica.partition.committed_index() < self.tenure.first_index
-            && !mutant::active(Mutant::FiltersOfCommittedOnly)
-        {
+        if replica.partition.committed_index() < self.tenure.first_index {
             return None;
         }
         Some(FilterSet {

@@ -80,8 +80,7 @@ pub(crate) fn apply(
     drift: Drift,
 ) -> (Option<PartitionView>, Verdict) {
     // A manifest is committed state: it is good whatever became of epochs and serials.
-    let manifest = update.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
-    let with_manifest = manifest.and_then(|m| view.with_manifest(m));
+    let with_manifest = update.manifest.and_then(|m| view.with_manifest(m));
     let changed = with_manifest.is_some();
     let mut next = with_manifest.unwrap_or_else(|| view.clone());
     let only_manifest = |next: PartitionView, verdict| (changed.then_some(next), verdict);
@@ -123,8 +122,7 @@ pub(crate) fn apply(
     copies.serial = update.serial_to;
     copies.boot = Some(times.server_boot);
     // A lease without the tables of its version is no lease.
-    let unpaired = mutant::active(Mutant::LeaseWithoutManifest);
-    let grant = update.grant.filter(|g| unpaired || g.manifest_version <= next.manifest.version);
+    let grant = update.grant.filter(|g| g.manifest_version <= next.manifest.version);
     next.lease = match (grant, next.lease.take()) {
         (Some(grant), Some(earlier)) => Some(Lease::new(grant, times, drift).after(&earlier)),
         (Some(grant), None) => Some(Lease::new(grant, times, drift)),
@@ -155,8 +153,7 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
     {
         return None;
     }
-    let manifest = whole.manifest.filter(|_| !mutant::active(Mutant::LeaseWithoutManifest));
-    let mut next = manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
+    let mut next = whole.manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
     next.copies = Some(FilterCopies::new(whole.epoch, whole.serial, whole.filters));
     next.lease = None;
     next.drop_flushed_filters();

@@ -16,11 +16,7 @@ use crate::worker::replica::Replica;
 impl Replica {
     /// Publishes what may be published. `tenure`: this node's, if it leads.
     pub fn publish(&mut self, tenure: Option<&Tenure>) -> Published {
-        let committed = if mutant::active(Mutant::AcknowledgedBeforeMajority) && tenure.is_some() {
-            self.partition.last().index
-        } else {
-            self.partition.committed_index()
-        };
+        let committed = self.partition.committed_index();
         let mut published = Published::default();
         loop {
             let shared = &self.shared;
@@ -112,9 +108,9 @@ impl Leading {
     }
 
     /// Answers when everything appended so far is published; at once if it is.
-    pub fn answer_when_published(&mut self, replica: &Replica, reply: Reply, at_once: Mutant) {
+    pub fn answer_when_published(&mut self, replica: &Replica, reply: Reply) {
         let serves = replica.queue.has_published(self.tenure.first_index);
-        if replica.queue.is_empty() && serves || mutant::active(at_once) {
+        if replica.queue.is_empty() && serves {
             self.answer_if_leased(replica, reply);
         } else {
             self.publisher.deferred.push_back((replica.partition.last().index, reply));

@@ -5,7 +5,6 @@ use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Serial;
 use sextant_raft_log::{Payload, TypeConfig};
-use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::{
@@ -93,16 +92,10 @@ impl Leading {
         let evaluated = replica.partition.evaluate(term, &requests, now_ms);
         let mut decided = Vec::with_capacity(writes.len());
         for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
-            let (outcome, unchanged, at_once) = match verdict {
-                Verdict::Applied(results) => {
-                    (WriteOutcome::Executed(results), false, Mutant::DuplicateAtOnce)
-                }
-                Verdict::Unchanged { ok: true, results } => {
-                    (WriteOutcome::Executed(results), true, Mutant::DuplicateAtOnce)
-                }
-                Verdict::Unchanged { ok: false, results } => {
-                    (WriteOutcome::ConditionFailed(results), true, Mutant::FailedAtOnce)
-                }
+            let (outcome, unchanged) = match verdict {
+                Verdict::Applied(results) => (WriteOutcome::Executed(results), false),
+                Verdict::Unchanged { ok: true, results } => (WriteOutcome::Executed(results), true),
+                Verdict::Unchanged { ok: false, results } => (WriteOutcome::ConditionFailed(results), true),
                 Verdict::Refused(Refusal::StaleManifest) => {
                     replica.metrics.stale_writes.inc();
                     write.reply.send(WriteOutcome::Stale(replica.partition.manifest().clone()));
@@ -114,17 +107,14 @@ impl Leading {
                 }
             };
             let one = Decided { write, outcome };
-            if unchanged && (evaluated.group.is_none() || mutant::active(at_once)) {
-                self.answer_when_published(replica, one.into_reply(), at_once);
+            if unchanged && evaluated.group.is_none() {
+                self.answer_when_published(replica, one.into_reply());
             } else {
                 // What changed nothing may have seen an effect of this very group, or is recorded by it: it is answered with it.
                 decided.push(one);
             }
         }
         let group = evaluated.group?;
-        if mutant::active(Mutant::BitsAfterProposal) {
-            return Some(Formed { group, serial: Serial(0), writes: decided, late_runs: evaluated.runs });
-        }
         // The bits are in the leader's filters and in the ring before the group is proposed.
         for run in &evaluated.runs {
             run.hashes.iter().for_each(|hash| replica.partition.add_bit(run.table, *hash));
@@ -142,7 +132,7 @@ impl Leading {
         let interval = replica.group_interval.as_nanos() as u64;
         let slowdown = replica.slowdown_ns(pressure);
         self.sequencer.next_at_ns = shared.env.clock.grantor_ns() + interval.max(slowdown);
-        Some(Formed { group, serial, writes: decided, late_runs: Vec::new() })
+        Some(Formed { group, serial, writes: decided })
     }
 
     pub async fn propose(&mut self, replica: &Replica, payload: Bytes, what: Proposed) {
@@ -190,7 +180,7 @@ impl Leading {
                 for decided in writes.into_iter().rev() {
                     self.sequencer.backlog.push_front(decided.write);
                 }
-                if serial.0 > 0 && !mutant::active(Mutant::FilterSaysInMemtable) {
+                if serial.0 > 0 {
                     self.renew_ring(replica);
                 }
             }

@@ -13,7 +13,6 @@ use sextant_raft_log::Entry;
 
 use super::backlog::{Backlog, Weighed};
 use crate::command::{Command, Group};
-use crate::lease::ring::Run;
 use crate::replica::{QueuedWrite, WriteOutcome};
 use crate::worker::replica::Replica;
 
@@ -39,8 +38,6 @@ pub(in crate::worker) struct Formed {
     pub group: Group,
     pub serial: Serial,
     pub writes: Vec<Decided>,
-    /// Left to be put out later; only a mutant does.
-    pub late_runs: Vec<Run>,
 }
 
 /// What is to be proposed next.

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 use sextant_common::error::Result;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::manifest::{Generations, Manifest, SstMeta, TableManifest};
-use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 type Done = oneshot::Sender<Result<()>>;
@@ -59,11 +58,7 @@ impl Compactions {
 /// What is merged into one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
 /// no tombstones.
 pub(in crate::worker) fn inputs(entry: &TableManifest) -> Vec<SstMeta> {
-    match mutant::active(Mutant::TombstoneDroppedEarly) {
-        // All but the oldest.
-        true => entry.ssts[..entry.ssts.len().div_ceil(2)].to_vec(),
-        false => entry.ssts.clone(),
-    }
+    entry.ssts.clone()
 }
 
 /// What the result stands for: everything up to the newest input.

@@ -26,7 +26,6 @@ use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
 use sextant_raft_log::StoredMembership;
-use sextant_rules::mutant::{self, Mutant};
 
 use crate::leadership::Quorums;
 use crate::raft::Raft;
@@ -77,10 +76,7 @@ pub(super) fn counted<'a>(
 ) -> Quorums {
     let mut sets: Quorums = Vec::new();
     let known = [effective, committed].into_iter().flat_map(|m| m.membership().get_joint_config());
-    let asked: Vec<&BTreeSet<u64>> = asked.into_iter().collect();
-    let newest = asked.last().copied().or(effective.membership().get_joint_config().last());
-    let counts = |set: &&BTreeSet<u64>| !mutant::active(Mutant::NewVotersOnly) || Some(*set) == newest;
-    for set in known.chain(asked).filter(counts) {
+    for set in known.chain(asked) {
         let set: Vec<u64> = set.iter().copied().collect();
         if !set.is_empty() && !sets.contains(&set) {
             sets.push(set);

@@ -1,0 +1,272 @@
+//! How soon each broken build was noticed: measurements, as they were made, for `docs/rules.md`.
+//!
+//! The model's are lengths of shortest traces, which its tests print again (`cargo test -p sextant-model -- --nocapture`); the
+//! simulation's are rows of the table that `cargo xtask sim --mutants` prints, on seeds that nothing was tuned with.
+
+/// A mutant of the model.
+#[derive(Clone, Copy, Debug)]
+pub struct Traced {
+    pub mutant: &'static str,
+    /// Length of a shortest trace, in the bounds of the model's tests.
+    pub steps: u32,
+    /// What it leads to.
+    pub to: &'static str,
+}
+
+/// A mutant of the simulation.
+#[derive(Clone, Copy, Debug)]
+pub struct Simulated {
+    pub mutant: &'static str,
+    /// The options of `cargo xtask sim`, but for `--mutants`.
+    pub options: &'static str,
+    /// Until the third conviction by the check that is blind to versions, or the last seed.
+    pub runs: u32,
+    /// So many of them were convicted by that check.
+    pub blind: u32,
+    /// By something else that clients see: versions, half a batch, a cluster that does not come back.
+    pub clients: u32,
+    /// By assertions of the servers or of openraft, and, where nothing else helped, by invariants.
+    pub inside: u32,
+    pub first: u32,
+}
+
+const fn traced(mutant: &'static str, steps: u32, to: &'static str) -> Traced {
+    Traced { mutant, steps, to }
+}
+
+/// `caught`: blind, clients, inside.
+const fn simulated(
+    mutant: &'static str,
+    options: &'static str,
+    runs: u32,
+    caught: [u32; 3],
+    first: u32,
+) -> Simulated {
+    let [blind, clients, inside] = caught;
+    Simulated { mutant, options, runs, blind, clients, inside, first }
+}
+
+/// The model of the protocol.
+pub const MODEL: &[Traced] = &[
+    traced("sst-tombstone-final", 11, "delete, flush, insert (no bit): the insert is not seen"),
+    traced("search-past-tombstone", 16, "a deleted record comes back"),
+    traced("memtable-tombstone-is-no-entry", 8, "a deleted record is found in an SSTable"),
+    traced("no-stale-manifest", 13, "a record is flushed and dropped in between: \"absent\""),
+    traced(
+        "stale-only-if-frozen",
+        18,
+        "the record was in the active memtable at the reader's version, a merge made the next: an older value",
+    ),
+    traced(
+        "reread-names-newest",
+        20,
+        "tombstone found at v, the insert after it is flushed at v + 1, the memtable read names v + 1: \"absent\"",
+    ),
+    traced("insert-not-voided", 13, "an INSERT on a live key"),
+    traced(
+        "put-as-insert-over-frozen",
+        22,
+        "the flush of the frozen memtable brings the older value into an SSTable, and no bit leads past it",
+    ),
+    traced("bits-after-publication", 11, "stale read under a lease"),
+    traced(
+        "lease-without-manifest",
+        17,
+        "the flushed memtable's filter is gone, and the old SSTables are searched",
+    ),
+    traced("publish-under-old-lease", 14, "stale read at a p-node that still uses the old leader's lease"),
+    traced("fresh-leader-reads", 9, "a value that the old leader published disappears"),
+    traced("failed-at-once", 5, "\"exists\", and nothing explains it"),
+    traced("bitless-overtakes", 15, "what the predecessor wrote is visible under a lease that forbids it"),
+    traced("freeze-slips-in", 22, "the bit lands in the filter of the memtable before"),
+    traced(
+        "filter-says-in-memtable",
+        13,
+        "a refused update leaves its bit, the next one leaves none and waits for nobody",
+    ),
+    traced("serials-go-on", 16, "the new leader uses a position again; a bit is missed"),
+    traced(
+        "flush-before-published",
+        20,
+        "one p-node sees the new value through the new SSTable, the other the old one under its lease",
+    ),
+    traced("flags-out-of-order", 23, "the older memtable's table shadows the newer one"),
+    traced(
+        "table-replaced",
+        19,
+        "a merge and a flush planned on one version share an id; the later seal replaces the table",
+    ),
+    traced("tombstone-dropped-early", 19, "a deleted record comes back"),
+    traced("cache-holds-memtable-values", 18, "insert, read, update: no bit, stale hit"),
+    traced("stamp-past-swallowed", 22, "stale hit"),
+    traced("stamp-at-arrival", 19, "stale hit"),
+    traced(
+        "failed-forgotten",
+        8,
+        "INSERT fails, its client is told; a delete; under the next leader a delayed copy inserts",
+    ),
+    traced("duplicate-at-once", 5, "acknowledged, then truncated"),
+    traced("no-duplicate-table", 5, "a retried write takes effect twice"),
+    traced("forgotten-executed", 6, "a late copy takes effect again when its session has been forgotten"),
+    traced("duplicate-table-not-undone", 6, "a retry is answered from an entry that was truncated"),
+    traced(
+        "lease-outlives-its-serial",
+        19,
+        "the p-node acknowledged a serial without a new lease, and uses the old one on",
+    ),
+    traced("incarnation-forgets-leases", 13, "stale read under a lease of the former ring"),
+    traced(
+        "proposal-keeps-serial",
+        4,
+        "the mode changes while a group is on its way into the log; its serial is of a ring that is gone, and it can never be published",
+    ),
+    traced("filters-of-committed-only", 13, "a new leader's whole filters lack what it then publishes"),
+    traced("later-grants-count", 2, "a p-node that renews for ever stops publication"),
+];
+
+/// The model of elections and lost memory.
+pub const ELECTION: &[Traced] = &[
+    traced(
+        "amnesiac-votes",
+        12,
+        "the leader has a write on itself and on one other; it is wiped, and votes for the third, which lacks it",
+    ),
+    traced(
+        "incarnation-not-named",
+        13,
+        "a follower votes for a new leader, is wiped, takes the old leader's entries again, and counts for it: a write is acknowledged that the new leader lacks. (A wiped server that votes for a candidate with nothing but the founding entry does it, too.)",
+    ),
+    traced(
+        "readmitted-before-removal",
+        15,
+        "the old leader lets the wiped one in again by itself, and the two of them acknowledge a write beside the new leader",
+    ),
+    traced(
+        "founded-by-anybody",
+        12,
+        "a founder is wiped and founds again with a server that has nothing yet",
+    ),
+];
+
+/// The simulation. The older rows are from before some of its scenes and witnesses.
+pub const SIMULATION: &[Simulated] = &[
+    simulated("failed-forgotten", "--seeds 30 --first 70001 --theme late_copies", 5, [3, 0, 0], 1),
+    simulated(
+        "duplicate-table-not-undone",
+        "--seeds 30 --first 70001 --theme there_and_back",
+        11,
+        [4, 2, 0],
+        5,
+    ),
+    simulated(
+        "incarnation-forgets-leases",
+        "--seeds 30 --first 70001 --theme refused_proposals",
+        15,
+        [3, 0, 0],
+        6,
+    ),
+    simulated(
+        "filter-says-in-memtable",
+        "--seeds 30 --first 40001 --theme refused_proposals",
+        24,
+        [3, 0, 0],
+        7,
+    ),
+    simulated("lease-from-receipt", "--seeds 30 --first 70001 --theme asleep", 10, [4, 0, 0], 3),
+    simulated("stamp-at-arrival", "--seeds 30 --first 70001 --theme late_sstables", 10, [3, 0, 0], 4),
+    simulated("fresh-leader-reads", "--seeds 30 --first 70001 --theme laggard", 12, [3, 0, 0], 5),
+    simulated("filters-of-committed-only", "--seeds 30 --first 70001 --theme laggard", 12, [4, 0, 0], 4),
+    simulated(
+        "flush-before-published",
+        "--seeds 30 --first 70001 --theme flush_under_lease",
+        13,
+        [4, 0, 0],
+        3,
+    ),
+    simulated(
+        "lease-outlives-its-serial",
+        "--seeds 100 --first 70001 --theme slow_pnode",
+        100,
+        [0, 0, 1],
+        41,
+    ),
+    simulated("lease-timed-late", "--seeds 100 --first 70001 --theme asleep", 100, [0, 0, 1], 88),
+    simulated("read-without-leader-lease", "--seeds 30 --first 70001 --theme asleep", 4, [4, 0, 0], 1),
+    simulated("failed-at-once", "--seeds 30 --first 70001 --theme flush_under_lease", 11, [3, 0, 0], 4),
+    simulated("duplicate-at-once", "--seeds 30 --first 70001 --theme flush_under_lease", 6, [3, 0, 0], 3),
+    simulated("serials-go-on", "--seeds 30 --first 70001 --theme handover_under_lease", 30, [1, 0, 0], 22),
+    simulated(
+        "leader-lease-asked-first",
+        "--seeds 30 --first 70001 --theme hung_under_lease",
+        30,
+        [2, 0, 0],
+        18,
+    ),
+    simulated("no-fsync", "--seeds 12 --first 30001", 12, [0, 3, 5], 1),
+    simulated("no-directory-fsync", "--seeds 12 --first 30001", 12, [4, 1, 3], 1),
+    simulated("no-lease-wait", "--seeds 12 --first 30001", 6, [3, 0, 0], 1),
+    simulated("zero-uncertainty", "--seeds 12 --first 30001", 6, [3, 0, 0], 1),
+    simulated("acknowledged-before-majority", "--seeds 12 --first 30001", 12, [3, 1, 0], 5),
+    simulated("no-vote-guard", "--seeds 12 --first 30001", 2, [0, 0, 1], 2),
+    simulated("lease-outlives-leadership", "--seeds 12 --first 30001", 7, [0, 0, 1], 7),
+    simulated("sst-tombstone-final", "--seeds 12 --first 30001", 4, [3, 0, 0], 1),
+    simulated("search-past-tombstone", "--seeds 12 --first 30001", 6, [4, 0, 0], 1),
+    simulated("memtable-tombstone-is-no-entry", "--seeds 12 --first 30001", 4, [4, 0, 0], 1),
+    simulated("no-stale-manifest", "--seeds 12 --first 30001", 7, [4, 0, 0], 4),
+    simulated("stale-only-if-frozen", "--seeds 12 --first 30001", 9, [3, 0, 0], 5),
+    simulated("reread-names-newest", "--seeds 12 --first 30001", 9, [3, 0, 0], 5),
+    simulated("insert-not-voided", "--seeds 12 --first 30001", 6, [4, 0, 0], 2),
+    simulated("put-as-insert-over-frozen", "--seeds 12 --first 30001", 4, [4, 0, 0], 1),
+    simulated("bits-after-proposal", "--seeds 12 --first 30001", 4, [3, 0, 0], 1),
+    simulated("lease-without-manifest", "--seeds 12 --first 30001", 8, [3, 0, 0], 1),
+    simulated("bitless-overtakes", "--seeds 12 --first 30001", 10, [3, 0, 0], 7),
+    simulated("freeze-slips-in", "--seeds 12 --first 30001", 4, [4, 0, 0], 1),
+    simulated("flags-out-of-order", "--seeds 12 --first 30001", 12, [0, 4, 0], 3),
+    simulated("table-replaced", "--seeds 12 --first 30001", 12, [2, 6, 0], 1),
+    simulated("tombstone-dropped-early", "--seeds 12 --first 30001", 5, [4, 0, 0], 1),
+    simulated("cache-holds-memtable-values", "--seeds 12 --first 30001", 7, [3, 0, 0], 1),
+    simulated("stamp-past-swallowed", "--seeds 12 --first 30001", 9, [3, 0, 0], 1),
+    simulated("no-duplicate-table", "--seeds 12 --first 30001", 4, [4, 0, 0], 1),
+    simulated("amnesiac-votes", "--seeds 14 --first 501 --wipes", 14, [0, 0, 6], 1),
+    simulated("incarnation-not-named", "--seeds 14 --first 501 --wipes", 11, [3, 2, 0], 1),
+    simulated("proposal-keeps-serial", "--seeds 30 --first 70001 --themed", 30, [0, 1, 0], 8),
+    simulated("forswear-skipped", "--seeds 30 --first 70001 --themed", 30, [1, 0, 1], 14),
+    simulated("new-voters-only", "--seeds 30 --first 70001 --themed", 30, [1, 0, 0], 24),
+    simulated("snapshot-without-next-seq", "--seeds 30 --first 70001 --theme laggard", 7, [3, 0, 0], 3),
+    simulated("snapshot-without-time", "--seeds 8 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+    simulated("snapshot-without-generations", "--seeds 8 --first 70001 --theme laggard", 5, [3, 0, 0], 2),
+    simulated("snapshot-without-sessions", "--seeds 8 --first 70001 --theme laggard", 8, [0, 2, 0], 4),
+    simulated("snapshot-without-results", "--seeds 8 --first 70001 --theme laggard", 8, [0, 4, 0], 2),
+    simulated("snapshot-without-floors", "--seeds 8 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+    simulated("snapshot-without-last-use", "--seeds 8 --first 70001 --theme laggard", 8, [0, 1, 0], 6),
+    simulated("snapshot-without-membership", "--seeds 8 --first 70001 --theme laggard", 8, [0, 4, 0], 1),
+    simulated("snapshot-without-next-table", "--seeds 8 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+    simulated("snapshot-without-configuration", "--seeds 30 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+    simulated("snapshot-without-configured-at", "--seeds 30 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+    simulated("manifest-without-version", "--seeds 30 --first 70001 --theme laggard", 5, [3, 0, 0], 2),
+    simulated("manifest-without-flushes", "--seeds 30 --first 70001 --theme laggard", 21, [3, 0, 0], 12),
+    simulated(
+        "manifest-without-flushes-known-after",
+        "--seeds 30 --first 70001 --theme laggard",
+        3,
+        [0, 0, 1],
+        3,
+    ),
+    simulated("manifest-without-ssts", "--seeds 30 --first 70001 --theme laggard", 5, [3, 0, 0], 2),
+    simulated("manifest-without-options", "--seeds 30 --first 70001 --theme laggard", 13, [3, 0, 0], 3),
+    simulated(
+        "manifest-without-flushed-generations",
+        "--seeds 30 --first 70001 --theme laggard",
+        30,
+        [0, 2, 0],
+        7,
+    ),
+    simulated(
+        "manifest-without-flush-versions",
+        "--seeds 30 --first 70001 --theme laggard",
+        28,
+        [3, 0, 0],
+        20,
+    ),
+    simulated("manifest-without-persisted", "--seeds 30 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+];
