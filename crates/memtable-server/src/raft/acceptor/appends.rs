@@ -116,7 +116,7 @@ impl Acceptor {
         self.reach().check_append(request)?;
         self.check_memory(request.vote.leader_id.term, first.acknowledged)?;
         self.bind_guard(first.asked_ns);
-        Ok(self.knows_answer(request).then(|| Ok(Ok(request.prev_log_id))))
+        Ok(self.knows_answer(request).then_some(Ok(Ok(request.prev_log_id))))
     }
 
     /// To be asked after the guard was bound.
