@@ -2,6 +2,7 @@
 //! Partitions are the real ones, without Raft; SSTables are maps.
 
 mod cluster;
+mod fake_leases;
 mod fake_memtable;
 mod fake_partition;
 mod fake_sstable;

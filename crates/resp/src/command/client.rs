@@ -2,12 +2,16 @@
 
 use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
 use super::hello::{bad_name, is_valid_name};
-use super::{Session, is};
+use super::{Conversation, is};
 use crate::frame::{Command, Reply};
 use crate::server::Shared;
 use crate::store::Store;
 
-pub(super) fn client<S: Store>(command: &Command<'_>, session: &Session, shared: &Shared<S>) -> Reply {
+pub(super) fn client<S: Store>(
+    command: &Command<'_>,
+    conversation: &Conversation,
+    shared: &Shared<S>,
+) -> Reply {
     const SUBCOMMANDS: [(&str, usize); 8] = [
         ("id", 2),
         ("info", 2),
@@ -26,26 +30,26 @@ pub(super) fn client<S: Store>(command: &Command<'_>, session: &Session, shared:
         return wrong_arity(&format!("client|{name}"));
     }
     match name {
-        "id" => Reply::Integer(session.entry.id() as i64),
-        "info" => Reply::Text(shared.clients.line(&session.entry, shared.now_ns())),
-        "getname" => session.entry.name().map_or(Reply::Nil, Reply::Bulk),
+        "id" => Reply::Integer(conversation.entry.id() as i64),
+        "info" => Reply::Text(shared.clients.line(&conversation.entry, shared.now_ns())),
+        "getname" => conversation.entry.name().map_or(Reply::Nil, Reply::Bulk),
         "setname" => {
             let name = command.arg(2);
             if !is_valid_name(name) {
                 return bad_name();
             }
-            session.entry.set_name(name);
+            conversation.entry.set_name(name);
             Reply::OK
         }
-        "setinfo" => set_info(command, session),
-        "list" => list(command, session, shared),
+        "setinfo" => set_info(command, conversation),
+        "list" => list(command, conversation, shared),
         // Nothing here evicts clients, or keeps a time of last access.
         _ if is(command.arg(2), "on") || is(command.arg(2), "off") => Reply::OK,
         _ => SYNTAX,
     }
 }
 
-fn set_info(command: &Command<'_>, session: &Session) -> Reply {
+fn set_info(command: &Command<'_>, conversation: &Conversation) -> Reply {
     let (attribute, value) = (command.arg(2), command.arg(3));
     let is_name = is(attribute, "lib-name");
     if !is_name && !is(attribute, "lib-ver") {
@@ -58,11 +62,11 @@ fn set_info(command: &Command<'_>, session: &Session) -> Reply {
             "ERR {attribute} cannot contain spaces, newlines or special characters."
         ));
     }
-    session.entry.set_library(is_name, value);
+    conversation.entry.set_library(is_name, value);
     Reply::OK
 }
 
-fn list<S: Store>(command: &Command<'_>, session: &Session, shared: &Shared<S>) -> Reply {
+fn list<S: Store>(command: &Command<'_>, conversation: &Conversation, shared: &Shared<S>) -> Reply {
     match command.len() {
         2 => Reply::Text(shared.clients.list(shared.now_ns())),
         4 if is(command.arg(2), "type") => {
@@ -76,8 +80,8 @@ fn list<S: Store>(command: &Command<'_>, session: &Session, shared: &Shared<S>) 
                 Reply::error(format!("ERR Unknown client type '{kind}'"))
             }
         }
-        4 if is(command.arg(2), "id") && command.arg(3) == session.entry.id().to_string().as_bytes() => {
-            Reply::Text(shared.clients.line(&session.entry, shared.now_ns()))
+        4 if is(command.arg(2), "id") && command.arg(3) == conversation.entry.id().to_string().as_bytes() => {
+            Reply::Text(shared.clients.line(&conversation.entry, shared.now_ns()))
         }
         _ => SYNTAX,
     }

@@ -4,15 +4,15 @@ use bytes::Bytes;
 
 use super::errors::{NOT_AN_INTEGER, SYNTAX};
 use super::info::REDIS_VERSION;
-use super::{Session, is};
+use super::{Conversation, is};
 use crate::frame::{Command, Protocol, Reply, parse_integer};
 
 /// Redis' number of databases: an index beyond it is "out of range", one below it must be 0 here.
 const DATABASES: i64 = 16;
 
-pub(super) fn hello(command: &Command<'_>, session: &mut Session) -> Reply {
+pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> Reply {
     let protocol = match (command.len() > 1).then(|| parse_integer(command.arg(1))) {
-        None => session.protocol,
+        None => conversation.protocol,
         Some(None) => return Reply::error("ERR Protocol version is not an integer or out of range"),
         Some(Some(2)) => Protocol::Resp2,
         Some(Some(3)) => Protocol::Resp3,
@@ -44,15 +44,15 @@ pub(super) fn hello(command: &Command<'_>, session: &mut Session) -> Reply {
         return refused;
     }
     if let Some(name) = name {
-        session.entry.set_name(&name);
+        conversation.entry.set_name(&name);
     }
-    session.protocol = protocol;
-    session.entry.set_protocol(protocol);
+    conversation.protocol = protocol;
+    conversation.entry.set_protocol(protocol);
     Reply::Map(vec![
         (Reply::bulk("server"), Reply::bulk("redis")),
         (Reply::bulk("version"), Reply::bulk(REDIS_VERSION)),
         (Reply::bulk("proto"), Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
-        (Reply::bulk("id"), Reply::Integer(session.entry.id() as i64)),
+        (Reply::bulk("id"), Reply::Integer(conversation.entry.id() as i64)),
         (Reply::bulk("mode"), Reply::bulk("standalone")),
         (Reply::bulk("role"), Reply::bulk("master")),
         (Reply::bulk("modules"), Reply::Array(vec![])),
@@ -88,10 +88,10 @@ pub(super) fn select(command: &Command<'_>) -> Reply {
     }
 }
 
-pub(super) fn reset(session: &mut Session) -> Reply {
-    session.protocol = Protocol::Resp2;
-    session.entry.set_protocol(Protocol::Resp2);
-    session.entry.set_name(&Bytes::new());
+pub(super) fn reset(conversation: &mut Conversation) -> Reply {
+    conversation.protocol = Protocol::Resp2;
+    conversation.entry.set_protocol(Protocol::Resp2);
+    conversation.entry.set_name(&Bytes::new());
     Reply::Simple("RESET")
 }
 

@@ -25,7 +25,7 @@ pub(crate) use request::{Access, Request};
 pub(crate) use table::{COMMANDS, Id};
 
 /// What a connection remembers between commands.
-pub(crate) struct Session {
+pub(crate) struct Conversation {
     pub protocol: Protocol,
     pub entry: std::sync::Arc<ClientEntry>,
 }
@@ -42,7 +42,7 @@ pub(crate) enum Action {
 /// Looks a command up, checks the number of its arguments, and decodes it. The id is `None` for an unknown command.
 pub(crate) fn decode<S: Store>(
     command: &Command<'_>,
-    session: &mut Session,
+    conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> (Option<Id>, Action) {
     let Some(spec) = table::find(command.arg(0)) else {
@@ -51,10 +51,15 @@ pub(crate) fn decode<S: Store>(
     if !spec.accepts(command.len()) {
         return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
     }
-    (Some(spec.id), run(spec.id, command, session, shared))
+    (Some(spec.id), run(spec.id, command, conversation, shared))
 }
 
-fn run<S: Store>(id: Id, command: &Command<'_>, session: &mut Session, shared: &Shared<S>) -> Action {
+fn run<S: Store>(
+    id: Id,
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> Action {
     let reply = match id {
         Id::Get
         | Id::Strlen
@@ -75,11 +80,11 @@ fn run<S: Store>(id: Id, command: &Command<'_>, session: &mut Session, shared: &
         Id::Ping if command.len() == 2 => Reply::Bulk(command.bytes(1)),
         Id::Ping => Reply::Simple("PONG"),
         Id::Echo => Reply::Bulk(command.bytes(1)),
-        Id::Hello => hello::hello(command, session),
+        Id::Hello => hello::hello(command, conversation),
         Id::Auth => hello::auth(command),
         Id::Select => hello::select(command),
-        Id::Reset => hello::reset(session),
-        Id::Client => client::client(command, session, shared),
+        Id::Reset => hello::reset(conversation),
+        Id::Client => client::client(command, conversation, shared),
         Id::Command => introspection::command(command),
         Id::Config => config::config(command),
         Id::Info => info::info(command, shared),

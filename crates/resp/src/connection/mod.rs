@@ -35,7 +35,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 pub(crate) use self::admission::Replies;
 use self::admission::{Admission, Leave, SHORT_BYTES};
 use self::pipeline::{Admitted, Keys, Pipeline, Ticket};
-use crate::command::{self, Access, Action, Ahead, Id, Request, Session};
+use crate::command::{self, Access, Action, Ahead, Conversation, Id, Request};
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
 use crate::server::Shared;
@@ -64,7 +64,7 @@ type Due = (Reply, Protocol, Option<Share>);
 pub(crate) struct Connection<S: Store> {
     shared: Arc<Shared<S>>,
     io: env::Connection,
-    session: Session,
+    conversation: Conversation,
     parser: Parser,
     input: BytesMut,
     output: BytesMut,
@@ -128,7 +128,7 @@ impl<S: Store> Connection<S> {
         let entry = shared.clients.add(io.peer, shared.now_ns());
         let period = shared.config.idle_timeout().map_or(STALL_TIMEOUT, |idle| idle.min(STALL_TIMEOUT)) / 2;
         Self {
-            session: Session { protocol: Protocol::default(), entry },
+            conversation: Conversation { protocol: Protocol::default(), entry },
             parser: Parser::new(shared.config.max_request_bytes),
             shared,
             io,
@@ -307,8 +307,8 @@ impl<S: Store> Connection<S> {
                 return (Dispatched::Busy, progress);
             }
             progress = true;
-            let Self { parser, input, session, shared, .. } = self;
-            let (id, action) = parser.take(input, |command| command::decode(command, session, shared));
+            let Self { parser, input, conversation, shared, .. } = self;
+            let (id, action) = parser.take(input, |command| command::decode(command, conversation, shared));
             self.tally.add(id, &self.shared.metrics);
             if !matches!(action, Action::Run(_)) {
                 self.admission.give_back();
@@ -344,7 +344,7 @@ impl<S: Store> Connection<S> {
             look => return InPlace::Looked(look),
         };
         let reply = Reply::optional(value);
-        reply.encode(self.session.protocol, &mut self.output);
+        reply.encode(self.conversation.protocol, &mut self.output);
         self.parser.skip(&mut self.input);
         self.tally.add(Some(Id::Get), &self.shared.metrics);
         InPlace::Answered
@@ -363,7 +363,7 @@ impl<S: Store> Connection<S> {
             };
         }
         let keys = self.keys_of(&request);
-        let protocol = self.session.protocol;
+        let protocol = self.conversation.protocol;
         // Whoever waits for a write looks after it.
         if let Admitted::Start(ticket, (request, protocol, leave)) =
             self.pipeline.admit(keys, access, (request, protocol, leave))
@@ -386,10 +386,10 @@ impl<S: Store> Connection<S> {
     /// A reply that is known at once: encoded at once if nothing is before it.
     fn reply(&mut self, reply: Reply) {
         if self.pipeline.is_empty() {
-            encode(&reply, self.session.protocol, &mut self.output, &self.shared);
+            encode(&reply, self.conversation.protocol, &mut self.output, &self.shared);
         } else {
             self.held_bytes += reply.size();
-            self.pipeline.push_finished((reply, self.session.protocol, None));
+            self.pipeline.push_finished((reply, self.conversation.protocol, None));
         }
     }
 
@@ -465,7 +465,10 @@ impl<S: Store> Connection<S> {
     /// Silence: too long without taking replies, or, if there is an idle timeout, without anything to do.
     fn poll_watch(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.intake == Intake::Open && self.admission.is_overdue(cx) {
-            tracing::debug!(client = self.session.entry.id(), "closed: it is too slow to send what it began");
+            tracing::debug!(
+                client = self.conversation.entry.id(),
+                "closed: it is too slow to send what it began"
+            );
             self.break_off();
             cx.waker().wake_by_ref();
         }
@@ -479,20 +482,23 @@ impl<S: Store> Connection<S> {
             let keeps_others_waiting = self.admission.holds_room() || !self.writing.is_empty();
             if keeps_others_waiting && self.watch.silent > 0 && self.pipeline.unfinished() == 0 {
                 tracing::debug!(
-                    client = self.session.entry.id(),
+                    client = self.conversation.entry.id(),
                     "closed: it neither sends nor takes what it began"
                 );
                 self.break_off();
                 cx.waker().wake_by_ref();
             }
             if !self.output.is_empty() && silent >= STALL_TIMEOUT {
-                tracing::debug!(client = self.session.entry.id(), "closed: it does not take its replies");
+                tracing::debug!(
+                    client = self.conversation.entry.id(),
+                    "closed: it does not take its replies"
+                );
                 self.break_off();
                 cx.waker().wake_by_ref();
             }
             let idle = self.output.is_empty() && self.pipeline.is_empty();
             if idle && self.shared.config.idle_timeout().is_some_and(|limit| silent >= limit) {
-                tracing::debug!(client = self.session.entry.id(), "closed: idle");
+                tracing::debug!(client = self.conversation.entry.id(), "closed: idle");
                 self.close_intake();
                 return Poll::Ready(());
             }
@@ -535,7 +541,7 @@ impl<S: Store> Connection<S> {
 
 impl<S: Store> Drop for Connection<S> {
     fn drop(&mut self) {
-        self.shared.clients.remove(self.session.entry.id());
+        self.shared.clients.remove(self.conversation.entry.id());
     }
 }
 
