@@ -9,11 +9,12 @@ use sextant_environment::vfs::write_file_atomically;
 use sextant_pnode::PNode;
 
 use crate::files::{ClusterFile, cluster_file_path, port_of};
-use crate::layout::{Member, Role};
+use crate::layout::Member;
 use crate::options::{DevOptions, SERVERS_MAX, Tuning};
 use crate::ports;
 use crate::process::{Keeper, Signal, describe};
 use crate::ready::{PNodeReady, ReadyLine, ServerReady};
+use crate::role::Role;
 use crate::slot::{Launcher, Running, Slot};
 
 /// A cluster on this machine. Dropping it kills server processes and lets servers in this process end undrained;

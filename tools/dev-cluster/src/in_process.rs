@@ -11,7 +11,7 @@ use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNode, PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};
 
-use crate::layout::Role;
+use crate::role::Role;
 
 pub enum LocalServer {
     Memtable(MemtableServer),

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use sextant_environment::config::LeaseConfig;
 
-use crate::layout::Role;
 use crate::ports::loopback;
+use crate::role::Role;
 
 /// First port of each kind if nothing else is said; further p-nodes count up.
 pub const RESP_PORT_DEFAULT: u16 = 6380;

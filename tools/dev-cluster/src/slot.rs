@@ -8,9 +8,10 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 
 use crate::in_process::LocalServer;
-use crate::layout::{Member, Role};
+use crate::layout::Member;
 use crate::options::Placement;
 use crate::process::{Child, Keeper, Signal, describe};
+use crate::role::Role;
 
 /// How often a server that is starting is asked whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
