@@ -29,6 +29,7 @@ mod role;
 mod slot;
 
 pub use cluster::{Death, DevCluster};
+pub use in_process::LocalConfig;
 pub use options::{DevOptions, Place, Placement, Tuning};
 pub use ready::{PNodeReady, ReadyLine, ServerReady};
 pub use role::Role;
