@@ -73,7 +73,7 @@ impl Sst for SstService {
         let leaving = freight.clone();
         let answers = request.into_inner().map(move |batch| {
             let store = store.clone();
-            async move { Ok::<_, Status>(store.get_batch(batch?).await.map_err(status_of)?) }
+            async move { store.get_batch(batch?).await.map_err(status_of) }
         });
         let replies = answers.buffered(BATCHES_IN_FLIGHT_MAX).map_ok(move |(reply, room)| {
             room.into_iter().for_each(|room| leaving.add(room));
