@@ -1,7 +1,7 @@
 //! A memtable server whose disk was replaced, on real processes: it votes for nobody, so nothing that was acknowledged is lost, and
 //! it is let in again, by the leader itself or by an operator.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions, http};
@@ -107,6 +107,29 @@ impl Cluster {
         lost
     }
 
+    /// Puts an older copy of its disk in a server's place, and starts it; returns the log of its end.
+    async fn put_back(&mut self, index: usize, backup: &Path) -> String {
+        self.dev.kill(Role::Memtable, index).await.unwrap();
+        std::fs::remove_dir_all(self.data(index)).unwrap();
+        copy(backup, &self.data(index));
+        self.dev.relaunch(Role::Memtable, index).await.unwrap();
+        self.last_words().await
+    }
+
+    /// Waits until a server ends by itself; returns its log.
+    async fn last_words(&mut self) -> String {
+        let death = tokio::time::timeout(Duration::from_secs(60), self.dev.next_death()).await.unwrap();
+        std::fs::read_to_string(&death.log).unwrap()
+    }
+
+    /// Starts a server that has noticed what its disk is: it is let in as a new one, and nothing was lost.
+    async fn finish_with(mut self, index: usize) {
+        self.dev.relaunch(Role::Memtable, index).await.unwrap();
+        self.until_voter_again(index).await;
+        assert_eq!(self.lost().await, 0);
+        self.dev.shutdown().await.unwrap();
+    }
+
     async fn until_voter_again(&self, index: usize) {
         self.until(index, "is let in again", |v| {
             v["lost_memory"] == false
@@ -209,8 +232,7 @@ async fn directories_that_do_not_belong_together_are_refused_until_all_are_empty
             }
         }
         c.dev.relaunch(Role::Memtable, victim).await.unwrap();
-        let death = tokio::time::timeout(Duration::from_secs(60), c.dev.next_death()).await.unwrap();
-        let log = std::fs::read_to_string(&death.log).unwrap();
+        let log = c.last_words().await;
         let line =
             log.lines().rev().find(|l| l.contains("was lost or replaced")).unwrap_or_else(|| panic!("{log}"));
         assert!(line.contains("empty all of its directories"), "{line}");
@@ -224,7 +246,7 @@ async fn directories_that_do_not_belong_together_are_refused_until_all_are_empty
 }
 
 /// Copies a directory as a snapshot of its volume would: while nobody writes.
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap().flatten() {
         let target = to.join(entry.file_name());
@@ -251,17 +273,9 @@ async fn an_older_copy_of_a_disk_is_noticed_and_let_in_as_a_new_server() {
     }
     let index = c.view(leader).await["last_index"].as_u64().unwrap();
     c.until(victim, "has everything", |v| v["last_index"].as_u64().is_some_and(|at| at >= index)).await;
-    c.dev.kill(Role::Memtable, victim).await.unwrap();
-    std::fs::remove_dir_all(&data).unwrap();
-    copy(&backup, &data);
-    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
-    let death = tokio::time::timeout(Duration::from_secs(60), c.dev.next_death()).await.unwrap();
-    let log = std::fs::read_to_string(&death.log).unwrap();
+    let log = c.put_back(victim, &backup).await;
     assert!(log.contains("its directories are an older copy"), "{log}");
-    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
-    c.until_voter_again(victim).await;
-    assert_eq!(c.lost().await, 0);
-    c.dev.shutdown().await.unwrap();
+    c.finish_with(victim).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -279,15 +293,7 @@ async fn a_copy_of_a_disk_from_before_its_server_was_wiped_is_noticed_too() {
     for n in 0..WRITES {
         c.client.put("", format!("key{n}"), format!("value{n}")).await.unwrap();
     }
-    c.dev.kill(Role::Memtable, victim).await.unwrap();
-    std::fs::remove_dir_all(&data).unwrap();
-    copy(&backup, &data);
-    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
-    let death = tokio::time::timeout(Duration::from_secs(60), c.dev.next_death()).await.unwrap();
-    let log = std::fs::read_to_string(&death.log).unwrap();
+    let log = c.put_back(victim, &backup).await;
     assert!(log.contains("the group has let it in as") && log.contains("an older copy"), "{log}");
-    c.dev.relaunch(Role::Memtable, victim).await.unwrap();
-    c.until_voter_again(victim).await;
-    assert_eq!(c.lost().await, 0);
-    c.dev.shutdown().await.unwrap();
+    c.finish_with(victim).await;
 }

@@ -17,7 +17,7 @@ use crate::device::writer::WriteBuffer;
 use crate::format::batch::BATCH_HEADER_BYTES;
 use crate::format::checkpoint::{Checkpoint, LogMeta};
 use crate::format::identity::Identity;
-use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
 use crate::metrics::Metrics;
 use crate::partition::state::PartitionState;
 use crate::queue::{Queue, Start};
@@ -259,7 +259,7 @@ fn start_device(
         let spare = match ready.pop() {
             Some(spare) => spare,
             None => {
-                let path = device.dir.join(spares::file_name(next_number));
+                let path = device.dir.join(file_name(next_number));
                 next_number += 1;
                 let bytes = FIRST_BYTES.min(device.segment_bytes);
                 spares::make(&*shared.env.vfs, path, bytes, &AtomicBool::new(false))?

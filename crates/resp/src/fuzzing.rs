@@ -8,8 +8,9 @@ use sextant_environment::{Env, env, shutdown};
 use tokio::sync::Semaphore;
 
 use crate::clients::Clients;
-use crate::connection::{Connection, Replies};
-use crate::server::Shared;
+use crate::connection::Connection;
+use crate::replies::Replies;
+use crate::shared::Shared;
 use crate::{RespConfig, RespMetrics, Store};
 
 /// Serves one connection as a server that has no other would, until it ends.

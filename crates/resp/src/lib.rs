@@ -18,7 +18,9 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod metrics;
+mod replies;
 mod server;
+mod shared;
 mod store;
 
 pub use config::RespConfig;

@@ -17,8 +17,10 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
 use crate::config::RespConfig;
-use crate::connection::{Connection, Replies};
+use crate::connection::Connection;
 use crate::metrics::{Metrics, RespMetrics};
+use crate::replies::Replies;
+use crate::shared::Shared;
 use crate::store::Store;
 
 /// Accepted connections that wait for their thread: a burst that comes while it is busy.
@@ -39,24 +41,6 @@ pub struct RespServer {
     stop: ShutdownTrigger,
     /// Ends when everything that served has ended.
     ended: mpsc::Receiver<()>,
-}
-
-/// What all connections of a server share.
-pub(crate) struct Shared<S> {
-    pub env: Env,
-    pub config: RespConfig,
-    pub store: S,
-    pub metrics: Arc<Metrics>,
-    pub clients: Clients,
-    pub local_addr: SocketAddr,
-    pub started_ns: u64,
-    /// Keys of pipelines are hashed with it, so that clients cannot aim at collisions.
-    pub key_seed: u64,
-    /// For long requests.
-    pub large: Room,
-    /// A permit for each command that may be under way.
-    pub turns: Arc<Semaphore>,
-    pub replies: Replies,
 }
 
 /// A thread that serves connections, or the caller's runtime.
@@ -140,12 +124,6 @@ impl RespServer {
             self.stop.trigger();
             let _ = self.ended.recv().await;
         })
-    }
-}
-
-impl<S> Shared<S> {
-    pub fn now_ns(&self) -> u64 {
-        self.env.clock.holder_ns()
     }
 }
 

@@ -13,11 +13,12 @@
 //! namespace of its own, which end with it, however it ends; without, only its own child processes on loopback are touched.
 
 pub mod args;
-pub mod cluster;
 pub mod failover;
 pub mod fault;
 pub mod host;
 pub mod rolling;
 pub mod run;
+pub mod server;
 pub mod storm;
+pub mod testbed;
 pub mod workload;

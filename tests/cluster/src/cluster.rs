@@ -1,15 +1,18 @@
 //! A cluster in this process: three memtable servers, three sstable servers, two p-nodes, over loopback sockets.
+//!
+//! Starting and stopping them is `sextant-dev-cluster`'s; this says what each server runs in ([`Homes`]), and asks and tells them
+//! what tests want.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use sextant_common::ids::NodeId;
+use sextant_dev_cluster::{DevCluster, DevOptions, LocalConfig, Place, Placement, Role, Tuning as DevTuning};
 use sextant_environment::Env;
-use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
-use sextant_environment::env::{Fatal, Party, cluster_channel, free_addrs};
-use sextant_memtable_server::{MemtableServer, MemtableServerConfig, Tuning};
+use sextant_environment::config::{ClusterConfig, LeaseConfig};
+use sextant_environment::env::{Fatal, Party, cluster_channel};
+use sextant_memtable_server::{MemtableServer, Tuning};
 use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -75,24 +78,91 @@ impl Fatal for CountFatal {
     }
 }
 
-/// A server's place: what survives its restarts.
-struct Place {
+/// What survives a server's restarts.
+struct Home {
     env: Env,
     disk: Option<FaultyVfs>,
-    dir: PathBuf,
     fatal: Arc<CountFatal>,
+}
+
+impl Home {
+    /// `disk`: the seed of a faulty one.
+    fn new(disk: Option<u64>) -> Self {
+        let fatal = Arc::new(CountFatal::default());
+        let mut env = Env { fatal: fatal.clone(), ..Env::real() };
+        let disk = disk.map(FaultyVfs::new);
+        if let Some(disk) = &disk {
+            env.vfs = Arc::new(disk.clone());
+        }
+        Self { env, disk, fatal }
+    }
+}
+
+/// Where faulty disks have their files.
+const DISK: &str = "/disk";
+
+/// Where the servers are at home, and what a test changes about them.
+struct Homes {
+    options: Options,
+    memtable: Vec<Home>,
+    sstable: Vec<Home>,
+}
+
+impl Homes {
+    fn new(options: Options) -> Self {
+        let home = |i: usize, tier: u64| {
+            Home::new(options.faulty_disks.then_some(options.seed * 1000 + i as u64 + tier))
+        };
+        Self {
+            memtable: (0..options.memtable).map(|i| home(i, 0)).collect(),
+            sstable: (0..options.sstable).map(|i| home(i, 100)).collect(),
+            options,
+        }
+    }
+}
+
+impl Place for Homes {
+    fn environment(&self, role: Role, index: usize, env: Env) -> Env {
+        match role {
+            Role::Memtable => self.memtable[index].env.clone(),
+            Role::Sstable => self.sstable[index].env.clone(),
+            Role::PNode => env,
+        }
+    }
+
+    fn configure(&self, _index: usize, config: &mut LocalConfig) {
+        match config {
+            LocalConfig::Memtable(config) => {
+                config.http = None;
+                config.tuning = self.options.tuning.clone();
+                if self.options.faulty_disks {
+                    config.data_dir = DISK.into();
+                }
+            }
+            LocalConfig::Sstable(config) => {
+                config.http = None;
+                if self.options.faulty_disks {
+                    config.data_dir = DISK.into();
+                }
+                (self.options.sstable_config)(config);
+            }
+            LocalConfig::PNode(config) => {
+                config.http = None;
+                // Nobody has to know them beforehand.
+                let any_port = || "127.0.0.1:0".to_owned();
+                (config.grpc, config.resp, config.admin) = (any_port(), Some(any_port()), None);
+                (self.options.pnode_config)(config);
+            }
+        }
+    }
 }
 
 pub struct Cluster {
     pub config: ClusterConfig,
-    pub options: Options,
-    memtable_places: Vec<Place>,
-    sstable_places: Vec<Place>,
-    pub memtable: Vec<Option<MemtableServer>>,
-    pub sstable: Vec<Option<SstServer>>,
-    pub pnodes: Vec<PNodeServer>,
     pub env: Env,
-    _dir: tempfile::TempDir,
+    dev: DevCluster,
+    homes: Arc<Homes>,
+    dir: tempfile::TempDir,
 }
 
 impl Cluster {
@@ -101,69 +171,31 @@ impl Cluster {
         if std::env::var_os("RUST_LOG").is_some() {
             sextant_environment::logging::init();
         }
-        let addrs = free_addrs(&Env::real(), options.memtable + options.sstable).await.expect("free ports");
-        let servers = |from: usize, n: usize| {
-            (0..n).map(|i| Server { id: NodeId(i as u64 + 1), addr: addrs[from + i].clone() }).collect()
-        };
-        let config = ClusterConfig {
-            id: "test".into(),
-            partitions: options.partitions,
-            memtable: servers(0, options.memtable),
-            sstable: servers(options.memtable, options.sstable),
-            lease: options.lease.clone(),
-        };
         let dir = tempfile::tempdir().expect("a temporary directory");
-        let place = |tier: &str, i: usize| {
-            let mut env = Env::real();
-            let fatal = Arc::new(CountFatal::default());
-            env.fatal = fatal.clone();
-            let disk = options.faulty_disks.then(|| {
-                FaultyVfs::new(options.seed * 1000 + i as u64 + if tier == "memtable" { 0 } else { 100 })
-            });
-            if let Some(disk) = &disk {
-                env.vfs = Arc::new(disk.clone());
-            }
-            let dir = match disk {
-                Some(_) => PathBuf::from("/disk"),
-                None => dir.path().join(format!("{tier}-{i}")),
-            };
-            Place { env, disk, dir, fatal }
+        let homes = Arc::new(Homes::new(options.clone()));
+        let dev = DevOptions {
+            partitions: Some(options.partitions),
+            memtable: Some(options.memtable),
+            sstable: Some(options.sstable),
+            pnodes: options.pnodes,
+            tuning: DevTuning { lease: Some(options.lease), ..DevTuning::default() },
+            placement: Some(Placement(homes.clone())),
+            ready_within: Duration::from_secs(60),
+            ..DevOptions::on_free_ports(dir.path())
         };
-        let mut cluster = Self {
-            memtable_places: (0..options.memtable).map(|i| place("memtable", i)).collect(),
-            sstable_places: (0..options.sstable).map(|i| place("sstable", i)).collect(),
-            memtable: (0..options.memtable).map(|_| None).collect(),
-            sstable: (0..options.sstable).map(|_| None).collect(),
-            pnodes: Vec::new(),
-            env: Env::real(),
-            config,
-            options,
-            _dir: dir,
-        };
-        for i in 0..cluster.sstable.len() {
-            cluster.start_sstable(i).await;
-        }
-        for i in 0..cluster.memtable.len() {
-            cluster.start_memtable(i).await;
-        }
-        for i in 0..cluster.options.pnodes {
-            let mut config =
-                PNodeConfig::new(NodeId(i as u64 + 1), cluster.config.clone(), "127.0.0.1:0".to_owned());
-            config.resp = Some("127.0.0.1:0".into());
-            (cluster.options.pnode_config)(&mut config);
-            let server = PNodeServer::start(cluster.env.clone(), config).await.expect("the p-node starts");
-            cluster.pnodes.push(server);
-        }
+        let env = Env::real();
+        let dev = DevCluster::start(env.clone(), dev).await.expect("the cluster starts");
+        let cluster = Self { config: dev.cluster_config().clone(), env, dev, homes, dir };
         cluster.ready().await;
         cluster
     }
 
     /// Waits until every p-node can route to every partition, and the default table exists.
     pub async fn ready(&self) {
-        for pnode in &self.pnodes {
+        for pnode in self.pnodes() {
             pnode.engine().ready(Duration::from_secs(60)).await.expect("the p-node becomes ready");
         }
-        if let Some(pnode) = self.pnodes.first() {
+        if let Some(pnode) = self.pnodes().first() {
             eventually("the default table exists", async || {
                 pnode.engine().create_table("default", Default::default()).await.ok()
             })
@@ -172,51 +204,43 @@ impl Cluster {
     }
 
     pub async fn start_memtable(&mut self, i: usize) {
-        let place = &self.memtable_places[i];
-        let config = MemtableServerConfig {
-            id: self.config.memtable[i].id,
-            cluster: self.config.clone(),
-            listen: self.config.memtable[i].addr.clone(),
-            http: None,
-            data_dir: place.dir.clone(),
-            log_devices: vec![],
-            clock: Default::default(),
-            tuning: self.options.tuning.clone(),
-        };
-        let server =
-            MemtableServer::start(place.env.clone(), config).await.expect("the memtable server starts");
-        self.memtable[i] = Some(server);
+        self.dev.relaunch(Role::Memtable, i).await.expect("the memtable server starts");
     }
 
     pub async fn start_sstable(&mut self, i: usize) {
-        let place = &self.sstable_places[i];
-        let mut config = SstServerConfig::new(
-            self.config.sstable[i].id,
-            self.config.clone(),
-            self.config.sstable[i].addr.clone(),
-            place.dir.clone(),
-        );
-        (self.options.sstable_config)(&mut config);
-        let server = SstServer::start(place.env.clone(), config).await.expect("the sstable server starts");
-        self.sstable[i] = Some(server);
+        self.dev.relaunch(Role::Sstable, i).await.expect("the sstable server starts");
     }
 
     pub async fn stop_memtable(&mut self, i: usize) {
-        if let Some(server) = self.memtable[i].take() {
-            server.shutdown().await;
-        }
+        self.dev.stop(Role::Memtable, i).await.expect("the memtable server stops");
     }
 
     pub async fn stop_sstable(&mut self, i: usize) {
-        if let Some(server) = self.sstable[i].take() {
-            server.shutdown().await;
-        }
+        self.dev.stop(Role::Sstable, i).await.expect("the sstable server stops");
+    }
+
+    /// A memtable server, if it runs.
+    pub fn memtable(&self, i: usize) -> Option<&MemtableServer> {
+        self.dev.memtable(i)
+    }
+
+    /// An sstable server, if it runs.
+    pub fn sstable(&self, i: usize) -> Option<&SstServer> {
+        self.dev.sstable(i)
+    }
+
+    pub fn pnode(&self, i: usize) -> &PNodeServer {
+        self.dev.pnode(i).expect("p-nodes run as long as the cluster")
+    }
+
+    pub fn pnodes(&self) -> Vec<&PNodeServer> {
+        (0..self.homes.options.pnodes).map(|i| self.pnode(i)).collect()
     }
 
     /// The power fails at these memtable servers at once: what was not fsynced is lost.
     pub async fn crash_memtable(&mut self, which: &[usize]) {
         for i in which {
-            self.memtable_places[*i].disk.as_ref().expect("faulty disks").crash();
+            self.memtable_disk(*i).crash();
         }
         for i in which {
             self.stop_memtable(*i).await;
@@ -225,7 +249,7 @@ impl Cluster {
 
     pub async fn crash_sstable(&mut self, which: &[usize]) {
         for i in which {
-            self.sstable_places[*i].disk.as_ref().expect("faulty disks").crash();
+            self.sstable_disk(*i).crash();
         }
         for i in which {
             self.stop_sstable(*i).await;
@@ -234,7 +258,7 @@ impl Cluster {
 
     /// A connection to a p-node's RESP front end that waits as long as the p-node does.
     pub async fn redis(&self, i: usize) -> redis::aio::MultiplexedConnection {
-        let addr = self.pnodes[i].resp_addr().expect("RESP is on");
+        let addr = self.pnode(i).resp_addr().expect("RESP is on");
         let client = redis::Client::open(format!("redis://{addr}/")).expect("an address");
         let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
         client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
@@ -242,40 +266,44 @@ impl Cluster {
 
     /// Where an sstable server keeps a table.
     pub fn sstable_file(&self, i: usize, id: &str) -> PathBuf {
-        self.sstable_places[i].dir.join(format!("{id}.sst"))
+        let dir = match self.homes.options.faulty_disks {
+            true => PathBuf::from(DISK),
+            false => self.dir.path().join(format!("sstable-{}", i + 1)),
+        };
+        dir.join(format!("{id}.sst"))
     }
 
     /// The disk of an sstable server, if disks are faulty.
     pub fn sstable_disk(&self, i: usize) -> &FaultyVfs {
-        self.sstable_places[i].disk.as_ref().expect("faulty disks")
+        self.homes.sstable[i].disk.as_ref().expect("faulty disks")
     }
 
     pub fn memtable_disk(&self, i: usize) -> &FaultyVfs {
-        self.memtable_places[i].disk.as_ref().expect("faulty disks")
+        self.homes.memtable[i].disk.as_ref().expect("faulty disks")
     }
 
     /// How often a memtable server would have ended its process.
     pub fn memtable_fatals(&self, i: usize) -> usize {
-        self.memtable_places[i].fatal.count()
+        self.homes.memtable[i].fatal.count()
     }
 
     /// An sstable server's status document.
     pub fn sstable_status(&self, i: usize) -> serde_json::Value {
-        let server = self.sstable[i].as_ref().expect("running");
+        let server = self.sstable(i).expect("running");
         serde_json::from_str(&server.status_json()).expect("valid JSON")
     }
 
     /// A memtable server's status document.
     pub fn status(&self, i: usize) -> serde_json::Value {
-        let server = self.memtable[i].as_ref().expect("running");
+        let server = self.memtable(i).expect("running");
         serde_json::from_str(&server.status()).expect("valid JSON")
     }
 
     /// The memtable server that serves a partition.
     pub async fn leader(&self, partition: usize) -> usize {
         eventually("a leader serves", async || {
-            (0..self.memtable.len())
-                .filter(|i| self.memtable[*i].is_some())
+            (0..self.config.memtable.len())
+                .filter(|i| self.memtable(*i).is_some())
                 .find(|i| self.status(*i)["partitions"][partition]["serving"] == true)
         })
         .await
@@ -303,7 +331,7 @@ impl Cluster {
         let mut left = all.clone();
         eventually("maintenance is done in every partition", async || {
             for (i, server) in self.config.memtable.iter().enumerate() {
-                if self.memtable[i].is_none() || left.is_empty() {
+                if self.memtable(i).is_none() || left.is_empty() {
                     continue;
                 }
                 let request = v1::MaintenanceRequest { table: table.into(), partitions: left.clone() };
@@ -323,16 +351,8 @@ impl Cluster {
         .await;
     }
 
-    pub async fn shutdown(mut self) {
-        for pnode in self.pnodes.drain(..) {
-            pnode.shutdown().await;
-        }
-        for i in 0..self.memtable.len() {
-            self.stop_memtable(i).await;
-        }
-        for i in 0..self.sstable.len() {
-            self.stop_sstable(i).await;
-        }
+    pub async fn shutdown(self) {
+        self.dev.shutdown().await.expect("the cluster stops");
     }
 }
 

@@ -56,7 +56,7 @@ fn value(key: &str) -> Bytes {
 }
 
 async fn client(c: &Cluster, deadline: Duration) -> Client {
-    let addrs = c.pnodes.iter().map(|p| p.grpc_addr().to_string()).collect();
+    let addrs = c.pnodes().iter().map(|p| p.grpc_addr().to_string()).collect();
     let options = ClientOptions { deadline, ..ClientOptions::default() };
     Client::connect(c.env.clone(), addrs, options).await.unwrap()
 }
@@ -112,7 +112,7 @@ async fn refusal<T>(mut write: impl AsyncFnMut() -> Result<T, Error>) -> Error {
 }
 
 fn assert_bounded(c: &Cluster) {
-    for server in 0..c.memtable.len() {
+    for server in 0..c.config.memtable.len() {
         let status = c.status(server);
         for p in status["partitions"].as_array().unwrap() {
             let unflushed = p["unflushed_bytes"].as_u64().unwrap();
@@ -124,7 +124,7 @@ fn assert_bounded(c: &Cluster) {
 
 /// Through every p-node, without its cache.
 async fn assert_reads(c: &Cluster, keys: &[String], there: bool) {
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         pnode.engine().set_cache(false);
         for key in keys {
             let record = eventually("a read is answered", async || {
@@ -151,7 +151,7 @@ async fn assert_refused(c: &Cluster, client: &Client, error: &Error, at: u32, fi
         join_all(
             (0..64).map(|i| refusal(async move || client.put("", key(at, 910_000 + i), value("x")).await))
         ),
-        join_all((0..c.pnodes.len()).map(|pnode| assert_refused_over_the_wire(c, pnode, at, &own, &limit))),
+        join_all((0..c.pnodes().len()).map(|pnode| assert_refused_over_the_wire(c, pnode, at, &own, &limit))),
     );
     for error in many.iter().chain([&delete, &insert]) {
         assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
@@ -165,7 +165,7 @@ async fn assert_refused(c: &Cluster, client: &Client, error: &Error, at: u32, fi
     let tables = status["memtables"].as_array().unwrap();
     assert!(tables.iter().any(|t| t["flush_error"].is_string()), "{status}");
     // The same through any p-node: what `sextant status` shows.
-    let mut admin = AdminClient::new(grpc_channel(&c.env.net, &c.pnodes[0].admin_addr().to_string()));
+    let mut admin = AdminClient::new(grpc_channel(&c.env.net, &c.pnode(0).admin_addr().to_string()));
     let shown = admin.status(v1::StatusRequest {}).await.unwrap().into_inner().json;
     assert!(shown.contains(&limit), "{shown}");
 }
@@ -174,7 +174,7 @@ async fn assert_refused(c: &Cluster, client: &Client, error: &Error, at: u32, fi
 async fn assert_refused_over_the_wire(c: &Cluster, pnode: usize, at: u32, own: &str, limit: &str) {
     let mut redis = c.redis(pnode).await;
     let mut other = redis.clone();
-    let pnode = &c.pnodes[pnode];
+    let pnode = c.pnode(pnode);
     let mut kv = KvClient::new(grpc_channel(&c.env.net, &pnode.grpc_addr().to_string()));
     let put = v1::KvPutRequest { key: key(at, 900_001).into(), value: "x".into(), ..Default::default() };
     let (mut set, mut del) = (redis::cmd("SET"), redis::cmd("DEL"));

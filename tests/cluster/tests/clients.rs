@@ -10,7 +10,7 @@ use sextant_tests::cluster::{Cluster, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn redis_at(c: &Cluster, i: usize) -> redis::aio::MultiplexedConnection {
-    let addr = c.pnodes[i].resp_addr().unwrap();
+    let addr = c.pnode(i).resp_addr().unwrap();
     let client = redis::Client::open(format!("redis://{addr}/")).unwrap();
     client.get_multiplexed_async_connection().await.unwrap()
 }
@@ -33,7 +33,7 @@ async fn what_one_front_end_acknowledges_the_other_shows_at_once() {
     let exists: bool = first.exists("k2").await.unwrap();
     assert!(!exists);
     // And over gRPC.
-    let channel = grpc_channel(&c.env.net, &c.pnodes[1].grpc_addr().to_string());
+    let channel = grpc_channel(&c.env.net, &c.pnode(1).grpc_addr().to_string());
     let mut kv = KvClient::new(channel);
     let got = kv.get(v1::KvGetRequest { key: "k5".into(), ..Default::default() }).await.unwrap().into_inner();
     assert_eq!((got.found, &got.value[..]), (true, &b"5"[..]));
@@ -43,7 +43,7 @@ async fn what_one_front_end_acknowledges_the_other_shows_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_are_stated_and_bad_input_takes_nothing_down() {
     let c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
-    let pnode = c.pnodes[0].engine();
+    let pnode = c.pnode(0).engine();
     let put = |key: Vec<u8>, value: Vec<u8>| {
         pnode.write(vec![BatchOp::put("default", key, value)], WriteOptions::default())
     };
@@ -64,7 +64,7 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
     let error = pnode.write(batch, WriteOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains("16 MiB"), "{error}");
     // Garbage on every port of a p-node.
-    let ports = [c.pnodes[0].resp_addr().unwrap(), c.pnodes[0].grpc_addr()];
+    let ports = [c.pnode(0).resp_addr().unwrap(), c.pnode(0).grpc_addr()];
     for garbage in [
         &b"*1000000000\r\n"[..],
         b"$-5\r\n",
@@ -89,7 +89,7 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_there_is_an_error_within_the_deadline_and_never_a_stale_answer() {
     let mut c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
-    let pnode = c.pnodes[0].engine().clone();
+    let pnode = c.pnode(0).engine().clone();
     pnode.write(vec![BatchOp::put("default", "k", "v")], WriteOptions::default()).await.unwrap();
     let leader = c.leader(0).await;
     for i in (0..3).filter(|i| *i != leader) {

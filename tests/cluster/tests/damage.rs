@@ -56,7 +56,7 @@ async fn start() -> (Cluster, Flushed) {
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:05}")).collect();
     for chunk in keys.chunks(50) {
         let ops = chunk.iter().map(|key| BatchOp::put("default", key.clone(), value(key))).collect();
-        assert!(c.pnodes[0].engine().write(ops, WriteOptions::default()).await.unwrap().applied);
+        assert!(c.pnode(0).engine().write(ops, WriteOptions::default()).await.unwrap().applied);
     }
     c.maintain(Maintenance::Flush, "").await;
     let leader = c.leader(0).await;
@@ -139,7 +139,7 @@ async fn get(pnode: &PNode, key: &str) -> sextant_common::Result<Option<Bytes>> 
 
 /// Through every p-node, at the first attempt.
 async fn assert_reads(c: &Cluster, keys: &[String]) {
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         for key in keys {
             assert_eq!(get(pnode.engine(), key).await.unwrap(), Some(value(key)), "{key}");
         }
@@ -206,7 +206,7 @@ async fn damage_is_found_at_a_restart_and_repaired() {
         c.start_sstable(victim).await;
         assert_reads(&c, &table.keys[..IN_FIRST_BLOCK]).await;
         // A start reads no data blocks: these are found when somebody does.
-        c.sstable[victim].as_ref().unwrap().scrub_now().await;
+        c.sstable(victim).unwrap().scrub_now().await;
         let status = is_sound(&c, victim, &table.id).await;
         match damage {
             Damage::Block => assert_reported(&status, &table.id, "offset 0:"),
@@ -236,7 +236,7 @@ async fn damage_that_nobody_reads_is_found_by_verification_and_repaired() {
         let trailer = bytes_of(&path).len() - TRAILER_BYTES;
         damage.inflict(&path);
         let end = bytes_of(&path).len();
-        let server = c.sstable[victim].as_ref().unwrap();
+        let server = c.sstable(victim).unwrap();
         assert_eq!(server.scrub_now().await, 1);
         let status = is_sound(&c, victim, &table.id).await;
         match damage {
@@ -258,12 +258,12 @@ async fn damage_that_nobody_reads_is_found_by_verification_and_repaired() {
 
 /// Every way of asking for a key of the first block fails, and says what is damaged.
 async fn assert_lost(c: &Cluster, table: &Flushed) {
-    join_all((0..c.pnodes.len()).map(|pnode| assert_lost_through(c, pnode, table))).await;
+    join_all((0..c.pnodes().len()).map(|pnode| assert_lost_through(c, pnode, table))).await;
 }
 
 async fn assert_lost_through(c: &Cluster, pnode: usize, table: &Flushed) {
     let mut redis = c.redis(pnode).await;
-    let pnode = &c.pnodes[pnode];
+    let pnode = c.pnode(pnode);
     let (engine, key) = (pnode.engine(), &table.keys[1]);
     let names_the_place = |error: &Error| {
         let named = error.message.contains(&table.id) && error.message.contains("offset 0:");
@@ -323,8 +323,8 @@ async fn what_is_damaged_on_every_replica_is_a_clear_error_and_everything_else_g
     // Something new takes the place of what was lost.
     let overwritten = table.keys[0].clone();
     let put = vec![BatchOp::put("default", overwritten.clone(), "new")];
-    c.pnodes[0].engine().write(put, WriteOptions::default()).await.unwrap();
-    for pnode in &c.pnodes {
+    c.pnode(0).engine().write(put, WriteOptions::default()).await.unwrap();
+    for pnode in c.pnodes() {
         assert_eq!(get(pnode.engine(), &overwritten).await.unwrap(), Some("new".into()));
     }
     // A copy comes back from somewhere: the other replicas are repaired from it.
@@ -347,7 +347,7 @@ async fn a_merge_reads_around_damage() {
     let mut expected: BTreeMap<String, Bytes> = table.keys.iter().map(|k| (k.clone(), value(k))).collect();
     for key in table.keys.iter().step_by(7) {
         let put = vec![BatchOp::put("default", key.clone(), "new")];
-        c.pnodes[1].engine().write(put, WriteOptions::default()).await.unwrap();
+        c.pnode(1).engine().write(put, WriteOptions::default()).await.unwrap();
         expected.insert(key.clone(), "new".into());
     }
     c.maintain(Maintenance::Flush, "").await;
@@ -356,7 +356,7 @@ async fn a_merge_reads_around_damage() {
         Damage::Block.inflict(&c.sstable_file(server, &table.id));
     }
     c.maintain(Maintenance::Compact, "").await;
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         for (key, value) in &expected {
             assert_eq!(get(pnode.engine(), key).await.unwrap().as_ref(), Some(value), "{key}");
         }

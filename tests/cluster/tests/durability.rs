@@ -37,7 +37,7 @@ async fn put_through(pnodes: Vec<PNode>, from: u64, to: u64, acked: Arc<AtomicUs
 }
 
 fn pnodes(cluster: &Cluster) -> Vec<PNode> {
-    cluster.pnodes.iter().map(|p| p.engine().clone()).collect()
+    cluster.pnodes().iter().map(|p| p.engine().clone()).collect()
 }
 
 async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
@@ -47,7 +47,7 @@ async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
 /// Every acknowledged key is there, through every p-node.
 async fn all_there(cluster: &Cluster, acknowledged: &[u64]) {
     for (n, i) in acknowledged.iter().enumerate() {
-        let pnode = cluster.pnodes[n % cluster.pnodes.len()].engine();
+        let pnode = cluster.pnode(n % cluster.pnodes().len()).engine();
         let record = eventually("a read is answered", async || {
             match pnode.get("default", key(*i).as_bytes(), ReadOptions::default()).await {
                 Ok(record) => Some(record),
@@ -127,7 +127,7 @@ async fn sstable_servers_lost_one_after_another_lose_nothing() {
             let named: usize = c.status(leader)["partitions"].as_array().map_or(0, |partitions| {
                 partitions.iter().flat_map(|p| p["tables"].as_array()).flatten().map(sstables).sum()
             });
-            let server = c.sstable[lost].as_ref()?;
+            let server = c.sstable(lost)?;
             let status: serde_json::Value = serde_json::from_str(&server.status_json()).ok()?;
             let held = status["tables"]
                 .as_array()

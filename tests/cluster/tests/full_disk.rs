@@ -47,7 +47,7 @@ fn value(key: &str) -> Bytes {
 async fn put(c: &Cluster, i: usize, key: &str, deadline: Duration) -> Result<(), Error> {
     let options = WriteOptions { deadline: Some(deadline), ..WriteOptions::default() };
     let op = BatchOp::put("default", key.to_owned(), value(key));
-    c.pnodes[i % c.pnodes.len()].engine().write(vec![op], options).await.map(|_| ())
+    c.pnode(i % c.pnodes().len()).engine().write(vec![op], options).await.map(|_| ())
 }
 
 const PATIENT: Duration = Duration::from_secs(30);
@@ -64,7 +64,7 @@ async fn put_all(c: &Cluster, partition: u32, range: std::ops::Range<usize>) -> 
 
 /// Through every p-node.
 async fn all_there(c: &Cluster, keys: &[String]) {
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         for key in keys {
             let read = ReadOptions { deadline: Some(PATIENT), ..ReadOptions::default() };
             let record = pnode.engine().get("default", key.as_bytes(), read).await.unwrap();
@@ -102,7 +102,7 @@ async fn converged(c: &Cluster) {
         eventually("all replicas have caught up", async || {
             let committed =
                 |i: usize| c.status(i)["partitions"][at]["committed_index"].as_u64().unwrap_or_default();
-            let all: Vec<u64> = (0..c.memtable.len()).map(committed).collect();
+            let all: Vec<u64> = (0..c.config.memtable.len()).map(committed).collect();
             all.iter().all(|index| *index == all[0]).then_some(())
         })
         .await;
@@ -110,7 +110,7 @@ async fn converged(c: &Cluster) {
 }
 
 fn assert_nobody_ended(c: &Cluster) {
-    for i in 0..c.memtable.len() {
+    for i in 0..c.config.memtable.len() {
         assert_eq!(c.memtable_fatals(i), 0, "memtable server {i}");
     }
 }

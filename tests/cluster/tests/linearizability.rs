@@ -20,13 +20,13 @@ async fn run(
     mut disturb: impl AsyncFnMut(&mut Cluster, u64),
 ) -> Arc<Tally> {
     for table in tables {
-        cluster.pnodes[0].engine().create_table(table, Default::default()).await.unwrap();
+        cluster.pnode(0).engine().create_table(table, Default::default()).await.unwrap();
     }
     let (recorder, history) = Recorder::in_memory(cluster.env.clock.clone());
     let (recorder, tally) = (Arc::new(recorder), Arc::new(Tally::default()));
     let mut running = tokio::task::JoinSet::new();
     for i in 0..clients {
-        let pnode = cluster.pnodes[i as usize % cluster.pnodes.len()].engine().clone();
+        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).engine().clone();
         let table = tables[i as usize / 2 % tables.len()];
         running.spawn(client(pnode, recorder.clone(), table, shape, i + 1, tally.clone()));
     }
@@ -162,7 +162,7 @@ async fn voters_change_while_clients_work() {
         }
         1 => cluster.maintain(Maintenance::Flush, "").await,
         2 => {
-            if let Some(server) = &cluster.memtable[removed] {
+            if let Some(server) = cluster.memtable(removed) {
                 snapshots += server.metrics().snapshots_installed.get();
             }
             cluster.stop_memtable(removed).await;
@@ -177,7 +177,7 @@ async fn voters_change_while_clients_work() {
     .await;
     assert!(tally.done.load(Ordering::Relaxed) > 1000, "{tally:?}");
     for i in 0..4 {
-        snapshots += cluster.memtable[i].as_ref().map_or(0, |s| s.metrics().snapshots_installed.get());
+        snapshots += cluster.memtable(i).map_or(0, |s| s.metrics().snapshots_installed.get());
     }
     println!("{changes} changes, {snapshots} snapshots, {tally:?}");
     assert!(changes >= 4, "{changes} changes");

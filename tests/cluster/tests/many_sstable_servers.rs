@@ -31,7 +31,7 @@ async fn round(c: &Cluster, round: u64, model: &mut Model) {
     for i in 0..60 {
         // Half of the keys are the round's own, the others are written again and again.
         let key = if i % 2 == 0 { format!("r{round}-{i:03}") } else { format!("shared-{:03}", i % 30) };
-        let pnode = c.pnodes[i as usize % c.pnodes.len()].engine();
+        let pnode = c.pnode(i as usize % c.pnodes().len()).engine();
         if (i + round) % 7 == 3 {
             write(pnode, BatchOp::delete("default", key.clone())).await;
             model.remove(&key);
@@ -97,7 +97,7 @@ async fn settled(c: &Cluster) {
 }
 
 async fn assert_data(c: &Cluster, model: &Model, rounds: u64) {
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         let pnode = pnode.engine();
         for round in 0..rounds {
             for i in (0..60).step_by(2) {
@@ -120,7 +120,7 @@ async fn assert_data(c: &Cluster, model: &Model, rounds: u64) {
 
 fn copies(c: &Cluster) -> u64 {
     (0..SERVERS)
-        .filter(|i| c.sstable[*i].is_some())
+        .filter(|i| c.sstable(*i).is_some())
         .map(|i| c.sstable_status(i)["done"]["copies"].as_u64().unwrap())
         .sum()
 }
@@ -178,7 +178,7 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
     let c = Cluster::start(options(3)).await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut readers = tokio::task::JoinSet::new();
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         let (pnode, stop) = (pnode.engine().clone(), stop.clone());
         readers.spawn(async move {
             let mut newest = vec![None; 20];
@@ -197,7 +197,7 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
         for i in 0..20 {
             // Some keys rest for some rounds, so that their newest version lies in an older table.
             if (i + round) % 3 != 0 {
-                let pnode = c.pnodes[i as usize % c.pnodes.len()].engine();
+                let pnode = c.pnode(i as usize % c.pnodes().len()).engine();
                 write(pnode, BatchOp::put("default", format!("k{i}"), format!("{round}"))).await;
             }
         }
@@ -213,7 +213,7 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
     while let Some(reader) = readers.join_next().await {
         reader.unwrap();
     }
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         for i in 0..20u64 {
             let last = (0..9).rev().find(|round| (i + round) % 3 != 0).unwrap();
             let key = format!("k{i}");

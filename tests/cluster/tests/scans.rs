@@ -26,7 +26,7 @@ async fn all(pnode: &PNode, range: ScanRange) -> Vec<(Bytes, Bytes)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
     let c = Cluster::start(Options { partitions: 3, ..Options::default() }).await;
-    let pnode = c.pnodes[0].engine();
+    let pnode = c.pnode(0).engine();
     let mut model = BTreeMap::new();
     for round in 0..4u64 {
         for i in (0..200u64).filter(|i| i % 4 <= round) {
@@ -46,7 +46,7 @@ async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
         }
     }
     let want: Vec<(Bytes, Bytes)> = model.iter().map(|(k, v)| (k.clone().into(), v.clone().into())).collect();
-    for pnode in &c.pnodes {
+    for pnode in c.pnodes() {
         let pnode = pnode.engine();
         let range = ScanRange { page_records: 17, ..ScanRange::default() };
         assert_eq!(all(pnode, range.clone()).await, want);
@@ -75,10 +75,10 @@ async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
 async fn every_page_is_one_published_state_while_writes_flushes_and_compactions_go_on() {
     let c = Cluster::start(Options::default()).await;
     let options = TableOptions { partition_prefix: 1, ..TableOptions::default() };
-    c.pnodes[0].engine().create_table("pairs", options).await.unwrap();
+    c.pnode(0).engine().create_table("pairs", options).await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
-        let (pnode, stop) = (c.pnodes[0].engine().clone(), stop.clone());
+        let (pnode, stop) = (c.pnode(0).engine().clone(), stop.clone());
         tokio::spawn(async move {
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
@@ -101,7 +101,7 @@ async fn every_page_is_one_published_state_while_writes_flushes_and_compactions_
                 reverse: round % 2 == 0,
                 ..ScanRange::default()
             };
-            let mut stream = c.pnodes[1].engine().scan("pairs", range);
+            let mut stream = c.pnode(1).engine().scan("pairs", range);
             while let Some(page) = stream.next_page().await {
                 let page = page.unwrap();
                 let mut values: BTreeMap<Bytes, Vec<(Bytes, u64)>> = BTreeMap::new();

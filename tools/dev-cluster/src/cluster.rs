@@ -6,14 +6,18 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
 use sextant_environment::vfs::write_file_atomically;
-use sextant_pnode::PNode;
+use sextant_memtable_server::MemtableServer;
+use sextant_pnode::{PNode, PNodeServer};
+use sextant_sstable_server::SstServer;
 
 use crate::files::{ClusterFile, cluster_file_path, port_of};
-use crate::layout::{Member, Role};
+use crate::in_process::LocalServer;
+use crate::layout::Member;
 use crate::options::{DevOptions, SERVERS_MAX, Tuning};
 use crate::ports;
 use crate::process::{Keeper, Signal, describe};
 use crate::ready::{PNodeReady, ReadyLine, ServerReady};
+use crate::role::Role;
 use crate::slot::{Launcher, Running, Slot};
 
 /// A cluster on this machine. Dropping it kills server processes and lets servers in this process end undrained;
@@ -160,8 +164,36 @@ impl DevCluster {
 
     /// The engine of a p-node in this process.
     pub fn engine(&self, index: usize) -> Option<&PNode> {
-        match &self.slot(Role::PNode, index).ok()?.running {
-            Running::Here(server) => server.engine(),
+        self.pnode(index).map(PNodeServer::engine)
+    }
+
+    /// A p-node in this process, if it runs.
+    pub fn pnode(&self, index: usize) -> Option<&PNodeServer> {
+        match self.here(Role::PNode, index)? {
+            LocalServer::PNode(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// A memtable server in this process, if it runs.
+    pub fn memtable(&self, index: usize) -> Option<&MemtableServer> {
+        match self.here(Role::Memtable, index)? {
+            LocalServer::Memtable(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    /// An sstable server in this process, if it runs.
+    pub fn sstable(&self, index: usize) -> Option<&SstServer> {
+        match self.here(Role::Sstable, index)? {
+            LocalServer::Sstable(server) => Some(server),
+            _ => None,
+        }
+    }
+
+    fn here(&self, role: Role, index: usize) -> Option<&LocalServer> {
+        match &self.slot(role, index).ok()?.running {
+            Running::Here(server) => Some(server),
             _ => None,
         }
     }

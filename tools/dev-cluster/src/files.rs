@@ -11,9 +11,10 @@ use sextant_environment::config::{ClusterConfig, Server};
 use sextant_environment::vfs::{read_file, write_file_atomically};
 use sextant_pnode::ADMIN_PORT_OFFSET;
 
-use crate::layout::{Member, Role};
+use crate::layout::Member;
 use crate::options::{DevOptions, SERVERS_MAX};
 use crate::ports::{self, Remembered};
+use crate::role::Role;
 
 const PARTITIONS_DEFAULT: u32 = 2;
 const SERVERS_DEFAULT: usize = 3;

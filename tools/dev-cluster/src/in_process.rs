@@ -6,12 +6,34 @@ use std::sync::Arc;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::clock::{SystemClock, WallSource};
-use sextant_environment::config::load;
+use sextant_environment::config::{ConfigError, load};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
-use sextant_pnode::{PNode, PNodeConfig, PNodeServer};
+use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};
 
-use crate::layout::Role;
+use crate::role::Role;
+
+/// What a server in this process is started with.
+#[derive(Clone, Debug)]
+pub enum LocalConfig {
+    Memtable(MemtableServerConfig),
+    Sstable(SstServerConfig),
+    PNode(PNodeConfig),
+}
+
+impl LocalConfig {
+    /// Reads a file, as a process of its own would.
+    pub fn load(role: Role, path: &Path) -> Result<Self> {
+        let read = || -> std::result::Result<Self, ConfigError> {
+            Ok(match role {
+                Role::Memtable => Self::Memtable(load(path)?),
+                Role::Sstable => Self::Sstable(load(path)?),
+                Role::PNode => Self::PNode(load(path)?),
+            })
+        };
+        read().map_err(|e| Error::invalid(e.to_string()))
+    }
+}
 
 pub enum LocalServer {
     Memtable(MemtableServer),
@@ -20,35 +42,21 @@ pub enum LocalServer {
 }
 
 impl LocalServer {
-    /// Starts a server with the configuration in a file, as a process of its own would.
-    pub async fn start(env: &Env, role: Role, config: &Path) -> Result<Self> {
-        let bad = |e: sextant_environment::config::ConfigError| Error::invalid(e.to_string());
+    pub async fn start(env: Env, config: LocalConfig) -> Result<Self> {
         // The clock of the environment stays, unless a configuration asks for one.
         let with_clock = |source| match source {
             WallSource::Unsynchronised => env.clone(),
             source => Env { clock: Arc::new(SystemClock::new(source)), ..env.clone() },
         };
-        Ok(match role {
-            Role::Memtable => {
-                let config: MemtableServerConfig = load(config).map_err(bad)?;
+        Ok(match config {
+            LocalConfig::Memtable(config) => {
                 LocalServer::Memtable(MemtableServer::start(with_clock(config.clock), config).await?)
             }
-            Role::Sstable => {
-                let config: SstServerConfig = load(config).map_err(bad)?;
-                LocalServer::Sstable(SstServer::start(env.clone(), config).await?)
-            }
-            Role::PNode => {
-                let config: PNodeConfig = load(config).map_err(bad)?;
+            LocalConfig::Sstable(config) => LocalServer::Sstable(SstServer::start(env, config).await?),
+            LocalConfig::PNode(config) => {
                 LocalServer::PNode(PNodeServer::start(with_clock(config.clock), config).await?)
             }
         })
-    }
-
-    pub fn engine(&self) -> Option<&PNode> {
-        match self {
-            LocalServer::PNode(server) => Some(server.engine()),
-            _ => None,
-        }
     }
 
     /// Drains and stops it.

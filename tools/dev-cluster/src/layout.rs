@@ -6,25 +6,7 @@ use sextant_common::error::{Error, Result};
 use sextant_environment::config::ClusterConfig;
 
 use crate::options::Tuning;
-
-/// The role of a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
-    Memtable,
-    Sstable,
-    PNode,
-}
-
-impl Role {
-    /// The subcommand that runs it, and the first part of its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Role::Memtable => "memtable",
-            Role::Sstable => "sstable",
-            Role::PNode => "pnode",
-        }
-    }
-}
+use crate::role::Role;
 
 /// One server of the cluster. `index` counts from 0 within its role; its id is `index + 1`.
 #[derive(Clone, Debug, PartialEq, Eq)]

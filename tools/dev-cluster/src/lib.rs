@@ -25,9 +25,11 @@ mod options;
 mod ports;
 mod process;
 mod ready;
+mod role;
 mod slot;
 
 pub use cluster::{Death, DevCluster};
-pub use layout::Role;
+pub use in_process::LocalConfig;
 pub use options::{DevOptions, Place, Placement, Tuning};
 pub use ready::{PNodeReady, ReadyLine, ServerReady};
+pub use role::Role;

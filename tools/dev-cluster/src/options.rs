@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sextant_environment::Env;
 use sextant_environment::config::LeaseConfig;
 
-use crate::layout::Role;
-use crate::ports::loopback;
+use crate::in_process::LocalConfig;
+use crate::ports::{LOOPBACK, loopback};
+use crate::role::Role;
 
 /// First port of each kind if nothing else is said; further p-nodes count up.
 pub const RESP_PORT_DEFAULT: u16 = 6380;
@@ -44,14 +46,28 @@ pub struct DevOptions {
     pub ready_within: Duration,
 }
 
-/// Where each server runs: for tools that put the servers into namespaces of their own, or wrap them in others.
+/// Where each server runs, and in what: for tools that put the servers into namespaces of their own or wrap them in others, and
+/// for tests that give each a disk of its own. What is not said is as for `sextant dev`.
 pub trait Place: Send + Sync + 'static {
     /// The IP address that the server listens on.
-    fn host(&self, role: Role, index: usize) -> String;
+    fn host(&self, _role: Role, _index: usize) -> String {
+        LOOPBACK.to_owned()
+    }
 
-    /// Words that come before the server's command line. Asked at each start. The program named first must become the
-    /// server's process (`exec`), because that process is the one that is signalled.
-    fn wrap(&self, role: Role, index: usize) -> Vec<String>;
+    /// Words that come before the command line of a server process. Asked at each start. The program named first must become
+    /// the server's process (`exec`), because that process is the one that is signalled.
+    fn wrap(&self, _role: Role, _index: usize) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The environment of a server in this process, instead of the cluster's. Asked at each start.
+    fn environment(&self, _role: Role, _index: usize, env: Env) -> Env {
+        env
+    }
+
+    /// Changes what a server in this process is started with, after its file was read. Asked at each start. Addresses that
+    /// other servers know must stay.
+    fn configure(&self, _index: usize, _config: &mut LocalConfig) {}
 }
 
 /// A shared [`Place`].

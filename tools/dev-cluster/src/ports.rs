@@ -29,9 +29,12 @@ pub async fn choose(
     }
 }
 
+/// This machine only.
+pub const LOOPBACK: &str = "127.0.0.1";
+
 /// An address on this machine only.
 pub fn loopback(port: u16) -> String {
-    format!("127.0.0.1:{port}")
+    format!("{LOOPBACK}:{port}")
 }
 
 /// Whether somebody could listen there now.

@@ -7,10 +7,11 @@ use sextant_client::http;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 
-use crate::in_process::LocalServer;
-use crate::layout::{Member, Role};
+use crate::in_process::{LocalConfig, LocalServer};
+use crate::layout::Member;
 use crate::options::Placement;
 use crate::process::{Child, Keeper, Signal, describe};
+use crate::role::Role;
 
 /// How often a server that is starting is asked whether it is ready.
 const READY_POLL: Duration = Duration::from_millis(20);
@@ -51,7 +52,7 @@ impl Launcher {
     pub async fn launch(&self, member: &Member) -> Result<Running> {
         let config = member.config_path(&self.data);
         let Some((binary, keeper)) = &self.processes else {
-            return Ok(Running::Here(Box::new(LocalServer::start(&self.env, member.role, &config).await?)));
+            return self.launch_here(member, LocalConfig::load(member.role, &config)?).await;
         };
         let config =
             config.to_str().ok_or_else(|| Error::invalid("the data directory's path is not UTF-8"))?;
@@ -65,14 +66,23 @@ impl Launcher {
         Ok(Running::Process(keeper.start(Path::new(&words[0]), &args, &log).await?))
     }
 
+    async fn launch_here(&self, member: &Member, mut config: LocalConfig) -> Result<Running> {
+        let mut env = self.env.clone();
+        if let Some(Placement(place)) = &self.placement {
+            env = place.environment(member.role, member.index, env);
+            place.configure(member.index, &mut config);
+        }
+        Ok(Running::Here(Box::new(LocalServer::start(env, config).await?)))
+    }
+
     /// Waits until a server that was launched does its work: a p-node routes, any other answers.
     pub async fn wait_ready(&self, slot: &Slot) -> Result<()> {
         let ready = async {
             match &slot.running {
                 Running::No => Err(Error::invalid("it does not run")),
-                Running::Here(server) => match server.engine() {
-                    Some(engine) => engine.ready(self.ready_within).await,
-                    None => Ok(()),
+                Running::Here(server) => match &**server {
+                    LocalServer::PNode(pnode) => pnode.engine().ready(self.ready_within).await,
+                    _ => Ok(()),
                 },
                 Running::Process(child) => self.wait_process_ready(&slot.member, child.clone()).await,
             }

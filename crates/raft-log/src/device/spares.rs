@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use sextant_environment::vfs::{OpenMode, Vfs, VfsFile};
 use tokio::sync::oneshot;
 
-use crate::format::segment::SEGMENT_HEADER_BYTES;
+use crate::format::segment::{SEGMENT_HEADER_BYTES, file_name};
 use crate::recovery::scan::SpareFile;
 use crate::shared::{Segment, Shared};
 
@@ -210,15 +210,6 @@ pub(crate) fn adopt(vfs: &dyn Vfs, mut files: Vec<SpareFile>, segment_bytes: u64
 
 fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-}
-
-pub(crate) fn file_name(number: u64) -> String {
-    format!("segment-{number:06}.log")
-}
-
-/// The number in a segment file's name.
-pub(crate) fn file_number(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok()
 }
 
 /// Makes a zero-filled file, durable with its name. On an error nothing is left behind.

@@ -12,6 +12,8 @@
 //! 252 crc u32 of bytes 0..252; zeros up to 4096
 //! ```
 
+use std::path::Path;
+
 use super::fields::{put, u16_at, u32_at, u64_at};
 use super::identity::{Identity, cluster_at};
 use super::{FORMAT_VERSION, NUMBER_MAX};
@@ -20,6 +22,16 @@ pub(crate) const SEGMENT_MAGIC: &[u8; 8] = b"SXRFTLOG";
 /// A page of its own, so that no later write touches it.
 pub(crate) const SEGMENT_HEADER_BYTES: u64 = 4096;
 const CHECKED_BYTES: usize = 252;
+
+/// What a segment is called in its directory.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("segment-{number:06}.log")
+}
+
+/// The number in a segment file's name.
+pub(crate) fn file_number(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok()
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {

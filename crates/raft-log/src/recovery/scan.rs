@@ -12,12 +12,11 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_atomically};
 
-use crate::device::spares::file_number;
 use crate::format::batch::{BATCH_ALIGN, BatchHeader, BatchKind};
 use crate::format::checkpoint::Checkpoint;
 use crate::format::identity::Identity;
 use crate::format::record::read_records;
-use crate::format::segment::{FoundHeader, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::format::segment::{FoundHeader, SEGMENT_HEADER_BYTES, SegmentHeader, file_number};
 
 pub(crate) struct ScannedSegment {
     pub header: SegmentHeader,

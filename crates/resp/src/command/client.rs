@@ -4,7 +4,7 @@ use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
 use super::hello::{bad_name, is_valid_name};
 use super::{Conversation, is};
 use crate::frame::{Command, Reply};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::store::Store;
 
 pub(super) fn client<S: Store>(

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::is;
 use crate::frame::{Command, Reply};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::store::Store;
 
 /// The Redis whose behaviour is followed; clients choose features by it.

@@ -17,7 +17,7 @@ mod table;
 
 use crate::clients::ClientEntry;
 use crate::frame::{Command, Protocol, Reply};
-use crate::server::Shared;
+use crate::shared::Shared;
 use crate::store::Store;
 
 pub(crate) use ahead::{Ahead, look_ahead};

@@ -1,5 +1,5 @@
-//! What a connection needs before it goes on: room for a long command before that is read, a turn for each command, and room
-//! for a long reply.
+//! What a connection needs before it goes on: room for a long command before that is read, and a turn for each command. (Room for
+//! a long reply: `replies`.)
 //!
 //! Owns: which of them it holds or waits for. Does not own the bounds, which all connections of a server share.
 //!
@@ -13,26 +13,18 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use sextant_common::limits;
 use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
 
-use crate::frame::Reply;
+use crate::replies::{PATIENCE, SHORT_BYTES};
 
-/// Commands up to this size need no room: a connection's input buffer is as large in any case. Replies neither.
-pub(super) const SHORT_BYTES: usize = limits::LARGE_BYTES;
 /// Least room that is taken for a command that grows by small arguments.
 const STEP_BYTES: usize = 256 * 1024;
-/// After this time one who waits for room may have more than there is: others may hold what they have until they have had its
-/// answer or its end.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// How long a client may take to send what it has begun, while it holds room that others wait for: this, and a second for so many
 /// bytes.
 const UPLOAD_GRACE: Duration = Duration::from_secs(10);
 const UPLOAD_BYTES_PER_S: usize = 256 * 1024;
-/// How long a long reply waits for room, while others' clients take theirs.
-const REPLY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a command may keep until it is answered.
 #[derive(Debug, Default)]
@@ -141,48 +133,6 @@ impl Admission {
     }
 }
 
-/// Room for long replies of all connections, until they are written. What finds none in time is dropped: a read can be made again.
-#[derive(Debug)]
-pub(crate) struct Replies {
-    room: Room,
-    /// Long replies that wait for room are in memory: as many bytes of them as there is room for. Further ones are dropped at once.
-    waiting: Room,
-}
-
-impl Replies {
-    pub fn new(bytes_max: usize) -> Self {
-        Self { room: Room::new(bytes_max), waiting: Room::new(bytes_max) }
-    }
-
-    /// The reply with its room, or an error in its place.
-    pub async fn admit(&self, reply: Reply) -> (Reply, Option<Share>) {
-        if reply.size() <= SHORT_BYTES {
-            return (reply, None);
-        }
-        let bytes = reply.size();
-        let room = match self.room.try_take(bytes) {
-            Some(share) => Some(share),
-            None => match self.waiting.try_take(bytes) {
-                // The room may be held by replies of the same pipeline, which wait for this one: so one may have more.
-                Some(_waits) => {
-                    let room = self.room.take_or_more(bytes, PATIENCE);
-                    tokio::time::timeout(REPLY_PATIENCE, room).await.ok()
-                }
-                None => None,
-            },
-        };
-        match room {
-            Some(share) => (reply, Some(share)),
-            None => {
-                drop(reply);
-                let why =
-                    "TRYAGAIN overloaded: too many bytes of replies wait for clients that do not read them";
-                (Reply::error(why.to_owned()), None)
-            }
-        }
-    }
-}
-
 fn poll_once<T>(waiting: &mut Option<BoxFuture<'static, T>>, cx: &mut Context<'_>) -> Option<T> {
     match Pin::new(waiting.as_mut()?).poll(cx) {
         Poll::Ready(done) => {
@@ -258,28 +208,6 @@ mod tests {
         assert!(overdue(&mut slow));
         drop(slow.leave());
         assert!(!overdue(&mut slow), "the next command has not begun");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn long_replies_wait_for_room_and_short_ones_need_none() {
-        let replies = Replies::new(2 * LONG);
-        let long = || Reply::Bulk(vec![0; LONG - 1024].into());
-        let (_, first) = replies.admit(long()).await;
-        let (_, second) = replies.admit(long()).await;
-        assert!(first.is_some() && second.is_some());
-        // An earlier reply of the same pipeline, for example.
-        let (_, more) = replies.admit(long()).await;
-        assert!(more.is_some(), "one may have more than there is");
-        let (refused, none) = replies.admit(long()).await;
-        assert!(refused.is_error() && none.is_none(), "a value that nobody has room for is dropped");
-        let (short, none) = replies.admit(Reply::Bulk(vec![0; 100].into())).await;
-        assert!(!short.is_error() && none.is_none());
-        let later = async {
-            tokio::task::yield_now().await;
-            drop(first);
-        };
-        let ((reply, room), ()) = tokio::join!(replies.admit(long()), later);
-        assert!(!reply.is_error() && room.is_some(), "it waits a while");
     }
 
     #[test]

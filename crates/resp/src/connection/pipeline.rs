@@ -9,7 +9,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::command::Access;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use crate::command::{Access, Request};
 
 /// Position of a command in its connection: rises by one with each.
 pub(crate) type Ticket = u64;
@@ -19,6 +21,18 @@ pub(crate) type Ticket = u64;
 pub(crate) enum Keys {
     One(u64),
     Many(Vec<u64>),
+}
+
+impl Keys {
+    /// `seed`: so that clients cannot aim at collisions.
+    pub(super) fn of(request: &Request, seed: u64) -> Self {
+        if let Some(key) = request.single_key() {
+            return Keys::One(xxh3_64_with_seed(key, seed));
+        }
+        let mut hashes = Vec::new();
+        request.for_each_key(|key| hashes.push(xxh3_64_with_seed(key, seed)));
+        Keys::Many(hashes)
+    }
 }
 
 /// Whether an admitted command may run now.

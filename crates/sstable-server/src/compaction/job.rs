@@ -8,7 +8,7 @@ use sextant_common::manifest::SstMeta;
 use sextant_environment::vfs::IoKind;
 use tokio::sync::oneshot;
 
-use super::Plan;
+use super::plan::Plan;
 use crate::catalog::Replace;
 use crate::store::Store;
 use crate::table::{Caching, Direction, KeyRange, Merge, TableIter, TableWriter};

@@ -6,32 +6,23 @@
 //! inputs (and of the origin that the plan names) alone.
 
 mod job;
+mod plan;
 
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{SstId, TableId};
-use sextant_common::manifest::{Origin, SstMeta, TableOptions};
+use sextant_common::ids::TableId;
+use sextant_common::manifest::SstMeta;
 use sextant_proto::convert::sst_id_from_wire;
 use sextant_proto::v1::CompactRequest;
 use tokio::sync::oneshot;
 
 use self::job::Job;
+use self::plan::Plan;
 use crate::store::{Store, recorded};
-use crate::table::Table;
 
 /// Most inputs of one compaction: each has a file and buffers of half a megabyte.
 const INPUTS_MAX: usize = 256;
-
-/// What is to be done, with the inputs at hand.
-struct Plan {
-    inputs: Vec<Arc<Table>>,
-    output: SstId,
-    table: TableId,
-    options: TableOptions,
-    drop_tombstones: bool,
-    origin: Option<Origin>,
-}
 
 impl Store {
     /// Returns the output, durable; none if no record was left. Dropping the future gives the compaction up.

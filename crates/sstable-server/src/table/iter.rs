@@ -6,15 +6,10 @@ use bytes::Bytes;
 use sextant_common::error::Result;
 
 use super::block::{BackwardCursor, Block, ForwardCursor, Malformed, Slot};
+use super::direction::Direction;
 use super::index::{Handle, covering, handle};
 use super::read_ahead::ReadAhead;
 use super::reader::{Access, Table, Tally};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    Forward,
-    Backward,
-}
 
 /// Keys from `start` (inclusive; empty: from the first) to `end` (exclusive; empty: to the last).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 
-use super::iter::{Direction, TableIter};
+use super::direction::Direction;
+use super::iter::TableIter;
 
 /// A heap of walks. Stands on the newest record of a key, or is at the end.
 #[derive(Debug)]

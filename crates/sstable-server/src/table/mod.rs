@@ -11,6 +11,7 @@
 
 pub mod block;
 mod codec;
+mod direction;
 pub mod filter;
 pub mod footer;
 pub mod frame;
@@ -24,7 +25,8 @@ pub mod writer;
 use sextant_common::ids::{SstId, TableId};
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use iter::{Caching, Direction, KeyRange, TableIter};
+pub use direction::Direction;
+pub use iter::{Caching, KeyRange, TableIter};
 pub use merge::Merge;
 pub use reader::{Access, Lookup, Opened, Table};
 pub use writer::TableWriter;

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use sextant_common::error::Result;
 
+use super::direction::Direction;
 use super::index::Handle;
-use super::iter::Direction;
 use super::reader::Table;
 
 /// The piece of the file that was read last.

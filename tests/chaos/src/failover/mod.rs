@@ -17,10 +17,10 @@ use sextant_dev_cluster::Tuning;
 use sextant_environment::Env;
 
 use crate::args::FailoverArgs;
-use crate::cluster::{self, Shape, Testbed};
 use crate::host::capability::Capabilities;
 use crate::host::confine::Confined;
 use crate::run::{Place, interrupted};
+use crate::testbed::{self, Shape, Testbed};
 
 use probe::Probes;
 use report::Report;
@@ -44,7 +44,7 @@ pub async fn run(args: FailoverArgs, confined: Confined) -> Result<bool> {
     let mut place = Place::new(args.keep.as_ref())?;
     let has = Capabilities::probe(&confined, &place.dir).await?;
     let shape = Shape {
-        binary: cluster::binary(args.binary.as_deref())?,
+        binary: testbed::binary(args.binary.as_deref())?,
         dir: place.dir.clone(),
         seed,
         clocks: None,

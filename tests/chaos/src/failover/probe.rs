@@ -14,7 +14,7 @@ use sextant_common::manifest::TableOptions;
 use sextant_environment::Env;
 use tokio::task::JoinSet;
 
-use crate::cluster::PARTITIONS;
+use crate::testbed::PARTITIONS;
 
 /// Between two probes of a kind through a p-node; a partition is probed every third time.
 const TICK: Duration = Duration::from_millis(4);

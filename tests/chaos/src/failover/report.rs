@@ -8,7 +8,7 @@ use sextant_common::error::{Error, Result};
 use super::probe::Kind;
 use super::scenario::{Scenario, Silences};
 use super::silence::quantile;
-use crate::cluster::PNODES;
+use crate::server::PNODES;
 
 /// All silences of all runs.
 #[derive(Debug, Default)]

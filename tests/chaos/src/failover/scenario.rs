@@ -9,9 +9,10 @@ use sextant_dev_cluster::Role;
 
 use super::probe::{Kind, Probes, Stream};
 use super::silence;
-use crate::cluster::{Id, PARTITIONS, PNODES, Testbed};
 use crate::fault::{self, Fault};
 use crate::host::capability::Capability;
+use crate::server::{Id, PNODES};
+use crate::testbed::{PARTITIONS, Testbed};
 
 /// All streams have this many successes before a fault: nothing of the run before is left.
 const STEADY: usize = 40;

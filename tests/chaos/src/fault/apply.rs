@@ -3,9 +3,10 @@
 use sextant_common::error::{Error, Result};
 
 use super::{Fault, Kind, filters};
-use crate::cluster::{Id, Testbed};
 use crate::host::memory;
 use crate::host::shim::Sync;
+use crate::server::Id;
+use crate::testbed::Testbed;
 
 /// Brings faults into force, in their order.
 pub async fn apply(bed: &mut Testbed, faults: &[Fault]) -> Result<()> {

@@ -12,9 +12,9 @@ pub use plan::{Plan, Step};
 
 use sextant_dev_cluster::Role;
 
-use crate::cluster::Id;
 use crate::host::capability::Capability;
 use crate::host::rules::{Direction, Rule};
+use crate::server::Id;
 
 /// A kind of fault, as it is counted and named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,7 +7,7 @@ use sextant_dev_cluster::Role;
 use sextant_environment::rng::{Rng, SeededRng};
 
 use super::{Fault, Kind};
-use crate::cluster::Id;
+use crate::server::Id;
 
 /// A lease of a p-node, which pauses are measured by.
 const LEASE_MS: u64 = 300;

@@ -17,8 +17,8 @@ use sextant_dev_cluster::{DevCluster, DevOptions, Role};
 use sextant_environment::Env;
 
 use crate::args::RollingArgs;
-use crate::cluster;
 use crate::run::{Place, interrupted};
+use crate::testbed;
 
 use probe::Probes;
 use report::{Load, Report, Row};
@@ -37,7 +37,7 @@ const OPERATIONS_MAX: u64 = 1_000_000_000;
 /// The whole round. `Ok(true)`: no client saw an error.
 pub async fn run(args: RollingArgs) -> Result<bool> {
     let env = Env::real();
-    let binary = cluster::binary(args.binary.as_deref())?;
+    let binary = testbed::binary(args.binary.as_deref())?;
     let mut place = Place::new(args.keep.as_ref())?;
     let options =
         DevOptions { processes: Some(binary.clone()), ..DevOptions::on_free_ports(place.dir.join("data")) };

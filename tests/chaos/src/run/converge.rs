@@ -6,7 +6,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use sextant_client::{Client, ReadMode};
 
-use crate::cluster::{Id, Testbed};
+use crate::server::Id;
+use crate::testbed::Testbed;
 use crate::workload::{self, Load};
 
 /// A cluster that does not serve after this long, with nothing broken, has hung.

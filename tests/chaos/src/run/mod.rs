@@ -22,11 +22,12 @@ use sextant_environment::rng::{Rng, SeededRng};
 use tokio::task::JoinSet;
 
 use crate::args::ChaosArgs;
-use crate::cluster::{self, Clocks, Id, Shape, Testbed};
 use crate::fault::{self, Kind, Plan};
 use crate::host::capability::Capabilities;
 use crate::host::confine::Confined;
 use crate::host::memory;
+use crate::server::{Id, MEMTABLE_SERVERS};
+use crate::testbed::{self, Clocks, PARTITIONS, Shape, Testbed};
 use crate::workload::{self, Load};
 
 pub use report::Report;
@@ -91,7 +92,7 @@ pub async fn run(args: ChaosArgs, confined: Confined) -> Result<bool> {
     let has = Capabilities::probe(&confined, &place.dir).await?;
     let kinds: Vec<Kind> = offered(&args, &has)?;
     let shape = Shape {
-        binary: cluster::binary(args.binary.as_deref())?,
+        binary: testbed::binary(args.binary.as_deref())?,
         dir: place.dir.clone(),
         seed,
         clocks: Some(CLOCKS),
@@ -264,8 +265,8 @@ async fn maintain(clients: Vec<Client>, seed: u64, transfers: Arc<AtomicU64>) {
                 0 => client.freeze(None).await.map(|_| ()),
                 1 => client.compact(None).await.map(|_| ()),
                 2 => {
-                    let partition = PartitionId(rng.below(u64::from(cluster::PARTITIONS)) as u32);
-                    let to = NodeId(rng.below(cluster::MEMTABLE_SERVERS as u64) + 1);
+                    let partition = PartitionId(rng.below(u64::from(PARTITIONS)) as u32);
+                    let to = NodeId(rng.below(MEMTABLE_SERVERS as u64) + 1);
                     let moved = client.transfer(partition, to).await.is_ok_and(|leader| leader == to);
                     transfers.fetch_add(u64::from(moved), Ordering::Relaxed);
                     Ok(())

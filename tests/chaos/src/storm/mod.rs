@@ -18,8 +18,8 @@ use sextant_dev_cluster::{DevCluster, DevOptions, Tuning};
 use sextant_environment::Env;
 
 use crate::args::StormArgs;
-use crate::cluster;
 use crate::run::{Place, interrupted};
+use crate::testbed;
 
 use load::Storm;
 use report::{Report, Row};
@@ -36,7 +36,7 @@ pub async fn run(args: StormArgs) -> Result<bool> {
     let storms = chosen(&args.only)?;
     let mut place = Place::new(args.keep.as_ref())?;
     let cluster = tokio::select! {
-        started = start(&env, cluster::binary(args.binary.as_deref())?, &place) => started.inspect_err(|_| place.keep())?,
+        started = start(&env, testbed::binary(args.binary.as_deref())?, &place) => started.inspect_err(|_| place.keep())?,
         () = interrupted() => return Err(Error::retry("interrupted")),
     };
     let measured = tokio::select! {

@@ -9,7 +9,7 @@
 //! * What remains is optional. Unknown puts of unseen values differ only in their calls, and so do unknown inserts of such
 //!   values, and unknown deletes: if one of them is used, it may as well be the one that was called first.
 
-use super::Evidence;
+use super::evidence::Evidence;
 use crate::history::{ABSENT, Action, Op, Value};
 
 /// The state of every record whose value nobody names.

@@ -5,7 +5,7 @@
 //! *zone*, the record was in that state all through it: nothing that another state needs, or that would end this one, fits
 //! inside. In a history with many operations under way at once the search would try every order before it gave up.
 
-use super::Evidence;
+use super::evidence::Evidence;
 use super::prepare::{Item, Prepared};
 use crate::history::{ABSENT, Value};
 use crate::register::Step;

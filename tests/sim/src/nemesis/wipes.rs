@@ -7,13 +7,16 @@
 //! All directories of a server set back together can be noticed only by the leaders in office (docs/operations.md says so). So an
 //! older copy is put back in a *calm*: no fault begins before the leaders have had the time to notice it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use sextant_environment::vfs::{OpenMode, Vfs, read_file};
 use sextant_simulated::FaultyVfs;
 
+use super::due::{Due, MS};
+use super::means::Nemesis;
+use super::memory::{Calm, Contents};
 use super::network::NetFault;
-use super::{Due, MS, Nemesis};
+use super::table::{Entry, Weight, draw};
 use crate::cluster::{Cluster, Tier};
 use crate::host::Pauses;
 use crate::plan::pick;
@@ -32,6 +35,31 @@ const CALM_AFTER_NS: u64 = 3_000 * MS;
 /// A calm is given up, if what is asked for does not come about.
 const CALM_NS: u64 = 8_000 * MS;
 
+/// What is done to a server, or around it.
+type Wipe = fn(&mut Nemesis, &mut turmoil::Sim<'static>, &Cluster, &str, u64);
+
+const WIPES: [Entry<Wipe>; 4] = [
+    Entry { name: "calm", weight: Weight::of(1), act: |n, _, cluster, _, now_ns| n.calm(cluster, now_ns) },
+    Entry {
+        name: "full_laggard",
+        weight: Weight::of(1),
+        act: |n, _, cluster, name, now_ns| n.fill_a_laggard(cluster, name, now_ns),
+    },
+    Entry {
+        name: "leader_lost_after_wipe",
+        weight: Weight::of(3),
+        act: |n, _, cluster, name, now_ns| n.lose_a_majority_of_memories(cluster, name, now_ns),
+    },
+    Entry {
+        name: "wipe",
+        weight: Weight::of(3),
+        act: |n, sim, cluster, name, now_ns| {
+            let down_ms = n.rng.u64(1..2_000);
+            n.lose_memory(sim, cluster, name, down_ms, now_ns);
+        },
+    },
+];
+
 /// What a server finds when it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
@@ -40,39 +68,6 @@ enum Left {
     DataOnly,
     /// Its data directory is empty.
     LogOnly,
-}
-
-/// The files of a disk, as they were.
-type Contents = Vec<(PathBuf, Vec<u8>)>;
-
-/// Memory that was lost, and copies to put back.
-#[derive(Default)]
-pub(super) struct Wipes {
-    /// By server: since when (true time) it has been without its memory.
-    lost: std::collections::BTreeMap<String, u64>,
-    /// Whoever must not start with what is left, until the rest is emptied too.
-    partly: std::collections::BTreeSet<String>,
-    /// With the time (true time) that they were made at.
-    copies: std::collections::BTreeMap<String, (u64, Contents)>,
-    /// Whose directories have been set back, until that is noticed or the calm is over.
-    older: std::collections::BTreeSet<String>,
-    calm: Option<Calm>,
-}
-
-/// A time without faults, around an older copy.
-struct Calm {
-    since_ns: u64,
-    /// When the present leaders were first seen, and who they are.
-    leaders: (u64, Vec<u64>),
-    /// Whose directories have been set back, and when.
-    put_back: Option<(String, u64)>,
-}
-
-impl Wipes {
-    /// Whether a fault now could make an older copy one that nobody can notice.
-    pub(super) fn is_calm(&self) -> bool {
-        self.calm.is_some()
-    }
 }
 
 impl Nemesis {
@@ -88,21 +83,16 @@ impl Nemesis {
                 self.copy(cluster, name, now_ns);
             }
         }
-        match self.rng.u64(0..8) {
-            0 => {
-                self.wipes.calm =
-                    Some(Calm { since_ns: now_ns, leaders: (now_ns, Vec::new()), put_back: None });
-                self.world.note("calm");
-                for (_, host) in cluster.hosts.values() {
-                    host.set_pauses(Pauses::default());
-                }
-            }
-            1 => self.fill_a_laggard(cluster, &name, now_ns),
-            2..=4 => self.lose_a_majority_of_memories(cluster, &name, now_ns),
-            _ => {
-                let down_ms = self.rng.u64(1..2_000);
-                self.lose_memory(sim, cluster, &name, down_ms, now_ns);
-            }
+        let wipe = draw(&mut self.rng, &WIPES, self.plan.profile);
+        (wipe.act)(self, sim, cluster, &name, now_ns);
+    }
+
+    /// No fault begins until an older copy has been put back and noticed.
+    fn calm(&mut self, cluster: &Cluster, now_ns: u64) {
+        self.wipes.calm = Some(Calm { since_ns: now_ns, leaders: (now_ns, Vec::new()), put_back: None });
+        self.world.note("calm");
+        for (_, host) in cluster.hosts.values() {
+            host.set_pauses(Pauses::default());
         }
     }
 

@@ -5,7 +5,7 @@
 
 use std::io;
 
-use super::CrashMode;
+use super::crash::CrashMode;
 
 /// Disks write sectors whole; nothing larger.
 const SECTOR: u64 = 512;

@@ -9,77 +9,37 @@
 //! Invariant: the same seed and the same calls give the same outcome, and what was synced survives every crash byte for byte,
 //! except where a test flipped a bit.
 
+mod crash;
+mod disk;
 mod faults;
+mod handle;
 mod image;
 mod names;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Mutex, MutexGuard};
-
-use self::faults::{Faults, Verdict, no_power};
-use self::image::Image;
-use self::names::{FileId, Names};
+use parking_lot::Mutex;
 use sextant_environment::vfs::{IoKind, OpenMode, Vfs, VfsFile};
-
-pub use self::faults::Fault;
 use sextant_rules::mutant::{self, Mutant};
 
-/// What becomes of unsynced changes when power fails.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CrashMode {
-    /// None survives.
-    LoseAll,
-    /// Each write survives, is lost, or is torn between two 512-byte sectors, as the seed decides. New names, renames and
-    /// removals are undone.
-    #[default]
-    TearWrites,
-    /// As `TearWrites`; and of the changes of names, some first ones survive, as on a journaling file system.
-    TearAll,
-}
-
-/// How much was asked of the disk. Failed operations count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct IoCounts {
-    pub reads: u64,
-    /// Writes to files, changes of their length, and changes of names.
-    pub writes: u64,
-    /// Of files and of directories.
-    pub syncs: u64,
-    pub bytes_written: u64,
-}
-
-type DelayHook = Arc<dyn Fn(IoKind) -> Option<Duration> + Send + Sync>;
+pub use self::crash::CrashMode;
+pub use self::disk::IoCounts;
+use self::disk::{Disk, named};
+pub use self::faults::Fault;
+use self::faults::Verdict;
+use self::handle::{FaultyFile, LockGuard};
+use self::image::Image;
+use self::names::FileId;
 
 /// See the module's head. Cloning gives another view of the same disk.
 #[derive(Clone)]
 pub struct FaultyVfs {
     disk: Arc<Mutex<Disk>>,
-}
-
-struct Disk {
-    names: Names,
-    images: BTreeMap<FileId, Image>,
-    /// How many handles each file has. A file without a name lives as long as one of them.
-    open: BTreeMap<FileId, usize>,
-    next_file: u64,
-    /// Who holds which lock file.
-    locks: BTreeMap<PathBuf, u64>,
-    next_lock: u64,
-    /// Rises when the processes that use the disk die; their handles know an older one.
-    generation: u64,
-    mode: CrashMode,
-    rng: fastrand::Rng,
-    faults: Faults,
-    capacity: Option<u64>,
-    counts: IoCounts,
-    delay: Option<DelayHook>,
 }
 
 impl Default for FaultyVfs {
@@ -99,22 +59,7 @@ impl std::fmt::Debug for FaultyVfs {
 impl FaultyVfs {
     /// An empty disk without faults; the seed decides what crashes and torn operations leave.
     pub fn new(seed: u64) -> Self {
-        let disk = Disk {
-            names: Names::default(),
-            images: BTreeMap::new(),
-            open: BTreeMap::new(),
-            next_file: 0,
-            locks: BTreeMap::new(),
-            next_lock: 0,
-            generation: 0,
-            mode: CrashMode::default(),
-            rng: fastrand::Rng::with_seed(seed),
-            faults: Faults::default(),
-            capacity: None,
-            counts: IoCounts::default(),
-            delay: None,
-        };
-        Self { disk: Arc::new(Mutex::new(disk)) }
+        Self { disk: Arc::new(Mutex::new(Disk::new(seed))) }
     }
 
     pub fn set_crash_mode(&self, mode: CrashMode) {
@@ -204,77 +149,6 @@ impl FaultyVfs {
     }
 }
 
-impl Disk {
-    fn end_processes(&mut self) {
-        self.generation += 1;
-        self.open.clear();
-        self.locks.clear();
-    }
-
-    fn powered(&self) -> io::Result<()> {
-        if self.faults.has_power() { Ok(()) } else { Err(no_power()) }
-    }
-
-    fn file(&self, path: &Path) -> io::Result<FileId> {
-        self.names.get(path).ok_or_else(|| named(path, io::ErrorKind::NotFound.into()))
-    }
-
-    fn image(&mut self, file: FileId) -> io::Result<&mut Image> {
-        self.images.get_mut(&file).ok_or_else(|| io::Error::other("file has no contents"))
-    }
-
-    fn used_bytes(&self) -> u64 {
-        self.names.files().iter().filter_map(|file| self.images.get(file)).map(Image::len).sum()
-    }
-
-    /// Forgets the contents of files that have neither a name nor a handle.
-    fn forget_unreachable(&mut self) {
-        let reachable = self.names.reachable();
-        self.images.retain(|file, _| reachable.contains(file) || self.open.contains_key(file));
-    }
-
-    fn parent_exists(&self, path: &Path) -> io::Result<()> {
-        match path.parent() {
-            Some(dir) if self.names.is_dir(dir) => Ok(()),
-            _ => Err(named(path, io::ErrorKind::NotFound.into())),
-        }
-    }
-
-    /// A change of names: done, or failed and perhaps done all the same.
-    fn change_names(&mut self, path: &Path, change: impl FnOnce(&mut Self)) -> io::Result<()> {
-        self.counts.writes += 1;
-        match self.faults.judge(IoKind::Write, path) {
-            Verdict::Succeed => {
-                change(self);
-                Ok(())
-            }
-            Verdict::FailPartly(e) => {
-                if self.rng.bool() {
-                    change(self);
-                }
-                Err(named(path, e))
-            }
-            Verdict::Fail(e) => Err(named(path, e)),
-        }
-    }
-
-    /// How many of `growth` bytes there is room for.
-    fn room_for(&self, growth: u64) -> u64 {
-        match self.capacity {
-            Some(capacity) if growth > 0 => growth.min(capacity.saturating_sub(self.used_bytes())),
-            _ => growth,
-        }
-    }
-}
-
-/// Names the file in an error, and keeps its kind and number.
-fn named(path: &Path, e: io::Error) -> io::Error {
-    match e.raw_os_error() {
-        Some(_) => e,
-        None => io::Error::new(e.kind(), format!("{}: {e}", path.display())),
-    }
-}
-
 impl Vfs for FaultyVfs {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Arc<dyn VfsFile>> {
         let mut disk = self.disk.lock();
@@ -297,10 +171,7 @@ impl Vfs for FaultyVfs {
                 file
             }
         };
-        let generation = disk.generation;
-        *disk.open.entry(file).or_default() += 1;
-        drop(disk);
-        Ok(Arc::new(FaultyFile { disk: self.disk.clone(), path: path.to_owned(), file, generation }))
+        Ok(Arc::new(FaultyFile::open(&self.disk, &mut disk, path, file)))
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -372,138 +243,12 @@ impl Vfs for FaultyVfs {
 
     fn lock(&self, path: &Path) -> io::Result<Box<dyn Send + Sync>> {
         self.open(path, OpenMode::Create)?;
-        let mut disk = self.disk.lock();
-        if disk.locks.contains_key(path) {
-            return Err(named(path, io::ErrorKind::WouldBlock.into()));
-        }
-        let token = disk.next_lock;
-        disk.next_lock += 1;
-        disk.locks.insert(path.to_owned(), token);
-        drop(disk);
-        Ok(Box::new(LockGuard { disk: self.disk.clone(), path: path.to_owned(), token }))
+        Ok(Box::new(LockGuard::take(&self.disk, path)?))
     }
 
     fn delay(&self, kind: IoKind) -> Option<Duration> {
         // Called without the lock: the hook may use this file system.
         let hook = self.disk.lock().delay.clone();
         hook.and_then(|hook| hook(kind))
-    }
-}
-
-struct LockGuard {
-    disk: Arc<Mutex<Disk>>,
-    path: PathBuf,
-    token: u64,
-}
-
-impl Drop for LockGuard {
-    fn drop(&mut self) {
-        let mut disk = self.disk.lock();
-        // After a crash the lock may be somebody else's.
-        if disk.locks.get(&self.path) == Some(&self.token) {
-            disk.locks.remove(&self.path);
-        }
-    }
-}
-
-struct FaultyFile {
-    disk: Arc<Mutex<Disk>>,
-    path: PathBuf,
-    file: FileId,
-    generation: u64,
-}
-
-impl FaultyFile {
-    fn disk(&self) -> io::Result<MutexGuard<'_, Disk>> {
-        let disk = self.disk.lock();
-        if disk.generation != self.generation {
-            return Err(named(&self.path, io::Error::other("opened before a crash")));
-        }
-        disk.powered()?;
-        Ok(disk)
-    }
-
-    /// Changes a file by `bytes` bytes that make it grow by `growth`; `change` does the first so many.
-    fn change(
-        &self,
-        disk: &mut Disk,
-        bytes: u64,
-        growth: u64,
-        change: impl FnOnce(&mut Image, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        disk.counts.writes += 1;
-        let missing = growth - disk.room_for(growth);
-        let (part, failure) = match disk.faults.judge(IoKind::Write, &self.path) {
-            Verdict::Succeed if missing > 0 => (bytes.saturating_sub(missing), Some(Fault::NoSpace.error())),
-            Verdict::Succeed => (bytes, None),
-            Verdict::FailPartly(e) => (disk.rng.u64(0..=bytes.saturating_sub(missing)), Some(e)),
-            Verdict::Fail(e) => (0, Some(e)),
-        };
-        disk.counts.bytes_written += part;
-        change(disk.image(self.file)?, part)?;
-        failure.map_or(Ok(()), |e| Err(named(&self.path, e)))
-    }
-}
-
-impl Drop for FaultyFile {
-    fn drop(&mut self) {
-        let mut disk = self.disk.lock();
-        if disk.generation == self.generation
-            && let Some(handles) = disk.open.get_mut(&self.file)
-        {
-            *handles -= 1;
-            if *handles == 0 {
-                disk.open.remove(&self.file);
-            }
-        }
-    }
-}
-
-impl VfsFile for FaultyFile {
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut disk = self.disk()?;
-        disk.counts.reads += 1;
-        match disk.faults.judge(IoKind::Read, &self.path) {
-            Verdict::Succeed => Ok(disk.image(self.file)?.read(buf, offset)),
-            Verdict::FailPartly(e) | Verdict::Fail(e) => Err(named(&self.path, e)),
-        }
-    }
-
-    fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        let mut disk = self.disk()?;
-        let bytes = buf.len() as u64;
-        let growth = disk.image(self.file)?.growth(offset, bytes).min(bytes);
-        self.change(&mut disk, bytes, growth, |image, part| image.write(&buf[..part as usize], offset))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let mut disk = self.disk()?;
-        disk.counts.syncs += 1;
-        let verdict = disk.faults.judge(IoKind::Sync, &self.path);
-        let Disk { images, rng, mode, .. } = &mut *disk;
-        let image = images.get_mut(&self.file).ok_or_else(|| io::Error::other("file has no contents"))?;
-        match verdict {
-            Verdict::Succeed => {
-                image.sync();
-                Ok(())
-            }
-            Verdict::FailPartly(e) => {
-                image.fail_sync(*mode, rng);
-                Err(named(&self.path, e))
-            }
-            Verdict::Fail(e) => Err(named(&self.path, e)),
-        }
-    }
-
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.disk()?.image(self.file)?.len())
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        let mut disk = self.disk()?;
-        let growth = len.saturating_sub(disk.image(self.file)?.len());
-        // All or nothing.
-        self.change(&mut disk, 0, growth, |_, _| Ok(()))?;
-        disk.image(self.file)?.set_len(len)
     }
 }

@@ -1,4 +1,7 @@
 //! The cluster under test: server processes, each with what the machine offers to break it.
+//!
+//! Owns networks, disks and clocks of the servers. Starting, stopping and signalling them is `sextant-dev-cluster`'s: this only
+//! says where each runs ([`Place`]).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,51 +22,14 @@ use crate::host::rules::Rule;
 use crate::host::shim::{Shim, Skew, Sync};
 use crate::host::throttle::Throttle;
 use crate::host::volume::Volume;
+use crate::server::{Id, MEMTABLE_SERVERS, PNODES, SSTABLE_SERVERS};
 
-pub const MEMTABLE_SERVERS: usize = 3;
-pub const SSTABLE_SERVERS: usize = 3;
-pub const PNODES: usize = 2;
 /// Each memtable server leads some.
 pub const PARTITIONS: u32 = 3;
 /// A volume holds a log with its spare segments, or some hundred small tables.
 const VOLUME_MIB: u64 = 96;
 /// How long a server may take to tell its status.
 const STATUS_WITHIN: Duration = Duration::from_secs(1);
-
-/// A server of the cluster. Ordered: memtable servers, sstable servers, p-nodes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Id {
-    pub role: Role,
-    /// From 0.
-    pub index: usize,
-}
-
-impl Id {
-    pub fn new(role: Role, index: usize) -> Self {
-        Self { role, index }
-    }
-
-    /// All servers.
-    pub fn all() -> Vec<Id> {
-        [Role::Memtable, Role::Sstable, Role::PNode].into_iter().flat_map(Id::tier).collect()
-    }
-
-    /// All servers of a tier.
-    pub fn tier(role: Role) -> Vec<Id> {
-        let count = match role {
-            Role::Memtable => MEMTABLE_SERVERS,
-            Role::Sstable => SSTABLE_SERVERS,
-            Role::PNode => PNODES,
-        };
-        (0..count).map(|index| Id { role, index }).collect()
-    }
-}
-
-impl std::fmt::Display for Id {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}-{}", self.role.name(), self.index + 1)
-    }
-}
 
 /// How much clocks may be off.
 #[derive(Clone, Copy, Debug)]

@@ -1,0 +1,43 @@
+//! The client against servers that refuse, hang, lose answers and forget sessions.
+
+mod interface;
+mod reads;
+mod server;
+mod writes;
+
+use std::time::Duration;
+
+use sextant_client::{Client, ClientOptions};
+use sextant_environment::Env;
+use sextant_environment::env::grpc_incoming;
+use sextant_proto::v1::kv_server::KvServer;
+
+use self::server::FakeServer;
+
+/// Two servers of one store, and a client of both.
+struct Cluster {
+    first: FakeServer,
+    second: FakeServer,
+    client: Client,
+}
+
+async fn serve(env: &Env, server: FakeServer) -> String {
+    let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+    let addr = listener.local_addr().unwrap().to_string();
+    let routes = tonic::transport::Server::builder().add_service(KvServer::new(server));
+    tokio::spawn(routes.serve_with_incoming(grpc_incoming(listener)));
+    addr
+}
+
+async fn cluster(options: ClientOptions) -> Cluster {
+    let env = Env::real();
+    let first = FakeServer::default();
+    let second = FakeServer { store: first.store.clone(), ..FakeServer::default() };
+    let addrs = vec![serve(&env, first.clone()).await, serve(&env, second.clone()).await];
+    let client = Client::connect(env, addrs, options).await.unwrap();
+    Cluster { first, second, client }
+}
+
+fn impatient() -> ClientOptions {
+    ClientOptions { attempt_timeout: Duration::from_millis(50), ..ClientOptions::default() }
+}

@@ -1,0 +1,70 @@
+//! Reads and scans go on at another server.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_client::{Client, ClientOptions, ScanOptions};
+use sextant_common::ErrorKind;
+use sextant_environment::Env;
+use sextant_environment::env::free_addrs;
+
+use super::server::Fault;
+use super::{Cluster, cluster, impatient, serve};
+
+#[tokio::test]
+async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
+    let Cluster { client, first, second } = cluster(impatient()).await;
+    client.put("", "k", "v").await.unwrap();
+    first.fail_next([Fault::Hang, Fault::Refuse(ErrorKind::NotLeader)]);
+    second.fail_next([Fault::Refuse(ErrorKind::Stopping)]);
+    for _ in 0..3 {
+        assert_eq!(client.get("", "k").await.unwrap().unwrap().value, "v");
+    }
+
+    let env = Env::real();
+    let dead = free_addrs(&env, 1).await.unwrap().remove(0);
+    let alive = serve(&env, first.clone()).await;
+    let client = Client::connect(env, vec![dead, alive], ClientOptions::default()).await.unwrap();
+    assert_eq!(client.get("", "k").await.unwrap().unwrap().value, "v");
+    client.put("", "k", "w").await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_there_is_unavailable_within_the_deadline() {
+    let env = Env::real();
+    let addr = free_addrs(&env, 1).await.unwrap().remove(0);
+    let options = ClientOptions { deadline: Duration::from_millis(200), ..ClientOptions::default() };
+    let client = Client::connect(env, vec![addr], options).await.unwrap();
+    let error = client.get("", "k").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert!(error.message.contains("refused"), "{error}");
+    assert_eq!(client.put("", "k", "v").await.unwrap_err().kind, ErrorKind::Unavailable, "never sent");
+}
+
+#[tokio::test]
+async fn a_scan_goes_on_where_it_broke_off() {
+    let Cluster { client, first, second } = cluster(ClientOptions::default()).await;
+    let keys: Vec<Bytes> = (0..20).map(|i| Bytes::from(format!("k{i:02}"))).collect();
+    for key in &keys {
+        client.put("", key.clone(), key.clone()).await.unwrap();
+    }
+    for (reverse, limit) in [(false, 0), (true, 0), (false, 11), (true, 11), (false, 6)] {
+        first.faults.lock().clear();
+        second.faults.lock().clear();
+        first.fail_next([Fault::BreakScan(2), Fault::Refuse(ErrorKind::Retry)]);
+        second.fail_next([Fault::BreakScan(1), Fault::Refuse(ErrorKind::Retry)]);
+        let options = ScanOptions { reverse, limit, page_records: 3, ..ScanOptions::default() };
+        let found: Vec<Bytes> =
+            client.scan("", options).collect_records().await.unwrap().into_iter().map(|r| r.key).collect();
+        let mut expected = keys.clone();
+        if reverse {
+            expected.reverse();
+        }
+        if limit > 0 {
+            expected.truncate(limit as usize);
+        }
+        assert_eq!(found, expected, "reverse {reverse}, limit {limit}");
+    }
+    let prefix: Vec<_> = client.scan("", ScanOptions::prefix("k1")).collect_records().await.unwrap();
+    assert_eq!(prefix.len(), 10);
+}

@@ -1,0 +1,270 @@
+//! A server in the place of a p-node: answers from a map, or does what the test ordered instead.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use parking_lot::Mutex;
+use sextant_common::{Error, ErrorKind};
+use sextant_environment::env::status_of;
+use sextant_proto::v1;
+use sextant_proto::v1::kv_server::Kv;
+use tonic::{Request, Response, Status};
+
+/// What a server does with the next request instead of answering it.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// Answers an error without executing.
+    Refuse(ErrorKind),
+    /// Executes, and never answers.
+    LoseReply,
+    /// Does nothing, for ever.
+    Hang,
+    /// Ends a scan with an error after this many pages.
+    BreakScan(usize),
+}
+
+/// The cluster behind all servers.
+#[derive(Default)]
+pub struct Store {
+    pub records: BTreeMap<Bytes, (Bytes, u64)>,
+    seq: u64,
+    pub sessions_opened: u64,
+    /// (session, number) -> reply.
+    seen: BTreeMap<(u64, u64), v1::KvWriteReply>,
+    pub known_sessions: Vec<u64>,
+    pub requests: Vec<v1::RequestId>,
+    pub executed: u64,
+}
+
+#[derive(Clone, Default)]
+pub struct FakeServer {
+    pub store: Arc<Mutex<Store>>,
+    pub faults: Arc<Mutex<VecDeque<Fault>>>,
+}
+
+impl FakeServer {
+    pub fn fail_next(&self, faults: impl IntoIterator<Item = Fault>) {
+        self.faults.lock().extend(faults);
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.faults.lock().pop_front()
+    }
+
+    async fn write(
+        &self,
+        id: Option<v1::RequestId>,
+        apply: impl FnOnce(&mut Store) -> v1::KvWriteReply + Send,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let fault = self.fault();
+        match fault {
+            Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
+            Some(Fault::Hang) => return std::future::pending().await,
+            _ => {}
+        }
+        let reply = self.execute(id, apply)?;
+        if let Some(Fault::LoseReply) = fault {
+            return std::future::pending().await;
+        }
+        Ok(Response::new(reply))
+    }
+
+    fn execute(
+        &self,
+        id: Option<v1::RequestId>,
+        apply: impl FnOnce(&mut Store) -> v1::KvWriteReply,
+    ) -> Result<v1::KvWriteReply, Status> {
+        let mut store = self.store.lock();
+        let Some(id) = id else {
+            store.executed += 1;
+            return Ok(apply(&mut store));
+        };
+        store.requests.push(id);
+        if !store.known_sessions.contains(&id.session) {
+            return Err(status_of(Error::new(ErrorKind::UnknownSession, "no such session")));
+        }
+        if let Some(reply) = store.seen.get(&(id.session, id.number)) {
+            return Ok(reply.clone());
+        }
+        store.executed += 1;
+        let reply = apply(&mut store);
+        store.seen.insert((id.session, id.number), reply.clone());
+        Ok(reply)
+    }
+}
+
+impl Store {
+    fn put(&mut self, key: Bytes, value: Option<Bytes>, only_if_absent: bool) -> v1::KvWriteReply {
+        let existed = self.records.get(&key).map(|(_, seq)| *seq);
+        let applied = !(only_if_absent && existed.is_some());
+        let mut seq = existed.unwrap_or(0);
+        if applied {
+            self.seq += 1;
+            seq = self.seq;
+            match value {
+                Some(value) => self.records.insert(key, (value, seq)),
+                None => self.records.remove(&key),
+            };
+        }
+        let result = v1::OpResult { applied, existed: existed.is_some(), seq };
+        v1::KvWriteReply { applied, results: vec![result] }
+    }
+}
+
+#[tonic::async_trait]
+impl Kv for FakeServer {
+    type ScanStream = futures::stream::BoxStream<'static, Result<v1::KvScanPage, Status>>;
+
+    async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
+        match self.fault() {
+            Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
+            Some(_) => return std::future::pending().await,
+            None => {}
+        }
+        let store = self.store.lock();
+        Ok(Response::new(match store.records.get(&request.get_ref().key) {
+            Some((value, seq)) => v1::KvGetReply { found: true, value: value.clone(), seq: *seq },
+            None => v1::KvGetReply::default(),
+        }))
+    }
+
+    async fn multi_get(
+        &self,
+        request: Request<v1::KvMultiGetRequest>,
+    ) -> Result<Response<v1::KvMultiGetReply>, Status> {
+        let mut replies = Vec::new();
+        for key in request.into_inner().keys {
+            let get = v1::KvGetRequest { key, ..Default::default() };
+            replies.push(self.get(Request::new(get)).await?.into_inner());
+        }
+        Ok(Response::new(v1::KvMultiGetReply { replies }))
+    }
+
+    async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+        let r = request.into_inner();
+        self.write(r.request, |store| store.put(r.key, Some(r.value), false)).await
+    }
+
+    async fn insert(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+        let r = request.into_inner();
+        self.write(r.request, |store| store.put(r.key, Some(r.value), true)).await
+    }
+
+    async fn delete(
+        &self,
+        request: Request<v1::KvDeleteRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let r = request.into_inner();
+        self.write(r.request, |store| store.put(r.key, None, false)).await
+    }
+
+    async fn compare_and_set(
+        &self,
+        request: Request<v1::KvCompareAndSetRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        use v1::kv_compare_and_set_request as wire;
+        let r = request.into_inner();
+        self.write(r.request, |store| {
+            let found = store.records.get(&r.key).cloned();
+            let holds = match r.expected {
+                Some(wire::Expected::Value(value)) => found.as_ref().is_some_and(|(v, _)| *v == value),
+                Some(wire::Expected::Seq(seq)) => found.as_ref().map_or(0, |(_, s)| *s) == seq,
+                None => false,
+            };
+            if !holds {
+                let seq = found.map_or(0, |(_, s)| s);
+                let result = v1::OpResult { applied: false, existed: seq > 0, seq };
+                return v1::KvWriteReply { applied: false, results: vec![result] };
+            }
+            match r.effect {
+                Some(wire::Effect::NewValue(value)) => store.put(r.key, Some(value), false),
+                _ => store.put(r.key, None, false),
+            }
+        })
+        .await
+    }
+
+    async fn batch(
+        &self,
+        request: Request<v1::KvBatchRequest>,
+    ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let r = request.into_inner();
+        self.write(r.request, |store| {
+            let results = r
+                .ops
+                .into_iter()
+                .flat_map(|op| {
+                    let absent = op.condition() == v1::Condition::Absent;
+                    let value = (op.kind() == v1::WriteKind::WritePut).then_some(op.value);
+                    store.put(op.key, value, absent).results
+                })
+                .collect();
+            v1::KvWriteReply { applied: true, results }
+        })
+        .await
+    }
+
+    async fn scan(&self, request: Request<v1::KvScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+        let r = request.into_inner();
+        let break_after = match self.fault() {
+            Some(Fault::BreakScan(pages)) => Some(pages),
+            Some(Fault::Refuse(kind)) => return Err(status_of(Error::new(kind, "refused"))),
+            _ => None,
+        };
+        let end = if r.end.is_empty() { Bound::Unbounded } else { Bound::Excluded(r.end.clone()) };
+        let empty = !r.end.is_empty() && r.start >= r.end;
+        let mut records: Vec<v1::KvRecord> = if empty {
+            Vec::new()
+        } else {
+            let store = self.store.lock();
+            let range = store.records.range((Bound::Included(r.start), end));
+            range.map(|(k, (v, s))| v1::KvRecord { key: k.clone(), value: v.clone(), seq: *s }).collect()
+        };
+        if r.reverse {
+            records.reverse();
+        }
+        if r.limit > 0 {
+            records.truncate(r.limit as usize);
+        }
+        let page = |records: &[v1::KvRecord]| v1::KvScanPage {
+            partition: u32::MAX,
+            snapshot_seq: 0,
+            records: records.to_vec(),
+        };
+        let mut pages: Vec<Result<_, Status>> =
+            records.chunks(r.page_records.max(1) as usize).map(|chunk| Ok(page(chunk))).collect();
+        if let Some(at) = break_after {
+            pages.truncate(at);
+            pages.push(Err(status_of(Error::new(ErrorKind::Stopping, "going away"))));
+        }
+        Ok(Response::new(futures::stream::iter(pages).boxed()))
+    }
+
+    async fn create_table(
+        &self,
+        _: Request<v1::KvCreateTableRequest>,
+    ) -> Result<Response<v1::KvCreateTableReply>, Status> {
+        Ok(Response::new(v1::KvCreateTableReply { id: 2, created: true }))
+    }
+
+    async fn list_tables(
+        &self,
+        _: Request<v1::KvListTablesRequest>,
+    ) -> Result<Response<v1::KvListTablesReply>, Status> {
+        Ok(Response::new(v1::KvListTablesReply::default()))
+    }
+
+    async fn open_session(
+        &self,
+        _: Request<v1::KvOpenSessionRequest>,
+    ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
+        let mut store = self.store.lock();
+        store.sessions_opened += 1;
+        let session = store.sessions_opened;
+        store.known_sessions.push(session);
+        Ok(Response::new(v1::KvOpenSessionReply { session }))
+    }
+}

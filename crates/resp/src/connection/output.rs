@@ -1,0 +1,86 @@
+//! Replies on their way to the client, as bytes, and the room that the long ones have until they are written.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Buf, BytesMut};
+use sextant_environment::env;
+use sextant_environment::room::Share;
+use tokio::io::AsyncWrite;
+
+use crate::frame::{Protocol, Reply};
+
+/// A buffer that has grown beyond this is given back once it is empty.
+pub(super) const BUFFER_KEPT_BYTES: usize = 256 * 1024;
+
+#[derive(Default)]
+pub(super) struct Output {
+    bytes: BytesMut,
+    /// By the number of the byte that ends the reply.
+    rooms: VecDeque<(u64, Share)>,
+    /// Bytes that were written to the client in all.
+    written: u64,
+}
+
+/// What a write came to.
+pub(super) struct Written {
+    pub bytes: u64,
+    /// The peer is gone.
+    pub failed: bool,
+}
+
+impl Output {
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether it holds room that others may wait for.
+    pub fn holds_room(&self) -> bool {
+        !self.rooms.is_empty()
+    }
+
+    pub fn put(&mut self, reply: &Reply, protocol: Protocol, room: Option<Share>) {
+        reply.encode(protocol, &mut self.bytes);
+        let end = self.written + self.bytes.len() as u64;
+        self.rooms.extend(room.map(|room| (end, room)));
+    }
+
+    /// Nobody reads it any more.
+    pub fn discard(&mut self) {
+        self.bytes.clear();
+        self.rooms.clear();
+    }
+
+    /// Writes as much as the client takes now. If something is left, the task is woken when it takes more.
+    pub fn write(&mut self, io: &mut env::Connection, cx: &mut Context<'_>) -> Written {
+        let before = self.written;
+        while !self.bytes.is_empty() {
+            match Pin::new(&mut *io).poll_write(cx, &self.bytes) {
+                Poll::Ready(Ok(written)) if written > 0 => {
+                    self.bytes.advance(written);
+                    self.written += written as u64;
+                    // Others wait for the room of what has gone, also while there is more to be written.
+                    while self.rooms.front().is_some_and(|(end, _)| *end <= self.written) {
+                        self.rooms.pop_front();
+                    }
+                }
+                Poll::Ready(_) => return Written { bytes: self.written - before, failed: true },
+                Poll::Pending => return Written { bytes: self.written - before, failed: false },
+            }
+        }
+        if self.written > before {
+            if self.bytes.capacity() > BUFFER_KEPT_BYTES {
+                self.bytes = BytesMut::new();
+            } else {
+                // Back to the start of the allocation.
+                self.bytes.clear();
+            }
+        }
+        Written { bytes: self.written - before, failed: false }
+    }
+}
