@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, TableId};
 use sextant_common::limits;
@@ -76,145 +77,167 @@ enum Work {
 
 impl Client {
     /// Creates a table; its id and whether it is new. A table that exists with other options is an error.
-    pub async fn create_table(&self, name: &str, options: &TableOptions) -> Result<(TableId, bool)> {
-        limits::check_table_name(name)?;
-        let request = v1::KvCreateTableRequest { name: name.to_owned(), options: Some(options.into()) };
-        let reply = self
-            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
-                Ok(kv(channel).create_table(timed(request.clone(), limit)).await?.into_inner())
-            })
-            .await?;
-        Ok((TableId(reply.id), reply.created))
+    pub fn create_table<'a>(
+        &'a self,
+        name: &'a str,
+        options: &'a TableOptions,
+    ) -> BoxFuture<'a, Result<(TableId, bool)>> {
+        Box::pin(async move {
+            limits::check_table_name(name)?;
+            let request = v1::KvCreateTableRequest { name: name.to_owned(), options: Some(options.into()) };
+            let reply = self
+                .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                    Ok(kv(channel).create_table(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            Ok((TableId(reply.id), reply.created))
+        })
     }
 
-    pub async fn list_tables(&self) -> Result<Vec<TableInfo>> {
-        let reply = self
-            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
-                Ok(kv(channel).list_tables(timed(v1::KvListTablesRequest {}, limit)).await?.into_inner())
-            })
-            .await?;
-        reply
-            .tables
-            .into_iter()
-            .map(|t| {
-                Ok(TableInfo {
-                    id: TableId(t.id),
-                    name: t.name,
-                    options: t.options.unwrap_or_default().try_into()?,
+    pub fn list_tables<'a>(&'a self) -> BoxFuture<'a, Result<Vec<TableInfo>>> {
+        Box::pin(async move {
+            let reply = self
+                .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                    Ok(kv(channel).list_tables(timed(v1::KvListTablesRequest {}, limit)).await?.into_inner())
                 })
-            })
-            .collect()
+                .await?;
+            reply
+                .tables
+                .into_iter()
+                .map(|t| {
+                    Ok(TableInfo {
+                        id: TableId(t.id),
+                        name: t.name,
+                        options: t.options.unwrap_or_default().try_into()?,
+                    })
+                })
+                .collect()
+        })
     }
 
     /// The state of the cluster as the p-node sees it: a JSON document for people and tools.
-    pub async fn status(&self) -> Result<String> {
-        let reply = self
-            .administer(self.deadline(), async |mut admin, limit| {
-                Ok(admin.status(timed(v1::StatusRequest {}, limit)).await?.into_inner())
-            })
-            .await?;
-        Ok(reply.json)
+    pub fn status<'a>(&'a self) -> BoxFuture<'a, Result<String>> {
+        Box::pin(async move {
+            let reply = self
+                .administer(self.deadline(), async |mut admin, limit| {
+                    Ok(admin.status(timed(v1::StatusRequest {}, limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(reply.json)
+        })
     }
 
     /// Ends the active memtables (of one table, or of all) in all partitions.
-    pub async fn freeze(&self, table: Option<&str>) -> Result<Maintenance> {
-        self.maintain(Work::Freeze, table).await
+    pub fn freeze<'a>(&'a self, table: Option<&'a str>) -> BoxFuture<'a, Result<Maintenance>> {
+        Box::pin(async move { self.maintain(Work::Freeze, table).await })
     }
 
     /// Makes what is in memory durable as SSTables; returns when it is.
-    pub async fn flush(&self, table: Option<&str>) -> Result<Maintenance> {
-        self.maintain(Work::Flush, table).await
+    pub fn flush<'a>(&'a self, table: Option<&'a str>) -> BoxFuture<'a, Result<Maintenance>> {
+        Box::pin(async move { self.maintain(Work::Flush, table).await })
     }
 
     /// Merges the SSTables (of one table, or of all) in all partitions; returns when it is done.
-    pub async fn compact(&self, table: Option<&str>) -> Result<Maintenance> {
-        self.maintain(Work::Compact, table).await
+    pub fn compact<'a>(&'a self, table: Option<&'a str>) -> BoxFuture<'a, Result<Maintenance>> {
+        Box::pin(async move { self.maintain(Work::Compact, table).await })
     }
 
     /// Changes the replicated configuration of all partitions; returns when it is in effect. What is None stays as it is.
     /// `memory_bytes`: for each partition, on every replica.
-    pub async fn configure(&self, change: &ConfigurationChange) -> Result<Maintenance> {
-        let request = v1::ConfigureRequest {
-            partitions: Vec::new(),
-            lease_mode: change
-                .timed
-                .map(|timed| if timed { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack }.into()),
-            lease_ms: change.lease_ms,
-            leader_lease_ms: change.leader_lease_ms,
-            drift_ppm: change.drift_ppm,
-            memory_bytes: change.memory_bytes,
-        };
-        let deadline = self.deadline().max(CONFIGURE_DEADLINE);
-        let patient = self.with_attempt_timeout(deadline);
-        let reply = patient
-            .administer(deadline, async |mut admin, limit| {
-                Ok(admin.configure(timed(request.clone(), limit)).await?.into_inner())
-            })
-            .await?;
-        Ok(Maintenance { done: reply.done.into_iter().map(PartitionId).collect(), errors: reply.errors })
+    pub fn configure<'a>(&'a self, change: &'a ConfigurationChange) -> BoxFuture<'a, Result<Maintenance>> {
+        Box::pin(async move {
+            let request = v1::ConfigureRequest {
+                partitions: Vec::new(),
+                lease_mode: change
+                    .timed
+                    .map(|timed| if timed { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack }.into()),
+                lease_ms: change.lease_ms,
+                leader_lease_ms: change.leader_lease_ms,
+                drift_ppm: change.drift_ppm,
+                memory_bytes: change.memory_bytes,
+            };
+            let deadline = self.deadline().max(CONFIGURE_DEADLINE);
+            let patient = self.with_attempt_timeout(deadline);
+            let reply = patient
+                .administer(deadline, async |mut admin, limit| {
+                    Ok(admin.configure(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(Maintenance { done: reply.done.into_iter().map(PartitionId).collect(), errors: reply.errors })
+        })
     }
 
     /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable reads
     /// of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up with the log
     /// or nobody was elected in time.
-    pub async fn transfer(&self, partition: PartitionId, to: NodeId) -> Result<NodeId> {
-        let request = v1::TransferRequest { partition: partition.0, to: to.0 };
-        let patient = self.with_attempt_timeout(self.deadline());
-        let reply = patient
-            .administer(self.deadline(), async |mut admin, limit| {
-                Ok(admin.transfer(timed(request, limit)).await?.into_inner())
-            })
-            .await?;
-        Ok(NodeId(reply.leader))
+    pub fn transfer<'a>(&'a self, partition: PartitionId, to: NodeId) -> BoxFuture<'a, Result<NodeId>> {
+        Box::pin(async move {
+            let request = v1::TransferRequest { partition: partition.0, to: to.0 };
+            let patient = self.with_attempt_timeout(self.deadline());
+            let reply = patient
+                .administer(self.deadline(), async |mut admin, limit| {
+                    Ok(admin.transfer(timed(request, limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(NodeId(reply.leader))
+        })
     }
 
     /// Makes exactly these memtable servers the voters of a partition; returns when it is so. New ones get the whole log first,
     /// reads and writes go on meanwhile. [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the partition could lose its
     /// majority by it: a new voter does not catch up, or too few of the voters answer; then they are as before.
-    pub async fn change_voters(&self, partition: PartitionId, voters: &[NodeId]) -> Result<Vec<NodeId>> {
-        let voters = voters.iter().map(|n| n.0).collect();
-        let request = v1::ChangeVotersRequest { partition: partition.0, voters };
-        let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
-        let patient = self.with_attempt_timeout(deadline);
-        let reply = patient
-            .administer(deadline, async |mut admin, limit| {
-                Ok(admin.change_voters(timed(request.clone(), limit)).await?.into_inner())
-            })
-            .await?;
-        Ok(reply.voters.into_iter().map(NodeId).collect())
+    pub fn change_voters<'a>(
+        &'a self,
+        partition: PartitionId,
+        voters: &'a [NodeId],
+    ) -> BoxFuture<'a, Result<Vec<NodeId>>> {
+        Box::pin(async move {
+            let voters = voters.iter().map(|n| n.0).collect();
+            let request = v1::ChangeVotersRequest { partition: partition.0, voters };
+            let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
+            let patient = self.with_attempt_timeout(deadline);
+            let reply = patient
+                .administer(deadline, async |mut admin, limit| {
+                    Ok(admin.change_voters(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(reply.voters.into_iter().map(NodeId).collect())
+        })
     }
 
     /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers hold, or, as a
     /// dry run, says what would be done. `without`: sstable servers that are gone for good. `accept_loss`: go on although flushed
     /// records are known to be missing. Idempotent: what has a group is left alone.
-    pub async fn recover(
-        &self,
+    pub fn recover<'a>(
+        &'a self,
         dry_run: bool,
-        without: &[NodeId],
+        without: &'a [NodeId],
         accept_loss: bool,
-    ) -> Result<Vec<Recovered>> {
-        let without = without.iter().map(|n| n.0).collect();
-        let request = v1::RecoverRequest { dry_run, without, accept_loss };
-        let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
-        let patient = self.with_attempt_timeout(deadline);
-        let reply = patient
-            .administer(deadline, async |mut admin, limit| {
-                Ok(admin.recover(timed(request.clone(), limit)).await?.into_inner())
-            })
-            .await?;
-        let recovered = |p: v1::RecoveredPartition| Recovered {
-            partition: PartitionId(p.partition),
-            outcome: match p.outcome() {
-                v1::recovered_partition::Outcome::Founded => RecoverOutcome::Founded,
-                v1::recovered_partition::Outcome::Planned => RecoverOutcome::Planned,
-                v1::recovered_partition::Outcome::Recovered => RecoverOutcome::Recovered,
-                v1::recovered_partition::Outcome::Refused => RecoverOutcome::Refused,
-            },
-            message: p.message,
-            found: p.found,
-            losses: p.losses,
-        };
-        Ok(reply.partitions.into_iter().map(recovered).collect())
+    ) -> BoxFuture<'a, Result<Vec<Recovered>>> {
+        Box::pin(async move {
+            let without = without.iter().map(|n| n.0).collect();
+            let request = v1::RecoverRequest { dry_run, without, accept_loss };
+            let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
+            let patient = self.with_attempt_timeout(deadline);
+            let reply = patient
+                .administer(deadline, async |mut admin, limit| {
+                    Ok(admin.recover(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            let recovered = |p: v1::RecoveredPartition| Recovered {
+                partition: PartitionId(p.partition),
+                outcome: match p.outcome() {
+                    v1::recovered_partition::Outcome::Founded => RecoverOutcome::Founded,
+                    v1::recovered_partition::Outcome::Planned => RecoverOutcome::Planned,
+                    v1::recovered_partition::Outcome::Recovered => RecoverOutcome::Recovered,
+                    v1::recovered_partition::Outcome::Refused => RecoverOutcome::Refused,
+                },
+                message: p.message,
+                found: p.found,
+                losses: p.losses,
+            };
+            Ok(reply.partitions.into_iter().map(recovered).collect())
+        })
     }
 
     async fn maintain(&self, work: Work, table: Option<&str>) -> Result<Maintenance> {

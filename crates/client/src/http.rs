@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use sextant_common::error::{Error, Result};
@@ -30,32 +31,41 @@ impl HttpAnswer {
 }
 
 /// `GET http://{addr}{path}` within `deadline`. `Unavailable` if the server cannot be reached in time.
-pub async fn get(env: &Env, addr: &str, path: &str, deadline: Duration) -> Result<HttpAnswer> {
-    let unavailable = |e: &dyn std::fmt::Display| Error::unavailable(format!("http://{addr}{path}: {e}"));
-    let exchange = async {
-        let connection = env.net.connect(addr.to_owned()).await.map_err(|e| unavailable(&e))?;
-        let (mut sender, driver) =
-            hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection))
-                .await
-                .map_err(|e| unavailable(&e))?;
-        let request = hyper::Request::get(path)
-            .header(hyper::header::HOST, addr)
-            .header(hyper::header::CONNECTION, "close")
-            .body(Empty::new())
-            .map_err(|e| Error::invalid(format!("{path:?} is no path: {e}")))?;
-        let answer = async {
-            let response = sender.send_request(request).await.map_err(|e| unavailable(&e))?;
-            let status = response.status().as_u16();
-            let body = Limited::new(response.into_body(), BODY_BYTES_MAX)
-                .collect()
-                .await
-                .map_err(|e| unavailable(&e))?
-                .to_bytes();
-            Ok(HttpAnswer { status, body })
+pub fn get<'a>(
+    env: &'a Env,
+    addr: &'a str,
+    path: &'a str,
+    deadline: Duration,
+) -> BoxFuture<'a, Result<HttpAnswer>> {
+    Box::pin(async move {
+        let unavailable = |e: &dyn std::fmt::Display| Error::unavailable(format!("http://{addr}{path}: {e}"));
+        let exchange = async {
+            let connection = env.net.connect(addr.to_owned()).await.map_err(|e| unavailable(&e))?;
+            let (mut sender, driver) =
+                hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection))
+                    .await
+                    .map_err(|e| unavailable(&e))?;
+            let request = hyper::Request::get(path)
+                .header(hyper::header::HOST, addr)
+                .header(hyper::header::CONNECTION, "close")
+                .body(Empty::new())
+                .map_err(|e| Error::invalid(format!("{path:?} is no path: {e}")))?;
+            let answer = async {
+                let response = sender.send_request(request).await.map_err(|e| unavailable(&e))?;
+                let status = response.status().as_u16();
+                let body = Limited::new(response.into_body(), BODY_BYTES_MAX)
+                    .collect()
+                    .await
+                    .map_err(|e| unavailable(&e))?
+                    .to_bytes();
+                Ok(HttpAnswer { status, body })
+            };
+            // The driver moves the bytes; it has nothing to say that the answer does not say too.
+            let (answer, _) = futures::join!(answer, driver);
+            answer
         };
-        // The driver moves the bytes; it has nothing to say that the answer does not say too.
-        let (answer, _) = futures::join!(answer, driver);
-        answer
-    };
-    tokio::time::timeout(deadline, exchange).await.unwrap_or_else(|_| Err(unavailable(&"no answer in time")))
+        tokio::time::timeout(deadline, exchange)
+            .await
+            .unwrap_or_else(|_| Err(unavailable(&"no answer in time")))
+    })
 }

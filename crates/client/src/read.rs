@@ -1,6 +1,7 @@
 //! Point reads.
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::Seq;
 use sextant_common::limits;
@@ -19,8 +20,15 @@ pub struct Record {
 
 impl Client {
     /// The record of a key, or `None`. Linearizable. `table`: `""` is the default table.
-    pub async fn get(&self, table: &str, key: impl Into<Bytes>) -> Result<Option<Record>> {
-        let key = key.into();
+    pub fn get<'a>(&'a self, table: &'a str, key: impl Into<Bytes>) -> BoxFuture<'a, Result<Option<Record>>> {
+        self.get_key(table, key.into())
+    }
+
+    fn get_key<'a>(&'a self, table: &'a str, key: Bytes) -> BoxFuture<'a, Result<Option<Record>>> {
+        Box::pin(self.ask_for(table, key))
+    }
+
+    async fn ask_for(&self, table: &str, key: Bytes) -> Result<Option<Record>> {
         limits::check_key(&key)?;
         let request = v1::KvGetRequest { table: table.to_owned(), key, mode: self.mode().to_wire() };
         let reply = self
@@ -33,22 +41,29 @@ impl Client {
 
     /// The records of several keys, in their order. Linearizable for each key by itself; the keys are not read at one
     /// instant.
-    pub async fn multi_get(&self, table: &str, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
-        for key in &keys {
-            limits::check_key(key)?;
-        }
-        limits::check_batch(keys.len(), keys.iter().map(Bytes::len).sum())?;
-        let expected = keys.len();
-        let request = v1::KvMultiGetRequest { table: table.to_owned(), keys, mode: self.mode().to_wire() };
-        let reply = self
-            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
-                Ok(kv(channel).multi_get(timed(request.clone(), limit)).await?.into_inner())
-            })
-            .await?;
-        if reply.replies.len() != expected {
-            return Err(Error::internal(format!("{} answers for {expected} keys", reply.replies.len())));
-        }
-        Ok(reply.replies.into_iter().map(record).collect())
+    pub fn multi_get<'a>(
+        &'a self,
+        table: &'a str,
+        keys: Vec<Bytes>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Record>>>> {
+        Box::pin(async move {
+            for key in &keys {
+                limits::check_key(key)?;
+            }
+            limits::check_batch(keys.len(), keys.iter().map(Bytes::len).sum())?;
+            let expected = keys.len();
+            let request =
+                v1::KvMultiGetRequest { table: table.to_owned(), keys, mode: self.mode().to_wire() };
+            let reply = self
+                .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                    Ok(kv(channel).multi_get(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            if reply.replies.len() != expected {
+                return Err(Error::internal(format!("{} answers for {expected} keys", reply.replies.len())));
+            }
+            Ok(reply.replies.into_iter().map(record).collect())
+        })
     }
 }
 

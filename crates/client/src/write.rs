@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Seq;
 use sextant_common::limits;
@@ -161,51 +162,107 @@ pub struct BatchOutcome {
 
 impl Client {
     /// Writes a record, whether it exists or not. Returns its version.
-    pub async fn put(&self, table: &str, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<Seq> {
-        let request = put_request(table, key.into(), value.into())?;
-        let reply = self.write(Put(request)).await?;
-        Ok(single(&reply)?.seq)
+    pub fn put<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> BoxFuture<'a, Result<Seq>> {
+        self.put_record(table, key.into(), value.into())
+    }
+
+    fn put_record<'a>(&'a self, table: &'a str, key: Bytes, value: Bytes) -> BoxFuture<'a, Result<Seq>> {
+        Box::pin(async move {
+            let request = put_request(table, key, value)?;
+            let reply = self.write(Put(request)).await?;
+            Ok(single(&reply)?.seq)
+        })
     }
 
     /// Writes a record only if its key does not exist; see [`OpOutcome::applied`].
-    pub async fn insert(
-        &self,
-        table: &str,
+    pub fn insert<'a>(
+        &'a self,
+        table: &'a str,
         key: impl Into<Bytes>,
         value: impl Into<Bytes>,
-    ) -> Result<OpOutcome> {
-        let request = put_request(table, key.into(), value.into())?;
-        let reply = self.write(Insert(request)).await?;
-        single(&reply)
+    ) -> BoxFuture<'a, Result<OpOutcome>> {
+        self.insert_record(table, key.into(), value.into())
+    }
+
+    fn insert_record<'a>(
+        &'a self,
+        table: &'a str,
+        key: Bytes,
+        value: Bytes,
+    ) -> BoxFuture<'a, Result<OpOutcome>> {
+        Box::pin(async move {
+            let request = put_request(table, key, value)?;
+            let reply = self.write(Insert(request)).await?;
+            single(&reply)
+        })
     }
 
     /// Deletes a record, whether it exists or not. Returns the version of the deletion.
-    pub async fn delete(&self, table: &str, key: impl Into<Bytes>) -> Result<Seq> {
-        Ok(self.delete_request(table, key.into(), false).await?.seq)
+    pub fn delete<'a>(&'a self, table: &'a str, key: impl Into<Bytes>) -> BoxFuture<'a, Result<Seq>> {
+        self.delete_unchecked(table, key.into())
+    }
+
+    fn delete_unchecked<'a>(&'a self, table: &'a str, key: Bytes) -> BoxFuture<'a, Result<Seq>> {
+        Box::pin(async move { Ok(self.delete_request(table, key, false).await?.seq) })
     }
 
     /// Deletes a record and tells whether it existed ([`OpOutcome::existed`]). Costs a check like an insert's.
-    pub async fn delete_checked(&self, table: &str, key: impl Into<Bytes>) -> Result<OpOutcome> {
-        self.delete_request(table, key.into(), true).await
+    pub fn delete_checked<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+    ) -> BoxFuture<'a, Result<OpOutcome>> {
+        self.delete_request(table, key.into(), true)
     }
 
-    async fn delete_request(&self, table: &str, key: Bytes, check_exists: bool) -> Result<OpOutcome> {
-        limits::check_key(&key)?;
-        let request = v1::KvDeleteRequest { table: table.to_owned(), key, check_exists, request: None };
-        let reply = self.write(Delete(request)).await?;
-        single(&reply)
+    fn delete_request<'a>(
+        &'a self,
+        table: &'a str,
+        key: Bytes,
+        check_exists: bool,
+    ) -> BoxFuture<'a, Result<OpOutcome>> {
+        Box::pin(async move {
+            limits::check_key(&key)?;
+            let request = v1::KvDeleteRequest { table: table.to_owned(), key, check_exists, request: None };
+            let reply = self.write(Delete(request)).await?;
+            single(&reply)
+        })
     }
 
     /// Compare-and-set: `effect` takes place only if the record is as `expected`; see [`OpOutcome::applied`].
-    pub async fn cas(
+    pub fn cas<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        expected: Expected,
+        effect: Effect,
+    ) -> BoxFuture<'a, Result<OpOutcome>> {
+        self.compare_and_set(table, key.into(), expected, effect)
+    }
+
+    fn compare_and_set<'a>(
+        &'a self,
+        table: &'a str,
+        key: Bytes,
+        expected: Expected,
+        effect: Effect,
+    ) -> BoxFuture<'a, Result<OpOutcome>> {
+        Box::pin(self.send_compare_and_set(table, key, expected, effect))
+    }
+
+    async fn send_compare_and_set(
         &self,
         table: &str,
-        key: impl Into<Bytes>,
+        key: Bytes,
         expected: Expected,
         effect: Effect,
     ) -> Result<OpOutcome> {
         use v1::kv_compare_and_set_request as wire;
-        let key = key.into();
         limits::check_key(&key)?;
         if let Effect::Put(value) = &effect {
             limits::check_value(value)?;
@@ -229,22 +286,27 @@ impl Client {
     }
 
     /// Several writes, atomic and visible at once. All keys must be of one partition (`Invalid` otherwise).
-    pub async fn batch(&self, ops: Vec<BatchOp>) -> Result<BatchOutcome> {
-        if ops.is_empty() {
-            return Ok(BatchOutcome { applied: true, results: Vec::new() });
-        }
-        for op in &ops {
-            op.check()?;
-        }
-        limits::check_batch(ops.len(), ops.iter().map(BatchOp::bytes).sum())?;
-        let expected = ops.len();
-        let ops = ops.into_iter().map(BatchOp::into_wire).collect();
-        let request = v1::KvBatchRequest { ops, request: None };
-        let reply = self.write(Batch(request)).await?;
-        if reply.applied && reply.results.len() != expected {
-            return Err(Error::internal(format!("{} results for {expected} writes", reply.results.len())));
-        }
-        Ok(BatchOutcome { applied: reply.applied, results: reply.results.iter().map(outcome).collect() })
+    pub fn batch(&self, ops: Vec<BatchOp>) -> BoxFuture<'_, Result<BatchOutcome>> {
+        Box::pin(async move {
+            if ops.is_empty() {
+                return Ok(BatchOutcome { applied: true, results: Vec::new() });
+            }
+            for op in &ops {
+                op.check()?;
+            }
+            limits::check_batch(ops.len(), ops.iter().map(BatchOp::bytes).sum())?;
+            let expected = ops.len();
+            let ops = ops.into_iter().map(BatchOp::into_wire).collect();
+            let request = v1::KvBatchRequest { ops, request: None };
+            let reply = self.write(Batch(request)).await?;
+            if reply.applied && reply.results.len() != expected {
+                return Err(Error::internal(format!(
+                    "{} results for {expected} writes",
+                    reply.results.len()
+                )));
+            }
+            Ok(BatchOutcome { applied: reply.applied, results: reply.results.iter().map(outcome).collect() })
+        })
     }
 
     /// Sends a write under a session and a number (if sessions are on), again and again under the same ones until it is

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use sextant_common::ids::TableId;
 use sextant_common::manifest::TableOptions;
 use sextant_common::{Error, Result};
@@ -43,40 +44,44 @@ struct Parts {
 
 impl PNode {
     /// Starts pulling filters and leases. Does not wait for any server: see [`PNode::ready`].
-    pub async fn start(env: Env, config: EngineConfig) -> Result<PNode> {
-        config.validate()?;
-        let (trigger, shutdown) = shutdown::channel();
-        let core = Arc::new(Core::new(env, config));
-        let copies = Arc::new(Copies::start(&core, shutdown));
-        let tables = Arc::new(Tables::new(&core, &copies));
-        let cache = Arc::new(RecordCache::new(core.config.cache_bytes, core.metrics.clone()));
-        let large_reads = Arc::new(LargeReads::new(core.config.read_bytes_max));
-        let search = SstSearch::new(&core, &large_reads);
-        let writer = Writer::new(&core, &copies, &tables, search.clone(), cache.clone());
-        let reader = Reader::new(&core, &copies, &tables, search, cache, large_reads);
-        Ok(PNode { parts: Arc::new(Parts { core, tables, reader, writer, shutdown: trigger }) })
+    pub fn start(env: Env, config: EngineConfig) -> BoxFuture<'static, Result<PNode>> {
+        Box::pin(async move {
+            config.validate()?;
+            let (trigger, shutdown) = shutdown::channel();
+            let core = Arc::new(Core::new(env, config));
+            let copies = Arc::new(Copies::start(&core, shutdown));
+            let tables = Arc::new(Tables::new(&core, &copies));
+            let cache = Arc::new(RecordCache::new(core.config.cache_bytes, core.metrics.clone()));
+            let large_reads = Arc::new(LargeReads::new(core.config.read_bytes_max));
+            let search = SstSearch::new(&core, &large_reads);
+            let writer = Writer::new(&core, &copies, &tables, search.clone(), cache.clone());
+            let reader = Reader::new(&core, &copies, &tables, search, cache, large_reads);
+            Ok(PNode { parts: Arc::new(Parts { core, tables, reader, writer, shutdown: trigger }) })
+        })
     }
 
     /// Returns when a leader and a manifest are known for every partition, so that routing works.
-    pub async fn ready(&self, deadline: Duration) -> Result<()> {
-        let core = self.core();
-        let mut leaders = core.leaders.watch_all();
-        let mut manifests = core.views.watch_manifests();
-        let known = async {
-            while let Err(e) = self.check_ready() {
-                core.check_running()?;
-                tokio::select! {
-                    _ = leaders.changed() => {}
-                    _ = manifests.changed() => {}
-                    () = tokio::time::sleep(Duration::from_millis(20)) => tracing::trace!("not ready: {e}"),
+    pub fn ready(&self, deadline: Duration) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let core = self.core();
+            let mut leaders = core.leaders.watch_all();
+            let mut manifests = core.views.watch_manifests();
+            let known = async {
+                while let Err(e) = self.check_ready() {
+                    core.check_running()?;
+                    tokio::select! {
+                        _ = leaders.changed() => {}
+                        _ = manifests.changed() => {}
+                        () = tokio::time::sleep(Duration::from_millis(20)) => tracing::trace!("not ready: {e}"),
+                    }
                 }
+                Ok(())
+            };
+            match tokio::time::timeout(deadline, known).await {
+                Ok(result) => result,
+                Err(_) => self.check_ready(),
             }
-            Ok(())
-        };
-        match tokio::time::timeout(deadline, known).await {
-            Ok(result) => result,
-            Err(_) => self.check_ready(),
-        }
+        })
     }
 
     /// Whether routing works now; else which partition it does not work for.
@@ -112,15 +117,22 @@ impl PNode {
 
     /// Reads the newest version of a record; None: there is none. Linearizable in every mode. `table`: "" or "default" is
     /// the default table.
-    pub async fn get(&self, table: &str, key: &[u8], options: ReadOptions) -> Result<Option<Record>> {
-        let missed = match options.mode {
-            ReadMode::Pda => match self.look(table, key) {
-                Look::Known(answer) => return Ok(answer),
-                Look::Missed(missed) => missed,
-            },
-            _ => Missed::default(),
-        };
-        self.get_after(missed, table, Bytes::copy_from_slice(key), options).await
+    pub fn get<'a>(
+        &'a self,
+        table: &'a str,
+        key: &'a [u8],
+        options: ReadOptions,
+    ) -> BoxFuture<'a, Result<Option<Record>>> {
+        Box::pin(async move {
+            let missed = match options.mode {
+                ReadMode::Pda => match self.look(table, key) {
+                    Look::Known(answer) => return Ok(answer),
+                    Look::Missed(missed) => missed,
+                },
+                _ => Missed::default(),
+            };
+            self.get_after(missed, table, Bytes::copy_from_slice(key), options).await
+        })
     }
 
     /// [`PNode::get`] with a key that is not copied.
@@ -148,13 +160,13 @@ impl PNode {
     }
 
     /// Reads several records; the answers are in the order of the keys. Linearizable for each key, not a snapshot of all.
-    pub async fn multi_get(
-        &self,
-        table: &str,
-        keys: &[Bytes],
+    pub fn multi_get<'a>(
+        &'a self,
+        table: &'a str,
+        keys: &'a [Bytes],
         options: ReadOptions,
-    ) -> Result<Vec<Option<Record>>> {
-        self.multi_get_after(Missed::default(), table, keys, options).await
+    ) -> BoxFuture<'a, Result<Vec<Option<Record>>>> {
+        Box::pin(async move { self.multi_get_after(Missed::default(), table, keys, options).await })
     }
 
     /// Several reads, of whose keys the first one was looked at already.
@@ -171,9 +183,11 @@ impl PNode {
     /// Applies operations atomically. All keys must be of one partition: one key, or keys with the same `{hash tag}`.
     ///
     /// Errors of kind `OutcomeUnknown`: the write may or may not take effect; a retry under the same [`crate::RequestId`] tells.
-    pub async fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> Result<WriteOutcome> {
-        self.core().check_running()?;
-        self.parts.writer.write(ops, options).await
+    pub fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> BoxFuture<'_, Result<WriteOutcome>> {
+        Box::pin(async move {
+            self.core().check_running()?;
+            self.parts.writer.write(ops, options).await
+        })
     }
 
     /// Scans a range in key order. A page of several partitions is no snapshot: see [`crate::ScanPage`].
@@ -182,21 +196,27 @@ impl PNode {
     }
 
     /// Creates a table. The id, and whether it is new: a table that exists keeps its options.
-    pub async fn create_table(&self, name: &str, options: TableOptions) -> Result<(TableId, bool)> {
-        self.parts.tables.create(name, options, self.core().deadline(None)).await
+    pub fn create_table<'a>(
+        &'a self,
+        name: &'a str,
+        options: TableOptions,
+    ) -> BoxFuture<'a, Result<(TableId, bool)>> {
+        Box::pin(async move { self.parts.tables.create(name, options, self.core().deadline(None)).await })
     }
 
     /// All tables that are known: id, name, options.
-    pub async fn tables(&self) -> Result<Vec<(TableId, String, TableOptions)>> {
-        // Sees to it that there was a manifest.
-        self.parts.tables.get("", self.core().deadline(None)).await?;
-        let all = self.core().views.tables.all();
-        Ok(all.into_iter().map(|t| (t.id, t.name.clone(), t.options.clone())).collect())
+    pub fn tables(&self) -> BoxFuture<'_, Result<Vec<(TableId, String, TableOptions)>>> {
+        Box::pin(async move {
+            // Sees to it that there was a manifest.
+            self.parts.tables.get("", self.core().deadline(None)).await?;
+            let all = self.core().views.tables.all();
+            Ok(all.into_iter().map(|t| (t.id, t.name.clone(), t.options.clone())).collect())
+        })
     }
 
     /// Registers a session in every partition; with it a retried write takes effect once.
-    pub async fn open_session(&self) -> Result<u64> {
-        self.parts.writer.open_session().await
+    pub fn open_session(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async move { self.parts.writer.open_session().await })
     }
 
     pub fn metrics(&self) -> &PNodeMetrics {
@@ -219,16 +239,18 @@ impl PNode {
     }
 
     /// Gives the leases back and ends the background work. Operations are refused from now on.
-    pub async fn shutdown(&self) {
-        let core = self.core();
-        // No view has a lease any more before the leaders hear of it.
-        core.stop();
-        self.parts.shutdown.trigger();
-        let releases = core.memtables.values().map(|peer| {
-            let release = peer.release(core.holder.clone());
-            async move { tokio::time::timeout(RELEASE_MAX, release).await.is_ok() }
-        });
-        futures::future::join_all(releases).await;
+    pub fn shutdown(&self) -> BoxFuture<'_, ()> {
+        Box::pin(async move {
+            let core = self.core();
+            // No view has a lease any more before the leaders hear of it.
+            core.stop();
+            self.parts.shutdown.trigger();
+            let releases = core.memtables.values().map(|peer| {
+                let release = peer.release(core.holder.clone());
+                async move { tokio::time::timeout(RELEASE_MAX, release).await.is_ok() }
+            });
+            futures::future::join_all(releases).await;
+        })
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::{Error, ErrorKind, Result};
@@ -55,40 +56,42 @@ pub struct PNodeServer {
 
 impl PNodeServer {
     /// Starts the p-node and listens. Does not wait for the cluster: `/health/ready` tells.
-    pub async fn start(env: Env, config: PNodeConfig) -> Result<PNodeServer> {
-        config.validate()?;
-        let (env, listening) = Listening::counted(env);
-        let pnode = PNode::start(env.clone(), config.engine()).await?;
-        let (stop, stopping) = shutdown::channel();
-        let mut registry = Registry::default();
-        pnode.metrics().register(&mut registry);
-        let (admin, admin_ended) = serve_admin(&env, &config, pnode.clone(), stopping.clone()).await?;
-        let large = Room::new(config.large_bytes_max);
-        let kv = KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max));
-        let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, stopping.clone()).await?;
-        let grpc_ended = vec![kv_ended, admin_ended];
-        let resp = match &config.resp {
-            None => None,
-            Some(listen) => {
-                let settings = RespConfig {
-                    listen: listen.clone(),
-                    max_connections: config.max_connections,
-                    max_commands: config.commands_max,
-                    max_large_bytes: config.large_bytes_max,
-                    max_reply_bytes: config.reply_bytes_max,
-                    ..RespConfig::default()
-                };
-                let metrics = RespMetrics::register(&mut registry);
-                let store = RespStore::new(pnode.clone(), config.commands_max);
-                Some(RespServer::start_with(env.clone(), settings, store, metrics, large).await?)
-            }
-        };
-        let http = match &config.http {
-            None => None,
-            Some(addr) => Some(http::serve(&env, addr, http_state(&pnode, registry), stopping).await?),
-        };
-        tracing::info!(id = %config.id, %grpc, %admin, ?http, "p-node started");
-        Ok(PNodeServer { pnode, grpc, admin, grpc_ended, resp, http, stop, listening })
+    pub fn start(env: Env, config: PNodeConfig) -> BoxFuture<'static, Result<PNodeServer>> {
+        Box::pin(async move {
+            config.validate()?;
+            let (env, listening) = Listening::counted(env);
+            let pnode = PNode::start(env.clone(), config.engine()).await?;
+            let (stop, stopping) = shutdown::channel();
+            let mut registry = Registry::default();
+            pnode.metrics().register(&mut registry);
+            let (admin, admin_ended) = serve_admin(&env, &config, pnode.clone(), stopping.clone()).await?;
+            let large = Room::new(config.large_bytes_max);
+            let kv = KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max));
+            let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, stopping.clone()).await?;
+            let grpc_ended = vec![kv_ended, admin_ended];
+            let resp = match &config.resp {
+                None => None,
+                Some(listen) => {
+                    let settings = RespConfig {
+                        listen: listen.clone(),
+                        max_connections: config.max_connections,
+                        max_commands: config.commands_max,
+                        max_large_bytes: config.large_bytes_max,
+                        max_reply_bytes: config.reply_bytes_max,
+                        ..RespConfig::default()
+                    };
+                    let metrics = RespMetrics::register(&mut registry);
+                    let store = RespStore::new(pnode.clone(), config.commands_max);
+                    Some(RespServer::start_with(env.clone(), settings, store, metrics, large).await?)
+                }
+            };
+            let http = match &config.http {
+                None => None,
+                Some(addr) => Some(http::serve(&env, addr, http_state(&pnode, registry), stopping).await?),
+            };
+            tracing::info!(id = %config.id, %grpc, %admin, ?http, "p-node started");
+            Ok(PNodeServer { pnode, grpc, admin, grpc_ended, resp, http, stop, listening })
+        })
     }
 
     pub fn grpc_addr(&self) -> SocketAddr {
@@ -113,21 +116,23 @@ impl PNodeServer {
     }
 
     /// Takes no new calls, lets those under way finish for a while, gives the leases back.
-    pub async fn shutdown(self) {
-        self.stop.trigger();
-        let resp = async {
-            if let Some(resp) = self.resp {
-                resp.shutdown().await;
-            }
-        };
-        let grpc = self.grpc_ended.into_iter().map(|mut ended| async move {
-            if tokio::time::timeout(DRAIN_MAX, &mut ended).await.is_err() {
-                ended.abort();
-            }
-        });
-        tokio::join!(resp, futures::future::join_all(grpc));
-        self.pnode.shutdown().await;
-        self.listening.closed().await;
+    pub fn shutdown(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.stop.trigger();
+            let resp = async {
+                if let Some(resp) = self.resp {
+                    resp.shutdown().await;
+                }
+            };
+            let grpc = self.grpc_ended.into_iter().map(|mut ended| async move {
+                if tokio::time::timeout(DRAIN_MAX, &mut ended).await.is_err() {
+                    ended.abort();
+                }
+            });
+            tokio::join!(resp, futures::future::join_all(grpc));
+            self.pnode.shutdown().await;
+            self.listening.closed().await;
+        })
     }
 }
 

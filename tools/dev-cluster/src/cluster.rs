@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use futures::future::BoxFuture;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
@@ -44,47 +45,49 @@ pub struct Death {
 
 impl DevCluster {
     /// Starts a cluster, or the one that the data directory holds; returns when every p-node can route to every partition.
-    pub async fn start(env: Env, mut options: DevOptions) -> Result<DevCluster> {
-        if options.pnodes > SERVERS_MAX {
-            return Err(Error::invalid(format!("p-nodes: at most {SERVERS_MAX}")));
-        }
-        // Servers get absolute paths: their working directory is nobody's business.
-        options.data = std::path::absolute(&options.data)?;
-        let data = options.data.clone();
-        for dir in ["config", "log"] {
-            env.vfs.create_dir_all(&data.join(dir))?;
-        }
-        let lock = env.vfs.lock(&data.join("dev.lock")).map_err(|e| {
-            if e.kind() == std::io::ErrorKind::WouldBlock {
-                Error::invalid(format!("another cluster runs on {}", data.display()))
-            } else {
-                Error::from(e)
+    pub fn start(env: Env, mut options: DevOptions) -> BoxFuture<'static, Result<DevCluster>> {
+        Box::pin(async move {
+            if options.pnodes > SERVERS_MAX {
+                return Err(Error::invalid(format!("p-nodes: at most {SERVERS_MAX}")));
             }
-        })?;
-        let mut file = ClusterFile::read_or_create(&env, &options).await?;
-        let members = file.members(&env, &options).await?;
-        check_ports(&env, &members, &data).await?;
-        file.write(&env, &data)?;
-        for member in &members {
-            let text = member.config(&data, &file.cluster, &options.tuning)?;
-            write_file_atomically(&*env.vfs, &member.config_path(&data), text.as_bytes())?;
-        }
-        let launcher = Launcher {
-            processes: options.processes.clone().map(|binary| (binary, Keeper::new(&env))),
-            data,
-            placement: options.placement.clone(),
-            ready_within: options.ready_within,
-            env,
-        };
-        let servers = members.into_iter().map(|member| Slot { member, running: Running::No }).collect();
-        let mut cluster = DevCluster { options, cluster: file.cluster, servers, launcher, _lock: lock };
-        if let Err(e) = cluster.start_all().await {
-            if let Err(stop) = cluster.shutdown().await {
-                tracing::warn!("stopping a cluster that did not start: {stop}");
+            // Servers get absolute paths: their working directory is nobody's business.
+            options.data = std::path::absolute(&options.data)?;
+            let data = options.data.clone();
+            for dir in ["config", "log"] {
+                env.vfs.create_dir_all(&data.join(dir))?;
             }
-            return Err(e);
-        }
-        Ok(cluster)
+            let lock = env.vfs.lock(&data.join("dev.lock")).map_err(|e| {
+                if e.kind() == std::io::ErrorKind::WouldBlock {
+                    Error::invalid(format!("another cluster runs on {}", data.display()))
+                } else {
+                    Error::from(e)
+                }
+            })?;
+            let mut file = ClusterFile::read_or_create(&env, &options).await?;
+            let members = file.members(&env, &options).await?;
+            check_ports(&env, &members, &data).await?;
+            file.write(&env, &data)?;
+            for member in &members {
+                let text = member.config(&data, &file.cluster, &options.tuning)?;
+                write_file_atomically(&*env.vfs, &member.config_path(&data), text.as_bytes())?;
+            }
+            let launcher = Launcher {
+                processes: options.processes.clone().map(|binary| (binary, Keeper::new(&env))),
+                data,
+                placement: options.placement.clone(),
+                ready_within: options.ready_within,
+                env,
+            };
+            let servers = members.into_iter().map(|member| Slot { member, running: Running::No }).collect();
+            let mut cluster = DevCluster { options, cluster: file.cluster, servers, launcher, _lock: lock };
+            if let Err(e) = cluster.start_all().await {
+                if let Err(stop) = cluster.shutdown().await {
+                    tracing::warn!("stopping a cluster that did not start: {stop}");
+                }
+                return Err(e);
+            }
+            Ok(cluster)
+        })
     }
 
     async fn start_all(&mut self) -> Result<()> {
@@ -229,23 +232,26 @@ impl DevCluster {
     }
 
     /// SIGKILL. Returns when the process is gone. Needs processes.
-    pub async fn kill(&mut self, role: Role, index: usize) -> Result<()> {
-        self.signal(role, index, Signal::Kill).await?;
-        let at = self.at(role, index)?;
-        if let Running::Process(mut child) = std::mem::replace(&mut self.servers[at].running, Running::No) {
-            child.ended().await;
-        }
-        Ok(())
+    pub fn kill(&mut self, role: Role, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            self.signal(role, index, Signal::Kill).await?;
+            let at = self.at(role, index)?;
+            if let Running::Process(mut child) = std::mem::replace(&mut self.servers[at].running, Running::No)
+            {
+                child.ended().await;
+            }
+            Ok(())
+        })
     }
 
     /// SIGSTOP. Needs processes.
-    pub async fn pause(&self, role: Role, index: usize) -> Result<()> {
-        self.signal(role, index, Signal::Stop).await
+    pub fn pause(&self, role: Role, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.signal(role, index, Signal::Stop).await })
     }
 
     /// SIGCONT. Needs processes.
-    pub async fn resume(&self, role: Role, index: usize) -> Result<()> {
-        self.signal(role, index, Signal::Continue).await
+    pub fn resume(&self, role: Role, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.signal(role, index, Signal::Continue).await })
     }
 
     async fn signal(&self, role: Role, index: usize, signal: Signal) -> Result<()> {
@@ -261,9 +267,11 @@ impl DevCluster {
     }
 
     /// Drains and stops one server (SIGTERM for a process).
-    pub async fn stop(&mut self, role: Role, index: usize) -> Result<()> {
-        let at = self.at(role, index)?;
-        self.stop_at(at).await
+    pub fn stop(&mut self, role: Role, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let at = self.at(role, index)?;
+            self.stop_at(at).await
+        })
     }
 
     async fn stop_at(&mut self, at: usize) -> Result<()> {
@@ -273,67 +281,75 @@ impl DevCluster {
     }
 
     /// Starts a server again that was killed or stopped, on its data and its ports; returns when it is ready.
-    pub async fn restart(&mut self, role: Role, index: usize) -> Result<()> {
-        let at = self.at(role, index)?;
-        self.stop_at(at).await?;
-        self.launch(at).await?;
-        self.launcher.wait_ready(&self.servers[at]).await?;
-        self.write_ready_file()
+    pub fn restart(&mut self, role: Role, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let at = self.at(role, index)?;
+            self.stop_at(at).await?;
+            self.launch(at).await?;
+            self.launcher.wait_ready(&self.servers[at]).await?;
+            self.write_ready_file()
+        })
     }
 
     /// Starts a server again without waiting until it is ready: a p-node is not while the cluster has no majority.
-    pub async fn relaunch(&mut self, role: Role, index: usize) -> Result<()> {
-        let at = self.at(role, index)?;
-        self.stop_at(at).await?;
-        self.launch(at).await?;
-        self.write_ready_file()
+    pub fn relaunch(&mut self, role: Role, index: usize) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let at = self.at(role, index)?;
+            self.stop_at(at).await?;
+            self.launch(at).await?;
+            self.write_ready_file()
+        })
     }
 
     /// Waits until a server process ends that nobody stopped; says which and how. For ever, if none does. The server then
     /// counts as not running. Safe to cancel.
-    pub async fn next_death(&mut self) -> Death {
-        let deaths: Vec<_> = self
-            .servers
-            .iter()
-            .enumerate()
-            .filter_map(|(at, slot)| match &slot.running {
-                Running::Process(child) => Some((at, child.clone())),
-                _ => None,
-            })
-            .map(|(at, mut child)| Box::pin(async move { (at, child.ended().await) }))
-            .collect();
-        if deaths.is_empty() {
-            return std::future::pending().await;
-        }
-        let ((at, exit), ..) = futures::future::select_all(deaths).await;
-        let slot = &mut self.servers[at];
-        slot.running = Running::No;
-        Death {
-            name: slot.member.name(),
-            how: describe(exit),
-            config: slot.member.config_path(&self.options.data),
-            log: slot.member.log_path(&self.options.data),
-        }
+    pub fn next_death(&mut self) -> BoxFuture<'_, Death> {
+        Box::pin(async move {
+            let deaths: Vec<_> = self
+                .servers
+                .iter()
+                .enumerate()
+                .filter_map(|(at, slot)| match &slot.running {
+                    Running::Process(child) => Some((at, child.clone())),
+                    _ => None,
+                })
+                .map(|(at, mut child)| Box::pin(async move { (at, child.ended().await) }))
+                .collect();
+            if deaths.is_empty() {
+                return std::future::pending().await;
+            }
+            let ((at, exit), ..) = futures::future::select_all(deaths).await;
+            let slot = &mut self.servers[at];
+            slot.running = Running::No;
+            Death {
+                name: slot.member.name(),
+                how: describe(exit),
+                config: slot.member.config_path(&self.options.data),
+                log: slot.member.log_path(&self.options.data),
+            }
+        })
     }
 
     /// Drains and stops everything: first the p-nodes, so that clients are answered, then the memtable servers, then the
     /// sstable servers.
-    pub async fn shutdown(mut self) -> Result<()> {
-        let ready = self.ready_file();
-        if self.launcher.env.vfs.exists(&ready) {
-            self.launcher.env.vfs.remove_file(&ready)?;
-        }
-        let mut first_error = Ok(());
-        for role in [Role::PNode, Role::Memtable, Role::Sstable] {
-            let tier = self.servers.iter_mut().filter(|s| s.member.role == role).map(|slot| {
-                let running = std::mem::replace(&mut slot.running, Running::No);
-                running.stop(&slot.member, self.launcher.keeper())
-            });
-            for result in futures::future::join_all(tier).await {
-                first_error = first_error.and(result);
+    pub fn shutdown(mut self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(async move {
+            let ready = self.ready_file();
+            if self.launcher.env.vfs.exists(&ready) {
+                self.launcher.env.vfs.remove_file(&ready)?;
             }
-        }
-        first_error
+            let mut first_error = Ok(());
+            for role in [Role::PNode, Role::Memtable, Role::Sstable] {
+                let tier = self.servers.iter_mut().filter(|s| s.member.role == role).map(|slot| {
+                    let running = std::mem::replace(&mut slot.running, Running::No);
+                    running.stop(&slot.member, self.launcher.keeper())
+                });
+                for result in futures::future::join_all(tier).await {
+                    first_error = first_error.and(result);
+                }
+            }
+            first_error
+        })
     }
 
     fn at(&self, role: Role, index: usize) -> Result<usize> {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::clock::{SystemClock, WallSource};
@@ -42,29 +43,33 @@ pub enum LocalServer {
 }
 
 impl LocalServer {
-    pub async fn start(env: Env, config: LocalConfig) -> Result<Self> {
-        // The clock of the environment stays, unless a configuration asks for one.
-        let with_clock = |source| match source {
-            WallSource::Unsynchronised => env.clone(),
-            source => Env { clock: Arc::new(SystemClock::new(source)), ..env.clone() },
-        };
-        Ok(match config {
-            LocalConfig::Memtable(config) => {
-                LocalServer::Memtable(MemtableServer::start(with_clock(config.clock), config).await?)
-            }
-            LocalConfig::Sstable(config) => LocalServer::Sstable(SstServer::start(env, config).await?),
-            LocalConfig::PNode(config) => {
-                LocalServer::PNode(PNodeServer::start(with_clock(config.clock), config).await?)
-            }
+    pub fn start(env: Env, config: LocalConfig) -> BoxFuture<'static, Result<Self>> {
+        Box::pin(async move {
+            // The clock of the environment stays, unless a configuration asks for one.
+            let with_clock = |source| match source {
+                WallSource::Unsynchronised => env.clone(),
+                source => Env { clock: Arc::new(SystemClock::new(source)), ..env.clone() },
+            };
+            Ok(match config {
+                LocalConfig::Memtable(config) => {
+                    LocalServer::Memtable(MemtableServer::start(with_clock(config.clock), config).await?)
+                }
+                LocalConfig::Sstable(config) => LocalServer::Sstable(SstServer::start(env, config).await?),
+                LocalConfig::PNode(config) => {
+                    LocalServer::PNode(PNodeServer::start(with_clock(config.clock), config).await?)
+                }
+            })
         })
     }
 
     /// Drains and stops it.
-    pub async fn shutdown(self) {
-        match self {
-            LocalServer::Memtable(server) => server.shutdown().await,
-            LocalServer::Sstable(server) => server.shutdown().await,
-            LocalServer::PNode(server) => server.shutdown().await,
-        }
+    pub fn shutdown(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            match self {
+                LocalServer::Memtable(server) => server.shutdown().await,
+                LocalServer::Sstable(server) => server.shutdown().await,
+                LocalServer::PNode(server) => server.shutdown().await,
+            }
+        })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use futures::future::BoxFuture;
 use serde::Serialize;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
@@ -53,36 +54,47 @@ impl Outcome {
 }
 
 /// Runs a phase and writes its JSON file if one was asked for. `Invalid`: the command line contradicts itself.
-pub async fn run(env: Env, args: &YcsbArgs) -> Result<Outcome> {
-    let phase = &args.phase;
-    let runs = matches!(phase, PhaseArgs::Run(_) | PhaseArgs::Compare(_));
-    let settings = Settings::new(phase.options(), runs)?;
-    if let (PhaseArgs::Compare(_), TargetSettings::Resp { .. }) = (phase, &settings.target) {
-        return Err(Error::invalid("modes cannot be chosen over RESP: compare with --grpc or --embedded"));
-    }
-    let o = &settings.options;
-    let outcome = match &settings.target {
-        TargetSettings::Grpc { addrs, connections } => {
-            let target = Grpc::new(&env, addrs, &o.table, settings.deadline, *connections).await?;
-            run_on(&env, &target, phase, &settings).await?
+pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<Outcome>> {
+    Box::pin(async move {
+        let phase = &args.phase;
+        let runs = matches!(phase, PhaseArgs::Run(_) | PhaseArgs::Compare(_));
+        let settings = Settings::new(phase.options(), runs)?;
+        if let (PhaseArgs::Compare(_), TargetSettings::Resp { .. }) = (phase, &settings.target) {
+            return Err(Error::invalid(
+                "modes cannot be chosen over RESP: compare with --grpc or --embedded",
+            ));
         }
-        TargetSettings::Resp { addrs } => {
-            let target = Resp::new(addrs, settings.deadline)?;
-            run_on(&env, &target, phase, &settings).await?
+        let o = &settings.options;
+        let outcome = match &settings.target {
+            TargetSettings::Grpc { addrs, connections } => {
+                let target = Grpc::new(&env, addrs, &o.table, settings.deadline, *connections).await?;
+                run_on(&env, &target, phase, &settings).await?
+            }
+            TargetSettings::Resp { addrs } => {
+                let target = Resp::new(addrs, settings.deadline)?;
+                run_on(&env, &target, phase, &settings).await?
+            }
+            TargetSettings::Embedded { cluster, pnodes, cache_bytes, coalesce } => {
+                let target = Embedded::start(
+                    &env,
+                    cluster,
+                    *pnodes,
+                    *cache_bytes,
+                    *coalesce,
+                    &o.table,
+                    settings.deadline,
+                )
+                .await?;
+                let outcome = run_on(&env, &target, phase, &settings).await;
+                target.shutdown().await;
+                outcome?
+            }
+        };
+        if let Some(path) = &o.json {
+            write_json(path, &outcome)?;
         }
-        TargetSettings::Embedded { cluster, pnodes, cache_bytes, coalesce } => {
-            let target =
-                Embedded::start(&env, cluster, *pnodes, *cache_bytes, *coalesce, &o.table, settings.deadline)
-                    .await?;
-            let outcome = run_on(&env, &target, phase, &settings).await;
-            target.shutdown().await;
-            outcome?
-        }
-    };
-    if let Some(path) = &o.json {
-        write_json(path, &outcome)?;
-    }
-    Ok(outcome)
+        Ok(outcome)
+    })
 }
 
 async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &Settings) -> Result<Outcome> {

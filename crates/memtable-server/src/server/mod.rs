@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
@@ -59,211 +60,214 @@ pub struct MemtableServer {
 
 impl MemtableServer {
     /// Starts a server; returns when its services listen. Elections follow in the background.
-    pub async fn start(env: Env, config: MemtableServerConfig) -> Result<MemtableServer> {
-        config.validate()?;
-        let (env, listening) = Listening::counted(env);
-        let started_ns = env.clock.holder_ns();
-        let mut registry = Registry::with_prefix("sextant");
-        let metrics = Arc::new(Metrics::register(&mut registry));
-        let (stop, shutdown) = shutdown::channel();
-        let (drain, draining) = shutdown::channel();
-        let lease = &config.cluster.lease;
+    pub fn start(env: Env, config: MemtableServerConfig) -> BoxFuture<'static, Result<MemtableServer>> {
+        Box::pin(async move {
+            config.validate()?;
+            let (env, listening) = Listening::counted(env);
+            let started_ns = env.clock.holder_ns();
+            let mut registry = Registry::with_prefix("sextant");
+            let metrics = Arc::new(Metrics::register(&mut registry));
+            let (stop, shutdown) = shutdown::channel();
+            let (drain, draining) = shutdown::channel();
+            let lease = &config.cluster.lease;
 
-        let incarnation = {
-            let (env, config) = (env.clone(), config.clone());
-            env.clone().blocking(move || Incarnation::open(&env, &config)).await
-        };
-        let (incarnation, lock) = incarnation.ok_or_else(stopping)??;
-        let incarnation = Arc::new(incarnation);
-        let ids: Vec<PartitionId> = (0..config.cluster.partitions).map(PartitionId).collect();
-        let log = Arc::new(RaftLog::open(env.clone(), config.log(), &ids, &mut registry).await?);
-        let report = log.report();
-        let counted = incarnation.clone();
-        env.blocking(move || counted.began()).await.ok_or_else(stopping)??;
-
-        // Bound from here on: what this node promised before it stopped is forgotten.
-        let memory_bytes = config.tuning.memory_bytes / u64::from(config.cluster.partitions);
-        let founding = Configuration::founding(lease, memory_bytes);
-        let news = Arc::new(Notify::new());
-        let replay_start = env.clock.holder_ns();
-        let mut replicas = Vec::new();
-        for id in &ids {
-            replicas.push(recover(&env, &config, *id, &log, &founding, &news, &incarnation)?);
-        }
-        let recovery = Recovery {
-            log_seconds: report.seconds,
-            log_entries: report.entries,
-            log_bytes: report.bytes,
-            torn_bytes: report.torn_bytes,
-            replay_seconds: (env.clock.holder_ns() - replay_start) as f64 / 1e9,
-            replayed_writes: replicas.iter().map(|r| r.partition.counters.writes).sum(),
-            skipped_writes: replicas.iter().map(|r| r.partition.counters.skipped).sum(),
-        };
-
-        let listener = env.net.bind(config.listen.clone()).await?;
-        let addr = listener.local_addr()?;
-        let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
-        let core = CoreThread::start(&env);
-        let mut peers = HashMap::new();
-        for server in config.cluster.memtable.iter().filter(|s| s.id != config.id) {
-            let peer = Peer::connect(&env, server, &config.cluster, config.id, &core).await?;
-            peers.insert(server.id.0, peer);
-        }
-        let peers = Arc::new(peers);
-        let servers = Arc::new(SstServers::connect(&env, &config.cluster, config.id));
-        let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
-
-        let memories = {
-            let at_start = replicas.iter().any(|replica| replica.partition.next_index() > 0);
-            Memories::new(at_start, incarnation.clone())
-        };
-        let (mut partitions, mut rafts, mut gates) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let (mut networks, mut stores) = (HashMap::new(), HashMap::new());
-        let mut to_drain = Vec::new();
-        for replica in replicas {
-            let id = replica.shared.id;
-            let partition_log = log.partition(id);
-            partition_log.set_observer(Arc::new(LogFeed(replica.events.clone())));
-            let state_machine = StateMachine::new(id, replica.events.clone(), replica.store.clone());
-            let network = NetworkFactory {
-                shared: replica.shared.clone(),
-                cluster: cluster.clone(),
-                peers: peers.clone(),
-                purged: {
-                    let log = partition_log.clone();
-                    Purged(Arc::new(move || log.purged().map(|id| id.index)))
-                },
+            let incarnation = {
+                let (env, config) = (env.clone(), config.clone());
+                env.clone().blocking(move || Incarnation::open(&env, &config)).await
             };
-            let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
-            let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms, &config.tuning)?);
-            let (node, net, raft_log) = (config.id.0, network.clone(), partition_log.clone());
-            let raft = core
-                .run(async move { Raft::new(node, raft_config, net, raft_log, state_machine).await })
-                .await?
-                .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
-            let background = Background {
-                runtime: tokio::runtime::Handle::current(),
-                shared: replica.shared.clone(),
-                servers: servers.clone(),
-                events: replica.events.clone(),
-                tuning: config.tuning.clone(),
-                attempts: attempts.clone(),
-            };
-            let (snapshots, offered) = watch::channel(None);
-            stores.insert(id, replica.store.clone());
-            tokio::spawn(snapshots::keep(replica.store, offered, raft.clone()));
-            tokio::spawn(repair_loop(background.clone(), shutdown.clone()));
-            let rank = preference(&config, id);
-            memories.add(id, raft.clone());
-            let gate = Gate {
-                shared: replica.shared.clone(),
-                servers: servers.clone(),
-                network: network.clone(),
-                memories: memories.clone(),
-                sst_replicas: config.tuning.sst_replicas,
-                founding: founding.clone(),
-                founder: Arc::default(),
-            };
-            tokio::spawn(gate.clone().watch(shutdown.clone()));
-            tokio::spawn(founding::found_or_ask(
-                raft.clone(),
-                config.clone(),
-                gate.clone(),
-                shutdown.clone(),
-            ));
-            networks.insert(id, network.clone());
-            gates.insert(id, gate);
-            let election = election::election_loop(
-                raft.clone(),
-                replica.shared.clone(),
-                lease.clone(),
-                election::Device { log: log.clone(), stall_ms: config.tuning.disk_stall_ms },
-                rank,
-                draining.clone(),
-            );
-            tokio::spawn(election);
-            let parts = Parts {
-                shared: replica.shared.clone(),
-                partition: replica.partition,
-                raft: raft.clone(),
-                log: partition_log,
-                server_log: log.clone(),
-                tuning: config.tuning.clone(),
-                founding: founding.clone(),
-                heartbeat_ms: lease.heartbeat_ms,
-                group_interval: Duration::from_micros(lease.group_interval_us),
-                metrics: metrics.clone(),
-                background,
-                network: network.clone(),
-                snapshots,
-                recovered: replica.recovered,
-                snapshot_seq: replica.snapshot_seq,
-            };
-            let worker = Worker::new(parts, replica.event_queue, replica.write_queue, shutdown.clone());
-            env.dedicated(&format!("partition-{id}"), worker.run());
-            let handle = Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
-            to_drain.push((handle.clone(), network));
-            partitions.insert(id, handle);
-            rafts.insert(id, raft);
-        }
+            let (incarnation, lock) = incarnation.ok_or_else(stopping)??;
+            let incarnation = Arc::new(incarnation);
+            let ids: Vec<PartitionId> = (0..config.cluster.partitions).map(PartitionId).collect();
+            let log = Arc::new(RaftLog::open(env.clone(), config.log(), &ids, &mut registry).await?);
+            let report = log.report();
+            let counted = incarnation.clone();
+            env.blocking(move || counted.began()).await.ok_or_else(stopping)??;
 
-        let rafts = Arc::new(rafts);
-        let acceptors = partitions.iter().filter_map(|(id, handle): (&PartitionId, &Handle)| {
-            let acceptor = Acceptor {
-                shared: handle.shared.clone(),
-                raft: rafts.get(id)?.clone(),
+            // Bound from here on: what this node promised before it stopped is forgotten.
+            let memory_bytes = config.tuning.memory_bytes / u64::from(config.cluster.partitions);
+            let founding = Configuration::founding(lease, memory_bytes);
+            let news = Arc::new(Notify::new());
+            let replay_start = env.clock.holder_ns();
+            let mut replicas = Vec::new();
+            for id in &ids {
+                replicas.push(recover(&env, &config, *id, &log, &founding, &news, &incarnation)?);
+            }
+            let recovery = Recovery {
+                log_seconds: report.seconds,
+                log_entries: report.entries,
+                log_bytes: report.bytes,
+                torn_bytes: report.torn_bytes,
+                replay_seconds: (env.clock.holder_ns() - replay_start) as f64 / 1e9,
+                replayed_writes: replicas.iter().map(|r| r.partition.counters.writes).sum(),
+                skipped_writes: replicas.iter().map(|r| r.partition.counters.skipped).sum(),
+            };
+
+            let listener = env.net.bind(config.listen.clone()).await?;
+            let addr = listener.local_addr()?;
+            let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
+            let core = CoreThread::start(&env);
+            let mut peers = HashMap::new();
+            for server in config.cluster.memtable.iter().filter(|s| s.id != config.id) {
+                let peer = Peer::connect(&env, server, &config.cluster, config.id, &core).await?;
+                peers.insert(server.id.0, peer);
+            }
+            let peers = Arc::new(peers);
+            let servers = Arc::new(SstServers::connect(&env, &config.cluster, config.id));
+            let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
+
+            let memories = {
+                let at_start = replicas.iter().any(|replica| replica.partition.next_index() > 0);
+                Memories::new(at_start, incarnation.clone())
+            };
+            let (mut partitions, mut rafts, mut gates) = (HashMap::new(), HashMap::new(), HashMap::new());
+            let (mut networks, mut stores) = (HashMap::new(), HashMap::new());
+            let mut to_drain = Vec::new();
+            for replica in replicas {
+                let id = replica.shared.id;
+                let partition_log = log.partition(id);
+                partition_log.set_observer(Arc::new(LogFeed(replica.events.clone())));
+                let state_machine = StateMachine::new(id, replica.events.clone(), replica.store.clone());
+                let network = NetworkFactory {
+                    shared: replica.shared.clone(),
+                    cluster: cluster.clone(),
+                    peers: peers.clone(),
+                    purged: {
+                        let log = partition_log.clone();
+                        Purged(Arc::new(move || log.purged().map(|id| id.index)))
+                    },
+                };
+                let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
+                let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms, &config.tuning)?);
+                let (node, net, raft_log) = (config.id.0, network.clone(), partition_log.clone());
+                let raft = core
+                    .run(async move { Raft::new(node, raft_config, net, raft_log, state_machine).await })
+                    .await?
+                    .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
+                let background = Background {
+                    runtime: tokio::runtime::Handle::current(),
+                    shared: replica.shared.clone(),
+                    servers: servers.clone(),
+                    events: replica.events.clone(),
+                    tuning: config.tuning.clone(),
+                    attempts: attempts.clone(),
+                };
+                let (snapshots, offered) = watch::channel(None);
+                stores.insert(id, replica.store.clone());
+                tokio::spawn(snapshots::keep(replica.store, offered, raft.clone()));
+                tokio::spawn(repair_loop(background.clone(), shutdown.clone()));
+                let rank = preference(&config, id);
+                memories.add(id, raft.clone());
+                let gate = Gate {
+                    shared: replica.shared.clone(),
+                    servers: servers.clone(),
+                    network: network.clone(),
+                    memories: memories.clone(),
+                    sst_replicas: config.tuning.sst_replicas,
+                    founding: founding.clone(),
+                    founder: Arc::default(),
+                };
+                tokio::spawn(gate.clone().watch(shutdown.clone()));
+                tokio::spawn(founding::found_or_ask(
+                    raft.clone(),
+                    config.clone(),
+                    gate.clone(),
+                    shutdown.clone(),
+                ));
+                networks.insert(id, network.clone());
+                gates.insert(id, gate);
+                let election = election::election_loop(
+                    raft.clone(),
+                    replica.shared.clone(),
+                    lease.clone(),
+                    election::Device { log: log.clone(), stall_ms: config.tuning.disk_stall_ms },
+                    rank,
+                    draining.clone(),
+                );
+                tokio::spawn(election);
+                let parts = Parts {
+                    shared: replica.shared.clone(),
+                    partition: replica.partition,
+                    raft: raft.clone(),
+                    log: partition_log,
+                    server_log: log.clone(),
+                    tuning: config.tuning.clone(),
+                    founding: founding.clone(),
+                    heartbeat_ms: lease.heartbeat_ms,
+                    group_interval: Duration::from_micros(lease.group_interval_us),
+                    metrics: metrics.clone(),
+                    background,
+                    network: network.clone(),
+                    snapshots,
+                    recovered: replica.recovered,
+                    snapshot_seq: replica.snapshot_seq,
+                };
+                let worker = Worker::new(parts, replica.event_queue, replica.write_queue, shutdown.clone());
+                env.dedicated(&format!("partition-{id}"), worker.run());
+                let handle =
+                    Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
+                to_drain.push((handle.clone(), network));
+                partitions.insert(id, handle);
+                rafts.insert(id, raft);
+            }
+
+            let rafts = Arc::new(rafts);
+            let acceptors = partitions.iter().filter_map(|(id, handle): (&PartitionId, &Handle)| {
+                let acceptor = Acceptor {
+                    shared: handle.shared.clone(),
+                    raft: rafts.get(id)?.clone(),
+                    rafts: rafts.clone(),
+                    store: stores.remove(id)?,
+                    log: log.clone(),
+                    metrics: metrics.clone(),
+                    disk_stall_ms: config.tuning.disk_stall_ms,
+                };
+                Some((*id, acceptor))
+            });
+            let acceptors = acceptors.collect();
+            let rebuilding = Arc::new(Rebuilding {
+                env: env.clone(),
+                node: config.id,
+                cluster: config.cluster.clone(),
+                gates,
                 rafts: rafts.clone(),
-                store: stores.remove(id)?,
-                log: log.clone(),
-                metrics: metrics.clone(),
-                disk_stall_ms: config.tuning.disk_stall_ms,
+            });
+            let context = Arc::new(Context {
+                boot: env.rng.nonzero_u64(),
+                env: env.clone(),
+                node: config.id,
+                cluster: config.cluster.clone(),
+                partitions,
+                rafts,
+                acceptors,
+                networks,
+                rebuilding,
+                memories,
+                news,
+                metrics,
+                recovery,
+                log,
+                answers: Room::new(rows::ANSWER_BYTES_MAX),
+                started_ns,
+                draining,
+                shutdown: shutdown.clone(),
+            });
+            grpc::serve(listener, &context, cluster, shutdown.clone());
+            let http = match &config.http {
+                Some(at) => Some(http::serve(&env, at, registry, &context, shutdown).await?),
+                None => None,
             };
-            Some((*id, acceptor))
-        });
-        let acceptors = acceptors.collect();
-        let rebuilding = Arc::new(Rebuilding {
-            env: env.clone(),
-            node: config.id,
-            cluster: config.cluster.clone(),
-            gates,
-            rafts: rafts.clone(),
-        });
-        let context = Arc::new(Context {
-            boot: env.rng.nonzero_u64(),
-            env: env.clone(),
-            node: config.id,
-            cluster: config.cluster.clone(),
-            partitions,
-            rafts,
-            acceptors,
-            networks,
-            rebuilding,
-            memories,
-            news,
-            metrics,
-            recovery,
-            log,
-            answers: Room::new(rows::ANSWER_BYTES_MAX),
-            started_ns,
-            draining,
-            shutdown: shutdown.clone(),
-        });
-        grpc::serve(listener, &context, cluster, shutdown.clone());
-        let http = match &config.http {
-            Some(at) => Some(http::serve(&env, at, registry, &context, shutdown).await?),
-            None => None,
-        };
-        tracing::info!(node = %config.id, %addr, "memtable server is up");
-        Ok(MemtableServer {
-            addr,
-            http,
-            context,
-            replicas: to_drain,
-            drain,
-            stop,
-            listening,
-            _lock: lock,
-            _core: core,
+            tracing::info!(node = %config.id, %addr, "memtable server is up");
+            Ok(MemtableServer {
+                addr,
+                http,
+                context,
+                replicas: to_drain,
+                drain,
+                stop,
+                listening,
+                _lock: lock,
+                _core: core,
+            })
         })
     }
 
@@ -286,26 +290,28 @@ impl MemtableServer {
 
     /// Hands over what it leads, then stops in order: service, workers, Raft, log. Everything that was acknowledged is durable
     /// already.
-    pub async fn shutdown(self) {
-        self.drain.trigger();
-        drain::hand_over_all(&self.replicas).await;
-        self.stop.trigger();
-        let stop = async {
-            for handle in self.context.partitions.values() {
-                let (done, stopped) = oneshot::channel();
-                if handle.events.send(Event::Stop(done)).is_ok() {
-                    let _ = stopped.await;
+    pub fn shutdown(self) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            self.drain.trigger();
+            drain::hand_over_all(&self.replicas).await;
+            self.stop.trigger();
+            let stop = async {
+                for handle in self.context.partitions.values() {
+                    let (done, stopped) = oneshot::channel();
+                    if handle.events.send(Event::Stop(done)).is_ok() {
+                        let _ = stopped.await;
+                    }
                 }
+                for raft in self.context.rafts.values() {
+                    let _ = raft.shutdown().await;
+                }
+                self.context.log.shutdown().await;
+                self.listening.closed().await;
+            };
+            if tokio::time::timeout(STOP_TIMEOUT, stop).await.is_err() {
+                tracing::warn!("memtable server: not everything stopped in time");
             }
-            for raft in self.context.rafts.values() {
-                let _ = raft.shutdown().await;
-            }
-            self.context.log.shutdown().await;
-            self.listening.closed().await;
-        };
-        if tokio::time::timeout(STOP_TIMEOUT, stop).await.is_err() {
-            tracing::warn!("memtable server: not everything stopped in time");
-        }
+        })
     }
 }
 
