@@ -117,22 +117,24 @@ impl PNodeServer {
 
     /// Takes no new calls, lets those under way finish for a while, gives the leases back.
     pub fn shutdown(self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            self.stop.trigger();
-            let resp = async {
-                if let Some(resp) = self.resp {
-                    resp.shutdown().await;
-                }
-            };
-            let grpc = self.grpc_ended.into_iter().map(|mut ended| async move {
-                if tokio::time::timeout(DRAIN_MAX, &mut ended).await.is_err() {
-                    ended.abort();
-                }
-            });
-            tokio::join!(resp, futures::future::join_all(grpc));
-            self.pnode.shutdown().await;
-            self.listening.closed().await;
-        })
+        Box::pin(self.shut_down())
+    }
+
+    async fn shut_down(self) {
+        self.stop.trigger();
+        let resp = async {
+            if let Some(resp) = self.resp {
+                resp.shutdown().await;
+            }
+        };
+        let grpc = self.grpc_ended.into_iter().map(|mut ended| async move {
+            if tokio::time::timeout(DRAIN_MAX, &mut ended).await.is_err() {
+                ended.abort();
+            }
+        });
+        tokio::join!(resp, futures::future::join_all(grpc));
+        self.pnode.shutdown().await;
+        self.listening.closed().await;
     }
 }
 

@@ -119,11 +119,13 @@ impl RespServer {
 
     /// Accepts and reads no more, answers what was received, closes. Returns when all that is done, at the latest after
     /// some seconds.
-    pub fn shutdown(mut self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            self.stop.trigger();
-            let _ = self.ended.recv().await;
-        })
+    pub fn shutdown(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.shut_down())
+    }
+
+    async fn shut_down(mut self) {
+        self.stop.trigger();
+        let _ = self.ended.recv().await;
     }
 }
 

@@ -121,21 +121,23 @@ impl SstServer {
     }
 
     /// Lets requests in flight finish, within a limit. When it returns, its addresses and the data directory are free.
-    pub fn shutdown(mut self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            self.trigger.trigger();
-            for mut task in self.tasks.drain(..) {
-                if tokio::time::timeout(SHUTDOWN_GRACE, &mut task).await.is_err() {
-                    task.abort();
-                }
+    pub fn shutdown(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.shut_down())
+    }
+
+    async fn shut_down(mut self) {
+        self.trigger.trigger();
+        for mut task in self.tasks.drain(..) {
+            if tokio::time::timeout(SHUTDOWN_GRACE, &mut task).await.is_err() {
+                task.abort();
             }
-            self.listening.closed().await;
-            let store = self.store.clone();
-            let closed = self.store.env.blocking(move || store.catalog.close()).await;
-            if closed.is_none() {
-                self.store.catalog.close();
-            }
-        })
+        }
+        self.listening.closed().await;
+        let store = self.store.clone();
+        let closed = self.store.env.blocking(move || store.catalog.close()).await;
+        if closed.is_none() {
+            self.store.catalog.close();
+        }
     }
 }
 

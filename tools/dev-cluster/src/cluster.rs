@@ -332,24 +332,26 @@ impl DevCluster {
 
     /// Drains and stops everything: first the p-nodes, so that clients are answered, then the memtable servers, then the
     /// sstable servers.
-    pub fn shutdown(mut self) -> BoxFuture<'static, Result<()>> {
-        Box::pin(async move {
-            let ready = self.ready_file();
-            if self.launcher.env.vfs.exists(&ready) {
-                self.launcher.env.vfs.remove_file(&ready)?;
+    pub fn shutdown(self) -> BoxFuture<'static, Result<()>> {
+        Box::pin(self.shut_down())
+    }
+
+    async fn shut_down(mut self) -> Result<()> {
+        let ready = self.ready_file();
+        if self.launcher.env.vfs.exists(&ready) {
+            self.launcher.env.vfs.remove_file(&ready)?;
+        }
+        let mut first_error = Ok(());
+        for role in [Role::PNode, Role::Memtable, Role::Sstable] {
+            let tier = self.servers.iter_mut().filter(|s| s.member.role == role).map(|slot| {
+                let running = std::mem::replace(&mut slot.running, Running::No);
+                running.stop(&slot.member, self.launcher.keeper())
+            });
+            for result in futures::future::join_all(tier).await {
+                first_error = first_error.and(result);
             }
-            let mut first_error = Ok(());
-            for role in [Role::PNode, Role::Memtable, Role::Sstable] {
-                let tier = self.servers.iter_mut().filter(|s| s.member.role == role).map(|slot| {
-                    let running = std::mem::replace(&mut slot.running, Running::No);
-                    running.stop(&slot.member, self.launcher.keeper())
-                });
-                for result in futures::future::join_all(tier).await {
-                    first_error = first_error.and(result);
-                }
-            }
-            first_error
-        })
+        }
+        first_error
     }
 
     fn at(&self, role: Role, index: usize) -> Result<usize> {

@@ -64,12 +64,14 @@ impl LocalServer {
 
     /// Drains and stops it.
     pub fn shutdown(self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            match self {
-                LocalServer::Memtable(server) => server.shutdown().await,
-                LocalServer::Sstable(server) => server.shutdown().await,
-                LocalServer::PNode(server) => server.shutdown().await,
-            }
-        })
+        Box::pin(self.shut_down())
+    }
+
+    async fn shut_down(self) {
+        match self {
+            LocalServer::Memtable(server) => server.shutdown().await,
+            LocalServer::Sstable(server) => server.shutdown().await,
+            LocalServer::PNode(server) => server.shutdown().await,
+        }
     }
 }

@@ -27,12 +27,14 @@ impl Listening {
     }
 
     /// Returns when none is open.
-    pub fn closed(mut self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            if tokio::time::timeout(CLOSED_MAX, self.0.wait_for(|open| *open == 0)).await.is_err() {
-                tracing::warn!("a listener is still open");
-            }
-        })
+    pub fn closed(self) -> BoxFuture<'static, ()> {
+        Box::pin(self.all_closed())
+    }
+
+    async fn all_closed(mut self) {
+        if tokio::time::timeout(CLOSED_MAX, self.0.wait_for(|open| *open == 0)).await.is_err() {
+            tracing::warn!("a listener is still open");
+        }
     }
 }
 

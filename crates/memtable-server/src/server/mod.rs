@@ -291,27 +291,29 @@ impl MemtableServer {
     /// Hands over what it leads, then stops in order: service, workers, Raft, log. Everything that was acknowledged is durable
     /// already.
     pub fn shutdown(self) -> BoxFuture<'static, ()> {
-        Box::pin(async move {
-            self.drain.trigger();
-            drain::hand_over_all(&self.replicas).await;
-            self.stop.trigger();
-            let stop = async {
-                for handle in self.context.partitions.values() {
-                    let (done, stopped) = oneshot::channel();
-                    if handle.events.send(Event::Stop(done)).is_ok() {
-                        let _ = stopped.await;
-                    }
+        Box::pin(self.shut_down())
+    }
+
+    async fn shut_down(self) {
+        self.drain.trigger();
+        drain::hand_over_all(&self.replicas).await;
+        self.stop.trigger();
+        let stop = async {
+            for handle in self.context.partitions.values() {
+                let (done, stopped) = oneshot::channel();
+                if handle.events.send(Event::Stop(done)).is_ok() {
+                    let _ = stopped.await;
                 }
-                for raft in self.context.rafts.values() {
-                    let _ = raft.shutdown().await;
-                }
-                self.context.log.shutdown().await;
-                self.listening.closed().await;
-            };
-            if tokio::time::timeout(STOP_TIMEOUT, stop).await.is_err() {
-                tracing::warn!("memtable server: not everything stopped in time");
             }
-        })
+            for raft in self.context.rafts.values() {
+                let _ = raft.shutdown().await;
+            }
+            self.context.log.shutdown().await;
+            self.listening.closed().await;
+        };
+        if tokio::time::timeout(STOP_TIMEOUT, stop).await.is_err() {
+            tracing::warn!("memtable server: not everything stopped in time");
+        }
     }
 }
 
