@@ -113,7 +113,7 @@ rules! {
             says: "A group is published when Raft has committed it, not when the leader has appended it.",
             otherwise: "an acknowledged write is truncated",
             source: "design 3.7",
-            kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs", "crates/memtable-server/src/publication/queue.rs"],
+            kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs", "crates/memtable-server/src/publication/queue.rs"],
             tests: ["what_is_not_committed_is_not_published_and_truncation_takes_it_back"],
             broken_by: AcknowledgedBeforeMajority "acknowledged-before-majority" "A group is published when the leader has appended it." [Patch("acknowledged-before-majority")],
         }
@@ -131,7 +131,7 @@ rules! {
             says: "A failed condition is answered when everything that it saw is published in that term.",
             otherwise: "it reports a write that is truncated later",
             source: "design 3.8",
-            kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs"],
+            kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs"],
             tests: ["two_inserts_of_one_key_in_one_group_do_not_both_pass"],
             broken_by: FailedAtOnce "failed-at-once" "A failed condition is answered before what it saw is published." [Model, Patch("answers-at-once")],
         }
@@ -156,7 +156,7 @@ rules! {
             says: "A duplicate is answered when its original is published.",
             otherwise: "acknowledged, then truncated",
             source: "design 3.8",
-            kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs"],
+            kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs"],
             tests: [],
             broken_by: DuplicateAtOnce "duplicate-at-once" "A duplicate is answered before its original is published." [Model, Patch("answers-at-once")],
         }
@@ -224,7 +224,7 @@ rules! {
             says: "Serials and acknowledgements count within an epoch; at a new one p-nodes take whole filters.",
             otherwise: "the new leader uses a position again; a bit is missed",
             source: "design 5",
-            kept_in: ["crates/memtable-server/src/lease/desk.rs", "crates/pnode/src/filter_copies/copy.rs"],
+            kept_in: ["crates/memtable-server/src/lease/desk.rs", "crates/pnode/src/filter_copies/copy/mod.rs"],
             tests: ["serials_do_not_continue_across_epochs", "whole_filters_at_new_epoch", "whole_filters_at_new_epoch_though_serials_would_fit", "a_reply_of_another_boot_needs_whole_filters"],
             broken_by: SerialsGoOn "serials-go-on" "Serials mean the same under every leader." [Model, Operand],
         }
@@ -266,7 +266,7 @@ rules! {
             says: "Filters and set of SSTables are used as a pair: a lease with version v is usable only with the tables of v or newer.",
             otherwise: "the flushed memtable's filter is gone, and the old SSTables are searched: a stale read",
             source: "design 6; PDA 5.2",
-            kept_in: ["crates/pnode/src/filter_copies/copy.rs", "crates/pnode/src/view/partition_view.rs"],
+            kept_in: ["crates/pnode/src/filter_copies/copy/mod.rs", "crates/pnode/src/view/partition_view.rs"],
             tests: ["lease_is_paired_with_its_manifest_version"],
             broken_by: LeaseWithoutManifest "lease-without-manifest" "Filters and lease are used without the manifest that belongs to them." [Model, Patch("lease-without-manifest")],
         }
@@ -274,7 +274,7 @@ rules! {
             says: "A p-node that acknowledges a serial uses no lease of an older one any more.",
             otherwise: "it acknowledged without a new lease, and uses the old one on: a stale read",
             source: "design 6",
-            kept_in: ["crates/pnode/src/filter_copies/copy.rs"],
+            kept_in: ["crates/pnode/src/filter_copies/copy/mod.rs"],
             tests: ["a_view_that_moves_on_needs_a_lease_for_where_it_stands"],
             broken_by: LeaseOutlivesItsSerial "lease-outlives-its-serial" "A p-node keeps its lease when it acknowledges beyond it." [Model, Operand],
         }
@@ -363,7 +363,7 @@ rules! {
             says: "A leader answers no memtable read until its own first entry is published.",
             otherwise: "a value that the old leader published disappears",
             source: "design 4",
-            kept_in: ["crates/memtable-server/src/worker/leading/publisher.rs", "crates/memtable-server/src/publication/queue.rs"],
+            kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs", "crates/memtable-server/src/publication/queue.rs"],
             tests: ["a_fresh_leader_serves_only_when_its_own_first_entry_is_published", "no_manifest_is_served_before_the_leaders_own_first_entry_is_applied"],
             broken_by: FreshLeaderReads "fresh-leader-reads" "A leader serves reads before its own first entry is published." [Model, Operand],
         }
@@ -422,7 +422,7 @@ rules! {
             says: "A memtable read names the version of the SSTables that its p-node searched, not the newest that it knows.",
             otherwise: "tombstone found at v, the insert after it is flushed at v + 1, the memtable read names v + 1: \"absent\", unnoticed",
             source: "design 4",
-            kept_in: ["crates/pnode/src/router/execute.rs"],
+            kept_in: ["crates/pnode/src/router/point_reads.rs"],
             tests: ["memtable_reread_names_the_searched_version"],
             broken_by: RereadNamesNewest "reread-names-newest" "A memtable read names the newest manifest version, not the one whose SSTables were searched." [Model, Patch("reread-names-newest")],
         }
@@ -430,7 +430,7 @@ rules! {
             says: "The record cache holds the newest SSTable record of a key, never a memtable's.",
             otherwise: "insert, read, update: no bit, and a stale hit",
             source: "design 8",
-            kept_in: ["crates/pnode/src/router/execute.rs", "crates/pnode/src/record_cache/mod.rs"],
+            kept_in: ["crates/pnode/src/router/point_reads.rs", "crates/pnode/src/record_cache/mod.rs"],
             tests: ["cache_never_holds_memtable_values"],
             broken_by: CacheHoldsMemtableValues "cache-holds-memtable-values" "The record cache takes values of memtables." [Model, Patch("cache-holds-memtable-values")],
         }
@@ -446,7 +446,7 @@ rules! {
             says: "A record is cached with the version that was searched, however late it arrives.",
             otherwise: "a stale hit",
             source: "design 8",
-            kept_in: ["crates/pnode/src/router/execute.rs"],
+            kept_in: ["crates/pnode/src/router/point_reads.rs"],
             tests: ["cache_stamp_is_the_searched_version"],
             broken_by: StampAtArrival "stamp-at-arrival" "A record is cached with the manifest version at its arrival." [Model, Patch("stamp-at-arrival")],
         }
@@ -490,7 +490,7 @@ rules! {
             says: "Whatever is sent to a member names the incarnation that the sender means.",
             otherwise: "a follower votes for a new leader, is wiped, takes the old leader's entries again and counts for it: a write is acknowledged that the new leader lacks",
             source: "design 12",
-            kept_in: ["crates/memtable-server/src/service/raft.rs"],
+            kept_in: ["crates/memtable-server/src/raft/acceptor/addressed.rs"],
             tests: ["a_wiped_voter_loses_nothing_and_is_let_in_again"],
             broken_by: IncarnationNotNamed "incarnation-not-named" "No message says which incarnation it means: a server without its memory is taken for what it was." [Election, Operand],
         }
@@ -498,7 +498,7 @@ rules! {
             says: "A server votes only as the incarnation that the group means.",
             otherwise: "the leader has a write on itself and on one other; that is wiped, and votes for the third, which lacks it",
             source: "design 12",
-            kept_in: ["crates/memtable-server/src/service/raft.rs"],
+            kept_in: ["crates/memtable-server/src/raft/acceptor/addressed.rs"],
             tests: ["a_wiped_voter_loses_nothing_and_is_let_in_again"],
             broken_by: AmnesiacVotes "amnesiac-votes" "A server votes although the group means another incarnation of it: one that remembered." [Election, Patch("amnesiac-votes")],
         }
@@ -514,7 +514,7 @@ rules! {
             says: "One fixed server founds a group, and only if everybody is empty.",
             otherwise: "a founder is wiped and founds again with a server that has nothing yet",
             source: "design 12",
-            kept_in: ["crates/memtable-server/src/raft/founding.rs"],
+            kept_in: ["crates/memtable-server/src/founding.rs"],
             tests: ["a_partition_that_had_a_group_is_not_founded_in_silence_even_if_everybody_is_empty"],
             broken_by: FoundedByAnybody "founded-by-anybody" "Any server that has nothing founds the group, if a majority has nothing." [Election],
         }
