@@ -3,7 +3,7 @@
 //! A memtable server hosts a replica of every partition: its log ([`sextant_raft_log`]), its memtables and their filters,
 //! its leases and its manifest. Writes enter at the leader's worker ([`worker`]), become groups ([`command`]), take effect in
 //! the partition's pure state ([`partition`]) when they are appended, and become visible when Raft has committed them and no
-//! lease forbids it ([`lease`]). Frozen memtables leave for the sstable servers ([`flush`]).
+//! lease forbids it ([`publication`]). Frozen memtables leave for the sstable servers ([`flush`]).
 //!
 //! Does not own: the log's bytes, the SSTables' bytes, the routing of clients.
 //!

@@ -3,7 +3,13 @@
 //! Plain data. [`Mutant`](crate::mutant::Mutant) is made from it, and with it the lists of the model and of the simulation;
 //! `docs/rules.md` is written from it ([`crate::document`]). Tests ask that the files and tests that it names are there.
 //!
-//! Sources: "design N" is a section of `docs/design.md`; "PDA" is the paper "precise data access".
+//! Sources: "design N" is a section of `docs/design.md`; "PDA" is the paper "precise data access", "PASV" the one on one log.
+//!
+//! To add a rule: an entry under its subject; `kept_in` are files, `tests` names of functions. A broken build is
+//! `Variant "name" "what it does" [ways]`. `Operand`: ask `mutant::active(Mutant::Variant)` in the code. `Patch`: see
+//! `tests/sim/mutants/README.md`. `Model`, `Election`: weaken it in `tests/model`. Measure it (`cargo xtask sim --mutants NAME`,
+//! `cargo test -p sextant-model -- --nocapture`), put the row into `measured.rs`, then `cargo xtask rules` and
+//! `cargo test -p sextant-rules`.
 
 /// A rule of the protocol.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +118,7 @@ rules! {
         "a-majority-before-publication" {
             says: "A group is published when Raft has committed it, not when the leader has appended it.",
             otherwise: "an acknowledged write is truncated",
-            source: "design 3.7",
+            source: "design 3.8",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs", "crates/memtable-server/src/publication/queue.rs"],
             tests: ["what_is_not_committed_is_not_published_and_truncation_takes_it_back"],
             broken_by: AcknowledgedBeforeMajority "acknowledged-before-majority" "A group is published when the leader has appended it." [Patch("acknowledged-before-majority")],
@@ -122,7 +128,7 @@ rules! {
         "a-flush-voids-a-check" {
             says: "A condition that was checked against SSTables of an older version than the table's last flush is checked again, whichever way it went; the p-node repeats the read.",
             otherwise: "an INSERT on a live key, or an \"exists\" that nothing explains",
-            source: "design 5; PDA 3.2",
+            source: "design 3, Conditions; PDA 3.2",
             kept_in: ["crates/memtable-server/src/partition/rules.rs"],
             tests: ["a_flush_voids_an_insert_in_both_directions", "insert_repeated_after_stale_manifest"],
             broken_by: InsertNotVoided "insert-not-voided" "A condition that was checked before a flush holds after it." [Model, Operand],
@@ -130,7 +136,7 @@ rules! {
         "a-failed-condition-waits" {
             says: "A failed condition is answered when everything that it saw is published in that term.",
             otherwise: "it reports a write that is truncated later",
-            source: "design 3.8",
+            source: "design 3, Conditions",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs"],
             tests: ["two_inserts_of_one_key_in_one_group_do_not_both_pass"],
             broken_by: FailedAtOnce "failed-at-once" "A failed condition is answered before what it saw is published." [Model, Patch("answers-at-once")],
@@ -138,7 +144,7 @@ rules! {
         "failed-conditions-are-replicated" {
             says: "Every replica remembers what a request was answered, also that its condition failed.",
             otherwise: "INSERT fails and its client is told; a delete; under the next leader a delayed copy inserts",
-            source: "design 3.10",
+            source: "design 3, Duplicates",
             kept_in: ["crates/memtable-server/src/partition/evaluate.rs"],
             tests: ["a_failed_condition_is_remembered_by_every_replica"],
             broken_by: FailedForgotten "failed-forgotten" "No replica remembers failed conditions." [Model, Operand],
@@ -146,7 +152,7 @@ rules! {
         "a-retry-takes-effect-once" {
             says: "A request that is in the duplicate table is answered from it; one of an unknown session is refused, never executed.",
             otherwise: "a retried write takes effect twice",
-            source: "design 3.10",
+            source: "design 3, Duplicates",
             kept_in: ["crates/memtable-server/src/partition/evaluate.rs", "crates/memtable-server/src/partition/sessions.rs"],
             tests: ["a_retry_takes_effect_once_also_within_a_group_and_after_a_failover", "an_expired_session_is_unknown_and_reopening_it_forgets_its_results"],
             broken_by: NoDuplicateTable "no-duplicate-table" "Retried requests are executed again." [Model, Operand],
@@ -155,7 +161,7 @@ rules! {
         "a-duplicate-waits-for-its-original" {
             says: "A duplicate is answered when its original is published.",
             otherwise: "acknowledged, then truncated",
-            source: "design 3.8",
+            source: "design 3, Duplicates",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs"],
             tests: [],
             broken_by: DuplicateAtOnce "duplicate-at-once" "A duplicate is answered before its original is published." [Model, Patch("answers-at-once")],
@@ -163,7 +169,7 @@ rules! {
         "a-truncation-undoes-everything" {
             says: "A truncation removes versions, puts the duplicate table back and undoes freezes; only bits stay.",
             otherwise: "a retry is answered from an entry that was truncated",
-            source: "design 3.6",
+            source: "design 3.7",
             kept_in: ["crates/memtable-server/src/partition/ingest.rs"],
             tests: ["a_truncated_freeze_is_undone_with_its_filter", "replicas_agree_after_truncations_and_restarts"],
             broken_by: DuplicateTableNotUndone "duplicate-table-not-undone" "A truncation leaves the duplicate table as it is." [Model, Operand],
@@ -171,7 +177,7 @@ rules! {
         "generations-are-compared" {
             says: "An entry names the generation of each memtable that it writes to, and its first seq; every replica ignores one that does not fit.",
             otherwise: "a freeze slips in between evaluation and append, and the bit lands in the filter of the memtable before",
-            source: "design 3.3",
+            source: "design 3.4",
             kept_in: ["crates/memtable-server/src/partition/rules.rs", "crates/memtable-server/src/partition/ingest.rs"],
             tests: ["a_freeze_between_evaluation_and_append_voids_the_group", "a_group_evaluated_before_a_lost_predecessor_is_ignored"],
             broken_by: FreezeSlipsIn "freeze-slips-in" "A freeze slips in between a group's evaluation and its append, and nobody compares generations." [Model, Patch("between-evaluation-and-append")],
@@ -181,7 +187,7 @@ rules! {
         "bits-go-out-first" {
             says: "A group's bits are in the leader's filters and in the ring before the group is proposed.",
             otherwise: "a group is published that no holder of a lease has heard of: a stale read",
-            source: "design 3.4; PDA 3.4, 4.2",
+            source: "design 3.5; PDA 3.4, 4.2",
             kept_in: ["crates/memtable-server/src/worker/leading/sequencer/mod.rs"],
             tests: ["a_group_beyond_an_unacknowledged_lease_waits_for_its_expiry"],
             broken_by: BitsAfterProposal "bits-after-proposal" "A group's bits go out after it was proposed, and it waits for nobody." [Patch("between-evaluation-and-append")],
@@ -257,7 +263,7 @@ rules! {
         "publication-is-in-log-order" {
             says: "Groups are published strictly in the order of the log, also those that left no bits.",
             otherwise: "what the predecessor wrote is visible under a lease that forbids it",
-            source: "design 3.7",
+            source: "design 3.8",
             kept_in: ["crates/memtable-server/src/publication/queue.rs"],
             tests: ["a_group_without_bits_still_waits_for_its_predecessor", "the_order_is_the_logs_whatever_the_leases_say"],
             broken_by: BitlessOvertakes "bitless-overtakes" "A group without bits is published before its predecessors." [Model, Patch("bitless-overtakes")],

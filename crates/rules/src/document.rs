@@ -12,21 +12,27 @@ pub const PATH: &str = "docs/rules.md";
 const LINE_MAX: usize = 118;
 
 const HEAD: &[&str] = &[
-    "What the protocol rests on, rule by rule: what each says, what goes wrong when it is weakened, where it is kept, the tests \
-     that hold it, and the builds that break it. Written by `cargo xtask rules` from `crates/rules/src/catalogue.rs` and \
-     `measured.rs`; change those.",
-    "Sources: *design N* is section N of [design.md](design.md), *PDA N* of the paper on precise data access. \
-     The [model](model.md) breaks a rule in every order of events that its bounds allow, and gives the length of a shortest \
-     trace to a violation (`cargo run --release -p sextant-model -- --mutant NAME --trace`, with the bounds of \
-     `tests/model/tests/mutants.rs`; elections: `election.rs` there). The [simulation](simulation.md) breaks it in the servers' \
-     own code, by an operand that is constant in every other build, or by a patch that the mutation run applies to a copy of \
-     the tree (`tests/sim/mutants`).",
-    "A measurement of the simulation: the options of `cargo xtask sim --mutants NAME`; the run in which it was caught first; \
-     then how many runs there were (until the third conviction, or the last seed), and who convicted: the check of the history \
-     that is *blind* to versions; *clients*, by something else that they see (versions, half a batch, a cluster that does not \
-     come back); *servers*, by assertions of theirs or of openraft, and, where nothing else helped, by invariants. Nothing was \
-     tuned with these seeds. Without `--theme` a run has a given scene for its theme with probability 1/22 and meets any scene \
-     now and then besides, so that the same mutant takes about ten times as many runs.",
+    "Of each rule: what it says, what goes wrong otherwise, where it is kept, the tests that hold it, the builds that break it. \
+     The first sentence and *Otherwise* are the rule; the rest is evidence. Words: [glossary](glossary.md). \
+     Written by `cargo xtask rules` from `crates/rules/src/catalogue.rs` and `measured.rs`; change those.",
+    "Sources: *design N* is section N of [design.md](design.md), *PDA N* of the paper on precise data access, *PASV* the paper on \
+     one log ([design.md](design.md) names both).",
+];
+
+const TAIL: &[&str] = &[
+    "The [model](model.md) breaks a rule in every order of events that its bounds allow, and gives the length of a shortest trace \
+     to a violation: `cargo run --release -p sextant-model -- --mutant NAME --trace`, with the bounds of \
+     `tests/model/tests/mutants.rs` (elections: `election.rs` there).",
+    "The [simulation](simulation.md) breaks it in the servers' own code. An *operand* is one more condition, constant in every \
+     other build. A *patch* is applied by the mutation run to a copy of the tree (`tests/sim/mutants`).",
+    "A measurement of the simulation begins with the options of `cargo xtask sim --mutants NAME`. \
+     \"First in run 2; of 6 by the blind check 4\" says: it was caught first in the second run; of six runs, four were convicted \
+     by the check of the history that does not look at versions. *Clients*: by something else that they see (versions, half a \
+     batch, a cluster that does not come back). *Servers*: by assertions of theirs or of openraft and, where nothing else helped, \
+     by invariants. There are runs until the third conviction by the blind check, or until the last seed. \
+     Nothing was tuned with these seeds.",
+    "Without `--theme` a run has a given scene for its theme with probability 1/22, and meets any scene now and then besides. \
+     The same mutant then takes about ten times as many runs.",
 ];
 
 /// The whole document.
@@ -54,6 +60,11 @@ pub fn rules_md() -> String {
     for Subject { title, rules } in RULES {
         let _ = write!(text, "\n## {title}\n");
         rules.iter().for_each(|rule| section(&mut text, rule));
+    }
+    text.push_str("\n## How it was measured\n");
+    for paragraph in TAIL {
+        text.push('\n');
+        wrap(&mut text, "", "", paragraph);
     }
     text
 }

@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_reader_behind_a_flush_is_told_so() {
-        // Model row "no StaleManifest answer": record flushed and dropped in between must not read as absent.
+        // Rule `stale-readers-are-told`: record flushed and dropped in between must not read as absent.
         let v = view(TableView {
             memtables: vec![Arc::new(Memtable::new(Generation(2)))],
             grace: vec![],
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn staleness_counts_memtables_that_were_active_at_the_readers_version() {
-        // Model row "StaleManifest only for memtables that were frozen at v": put into active m1 at v1, a compaction makes
+        // Rule `stale-readers-are-told`: put into active m1 at v1, a compaction makes
         // v2, m1 is frozen and flushed at v3; a reader at v1 must be told.
         let v = view(TableView {
             memtables: vec![Arc::new(Memtable::new(Generation(2)))],
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_memtable_tombstone_is_an_answer() {
-        // Model row "memtable tombstone reported as no entry".
+        // Rule `a-memtable-tombstone-is-final`.
         let v = view(TableView {
             memtables: vec![memtable(1, 4, None)],
             grace: vec![],

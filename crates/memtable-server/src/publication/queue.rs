@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_group_without_bits_still_waits_for_its_predecessor() {
-        // Model row "group without bits published before its predecessor".
+        // Rule `publication-is-in-log-order`.
         let mut q = PublishQueue::new(0);
         q.push(entry(1, 5));
         q.push(entry(2, 0));
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_fresh_leader_serves_only_when_its_own_first_entry_is_published() {
-        // Model row "fresh leader reads before its first entry is published": entries 1 and 2 are its predecessor's, and
+        // Rule `a-fresh-leader-waits-to-serve`: entries 1 and 2 are its predecessor's, and
         // published there; 3 is its own first.
         let mut q = PublishQueue::new(0);
         (1..=3).for_each(|i| q.push(entry(i, 0)));

@@ -1,6 +1,6 @@
 //! A partition replica, as the server's other tasks see it: what its worker publishes, and the ways to reach the worker.
 //!
-//! Owns no rule: the worker's are in [`crate::worker`], those of reads in [`crate::service`].
+//! Owns no rule: the worker's are in [`crate::worker`], those of reads in [`crate::reading`].
 
 mod admission;
 mod handle;

@@ -123,6 +123,7 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("get\r\n", "-ERR wrong number of arguments for 'get' command\r\n"),
         ("GET a b\r\n", "-ERR wrong number of arguments for 'get' command\r\n"),
         ("set a b c\r\n", "-ERR syntax error\r\n"),
+        ("set a 1 nx\r\nset a 2 nx\r\nset b 1 xx\r\nget a\r\n", "+OK\r\n$-1\r\n$-1\r\n$1\r\n1\r\n"),
         ("set a b nx xx\r\n", "-ERR syntax error\r\n"),
         ("set a b ex\r\n", "-ERR syntax error\r\n"),
         ("set a b ex foo\r\n", "-ERR value is not an integer or out of range\r\n"),

@@ -39,7 +39,7 @@ fn a_configuration_takes_effect_when_it_is_committed_and_only_in_the_order_of_re
 
 #[test]
 fn a_freeze_between_evaluation_and_append_voids_the_group() {
-    // Model row "freeze slips between evaluation and append".
+    // Rule `generations-are-compared`.
     let mut n = Node::new();
     let (group, _) = n.evaluate(vec![put("a", "1")]);
     n.write(put("b", "1"));
@@ -79,7 +79,7 @@ fn a_truncated_freeze_is_undone_with_its_filter() {
 
 #[test]
 fn a_memtable_is_flushable_only_when_everything_up_to_its_freeze_is_published() {
-    // Model row "flush flag before everything up to the freeze is published".
+    // Rule `a-flush-follows-publication`.
     let mut n = Node::new();
     n.write(put("a", "1"));
     let freeze = n.freeze(T);
@@ -89,7 +89,7 @@ fn a_memtable_is_flushable_only_when_everything_up_to_its_freeze_is_published() 
 
 #[test]
 fn flush_flags_apply_strictly_in_freeze_order() {
-    // Model row "flush flags out of freeze order".
+    // Rule `flags-are-in-freeze-order`.
     let mut n = Node::new();
     n.write(put("a", "1"));
     n.freeze(T);
@@ -105,7 +105,7 @@ fn flush_flags_apply_strictly_in_freeze_order() {
 
 #[test]
 fn a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_table() {
-    // Model row "tombstone dropped while an older table outside the inputs holds the key".
+    // Rule `a-tombstone-stays-above-older-tables`.
     let mut n = Node::new();
     for generation in 1..=3 {
         n.write(put("a", "1"));

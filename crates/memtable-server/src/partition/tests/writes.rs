@@ -15,7 +15,7 @@ fn updates_leave_a_bit_once_per_memtable_and_inserts_none() {
 
 #[test]
 fn a_put_leaves_a_bit_while_only_a_frozen_memtable_holds_the_key() {
-    // Model row "blind PUT treated as INSERT while a frozen memtable holds the key".
+    // Rule `a-put-over-a-frozen-key-leaves-a-bit`.
     let mut n = Node::new();
     n.write(insert("a", "1", n.version(), false));
     n.freeze(T);
@@ -34,7 +34,7 @@ fn filter_inserts_makes_every_new_key_leave_a_bit() {
 
 #[test]
 fn a_truncated_update_leaves_its_bit_and_the_next_update_leaves_one_again() {
-    // Model row "is it in the memtable asked of the filter".
+    // Rule `the-memtable-says-what-it-holds`.
     let mut n = Node::new();
     let first = n.partition.next_index();
     n.write(put("a", "1"));
@@ -45,7 +45,7 @@ fn a_truncated_update_leaves_its_bit_and_the_next_update_leaves_one_again() {
 
 #[test]
 fn a_flush_voids_an_insert_in_both_directions() {
-    // Model row "INSERT not voided by a flush (success or exists)".
+    // Rule `a-flush-voids-a-check`.
     let mut n = Node::new();
     let searched = n.version();
     n.write(put("a", "1"));

@@ -13,7 +13,7 @@ pub(in crate::worker) struct Waiting {
     pub(super) pending: Option<PendingCommand>,
     /// When the entry was proposed here (holder's clock); 0: it was not.
     pub(super) proposed_ns: u64,
-    /// When it was known to be committed; 0: not yet.
+    /// When it was known to be committed (holder's clock); 0: not yet.
     pub(super) committed_ns: u64,
 }
 

@@ -56,12 +56,12 @@ impl Compactions {
 }
 
 /// What is merged into one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
-/// no tombstones.
+/// no tombstones. Fewer must be the oldest ones (a partition refuses others), and [`generations`] rests on their being all.
 pub(in crate::worker) fn inputs(entry: &TableManifest) -> Vec<SstMeta> {
     entry.ssts.clone()
 }
 
-/// What the result stands for: everything up to the newest input.
+/// What the result stands for: everything up to the newest input, which is the newest table.
 pub(in crate::worker) fn generations(entry: &TableManifest) -> Generations {
     let newest = entry.ssts.first().map(|sst| sst.generations).unwrap_or_default();
     let last = if newest.are_known() { newest.last } else { entry.flushed_generation.max(Generation(1)) };
