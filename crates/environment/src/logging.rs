@@ -28,7 +28,7 @@ pub fn init_timeless() {
 
 fn install(lines: Box<dyn Layer<Registry> + Send + Sync>, default_filter: &str) {
     let (filter, bad) = filter(std::env::var("RUST_LOG").ok().as_deref(), default_filter);
-    let installed = tracing_subscriber::registry().with(lines.with_filter(filter)).try_init();
+    let installed = tracing_subscriber::registry().with(lines).with(filter).try_init();
     if let (Ok(()), Some(bad)) = (installed, bad) {
         tracing::warn!("RUST_LOG: {bad}; logging {default_filter:?} instead");
     }
