@@ -1,6 +1,7 @@
 //! The fast path of reads: what a store knows of their keys without waiting, and what it found out of the first that it does not.
 //!
-//! Invariant: each key is looked at once. What a look found out is handed to the read that has to ask.
+//! Invariant: from when a command has its turn, each key is looked at once. What a look found out is handed to the read that has
+//! to ask.
 
 use super::errors::store_error;
 use super::request::Request;
@@ -9,6 +10,9 @@ use crate::store::{Look, Store};
 
 /// Most keys that are looked at in place for one command: other connections wait meanwhile.
 const KEYS_MAX: usize = 64;
+
+/// Most bytes of values that wait for the rest of a command. With more, all of it is asked for, under the store's own limit.
+const HELD_BYTES_MAX: usize = 1024 * 1024;
 
 /// How far a read came without waiting.
 pub(crate) enum Ahead<M> {
@@ -53,11 +57,15 @@ pub(crate) fn look_ahead<S: Store>(
             one(store.look(key), |value| Reply::Integer(value.map_or(0, |v| v.len() as i64)))
         }
         Request::MultiGet(keys) if keys.len() <= KEYS_MAX => {
-            let mut values = Vec::with_capacity(keys.len());
+            let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
             for key in keys {
                 match store.look(key) {
-                    Look::Known(Ok(value)) => values.push(Reply::optional(value)),
+                    Look::Known(Ok(value)) => {
+                        bytes += value.as_ref().map_or(0, |value| value.len());
+                        values.push(Reply::optional(value));
+                    }
                     Look::Known(Err(e)) => return Ahead::Reply(store_error(&e)),
+                    Look::Missed(_) if bytes > HELD_BYTES_MAX => return Ahead::default(),
                     Look::Missed(missed) => {
                         return Ahead::Missed(Head { keys: values.len(), values, missed, ..Head::default() });
                     }

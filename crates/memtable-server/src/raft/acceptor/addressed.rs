@@ -1,8 +1,8 @@
 //! Whether a message is for this server, as what it is.
 //!
 //! Raft's messages name the cluster, the node and the incarnation that their sender means. One that means another incarnation is
-//! refused before the vote guard is asked, before its vote is looked at, and before anything is appended: a server without its
-//! memory votes for nobody and acknowledges nothing.
+//! refused before the vote guard is asked, before its vote is considered, and before anything is appended: a server without its
+//! memory votes for nobody and acknowledges nothing. (What cannot be decoded at all is refused before that.)
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
