@@ -90,6 +90,16 @@ async fn the_pipeline_is_bounded() {
 }
 
 #[tokio::test]
+async fn long_values_at_hand_do_not_wait_for_the_rest_of_their_command() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"mget hotlong1 c\r\nmget hotlong1 hotlong2 d\r\n").await;
+    // One is held meanwhile; two are too much, so that all is asked for under the store's own limit.
+    assert_eq!(store.started(2).await, ["mget c", "mget hotlong1 hotlong2 d"]);
+    store.finish("mget hotlong1 hotlong2 d");
+    store.finish("mget c");
+}
+
+#[tokio::test]
 async fn a_failed_command_fails_alone() {
     let (store, _server, mut client) = connected(config()).await;
     client.send(b"set a 1\r\nset b 1\r\nget a\r\n").await;
