@@ -260,7 +260,8 @@ impl Cluster {
     pub async fn redis(&self, i: usize) -> redis::aio::MultiplexedConnection {
         let addr = self.pnode(i).resp_addr().expect("RESP is on");
         let client = redis::Client::open(format!("redis://{addr}/")).expect("an address");
-        let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+        let config =
+            redis::AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         client.get_multiplexed_async_connection_with_config(&config).await.expect("a connection")
     }
 

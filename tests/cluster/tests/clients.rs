@@ -9,16 +9,10 @@ use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-async fn redis_at(c: &Cluster, i: usize) -> redis::aio::MultiplexedConnection {
-    let addr = c.pnode(i).resp_addr().unwrap();
-    let client = redis::Client::open(format!("redis://{addr}/")).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_front_end_acknowledges_the_other_shows_at_once() {
     let c = Cluster::start(Options::default()).await;
-    let (mut first, mut second) = (redis_at(&c, 0).await, redis_at(&c, 1).await);
+    let (mut first, mut second) = (c.redis(0).await, c.redis(1).await);
     for i in 0..100 {
         let _: () = first.set(format!("k{i}"), i).await.unwrap();
         let got: Option<u64> = second.get(format!("k{i}")).await.unwrap();
@@ -81,7 +75,7 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
                 .await;
         }
     }
-    let mut redis = redis_at(&c, 0).await;
+    let mut redis = c.redis(0).await;
     let _: () = redis.set("after", 1).await.unwrap();
     c.shutdown().await;
 }

@@ -1,14 +1,16 @@
 //! A real client library: the `redis` crate, in both protocols.
 
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands, Client, RedisResult, Value};
+use redis::{AsyncCommands, AsyncConnectionConfig, Client, RedisResult, Value};
 
 use super::memory::MemoryStore;
 use super::*;
 
 async fn connect(server: &RespServer, protocol: &str) -> MultiplexedConnection {
     let client = Client::open(format!("redis://{}/?protocol={protocol}", server.local_addr())).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    // However slow the machine is.
+    let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    client.get_multiplexed_async_connection_with_config(&config).await.unwrap()
 }
 
 async fn exercise(connection: &mut MultiplexedConnection) -> RedisResult<()> {
