@@ -24,19 +24,18 @@ impl Client {
         self.get_key(table, key.into())
     }
 
+    /// Without a type parameter: compiled here, once.
     fn get_key<'a>(&'a self, table: &'a str, key: Bytes) -> BoxFuture<'a, Result<Option<Record>>> {
-        Box::pin(self.ask_for(table, key))
-    }
-
-    async fn ask_for(&self, table: &str, key: Bytes) -> Result<Option<Record>> {
-        limits::check_key(&key)?;
-        let request = v1::KvGetRequest { table: table.to_owned(), key, mode: self.mode().to_wire() };
-        let reply = self
-            .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
-                Ok(kv(channel).get(timed(request.clone(), limit)).await?.into_inner())
-            })
-            .await?;
-        Ok(record(reply))
+        Box::pin(async move {
+            limits::check_key(&key)?;
+            let request = v1::KvGetRequest { table: table.to_owned(), key, mode: self.mode().to_wire() };
+            let reply = self
+                .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
+                    Ok(kv(channel).get(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(record(reply))
+        })
     }
 
     /// The records of several keys, in their order. Linearizable for each key by itself; the keys are not read at one

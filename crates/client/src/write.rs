@@ -252,37 +252,29 @@ impl Client {
         expected: Expected,
         effect: Effect,
     ) -> BoxFuture<'a, Result<OpOutcome>> {
-        Box::pin(self.send_compare_and_set(table, key, expected, effect))
-    }
-
-    async fn send_compare_and_set(
-        &self,
-        table: &str,
-        key: Bytes,
-        expected: Expected,
-        effect: Effect,
-    ) -> Result<OpOutcome> {
-        use v1::kv_compare_and_set_request as wire;
-        limits::check_key(&key)?;
-        if let Effect::Put(value) = &effect {
-            limits::check_value(value)?;
-        }
-        let request = v1::KvCompareAndSetRequest {
-            table: table.to_owned(),
-            key,
-            expected: Some(match expected {
-                Expected::Absent => wire::Expected::Seq(0),
-                Expected::Value(value) => wire::Expected::Value(value),
-                Expected::Seq(seq) => wire::Expected::Seq(seq.0),
-            }),
-            effect: Some(match effect {
-                Effect::Put(value) => wire::Effect::NewValue(value),
-                Effect::Delete => wire::Effect::Delete(true),
-            }),
-            request: None,
-        };
-        let reply = self.write(CompareAndSet(request)).await?;
-        single(&reply)
+        Box::pin(async move {
+            use v1::kv_compare_and_set_request as wire;
+            limits::check_key(&key)?;
+            if let Effect::Put(value) = &effect {
+                limits::check_value(value)?;
+            }
+            let request = v1::KvCompareAndSetRequest {
+                table: table.to_owned(),
+                key,
+                expected: Some(match expected {
+                    Expected::Absent => wire::Expected::Seq(0),
+                    Expected::Value(value) => wire::Expected::Value(value),
+                    Expected::Seq(seq) => wire::Expected::Seq(seq.0),
+                }),
+                effect: Some(match effect {
+                    Effect::Put(value) => wire::Effect::NewValue(value),
+                    Effect::Delete => wire::Effect::Delete(true),
+                }),
+                request: None,
+            };
+            let reply = self.write(CompareAndSet(request)).await?;
+            single(&reply)
+        })
     }
 
     /// Several writes, atomic and visible at once. All keys must be of one partition (`Invalid` otherwise).
