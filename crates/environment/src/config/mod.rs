@@ -43,17 +43,6 @@ pub struct ClusterConfig {
 /// come round.
 pub const LEASE_MS_MAX: u64 = 3_600_000;
 
-/// How leases are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LeaseMode {
-    /// Leases of some hundred milliseconds; holders acknowledge bf-logs while Raft replicates.
-    #[default]
-    Ack,
-    /// The paper's: expiry = now + group interval + a lower bound of the log write time; no acknowledgements, commit wait.
-    Timed,
-}
-
 /// Lengths in milliseconds. The order `heartbeat < lease <= leader_lease` is enforced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
