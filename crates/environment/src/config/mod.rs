@@ -11,6 +11,7 @@ use sextant_common::ids::NodeId;
 use sextant_common::key::SLOTS;
 
 pub use load::{ConfigError, load, parse};
+pub use sextant_common::configuration::LeaseMode;
 
 /// One server of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -194,10 +194,6 @@ impl TryFrom<v1::KvTable> for TableInfo {
     type Error = Error;
 
     fn try_from(t: v1::KvTable) -> Result<Self> {
-        Ok(TableInfo {
-            id: TableId(t.id),
-            name: t.name,
-            options: t.options.unwrap_or_default().try_into()?,
-        })
+        Ok(TableInfo { id: TableId(t.id), name: t.name, options: t.options.unwrap_or_default().try_into()? })
     }
 }

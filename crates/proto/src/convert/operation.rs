@@ -234,11 +234,8 @@ pub fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize
         });
     }
     limits::check_batch(ops.len(), bytes.max(expected_bytes))?;
-    let id = RequestId {
-        session: request.session,
-        number: request.request_no,
-        acked_below: request.acked_below,
-    };
+    let id =
+        RequestId { session: request.session, number: request.request_no, acked_below: request.acked_below };
     Ok((WriteRequest { id, ops }, bytes + expected_bytes))
 }
 

@@ -1,7 +1,8 @@
 //! Writes: from a client's request to the publication of its group.
 
 use sextant_common::ids::{Generation, ManifestVersion, Serial};
-use sextant_memtable_server::partition::evaluate::{Base, Refusal};
+use sextant_common::operation::Base;
+use sextant_memtable_server::partition::evaluate::Refusal;
 use sextant_memtable_server::partition::rules::{self, Asks, InMemtable};
 use sextant_memtable_server::publication::{Appended, Next, Permission, PublishQueue, forbids};
 use sextant_pnode::rules::Carry;
@@ -282,7 +283,7 @@ impl Protocol {
             let base = w.kind.needs_base().then_some(Base {
                 manifest: ManifestVersion(u64::from(copy.searched)),
                 present: copy.present & (1 << key) != 0,
-                seq: 0,
+                seq: Default::default(),
                 value_matches: false,
             });
             let last_flush = if self.is(Mutant::InsertNotVoided) { 0 } else { manifest.last_flush };

@@ -9,7 +9,7 @@ mod waiting;
 use std::collections::VecDeque;
 
 use super::sequencer::Reply;
-use crate::replica::WriteOutcome;
+use crate::replica::WriteFate;
 
 pub(in crate::worker) use waiting::{Waiting, bare, own};
 
@@ -33,7 +33,7 @@ impl Publisher {
     /// The log was cut, or leadership ends: what was seen may never have been.
     pub fn refuse_all(&mut self, why: &'static str) {
         for (_, reply) in self.deferred.drain(..) {
-            reply.sink.send(WriteOutcome::Retry(why));
+            reply.sink.send(WriteFate::Retry(why));
         }
     }
 }

@@ -3,7 +3,7 @@
 use sextant_common::ids::Serial;
 
 use crate::publication::Appended;
-use crate::replica::WriteOutcome;
+use crate::replica::WriteFate;
 use crate::worker::leading::sequencer::{Decided, PendingCommand, Proposal, Proposed, Reply};
 
 /// Whoever waits for an entry's publication.
@@ -42,7 +42,7 @@ impl Waiting {
     /// The entry had no effect: its requests may be sent again.
     pub fn refused(self, why: &'static str) {
         for reply in self.replies {
-            reply.sink.send(WriteOutcome::Retry(why));
+            reply.sink.send(WriteFate::Retry(why));
         }
         if let Some(pending) = self.pending {
             pending.failed();
@@ -53,7 +53,7 @@ impl Waiting {
     /// log, and that server may lead one day.)
     pub fn unknown(&mut self) {
         for reply in self.replies.drain(..) {
-            reply.sink.send(WriteOutcome::Unknown("leadership changed"));
+            reply.sink.send(WriteFate::Unknown("leadership changed"));
         }
         if let Some(pending) = self.pending.take() {
             pending.failed();

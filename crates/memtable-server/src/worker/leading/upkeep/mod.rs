@@ -8,11 +8,12 @@ mod work;
 
 use std::collections::HashSet;
 
-use sextant_common::error::Error;
 use sextant_common::ids::TableId;
 
 use compactions::Compactions;
 use flushes::Flushes;
+
+use crate::leadership::leadership_changed;
 
 pub(in crate::worker) use freezes::Freezes;
 
@@ -49,6 +50,6 @@ impl Upkeep {
 
     /// Leadership ends.
     pub fn end(&mut self) {
-        self.compactions.end_all(&Err(Error::retry("leadership changed")));
+        self.compactions.end_all(&Err(leadership_changed()));
     }
 }
