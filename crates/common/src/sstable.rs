@@ -1,7 +1,18 @@
-//! What leaders and sstable servers say to each other about SSTables.
+//! SSTables as servers speak of them: what is in them, and what leaders and sstable servers say to each other about them.
 
-use crate::ids::{SstId, TableId};
+use bytes::Bytes;
+
+use crate::ids::{Seq, SstId, TableId};
 use crate::manifest::{Origin, SstMeta, TableOptions};
+
+/// A version of a record, or a tombstone: what memtables and SSTables have, and merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordVersion {
+    pub key: Bytes,
+    pub seq: Seq,
+    /// None: a tombstone.
+    pub value: Option<Bytes>,
+}
 
 /// What a readable SSTable says of itself: what a lost manifest is rebuilt from.
 #[derive(Clone, Debug, PartialEq, Eq)]

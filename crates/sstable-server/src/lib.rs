@@ -24,6 +24,7 @@ mod status;
 pub mod store;
 pub mod table;
 mod transfer;
+mod upstream;
 
 pub use config::SstServerConfig;
 pub use server::SstServer;

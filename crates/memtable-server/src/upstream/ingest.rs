@@ -4,10 +4,11 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sextant_common::sstable::IngestOrder;
+use sextant_common::ids::Seq;
+use sextant_common::sstable::{IngestOrder, RecordVersion};
 use sextant_proto::v1;
 
-use crate::memtable::Memtable;
+use crate::memtable::{Memtable, Version};
 
 /// Size of a message of the stream.
 const CHUNK_BYTES: usize = 512 * 1024;
@@ -35,12 +36,8 @@ pub(super) fn messages(
                 let (mut records, mut bytes) = (Vec::new(), 0);
                 for (key, version) in memtable.range(from, Bound::Unbounded, u64::MAX) {
                     bytes += key.len() + version.value.as_ref().map_or(0, Bytes::len);
-                    records.push(v1::ScanRecord {
-                        key,
-                        tombstone: version.value.is_none(),
-                        value: version.value.unwrap_or_default(),
-                        seq: version.seq,
-                    });
+                    let Version { seq, value } = version;
+                    records.push(v1::ScanRecord::from(RecordVersion { key, seq: Seq(seq), value }));
                     if bytes >= CHUNK_BYTES || records.len() >= CHUNK_RECORDS {
                         break;
                     }

@@ -27,6 +27,6 @@ pub(crate) use memtable::{
     Leases, MemtablePeer, MemtablePeers, MemtableRead, MemtableSays, News, Passage, SentOp, SentWrite,
     WriteSays, connect_leases,
 };
-pub(crate) use pages::{MemtablePageSays, Page, PageRecord, PageRequest, SstPageSays};
+pub(crate) use pages::{MemtablePageSays, Page, PageRequest, SstPageSays};
 pub(crate) use retry::{Backoff, Deadline, more_telling};
 pub(crate) use sstable::{SstGet, SstPeer, SstPeers, SstSays};

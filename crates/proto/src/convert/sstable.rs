@@ -1,11 +1,28 @@
-//! What leaders and sstable servers say to each other about SSTables.
+//! Records of scans and ingests; what leaders and sstable servers say to each other about SSTables.
 
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::TableId;
-use sextant_common::sstable::{CompactionOrder, Contents, CopyOrder, Holding, IngestOrder};
+use sextant_common::ids::{Seq, TableId};
+use sextant_common::sstable::{CompactionOrder, Contents, CopyOrder, Holding, IngestOrder, RecordVersion};
 
 use super::{sst_id_from_wire, sst_id_to_wire};
 use crate::v1;
+
+impl From<RecordVersion> for v1::ScanRecord {
+    fn from(record: RecordVersion) -> Self {
+        Self {
+            key: record.key,
+            tombstone: record.value.is_none(),
+            value: record.value.unwrap_or_default(),
+            seq: record.seq.0,
+        }
+    }
+}
+
+impl From<v1::ScanRecord> for RecordVersion {
+    fn from(r: v1::ScanRecord) -> Self {
+        Self { key: r.key, seq: Seq(r.seq), value: (!r.tombstone).then_some(r.value) }
+    }
+}
 
 impl From<Holding> for v1::Holding {
     fn from(holding: Holding) -> Self {

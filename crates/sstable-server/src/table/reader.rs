@@ -10,6 +10,7 @@ use sextant_common::filter::SealedFilter;
 use sextant_common::ids::SstId;
 use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES, VALUE_BYTES_MAX};
 use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::Contents;
 use sextant_environment::vfs::VfsFile;
 
 use super::block::{Block, Malformed, Slot};
@@ -169,6 +170,12 @@ impl Table {
 
     pub fn sst_meta(&self) -> SstMeta {
         self.meta.sst_meta(&self.trailer)
+    }
+
+    /// What it says of itself.
+    pub fn contents(&self) -> Contents {
+        let (options, origin) = (self.meta.options.clone(), self.meta.origin.clone());
+        Contents { meta: self.sst_meta(), options, origin }
     }
 
     pub fn file(&self) -> &Arc<dyn VfsFile> {
