@@ -17,8 +17,8 @@ const MANY: usize = 3;
 const HEAD: &[&str] = &[
     "Of each rule: what it says, and what goes wrong otherwise; where it is kept, its source, tests that hold it; builds that break \
      it. Written by `cargo xtask rules` from `crates/rules/src/catalogue/` and `measured.rs`: change those.",
-    "*Design N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*. A broken build whose name is a link \
-     is a patch.",
+    "*§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*. A broken build whose name is a link is a \
+     patch.",
     "**model N**: it breaks the rule in the [model](model.md) (`tests/model/tests/mutants.rs`, `election.rs`), whose shortest trace \
      to a violation has N steps; what that leads to is said if *else* does not: `cargo run --release -p sextant-model -- --mutant \
      NAME --trace`.",
@@ -57,13 +57,14 @@ pub fn rules_md() -> String {
 fn section(text: &mut String, rule: &Rule) {
     let _ = write!(text, "\n### {}\n\n", rule.name);
     wrap(text, "", "", &format!("{} *Else* {}.", rule.says, rule.otherwise));
-    text.push('\n');
     // The last folder says enough: the link has the rest.
     let short = |file: &'static str| file.rmatch_indices('/').nth(1).map_or(file, |(at, _)| &file[at + 1..]);
     let kept_in = rule.kept_in.iter().map(|file| format!("[{}](../{file})", short(file)));
     let tests = rule.tests.iter().map(|name| format!("`{name}`"));
-    let evidence: Vec<String> = kept_in.chain([rule.source.to_owned()]).chain(tests).collect();
-    wrap(text, "* ", "  ", &evidence.join(", "));
+    let source = rule.source.replace("design ", "§");
+    let evidence: Vec<String> = kept_in.chain([source]).chain(tests).collect();
+    wrap(text, "", "", &evidence.join(", "));
+    text.push_str(if rule.broken_by.is_empty() { "" } else { "\n" });
     if rule.broken_by.len() > MANY {
         let all: Vec<String> = rule.broken_by.iter().map(|b| format!("{} {}", link(b), came_of(b))).collect();
         wrap(text, "* ", "  ", &all.join(", "));
