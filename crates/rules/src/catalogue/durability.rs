@@ -6,7 +6,7 @@ macro_rules! durability {
         "a-batch-is-fsynced-before-it-counts" {
             says: "A replica acknowledges entries of the log when they are fsynced; a failed fsync ends the process.",
             otherwise: "a loss of power takes acknowledged writes",
-            source: "design 3; PASV (one log)",
+            source: "design 3; PASV",
             kept_in: ["crates/raft-log/src/device/worker.rs"],
             tests: ["a_failed_fsync_or_write_is_fatal_and_nothing_is_acknowledged_after_it"],
             broken_by: NoFsync "no-fsync" "The log calls durable what it has only written." [Operand],

@@ -6,7 +6,7 @@ macro_rules! writes {
         "a-flush-voids-a-check" {
             says: "A condition that was checked before the table's last flush is checked again, whichever way it went.",
             otherwise: "an INSERT on a live key, or an unexplained \"exists\"",
-            source: "design 3, Conditions; PDA 3.2",
+            source: "design 3; PDA 3.2",
             kept_in: ["crates/memtable-server/src/partition/rules.rs"],
             tests: ["a_flush_voids_an_insert_in_both_directions", "insert_repeated_after_stale_manifest"],
             broken_by: InsertNotVoided "insert-not-voided"
@@ -15,7 +15,7 @@ macro_rules! writes {
         "a-failed-condition-waits" {
             says: "A failed condition is answered when everything that it saw is published in that term.",
             otherwise: "it reports a write that is truncated later",
-            source: "design 3, Conditions",
+            source: "design 3",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs"],
             tests: ["two_inserts_of_one_key_in_one_group_do_not_both_pass"],
             broken_by: FailedAtOnce "failed-at-once"
@@ -24,7 +24,7 @@ macro_rules! writes {
         "failed-conditions-are-replicated" {
             says: "Every replica remembers that a request's condition failed.",
             otherwise: "after a delete, a delayed copy of what failed inserts under the next leader",
-            source: "design 3, Duplicates",
+            source: "design 3",
             kept_in: ["crates/memtable-server/src/partition/evaluate.rs"],
             tests: ["a_failed_condition_is_remembered_by_every_replica"],
             broken_by: FailedForgotten "failed-forgotten" "No replica remembers failed conditions." [Model, Operand],
@@ -32,7 +32,7 @@ macro_rules! writes {
         "a-retry-takes-effect-once" {
             says: "A request in the duplicate table is answered from it; one of an unknown session is refused.",
             otherwise: "a retried write takes effect twice",
-            source: "design 3, Duplicates",
+            source: "design 3",
             kept_in: [
                 "crates/memtable-server/src/partition/evaluate.rs",
                 "crates/memtable-server/src/partition/sessions.rs",
@@ -47,7 +47,7 @@ macro_rules! writes {
         "a-duplicate-waits-for-its-original" {
             says: "A duplicate is answered when its original is published.",
             otherwise: "acknowledged, then truncated",
-            source: "design 3, Duplicates",
+            source: "design 3",
             kept_in: ["crates/memtable-server/src/worker/leading/publisher/publish.rs"],
             tests: [],
             broken_by: DuplicateAtOnce "duplicate-at-once"
