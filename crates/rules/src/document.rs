@@ -16,15 +16,16 @@ const MANY: usize = 3;
 
 const HEAD: &[&str] = &[
     "Of each rule: what it says, and what goes wrong otherwise; where it is kept, its source, tests that hold it; builds that break \
-     it (a link: a patch). Written by `cargo xtask rules` from `crates/rules/src/catalogue/` and `measured.rs`: change those.",
-    "*§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*.",
-    "**model N**: in the [model](model.md) (`tests/model/tests/mutants.rs`, `election.rs`) the shortest trace to a violation has N \
-     steps; what it leads to is said if *else* does not: `cargo run --release -p sextant-model -- --mutant NAME --trace`.",
+     it (a link: a patch). Written by `cargo xtask rules` from `crates/rules/src/catalogue/` and `measured.rs`: change those. \
+     *§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*.",
+    "**model N**: steps of the shortest trace to a violation in the [model](model.md) (`tests/model/tests/mutants.rs`, \
+     `election.rs`); what it leads to is said if *else* does not. \
+     `cargo run --release -p sextant-model -- --mutant NAME --trace`",
     "**F/R B+C+S**: the [simulation](simulation.md) caught it first in run F of R: by the check of the history that is blind to \
      versions in B, by something else that clients see (versions, half a batch, a cluster that does not come back) in C, by \
-     assertions of servers or openraft or, where nothing else helped, by invariants in S. It ends with B's third or the last seed, \
-     with none of which anything was tuned: `cargo xtask sim --mutants NAME --seeds R --first 30001`; a scene that is named stands \
-     for `--first 70001 --theme SCENE`. Without that theme, which one run in 22 has by chance, it takes about ten times as many.",
+     assertions of servers or openraft or, where nothing else helped, by invariants in S. Runs end with B's third or the last \
+     seed; nothing was tuned with these seeds. `cargo xtask sim --mutants NAME --seeds R --first 30001`; a scene that is named: \
+     `--first 70001 --theme SCENE`. Without it, as one run in 22 has it by chance, it takes about ten times as many.",
 ];
 
 /// The whole document.

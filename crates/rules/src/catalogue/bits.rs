@@ -59,7 +59,7 @@ macro_rules! bits {
             ],
             tests: ["no_manifest_is_served_before_the_leaders_own_first_entry_is_applied"],
             broken_by: FiltersOfCommittedOnly "filters-of-committed-only"
-                "Whole filters hold what is committed." [Model, Patch("filters-of-committed-only")],
+                "Whole filters hold only what is committed." [Model, Patch("filters-of-committed-only")],
         }
         "serials-end-with-their-epoch" {
             says: "Serials and acknowledgements count within an epoch; at a new one p-nodes take whole filters.",

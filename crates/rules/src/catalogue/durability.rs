@@ -4,7 +4,7 @@ macro_rules! durability {
     ($next:ident $($later:ident)* => $($before:tt)*) => { $next! { $($later)* => $($before)*
     "Durability" {
         "a-batch-is-fsynced-before-it-counts" {
-            says: "A replica acknowledges entries of the log when they are fsynced; a failed fsync ends the process.",
+            says: "Log entries are acknowledged when they are fsynced; a failed fsync ends the process.",
             otherwise: "a loss of power takes acknowledged writes",
             source: "design 3; PASV",
             kept_in: ["crates/raft-log/src/device/worker.rs"],
@@ -12,7 +12,7 @@ macro_rules! durability {
             broken_by: NoFsync "no-fsync" "The log calls durable what it has only written." [Operand],
         }
         "names-are-fsynced-too" {
-            says: "A file that was created, renamed or removed counts when its directory is fsynced.",
+            says: "A file created, renamed or removed counts when its directory is fsynced.",
             otherwise: "a loss of power takes whole segments and tables",
             source: "design 3",
             kept_in: ["crates/raft-log/src/device/worker.rs", "crates/sstable-server/src/catalog/mod.rs"],
