@@ -150,6 +150,7 @@ impl Place for Homes {
                 // Nobody has to know them beforehand.
                 let any_port = || "127.0.0.1:0".to_owned();
                 (config.grpc, config.resp, config.admin) = (any_port(), Some(any_port()), None);
+                config.default_deadline_ms = PATIENCE.as_millis() as u64;
                 (self.options.pnode_config)(config);
             }
         }

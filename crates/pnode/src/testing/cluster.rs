@@ -58,7 +58,11 @@ impl Cluster {
     }
 
     pub fn engine_config(&self) -> EngineConfig {
-        EngineConfig { cache_bytes: 1 << 20, ..EngineConfig::new(self.config.clone()) }
+        EngineConfig {
+            cache_bytes: 1 << 20,
+            default_deadline: PATIENCE,
+            ..EngineConfig::new(self.config.clone())
+        }
     }
 
     /// A p-node that is ready and holds leases for everything.
