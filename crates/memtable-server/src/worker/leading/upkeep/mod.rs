@@ -3,7 +3,6 @@
 
 mod compactions;
 mod flushes;
-mod freezes;
 mod work;
 
 use std::collections::HashSet;
@@ -13,8 +12,6 @@ use sextant_common::ids::TableId;
 
 use compactions::Compactions;
 use flushes::Flushes;
-
-pub(in crate::worker) use freezes::Freezes;
 
 /// After a failed flush or compaction, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;

@@ -9,8 +9,8 @@ use super::{RETRY_NS, Upkeep, compactions, flushes};
 use crate::command::Command;
 use crate::flush::{CompactionJob, FlushJob};
 use crate::partition::commit::Change;
+use crate::worker::freezes::Pressure;
 use crate::worker::leading::Leading;
-use crate::worker::leading::upkeep::freezes::Pressure;
 use crate::worker::replica::Replica;
 
 impl Leading {
