@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sextant_checker::{Call, Outcome, Recorder};
+use sextant_checker::{Call, Recorder, Returned};
 use sextant_client::{Client, ClientOptions, Expected, http};
 use sextant_common::error::ErrorKind;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
@@ -71,7 +71,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 match client.get("", key.clone()).await {
                     Ok(record) => {
                         let text = record.as_ref().map(|r| String::from_utf8_lossy(&r.value).into_owned());
-                        pending.returned(Outcome::Value(text.as_deref()), record.map(|r| r.seq.0));
+                        pending.returned(Returned::Value(text.as_deref()), record.map(|r| r.seq.0));
                         reads.beat(now());
                         None
                     }
@@ -85,7 +85,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 let pending = load.recorder.call(id, &key, Call::Put(&value));
                 match client.put("", key.clone(), value.clone()).await {
                     Ok(seq) => {
-                        pending.returned(Outcome::Done, Some(seq.0));
+                        pending.returned(Returned::Done, Some(seq.0));
                         writes.beat(now());
                         None
                     }
@@ -96,7 +96,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 let pending = load.recorder.call(id, &key, Call::Delete);
                 match client.delete("", key.clone()).await {
                     Ok(seq) => {
-                        pending.returned(Outcome::Done, Some(seq.0));
+                        pending.returned(Returned::Done, Some(seq.0));
                         writes.beat(now());
                         None
                     }
@@ -108,7 +108,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 match client.insert("", key.clone(), value.clone()).await {
                     Ok(outcome) => {
                         pending.returned(
-                            Outcome::Applied(outcome.applied),
+                            Returned::Applied(outcome.applied),
                             outcome.applied.then_some(outcome.seq.0),
                         );
                         writes.beat(now());

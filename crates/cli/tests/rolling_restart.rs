@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sextant_checker::{Call, Outcome, Recorder};
+use sextant_checker::{Call, Recorder, Returned};
 use sextant_client::{Client, ClientOptions, http};
 use sextant_common::error::Error;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
@@ -52,22 +52,22 @@ async fn run_client(load: Arc<Load>, client: Client, id: u64) -> Result<(), Erro
                 let pending = load.recorder.call(id, &key, Call::Get);
                 let record = client.get("", key.clone()).await?;
                 let text = record.as_ref().map(|r| String::from_utf8_lossy(&r.value).into_owned());
-                pending.returned(Outcome::Value(text.as_deref()), record.map(|r| r.seq.0));
+                pending.returned(Returned::Value(text.as_deref()), record.map(|r| r.seq.0));
             }
             4 | 5 => {
                 let pending = load.recorder.call(id, &key, Call::Put(&value));
                 let seq = client.put("", key.clone(), value.clone()).await?;
-                pending.returned(Outcome::Done, Some(seq.0));
+                pending.returned(Returned::Done, Some(seq.0));
             }
             6 => {
                 let pending = load.recorder.call(id, &key, Call::Delete);
                 let seq = client.delete("", key.clone()).await?;
-                pending.returned(Outcome::Done, Some(seq.0));
+                pending.returned(Returned::Done, Some(seq.0));
             }
             _ => {
                 let pending = load.recorder.call(id, &key, Call::Insert(&value));
                 let insert = client.insert("", key.clone(), value.clone()).await?;
-                pending.returned(Outcome::Applied(insert.applied), insert.applied.then_some(insert.seq.0));
+                pending.returned(Returned::Applied(insert.applied), insert.applied.then_some(insert.seq.0));
             }
         }
         let took_ns = load.env.clock.holder_ns() - begun_ns;

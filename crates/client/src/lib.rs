@@ -23,9 +23,14 @@ mod scan;
 mod sessions;
 mod write;
 
-pub use admin::{ConfigurationChange, Maintenance, RecoverOutcome, Recovered, TableInfo};
+pub use admin::Maintenance;
 pub use client::Client;
-pub use options::{ClientOptions, ReadMode};
-pub use read::Record;
+pub use options::ClientOptions;
 pub use scan::{ScanOptions, ScanPage, ScanRecord, ScanStream};
-pub use write::{BatchOp, BatchOutcome, Effect, Expected, OpCondition, OpKind, OpOutcome};
+
+pub use sextant_common::configuration::{ConfigurationChange, LeaseMode};
+pub use sextant_common::manifest::TableInfo;
+pub use sextant_common::operation::{
+    Condition, Effect, Expected, OpOutcome, Operation, ReadMode, Record, WriteOutcome,
+};
+pub use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};

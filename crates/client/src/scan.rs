@@ -7,7 +7,8 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream::{self, BoxStream, StreamExt};
 use sextant_common::error::Result;
-use sextant_common::ids::{PartitionId, Seq};
+use sextant_common::ids::{MANY_PARTITIONS, PartitionId, Seq};
+use sextant_common::key::prefix_end;
 use sextant_proto::v1;
 
 use crate::client::{Client, kv};
@@ -187,9 +188,6 @@ impl Client {
     }
 }
 
-/// The number that stands for several partitions on the wire.
-const MANY_PARTITIONS: u32 = u32::MAX;
-
 /// The smallest key above `key`.
 fn successor(key: &[u8]) -> Bytes {
     let mut next = Vec::with_capacity(key.len() + 1);
@@ -198,19 +196,10 @@ fn successor(key: &[u8]) -> Bytes {
     next.into()
 }
 
-/// The smallest key above all keys that begin with `prefix`; empty: there is none.
-fn prefix_end(prefix: &[u8]) -> Bytes {
-    let kept = prefix.iter().rposition(|b| *b != 0xff).map_or(0, |at| at + 1);
-    let mut end = prefix[..kept].to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end.into()
-}
-
 fn page_from_wire(page: v1::KvScanPage) -> ScanPage {
+    let partition = PartitionId(page.partition);
     ScanPage {
-        partition: (page.partition != MANY_PARTITIONS).then_some(PartitionId(page.partition)),
+        partition: (partition != MANY_PARTITIONS).then_some(partition),
         snapshot_seq: Seq(page.snapshot_seq),
         records: page
             .records

@@ -1,5 +1,6 @@
-//! Keys: the one hash that filters use, and the way from a key to its partition.
+//! Keys: the one hash that filters use, the way from a key to its partition, ranges.
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::PartitionId;
@@ -63,6 +64,16 @@ impl SlotMap {
     }
 }
 
+/// The smallest key above all keys that begin with `prefix`; empty: there is none.
+pub fn prefix_end(prefix: &[u8]) -> Bytes {
+    let kept = prefix.iter().rposition(|b| *b != 0xff).map_or(0, |at| at + 1);
+    let mut end = prefix[..kept].to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end.into()
+}
+
 /// CRC-16/XMODEM (polynomial 0x1021, initial value 0): the hash of Redis Cluster.
 fn crc16(bytes: &[u8]) -> u16 {
     const TABLE: [u16; 256] = {
@@ -116,6 +127,14 @@ mod tests {
         assert_eq!(filter_hash(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(filter_hash(b"sextant"), 0xf489_12a2_99b1_5a37);
         assert_eq!(filter_hash(&[b'k'; 300]), 0x3e90_1c94_ff54_faa0);
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_above_all_its_keys() {
+        assert_eq!(prefix_end(b"ab"), Bytes::from_static(b"ac"));
+        assert_eq!(prefix_end(b"a\xff\xff"), Bytes::from_static(b"b"));
+        assert_eq!(prefix_end(b"\xff"), Bytes::new());
+        assert_eq!(prefix_end(b""), Bytes::new());
     }
 
     #[test]

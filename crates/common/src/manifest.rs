@@ -28,7 +28,7 @@ pub struct TableOptions {
     pub compression: Compression,
 }
 
-/// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a merge, of all of its inputs.
+/// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a compaction's output, of all inputs.
 /// Memtables in between that were empty when they were flushed count too, so that the SSTables of a manifest follow each other without
 /// a gap down to generation 1. `0..=0`: not known (written before tables said so).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,6 +117,14 @@ pub struct FlushRecord {
 
 /// How many flushes a manifest remembers. A p-node that missed more drops what it cached before.
 pub const FLUSH_RECORDS_MAX: usize = 64;
+
+/// A table (LSM-tree) as whoever routes its keys knows it. Fixed when the table is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    pub id: TableId,
+    pub name: String,
+    pub options: TableOptions,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {

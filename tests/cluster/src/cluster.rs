@@ -193,11 +193,11 @@ impl Cluster {
     /// Waits until every p-node can route to every partition, and the default table exists.
     pub async fn ready(&self) {
         for pnode in self.pnodes() {
-            pnode.engine().ready(PATIENCE).await.expect("the p-node becomes ready");
+            pnode.local().ready(PATIENCE).await.expect("the p-node becomes ready");
         }
         if let Some(pnode) = self.pnodes().first() {
             eventually("the default table exists", async || {
-                pnode.engine().create_table("default", Default::default()).await.ok()
+                pnode.local().create_table("default", Default::default()).await.ok()
             })
             .await;
         }

@@ -125,10 +125,10 @@ fn assert_bounded(c: &Cluster) {
 /// Through every p-node, without its cache.
 async fn assert_reads(c: &Cluster, keys: &[String], there: bool) {
     for pnode in c.pnodes() {
-        pnode.engine().set_cache(false);
+        pnode.local().set_cache(false);
         for key in keys {
             let record = eventually("a read is answered", async || {
-                let read = pnode.engine().get("default", key.as_bytes(), ReadOptions::default()).await;
+                let read = pnode.local().get("default", key.as_bytes(), ReadOptions::default()).await;
                 read.ok()
             })
             .await;

@@ -8,7 +8,7 @@ use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::SlotMap;
 use sextant_environment::vfs::Vfs;
-use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
+use sextant_pnode::{Operation, ReadOptions, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::{PATIENCE, eventually};
 
@@ -46,8 +46,8 @@ fn value(key: &str) -> Bytes {
 
 async fn put(c: &Cluster, i: usize, key: &str, deadline: Duration) -> Result<(), Error> {
     let options = WriteOptions { deadline: Some(deadline), ..WriteOptions::default() };
-    let op = BatchOp::put("default", key.to_owned(), value(key));
-    c.pnode(i % c.pnodes().len()).engine().write(vec![op], options).await.map(|_| ())
+    let op = Operation::put("default", key.to_owned(), value(key));
+    c.pnode(i % c.pnodes().len()).local().write(vec![op], options).await.map(|_| ())
 }
 
 /// Long enough for a write that is not refused; if it is not, on a busy machine, it is not known what became of it.
@@ -66,7 +66,7 @@ async fn all_there(c: &Cluster, keys: &[String]) {
     for pnode in c.pnodes() {
         for key in keys {
             let read = ReadOptions { deadline: Some(PATIENCE), ..ReadOptions::default() };
-            let record = pnode.engine().get("default", key.as_bytes(), read).await.unwrap();
+            let record = pnode.local().get("default", key.as_bytes(), read).await.unwrap();
             assert_eq!(record.map(|r| r.value), Some(value(key)), "acknowledged key {key} is lost");
         }
     }

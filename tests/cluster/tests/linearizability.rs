@@ -20,13 +20,13 @@ async fn run(
     mut disturb: impl AsyncFnMut(&mut Cluster, u64),
 ) -> Arc<Tally> {
     for table in tables {
-        cluster.pnode(0).engine().create_table(table, Default::default()).await.unwrap();
+        cluster.pnode(0).local().create_table(table, Default::default()).await.unwrap();
     }
     let (recorder, history) = Recorder::in_memory(cluster.env.clock.clone());
     let (recorder, tally) = (Arc::new(recorder), Arc::new(Tally::default()));
     let mut running = tokio::task::JoinSet::new();
     for i in 0..clients {
-        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).engine().clone();
+        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).local().clone();
         let table = tables[i as usize / 2 % tables.len()];
         running.spawn(client(pnode, recorder.clone(), table, shape, i + 1, tally.clone()));
     }

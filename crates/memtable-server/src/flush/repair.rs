@@ -12,8 +12,8 @@ use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
 use sextant_environment::shutdown::Shutdown;
 
-use super::servers::Held;
-use super::{Background, SstServer};
+use super::Background;
+use crate::upstream::{Held, SstServer};
 
 /// Copies started per server and round: repair must not starve service.
 const COPIES_PER_ROUND: usize = 8;

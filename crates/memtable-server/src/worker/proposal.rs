@@ -2,13 +2,14 @@
 
 use bytes::Bytes;
 use openraft::errors::ClientWriteError;
-use sextant_common::error::{Error, Result};
+use sextant_common::error::Result;
 use sextant_common::ids::Serial;
 use sextant_raft_log::{Entry, TypeConfig, position_of};
 use tokio::sync::oneshot;
 
 use crate::command::Command;
-use crate::replica::{QueuedWrite, ReplySink, WriteOutcome};
+use crate::leadership::leadership_changed;
+use crate::replica::{QueuedWrite, ReplySink, WriteFate};
 
 pub(super) type RaftAnswer =
     openraft::alias::OneshotReceiverOf<TypeConfig, openraft::raft::ClientWriteResult<TypeConfig>>;
@@ -41,24 +42,24 @@ pub(super) enum Refused {
 /// A request and what it is to be answered when its group is published.
 pub(super) struct Decided {
     pub(super) write: QueuedWrite,
-    pub(super) outcome: WriteOutcome,
+    pub(super) fate: WriteFate,
 }
 
 /// An answer that waits.
 pub(super) struct Reply {
     pub sink: ReplySink,
-    pub outcome: WriteOutcome,
+    pub fate: WriteFate,
 }
 
 impl Reply {
     pub fn give(self) {
-        self.sink.send(self.outcome);
+        self.sink.send(self.fate);
     }
 }
 
 impl Decided {
     pub fn into_reply(self) -> Reply {
-        Reply { sink: self.write.reply, outcome: self.outcome }
+        Reply { sink: self.write.reply, fate: self.fate }
     }
 }
 
@@ -74,7 +75,7 @@ impl PendingCommand {
     }
 
     pub fn failed(self) {
-        self.end(Err(Error::retry("leadership changed")));
+        self.end(Err(leadership_changed()));
     }
 
     pub(super) fn end(self, result: Result<()>) {

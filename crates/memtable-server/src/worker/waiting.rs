@@ -4,7 +4,7 @@ use sextant_common::ids::Serial;
 
 use super::proposal::{Decided, PendingCommand, Proposal, Proposed, Reply};
 use crate::publication::Appended;
-use crate::replica::WriteOutcome;
+use crate::replica::WriteFate;
 
 /// Whoever waits for an entry's publication.
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl Waiting {
     /// The entry had no effect: its requests may be sent again.
     pub fn refused(self, why: &'static str) {
         for reply in self.replies {
-            reply.sink.send(WriteOutcome::Retry(why));
+            reply.sink.send(WriteFate::Retry(why));
         }
         if let Some(pending) = self.pending {
             pending.failed();
@@ -53,7 +53,7 @@ impl Waiting {
     /// log, and that server may lead one day.)
     pub fn unknown(&mut self) {
         for reply in self.replies.drain(..) {
-            reply.sink.send(WriteOutcome::Unknown("leadership changed"));
+            reply.sink.send(WriteFate::Unknown("leadership changed"));
         }
         if let Some(pending) = self.pending.take() {
             pending.failed();

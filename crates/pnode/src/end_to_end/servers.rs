@@ -166,11 +166,11 @@ async fn http_tells_whether_routing_works() {
     let not_ready = exchange(&cluster, addr, &get("/health/ready"), "\r\n\r\n").await;
     assert!(not_ready.starts_with("HTTP/1.1 503"), "{not_ready}");
     cluster.memtables[0].state.lock().partitions.insert(0, partition);
-    until("readiness", || server.engine().check_ready().is_ok()).await;
+    until("readiness", || server.local().check_ready().is_ok()).await;
     let ready = exchange(&cluster, addr, &get("/health/ready"), "\r\n\r\n").await;
     assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
     cluster.add_sst(0, &[("k", Some("v"), 1)]);
-    server.engine().get("", b"k", crate::ReadOptions::default()).await.unwrap();
+    server.local().get("", b"k", crate::ReadOptions::default()).await.unwrap();
     let metrics = exchange(&cluster, addr, &get("/metrics"), "# EOF").await;
     assert!(metrics.contains("sextant_pnode_reads_total{mode=\"pda\""), "{metrics}");
     let status = exchange(&cluster, addr, &get("/status"), "(the end)").await;

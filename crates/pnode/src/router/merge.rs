@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 
-use crate::api::Record;
 use crate::upstream::{Page, PageRecord};
 
 #[derive(Clone, Debug, PartialEq, Eq)]

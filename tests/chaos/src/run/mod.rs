@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sextant_checker::Recorder;
-use sextant_client::{Client, ClientOptions, ConfigurationChange};
+use sextant_client::{Client, ClientOptions, ConfigurationChange, LeaseMode};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_dev_cluster::{Role, Tuning};
@@ -294,7 +294,7 @@ async fn change_modes(clients: Vec<Client>, seed: u64, done: Arc<AtomicU64>) {
         tokio::time::sleep(Duration::from_millis(1_000 + rng.below(4_000))).await;
         let client = &clients[rng.below(clients.len() as u64) as usize];
         let change = ConfigurationChange {
-            timed: Some(rng.below(2) == 0),
+            mode: Some(if rng.below(2) == 0 { LeaseMode::Timed } else { LeaseMode::Ack }),
             // Never less than what the clocks do.
             drift_ppm: Some(500 + rng.below(4) * 500),
             ..ConfigurationChange::default()

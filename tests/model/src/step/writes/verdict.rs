@@ -1,7 +1,8 @@
 //! What one request comes to, by the servers' own rules: whether its condition holds, and which bits it leaves.
 
 use sextant_common::ids::ManifestVersion;
-use sextant_memtable_server::partition::evaluate::{Base, Refusal};
+use sextant_common::operation::Base;
+use sextant_memtable_server::partition::evaluate::Refusal;
 use sextant_memtable_server::partition::rules::{self, Asks, InMemtable};
 
 use super::Protocol;
@@ -46,7 +47,7 @@ impl Protocol {
             let base = w.kind.needs_base().then_some(Base {
                 manifest: ManifestVersion(u64::from(copy.searched)),
                 present: copy.present & (1 << key) != 0,
-                seq: 0,
+                seq: Default::default(),
                 value_matches: false,
             });
             let last_flush = if self.is(Mutant::InsertNotVoided) { 0 } else { manifest.last_flush };

@@ -7,7 +7,7 @@ mod publish;
 
 use std::collections::VecDeque;
 
-use crate::replica::WriteOutcome;
+use crate::replica::WriteFate;
 use crate::worker::proposal::Reply;
 
 /// What came of a look at the queue.
@@ -30,7 +30,7 @@ impl Publisher {
     /// The log was cut, or leadership ends: what was seen may never have been.
     pub fn refuse_all(&mut self, why: &'static str) {
         for (_, reply) in self.deferred.drain(..) {
-            reply.sink.send(WriteOutcome::Retry(why));
+            reply.sink.send(WriteFate::Retry(why));
         }
     }
 }

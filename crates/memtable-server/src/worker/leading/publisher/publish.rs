@@ -8,7 +8,7 @@ use sextant_rules::probe::ProbeEvent;
 
 use super::Published;
 use crate::publication::{Next, Permission, permission};
-use crate::replica::{ReplicaState, WriteOutcome};
+use crate::replica::{ReplicaState, WriteFate};
 use crate::worker::leading::{Leading, Tenure};
 use crate::worker::proposal::Reply;
 use crate::worker::replica::Replica;
@@ -123,7 +123,7 @@ impl Leading {
         if replica.shared.lease.is_valid(self.tenure.term, replica.shared.env.clock.holder_ns()) {
             reply.give();
         } else {
-            reply.sink.send(WriteOutcome::Retry("the leader's lease is over"));
+            reply.sink.send(WriteFate::Retry("the leader's lease is over"));
         }
     }
 }

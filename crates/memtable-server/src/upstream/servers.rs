@@ -1,11 +1,13 @@
-//! The sstable servers, as a leader talks to them. Every call has a deadline.
+//! Connections to the sstable servers, and calls. Every call has a deadline.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::{CompactionOrder, CopyOrder, Holding, IngestOrder};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, Server};
 use sextant_environment::env::{Party, cluster_channel, error_of};
@@ -14,10 +16,13 @@ use sextant_proto::v1;
 use sextant_proto::v1::sst_client::SstClient;
 use tonic::transport::Channel;
 
+use super::ingest;
+use crate::memtable::Memtable;
+
 const SHORT: Duration = Duration::from_secs(2);
 /// A message for each table of a partition.
 const HOLDINGS: Duration = Duration::from_secs(30);
-/// A flush or a copy moves at most a memtable's worth of data or a merged table.
+/// A flush or a copy moves at most a memtable's worth of data or what a compaction made.
 const TRANSFER: Duration = Duration::from_secs(300);
 const COMPACTION: Duration = Duration::from_secs(1800);
 
@@ -92,27 +97,24 @@ async fn call<T>(
 }
 
 impl SstServer {
-    pub async fn ingest(
-        &self,
-        stream: impl tokio_stream::Stream<Item = v1::IngestRequest> + Send + 'static,
-    ) -> Result<SstMeta> {
-        let reply = call(TRANSFER, "ingest", self.client.clone().ingest(stream)).await?;
+    /// Makes the server write a table of what is in a frozen memtable.
+    pub async fn ingest(&self, order: IngestOrder, memtable: Arc<Memtable>) -> Result<SstMeta> {
+        let messages = ingest::messages(&order, memtable);
+        let reply = call(TRANSFER, "ingest", self.client.clone().ingest(messages)).await?;
         reply.meta.ok_or_else(|| Error::internal("ingest answered without a table"))?.try_into()
     }
 
-    pub async fn compact(&self, request: v1::CompactRequest) -> Result<Option<SstMeta>> {
+    /// None: nothing was left.
+    pub async fn compact(&self, order: &CompactionOrder) -> Result<Option<SstMeta>> {
+        let request = v1::CompactRequest::from(order);
         let reply = call(COMPACTION, "compact", self.client.clone().compact(request)).await?;
         reply.meta.map(TryInto::try_into).transpose()
     }
 
     /// Makes the server copy a table from others.
     pub async fn copy(&self, table: &SstMeta, sources: Vec<String>) -> Result<()> {
-        let request = v1::CopyRequest {
-            id: sst_id_to_wire(table.id),
-            checksum: table.checksum,
-            file_bytes: table.file_bytes,
-            sources,
-        };
+        let SstMeta { id, checksum, file_bytes, .. } = *table;
+        let request = v1::CopyRequest::from(CopyOrder { id, checksum, file_bytes, sources });
         call(TRANSFER, "copy", self.client.clone().copy(request)).await.map(|_| ())
     }
 
@@ -133,8 +135,11 @@ impl SstServer {
         Ok((reply.tables, reply.tables_in_all))
     }
 
-    /// Everything that it has of a partition, with what a manifest is rebuilt from.
-    pub async fn holdings(&self, partition: PartitionId) -> Result<Vec<v1::Holding>> {
+    /// Everything that it has of a partition, with what a manifest is rebuilt from; each as far as it makes sense.
+    pub async fn holdings(
+        &self,
+        partition: PartitionId,
+    ) -> Result<impl Iterator<Item = Result<Holding>> + use<>> {
         let request = v1::HoldingsRequest { partition: partition.0 };
         let all = async {
             let mut stream = self.client.clone().holdings(request).await?.into_inner();
@@ -144,7 +149,8 @@ impl SstServer {
             }
             Ok(tonic::Response::new(holdings))
         };
-        call(HOLDINGS, "holdings", all).await
+        let holdings: Vec<v1::Holding> = call(HOLDINGS, "holdings", all).await?;
+        Ok(holdings.into_iter().map(Holding::try_from))
     }
 
     /// Deletes tables of this lineage; others stay.

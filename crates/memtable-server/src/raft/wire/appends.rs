@@ -1,75 +1,14 @@
-//! openraft's messages <-> the wire.
+//! Appends, and what is answered to them.
 
-use bytes::Bytes;
-use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult, VoteRequest,
-    VoteResponse,
-};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendError, StreamAppendResult};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::LogPosition;
 use sextant_proto::v1;
-use sextant_raft_log::{LogId, TypeConfig, Vote, decode_entry, encode_entry, log_id_at, position_of};
-use tonic::Status;
+use sextant_raft_log::{LogId, TypeConfig, decode_entry, encode_entry};
 
-/// Who talks to whom about which partition of which cluster.
-#[derive(Clone, Debug)]
-pub struct Address {
-    pub partition: u32,
-    pub from: u64,
-    pub to: u64,
-    /// Cluster id and the fingerprint of what servers must agree on.
-    pub cluster: Bytes,
-    /// Which incarnation of `to` the sender's membership names.
-    pub to_incarnation: u64,
-}
-
-/// Metadata key of a refusal: which incarnation the server is.
-const INCARNATION_HEADER: &str = "sextant-incarnation";
-
-/// The refusal of a message that means another incarnation than `own`.
-pub fn other_incarnation(named: u64, own: u64) -> Status {
-    let text = format!(
-        "meant for incarnation {named:016x}; this server is {own:016x}: it has lost its memory since"
-    );
-    let mut status = Status::failed_precondition(text);
-    if let Ok(value) = format!("{own:016x}").parse() {
-        status.metadata_mut().insert(INCARNATION_HEADER, value);
-    }
-    status
-}
-
-/// Which incarnation a server is that refused a message because it is not the one that was meant.
-pub fn incarnation_of_refusal(status: &Status) -> Option<u64> {
-    let value = status.metadata().get(INCARNATION_HEADER)?.to_str().ok()?;
-    u64::from_str_radix(value, 16).ok().filter(|i| *i != 0)
-}
-
-pub fn vote_to_wire(vote: &Vote) -> v1::RaftVote {
-    v1::RaftVote { term: vote.leader_id.term, node: vote.leader_id.voted_for, committed: vote.committed }
-}
-
-pub fn vote_from_wire(vote: Option<v1::RaftVote>) -> Result<Vote> {
-    let vote = vote.ok_or_else(|| Error::invalid("a Raft message without a vote"))?;
-    Ok(if vote.committed {
-        Vote::new_committed(vote.term, vote.node)
-    } else {
-        Vote::new(vote.term, vote.node)
-    })
-}
-
-/// The vote under which a leader sends entries: a majority has granted it.
-pub fn leaders_vote_from_wire(vote: Option<v1::RaftVote>) -> Result<Vote> {
-    let vote = vote_from_wire(vote)?;
-    if vote.committed { Ok(vote) } else { Err(Error::invalid("entries from a node that nobody elected")) }
-}
-
-pub fn position_to_wire(id: &LogId) -> v1::LogPosition {
-    position_of(id).into()
-}
-
-pub fn log_id_from_wire(position: v1::LogPosition) -> LogId {
-    log_id_at(LogPosition::from(position))
-}
+use super::{
+    Address, leaders_vote_from_wire, log_id_from_wire, position_to_wire, vote_from_wire, vote_to_wire,
+};
 
 pub fn append_to_wire(
     address: &Address,
@@ -197,59 +136,15 @@ pub fn stream_result_from_wire(
     })
 }
 
-pub fn vote_request_to_wire(address: &Address, request: &VoteRequest<TypeConfig>) -> v1::VoteRequest {
-    v1::VoteRequest {
-        partition: address.partition,
-        from: address.from,
-        to: address.to,
-        cluster: address.cluster.clone(),
-        vote: Some(vote_to_wire(&request.vote)),
-        last_log: request.last_log_id.as_ref().map(position_to_wire),
-        to_incarnation: address.to_incarnation,
-    }
-}
-
-/// A vote request never claims a transfer of leadership: that would pass the lease by. Nor that the vote is granted already.
-pub fn vote_request_from_wire(request: v1::VoteRequest) -> Result<VoteRequest<TypeConfig>> {
-    let vote = vote_from_wire(request.vote)?;
-    if vote.committed {
-        return Err(Error::invalid("a request for a vote that is granted already"));
-    }
-    Ok(VoteRequest::new(vote, request.last_log.map(log_id_from_wire)))
-}
-
-pub fn vote_reply_to_wire(reply: &VoteResponse<TypeConfig>) -> v1::VoteResponse {
-    v1::VoteResponse {
-        vote: Some(vote_to_wire(&reply.vote)),
-        granted: reply.vote_granted,
-        last_log: reply.last_log_id.as_ref().map(position_to_wire),
-    }
-}
-
-pub fn vote_reply_from_wire(reply: v1::VoteResponse) -> Result<VoteResponse<TypeConfig>> {
-    Ok(VoteResponse::new(vote_from_wire(reply.vote)?, reply.last_log.map(log_id_from_wire), reply.granted))
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use sextant_raft_log::log_id_at;
+
     use super::*;
 
     fn position(term: u64, index: u64) -> v1::LogPosition {
         v1::LogPosition { term, index }
-    }
-
-    #[test]
-    fn a_vote_is_taken_for_what_it_is_only() {
-        let vote = |committed| Some(v1::RaftVote { term: 9, node: 1, committed });
-        let request = |committed| v1::VoteRequest { vote: vote(committed), ..Default::default() };
-        vote_request_from_wire(request(false)).unwrap();
-        let error = vote_request_from_wire(request(true)).unwrap_err();
-        assert!(error.message.contains("granted already"), "{error}");
-        let append = |committed| v1::AppendEntriesRequest { vote: vote(committed), ..Default::default() };
-        append_from_wire(append(true)).unwrap();
-        let error = append_from_wire(append(false)).unwrap_err();
-        assert!(error.message.contains("nobody elected"), "{error}");
-        leaders_vote_from_wire(None).unwrap_err();
     }
 
     #[test]
