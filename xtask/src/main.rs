@@ -34,6 +34,7 @@ usage: cargo xtask <command>
                     [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants];
                     broken builds: --mutants all|M,M.. [--themed]
   rules             write docs/rules.md from the catalogue in crates/rules
+  proto             write crates/proto/src/generated from the protobuf files
 ";
 
 /// A step's name and the arguments of cargo.
@@ -49,6 +50,8 @@ const VERIFY: [Step; 4] = [
     ),
     ("test", &["test", "--workspace", "--no-fail-fast"]),
 ];
+
+const PROTO: [Step; 1] = [("proto", &["run", "--quiet", "--package", "sextant-protogen"])];
 
 const FIX: [Step; 2] = [
     ("clippy", &["clippy", "--workspace", "--all-targets", "--fix", "--allow-dirty", "--allow-staged"]),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
         ["rules"] => rules::write(),
+        ["proto"] => run(&PROTO),
         _ => Err(USAGE.to_owned()),
     };
     match result {

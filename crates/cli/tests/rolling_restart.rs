@@ -22,6 +22,9 @@ const CLIENTS: u64 = 8;
 const BETWEEN: u64 = 200;
 /// Far more than any client has to wait: a busy machine is no error.
 const DEADLINE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// How often is looked: for two minutes.
+const LOOKS: usize = 4800;
 
 struct Load {
     env: Env,
@@ -89,12 +92,12 @@ async fn ycsb(env: &Env, phase: &str, addrs: &[String], json: &std::path::Path) 
 /// What an operator waits for before the next server's turn.
 async fn until_ready(env: &Env, cluster: &DevCluster, role: Role, index: usize) {
     let addr = cluster.http(role, index).unwrap();
-    for _ in 0..2400 {
+    for _ in 0..LOOKS {
         let answer = http::get(env, addr, "/health/ready", Duration::from_secs(2)).await;
         if answer.is_ok_and(|a| a.is_ok()) {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
     panic!("{role:?} {index} is not ready");
 }
@@ -102,11 +105,11 @@ async fn until_ready(env: &Env, cluster: &DevCluster, role: Role, index: usize) 
 /// Waits for so many more operations.
 async fn until_done(load: &Load, more: u64) {
     let target = load.done.load(Ordering::SeqCst) + more;
-    for _ in 0..2400 {
+    for _ in 0..LOOKS {
         if load.done.load(Ordering::SeqCst) >= target {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
     panic!("the load does not go on");
 }

@@ -6,10 +6,10 @@
 
 pub mod convert;
 
-/// Messages and services generated from `proto/*.proto`.
+/// Messages and services generated from `proto/*.proto` by `cargo xtask proto`.
 #[allow(clippy::all, clippy::pedantic, missing_docs)]
 pub mod v1 {
-    tonic::include_proto!("sextant.v1");
+    include!("generated/sextant.v1.rs");
 }
 
 /// The largest gRPC message that any of our services accepts: a batch of the largest size plus its framing.

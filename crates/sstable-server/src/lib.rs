@@ -8,7 +8,6 @@
 //!
 //! [`SstServer`] wires [`store::Store`] (all requests) to gRPC ([`service`]) and HTTP.
 
-pub mod block_cache;
 pub mod catalog;
 mod compaction;
 pub mod config;

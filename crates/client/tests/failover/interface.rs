@@ -8,7 +8,7 @@ use sextant_common::manifest::TableOptions;
 use super::server::Fault;
 use super::{Cluster, cluster};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_operations_reach_the_store() {
     let Cluster { client, first, .. } = cluster(ClientOptions::default()).await;
     let seq = client.put("", "a", "1").await.unwrap();
@@ -37,7 +37,7 @@ async fn all_operations_reach_the_store() {
     assert_eq!(first.store.lock().sessions_opened, 1, "one session served all writes");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn faults_of_the_request_are_found_here() {
     let Cluster { client, first, .. } = cluster(ClientOptions::default()).await;
     for error in [

@@ -15,10 +15,10 @@ use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use sextant_rules::probe::ProbeEvent;
 use tokio::sync::watch;
 
-use super::leading::Freezes;
-use super::leading::publisher::{self, Waiting};
-use super::leading::sequencer::Proposal;
-use super::leading::voters::Standing;
+use super::freezes::Freezes;
+use super::proposal::Proposal;
+use super::standing::Standing;
+use super::waiting::{self, Waiting};
 use crate::command::{Command, Configuration, ConfigurationRules};
 use crate::config::Tuning;
 use crate::flush::Background;
@@ -111,7 +111,7 @@ impl Replica {
         }
         let replayed = parts.partition.counters;
         let mut queue = PublishQueue::new(parts.partition.committed_index());
-        parts.recovered.iter().for_each(|(at, seq)| queue.push(publisher::bare(at.index, *seq)));
+        parts.recovered.iter().for_each(|(at, seq)| queue.push(waiting::bare(at.index, *seq)));
         // What the snapshot covers is published; the log after it, when its commit is known.
         parts.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
         let mut replica = Self {
@@ -190,11 +190,11 @@ impl Replica {
         self.queue.push(match own {
             Some(proposal) if seen == Seen::Ignored => {
                 // It had no effect on any replica: certainly not executed.
-                publisher::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
-                publisher::bare(at.index, last_seq)
+                waiting::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
+                waiting::bare(at.index, last_seq)
             }
-            Some(proposal) => publisher::own(at.index, last_seq, proposal),
-            None => publisher::bare(at.index, last_seq),
+            Some(proposal) => waiting::own(at.index, last_seq, proposal),
+            None => waiting::bare(at.index, last_seq),
         });
         Ok(seen)
     }

@@ -106,7 +106,8 @@ async fn errors_keep_their_kind_over_grpc() {
     let mut late = tonic::Request::new(put("k", "1"));
     kv.put(put("warm-up", "1")).await.unwrap();
     cluster.leader().gate.send_replace(true);
-    late.set_timeout(std::time::Duration::from_millis(400));
+    // Long enough to be sent.
+    late.set_timeout(std::time::Duration::from_secs(2));
     assert_eq!(kind(kv.put(late).await.unwrap_err()), ErrorKind::OutcomeUnknown);
     cluster.leader().gate.send_replace(false);
     let ensure = v1::EnsureTableRequest { name: "t".into(), id: 7, ..Default::default() };

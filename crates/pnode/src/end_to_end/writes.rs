@@ -196,7 +196,9 @@ async fn a_deadline_after_sending_leaves_the_outcome_unknown_and_before_it_does_
     let pnode = cluster.pnode().await;
     write(&pnode, Operation::put("", "warm-up", "1")).await;
     cluster.leader().gate.send_replace(true);
-    let error = pnode.write(vec![Operation::put("", "k", "v")], short()).await.unwrap_err();
+    // Long enough to be sent.
+    let sent = WriteOptions { deadline: Some(Duration::from_secs(2)), ..WriteOptions::default() };
+    let error = pnode.write(vec![Operation::put("", "k", "v")], sent).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::OutcomeUnknown);
     let lonely = PNode::start(cluster.env.clone(), {
         let mut config = cluster.library_config();

@@ -14,7 +14,7 @@ use super::{FakeMemtable, FakeSst, Partition, Stored, sst_meta};
 use crate::{LibraryConfig, PNode};
 
 /// How long a condition may take to come true before the test fails: only a bound.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits for a condition that comes true by itself.
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -58,7 +58,11 @@ impl Cluster {
     }
 
     pub fn library_config(&self) -> LibraryConfig {
-        LibraryConfig { cache_bytes: 1 << 20, ..LibraryConfig::new(self.config.clone()) }
+        LibraryConfig {
+            cache_bytes: 1 << 20,
+            default_deadline: PATIENCE,
+            ..LibraryConfig::new(self.config.clone())
+        }
     }
 
     /// A p-node that is ready and holds leases for everything.

@@ -14,10 +14,10 @@ use sextant_common::sstable::Contents;
 use sextant_environment::vfs::VfsFile;
 
 use super::block::{Block, Malformed, Slot};
+use super::block_cache::BlockCache;
 use super::footer::{TRAILER_BYTES, TableMeta, Trailer};
 use super::index::{Handle, covering, handle};
 use super::{frame, frame_salt, frame_seed};
-use crate::block_cache::BlockCache;
 
 /// Longest frame of a data block or a leaf: one record of the largest size beside a full block of small ones.
 const BLOCK_FRAME_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX + 64 * 1024) as u64;

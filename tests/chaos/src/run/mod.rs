@@ -26,6 +26,7 @@ use crate::fault::{self, Kind, Plan};
 use crate::host::capability::Capabilities;
 use crate::host::confine::Confined;
 use crate::host::memory;
+use crate::injection;
 use crate::server::{Id, MEMTABLE_SERVERS};
 use crate::testbed::{self, Clocks, PARTITIONS, Shape, Testbed};
 use crate::workload::{self, Load};
@@ -207,12 +208,12 @@ async fn torment(
             report.wipes_survived += bed.survivors().await;
             copy_directories(bed);
         }
-        fault::apply(bed, &step.faults).await?;
+        injection::apply(bed, &step.faults).await?;
         tokio::time::sleep(step.hold).await;
         let expected: Vec<Id> =
             step.faults.iter().filter(|f| f.ends_servers()).flat_map(fault::Fault::servers).collect();
         note_deaths(bed, &expected, &mut report).await?;
-        fault::heal(bed, &step.faults).await?;
+        injection::heal(bed, &step.faults).await?;
         load.recorder.fault("healed");
         tokio::time::sleep(step.calm).await;
         note_deaths(bed, &[], &mut report).await?;

@@ -31,7 +31,7 @@ use publisher::Publisher;
 use sequencer::Sequencer;
 use voters::{Memberships, Voters};
 
-pub(super) use upkeep::{Freezes, Upkeep};
+pub(super) use upkeep::Upkeep;
 
 /// A term that this node leads.
 pub(super) struct Tenure {

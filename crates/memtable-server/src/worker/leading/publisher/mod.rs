@@ -4,14 +4,11 @@
 //! Every replica publishes what is committed; only a leader has leases that forbid it, and clients that wait.
 
 mod publish;
-mod waiting;
 
 use std::collections::VecDeque;
 
-use super::sequencer::Reply;
 use crate::replica::WriteFate;
-
-pub(in crate::worker) use waiting::{Waiting, bare, own};
+use crate::worker::proposal::Reply;
 
 /// What came of a look at the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,12 +6,13 @@ use sextant_common::ids::Serial;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
-use super::{Published, Waiting};
+use super::Published;
 use crate::publication::{Next, Permission, permission};
 use crate::replica::{ReplicaState, WriteFate};
-use crate::worker::leading::sequencer::Reply;
 use crate::worker::leading::{Leading, Tenure};
+use crate::worker::proposal::Reply;
 use crate::worker::replica::Replica;
+use crate::worker::waiting::Waiting;
 
 impl Replica {
     /// Publishes what may be published. `tenure`: this node's, if it leads.

@@ -7,13 +7,12 @@ use sextant_common::ids::Serial;
 use sextant_raft_log::{Payload, TypeConfig};
 use tokio::sync::oneshot;
 
-use super::{
-    COMMANDS_MAX, Decided, Formed, LATE, PendingCommand, Proposal, Proposed, REFUSED_PAUSE_NS, Refused, Turn,
-};
+use super::{COMMANDS_MAX, Formed, LATE, REFUSED_PAUSE_NS, Turn};
 use crate::command::Command;
 use crate::partition::evaluate::{Refusal, Verdict};
 use crate::replica::{QueuedWrite, WriteFate};
 use crate::worker::leading::Leading;
+use crate::worker::proposal::{Decided, PendingCommand, Proposal, Proposed, Refused};
 use crate::worker::replica::Replica;
 
 impl Leading {

@@ -4,7 +4,6 @@
 //! never both pass a condition. Rare commands go through the same door.
 
 mod forming;
-mod proposal;
 
 use std::collections::VecDeque;
 
@@ -14,9 +13,8 @@ use sextant_raft_log::Entry;
 use super::backlog::{Backlog, Weighed};
 use crate::command::{Command, Group};
 use crate::replica::{QueuedWrite, WriteFate};
+use crate::worker::proposal::{Decided, PendingCommand, Proposal, Proposed, Refused};
 use crate::worker::replica::Replica;
-
-pub(in crate::worker) use proposal::{Decided, PendingCommand, Proposal, Proposed, Refused, Reply};
 
 /// After Raft refused a proposal, how long to wait before the next.
 const REFUSED_PAUSE_NS: u64 = 5_000_000;

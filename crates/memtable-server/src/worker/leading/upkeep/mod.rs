@@ -3,7 +3,6 @@
 
 mod compactions;
 mod flushes;
-mod freezes;
 mod work;
 
 use std::collections::HashSet;
@@ -14,8 +13,6 @@ use compactions::Compactions;
 use flushes::Flushes;
 
 use crate::leadership::leadership_changed;
-
-pub(in crate::worker) use freezes::Freezes;
 
 /// After a failed flush or compaction, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;

@@ -10,8 +10,8 @@ use crate::command::{Command, Compaction, Flush, Freeze};
 use crate::flush::{CompactionJob, FlushJob};
 use crate::leadership::leadership_changed;
 use crate::partition::commit::CommitEffect;
+use crate::worker::freezes::Pressure;
 use crate::worker::leading::Leading;
-use crate::worker::leading::upkeep::freezes::Pressure;
 use crate::worker::replica::Replica;
 
 impl Leading {

@@ -15,7 +15,9 @@ use std::collections::BTreeSet;
 use sextant_common::error::{Error, Result};
 use tokio::sync::oneshot;
 
-pub(in crate::worker) use counted::{Memberships, Standing};
+use crate::worker::standing::Standing;
+
+pub(in crate::worker) use counted::Memberships;
 
 /// How long a majority of the voters to be may take to answer: many heartbeats.
 const READY_NS: u64 = 3_000_000_000;

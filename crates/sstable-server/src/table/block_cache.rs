@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 
-use crate::table::block::Block;
+use super::block::Block;
 
 /// Number of an open table within this process (a repaired table gets a new one) and the offset of the block.
 type BlockKey = (u64, u64);

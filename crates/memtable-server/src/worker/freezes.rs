@@ -17,7 +17,7 @@ const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
 /// What this node has seen of its memtables while it led. It outlives a leadership: a memtable is no younger, and the log no
 /// emptier, for a change of leaders.
 #[derive(Default)]
-pub(in crate::worker) struct Freezes {
+pub(super) struct Freezes {
     /// Since when the active memtable of a table has held something, as far as this node has seen.
     active_since: HashMap<TableId, (Generation, u64)>,
     /// Bytes that the server's log had taken when this partition last had something to flush, or was frozen at rest.
@@ -27,7 +27,7 @@ pub(in crate::worker) struct Freezes {
 
 /// What decides, beside the partition itself.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::worker) struct Pressure {
+pub(super) struct Pressure {
     /// On the grantor's clock.
     pub now_ns: u64,
     /// The partition's limit of memory.

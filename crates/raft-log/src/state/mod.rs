@@ -1,12 +1,18 @@
 //! What is known of one partition's log, as its writer sees it: with everything that is queued.
+//!
+//! Owns the index of the partition's entries, the newest of them in memory, and its vote, committed and purged positions. Does not
+//! own the lock around it ([`crate::shared`]), nor who changes it ([`crate::partition`]).
+
+pub(crate) mod index;
+mod recent;
 
 use std::io;
 
 use crate::format::checkpoint::{LogMeta, Position};
 use crate::types::{Entry, LogId, Vote, log_id};
 
-use super::index::Index;
-use super::recent::Recent;
+use index::Index;
+use recent::Recent;
 
 pub(crate) struct PartitionState {
     pub index: Index,

@@ -15,7 +15,7 @@ pub(super) type RaftAnswer =
     openraft::alias::OneshotReceiverOf<TypeConfig, openraft::raft::ClientWriteResult<TypeConfig>>;
 
 /// What was proposed and is not yet ingested.
-pub(in crate::worker) struct Proposal {
+pub(super) struct Proposal {
     pub(super) payload: Bytes,
     pub(super) term: u64,
     /// None: Raft has answered already.
@@ -24,7 +24,7 @@ pub(in crate::worker) struct Proposal {
     pub proposed_ns: u64,
 }
 
-pub(in crate::worker) enum Proposed {
+pub(super) enum Proposed {
     Group {
         serial: Serial,
         /// The requests are kept: if Raft refuses the group, they are evaluated again.
@@ -34,19 +34,19 @@ pub(in crate::worker) enum Proposed {
 }
 
 /// Why Raft did not take a proposal.
-pub(in crate::worker) enum Refused {
+pub(super) enum Refused {
     NotAppended(String),
     Unknown(String),
 }
 
 /// A request and what it is to be answered when its group is published.
-pub(in crate::worker) struct Decided {
+pub(super) struct Decided {
     pub(super) write: QueuedWrite,
     pub(super) fate: WriteFate,
 }
 
 /// An answer that waits.
-pub(in crate::worker) struct Reply {
+pub(super) struct Reply {
     pub sink: ReplySink,
     pub fate: WriteFate,
 }
@@ -64,7 +64,7 @@ impl Decided {
 }
 
 /// A rare command and whoever waits for it.
-pub(in crate::worker) struct PendingCommand {
+pub(super) struct PendingCommand {
     pub command: Command,
     pub done: Option<oneshot::Sender<Result<()>>>,
 }

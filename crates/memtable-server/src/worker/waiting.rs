@@ -2,13 +2,13 @@
 
 use sextant_common::ids::Serial;
 
+use super::proposal::{Decided, PendingCommand, Proposal, Proposed, Reply};
 use crate::publication::Appended;
 use crate::replica::WriteFate;
-use crate::worker::leading::sequencer::{Decided, PendingCommand, Proposal, Proposed, Reply};
 
 /// Whoever waits for an entry's publication.
 #[derive(Default)]
-pub(in crate::worker) struct Waiting {
+pub(super) struct Waiting {
     pub(super) replies: Vec<Reply>,
     pub(super) pending: Option<PendingCommand>,
     /// When the entry was proposed here (holder's clock); 0: it was not.
@@ -18,7 +18,7 @@ pub(in crate::worker) struct Waiting {
 }
 
 /// The entry of a proposal of this leader.
-pub(in crate::worker) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Waiting> {
+pub(super) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Waiting> {
     let mut waiting = Waiting { proposed_ns: proposal.proposed_ns, ..Waiting::default() };
     let serial = match proposal.what {
         Proposed::Group { serial, writes } => {
@@ -34,7 +34,7 @@ pub(in crate::worker) fn own(index: u64, last_seq: u64, proposal: Proposal) -> A
 }
 
 /// An entry that nobody here waits for.
-pub(in crate::worker) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
+pub(super) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
     Appended { index, last_seq, serial: Serial(0), waiting: Waiting::default() }
 }
 

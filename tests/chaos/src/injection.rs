@@ -2,7 +2,7 @@
 
 use sextant_common::error::{Error, Result};
 
-use super::{Fault, Kind, filters};
+use crate::fault::{Fault, Kind, filters};
 use crate::host::memory;
 use crate::host::shim::Sync;
 use crate::server::Id;

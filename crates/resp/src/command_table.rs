@@ -1,4 +1,4 @@
-//! Which commands exist.
+//! Which commands exist. Below everything else: metrics count by it, `command` decodes by it.
 
 /// One command. The order is that of [`COMMANDS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,13 @@ pub(crate) enum Id {
     Time,
     Role,
     Dbsize,
+}
+
+/// What a command does to its keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
 }
 
 /// What `COMMAND INFO` says about a command.

@@ -1,13 +1,49 @@
-//! A host's clocks: true time, seen through an offset, a drift, jumps and freezes.
+//! True time, and what hosts see of it: through an offset, a drift, jumps and freezes.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 use sextant_environment::Clock;
 use sextant_environment::clock::WallInterval;
 
-use crate::interpose::EPOCH_NS;
-use crate::world::World;
+use crate::interpose::{self, EPOCH_NS};
+
+/// True time since the start of the run.
+#[derive(Default)]
+pub struct TrueTime {
+    now_ns: AtomicU64,
+    /// A host's code is running, so turmoil knows the time within the step.
+    stepping: AtomicBool,
+}
+
+impl TrueTime {
+    /// In nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        let within = if self.stepping.load(Relaxed) { turmoil::sim_elapsed() } else { None };
+        within.map_or_else(|| self.now_ns.load(Relaxed), |d| d.as_nanos() as u64)
+    }
+
+    /// Around each step of the simulation, which begins at `now_ns`.
+    pub fn step<T>(&self, now_ns: u64, step: impl FnOnce() -> T) -> T {
+        self.step_idle(now_ns);
+        self.stepping.store(true, Relaxed);
+        let result = step();
+        self.stepping.store(false, Relaxed);
+        result
+    }
+
+    /// When the current step began.
+    pub fn last_step_ns(&self) -> u64 {
+        self.now_ns.load(Relaxed)
+    }
+
+    /// Between two steps.
+    pub fn step_idle(&self, now_ns: u64) {
+        self.now_ns.store(now_ns, Relaxed);
+        interpose::set_now_ns(now_ns);
+    }
+}
 
 /// How good a host's clocks are.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +58,9 @@ pub struct ClockQuality {
     pub lies: bool,
 }
 
+/// A host's clocks.
 pub struct SimClock {
-    world: Weak<World>,
+    time: Arc<TrueTime>,
     state: Mutex<State>,
 }
 
@@ -36,15 +73,12 @@ struct State {
 }
 
 impl SimClock {
-    pub fn new(world: &Arc<World>, quality: ClockQuality, offset_ns: u64) -> Self {
-        Self {
-            world: Arc::downgrade(world),
-            state: Mutex::new(State { quality, offset_ns, frozen_at_ns: None }),
-        }
+    pub fn new(time: Arc<TrueTime>, quality: ClockQuality, offset_ns: u64) -> Self {
+        Self { time, state: Mutex::new(State { quality, offset_ns, frozen_at_ns: None }) }
     }
 
     fn true_ns(&self, state: &State) -> u64 {
-        let now = self.world.upgrade().map_or(0, |w| w.now_ns());
+        let now = self.time.now_ns();
         state.frozen_at_ns.map_or(now, |at| at.min(now))
     }
 
@@ -106,7 +140,7 @@ impl Clock for SimClock {
 }
 
 /// True time itself: for histories.
-pub struct TrueClock(pub Arc<World>);
+pub struct TrueClock(pub Arc<TrueTime>);
 
 impl Clock for TrueClock {
     fn wall(&self) -> WallInterval {

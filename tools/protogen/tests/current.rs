@@ -1,0 +1,14 @@
+//! The code that is checked in is what the protobuf files say.
+
+use std::fs;
+
+#[test]
+fn generated_code_is_current() {
+    let fresh = tempfile::tempdir().unwrap();
+    sextant_protogen::generate(fresh.path()).unwrap();
+    let read = |directory: &std::path::Path| {
+        fs::read_to_string(directory.join(sextant_protogen::GENERATED)).unwrap()
+    };
+    let same = read(fresh.path()) == read(&sextant_protogen::checked_in());
+    assert!(same, "the protobuf files have changed since: run `cargo xtask proto`");
+}
