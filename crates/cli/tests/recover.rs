@@ -95,7 +95,7 @@ async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
     }
     let client = clients[0].clone();
 
-    // Several flushes and a merge, overwrites and deletions.
+    // Several flushes and a compaction, overwrites and deletions.
     let mut model = Model::new();
     let with_inserts = TableOptions { filter_inserts: true, ..TableOptions::default() };
     client.create_table(TABLE, &with_inserts).await.unwrap();

@@ -93,8 +93,8 @@ impl Client {
         Box::pin(async move { self.maintain(Work::Compact, table).await })
     }
 
-    /// Changes the replicated configuration of all partitions; returns when it is in effect. What is None stays as it is.
-    /// `memory_bytes`: for each partition, on every replica.
+    /// Changes the replicated configuration of all partitions; returns when it is in effect. What is None stays as it
+    /// is. `memory_bytes`: for each partition, on every replica.
     pub fn configure<'a>(&'a self, change: &'a ConfigurationChange) -> BoxFuture<'a, Result<Maintenance>> {
         Box::pin(async move {
             let request = v1::ConfigureRequest::from(change);
@@ -109,9 +109,9 @@ impl Client {
         })
     }
 
-    /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable reads
-    /// of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up with the log
-    /// or nobody was elected in time.
+    /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable
+    /// reads of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up
+    /// with the log or nobody was elected in time.
     pub fn transfer<'a>(&'a self, partition: PartitionId, to: NodeId) -> BoxFuture<'a, Result<NodeId>> {
         Box::pin(async move {
             let request = v1::TransferRequest { partition: partition.0, to: to.0 };
@@ -125,9 +125,10 @@ impl Client {
         })
     }
 
-    /// Makes exactly these memtable servers the voters of a partition; returns when it is so. New ones get the whole log first,
-    /// reads and writes go on meanwhile. [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the partition could lose its
-    /// majority by it: a new voter does not catch up, or too few of the voters answer; then they are as before.
+    /// Makes exactly these memtable servers the voters of a partition; returns when it is so. New ones get the whole
+    /// log first, reads and writes go on meanwhile. [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the
+    /// partition could lose its majority by it: a new voter does not catch up, or too few of the voters answer; then
+    /// they are as before.
     pub fn change_voters<'a>(
         &'a self,
         partition: PartitionId,
@@ -147,9 +148,10 @@ impl Client {
         })
     }
 
-    /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers hold, or, as a
-    /// dry run, says what would be done. `without`: sstable servers that are gone for good. `accept_loss`: go on although flushed
-    /// records are known to be missing. Idempotent: what has a group is left alone.
+    /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers
+    /// hold, or, as a dry run, says what would be done. `without`: sstable servers that are gone for good.
+    /// `accept_loss`: go on although flushed records are known to be missing. Idempotent: what has a group is left
+    /// alone.
     pub fn recover<'a>(
         &'a self,
         dry_run: bool,

@@ -14,8 +14,8 @@ use crate::endpoints::Endpoints;
 use crate::options::ClientOptions;
 use crate::sessions::SessionPool;
 
-/// A client of a cluster. Cheap to clone; clones share connections and sessions, but have read mode and deadline of their
-/// own.
+/// A client of a cluster. Cheap to clone; clones share connections and sessions, but have read mode and deadline of
+/// their own.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -34,8 +34,8 @@ pub(crate) struct Inner {
 impl Client {
     /// A client of the p-nodes at `addrs` (each `host:port`; the first is preferred, the others are for failover).
     ///
-    /// Connects when it is first used: a client may be started before the servers. `Invalid` if an address or an option is
-    /// bad.
+    /// Connects when it is first used: a client may be started before the servers. `Invalid` if an address or an option
+    /// is bad.
     pub async fn connect(env: Env, addrs: Vec<String>, options: ClientOptions) -> Result<Client> {
         options.validate()?;
         let endpoints = Endpoints::new(&env.net, &addrs, options.connections)?;

@@ -1,8 +1,8 @@
 //! The async Rust client of Sextant: services `Kv` and `Admin` of any number of p-nodes.
 //!
-//! Owns: connections, which p-node is asked (`endpoints`), deadlines, retries and backoff (`retry`), sessions and request
-//! numbers (`sessions`). Does not own: routing and caching (that is the p-node; an application that wants a p-node inside
-//! itself embeds `sextant-pnode`).
+//! Owns: connections, which p-node is asked (`endpoints`), deadlines, retries and backoff (`retry`), sessions and
+//! request numbers (`sessions`). Does not own: routing and caching (that is the p-node; an application that wants a
+//! p-node inside itself embeds `sextant-pnode`).
 //!
 //! Invariants:
 //! * Every wait has a deadline. A read ends within it with an answer or an error.

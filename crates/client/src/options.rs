@@ -10,13 +10,13 @@ use sextant_common::operation::ReadMode;
 pub struct ClientOptions {
     /// How long an operation may take, retries and failover included. Default: 5 s.
     pub deadline: Duration,
-    /// How long the first p-node that is asked may be silent before another is asked. Doubles with every silence within one
-    /// operation, so that a large value over a slow network gets through. Default: 1 s.
+    /// How long the first p-node that is asked may be silent before another is asked. Doubles with every silence within
+    /// one operation, so that a large value over a slow network gets through. Default: 1 s.
     pub attempt_timeout: Duration,
     /// Read mode of gets. Default: pda.
     pub mode: ReadMode,
-    /// Whether writes carry a session and a request number. Without, a write whose answer is lost is not retried and ends as
-    /// `OutcomeUnknown`. Default: true.
+    /// Whether writes carry a session and a request number. Without, a write whose answer is lost is not retried and
+    /// ends as `OutcomeUnknown`. Default: true.
     pub sessions: bool,
     /// HTTP/2 connections to each p-node, used in turn. Default: 1.
     pub connections: usize,

@@ -52,8 +52,8 @@ pub struct ScanRecord {
 /// A page. Pages are not synchronised with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanPage {
-    /// The partition of which the page is a snapshot; `None` if the page merges records of several partitions, which are not
-    /// synchronised with each other.
+    /// The partition of which the page is a snapshot; `None` if the page merges records of several partitions, which
+    /// are not synchronised with each other.
     pub partition: Option<PartitionId>,
     /// The published seq of the snapshot; 0 if the page has several partitions.
     pub snapshot_seq: Seq,
@@ -98,8 +98,8 @@ struct Scan {
 }
 
 impl Client {
-    /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the scan goes
-    /// on behind the last record through another one.
+    /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the
+    /// scan goes on behind the last record through another one.
     pub fn scan(&self, table: &str, options: ScanOptions) -> ScanStream {
         let (start, end) = if options.prefix.is_empty() {
             (options.start, options.end)

@@ -1,9 +1,9 @@
 //! SessionPool: what makes a retried write take effect once.
 //!
-//! A session is registered in every partition. Each write gets a number in it, and says below which number all answers have
-//! arrived, so that the servers may forget those results. The numbers in flight of one session span at most [`WINDOW`]: the
-//! servers keep a bounded number of results a session, and a write that hangs must not let the others push its result out.
-//! More concurrent writes open more sessions.
+//! A session is registered in every partition. Each write gets a number in it, and says below which number all answers
+//! have arrived, so that the servers may forget those results. The numbers in flight of one session span at most
+//! [`WINDOW`]: the servers keep a bounded number of results a session, and a write that hangs must not let the others
+//! push its result out. More concurrent writes open more sessions.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -18,8 +18,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 pub(crate) const WINDOW: u64 = 256;
 /// Most sessions of one client: bounds its memory at the servers.
 pub(crate) const SESSIONS_MAX: usize = 64;
-/// Most writes in flight; more wait for a place. Half of what the sessions hold, so that sessions whose oldest write hangs
-/// keep nobody else from writing.
+/// Most writes in flight; more wait for a place. Half of what the sessions hold, so that sessions whose oldest write
+/// hangs keep nobody else from writing.
 pub(crate) const WRITES_MAX: usize = SESSIONS_MAX * WINDOW as usize / 2;
 
 /// The sessions of a client.
@@ -68,8 +68,8 @@ impl Numbers {
     }
 }
 
-/// The right to send one write under one number, as often as needed. Dropping it says that its answer has arrived or that
-/// nobody will ask for it again.
+/// The right to send one write under one number, as often as needed. Dropping it says that its answer has arrived or
+/// that nobody will ask for it again.
 pub(crate) struct Ticket<'s> {
     session: Arc<PooledSession>,
     number: u64,

@@ -188,8 +188,8 @@ impl Client {
     }
 }
 
-/// How often one write opens a new session. More than once or twice means that the servers lose sessions as fast as they
-/// are opened.
+/// How often one write opens a new session. More than once or twice means that the servers lose sessions as fast as
+/// they are opened.
 const REOPENED_MAX: u32 = 3;
 
 /// A write request, which can carry a session and a number.

@@ -1,5 +1,5 @@
-//! The rarer commands of a partition's Raft log, as plain data. (Groups of writes, and what all of them do, are in memtable-server
-//! `command/`; their bytes are made in proto `convert/command.rs`.)
+//! The rarer commands of a partition's Raft log, as plain data. (Groups of writes, and what all of them do, are in
+//! memtable-server `command/`; their bytes are made in proto `convert/command.rs`.)
 //!
 //! Each carries the term of the leader that made it.
 

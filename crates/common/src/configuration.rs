@@ -1,5 +1,5 @@
-//! What the replicas of a partition must agree on, as plain data. What follows from it (how long a leader serves and a voter
-//! abstains, which changes are safe) is in memtable-server `command/configuration.rs`.
+//! What the replicas of a partition must agree on, as plain data. What follows from it (how long a leader serves and a
+//! voter abstains, which changes are safe) is in memtable-server `command/configuration.rs`.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,8 @@ pub enum LeaseMode {
     /// Leases of some hundred milliseconds; holders acknowledge bf-logs while Raft replicates.
     #[default]
     Ack,
-    /// The paper's: expiry = now + group interval + a lower bound of the log write time; no acknowledgements, commit wait.
+    /// The paper's: expiry = now + group interval + a lower bound of the log write time; no acknowledgements, commit
+    /// wait.
     Timed,
 }
 
@@ -29,11 +30,11 @@ pub struct Configuration {
     pub drift_ppm: u64,
     /// Memory for memtables of this partition that are not yet flushed, in bytes, on every replica.
     pub memory_bytes: u64,
-    /// Of the partition's history: random, drawn with the first revision, the same in all that follow. It is in every SSTable, and
-    /// who deletes one has to name it. 0: the first revision was written by an older version.
+    /// Of the partition's history: random, drawn with the first revision, the same in all that follow. It is in every
+    /// SSTable, and who deletes one has to name it. 0: the first revision was written by an older version.
     pub lineage: u64,
-    /// Memtable servers that the last choice of voters by an operator left out: a leader lets none of them in by itself, whatever
-    /// they ask for and whoever led when they were left out.
+    /// Memtable servers that the last choice of voters by an operator left out: a leader lets none of them in by
+    /// itself, whatever they ask for and whoever led when they were left out.
     pub left_out: BTreeSet<u64>,
 }
 

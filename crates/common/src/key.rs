@@ -6,8 +6,8 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::ids::PartitionId;
 use crate::manifest::TableOptions;
 
-/// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and of the
-/// bf-log: it must never change.
+/// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and
+/// of the bf-log: it must never change.
 pub fn filter_hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
@@ -15,8 +15,8 @@ pub fn filter_hash(key: &[u8]) -> u64 {
 /// Number of hash slots. Slot -> partition is a versioned map, so that partitions can move and split later.
 pub const SLOTS: u16 = 16_384;
 
-/// The part of the key that decides its partition: the table's prefix if it has one, else what stands in the first `{braces}`
-/// if that is not empty (as in Redis Cluster), else the whole key.
+/// The part of the key that decides its partition: the table's prefix if it has one, else what stands in the first
+/// `{braces}` if that is not empty (as in Redis Cluster), else the whole key.
 pub fn routing_part<'k>(key: &'k [u8], options: &TableOptions) -> &'k [u8] {
     if options.partition_prefix > 0 {
         return &key[..key.len().min(options.partition_prefix as usize)];
@@ -37,7 +37,8 @@ pub fn slot(key: &[u8], options: &TableOptions) -> u16 {
     crc16(routing_part(key, options)) % SLOTS
 }
 
-/// Which partition owns which slot. Fixed when the cluster is created: partition i of n owns the i-th of n equal ranges.
+/// Which partition owns which slot. Fixed when the cluster is created: partition i of n owns the i-th of n equal
+/// ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotMap {
     /// Rises with each change.

@@ -1,9 +1,9 @@
 //! The domain: what every part of Sextant talks about.
 //!
 //! Owns the vocabulary (ids, keys, operations and their outcomes, the manifest, what a log's commands, a snapshot and a
-//! configuration carry, errors, limits) and the filters (hashed once, the same on both sides of the wire). Does not own: any
-//! protocol rule, any message, and anything that is not a pure function of its input (time, disk, network: the crate
-//! `environment`).
+//! configuration carry, errors, limits) and the filters (hashed once, the same on both sides of the wire). Does not
+//! own: any protocol rule, any message, and anything that is not a pure function of its input (time, disk, network: the
+//! crate `environment`).
 
 pub mod command;
 pub mod configuration;

@@ -1,5 +1,5 @@
-//! What a snapshot of a partition carries, as plain data. What goes into it, and what is made of it, is in memtable-server
-//! `partition/snapshot.rs`; its bytes are made in proto `convert/snapshot.rs`.
+//! What a snapshot of a partition carries, as plain data. What goes into it, and what is made of it, is in
+//! memtable-server `partition/snapshot.rs`; its bytes are made in proto `convert/snapshot.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ impl SessionMemory {
     }
 }
 
-/// State as of a log position, from which replay can start once everything before it is durable elsewhere. `S`: sessions, as a list
-/// when they were read, as a duplicate table where they are used.
+/// State as of a log position, from which replay can start once everything before it is durable elsewhere. `S`:
+/// sessions, as a list when they were read, as a duplicate table where they are used.
 #[derive(Clone, Debug)]
 pub struct Checkpoint<S> {
     pub at: LogPosition,

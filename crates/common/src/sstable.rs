@@ -1,4 +1,5 @@
-//! SSTables as servers speak of them: what is in them, and what leaders and sstable servers say to each other about them.
+//! SSTables as servers speak of them: what is in them, and what leaders and sstable servers say to each other about
+//! them.
 
 use bytes::Bytes;
 
@@ -43,8 +44,8 @@ pub struct CompactionOrder {
     pub options: TableOptions,
     /// No older table outside the inputs can hold a key of theirs.
     pub drop_tombstones: bool,
-    /// With it, a compaction that would leave nothing keeps one tombstone: the proof that its inputs are superseded. None: from
-    /// an older server.
+    /// With it, a compaction that would leave nothing keeps one tombstone: the proof that its inputs are superseded.
+    /// None: from an older server.
     pub origin: Option<Origin>,
 }
 

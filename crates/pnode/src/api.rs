@@ -53,9 +53,9 @@ impl ScanRange {
 
 /// A page of a scan.
 ///
-/// If one partition took part, the page is a snapshot of it at `snapshot_seq`. If several did, their records are merged in
-/// key order: `partition` is [`MANY_PARTITIONS`](sextant_common::ids::MANY_PARTITIONS), `snapshot_seq` is 0, and the records of each partition are snapshots that are
-/// not synchronised with each other.
+/// If one partition took part, the page is a snapshot of it at `snapshot_seq`. If several did, their records are merged
+/// in key order: `partition` is [`MANY_PARTITIONS`](sextant_common::ids::MANY_PARTITIONS), `snapshot_seq` is 0, and the
+/// records of each partition are snapshots that are not synchronised with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanPage {
     pub partition: PartitionId,

@@ -1,9 +1,10 @@
 //! Batches of gets.
 //!
-//! What the block cache holds is answered at once, on the caller's task; the rest of a batch goes to the blocking pool in one
-//! piece. Large blocks are read in a second turn, when there is room for their values: what was found is in memory until the peer
-//! has taken it. Invariant: "no entry" is answered only if every candidate was searched; a candidate that is missing or damaged
-//! ends the search with a status that says so, because an older table may hold an older version.
+//! What the block cache holds is answered at once, on the caller's task; the rest of a batch goes to the blocking pool
+//! in one piece. Large blocks are read in a second turn, when there is room for their values: what was found is in
+//! memory until the peer has taken it. Invariant: "no entry" is answered only if every candidate was searched; a
+//! candidate that is missing or damaged ends the search with a status that says so, because an older table may hold an
+//! older version.
 
 use std::sync::Arc;
 
@@ -116,8 +117,8 @@ struct OnDisk {
 }
 
 impl Store {
-    /// Answers a batch, one answer for each get, and the room that they take until they have left. `Err`: the request is
-    /// malformed.
+    /// Answers a batch, one answer for each get, and the room that they take until they have left. `Err`: the request
+    /// is malformed.
     pub async fn get_batch(self: &Arc<Self>, gets: Gets) -> Result<(Vec<GetAnswer>, Option<Share>)> {
         check(&gets)?;
         let count = gets.keys.len();
@@ -143,8 +144,8 @@ impl Store {
         Ok((answers, room))
     }
 
-    /// Room for the large values of an answer; then reads what is `large`. If there is none, they are to be asked for again. (Of small
-    /// ones there are as many as a few messages have: they wait for nothing.)
+    /// Room for the large values of an answer; then reads what is `large`. If there is none, they are to be asked for
+    /// again. (Of small ones there are as many as a few messages have: they wait for nothing.)
     async fn room_for_answer(
         self: &Arc<Self>,
         answers: &mut [Option<GetAnswer>],
@@ -325,8 +326,8 @@ fn failed(candidate: usize, e: &Error) -> GetAnswer {
     }
 }
 
-/// Takes out what is longer than the batch allows, and what would make the answer longer than a message may be: the first value
-/// always stays. Returns what is to be read of what is `large`.
+/// Takes out what is longer than the batch allows, and what would make the answer longer than a message may be: the
+/// first value always stays. Returns what is to be read of what is `large`.
 fn limit(answers: &mut [Option<GetAnswer>], large: Vec<Waiting>, value_bytes_max: usize) -> Vec<Waiting> {
     let mut bytes = 0;
     for answer in answers.iter_mut().flatten() {

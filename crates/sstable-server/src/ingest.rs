@@ -1,7 +1,7 @@
 //! Receiving a table: a stream of sorted records becomes a durable file.
 //!
-//! One message is written while the next one arrives, so an ingest holds two messages and the writer's buffers. Whatever
-//! goes wrong before the file has its name, the file is removed and nobody was told that the table is here.
+//! One message is written while the next one arrives, so an ingest holds two messages and the writer's buffers.
+//! Whatever goes wrong before the file has its name, the file is removed and nobody was told that the table is here.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -62,8 +62,8 @@ struct Page {
 }
 
 impl Store {
-    /// Reads one page; also the room that it takes until it has left. `Err`: the request is malformed, or there is no room; what
-    /// is missing or damaged is an answer.
+    /// Reads one page; also the room that it takes until it has left. `Err`: the request is malformed, or there is no
+    /// room; what is missing or damaged is an answer.
     pub async fn scan_page(self: &Arc<Self>, request: PageRequest) -> Result<(PageAnswer, Option<Share>)> {
         if request.tables.len() > SCAN_TABLES_MAX {
             return Err(Error::invalid(format!(

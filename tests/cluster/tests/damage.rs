@@ -340,9 +340,9 @@ async fn what_is_damaged_on_every_replica_is_a_clear_error_and_everything_else_g
     c.shutdown().await;
 }
 
-/// A merge is not done with a damaged input; the healthy replica's server does it.
+/// A compaction is not done with a damaged input; the healthy replica's server does it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_reads_around_damage() {
+async fn a_compaction_reads_around_damage() {
     let (c, table) = start().await;
     let mut expected: BTreeMap<String, Bytes> = table.keys.iter().map(|k| (k.clone(), value(k))).collect();
     for key in table.keys.iter().step_by(7) {
@@ -351,7 +351,7 @@ async fn a_merge_reads_around_damage() {
         expected.insert(key.clone(), "new".into());
     }
     c.maintain(Maintenance::Flush, "").await;
-    // Two of three: whichever of them is asked to merge first finds it out.
+    // Two of three: whichever of them is asked to compact first finds it out.
     for server in 0..2 {
         Damage::Block.inflict(&c.sstable_file(server, &table.id));
     }

@@ -1,5 +1,5 @@
-//! Mixed operations on hot and cold keys through two p-nodes while freezes, flushes, compactions and restarts go on: the
-//! history must be linearizable, in every read mode.
+//! Mixed operations on hot and cold keys through two p-nodes while freezes, flushes, compactions and restarts go on:
+//! the history must be linearizable, in every read mode.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -57,8 +57,8 @@ async fn run(
     tally
 }
 
-/// Freezes, flushes and merges in turn. The first table most often, the second now and then, a third one never: tables of one
-/// log are flushed at very different rates.
+/// Freezes, flushes and compactions in turn. The first table most often, the second now and then, a third one never:
+/// tables of one log are flushed at very different rates.
 async fn maintenance(cluster: &mut Cluster, tables: &[&str], round: u64) {
     let what = match round % 3 {
         0 => Maintenance::Freeze,
@@ -143,8 +143,8 @@ async fn servers_stop_and_come_back_one_after_another() {
     cluster.shutdown().await;
 }
 
-/// Now a follower, now the leader is removed; what was removed misses flushes (so that the log that it lacks is purged, and it gets
-/// a snapshot), is restarted, and votes again.
+/// Now a follower, now the leader is removed; what was removed misses flushes (so that the log that it lacks is purged,
+/// and it gets a snapshot), is restarted, and votes again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn voters_change_while_clients_work() {
     let mut options = Options { memtable: 4, partitions: 1, ..Options::default() };

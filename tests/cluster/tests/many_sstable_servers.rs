@@ -1,5 +1,5 @@
-//! More sstable servers than replicas: the inputs of a merge lie on different servers and are gathered on one of them.
-//! Afterwards the data is right, and every server holds exactly what the manifest says.
+//! More sstable servers than replicas: the inputs of a compaction lie on different servers and are gathered on one of
+//! them. Afterwards the data is right, and every server holds exactly what the manifest says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,7 +48,7 @@ async fn round(c: &Cluster, round: u64, model: &mut Model) {
 struct Table {
     partition: usize,
     id: String,
-    /// Indexes of servers; a merge is done by the first one that can.
+    /// Indexes of servers; a compaction is done by the first one that can.
     replicas: Vec<usize>,
 }
 
@@ -126,11 +126,11 @@ fn copies(c: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_gathers_inputs_that_lie_on_different_servers() {
+async fn a_compaction_gathers_inputs_that_lie_on_different_servers() {
     let mut c = Cluster::start(options(0)).await;
     let mut model = Model::new();
     let mut rounds = 0;
-    // Where tables lie is drawn: until a merge had to gather (almost always the first one).
+    // Where tables lie is drawn: until a compaction had to gather (almost always the first one).
     loop {
         for _ in 0..4 {
             round(&c, rounds, &mut model).await;
@@ -158,7 +158,7 @@ async fn a_merge_gathers_inputs_that_lie_on_different_servers() {
             break;
         }
     }
-    // With a server down, tables that chose it have two replicas, and merges that chose it go to another one.
+    // With a server down, tables that chose it have two replicas, and compactions that chose it go to another one.
     c.stop_sstable(1).await;
     for _ in 0..3 {
         round(&c, rounds, &mut model).await;
@@ -174,7 +174,7 @@ async fn a_merge_gathers_inputs_that_lie_on_different_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
+async fn reads_go_on_and_never_go_back_while_compactions_replace_tables() {
     let c = Cluster::start(options(3)).await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut readers = tokio::task::JoinSet::new();
@@ -203,7 +203,7 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
         }
         c.maintain(Maintenance::Flush, "").await;
     }
-    eventually("merges have caught up", async || {
+    eventually("compactions have caught up", async || {
         let tables = named(&c).await;
         (0..PARTITIONS as usize).all(|p| tables.iter().filter(|t| t.partition == p).count() < 3).then_some(())
     })

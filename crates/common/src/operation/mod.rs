@@ -1,9 +1,11 @@
-//! What clients ask of records, and what becomes of it: one vocabulary for clients, p-nodes, memtable servers and tools.
+//! What clients ask of records, and what becomes of it: one vocabulary for clients, p-nodes, memtable servers and
+//! tools.
 //!
-//! Owns the words, and what makes sense of a single operation by itself: an [`Operation`] has an [`Effect`] and a [`Condition`];
-//! a [`RequestId`] makes a repeated one take effect once; [`OpOutcome`] and [`WriteOutcome`] are what is answered. As the leader
-//! of its partition gets it, an operation is a [`WriteOp`] with a [`Base`]. A read has a [`ReadMode`] and finds a [`Record`].
-//! Does not own how conditions are decided (memtable-server `partition/rules.rs`), nor how anything travels (`proto`).
+//! Owns the words, and what makes sense of a single operation by itself: an [`Operation`] has an [`Effect`] and a
+//! [`Condition`]; a [`RequestId`] makes a repeated one take effect once; [`OpOutcome`] and [`WriteOutcome`] are what is
+//! answered. As the leader of its partition gets it, an operation is a [`WriteOp`] with a [`Base`]. A read has a
+//! [`ReadMode`] and finds a [`Record`]. Does not own how conditions are decided (memtable-server `partition/rules.rs`),
+//! nor how anything travels (`proto`).
 
 mod condition;
 mod outcome;

@@ -23,7 +23,8 @@ pub struct OpOutcome {
     pub seq: Seq,
 }
 
-/// What became of a batch that was decided. That one was *not* decided, or that nobody knows, is an [`Error`](crate::Error).
+/// What became of a batch that was decided. That one was *not* decided, or that nobody knows, is an
+/// [`Error`](crate::Error).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteOutcome {
     /// False: a condition failed and nothing took effect.
@@ -32,8 +33,9 @@ pub struct WriteOutcome {
     pub results: Vec<OpOutcome>,
 }
 
-/// An [`OpOutcome`] as the log and the duplicate table keep it: a repeated request gets the same answer, and for that it has to be
-/// known whether it had failed as a whole. Clients never see `failed`: to them it is the status of the whole.
+/// An [`OpOutcome`] as the log and the duplicate table keep it: a repeated request gets the same answer, and for that
+/// it has to be known whether it had failed as a whole. Clients never see `failed`: to them it is the status of the
+/// whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordedOutcome {
     pub applied: bool,
@@ -49,8 +51,8 @@ impl From<RecordedOutcome> for OpOutcome {
     }
 }
 
-/// How a leader disposes of a write, of the opening of a session, or of the creation of a table. But for the first two and the
-/// last: it was not executed by this request; one that was sent before, under the same number, may have been.
+/// How a leader disposes of a write, of the opening of a session, or of the creation of a table. But for the first two
+/// and the last: it was not executed by this request; one that was sent before, under the same number, may have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteStatus {
     Ok,

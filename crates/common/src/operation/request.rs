@@ -5,8 +5,8 @@ use bytes::Bytes;
 use super::{Base, Condition, Effect};
 use crate::ids::TableId;
 
-/// Makes a retried write take effect once. The default names no session: nothing is remembered, and a repeated write takes effect
-/// again.
+/// Makes a retried write take effect once. The default names no session: nothing is remembered, and a repeated write
+/// takes effect again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestId {
     /// A session that is open in the partition; 0: none.
@@ -17,7 +17,8 @@ pub struct RequestId {
     pub acked_below: u64,
 }
 
-/// An [`Operation`](super::Operation) as it reaches its leader: the table by its id, and with what its condition rests on.
+/// An [`Operation`](super::Operation) as it reaches its leader: the table by its id, and with what its condition rests
+/// on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WriteOp {
     pub table: TableId,

@@ -176,9 +176,9 @@ mod tests {
     use prometheus_client::registry::Registry;
     use sextant_common::error::ErrorKind;
     use sextant_common::ids::{LogPosition, NodeId};
+    use sextant_common::manifest::Manifest;
     use sextant_environment::config::{ClusterConfig, Server};
     use sextant_environment::env::free_addrs;
-    use sextant_proto::v1;
     use sextant_raft_log::{Entry, RaftLog, Vote, log_id};
     use sextant_simulated::{CrashMode, FaultyVfs};
 
@@ -330,15 +330,10 @@ mod tests {
     fn a_snapshot_that_cannot_be_installed_is_refused_before_openraft_sees_it() {
         let id = PartitionId(3);
         let message = |index: u64, membership: &'static [u8]| {
-            let snapshot = v1::PartitionSnapshot {
-                format: 1,
-                partition: id.0,
-                at: Some(v1::LogPosition { term: 2, index }),
-                membership: Bytes::from_static(membership),
-                manifest: Some(v1::Manifest { partition: id.0, ..Default::default() }),
-                ..Default::default()
-            };
-            prost::Message::encode_to_vec(&snapshot)
+            let mut made = snapshot(2, index);
+            made.checkpoint.membership = Bytes::from_static(membership);
+            made.manifest = Manifest::empty(id);
+            snapshot::encode(&made, id)
         };
         let meta = Meta { last_log_id: Some(log_id(2, 7)), last_membership: StoredMembership::default() };
         check_installable(id, &meta, &message(7, b"")).unwrap();

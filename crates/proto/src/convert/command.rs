@@ -1,4 +1,5 @@
-//! The rarer commands of a partition's Raft log: bytes <-> domain. (`log.proto`; groups of writes have an encoding of their own.)
+//! The rarer commands of a partition's Raft log: bytes <-> domain. (`log.proto`; groups of writes have an encoding of
+//! their own.)
 
 use bytes::BytesMut;
 use prost::Message;

@@ -1,8 +1,8 @@
-//! Operations and what is answered to them: of clients ([`Operation`], `kv.proto`), and on their way to a leader ([`WriteOp`],
-//! `rows.proto`).
+//! Operations and what is answered to them: of clients ([`Operation`], `kv.proto`), and on their way to a leader
+//! ([`WriteOp`], `rows.proto`).
 //!
-//! Enumerations are not read by prost's accessors: those take what they do not know for the default, here a write without a
-//! condition.
+//! Enumerations are not read by prost's accessors: those take what they do not know for the default, here a write
+//! without a condition.
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
@@ -194,7 +194,8 @@ impl From<v1::Base> for Base {
     }
 }
 
-/// A client's operation on its way to the leader. Over references, so that it can be sent again: nothing of it is copied.
+/// A client's operation on its way to the leader. Over references, so that it can be sent again: nothing of it is
+/// copied.
 pub fn write_op_to_wire(table: TableId, op: &Operation, base: Option<Base>) -> v1::WriteOp {
     let (kind, value) = effect_to_wire(&op.effect);
     let (condition, expected_value, expected_seq) = condition_to_wire(&op.condition);

@@ -1,9 +1,9 @@
 //! Compaction: several tables become one.
 //!
-//! Owns running a compaction that somebody else has planned; does not own the plan (the leader's), nor what becomes of the inputs.
-//! Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between them. Invariant:
-//! the output is durable before the answer, and a function of the
-//! inputs (and of the origin that the plan names) alone.
+//! Owns running a compaction that somebody else has planned; does not own the plan (the leader's), nor what becomes of
+//! the inputs. Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between
+//! them. Invariant: the output is durable before the answer, and a function of the inputs (and of the origin that the
+//! plan names) alone.
 
 mod job;
 mod plan;

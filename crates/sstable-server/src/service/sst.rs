@@ -26,8 +26,8 @@ use crate::catalog::Entry;
 use crate::store::Store;
 use crate::transfer::Piece;
 
-/// Batches of one stream that are worked on at a time; more are not read from the connection. Enough to keep the disk busy
-/// while the answers travel.
+/// Batches of one stream that are worked on at a time; more are not read from the connection. Enough to keep the disk
+/// busy while the answers travel.
 const BATCHES_IN_FLIGHT_MAX: usize = 8;
 /// Most tables in one request to delete.
 const DELETES_MAX: usize = 65_536;

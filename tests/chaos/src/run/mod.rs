@@ -39,11 +39,11 @@ const CLIENTS_OF_ALL: usize = 3;
 /// Short, so that clients do not spend a fault waiting.
 const DEADLINE: Duration = Duration::from_millis(1_500);
 const ATTEMPT: Duration = Duration::from_millis(400);
-/// A flush or a merge that takes longer is left alone.
+/// A flush or a compaction that takes longer is left alone.
 const MAINTENANCE_WITHIN: Duration = Duration::from_secs(5);
 const CLOCKS: Clocks = Clocks { bound_ms: 60, drift_ppm: 450 };
 
-/// Small memtables, so that flushes and merges happen all the time.
+/// Small memtables, so that flushes and compactions happen all the time.
 fn tuning() -> Tuning {
     let parse = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     Tuning {
@@ -255,7 +255,7 @@ async fn connect(env: &Env, addrs: Vec<String>) -> Result<Client> {
     Client::connect(env.clone(), addrs, options).await
 }
 
-/// Freezes, flushes, merges and transfers of leadership, in the middle of everything.
+/// Freezes, flushes, compactions and transfers of leadership, in the middle of everything.
 async fn maintain(clients: Vec<Client>, seed: u64, transfers: Arc<AtomicU64>) {
     let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed ^ 0x6d61_696e));
     loop {

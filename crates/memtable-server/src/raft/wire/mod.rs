@@ -1,8 +1,8 @@
-//! Raft's wire edge: openraft's messages <-> those of `raft.proto`. Beside the gRPC service, generated messages of Raft are met
-//! here only.
+//! Raft's wire edge: openraft's messages <-> those of `raft.proto`. Beside the gRPC service, generated messages of Raft
+//! are met here only.
 //!
-//! Owns what each message says, the checks without which openraft must not see one, and how a peer's service is spoken to. Does not
-//! own when anything is sent ([`super::network`]) nor what is taken ([`super::acceptor`]).
+//! Owns what each message says, the checks without which openraft must not see one, and how a peer's service is spoken
+//! to. Does not own when anything is sent ([`super::network`]) nor what is taken ([`super::acceptor`]).
 
 mod appends;
 mod peers;

@@ -19,7 +19,8 @@ pub fn vote_request_to_wire(address: &Address, request: &VoteRequest<TypeConfig>
     }
 }
 
-/// A vote request never claims a transfer of leadership: that would pass the lease by. Nor that the vote is granted already.
+/// A vote request never claims a transfer of leadership: that would pass the lease by. Nor that the vote is granted
+/// already.
 pub fn vote_request_from_wire(request: v1::VoteRequest) -> Result<VoteRequest<TypeConfig>> {
     let vote = vote_from_wire(request.vote)?;
     if vote.committed {

@@ -1,4 +1,4 @@
-//! When the SSTables of a table are merged, and which; and who waits for that.
+//! When the SSTables of a table are compacted, and which; and who waits for that.
 
 use std::collections::{HashMap, HashSet};
 
@@ -55,7 +55,7 @@ impl Compactions {
     }
 }
 
-/// What is merged into one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
+/// What becomes one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
 /// no tombstones. Fewer must be the oldest ones (a partition refuses others), and [`generations`] rests on their being all.
 pub(in crate::worker) fn inputs(entry: &TableManifest) -> Vec<SstMeta> {
     entry.ssts.clone()
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_merged_once_at_a_time_and_not_soon_again_after_a_failure() {
+    fn a_table_is_compacted_once_at_a_time_and_not_soon_again_after_a_failure() {
         let mut compactions = Compactions::default();
         let manifest = manifest(vec![flushed(T, 4), flushed(U, 4)]);
         compactions.under_way.insert(T);
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ssts_of_the_table_are_merged_newest_first() {
+    fn all_ssts_of_the_table_are_inputs_newest_first() {
         let entry = entry(T, 9, &[Generations::new(8, 9), Generations::new(4, 7), Generations::new(1, 3)]);
         let inputs = inputs(&entry);
         assert_eq!(inputs.iter().map(|i| i.id.counter).collect::<Vec<_>>(), [0, 1, 2]);
@@ -159,9 +159,9 @@ mod tests {
             assert_eq!(result, Generations::new(1, times));
             assert!(inputs(&entry).iter().all(|input| result.contains(&input.generations)));
         }
-        let merged_before = entry(T, 7, &[Generations::new(6, 6), Generations::new(1, 5)]);
+        let compacted_before = entry(T, 7, &[Generations::new(6, 6), Generations::new(1, 5)]);
         assert_eq!(
-            generations(&merged_before),
+            generations(&compacted_before),
             Generations::new(1, 6),
             "memtable 7 was empty: it left no table"
         );
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_during_a_merge_is_told_what_came_of_it() {
+    fn whoever_asks_during_a_compaction_is_told_what_came_of_it() {
         let mut compactions = Compactions::default();
         let ask = |compactions: &mut Compactions, table| {
             let (done, told) = oneshot::channel();
