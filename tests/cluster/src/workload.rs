@@ -2,7 +2,7 @@
 //! down what they asked and were told.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use sextant_checker::{Call, Recorder, Returned};
@@ -18,6 +18,7 @@ pub struct Shape {
     pub hot_keys: u64,
     /// Keys that are seldom met: lost data shows here.
     pub cold_keys: u64,
+    /// Of each client, at least.
     pub operations: u64,
     pub mode: ReadMode,
 }
@@ -32,7 +33,8 @@ pub struct Tally {
 
 static NEXT_CLIENT: AtomicU64 = AtomicU64::new(1);
 
-/// One client: operations one after the other. After an unknown outcome it goes on as another client.
+/// One client: operations one after the other, until it has done its share and it is `enough`. After an unknown outcome it goes on as
+/// another client.
 pub async fn client(
     pnode: PNode,
     recorder: Arc<Recorder>,
@@ -40,10 +42,14 @@ pub async fn client(
     shape: Shape,
     seed: u64,
     tally: Arc<Tally>,
+    enough: Arc<AtomicBool>,
 ) {
     let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed));
     let mut id = NEXT_CLIENT.fetch_add(1, Ordering::Relaxed);
-    for n in 0..shape.operations {
+    for n in 0.. {
+        if n >= shape.operations && enough.load(Ordering::Relaxed) {
+            return;
+        }
         let key = if rng.below(4) > 0 {
             format!("{table}/hot{}", rng.below(shape.hot_keys))
         } else {

@@ -2,7 +2,7 @@
 //! the history must be linearizable, in every read mode.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sextant_checker::Recorder;
@@ -11,12 +11,14 @@ use sextant_pnode::ReadMode;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::workload::{Shape, Tally, assert_linearizable, client};
 
-/// Runs clients through both p-nodes and, meanwhile, `disturb` until they are done. Returns the tally.
+/// Runs clients through both p-nodes and, meanwhile, `disturb`: until they have done their share, and for so many rounds at least, on a
+/// machine of any speed. Returns the tally.
 async fn run(
     cluster: &mut Cluster,
     tables: &[&'static str],
     shape: Shape,
     clients: u64,
+    rounds_min: u64,
     mut disturb: impl AsyncFnMut(&mut Cluster, u64),
 ) -> Arc<Tally> {
     for table in tables {
@@ -24,23 +26,25 @@ async fn run(
     }
     let (recorder, history) = Recorder::in_memory(cluster.env.clock.clone());
     let (recorder, tally) = (Arc::new(recorder), Arc::new(Tally::default()));
+    let enough = Arc::new(AtomicBool::new(rounds_min == 0));
     let mut running = tokio::task::JoinSet::new();
     for i in 0..clients {
         let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).local().clone();
         let table = tables[i as usize / 2 % tables.len()];
-        running.spawn(client(pnode, recorder.clone(), table, shape, i + 1, tally.clone()));
+        running.spawn(client(pnode, recorder.clone(), table, shape, i + 1, tally.clone(), enough.clone()));
     }
     let mut round = 0;
     let all = clients * shape.operations;
     loop {
         disturb(cluster, round).await;
         round += 1;
+        enough.store(round >= rounds_min, Ordering::Relaxed);
         let settled = || {
             tally.done.load(Ordering::Relaxed)
                 + tally.unknown.load(Ordering::Relaxed)
                 + tally.refused.load(Ordering::Relaxed)
         };
-        if settled() >= all {
+        if settled() >= all && round >= rounds_min {
             break;
         }
         match tokio::time::timeout(Duration::from_millis(20), running.join_next()).await {
@@ -80,7 +84,7 @@ async fn quiet_run(partitions: u32, tables: &[&'static str], mode: ReadMode) {
 async fn run_with(options: Options, tables: &[&'static str], mode: ReadMode) {
     let mut cluster = Cluster::start(options).await;
     let disturb = async |cluster: &mut Cluster, round| maintenance(cluster, tables, round).await;
-    let tally = run(&mut cluster, tables, shape(mode), 12, disturb).await;
+    let tally = run(&mut cluster, tables, shape(mode), 12, 0, disturb).await;
     let done = tally.done.load(Ordering::Relaxed);
     assert!(done > 2000, "only {done} operations were answered: {tally:?}");
     cluster.shutdown().await;
@@ -117,7 +121,7 @@ async fn nda_with_two_partitions() {
 async fn servers_stop_and_come_back_one_after_another() {
     let mut cluster = Cluster::start(Options::default()).await;
     let shape = Shape { operations: 400, ..shape(ReadMode::Pda) };
-    let tally = run(&mut cluster, &["default"], shape, 12, async |cluster, round| match round % 5 {
+    let tally = run(&mut cluster, &["default"], shape, 12, 5, async |cluster, round| match round % 5 {
         0 => {
             let leader = cluster.leader(0).await;
             cluster.stop_memtable(leader).await;
@@ -152,7 +156,7 @@ async fn voters_change_while_clients_work() {
     let mut cluster = Cluster::start(options).await;
     let shape = Shape { operations: 500, ..shape(ReadMode::Pda) };
     let (mut removed, mut changes, mut snapshots) = (0, 0, 0);
-    let tally = run(&mut cluster, &["default"], shape, 12, async |cluster, round| match round % 4 {
+    let tally = run(&mut cluster, &["default"], shape, 12, 8, async |cluster, round| match round % 4 {
         0 => {
             // The leader itself in every other turn.
             removed = (cluster.leader(0).await + (round as usize / 4 + 1) % 2) % 4;
