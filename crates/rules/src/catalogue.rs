@@ -97,7 +97,7 @@ macro_rules! rules {
     };
 }
 
-rules! {
+crate::catalogue_registered::with_registered_reads! { rules! {
     "Durability" {
         "a-batch-is-fsynced-before-it-counts" {
             says: "A replica acknowledges entries of the log when they are fsynced; a failed fsync ends the process.",
@@ -560,4 +560,4 @@ rules! {
             broken_by: ManifestWithoutPersisted "manifest-without-persisted" "A snapshot's manifest is read without the places that its tables are persisted up to." [Patch("left-out-of-a-snapshot")],
         }
     }
-}
+} }

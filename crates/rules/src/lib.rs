@@ -6,6 +6,7 @@
 //! the catalogue, and nothing of it is left.
 
 pub mod catalogue;
+mod catalogue_registered;
 pub mod document;
 pub mod measured;
 pub mod mutant;

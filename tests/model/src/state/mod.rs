@@ -9,9 +9,11 @@ pub mod log;
 pub mod manifest;
 mod packed;
 pub mod pnode;
+pub mod registered;
 
 use log::{Asked, Entry, LOG};
 use pnode::PNode;
+use registered::{SLOTS, Slot, Slots};
 
 pub const KEYS: usize = 2;
 pub const WRITES: usize = 4;
@@ -55,6 +57,8 @@ impl Cell {
 
 /// Who wrote what was there before everything.
 pub const PRELOADED: usize = WRITES;
+/// Who wrote what a load brings.
+pub const LOADED: usize = WRITES + 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WriteKind {
@@ -139,6 +143,15 @@ pub struct Proposal {
     pub asked: [Asked; 2],
     /// Which copy of each request.
     pub copies: [u8; 2],
+    /// Its ring entries are out: it may be appended.
+    pub out: bool,
+    /// It is a load.
+    pub load: bool,
+    /// Slots that are still to be swapped; those that were registered.
+    pub due: Slots,
+    pub found: Slots,
+    /// Slots that were looked at and not yet written (a mutant).
+    pub half: Slots,
 }
 
 /// Work on SSTables.
@@ -169,7 +182,7 @@ pub const MERGE: usize = 1;
 /// A job of a former leader that still goes on.
 pub const ZOMBIE: usize = 2;
 
-/// A bf-log entry: which key of which memtable; `key` 255: the memtable begins.
+/// A bf-log entry: which key of which memtable; `key` 255: the memtable begins; generation 0: see [`registered`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bit {
     pub generation: u8,
@@ -203,6 +216,11 @@ pub struct State {
     pub remembered: u8,
     /// Writes that a duplicate table remembers although their entries are gone (a mutant).
     pub ghosts: u8,
+    pub slots: [Slot; SLOTS],
+    /// Slots of the newest appended group that are still to be swapped (a mutant).
+    pub late: Slots,
+    /// Readers are given the manifest of the load in the log.
+    pub shown: bool,
 
     pub jobs: [Job; 3],
     pub ssts: [[Cell; KEYS]; SSTS],
@@ -243,6 +261,9 @@ impl State {
             dropped: 0,
             remembered: 0,
             ghosts: 0,
+            slots: Default::default(),
+            late: 0,
+            shown: false,
             jobs: [Job::default(); 3],
             ssts,
             preloaded,

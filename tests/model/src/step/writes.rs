@@ -55,7 +55,9 @@ impl Protocol {
         if changes < usize::from(bounds.mode_changes) && !s.proposal.on {
             out.push(Action::Configure);
         }
-        if s.proposal.on {
+        if self.forming_actions(s, out) {
+            // It does one thing at a time.
+        } else if s.proposal.on {
             out.push(Action::Append);
             if s.refusals < bounds.refusals {
                 out.push(Action::Refuse);
@@ -66,7 +68,9 @@ impl Protocol {
         if s.known_committed < s.len {
             out.push(Action::Commit);
         }
-        if self.next_published(s).is_some() {
+        if self.is_to_be_shown(s) {
+            out.push(Action::Show);
+        } else if self.next_published(s).is_some() {
             out.push(Action::Publish { lost: false });
             let answers = s.log[usize::from(s.published)]
                 .asked()
@@ -206,15 +210,22 @@ impl Protocol {
         for write in failed_without_session {
             self.answer_later(s, write, false, s.len + 1)?;
         }
-        if !self.is(Mutant::BitsAfterPublication) {
-            // Before the group is proposed.
-            for asked in proposal.asked {
-                self.push_bits(s, proposal.generation, asked.bits)?;
-            }
-            let any = proposal.asked.iter().any(|a| a.bits != 0);
-            proposal.serial = if any { s.serial } else { 0 };
-        }
         s.proposal = proposal;
+        if self.bounds.registered { self.begin_swaps(s) } else { self.put_out(s) }
+    }
+
+    /// The ring entries of a group, before it is proposed.
+    pub(super) fn put_out(&self, s: &mut State) -> Result<(), String> {
+        s.proposal.out = true;
+        if self.is(Mutant::BitsAfterPublication) {
+            return Ok(());
+        }
+        let (before, proposal) = (s.serial, s.proposal);
+        for asked in proposal.asked {
+            self.push_bits(s, proposal.generation, asked.bits)?;
+        }
+        self.put_out_invalidations(s)?;
+        s.proposal.serial = if s.serial == before { 0 } else { s.serial };
         Ok(())
     }
 
@@ -229,11 +240,13 @@ impl Protocol {
     fn push_bits(&self, s: &mut State, generation: u8, bits: Keys) -> Result<(), String> {
         s.filters[usize::from(generation) - 1] |= bits;
         for key in keys_of(bits) {
-            if !s.push_bit(Bit { generation, key: key as u8 }) {
-                return Err("the model's ring is too short for these bounds".into());
-            }
+            self.push(s, Bit { generation, key: key as u8 })?;
         }
         Ok(())
+    }
+
+    pub(super) fn push(&self, s: &mut State, bit: Bit) -> Result<(), String> {
+        if s.push_bit(bit) { Ok(()) } else { Err("the model's ring is too short for these bounds".into()) }
     }
 
     /// The duplicate table.
@@ -262,7 +275,7 @@ impl Protocol {
         let w = &s.writes[write];
         let copy = &w.copies[copy];
         let manifest = self.manifest(s);
-        let active = s.generation();
+        let (active, replaced) = (s.generation(), self.replaced(s));
         let asks = match w.kind {
             WriteKind::Insert => Asks::Absent,
             WriteKind::Replace => Asks::Present,
@@ -271,7 +284,7 @@ impl Protocol {
         let mut bits = 0;
         for key in keys_of(w.keys) {
             let earlier = effects.iter().flatten().rev().find(|e| s.writes[**e].keys & (1 << key) != 0);
-            let in_memtable = s.newest(key, s.len, |g| !manifest.is_flushed(g));
+            let in_memtable = s.newest(key, s.len, |g| !manifest.is_flushed(g) && g > replaced);
             let newest = match (earlier, in_memtable) {
                 (Some(earlier), _) => Some(s.cell_of(*earlier)),
                 (None, Some(version)) => Some(version.cell),
@@ -285,7 +298,11 @@ impl Protocol {
                 seq: 0,
                 value_matches: false,
             });
-            let last_flush = if self.is(Mutant::InsertNotVoided) { 0 } else { manifest.last_flush };
+            let last_flush = match () {
+                _ if self.is(Mutant::InsertNotVoided) => 0,
+                _ if self.bases_are_void(s) => u8::MAX,
+                _ => manifest.last_flush,
+            };
             match rules::check(asks, facts, base, ManifestVersion(u64::from(last_flush))) {
                 Ok(checked) if checked.holds => {}
                 Ok(_) => return Verdict::Failed,
@@ -304,6 +321,7 @@ impl Protocol {
             let put_as_insert = w.kind == WriteKind::Put
                 && copy.matched & (1 << key) == 0
                 && copy.searched >= manifest.last_flush
+                && !self.bases_are_void(s)
                 && (!in_frozen || self.is(Mutant::PutAsInsertOverFrozen));
             let is_insert = asks.is_insert() || put_as_insert;
             let leaves = rules::leaves_bit(in_active, is_insert, self.bounds.filter_inserts);
@@ -323,8 +341,13 @@ impl Protocol {
         let fits = rules::fits(Generation(u64::from(proposal.generation)), Generation(u64::from(current)));
         if !fits && !self.is(Mutant::FreezeSlipsIn) {
             // Every replica ignores it; its clients may send it again.
+            self.ignored(s, &proposal);
             return Ok(());
         }
+        if proposal.load {
+            return self.append_load(s, &proposal);
+        }
+        s.late = if self.is(Mutant::SwapAfterProposal) { proposal.due } else { 0 };
         let entry = Entry {
             kind: EntryKind::Group,
             generation: current,
@@ -353,7 +376,7 @@ impl Protocol {
 
     /// A new incarnation of the ring, at serial 0. Whatever is appended or proposed waits for the old one's leases as a whole, and
     /// for no serial any more: those that it has are of a ring that is gone.
-    fn renew_ring(&self, s: &mut State) {
+    pub(super) fn renew_ring(&self, s: &mut State) {
         for p in &mut s.pnodes {
             if p.grants != 0 {
                 p.old_grant = !self.is(Mutant::IncarnationForgetsLeases);
@@ -435,6 +458,9 @@ impl Protocol {
         for at in s.published + 1..=to {
             s.published = at;
             let entry = s.log[usize::from(at) - 1];
+            if entry.kind == EntryKind::Load {
+                self.publish_load(s);
+            }
             if self.is(Mutant::BitsAfterPublication) {
                 for asked in entry.asked {
                     self.push_bits(s, entry.generation, asked.bits)?;
