@@ -204,11 +204,11 @@ crate::catalogue_registered::with_registered_reads! { rules! {
         }
         "a-refused-group-ends-the-ring" {
             says: "When Raft refuses a group whose bits are out, a new incarnation of the ring begins.",
-            otherwise: "nothing, while the memtable says what it holds: each rule covers for the other, and both are kept",
+            otherwise: "with registered reads a stale read of what was kept: its swaps have taken the registrations away, and evaluated again it may wait for nobody. (Without them nothing, while the memtable says what it holds: each rule covers for the other, and both are kept)",
             source: "design 3.9",
             kept_in: ["crates/memtable-server/src/worker/leading/sequencer/mod.rs"],
             tests: [],
-            broken_by: RefusedBitsStay "refused-bits-stay" "Raft refused a group whose bits are out, and the ring goes on." [Covered],
+            broken_by: RefusedBitsStay "refused-bits-stay" "Raft refused a group whose bits are out, and the ring goes on." [Model],
         }
         "a-put-over-a-frozen-key-leaves-a-bit" {
             says: "A blind PUT is treated as an INSERT only if no frozen memtable holds the key either.",

@@ -98,13 +98,16 @@ macro_rules! with_registered_reads {
             broken_by: SlotsStartAtNothing "slots-start-at-nothing" "A new leader begins every slot with no seq." [Covered],
         }
         "a-load-is-announced" {
-            says: "Before a table from outside replaces what is there (or it is dropped), an announcement is published; from it on, holders ask the leader for every key until they use the load's manifest. Whole filters carry it.",
+            says: "Before a table from outside replaces what is there (or it is dropped), an announcement is published; from it on, holders ask the leader for every key until they use the load's manifest. Whole filters carry it from the moment when its ring entry is out.",
             otherwise: "a holder reads the old SSTables, which no bit leads away from, after the load: a stale read",
             source: "design 14",
             kept_in: ["tests/model/src/step/loads.rs"],
             tests: ["loads_beside_reads_and_writes"],
             broken_by: LoadNotAnnounced "load-not-announced" "A load is proposed without an announcement." [Model],
             broken_by: WholeFiltersWithoutAnnouncement "whole-filters-without-announcement" "Whole filters do not say that a load is announced." [Model],
+            broken_by: AnnouncedWhenAppended "announced-when-appended" "Whole filters say that a load is announced when the announcement is in the log, not when its ring entry is out." [Model],
+            broken_by: LoadProposedEarly "load-proposed-early" "A load is proposed when its announcement is appended, not when it is published." [Covered],
+            broken_by: LoadAnnouncesItself "load-announces-itself" "A load is announced by a ring entry of its own, and by no entry of the log before it." [Covered],
         }
         "a-load-writes-every-key" {
             says: "A load takes a seq, swaps it into every slot, and invalidates everything.",

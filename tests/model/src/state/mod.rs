@@ -134,7 +134,16 @@ pub struct Write {
     pub unknown: bool,
 }
 
-/// A group that was evaluated and whose bits are out, on its way into the log.
+/// What is proposed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum What {
+    #[default]
+    Group,
+    Announcement,
+    Load,
+}
+
+/// A group that was evaluated, on its way into the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proposal {
     pub on: bool,
@@ -145,8 +154,7 @@ pub struct Proposal {
     pub copies: [u8; 2],
     /// Its ring entries are out: it may be appended.
     pub out: bool,
-    /// It is a load.
-    pub load: bool,
+    pub what: What,
     /// Slots that are still to be swapped; those that were registered.
     pub due: Slots,
     pub found: Slots,
@@ -219,6 +227,8 @@ pub struct State {
     pub slots: [Slot; SLOTS],
     /// Slots of the newest appended group that are still to be swapped (a mutant).
     pub late: Slots,
+    /// Part of the leader's filters: a load is to come.
+    pub announced: bool,
     /// Readers are given the manifest of the load in the log.
     pub shown: bool,
 
@@ -263,6 +273,7 @@ impl State {
             ghosts: 0,
             slots: Default::default(),
             late: 0,
+            announced: false,
             shown: false,
             jobs: [Job::default(); 3],
             ssts,

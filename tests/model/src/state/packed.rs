@@ -71,9 +71,9 @@ impl Hash for Write {
 
 impl Hash for Proposal {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Proposal { on, generation, serial, asked, copies, out, load, due, found, half } = *self;
+        let Proposal { on, generation, serial, asked, copies, out, what, due, found, half } = *self;
         let word = Word::default().add(on, 1).add(generation, 3).add(serial, 4).all(copies, 1);
-        let word = word.add(out, 1).add(load, 1).all([due, found, half], 2);
+        let word = word.add(out, 1).add(what as u8, 2).all([due, found, half], 2);
         asked[1].pack(asked[0].pack(word)).end(to);
     }
 }
@@ -182,6 +182,7 @@ impl Hash for State {
             ghosts,
             slots,
             late,
+            announced,
             shown,
             jobs,
             ssts,
@@ -200,7 +201,7 @@ impl Hash for State {
         word.all(*filters, 2).end(to);
         let used = [*freezes, *compactions, *failovers, *refusals, *retries];
         let word = Word::default().all(used, 3).add(*dropped, 4).add(*remembered, 4).add(*ghosts, 4);
-        let word = word.add(*preloaded, 4).add(*late, 2).add(*shown, 1);
+        let word = word.add(*preloaded, 4).add(*late, 2).all([*announced, *shown].map(u8::from), 1);
         let slot = |word: Word, Slot { seq, registered }: &Slot| word.add(*seq, 4).add(*registered, 1);
         slots.iter().fold(word, slot).end(to);
         log[..usize::from(*len)].iter().for_each(|entry| entry.hash(to));

@@ -80,6 +80,7 @@ impl Protocol {
         s.first = s.len;
         (s.known_committed, s.published) = (known, known);
         s.shown = s.load().is_some_and(|(at, _)| at <= known);
+        self.read_announcement(s);
         self.new_slots(s);
         s.filters = filters;
         s.dropped = self.manifest(s).last_flush;

@@ -8,7 +8,7 @@
 use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::log::{Entry, EntryKind, NO_SST};
-use crate::state::{Bit, Cell, KEYS, Proposal, State};
+use crate::state::{Bit, Cell, KEYS, Proposal, State, What};
 
 impl Protocol {
     pub(super) fn load_actions(&self, s: &State, out: &mut Vec<Action>) {
@@ -23,32 +23,52 @@ impl Protocol {
             return;
         }
         match s.announcement() {
-            _ if self.is(Mutant::LoadNotAnnounced) => out.push(Action::Load),
+            _ if self.is(Mutant::LoadNotAnnounced) || self.is(Mutant::LoadAnnouncesItself) => {
+                out.push(Action::Load);
+            }
             None => out.push(Action::Announce),
-            Some(at) if at <= s.published => out.push(Action::Load),
+            Some(at) if at <= s.published || self.is(Mutant::LoadProposedEarly) => out.push(Action::Load),
             Some(_) => {}
         }
     }
 
-    /// Like a freeze's, its ring entry is out and it is appended in one step: nothing waits for what lies between.
-    pub(super) fn announce(&self, s: &mut State) -> Result<(), String> {
-        self.push(s, Bit::ANNOUNCEMENT)?;
-        self.append(s, Entry { kind: EntryKind::Announce, serial: s.serial, ..Entry::default() })
+    /// What the log says, to a new leader; and to one whose announcement was refused.
+    pub(super) fn read_announcement(&self, s: &mut State) {
+        s.announced = !s.shown && (s.announcement().is_some() || s.load().is_some());
     }
 
     /// What whole filters say.
     pub(super) fn is_announced(&self, s: &State) -> bool {
-        let to_come = s.announcement().is_some() && self.manifest(s).loaded == 0;
-        to_come && !self.is(Mutant::WholeFiltersWithoutAnnouncement)
+        let appended = !self.is(Mutant::AnnouncedWhenAppended) || s.announcement().is_some();
+        s.announced && appended && !self.is(Mutant::WholeFiltersWithoutAnnouncement)
     }
 
-    pub(super) fn load(&self, s: &mut State) -> Result<(), String> {
-        s.proposal = Proposal { on: true, load: true, generation: s.generation(), ..Proposal::default() };
+    /// An announcement, or the load itself, is to be proposed.
+    pub(super) fn propose(&self, s: &mut State, what: What) -> Result<(), String> {
+        s.proposal = Proposal { on: true, what, generation: s.generation(), ..Proposal::default() };
         self.begin_swaps(s)
     }
 
+    pub(super) fn put_out_announcement(&self, s: &mut State) -> Result<(), String> {
+        s.announced = true;
+        self.push(s, Bit::ANNOUNCEMENT)
+    }
+
+    pub(super) fn put_out_load(&self, s: &mut State) -> Result<(), String> {
+        if self.is(Mutant::LoadAnnouncesItself) {
+            self.put_out_announcement(s)?;
+        }
+        match self.is(Mutant::LoadLeavesRegistrations) {
+            true => Ok(()),
+            false => self.push(s, Bit::invalidation(self.all_slots())),
+        }
+    }
+
     pub(super) fn append_load(&self, s: &mut State, proposal: &Proposal) -> Result<(), String> {
-        let Proposal { generation, serial, .. } = *proposal;
+        let Proposal { what, generation, serial, .. } = *proposal;
+        if what == What::Announcement {
+            return self.append(s, Entry { kind: EntryKind::Announce, serial, ..Entry::default() });
+        }
         let mut sst = NO_SST;
         if self.bounds.loaded != Cell::NOTHING {
             sst = s.free_sst().ok_or("the model has too few tables for these bounds")?;
@@ -75,7 +95,7 @@ impl Protocol {
 
     /// Readers are given the load's manifest; those of older ones are told that they are stale, without a grace.
     pub(super) fn show(&self, s: &mut State) {
-        s.shown = true;
+        (s.shown, s.announced) = (true, false);
         let manifest = self.manifest(s);
         for generation in (1..=s.filters.len() as u8).filter(|g| manifest.is_flushed(*g)) {
             s.filters[usize::from(generation) - 1] = 0;

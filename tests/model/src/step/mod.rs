@@ -23,7 +23,7 @@ use crate::explore::Model;
 use crate::state::log::Entry;
 use crate::state::manifest::{Manifest, Reading};
 use crate::state::pnode::PNode;
-use crate::state::{Cell, State, WriteKind};
+use crate::state::{Cell, State, What, WriteKind};
 
 /// A step. Numbers are indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,7 +198,6 @@ impl Protocol {
 
     /// What does not matter any more is made equal; p-nodes are interchangeable, so they are put in order.
     fn canonical(&self, mut s: State) -> State {
-        self.forget_what_is_over(&mut s);
         if self.bounds.pnodes == 2 {
             let order = |p: &PNode| crate::explore::fingerprint(p);
             if order(&s.pnodes[1]) < order(&s.pnodes[0]) {
@@ -246,8 +245,8 @@ impl Model for Protocol {
             Action::Commit => self.commit(&mut s)?,
             Action::Publish { lost } => self.publish(&mut s, lost)?,
             Action::Forget { write } => self.forget(&mut s, write)?,
-            Action::Announce => self.announce(&mut s)?,
-            Action::Load => self.load(&mut s)?,
+            Action::Announce => self.propose(&mut s, What::Announcement)?,
+            Action::Load => self.propose(&mut s, What::Load)?,
             Action::Show => self.show(&mut s),
             Action::Configure => self.configure(&mut s)?,
             Action::Freeze => self.freeze(&mut s)?,

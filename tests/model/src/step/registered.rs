@@ -12,10 +12,10 @@ use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::pnode::{PNode, Reader, Reply};
 use crate::state::registered::{Kept, Phase, Registration, SLOTS, Said, Slot, Slots, slots_of};
-use crate::state::{Bit, Cell, Proposal, State, keys_of};
+use crate::state::{Bit, Cell, Proposal, State, What, keys_of};
 
 impl Protocol {
-    pub(super) fn slot_of(&self, key: usize) -> usize {
+    fn slot_of(&self, key: usize) -> usize {
         if self.bounds.shared_slot { 0 } else { key }
     }
 
@@ -38,14 +38,14 @@ impl Protocol {
 
     /// A group, or a load, was evaluated: the first slot is swapped at once, because nobody sees the evaluation.
     pub(super) fn begin_swaps(&self, s: &mut State) -> Result<(), String> {
-        let Proposal { asked, load, .. } = s.proposal;
+        let Proposal { asked, what, .. } = s.proposal;
         let written = asked.iter().filter(|a| a.applied).filter_map(|a| a.write());
         let written = written.flat_map(|write| keys_of(s.writes[write].keys));
         let of_keys = written.fold(0, |slots, key| slots | 1 << self.slot_of(key));
-        let kept = load && self.is(Mutant::LoadLeavesRegistrations);
-        s.proposal.due = if load && !kept { self.all_slots() } else { of_keys };
+        let every = what == What::Load && !self.is(Mutant::LoadLeavesRegistrations);
+        s.proposal.due = if every { self.all_slots() } else { of_keys };
         match s.proposal.due {
-            0 if !load => self.put_out(s),
+            0 if what == What::Group => self.put_out(s),
             0 => Ok(()),
             _ if self.is(Mutant::SwapAfterProposal) => Ok(()),
             _ => self.swap(s),
@@ -84,19 +84,17 @@ impl Protocol {
         }
         s.proposal.due &= !bit;
         s.proposal.half &= !bit;
-        let Proposal { due, found, load, asked, .. } = s.proposal;
-        let nothing = found == 0 && !load && asked.iter().all(|a| a.bits == 0);
+        let Proposal { due, found, what, asked, .. } = s.proposal;
+        let nothing = found == 0 && what == What::Group && asked.iter().all(|a| a.bits == 0);
         if due == 0 && nothing { self.put_out(s) } else { Ok(()) }
     }
 
-    /// The ring entries of what the proposal's swaps found.
+    /// The ring entries of a proposal that are no bits: for a group, of what its swaps found.
     pub(super) fn put_out_invalidations(&self, s: &mut State) -> Result<(), String> {
-        if s.proposal.load {
-            let all = self.all_slots();
-            return match self.is(Mutant::LoadLeavesRegistrations) {
-                true => Ok(()),
-                false => self.push(s, Bit::invalidation(all)),
-            };
+        match s.proposal.what {
+            What::Group => {}
+            What::Announcement => return self.put_out_announcement(s),
+            What::Load => return self.put_out_load(s),
         }
         slots_of(s.proposal.found).try_for_each(|slot| self.push(s, Bit::invalidation(1 << slot)))
     }
@@ -104,6 +102,7 @@ impl Protocol {
     /// A group was ignored, whose swaps have taken registrations away, and whose invalidations are out. When it is evaluated again
     /// it may find none and leave no bit, and would wait for nobody: so the ring ends, as it does when a group is refused.
     pub(super) fn ignored(&self, s: &mut State, proposal: &Proposal) {
+        self.read_announcement(s);
         if self.bounds.registered && proposal.serial != 0 && !self.is(Mutant::IgnoredBitsStay) {
             self.renew_ring(s);
         }
@@ -225,7 +224,7 @@ impl Protocol {
     }
 
     /// What a p-node keeps of a key and may use, where it consults its view.
-    pub(super) fn kept(&self, s: &State, pnode: usize, key: usize, leased: bool) -> Said {
+    pub fn kept(&self, s: &State, pnode: usize, key: usize, leased: bool) -> Said {
         let p = &s.pnodes[pnode];
         let Kept { said, epoch, serial } = p.kept[key];
         let leased = leased || self.is(Mutant::KeptWithoutLease);
@@ -261,41 +260,6 @@ impl Protocol {
         let p = &mut s.pnodes[pnode];
         for (serial, new) in p.slot_serials.iter_mut().zip(std::mem::take(&mut p.unapplied)) {
             *serial = (*serial).max(new);
-        }
-    }
-
-    /// Whatever can make no difference any more is made equal. (Mutants make it differ.)
-    pub(super) fn forget_what_is_over(&self, s: &mut State) {
-        if !self.bounds.registered || self.bounds.mutant.is_some() {
-            return;
-        }
-        let (published, epoch) = (s.seq_at(s.published), s.epoch());
-        for slot in &mut s.slots {
-            // It is compared with positions that are loaded later.
-            if slot.seq <= published {
-                slot.seq = 0;
-            }
-        }
-        for p in &mut s.pnodes[..self.bounds.pnodes] {
-            let may_be_leased = p.lease.is_some() || p.replies.iter().any(|r| r.leased);
-            for key in 0..self.bounds.keys {
-                let Kept { epoch: of, serial, .. } = p.kept[key];
-                let over = of < p.epoch
-                    || (of == p.epoch && serial < p.slot_serials[self.slot_of(key)])
-                    || (of != epoch && !may_be_leased);
-                if over {
-                    p.kept[key] = Kept::default();
-                }
-            }
-            match &mut p.reader {
-                Some(reader) if reader.registration.phase != Phase::None => {
-                    if reader.registration.phase == Phase::Both && reader.registration.seq <= published {
-                        reader.registration.seq = 0;
-                    }
-                }
-                // What is kept is usable, and what is kept from now on has a serial that is not below these.
-                _ => p.slot_serials = [0; SLOTS],
-            }
         }
     }
 }

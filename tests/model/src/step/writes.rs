@@ -9,7 +9,7 @@ use sextant_pnode::rules::Carry;
 use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::log::{Asked, Entry, EntryKind};
-use crate::state::{Bit, Cell, Keys, Outcome, Proposal, RequestCopy, State, WriteKind, keys_of};
+use crate::state::{Bit, Cell, Keys, Outcome, Proposal, RequestCopy, State, What, WriteKind, keys_of};
 
 /// What the duplicate table says of one request.
 enum Seen {
@@ -344,7 +344,7 @@ impl Protocol {
             self.ignored(s, &proposal);
             return Ok(());
         }
-        if proposal.load {
+        if proposal.what != What::Group {
             return self.append_load(s, &proposal);
         }
         s.late = if self.is(Mutant::SwapAfterProposal) { proposal.due } else { 0 };
@@ -363,6 +363,7 @@ impl Protocol {
     pub(super) fn refuse(&self, s: &mut State) {
         let proposal = std::mem::take(&mut s.proposal);
         s.refusals += 1;
+        self.read_announcement(s);
         let stay = self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable);
         if proposal.serial != 0 && !stay {
             self.renew_ring(s);
