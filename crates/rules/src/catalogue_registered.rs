@@ -115,7 +115,8 @@ macro_rules! with_registered_reads {
             source: "design 14",
             kept_in: ["tests/model/src/step/loads.rs"],
             tests: ["loads_beside_reads_and_writes"],
-            broken_by: LoadLeavesRegistrations "load-leaves-registrations" "A load swaps no slots and invalidates nothing." [Model],
+            broken_by: LoadInvalidatesNothing "load-invalidates-nothing" "A load swaps every slot and invalidates nothing." [Model],
+            broken_by: LoadSwapsNothing "load-swaps-nothing" "A load invalidates everything and swaps no slot." [Model],
         }
         "a-load-is-shown-before-it-is-published" {
             says: "Readers are given the load's manifest when it may be published, before its seq is; from then on readers of older versions are stale, without a grace.",

@@ -122,6 +122,72 @@ pub const MODEL: &[Traced] = &[
     ),
     traced("filters-of-committed-only", 13, "a new leader's whole filters lack what it then publishes"),
     traced("later-grants-count", 2, "a p-node that renews for ever stops publication"),
+    traced(
+        "serial-after-bit",
+        16,
+        "the write between the two is invalidated by a serial that the answer already has",
+    ),
+    traced(
+        "epoch-and-serial-apart",
+        25,
+        "a serial of the old ring under the name of the new one outlives the first invalidation there",
+    ),
+    traced(
+        "slot-seq-not-compared",
+        16,
+        "a write on its way had seen no registration: it invalidates nothing, and what was read before it is kept",
+    ),
+    traced(
+        "swap-after-proposal",
+        16,
+        "the group's serial is known before its invalidation is: it waits for nobody",
+    ),
+    traced("swap-in-halves", 17, "the bit is set in between, and lost: the write invalidates nothing"),
+    traced(
+        "refused-bits-stay",
+        17,
+        "the refused group's swap took the registration; evaluated again, an INSERT invalidates nothing, leaves no bit and waits for nobody",
+    ),
+    traced(
+        "ignored-bits-stay",
+        21,
+        "a freeze slips in and the group is ignored, but its swap took the registration; evaluated again, it waits for nobody",
+    ),
+    traced("acknowledged-before-applied", 16, "the write is published, and its old value is still used"),
+    traced(
+        "kept-at-arrival",
+        16,
+        "an invalidation that was applied before the answer came does not count for it",
+    ),
+    traced("kept-over-epoch", 18, "the new leader knows of no registration: it invalidates nothing"),
+    traced("kept-over-whole-filters", 18, "whole filters hide an invalidation"),
+    traced(
+        "kept-over-first-filters",
+        16,
+        "what the new leader said was invalidated before its first whole filters came, and they hide it",
+    ),
+    traced("kept-without-lease", 14, "nobody waits for a p-node without a lease"),
+    traced("load-not-announced", 12, "no bit leads away from the old SSTables: they are read after the load"),
+    traced(
+        "whole-filters-without-announcement",
+        17,
+        "a p-node with whole filters does not know that it has to ask",
+    ),
+    traced(
+        "announced-when-appended",
+        17,
+        "the same, of whole filters made between the ring entry and the append",
+    ),
+    traced("load-invalidates-nothing", 21, "what was kept before the load is used after it"),
+    traced("load-swaps-nothing", 21, "a read after the invalidation and before the load is kept"),
+    traced(
+        "load-published-first",
+        21,
+        "what a read found in the old SSTables is taken for what was loaded, and kept",
+    ),
+    traced("load-in-grace", 14, "a reader of the old SSTables is told \"no entry\", and searches them"),
+    traced("base-over-load", 10, "an INSERT on a key that the load brings"),
+    traced("stamp-over-load", 19, "the table was dropped, and its record comes back from the cache"),
 ];
 
 /// The model of elections and lost memory.

@@ -49,6 +49,8 @@ pub struct Bounds {
     pub registered: bool,
     /// All keys are of one slot.
     pub shared_slot: bool,
+    /// Only what the memtables said to a registered read is kept.
+    pub sstables_not_kept: bool,
     /// A p-node that lags may be given whole filters within an epoch.
     pub overflows: bool,
     /// Loads (or, without `loaded`, drops) of the table.
@@ -86,6 +88,7 @@ impl Bounds {
             two_replies: false,
             registered: false,
             shared_slot: false,
+            sstables_not_kept: false,
             overflows: false,
             loads: 0,
             loaded: Cell::value(LOADED),

@@ -24,7 +24,7 @@ bounds:
 parts of the protocol:
   --batches --shared-groups --sessions --cache --grace --split-reads --slips --filter-inserts --two-replies
   --all                  all of them
-  --registered           registered reads; with them: --shared-slot --overflows; --drops: a load brings nothing
+  --registered           registered reads; with them: --shared-slot --sstables-not-kept --overflows --drops
 exploration:
   --states-max N         stop after so many states
   --mutant NAME          weaken a rule; `--mutant list` names them
@@ -75,6 +75,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--drops" => b.loaded = Cell::NOTHING,
             "--registered" => b.registered = true,
             "--shared-slot" => b.shared_slot = true,
+            "--sstables-not-kept" => b.sstables_not_kept = true,
             "--overflows" => b.overflows = true,
             "--batches" => b.batches = true,
             "--shared-groups" => b.shared_groups = true,

@@ -125,7 +125,8 @@ mutants! {
     load_not_announced: LoadNotAnnounced => a_load(VALUES);
     whole_filters_without_announcement: WholeFiltersWithoutAnnouncement => a_load(VALUES);
     announced_when_appended: AnnouncedWhenAppended => a_load(VALUES);
-    load_leaves_registrations: LoadLeavesRegistrations => a_load(VALUES);
+    load_invalidates_nothing: LoadInvalidatesNothing => a_load(VALUES);
+    load_swaps_nothing: LoadSwapsNothing => a_load(VALUES);
     load_published_first: LoadPublishedFirst => a_load(VALUES);
     load_in_grace: LoadInGrace => Bounds { grace: true, ..a_load(VALUES) };
     base_over_load: BaseOverLoad => Bounds { writes: 1, kinds: vec![Insert], ..a_load(Cell::NOTHING) };

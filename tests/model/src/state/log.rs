@@ -99,7 +99,9 @@ impl State {
     /// Position of the freeze, or load, that ended a memtable.
     pub fn freeze_of(&self, generation: u8) -> Option<u8> {
         self.entries()
-            .find(|(_, e)| matches!(e.kind, EntryKind::Freeze | EntryKind::Load) && e.generation == generation)
+            .find(|(_, e)| {
+                matches!(e.kind, EntryKind::Freeze | EntryKind::Load) && e.generation == generation
+            })
             .map(|(at, _)| at)
     }
 

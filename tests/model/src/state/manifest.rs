@@ -25,7 +25,16 @@ impl Manifest {
         let (tables, flushes) = ([0; SSTS], [(1, 0); GENERATIONS]);
         let one = u8::from(preloaded);
         let loaded = 0;
-        Self { version: 1, flushed: 0, last_flush: one, loaded, count: one, tables, flushes, flush_count: one }
+        Self {
+            version: 1,
+            flushed: 0,
+            last_flush: one,
+            loaded,
+            count: one,
+            tables,
+            flushes,
+            flush_count: one,
+        }
     }
 
     pub fn tables(&self) -> &[u8] {
@@ -147,9 +156,7 @@ impl State {
 
     /// An id for a new table: the first that neither the log nor a job names.
     pub fn free_sst(&self) -> Option<u8> {
-        let in_log = |sst: u8| {
-            self.entries().any(|(_, e)| names_a_table(e.kind) && e.sst == sst)
-        };
+        let in_log = |sst: u8| self.entries().any(|(_, e)| names_a_table(e.kind) && e.sst == sst);
         let in_job = |sst: u8| self.jobs.iter().any(|j| j.phase != super::JobPhase::None && j.sst == sst);
         (1..SSTS as u8).find(|sst| !in_log(*sst) && !in_job(*sst))
     }

@@ -47,7 +47,7 @@ pub struct Reader {
     /// A memtable read that has loaded the published position, and not yet the memtables: 1 + position.
     pub loaded: u8,
     pub registration: Registration,
-    /// What the SSTables say is to be kept: no memtable had an entry, and that is kept.
+    /// No memtable had an entry, and that is kept: what the SSTables say may be, too.
     pub keeps: bool,
 }
 

@@ -58,7 +58,7 @@ impl Protocol {
         if self.is(Mutant::LoadAnnouncesItself) {
             self.put_out_announcement(s)?;
         }
-        match self.is(Mutant::LoadLeavesRegistrations) {
+        match self.is(Mutant::LoadInvalidatesNothing) {
             true => Ok(()),
             false => self.push(s, Bit::invalidation(self.all_slots())),
         }

@@ -236,7 +236,9 @@ impl Protocol {
         if self.is(Mutant::SstTombstoneFinal) && cell.is_tombstone() {
             step = Step::Done(Answer::Absent);
         }
-        self.keep_sstables(s, pnode, &reader, cell);
+        if reader.keeps {
+            self.keep_sstables(s, pnode, key, cell);
+        }
         s.pnodes[pnode].reader = Some(reader);
         self.go_on(s, pnode, step, cell)
     }

@@ -42,7 +42,7 @@ impl Protocol {
         let written = asked.iter().filter(|a| a.applied).filter_map(|a| a.write());
         let written = written.flat_map(|write| keys_of(s.writes[write].keys));
         let of_keys = written.fold(0, |slots, key| slots | 1 << self.slot_of(key));
-        let every = what == What::Load && !self.is(Mutant::LoadLeavesRegistrations);
+        let every = what == What::Load && !self.is(Mutant::LoadSwapsNothing);
         s.proposal.due = if every { self.all_slots() } else { of_keys };
         match s.proposal.due {
             0 if what == What::Group => self.put_out(s),
@@ -216,9 +216,9 @@ impl Protocol {
     }
 
     /// What the SSTables said to a read that no memtable had an entry for.
-    pub(super) fn keep_sstables(&self, s: &mut State, pnode: usize, reader: &Reader, cell: Cell) {
-        let kept = &mut s.pnodes[pnode].kept[usize::from(reader.key)];
-        if reader.keeps && kept.said == Said::NoEntry {
+    pub(super) fn keep_sstables(&self, s: &mut State, pnode: usize, key: usize, cell: Cell) {
+        let kept = &mut s.pnodes[pnode].kept[key];
+        if kept.said == Said::NoEntry && !self.bounds.sstables_not_kept {
             kept.said = if cell.is_value() { Said::Value(cell) } else { Said::Absent };
         }
     }
