@@ -66,8 +66,8 @@ impl TableState {
 
     /// Ends the active memtable.
     pub fn freeze(&mut self, at: LogPosition) {
-        let next = Generation(self.generation().0 + 1);
-        let memtable = std::mem::replace(&mut self.active, Arc::new(Memtable::new(next)));
+        let next = Arc::new(self.active.successor());
+        let memtable = std::mem::replace(&mut self.active, next);
         let filter = std::mem::take(&mut self.filter);
         self.frozen.push_back(Frozen { memtable, filter, freeze: at });
     }
