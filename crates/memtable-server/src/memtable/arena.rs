@@ -78,10 +78,18 @@ pub struct Arena {
     seq_high: OnceLock<u32>,
 }
 
+#[derive(Debug)]
+struct Chunk {
+    memory: NonNull<u8>,
+    layout: Layout,
+    /// Where its first line begins.
+    start: NonNull<u8>,
+}
+
 /// The right to allocate in one arena, and its memory.
 #[derive(Debug, Default)]
 pub struct Bump {
-    chunks: Vec<(NonNull<u8>, Layout)>,
+    chunks: Vec<Chunk>,
     /// Offset of what is free in the newest chunk, and its end.
     free: usize,
     end: usize,
@@ -96,7 +104,7 @@ impl Bump {
     /// What was allocated, but for values that stand apart.
     #[cfg(test)]
     pub fn bytes(&self) -> usize {
-        self.chunks.iter().map(|(_, layout)| layout.size()).sum()
+        self.chunks.iter().map(|chunk| chunk.layout.size()).sum()
     }
 }
 
@@ -107,9 +115,9 @@ impl Drop for Bump {
             // borrow the memtable that owns this.
             unsafe { value.drop_in_place() };
         }
-        for (chunk, layout) in &self.chunks {
+        for chunk in &self.chunks {
             // SAFETY: allocated in `Arena::grow` with this layout.
-            unsafe { dealloc(chunk.as_ptr(), *layout) };
+            unsafe { dealloc(chunk.memory.as_ptr(), chunk.layout) };
         }
     }
 }
@@ -136,7 +144,7 @@ impl Arena {
         bump.free = (start + bytes).next_multiple_of(UNIT_BYTES);
         let number = bump.chunks.len() - 1;
         // SAFETY: within the chunk: `start + bytes <= end`, its length.
-        let place = unsafe { bump.chunks[number].0.add(start) };
+        let place = unsafe { bump.chunks[number].start.add(start) };
         (At((number << 16 | start / UNIT_BYTES) as u32), place)
     }
 
@@ -148,17 +156,21 @@ impl Arena {
         let usual = (CHUNK_BYTES_MIN << number.min(16)).min(CHUNK_BYTES_MAX);
         // Nothing is at place 0.
         let skipped = if number == 0 { LINE_BYTES } else { 0 };
-        let len = usual.max((bytes + skipped).next_multiple_of(LINE_BYTES));
-        let layout = Layout::from_size_align(len, LINE_BYTES).expect("a chunk is not that long");
+        let len = usual.max((bytes + skipped + LINE_BYTES).next_multiple_of(LINE_BYTES));
+        // Not aligned to lines by the allocator, which might round 512 KiB up by as much as a quarter for that.
+        let layout = Layout::from_size_align(len, 16).expect("a chunk is not that long");
         // SAFETY: the layout is not empty.
-        let chunk = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(chunk) else { handle_alloc_error(layout) };
-        bump.chunks.push((start, layout));
-        (bump.free, bump.end) = (skipped, len);
+        let memory = unsafe { alloc(layout) };
+        let Some(memory) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        let unaligned = memory.align_offset(LINE_BYTES);
+        // SAFETY: less than a line, and the chunk has more.
+        let start = unsafe { memory.add(unaligned) };
+        bump.chunks.push(Chunk { memory, layout, start });
+        (bump.free, bump.end) = (skipped, len - unaligned);
         let level = (number + 1).ilog2();
         let bases = self.levels[level as usize]
             .get_or_init(|| (0..1usize << level).map(|_| AtomicPtr::default()).collect());
-        bases[number + 1 - (1 << level)].store(chunk, Release);
+        bases[number + 1 - (1 << level)].store(start.as_ptr(), Release);
     }
 
     #[inline]

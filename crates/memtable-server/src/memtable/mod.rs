@@ -12,6 +12,7 @@
 mod arena;
 mod index;
 mod order;
+mod range;
 mod slot;
 mod versions;
 
@@ -24,7 +25,8 @@ use sextant_common::ids::Generation;
 
 use arena::{Arena, Bump};
 use index::{Growth, Index};
-use order::{Order, Place};
+use order::Order;
+use range::{Direction, Range};
 pub use slot::Slot;
 pub use versions::Seen;
 
@@ -155,8 +157,7 @@ impl Memtable {
         end: Bound<Bytes>,
         at: u64,
     ) -> impl Iterator<Item = (Bytes, Version)> + 'm {
-        let first = move || self.order.first(borrowed(&start));
-        self.walk(first, |place| place.next(), move |key| is_below(key, &end), at)
+        Range::new(self, start, end, Direction::Forward, at)
     }
 
     /// Like [`Memtable::range`], from the last key to the first.
@@ -166,55 +167,7 @@ impl Memtable {
         end: Bound<Bytes>,
         at: u64,
     ) -> impl Iterator<Item = (Bytes, Version)> + 'm {
-        let last = move || self.order.last(borrowed(&end));
-        self.walk(last, |place| place.prev(), move |key| is_above(key, &start), at)
-    }
-
-    /// The newest version of each key with a seq of at most `at`, from the first place on while keys are `inside`.
-    fn walk<'m>(
-        &'m self,
-        first: impl Fn() -> Option<Place<'m>> + 'm,
-        next: impl Fn(&Place<'m>) -> Option<Place<'m>> + 'm,
-        inside: impl Fn(&[u8]) -> bool + 'm,
-        at: u64,
-    ) -> impl Iterator<Item = (Bytes, Version)> + 'm {
-        let mut place: Option<Place<'m>> = None;
-        std::iter::from_fn(move || {
-            loop {
-                let here = match &place {
-                    None => first(),
-                    Some(before) => next(before),
-                };
-                let record = self.arena.at_pointer(here.as_ref()?.record());
-                place = here;
-                if !inside(record.key()) {
-                    return None;
-                }
-                if let Some(version) = versions::newest(record, at) {
-                    return Some((Bytes::copy_from_slice(record.key()), version.to_version()));
-                }
-            }
-        })
-    }
-}
-
-fn borrowed(bound: &Bound<Bytes>) -> Bound<&[u8]> {
-    bound.as_ref().map(|key| &key[..])
-}
-
-fn is_below(key: &[u8], end: &Bound<Bytes>) -> bool {
-    match end {
-        Bound::Included(end) => key <= &end[..],
-        Bound::Excluded(end) => key < &end[..],
-        Bound::Unbounded => true,
-    }
-}
-
-fn is_above(key: &[u8], start: &Bound<Bytes>) -> bool {
-    match start {
-        Bound::Included(start) => key >= &start[..],
-        Bound::Excluded(start) => key > &start[..],
-        Bound::Unbounded => true,
+        Range::new(self, start, end, Direction::Backward, at)
     }
 }
 

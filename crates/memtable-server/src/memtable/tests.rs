@@ -181,7 +181,7 @@ proptest! {
                 _ => Bound::Excluded(key_of(n)),
             };
             let (start, end) = (bound(kinds.0, low), bound(kinds.1, high));
-            let inside = |k: &Bytes| super::is_above(k, &start) && super::is_below(k, &end);
+            let inside = |k: &Bytes| super::range::is_above(k, &start) && super::range::is_below(k, &end);
             let mut expected: Vec<_> = expected.into_iter().filter(|(k, _)| inside(k)).collect();
             prop_assert_eq!(&m.range(start.clone(), end.clone(), at).collect::<Vec<_>>(), &expected);
             expected.reverse();

@@ -27,9 +27,22 @@ impl<'m> Seen<'m> {
     }
 
     pub fn to_version(&self) -> Version {
+        self.with_value(Bytes::copy_from_slice(self.inline_value()))
+    }
+
+    /// What of the value stands in the record: all of it, unless it is long.
+    pub(super) fn inline_value(&self) -> &'m [u8] {
+        match self.0.value() {
+            Value::Inline(value) => value,
+            Value::Tombstone | Value::Apart(_) => &[],
+        }
+    }
+
+    /// The version, given a copy of its inline value.
+    pub(super) fn with_value(&self, inline: Bytes) -> Version {
         let value = match self.0.value() {
             Value::Tombstone => None,
-            Value::Inline(value) => Some(Bytes::copy_from_slice(value)),
+            Value::Inline(_) => Some(inline),
             Value::Apart(value) => Some(value.clone()),
         };
         Version { seq: self.seq(), value }

@@ -10,6 +10,8 @@ use sextant_memtable_server::memtable as new;
 use super::old;
 
 const VALUE_BYTES: usize = 100;
+/// Key and value.
+pub const ENTRY_BYTES: usize = 16 + VALUE_BYTES;
 /// Writes of a group: keys and values are slices of one buffer, as the log's entries are decoded.
 const GROUP: u64 = 64;
 const SCAN_RECORDS: usize = 100;
@@ -75,16 +77,16 @@ pub fn write(table: &impl Table, numbers: impl Iterator<Item = u64>, mut seq: u6
     let mut numbers = numbers.peekable();
     while numbers.peek().is_some() {
         let group: Vec<u64> = numbers.by_ref().take(GROUP as usize).collect();
-        let mut section = Vec::with_capacity(group.len() * (16 + VALUE_BYTES));
+        let mut section = Vec::with_capacity(group.len() * ENTRY_BYTES);
         for i in &group {
             section.extend_from_slice(&key(*i));
             section.extend_from_slice(&[*i as u8; VALUE_BYTES]);
         }
         let section = Bytes::from(section);
         for write in 0..group.len() {
-            let at = write * (16 + VALUE_BYTES);
+            let at = write * ENTRY_BYTES;
             seq += 1;
-            table.insert(section.slice(at..at + 16), seq, section.slice(at + 16..at + 16 + VALUE_BYTES));
+            table.insert(section.slice(at..at + 16), seq, section.slice(at + 16..at + ENTRY_BYTES));
         }
     }
 }
