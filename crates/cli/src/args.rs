@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use sextant_ycsb::{Mode, YcsbArgs};
+use sextant_client::ReadMode;
+use sextant_ycsb::{YcsbArgs, read_modes};
 
 /// Sextant, a distributed log-structured database.
 ///
@@ -127,8 +128,8 @@ pub struct TableArgs {
 pub struct GetArgs {
     pub key: OsString,
     /// How the p-node finds the record; every mode is linearizable
-    #[arg(long, default_value = "pda", ignore_case = true)]
-    pub mode: Mode,
+    #[arg(long, default_value = "pda", ignore_case = true, value_parser = read_modes())]
+    pub mode: ReadMode,
     /// Print exactly the value's bytes, without a line feed behind them
     #[arg(long)]
     pub no_newline: bool,
@@ -144,8 +145,8 @@ pub struct MgetArgs {
     #[arg(required = true, value_name = "KEY")]
     pub keys: Vec<OsString>,
     /// How the p-node finds the records; every mode is linearizable
-    #[arg(long, default_value = "pda", ignore_case = true)]
-    pub mode: Mode,
+    #[arg(long, default_value = "pda", ignore_case = true, value_parser = read_modes())]
+    pub mode: ReadMode,
     #[command(flatten)]
     pub table: TableArgs,
 }
@@ -264,7 +265,7 @@ pub enum AdminCommand {
     Freeze(MaintenanceArgs),
     /// Make what is in memory durable as SSTables; returns when it is
     Flush(MaintenanceArgs),
-    /// Merge the SSTables; returns when it is done
+    /// Compact the SSTables; returns when it is done
     Compact(MaintenanceArgs),
     /// Change what the replicas of each partition agree on: lease lengths, memory limit
     Configure(ConfigureArgs),

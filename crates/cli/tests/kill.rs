@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sextant_checker::{Call, Outcome, Recorder};
+use sextant_checker::{Call, Recorder, Returned};
 use sextant_client::{Client, ClientOptions, Expected, http};
 use sextant_common::error::ErrorKind;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
@@ -16,6 +16,9 @@ use sextant_environment::rng::{Rng, SeededRng};
 const HOT_KEYS: u64 = 8;
 const COLD_KEYS: u64 = 400;
 const CLIENTS_PER_PNODE: u64 = 6;
+/// Far more than anybody has to wait: a busy machine is no error.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
 
 /// When operations of one kind through one p-node last succeeded, and their longest silence.
 #[derive(Default)]
@@ -68,7 +71,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 match client.get("", key.clone()).await {
                     Ok(record) => {
                         let text = record.as_ref().map(|r| String::from_utf8_lossy(&r.value).into_owned());
-                        pending.returned(Outcome::Value(text.as_deref()), record.map(|r| r.seq.0));
+                        pending.returned(Returned::Value(text.as_deref()), record.map(|r| r.seq.0));
                         reads.beat(now());
                         None
                     }
@@ -82,7 +85,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 let pending = load.recorder.call(id, &key, Call::Put(&value));
                 match client.put("", key.clone(), value.clone()).await {
                     Ok(seq) => {
-                        pending.returned(Outcome::Done, Some(seq.0));
+                        pending.returned(Returned::Done, Some(seq.0));
                         writes.beat(now());
                         None
                     }
@@ -93,7 +96,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 let pending = load.recorder.call(id, &key, Call::Delete);
                 match client.delete("", key.clone()).await {
                     Ok(seq) => {
-                        pending.returned(Outcome::Done, Some(seq.0));
+                        pending.returned(Returned::Done, Some(seq.0));
                         writes.beat(now());
                         None
                     }
@@ -105,7 +108,7 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
                 match client.insert("", key.clone(), value.clone()).await {
                     Ok(outcome) => {
                         pending.returned(
-                            Outcome::Applied(outcome.applied),
+                            Returned::Applied(outcome.applied),
                             outcome.applied.then_some(outcome.seq.0),
                         );
                         writes.beat(now());
@@ -132,46 +135,48 @@ async fn run_client(load: Arc<Load>, client: Client, pnode: usize, seed: u64) {
     }
 }
 
+/// Looks until there is something to be seen.
+async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let wait = async {
+        loop {
+            if let Some(seen) = look().await {
+                return seen;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
+}
+
 /// Index of the memtable server that serves partition 0.
 async fn leader(env: &Env, cluster: &DevCluster) -> usize {
-    for _ in 0..600 {
+    eventually("somebody serves partition 0", async || {
         for i in 0..cluster.count(Role::Memtable) {
             let Ok(addr) = cluster.http(Role::Memtable, i) else { continue };
             let Ok(answer) = http::get(env, addr, "/status", Duration::from_secs(1)).await else { continue };
             let status: serde_json::Value = serde_json::from_str(&answer.text()).unwrap_or_default();
             if status["partitions"][0]["serving"] == true {
-                return i;
+                return Some(i);
             }
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("no leader serves partition 0");
+        None
+    })
+    .await
 }
 
 /// Waits until every pulse has beaten again, and so the longest silence is known.
 async fn until_all_beat(load: &Load, among: &[usize]) {
     let since = load.env.clock.holder_ns();
-    for _ in 0..1200 {
-        let alive = |p: &Pulse| p.last_ns.load(Ordering::SeqCst) > since;
-        if among.iter().all(|i| load.pulses[*i].iter().all(alive)) {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("service did not come back");
+    let alive = |p: &Pulse| p.last_ns.load(Ordering::SeqCst) > since;
+    let all = || among.iter().all(|i| load.pulses[*i].iter().all(alive));
+    eventually("service comes back", async || all().then_some(())).await;
 }
 
 /// Waits for so many more operations: enough that a wrong answer has a chance to be seen.
 async fn until_done(load: &Load, more: u64) {
     let beats = || load.pulses.iter().flatten().map(|p| p.beats.load(Ordering::SeqCst)).sum::<u64>();
     let target = beats() + more;
-    for _ in 0..2400 {
-        if beats() >= target {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    panic!("the load does not go on");
+    eventually("the load goes on", async || (beats() >= target).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -200,7 +205,7 @@ async fn a_server_of_each_role_is_killed_under_load() {
         for i in 0..CLIENTS_PER_PNODE {
             clients.spawn(run_client(load.clone(), client.clone(), pnode, pnode as u64 * 100 + i));
         }
-        direct.push(client);
+        direct.push(client.with_deadline(PATIENCE));
     }
     until_all_beat(&load, &[0, 1]).await;
     // Some of the keys are in SSTables, so that reads go both ways.

@@ -12,6 +12,11 @@ use sextant_environment::Env;
 
 const WRITES: usize = 200;
 const SERVERS: usize = 3;
+/// Far more than anybody has to wait: a busy machine is no error.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often is looked: for two minutes.
+const LOOKS: usize = 2400;
 
 struct Cluster {
     env: Env,
@@ -31,7 +36,8 @@ impl Cluster {
         };
         options.tuning.memtable = toml::from_str(&format!("[tuning]\nrejoin = \"{rejoin}\"")).unwrap();
         let dev = DevCluster::start(env.clone(), options).await.unwrap();
-        let client = Client::connect(env.clone(), dev.grpc_addrs(), ClientOptions::default()).await.unwrap();
+        let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
+        let client = Client::connect(env.clone(), dev.grpc_addrs(), patient).await.unwrap();
         Self { env, dev, client, dir }
     }
 
@@ -53,24 +59,24 @@ impl Cluster {
     /// Waits until a server's view is as wanted.
     async fn until(&self, index: usize, what: &str, wanted: impl Fn(&serde_json::Value) -> bool) {
         let mut view = serde_json::Value::Null;
-        for _ in 0..1200 {
+        for _ in 0..LOOKS {
             view = self.view(index).await;
             if wanted(&view) {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         panic!("memtable server {}: {what}: {view}", index + 1);
     }
 
     async fn leader(&self) -> usize {
-        for _ in 0..1200 {
+        for _ in 0..LOOKS {
             for index in 0..SERVERS {
                 if self.view(index).await["serving"] == true {
                     return index;
                 }
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         panic!("nobody leads");
     }
@@ -118,7 +124,7 @@ impl Cluster {
 
     /// Waits until a server ends by itself; returns its log.
     async fn last_words(&mut self) -> String {
-        let death = tokio::time::timeout(Duration::from_secs(60), self.dev.next_death()).await.unwrap();
+        let death = tokio::time::timeout(PATIENCE, self.dev.next_death()).await.unwrap();
         std::fs::read_to_string(&death.log).unwrap()
     }
 
@@ -137,11 +143,11 @@ impl Cluster {
                 && v["learners"] == serde_json::json!([])
         })
         .await;
-        for _ in 0..1200 {
+        for _ in 0..LOOKS {
             if self.is_ready(index).await {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         panic!("memtable server {} does not become ready", index + 1);
     }
@@ -202,12 +208,12 @@ async fn an_operator_lets_a_wiped_voter_in_again() {
     assert!(as_it_was.message.contains("has lost its memory"), "{as_it_was}");
     c.client.change_voters(PartitionId(0), &rest).await.unwrap();
     // Its former self is let go first.
-    for _ in 0..600 {
+    for _ in 0..LOOKS {
         match c.client.change_voters(PartitionId(0), &all).await {
             Ok(_) => break,
             Err(e) => assert_eq!(e.kind, ErrorKind::Retry, "{e}"),
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
     c.until_voter_again(wiped).await;
     assert_eq!(c.lost().await, 0);

@@ -12,6 +12,7 @@ use sextant_dev_cluster::{DevCluster, DevOptions, Role, Tuning};
 use sextant_environment::Env;
 
 const TABLE: &str = "t";
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn sextant(args: &[&str], server: &str) -> Output {
     let program = env!("CARGO_BIN_EXE_sextant");
@@ -46,7 +47,7 @@ async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(180), wait).await.unwrap_or_else(|_| panic!("never: {what}"))
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never: {what}"))
 }
 
 /// What was flushed: the newest value of each key, None for a deleted one.
@@ -86,13 +87,15 @@ async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
         ..DevOptions::on_free_ports(dir.path())
     };
     let mut cluster = DevCluster::start(env.clone(), options).await.unwrap();
+    // A busy machine is no error.
+    let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
     let mut clients = Vec::new();
     for addr in cluster.grpc_addrs() {
-        clients.push(Client::connect(env.clone(), vec![addr], ClientOptions::default()).await.unwrap());
+        clients.push(Client::connect(env.clone(), vec![addr], patient.clone()).await.unwrap());
     }
     let client = clients[0].clone();
 
-    // Several flushes and a merge, overwrites and deletions.
+    // Several flushes and a compaction, overwrites and deletions.
     let mut model = Model::new();
     let with_inserts = TableOptions { filter_inserts: true, ..TableOptions::default() };
     client.create_table(TABLE, &with_inserts).await.unwrap();

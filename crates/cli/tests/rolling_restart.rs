@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use sextant_checker::{Call, Outcome, Recorder};
+use sextant_checker::{Call, Recorder, Returned};
 use sextant_client::{Client, ClientOptions, http};
 use sextant_common::error::Error;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
@@ -22,6 +22,9 @@ const CLIENTS: u64 = 8;
 const BETWEEN: u64 = 200;
 /// Far more than any client has to wait: a busy machine is no error.
 const DEADLINE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
+/// How often is looked: for two minutes.
+const LOOKS: usize = 4800;
 
 struct Load {
     env: Env,
@@ -49,22 +52,22 @@ async fn run_client(load: Arc<Load>, client: Client, id: u64) -> Result<(), Erro
                 let pending = load.recorder.call(id, &key, Call::Get);
                 let record = client.get("", key.clone()).await?;
                 let text = record.as_ref().map(|r| String::from_utf8_lossy(&r.value).into_owned());
-                pending.returned(Outcome::Value(text.as_deref()), record.map(|r| r.seq.0));
+                pending.returned(Returned::Value(text.as_deref()), record.map(|r| r.seq.0));
             }
             4 | 5 => {
                 let pending = load.recorder.call(id, &key, Call::Put(&value));
                 let seq = client.put("", key.clone(), value.clone()).await?;
-                pending.returned(Outcome::Done, Some(seq.0));
+                pending.returned(Returned::Done, Some(seq.0));
             }
             6 => {
                 let pending = load.recorder.call(id, &key, Call::Delete);
                 let seq = client.delete("", key.clone()).await?;
-                pending.returned(Outcome::Done, Some(seq.0));
+                pending.returned(Returned::Done, Some(seq.0));
             }
             _ => {
                 let pending = load.recorder.call(id, &key, Call::Insert(&value));
                 let insert = client.insert("", key.clone(), value.clone()).await?;
-                pending.returned(Outcome::Applied(insert.applied), insert.applied.then_some(insert.seq.0));
+                pending.returned(Returned::Applied(insert.applied), insert.applied.then_some(insert.seq.0));
             }
         }
         let took_ns = load.env.clock.holder_ns() - begun_ns;
@@ -89,12 +92,12 @@ async fn ycsb(env: &Env, phase: &str, addrs: &[String], json: &std::path::Path) 
 /// What an operator waits for before the next server's turn.
 async fn until_ready(env: &Env, cluster: &DevCluster, role: Role, index: usize) {
     let addr = cluster.http(role, index).unwrap();
-    for _ in 0..2400 {
+    for _ in 0..LOOKS {
         let answer = http::get(env, addr, "/health/ready", Duration::from_secs(2)).await;
         if answer.is_ok_and(|a| a.is_ok()) {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
     panic!("{role:?} {index} is not ready");
 }
@@ -102,11 +105,11 @@ async fn until_ready(env: &Env, cluster: &DevCluster, role: Role, index: usize) 
 /// Waits for so many more operations.
 async fn until_done(load: &Load, more: u64) {
     let target = load.done.load(Ordering::SeqCst) + more;
-    for _ in 0..2400 {
+    for _ in 0..LOOKS {
         if load.done.load(Ordering::SeqCst) >= target {
             return;
         }
-        tokio::time::sleep(Duration::from_millis(25)).await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
     panic!("the load does not go on");
 }

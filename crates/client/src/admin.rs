@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use sextant_common::configuration::ConfigurationChange;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, TableId};
 use sextant_common::limits;
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{TableInfo, TableOptions};
+use sextant_common::recovery::RecoveredPartition;
 use sextant_proto::v1;
 
 use crate::client::{Client, kv};
@@ -18,25 +20,6 @@ const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(600);
 /// A shorter lease takes effect when the longer ones are over.
 const CONFIGURE_DEADLINE: Duration = Duration::from_secs(60);
 
-/// A change of the replicated configuration; None: as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ConfigurationChange {
-    /// Leases of the mode `timed` instead of `ack`.
-    pub timed: Option<bool>,
-    pub lease_ms: Option<u64>,
-    pub leader_lease_ms: Option<u64>,
-    pub drift_ppm: Option<u64>,
-    pub memory_bytes: Option<u64>,
-}
-
-/// A table as the cluster knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TableInfo {
-    pub id: TableId,
-    pub name: String,
-    pub options: TableOptions,
-}
-
 /// What became of a freeze, flush or compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Maintenance {
@@ -44,28 +27,6 @@ pub struct Maintenance {
     pub done: Vec<PartitionId>,
     /// One line for each partition for which it was not.
     pub errors: Vec<String>,
-}
-
-/// What a recovery did, or would do, with a partition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecoverOutcome {
-    /// It has a group: nothing to be done.
-    Founded,
-    Planned,
-    Recovered,
-    Refused,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recovered {
-    pub partition: PartitionId,
-    pub outcome: RecoverOutcome,
-    /// Why it was refused.
-    pub message: String,
-    /// What was found, a line each.
-    pub found: Vec<String>,
-    /// Flushed records that are missing, a line each.
-    pub losses: Vec<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -101,17 +62,7 @@ impl Client {
                     Ok(kv(channel).list_tables(timed(v1::KvListTablesRequest {}, limit)).await?.into_inner())
                 })
                 .await?;
-            reply
-                .tables
-                .into_iter()
-                .map(|t| {
-                    Ok(TableInfo {
-                        id: TableId(t.id),
-                        name: t.name,
-                        options: t.options.unwrap_or_default().try_into()?,
-                    })
-                })
-                .collect()
+            reply.tables.into_iter().map(TableInfo::try_from).collect()
         })
     }
 
@@ -137,25 +88,16 @@ impl Client {
         Box::pin(async move { self.maintain(Work::Flush, table).await })
     }
 
-    /// Merges the SSTables (of one table, or of all) in all partitions; returns when it is done.
+    /// Compacts the SSTables (of one table, or of all) in all partitions; returns when it is done.
     pub fn compact<'a>(&'a self, table: Option<&'a str>) -> BoxFuture<'a, Result<Maintenance>> {
         Box::pin(async move { self.maintain(Work::Compact, table).await })
     }
 
-    /// Changes the replicated configuration of all partitions; returns when it is in effect. What is None stays as it is.
-    /// `memory_bytes`: for each partition, on every replica.
+    /// Changes the replicated configuration of all partitions; returns when it is in effect. What is None stays as it
+    /// is. `memory_bytes`: for each partition, on every replica.
     pub fn configure<'a>(&'a self, change: &'a ConfigurationChange) -> BoxFuture<'a, Result<Maintenance>> {
         Box::pin(async move {
-            let request = v1::ConfigureRequest {
-                partitions: Vec::new(),
-                lease_mode: change
-                    .timed
-                    .map(|timed| if timed { v1::LeaseMode::Timed } else { v1::LeaseMode::Ack }.into()),
-                lease_ms: change.lease_ms,
-                leader_lease_ms: change.leader_lease_ms,
-                drift_ppm: change.drift_ppm,
-                memory_bytes: change.memory_bytes,
-            };
+            let request = v1::ConfigureRequest::from(change);
             let deadline = self.deadline().max(CONFIGURE_DEADLINE);
             let patient = self.with_attempt_timeout(deadline);
             let reply = patient
@@ -167,9 +109,9 @@ impl Client {
         })
     }
 
-    /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable reads
-    /// of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up with the log
-    /// or nobody was elected in time.
+    /// Moves the leadership of a partition to a memtable server; who leads now, as a rule that one. Writes and memtable
+    /// reads of the partition wait meanwhile, for about one leader lease. `Unavailable` if the server does not catch up
+    /// with the log or nobody was elected in time.
     pub fn transfer<'a>(&'a self, partition: PartitionId, to: NodeId) -> BoxFuture<'a, Result<NodeId>> {
         Box::pin(async move {
             let request = v1::TransferRequest { partition: partition.0, to: to.0 };
@@ -183,9 +125,10 @@ impl Client {
         })
     }
 
-    /// Makes exactly these memtable servers the voters of a partition; returns when it is so. New ones get the whole log first,
-    /// reads and writes go on meanwhile. [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the partition could lose its
-    /// majority by it: a new voter does not catch up, or too few of the voters answer; then they are as before.
+    /// Makes exactly these memtable servers the voters of a partition; returns when it is so. New ones get the whole
+    /// log first, reads and writes go on meanwhile. [`ErrorKind::Invalid`](sextant_common::ErrorKind::Invalid) if the
+    /// partition could lose its majority by it: a new voter does not catch up, or too few of the voters answer; then
+    /// they are as before.
     pub fn change_voters<'a>(
         &'a self,
         partition: PartitionId,
@@ -205,15 +148,16 @@ impl Client {
         })
     }
 
-    /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers hold, or, as a
-    /// dry run, says what would be done. `without`: sstable servers that are gone for good. `accept_loss`: go on although flushed
-    /// records are known to be missing. Idempotent: what has a group is left alone.
+    /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers
+    /// hold, or, as a dry run, says what would be done. `without`: sstable servers that are gone for good.
+    /// `accept_loss`: go on although flushed records are known to be missing. Idempotent: what has a group is left
+    /// alone.
     pub fn recover<'a>(
         &'a self,
         dry_run: bool,
         without: &'a [NodeId],
         accept_loss: bool,
-    ) -> BoxFuture<'a, Result<Vec<Recovered>>> {
+    ) -> BoxFuture<'a, Result<Vec<RecoveredPartition>>> {
         Box::pin(async move {
             let without = without.iter().map(|n| n.0).collect();
             let request = v1::RecoverRequest { dry_run, without, accept_loss };
@@ -224,19 +168,7 @@ impl Client {
                     Ok(admin.recover(timed(request.clone(), limit)).await?.into_inner())
                 })
                 .await?;
-            let recovered = |p: v1::RecoveredPartition| Recovered {
-                partition: PartitionId(p.partition),
-                outcome: match p.outcome() {
-                    v1::recovered_partition::Outcome::Founded => RecoverOutcome::Founded,
-                    v1::recovered_partition::Outcome::Planned => RecoverOutcome::Planned,
-                    v1::recovered_partition::Outcome::Recovered => RecoverOutcome::Recovered,
-                    v1::recovered_partition::Outcome::Refused => RecoverOutcome::Refused,
-                },
-                message: p.message,
-                found: p.found,
-                losses: p.losses,
-            };
-            Ok(reply.partitions.into_iter().map(recovered).collect())
+            Ok(reply.partitions.into_iter().map(Into::into).collect())
         })
     }
 

@@ -40,8 +40,8 @@ impl Client {
     }
 }
 
-/// The address at which this process reaches the administration that a p-node says it has at `told`. `asked`: the address under
-/// which the p-node itself was reached.
+/// The address at which this process reaches the administration that a p-node says it has at `told`. `asked`: the
+/// address under which the p-node itself was reached.
 fn reached(asked: &str, told: &str) -> Result<String> {
     let bad = || Error::internal(format!("the p-node says that its administration listens on {told:?}"));
     let admin: SocketAddr = told.parse().map_err(|_| bad())?;

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::Result;
+use sextant_common::operation::ReadMode;
 use sextant_environment::Env;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::kv_client::KvClient;
 use tonic::transport::Channel;
 
 use crate::endpoints::Endpoints;
-use crate::options::{ClientOptions, ReadMode};
-use crate::sessions::Sessions;
+use crate::options::ClientOptions;
+use crate::sessions::SessionPool;
 
-/// A client of a cluster. Cheap to clone; clones share connections and sessions, but have read mode and deadline of their
-/// own.
+/// A client of a cluster. Cheap to clone; clones share connections and sessions, but have read mode and deadline of
+/// their own.
 #[derive(Clone)]
 pub struct Client {
     pub(crate) inner: Arc<Inner>,
@@ -26,19 +27,19 @@ pub struct Client {
 pub(crate) struct Inner {
     pub env: Env,
     pub endpoints: Endpoints,
-    pub sessions: Sessions,
+    pub sessions: SessionPool,
     use_sessions: bool,
 }
 
 impl Client {
     /// A client of the p-nodes at `addrs` (each `host:port`; the first is preferred, the others are for failover).
     ///
-    /// Connects when it is first used: a client may be started before the servers. `Invalid` if an address or an option is
-    /// bad.
+    /// Connects when it is first used: a client may be started before the servers. `Invalid` if an address or an option
+    /// is bad.
     pub async fn connect(env: Env, addrs: Vec<String>, options: ClientOptions) -> Result<Client> {
         options.validate()?;
         let endpoints = Endpoints::new(&env.net, &addrs, options.connections)?;
-        let inner = Inner { env, endpoints, sessions: Sessions::new(), use_sessions: options.sessions };
+        let inner = Inner { env, endpoints, sessions: SessionPool::new(), use_sessions: options.sessions };
         Ok(Client {
             inner: Arc::new(inner),
             mode: options.mode,

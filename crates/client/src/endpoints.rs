@@ -1,8 +1,8 @@
 //! The p-nodes that a client knows, and which of them is asked.
 //!
-//! The first address is preferred: staying with one p-node keeps its caches warm. A p-node that failed is put aside for a
-//! pause that doubles with each failure in a row; if all are put aside, the one whose pause ends first is asked, so that a
-//! client never gives up by itself.
+//! The first address is preferred: staying with one p-node keeps its caches warm. A p-node that failed is put aside for
+//! a pause that doubles with each failure in a row; if all are put aside, the one whose pause ends first is asked, so
+//! that a client never gives up by itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};

@@ -1,4 +1,5 @@
-//! A GET on a server's HTTP endpoint: `/metrics`, `/status`, `/health/ready`. For tools that watch a cluster from outside.
+//! A GET on a server's HTTP endpoint: `/metrics`, `/status`, `/health/ready`. For tools that watch a cluster from
+//! outside.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! The async Rust client of Sextant: services `Kv` and `Admin` of any number of p-nodes.
 //!
-//! Owns: connections, which p-node is asked (`endpoints`), deadlines, retries and backoff (`retry`), sessions and request
-//! numbers (`sessions`). Does not own: routing and caching (that is the p-node; an application that wants a p-node inside
-//! itself embeds `sextant-pnode`).
+//! Owns: connections, which p-node is asked (`endpoints`), deadlines, retries and backoff (`retry`), sessions and
+//! request numbers (`sessions`). Does not own: routing and caching (that is the p-node; an application that wants a
+//! p-node inside itself embeds `sextant-pnode`).
 //!
 //! Invariants:
 //! * Every wait has a deadline. A read ends within it with an answer or an error.
@@ -23,9 +23,14 @@ mod scan;
 mod sessions;
 mod write;
 
-pub use admin::{ConfigurationChange, Maintenance, RecoverOutcome, Recovered, TableInfo};
+pub use admin::Maintenance;
 pub use client::Client;
-pub use options::{ClientOptions, ReadMode};
-pub use read::Record;
+pub use options::ClientOptions;
 pub use scan::{ScanOptions, ScanPage, ScanRecord, ScanStream};
-pub use write::{BatchOp, BatchOutcome, Effect, Expected, OpCondition, OpKind, OpOutcome};
+
+pub use sextant_common::configuration::{ConfigurationChange, LeaseMode};
+pub use sextant_common::manifest::TableInfo;
+pub use sextant_common::operation::{
+    Condition, Effect, Expected, OpOutcome, Operation, ReadMode, Record, WriteOutcome,
+};
+pub use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};

@@ -1,73 +1,22 @@
 //! What an application may choose. Plain data with documented defaults.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
-use sextant_proto::v1;
-
-/// How a p-node finds the tier that holds a record. Every mode is linearizable; the slower two exist for measurement.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ReadMode {
-    /// Precise data access: filters of both tiers.
-    #[default]
-    Pda,
-    /// Filters of SSTables only: the memtables are always asked first.
-    Bda,
-    /// No filters.
-    Nda,
-}
-
-impl ReadMode {
-    pub const ALL: [ReadMode; 3] = [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            ReadMode::Pda => "pda",
-            ReadMode::Bda => "bda",
-            ReadMode::Nda => "nda",
-        }
-    }
-
-    pub(crate) fn to_wire(self) -> i32 {
-        match self {
-            ReadMode::Pda => v1::ReadMode::ModePda as i32,
-            ReadMode::Bda => v1::ReadMode::ModeBda as i32,
-            ReadMode::Nda => v1::ReadMode::ModeNda as i32,
-        }
-    }
-}
-
-impl fmt::Display for ReadMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for ReadMode {
-    type Err = Error;
-
-    fn from_str(s: &str) -> Result<Self> {
-        ReadMode::ALL
-            .into_iter()
-            .find(|m| m.name() == s)
-            .ok_or_else(|| Error::invalid(format!("unknown read mode {s:?}: pda, bda or nda")))
-    }
-}
+use sextant_common::operation::ReadMode;
 
 /// Options of a [`crate::Client`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// How long an operation may take, retries and failover included. Default: 5 s.
     pub deadline: Duration,
-    /// How long the first p-node that is asked may be silent before another is asked. Doubles with every silence within one
-    /// operation, so that a large value over a slow network gets through. Default: 1 s.
+    /// How long the first p-node that is asked may be silent before another is asked. Doubles with every silence within
+    /// one operation, so that a large value over a slow network gets through. Default: 1 s.
     pub attempt_timeout: Duration,
     /// Read mode of gets. Default: pda.
     pub mode: ReadMode,
-    /// Whether writes carry a session and a request number. Without, a write whose answer is lost is not retried and ends as
-    /// `OutcomeUnknown`. Default: true.
+    /// Whether writes carry a session and a request number. Without, a write whose answer is lost is not retried and
+    /// ends as `OutcomeUnknown`. Default: true.
     pub sessions: bool,
     /// HTTP/2 connections to each p-node, used in turn. Default: 1.
     pub connections: usize,

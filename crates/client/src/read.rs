@@ -3,20 +3,12 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::Seq;
 use sextant_common::limits;
+use sextant_common::operation::Record;
 use sextant_proto::v1;
 
 use crate::client::{Client, kv};
 use crate::retry::{Repeat, timed};
-
-/// A value and the version that wrote it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
-    pub value: Bytes,
-    /// Unique and rising per partition; for [`crate::Expected::Seq`].
-    pub seq: Seq,
-}
 
 impl Client {
     /// The record of a key, or `None`. Linearizable. `table`: `""` is the default table.
@@ -28,13 +20,17 @@ impl Client {
     fn get_key<'a>(&'a self, table: &'a str, key: Bytes) -> BoxFuture<'a, Result<Option<Record>>> {
         Box::pin(async move {
             limits::check_key(&key)?;
-            let request = v1::KvGetRequest { table: table.to_owned(), key, mode: self.mode().to_wire() };
+            let request = v1::KvGetRequest {
+                table: table.to_owned(),
+                key,
+                mode: v1::ReadMode::from(self.mode()).into(),
+            };
             let reply = self
                 .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
                     Ok(kv(channel).get(timed(request.clone(), limit)).await?.into_inner())
                 })
                 .await?;
-            Ok(record(reply))
+            Ok(reply.into())
         })
     }
 
@@ -51,8 +47,11 @@ impl Client {
             }
             limits::check_batch(keys.len(), keys.iter().map(Bytes::len).sum())?;
             let expected = keys.len();
-            let request =
-                v1::KvMultiGetRequest { table: table.to_owned(), keys, mode: self.mode().to_wire() };
+            let request = v1::KvMultiGetRequest {
+                table: table.to_owned(),
+                keys,
+                mode: v1::ReadMode::from(self.mode()).into(),
+            };
             let reply = self
                 .call(Repeat::Harmless, self.deadline(), async |channel, limit| {
                     Ok(kv(channel).multi_get(timed(request.clone(), limit)).await?.into_inner())
@@ -61,11 +60,7 @@ impl Client {
             if reply.replies.len() != expected {
                 return Err(Error::internal(format!("{} answers for {expected} keys", reply.replies.len())));
             }
-            Ok(reply.replies.into_iter().map(record).collect())
+            Ok(reply.replies.into_iter().map(Into::into).collect())
         })
     }
-}
-
-fn record(reply: v1::KvGetReply) -> Option<Record> {
-    reply.found.then_some(Record { value: reply.value, seq: Seq(reply.seq) })
 }

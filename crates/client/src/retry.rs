@@ -1,6 +1,7 @@
 //! Whether, when and where a failed attempt is repeated.
 //!
-//! [`Retry`] is pure: failures in, steps out. `Client::call` is the shell around it that sends, waits and measures time.
+//! [`Retry`] is pure: failures in, steps out. `Client::call` is the shell around it that sends, waits and measures
+//! time.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,8 +20,8 @@ const BACKOFF_MAX: Duration = Duration::from_millis(250);
 /// Least wait after "overloaded".
 const OVERLOADED_BACKOFF_MIN: Duration = Duration::from_millis(20);
 
-/// A write that was certainly not executed is not tried again within less time than this (or a fifth of the whole, if that is
-/// less): several times the margin that p-nodes take to answer before their caller gives up.
+/// A write that was certainly not executed is not tried again within less time than this (or a fifth of the whole, if
+/// that is less): several times the margin that p-nodes take to answer before their caller gives up.
 const SHORTEST_REPEATED_WRITE: Duration = Duration::from_millis(200);
 
 /// What a repeated request would do.
@@ -102,8 +103,8 @@ impl Retry {
         Step::Again(if kind == ErrorKind::Overloaded { wait.max(OVERLOADED_BACKOFF_MIN) } else { wait })
     }
 
-    /// Whether another attempt may be made that can take so long. One that is too short to hear an answer turns "certainly not
-    /// executed" into "unknown": better to report what is known.
+    /// Whether another attempt may be made that can take so long. One that is too short to hear an answer turns
+    /// "certainly not executed" into "unknown": better to report what is known.
     pub fn is_worth_it(&self, left: Duration, deadline: Duration) -> bool {
         let certain = !self.ambiguous && self.repeat != Repeat::Harmless;
         left > if certain { SHORTEST_REPEATED_WRITE.min(deadline / 5) } else { Duration::ZERO }
@@ -146,8 +147,8 @@ impl Retry {
 }
 
 impl Client {
-    /// Runs one operation: attempts, failover and backoff within `deadline`. `attempt` makes one call on a channel; its time
-    /// is bounded here, and told to the p-node by [`timed`].
+    /// Runs one operation: attempts, failover and backoff within `deadline`. `attempt` makes one call on a channel; its
+    /// time is bounded here, and told to the p-node by [`timed`].
     pub(crate) async fn call<T, F, A>(&self, repeat: Repeat, deadline: Duration, mut attempt: F) -> Result<T>
     where
         F: FnMut(Channel, Duration) -> A,

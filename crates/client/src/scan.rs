@@ -7,7 +7,8 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream::{self, BoxStream, StreamExt};
 use sextant_common::error::Result;
-use sextant_common::ids::{PartitionId, Seq};
+use sextant_common::ids::{MANY_PARTITIONS, PartitionId, Seq};
+use sextant_common::key::prefix_end;
 use sextant_proto::v1;
 
 use crate::client::{Client, kv};
@@ -51,8 +52,8 @@ pub struct ScanRecord {
 /// A page. Pages are not synchronised with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanPage {
-    /// The partition of which the page is a snapshot; `None` if the page merges records of several partitions, which are not
-    /// synchronised with each other.
+    /// The partition of which the page is a snapshot; `None` if the page merges records of several partitions, which
+    /// are not synchronised with each other.
     pub partition: Option<PartitionId>,
     /// The published seq of the snapshot; 0 if the page has several partitions.
     pub snapshot_seq: Seq,
@@ -97,8 +98,8 @@ struct Scan {
 }
 
 impl Client {
-    /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the scan goes
-    /// on behind the last record through another one.
+    /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the
+    /// scan goes on behind the last record through another one.
     pub fn scan(&self, table: &str, options: ScanOptions) -> ScanStream {
         let (start, end) = if options.prefix.is_empty() {
             (options.start, options.end)
@@ -187,9 +188,6 @@ impl Client {
     }
 }
 
-/// The number that stands for several partitions on the wire.
-const MANY_PARTITIONS: u32 = u32::MAX;
-
 /// The smallest key above `key`.
 fn successor(key: &[u8]) -> Bytes {
     let mut next = Vec::with_capacity(key.len() + 1);
@@ -198,19 +196,10 @@ fn successor(key: &[u8]) -> Bytes {
     next.into()
 }
 
-/// The smallest key above all keys that begin with `prefix`; empty: there is none.
-fn prefix_end(prefix: &[u8]) -> Bytes {
-    let kept = prefix.iter().rposition(|b| *b != 0xff).map_or(0, |at| at + 1);
-    let mut end = prefix[..kept].to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end.into()
-}
-
 fn page_from_wire(page: v1::KvScanPage) -> ScanPage {
+    let partition = PartitionId(page.partition);
     ScanPage {
-        partition: (page.partition != MANY_PARTITIONS).then_some(PartitionId(page.partition)),
+        partition: (partition != MANY_PARTITIONS).then_some(partition),
         snapshot_seq: Seq(page.snapshot_seq),
         records: page
             .records

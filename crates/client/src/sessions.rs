@@ -1,9 +1,9 @@
-//! Sessions: what makes a retried write take effect once.
+//! SessionPool: what makes a retried write take effect once.
 //!
-//! A session is registered in every partition. Each write gets a number in it, and says below which number all answers have
-//! arrived, so that the servers may forget those results. The numbers in flight of one session span at most [`WINDOW`]: the
-//! servers keep a bounded number of results a session, and a write that hangs must not let the others push its result out.
-//! More concurrent writes open more sessions.
+//! A session is registered in every partition. Each write gets a number in it, and says below which number all answers
+//! have arrived, so that the servers may forget those results. The numbers in flight of one session span at most
+//! [`WINDOW`]: the servers keep a bounded number of results a session, and a write that hangs must not let the others
+//! push its result out. More concurrent writes open more sessions.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -11,26 +11,27 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sextant_common::error::{Error, Result};
-use sextant_proto::v1;
+use sextant_common::operation::RequestId;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Span of the request numbers in flight of one session. Well below the 4096 results that a server keeps of a session.
 pub(crate) const WINDOW: u64 = 256;
 /// Most sessions of one client: bounds its memory at the servers.
 pub(crate) const SESSIONS_MAX: usize = 64;
-/// Most writes in flight; more wait for a place. Half of what the sessions hold, so that sessions whose oldest write hangs
-/// keep nobody else from writing.
+/// Most writes in flight; more wait for a place. Half of what the sessions hold, so that sessions whose oldest write
+/// hangs keep nobody else from writing.
 pub(crate) const WRITES_MAX: usize = SESSIONS_MAX * WINDOW as usize / 2;
 
-pub(crate) struct Sessions {
-    open: Mutex<Vec<Arc<Session>>>,
+/// The sessions of a client.
+pub(crate) struct SessionPool {
+    open: Mutex<Vec<Arc<PooledSession>>>,
     /// One for each write that may be in flight.
     places: Semaphore,
     /// Held while a session is opened: concurrent writes share the new one.
     opening: tokio::sync::Mutex<()>,
 }
 
-struct Session {
+struct PooledSession {
     id: u64,
     numbers: Mutex<Numbers>,
 }
@@ -67,18 +68,18 @@ impl Numbers {
     }
 }
 
-/// The right to send one write under one number, as often as needed. Dropping it says that its answer has arrived or that
-/// nobody will ask for it again.
+/// The right to send one write under one number, as often as needed. Dropping it says that its answer has arrived or
+/// that nobody will ask for it again.
 pub(crate) struct Ticket<'s> {
-    session: Arc<Session>,
+    session: Arc<PooledSession>,
     number: u64,
     _place: SemaphorePermit<'s>,
 }
 
 impl Ticket<'_> {
-    pub fn request_id(&self) -> v1::RequestId {
+    pub fn request_id(&self) -> RequestId {
         let acked_below = self.session.numbers.lock().acked_below();
-        v1::RequestId { session: self.session.id, number: self.number, acked_below }
+        RequestId { session: self.session.id, number: self.number, acked_below }
     }
 }
 
@@ -88,7 +89,7 @@ impl Drop for Ticket<'_> {
     }
 }
 
-impl Sessions {
+impl SessionPool {
     pub fn new() -> Self {
         Self {
             open: Mutex::new(Vec::new()),
@@ -123,7 +124,7 @@ impl Sessions {
                 ));
             }
             let id = open().await?;
-            let session = Session { id, numbers: Mutex::new(Numbers::new()) };
+            let session = PooledSession { id, numbers: Mutex::new(Numbers::new()) };
             self.open.lock().push(Arc::new(session));
         }
     }
@@ -196,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn sessions_are_opened_as_they_are_needed_and_a_forgotten_one_is_not_used_again() {
-        let sessions = Sessions::new();
+        let sessions = SessionPool::new();
         let opened = AtomicU64::new(0);
         let open = || async { Ok(opened.fetch_add(1, Relaxed) + 1) };
         let mut tickets = Vec::new();
@@ -209,13 +210,13 @@ mod tests {
         sessions.forget(in_second);
         tickets.remove(0);
         let again = sessions.ticket(&open).await.unwrap();
-        assert_eq!(again.request_id(), v1::RequestId { session: 1, number: WINDOW + 1, acked_below: 2 });
+        assert_eq!(again.request_id(), RequestId { session: 1, number: WINDOW + 1, acked_below: 2 });
         assert_eq!(opened.load(Relaxed), 2);
     }
 
     #[tokio::test]
     async fn a_failure_to_open_is_passed_on_and_leaves_nothing_behind() {
-        let sessions = Sessions::new();
+        let sessions = SessionPool::new();
         let refused = sessions.ticket(|| async { Err(Error::unavailable("nobody there")) }).await;
         assert!(refused.is_err());
         assert_eq!(sessions.places.available_permits(), WRITES_MAX);

@@ -8,157 +8,13 @@ use futures::future::BoxFuture;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Seq;
 use sextant_common::limits;
+use sextant_common::operation::{Effect, Expected, OpOutcome, Operation, WriteOutcome};
 use sextant_proto::v1;
 use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::client::{Client, kv};
 use crate::retry::{Repeat, timed};
-
-/// What became of one write of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpOutcome {
-    /// False: its condition failed.
-    pub applied: bool,
-    /// Whether the key existed before; known only if the write had a condition.
-    pub existed: bool,
-    /// The new version if applied; else the version that failed the condition (0: the key is absent).
-    pub seq: Seq,
-}
-
-/// What a compare-and-set expects to find.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Expected {
-    Absent,
-    /// The key exists and has exactly this value.
-    Value(Bytes),
-    /// The key's newest version is this one, as a read or a write reported it.
-    Seq(Seq),
-}
-
-/// What a compare-and-set does if it finds what it expects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect {
-    Put(Bytes),
-    Delete,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OpKind {
-    Put(Bytes),
-    Delete,
-}
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum OpCondition {
-    #[default]
-    None,
-    Absent,
-    Present,
-    ValueEquals(Bytes),
-    SeqEquals(Seq),
-}
-
-/// One write of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchOp {
-    /// `""`: the default table. A batch may write to several tables.
-    pub table: String,
-    pub key: Bytes,
-    pub kind: OpKind,
-    pub condition: OpCondition,
-    /// A failed condition skips this write only; otherwise it fails the whole batch.
-    pub skip_on_failure: bool,
-}
-
-impl BatchOp {
-    /// A blind put into the default table.
-    pub fn put(key: impl Into<Bytes>, value: impl Into<Bytes>) -> Self {
-        Self::new(key, OpKind::Put(value.into()))
-    }
-
-    /// A blind delete from the default table.
-    pub fn delete(key: impl Into<Bytes>) -> Self {
-        Self::new(key, OpKind::Delete)
-    }
-
-    fn new(key: impl Into<Bytes>, kind: OpKind) -> Self {
-        Self {
-            table: String::new(),
-            key: key.into(),
-            kind,
-            condition: OpCondition::None,
-            skip_on_failure: false,
-        }
-    }
-
-    pub fn in_table(mut self, table: impl Into<String>) -> Self {
-        self.table = table.into();
-        self
-    }
-
-    pub fn only_if(mut self, condition: OpCondition) -> Self {
-        self.condition = condition;
-        self
-    }
-
-    pub fn skip_on_failure(mut self) -> Self {
-        self.skip_on_failure = true;
-        self
-    }
-
-    fn bytes(&self) -> usize {
-        self.key.len() + if let OpKind::Put(value) = &self.kind { value.len() } else { 0 }
-    }
-
-    fn check(&self) -> Result<()> {
-        limits::check_key(&self.key)?;
-        if let OpKind::Put(value) = &self.kind {
-            limits::check_value(value)?;
-        }
-        Ok(())
-    }
-
-    fn into_wire(self) -> v1::KvBatchOp {
-        let mut op = v1::KvBatchOp {
-            table: self.table,
-            key: self.key,
-            skip_on_failure: self.skip_on_failure,
-            ..Default::default()
-        };
-        match self.kind {
-            OpKind::Put(value) => {
-                op.set_kind(v1::WriteKind::WritePut);
-                op.value = value;
-            }
-            OpKind::Delete => op.set_kind(v1::WriteKind::WriteDelete),
-        }
-        let condition = match self.condition {
-            OpCondition::None => v1::Condition::None,
-            OpCondition::Absent => v1::Condition::Absent,
-            OpCondition::Present => v1::Condition::Present,
-            OpCondition::ValueEquals(value) => {
-                op.expected_value = value;
-                v1::Condition::ValueEquals
-            }
-            OpCondition::SeqEquals(seq) => {
-                op.expected_seq = seq.0;
-                v1::Condition::SeqEquals
-            }
-        };
-        op.set_condition(condition);
-        op
-    }
-}
-
-/// What became of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BatchOutcome {
-    /// False: a condition failed and nothing took effect.
-    pub applied: bool,
-    /// One for each write, in their order.
-    pub results: Vec<OpOutcome>,
-}
 
 impl Client {
     /// Writes a record, whether it exists or not. Returns its version.
@@ -175,7 +31,7 @@ impl Client {
         Box::pin(async move {
             let request = put_request(table, key, value)?;
             let reply = self.write(Put(request)).await?;
-            Ok(single(&reply)?.seq)
+            Ok(single(reply)?.seq)
         })
     }
 
@@ -198,7 +54,7 @@ impl Client {
         Box::pin(async move {
             let request = put_request(table, key, value)?;
             let reply = self.write(Insert(request)).await?;
-            single(&reply)
+            single(reply)
         })
     }
 
@@ -230,7 +86,7 @@ impl Client {
             limits::check_key(&key)?;
             let request = v1::KvDeleteRequest { table: table.to_owned(), key, check_exists, request: None };
             let reply = self.write(Delete(request)).await?;
-            single(&reply)
+            single(reply)
         })
     }
 
@@ -253,42 +109,30 @@ impl Client {
         effect: Effect,
     ) -> BoxFuture<'a, Result<OpOutcome>> {
         Box::pin(async move {
-            use v1::kv_compare_and_set_request as wire;
             limits::check_key(&key)?;
-            if let Effect::Put(value) = &effect {
-                limits::check_value(value)?;
-            }
+            effect.value().map_or(Ok(()), |value| limits::check_value(value))?;
             let request = v1::KvCompareAndSetRequest {
                 table: table.to_owned(),
                 key,
-                expected: Some(match expected {
-                    Expected::Absent => wire::Expected::Seq(0),
-                    Expected::Value(value) => wire::Expected::Value(value),
-                    Expected::Seq(seq) => wire::Expected::Seq(seq.0),
-                }),
-                effect: Some(match effect {
-                    Effect::Put(value) => wire::Effect::NewValue(value),
-                    Effect::Delete => wire::Effect::Delete(true),
-                }),
+                expected: Some(expected.into()),
+                effect: Some(effect.into()),
                 request: None,
             };
             let reply = self.write(CompareAndSet(request)).await?;
-            single(&reply)
+            single(reply)
         })
     }
 
     /// Several writes, atomic and visible at once. All keys must be of one partition (`Invalid` otherwise).
-    pub fn batch(&self, ops: Vec<BatchOp>) -> BoxFuture<'_, Result<BatchOutcome>> {
+    pub fn batch(&self, ops: Vec<Operation>) -> BoxFuture<'_, Result<WriteOutcome>> {
         Box::pin(async move {
             if ops.is_empty() {
-                return Ok(BatchOutcome { applied: true, results: Vec::new() });
+                return Ok(WriteOutcome { applied: true, results: Vec::new() });
             }
-            for op in &ops {
-                op.check()?;
-            }
-            limits::check_batch(ops.len(), ops.iter().map(BatchOp::bytes).sum())?;
+            ops.iter().try_for_each(Operation::check)?;
+            limits::check_batch(ops.len(), ops.iter().map(Operation::written_bytes).sum())?;
             let expected = ops.len();
-            let ops = ops.into_iter().map(BatchOp::into_wire).collect();
+            let ops = ops.into_iter().map(Into::into).collect();
             let request = v1::KvBatchRequest { ops, request: None };
             let reply = self.write(Batch(request)).await?;
             if reply.applied && reply.results.len() != expected {
@@ -297,7 +141,7 @@ impl Client {
                     reply.results.len()
                 )));
             }
-            Ok(BatchOutcome { applied: reply.applied, results: reply.results.iter().map(outcome).collect() })
+            Ok(reply.into())
         })
     }
 
@@ -319,7 +163,7 @@ impl Client {
                     Ok(ticket) => ticket?,
                     Err(_) => return Err(Error::unavailable("no session could be opened in time")),
                 };
-            let attempt = |channel, limit| send(write.numbered(ticket.request_id()), channel, limit);
+            let attempt = |channel, limit| send(write.numbered(ticket.request_id().into()), channel, limit);
             match self.call(Repeat::Once, left(), attempt).await {
                 Err(e) if e.kind == ErrorKind::UnknownSession && reopened < REOPENED_MAX => {
                     reopened += 1;
@@ -344,8 +188,8 @@ impl Client {
     }
 }
 
-/// How often one write opens a new session. More than once or twice means that the servers lose sessions as fast as they
-/// are opened.
+/// How often one write opens a new session. More than once or twice means that the servers lose sessions as fast as
+/// they are opened.
 const REOPENED_MAX: u32 = 3;
 
 /// A write request, which can carry a session and a number.
@@ -399,14 +243,11 @@ fn put_request(table: &str, key: Bytes, value: Bytes) -> Result<v1::KvPutRequest
     Ok(v1::KvPutRequest { table: table.to_owned(), key, value, request: None })
 }
 
-fn outcome(result: &v1::OpResult) -> OpOutcome {
-    OpOutcome { applied: result.applied, existed: result.existed, seq: Seq(result.seq) }
-}
-
 /// The outcome of a request with one write.
-fn single(reply: &v1::KvWriteReply) -> Result<OpOutcome> {
-    match &reply.results[..] {
-        [result] => Ok(OpOutcome { applied: reply.applied && result.applied, ..outcome(result) }),
+fn single(reply: v1::KvWriteReply) -> Result<OpOutcome> {
+    let WriteOutcome { applied, results } = reply.into();
+    match &results[..] {
+        [one] => Ok(OpOutcome { applied: applied && one.applied, ..*one }),
         results => Err(Error::internal(format!("{} results for one write", results.len()))),
     }
 }

@@ -27,6 +27,9 @@ id!(/** Counter of changes to a partition's set of SSTables. */ ManifestVersion(
 id!(/** Counter of a table's memtables within a partition: the first is 1. */ Generation(u64));
 id!(/** A bf-log position within an epoch. */ Serial(u64));
 
+/// The partition of a page whose records come from several partitions.
+pub const MANY_PARTITIONS: PartitionId = PartitionId(u32::MAX);
+
 /// The table that exists in every cluster and that RESP clients use.
 pub const DEFAULT_TABLE: TableId = TableId(1);
 /// Its name.

@@ -1,12 +1,13 @@
-//! Keys: the one hash that filters use, and the way from a key to its partition.
+//! Keys: the one hash that filters use, the way from a key to its partition, ranges.
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::PartitionId;
 use crate::manifest::TableOptions;
 
-/// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and of the
-/// bf-log: it must never change.
+/// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and
+/// of the bf-log: it must never change.
 pub fn filter_hash(key: &[u8]) -> u64 {
     xxh3_64(key)
 }
@@ -14,8 +15,8 @@ pub fn filter_hash(key: &[u8]) -> u64 {
 /// Number of hash slots. Slot -> partition is a versioned map, so that partitions can move and split later.
 pub const SLOTS: u16 = 16_384;
 
-/// The part of the key that decides its partition: the table's prefix if it has one, else what stands in the first `{braces}`
-/// if that is not empty (as in Redis Cluster), else the whole key.
+/// The part of the key that decides its partition: the table's prefix if it has one, else what stands in the first
+/// `{braces}` if that is not empty (as in Redis Cluster), else the whole key.
 pub fn routing_part<'k>(key: &'k [u8], options: &TableOptions) -> &'k [u8] {
     if options.partition_prefix > 0 {
         return &key[..key.len().min(options.partition_prefix as usize)];
@@ -36,7 +37,8 @@ pub fn slot(key: &[u8], options: &TableOptions) -> u16 {
     crc16(routing_part(key, options)) % SLOTS
 }
 
-/// Which partition owns which slot. Fixed when the cluster is created: partition i of n owns the i-th of n equal ranges.
+/// Which partition owns which slot. Fixed when the cluster is created: partition i of n owns the i-th of n equal
+/// ranges.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotMap {
     /// Rises with each change.
@@ -61,6 +63,16 @@ impl SlotMap {
     pub fn partition_of(&self, key: &[u8], options: &TableOptions) -> PartitionId {
         self.partition_of_slot(slot(key, options))
     }
+}
+
+/// The smallest key above all keys that begin with `prefix`; empty: there is none.
+pub fn prefix_end(prefix: &[u8]) -> Bytes {
+    let kept = prefix.iter().rposition(|b| *b != 0xff).map_or(0, |at| at + 1);
+    let mut end = prefix[..kept].to_vec();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    end.into()
 }
 
 /// CRC-16/XMODEM (polynomial 0x1021, initial value 0): the hash of Redis Cluster.
@@ -116,6 +128,14 @@ mod tests {
         assert_eq!(filter_hash(b""), 0x2d06_8005_38d3_94c2);
         assert_eq!(filter_hash(b"sextant"), 0xf489_12a2_99b1_5a37);
         assert_eq!(filter_hash(&[b'k'; 300]), 0x3e90_1c94_ff54_faa0);
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_above_all_its_keys() {
+        assert_eq!(prefix_end(b"ab"), Bytes::from_static(b"ac"));
+        assert_eq!(prefix_end(b"a\xff\xff"), Bytes::from_static(b"b"));
+        assert_eq!(prefix_end(b"\xff"), Bytes::new());
+        assert_eq!(prefix_end(b""), Bytes::new());
     }
 
     #[test]

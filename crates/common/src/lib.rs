@@ -1,14 +1,21 @@
 //! The domain: what every part of Sextant talks about.
 //!
-//! Owns the vocabulary (ids, keys, manifest, errors, limits) and the filters (hashed once, the same on both sides of the
-//! wire). Does not own: any protocol rule, any message, and anything that is not a pure function of its input (time,
-//! disk, network: the crate `environment`).
+//! Owns the vocabulary (ids, keys, operations and their outcomes, the manifest, what a log's commands, a snapshot and a
+//! configuration carry, errors, limits) and the filters (hashed once, the same on both sides of the wire). Does not
+//! own: any protocol rule, any message, and anything that is not a pure function of its input (time, disk, network: the
+//! crate `environment`).
 
+pub mod command;
+pub mod configuration;
 pub mod error;
 pub mod filter;
 pub mod ids;
 pub mod key;
 pub mod limits;
 pub mod manifest;
+pub mod operation;
+pub mod recovery;
+pub mod snapshot;
+pub mod sstable;
 
 pub use error::{Error, ErrorKind, Result};

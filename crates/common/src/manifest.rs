@@ -20,17 +20,18 @@ pub enum Compression {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TableOptions {
-    /// Every write of a new key leaves a bit in B_m: then "in no filter" means absent without asking a server. Costs 8 bytes a
-    /// new key and p-node; workloads that look for missing keys want it.
+    /// Every write of a new key leaves a bit in B_m: then "in no filter" means absent without asking a server. Costs 8
+    /// bytes a new key and p-node; workloads that look for missing keys want it.
     pub filter_inserts: bool,
     /// If not 0: the first so many bytes of a key decide its partition.
     pub partition_prefix: u32,
     pub compression: Compression,
 }
 
-/// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a merge, of all of its inputs.
-/// Memtables in between that were empty when they were flushed count too, so that the SSTables of a manifest follow each other without
-/// a gap down to generation 1. `0..=0`: not known (written before tables said so).
+/// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a compaction's
+/// output, of all inputs. Memtables in between that were empty when they were flushed count too, so that the SSTables
+/// of a manifest follow each other without a gap down to generation 1. `0..=0`: not known (written before tables said
+/// so).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Generations {
     pub first: Generation,
@@ -51,12 +52,12 @@ impl Generations {
     }
 }
 
-/// Where an SSTable comes from: written into the table itself, so that a manifest can be rebuilt from tables alone, and so that who
-/// deletes one can tell whose it is.
+/// Where an SSTable comes from: written into the table itself, so that a manifest can be rebuilt from tables alone, and
+/// so that who deletes one can tell whose it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// Random, drawn when the partition was founded: tables of one lineage are one history. 0: of a partition that was founded before
-    /// lineages were drawn.
+    /// Random, drawn when the partition was founded: tables of one lineage are one history. 0: of a partition that was
+    /// founded before lineages were drawn.
     pub lineage: u64,
     /// The name of the table (LSM-tree).
     pub name: String,
@@ -117,6 +118,14 @@ pub struct FlushRecord {
 
 /// How many flushes a manifest remembers. A p-node that missed more drops what it cached before.
 pub const FLUSH_RECORDS_MAX: usize = 64;
+
+/// A table (LSM-tree) as whoever routes its keys knows it. Fixed when the table is created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    pub id: TableId,
+    pub name: String,
+    pub options: TableOptions,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Manifest {

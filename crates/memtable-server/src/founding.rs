@@ -19,7 +19,7 @@ use sextant_raft_log::Member;
 
 use crate::config::MemtableServerConfig;
 use crate::raft::Raft;
-use crate::raft::network::Introduction;
+use crate::raft::wire::Introduction;
 use crate::recover::{Gate, Verdict};
 use crate::replica::ReplicaState;
 

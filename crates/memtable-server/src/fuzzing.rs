@@ -6,23 +6,23 @@ use std::path::Path;
 
 use sextant_common::error::Result;
 use sextant_common::ids::PartitionId;
+use sextant_common::operation::WriteRequest;
 use sextant_environment::Env;
 use sextant_proto::v1;
 
-use crate::partition::evaluate::Request;
 use crate::partition::snapshot::Snapshot;
 use crate::raft::snapshot_store::SnapshotStore;
 
 pub use raft_node::RaftNode;
 
-pub use crate::raft::convert::{
+pub use crate::raft::wire::{
     Address, append_from_wire, append_reply_from_wire, append_reply_to_wire, append_to_wire,
     stream_result_from_wire, stream_result_to_wire, vote_reply_from_wire, vote_reply_to_wire,
     vote_request_from_wire, vote_request_to_wire,
 };
 
 /// A client's write, and what it costs in bytes.
-pub fn write_request(request: v1::WriteRequest) -> Result<(Request, usize)> {
+pub fn write_request(request: v1::WriteRequest) -> Result<(WriteRequest, usize)> {
     crate::service::rows::write_from_wire(request)
 }
 

@@ -17,7 +17,7 @@
 //! * `founding`: how a partition's group begins, and how a server that was in it gets back
 //! * `recover`: whether a group may be founded, and what its tables make if all memory is lost
 //! * `raft`: openraft's side: network, elections, snapshots, and what a member takes from the others (`raft::acceptor`)
-//! * [`flush`]: memtables leave for the sstable servers, which are watched
+//! * [`flush`]: memtables leave for the sstable servers, whose tables are watched
 //! * `reading`: from which state a leader answers, and when it may
 //! * `replica`: a partition as the server's tasks see it, and the ways to reach its worker
 //! * [`leadership`]: the leader's own lease, the vote guard, members without their memory
@@ -26,6 +26,7 @@
 //! * [`lease`]: what the leader promises to holders, and what publication waits for
 //! * [`publication`]: the order in which entries become visible
 //! * [`command`]: what the log says
+//! * `upstream`: the sstable servers, as they are talked to: messages to them end here
 //! * [`memtable`]: the newest versions, in order of their keys
 //! * `metrics`, `config`: numbers, settings
 
@@ -50,6 +51,7 @@ mod recover;
 mod replica;
 mod server;
 mod service;
+mod upstream;
 mod worker;
 
 pub use config::{MemtableServerConfig, Rejoin, Tuning};

@@ -75,7 +75,7 @@ pub struct PNodeConfig {
 
 /// A p-node as a library: no listeners.
 #[derive(Clone, Debug)]
-pub struct EngineConfig {
+pub struct LibraryConfig {
     /// How servers know this p-node; 0: one of the embedded ones.
     pub id: NodeId,
     pub cluster: ClusterConfig,
@@ -151,7 +151,7 @@ impl PNodeConfig {
         if self.large_bytes_max == 0 || self.reply_bytes_max == 0 || self.commands_max == 0 {
             return Err(Error::invalid("large_bytes_max, reply_bytes_max, commands_max: 1 or more"));
         }
-        self.engine().validate()
+        self.library().validate()
     }
 
     /// Where administration listens. (Port 0 as the port of `grpc` stays what it is: any free one.)
@@ -165,8 +165,8 @@ impl PNodeConfig {
     }
 
     /// The part that the library needs.
-    pub fn engine(&self) -> EngineConfig {
-        EngineConfig {
+    pub fn library(&self) -> LibraryConfig {
+        LibraryConfig {
             id: self.id,
             cluster: self.cluster.clone(),
             cache_bytes: self.cache_bytes,
@@ -177,7 +177,7 @@ impl PNodeConfig {
     }
 }
 
-impl EngineConfig {
+impl LibraryConfig {
     pub fn new(cluster: ClusterConfig) -> Self {
         Self {
             id: NodeId(0),

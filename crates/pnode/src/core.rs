@@ -15,7 +15,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::Party;
 
-use crate::config::EngineConfig;
+use crate::config::LibraryConfig;
 use crate::lease::Drift;
 use crate::metrics::PNodeMetrics;
 use crate::upstream::{
@@ -56,7 +56,7 @@ impl Unanswered {
 
 pub(crate) struct Core {
     pub env: Env,
-    pub config: EngineConfig,
+    pub config: LibraryConfig,
     /// Random per process: names this p-node to leaders.
     pub holder: Bytes,
     pub drift: Drift,
@@ -74,7 +74,7 @@ pub(crate) struct Core {
 
 impl Core {
     /// Must be called within a tokio runtime.
-    pub fn new(env: Env, config: EngineConfig) -> Self {
+    pub fn new(env: Env, config: LibraryConfig) -> Self {
         let metrics = Arc::new(PNodeMetrics::default());
         let partitions = config.cluster.partitions;
         let me = Party::pnode(config.id);

@@ -5,7 +5,7 @@
 //!
 //! What each part may know of (no arrow runs back up):
 //!
-//! * `api`, `config`, `lease`: nothing; `metrics`: `api`;
+//! * `api`, `config`, `lease`, `metrics`: nothing;
 //! * `view`: `lease`;
 //! * `record_cache`: `view`, `metrics`;
 //! * `upstream`: `view`, `metrics`, `api`. Messages to servers end here (those of leases in `filter_copies::wire`);
@@ -46,11 +46,14 @@ pub mod rules {
     pub use crate::router::plan::{Answer, Facts, Found, Plan, Progress, Step, route};
 }
 
-pub use api::{
-    BatchOp, MANY_PARTITIONS, OpCondition, OpKind, OpOutcome, ReadMode, ReadOptions, Record, RequestId,
-    ScanPage, ScanRange, ScanStream, WriteOptions, WriteOutcome, prefix_end,
-};
-pub use config::{ADMIN_PORT_OFFSET, EngineConfig, PNodeConfig};
+pub use api::{ReadOptions, ScanPage, ScanRange, ScanStream, WriteOptions};
+pub use config::{ADMIN_PORT_OFFSET, LibraryConfig, PNodeConfig};
 pub use metrics::{CacheEvent, MessageKind, PNodeMetrics, ReadPath, WrongTurn};
 pub use pnode::PNode;
 pub use server::PNodeServer;
+
+pub use sextant_common::ids::MANY_PARTITIONS;
+pub use sextant_common::key::prefix_end;
+pub use sextant_common::operation::{
+    Condition, Effect, OpOutcome, Operation, ReadMode, Record, RequestId, WriteOutcome,
+};

@@ -2,12 +2,12 @@
 //!
 //! Counters are resolved once: the hot path touches one atomic each and no map.
 
+use sextant_common::operation::ReadMode;
+
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-
-use crate::api::ReadMode;
 
 /// Which tiers a read asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,23 +116,13 @@ impl CacheEvent {
     }
 }
 
-pub(crate) fn mode_name(mode: ReadMode) -> &'static str {
-    match mode {
-        ReadMode::Pda => "pda",
-        ReadMode::Bda => "bda",
-        ReadMode::Nda => "nda",
-    }
-}
-
-const MODES: [ReadMode; 3] = [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda];
-
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// See the module's head.
 #[derive(Debug)]
 pub struct PNodeMetrics {
     reads_family: Family<Labels<2>, Counter>,
-    reads: [[Counter; ReadPath::ALL.len()]; MODES.len()],
+    reads: [[Counter; ReadPath::ALL.len()]; ReadMode::ALL.len()],
     wrong_turns_family: Family<Labels<1>, Counter>,
     wrong_turns: [Counter; WrongTurn::ALL.len()],
     messages_family: Family<Labels<1>, Counter>,
@@ -166,9 +156,9 @@ pub struct PNodeMetrics {
 impl Default for PNodeMetrics {
     fn default() -> Self {
         let reads_family: Family<Labels<2>, Counter> = Family::default();
-        let reads = MODES.map(|mode| {
+        let reads = ReadMode::ALL.map(|mode| {
             ReadPath::ALL.map(|path| {
-                reads_family.get_or_create(&[("mode", mode_name(mode)), ("path", path.name())]).clone()
+                reads_family.get_or_create(&[("mode", mode.name()), ("path", path.name())]).clone()
             })
         });
         let one = |family: &Family<Labels<1>, Counter>, label, value| {

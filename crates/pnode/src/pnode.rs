@@ -6,13 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use sextant_common::ids::TableId;
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{TableInfo, TableOptions};
+use sextant_common::operation::{Operation, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
 
-use crate::api::{BatchOp, ReadMode, ReadOptions, Record, ScanRange, ScanStream, WriteOptions, WriteOutcome};
-use crate::config::EngineConfig;
+use crate::api::{ReadOptions, ScanRange, ScanStream, WriteOptions};
+use crate::config::LibraryConfig;
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::metrics::PNodeMetrics;
@@ -44,7 +45,7 @@ struct Parts {
 
 impl PNode {
     /// Starts pulling filters and leases. Does not wait for any server: see [`PNode::ready`].
-    pub fn start(env: Env, config: EngineConfig) -> BoxFuture<'static, Result<PNode>> {
+    pub fn start(env: Env, config: LibraryConfig) -> BoxFuture<'static, Result<PNode>> {
         Box::pin(async move {
             config.validate()?;
             let (trigger, shutdown) = shutdown::channel();
@@ -183,7 +184,7 @@ impl PNode {
     /// Applies operations atomically. All keys must be of one partition: one key, or keys with the same `{hash tag}`.
     ///
     /// Errors of kind `OutcomeUnknown`: the write may or may not take effect; a retry under the same [`crate::RequestId`] tells.
-    pub fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> BoxFuture<'_, Result<WriteOutcome>> {
+    pub fn write(&self, ops: Vec<Operation>, options: WriteOptions) -> BoxFuture<'_, Result<WriteOutcome>> {
         Box::pin(async move {
             self.core().check_running()?;
             self.parts.writer.write(ops, options).await
@@ -204,13 +205,13 @@ impl PNode {
         Box::pin(async move { self.parts.tables.create(name, options, self.core().deadline(None)).await })
     }
 
-    /// All tables that are known: id, name, options.
-    pub fn tables(&self) -> BoxFuture<'_, Result<Vec<(TableId, String, TableOptions)>>> {
+    /// All tables that are known.
+    pub fn tables(&self) -> BoxFuture<'_, Result<Vec<TableInfo>>> {
         Box::pin(async move {
             // Sees to it that there was a manifest.
             self.parts.tables.get("", self.core().deadline(None)).await?;
             let all = self.core().views.tables.all();
-            Ok(all.into_iter().map(|t| (t.id, t.name.clone(), t.options.clone())).collect())
+            Ok(all.into_iter().map(Arc::unwrap_or_clone).collect())
         })
     }
 

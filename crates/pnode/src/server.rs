@@ -60,7 +60,7 @@ impl PNodeServer {
         Box::pin(async move {
             config.validate()?;
             let (env, listening) = Listening::counted(env);
-            let pnode = PNode::start(env.clone(), config.engine()).await?;
+            let pnode = PNode::start(env.clone(), config.library()).await?;
             let (stop, stopping) = shutdown::channel();
             let mut registry = Registry::default();
             pnode.metrics().register(&mut registry);
@@ -111,7 +111,8 @@ impl PNodeServer {
         self.http
     }
 
-    pub fn engine(&self) -> &PNode {
+    /// The p-node itself, for whoever is in its process.
+    pub fn local(&self) -> &PNode {
         &self.pnode
     }
 

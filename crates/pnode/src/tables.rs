@@ -6,13 +6,13 @@ use std::time::Duration;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, ManifestVersion, PartitionId, TableId};
 use sextant_common::limits::check_table_name;
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{TableInfo, TableOptions};
+use sextant_common::operation::WriteStatus;
 use sextant_common::{Error, ErrorKind, Result};
 
 use crate::core::Core;
 use crate::filter_copies::Copies;
-use crate::upstream::{Backoff, Deadline, WriteStatus};
-use crate::view::TableInfo;
+use crate::upstream::{Backoff, Deadline};
 
 /// The partition that allocates ids of tables.
 const ALLOCATOR: PartitionId = PartitionId(0);

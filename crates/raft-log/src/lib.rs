@@ -27,6 +27,7 @@ mod recovery;
 mod shared;
 #[cfg(feature = "simulation")]
 mod simulation;
+mod state;
 mod types;
 
 #[cfg(test)]

@@ -19,13 +19,13 @@ use crate::format::checkpoint::{Checkpoint, LogMeta};
 use crate::format::identity::Identity;
 use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader, file_name};
 use crate::metrics::Metrics;
-use crate::partition::state::PartitionState;
 use crate::queue::{Queue, Start};
 use crate::recovery::RecoveryReport;
 use crate::recovery::merge::{self, Plan};
 use crate::recovery::replay::{Partitions, replay};
 use crate::recovery::scan::{self, DeviceScan, ScannedSegment};
 use crate::shared::{Segment, Shared};
+use crate::state::PartitionState;
 
 type Lock = Box<dyn Send + Sync>;
 

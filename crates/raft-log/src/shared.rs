@@ -11,8 +11,8 @@ use sextant_environment::Env;
 use sextant_environment::vfs::{IoKind, VfsFile};
 
 use crate::metrics::Metrics;
-use crate::partition::state::PartitionState;
 use crate::queue::Queue;
+use crate::state::PartitionState;
 
 pub(crate) struct Shared {
     pub env: Env,

@@ -12,6 +12,7 @@
 
 mod clients;
 mod command;
+mod command_table;
 mod config;
 mod connection;
 pub mod frame;

@@ -11,28 +11,21 @@ pub const PATH: &str = "docs/rules.md";
 /// Longest line of the document.
 const LINE_MAX: usize = 118;
 
-const HEAD: &[&str] = &[
-    "Of each rule: what it says, what goes wrong otherwise, where it is kept, the tests that hold it, the builds that break it. \
-     The first sentence and *Otherwise* are the rule; the rest is evidence. Words: [glossary](glossary.md). \
-     Written by `cargo xtask rules` from `crates/rules/src/catalogue.rs` and `measured.rs`; change those.",
-    "Sources: *design N* is section N of [design.md](design.md), *PDA N* of the paper on precise data access, *PASV* the paper on \
-     one log ([design.md](design.md) names both).",
-];
+/// Of a rule that more builds break, their names say what each leaves out.
+const MANY: usize = 3;
 
-const TAIL: &[&str] = &[
-    "The [model](model.md) breaks a rule in every order of events that its bounds allow, and gives the length of a shortest trace \
-     to a violation: `cargo run --release -p sextant-model -- --mutant NAME --trace`, with the bounds of \
-     `tests/model/tests/mutants.rs` (elections: `election.rs` there).",
-    "The [simulation](simulation.md) breaks it in the servers' own code. An *operand* is one more condition, constant in every \
-     other build. A *patch* is applied by the mutation run to a copy of the tree (`tests/sim/mutants`).",
-    "A measurement of the simulation begins with the options of `cargo xtask sim --mutants NAME`. \
-     \"First in run 2; of 6 by the blind check 4\" says: it was caught first in the second run; of six runs, four were convicted \
-     by the check of the history that does not look at versions. *Clients*: by something else that they see (versions, half a \
-     batch, a cluster that does not come back). *Servers*: by assertions of theirs or of openraft and, where nothing else helped, \
-     by invariants. There are runs until the third conviction by the blind check, or until the last seed. \
-     Nothing was tuned with these seeds.",
-    "Without `--theme` a run has a given scene for its theme with probability 1/22, and meets any scene now and then besides. \
-     The same mutant then takes about ten times as many runs.",
+const HEAD: &[&str] = &[
+    "Of each rule: what it says, and what goes wrong otherwise; where it is kept, its source, tests that hold it; builds that break \
+     it (a link: a patch). Written by `cargo xtask rules` from `crates/rules/src/catalogue/` and `measured.rs`: change those. \
+     *§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*.",
+    "**model N**: steps of the shortest trace to a violation in the [model](model.md) (`tests/model/tests/mutants.rs`, \
+     `election.rs`); what it leads to is said if *else* does not. \
+     `cargo run --release -p sextant-model -- --mutant NAME --trace`",
+    "**F/R B+C+S**: the [simulation](simulation.md) caught it first in run F of R: by the check of the history that is blind to \
+     versions in B, by something else that clients see (versions, half a batch, a cluster that does not come back) in C, by \
+     assertions of servers or openraft or, where nothing else helped, by invariants in S. Runs end with B's third or the last \
+     seed; nothing was tuned with these seeds. `cargo xtask sim --mutants NAME --seeds R --first 30001`; a scene that is named: \
+     `--first 70001 --theme SCENE`. Without it, as one run in 22 has it by chance, it takes about ten times as many.",
 ];
 
 /// The whole document.
@@ -52,69 +45,84 @@ pub fn rules_md() -> String {
         broken.len()
     );
     wrap(&mut text, "", "", &sum);
-    text.push('\n');
-    for subject in RULES {
-        let links: Vec<String> = subject.rules.iter().map(|rule| format!("[{0}](#{0})", rule.name)).collect();
-        wrap(&mut text, "* ", "  ", &format!("**{}**: {}", subject.title, links.join(", ")));
-    }
     for Subject { title, rules } in RULES {
         let _ = write!(text, "\n## {title}\n");
         rules.iter().for_each(|rule| section(&mut text, rule));
-    }
-    text.push_str("\n## How it was measured\n");
-    for paragraph in TAIL {
-        text.push('\n');
-        wrap(&mut text, "", "", paragraph);
     }
     text
 }
 
 fn section(text: &mut String, rule: &Rule) {
     let _ = write!(text, "\n### {}\n\n", rule.name);
-    wrap(text, "", "", rule.says);
-    text.push('\n');
-    wrap(text, "* ", "  ", &format!("Otherwise: {}.", rule.otherwise));
+    wrap(text, "", "", &format!("{} *Else* {}.", rule.says, rule.otherwise));
     // The last folder says enough: the link has the rest.
     let short = |file: &'static str| file.rmatch_indices('/').nth(1).map_or(file, |(at, _)| &file[at + 1..]);
-    let kept_in: Vec<String> =
-        rule.kept_in.iter().map(|file| format!("[{}](../{file})", short(file))).collect();
-    wrap(text, "* ", "  ", &format!("Source: {}. Kept in {}.", rule.source, kept_in.join(", ")));
-    if !rule.tests.is_empty() {
-        let tests: Vec<String> = rule.tests.iter().map(|name| format!("`{name}`")).collect();
-        wrap(text, "* ", "  ", &format!("Tests: {}.", tests.join(", ")));
-    }
-    for broken in rule.broken_by {
-        wrap(text, "* ", "  ", &format!("Broken by `{}`: {}", broken.name, broken.does));
-        broken.ways.iter().for_each(|way| said_of(text, broken.name, *way));
+    let kept_in = rule.kept_in.iter().map(|file| format!("[{}](../{file})", short(file)));
+    let tests = rule.tests.iter().map(|name| format!("`{name}`"));
+    let source = rule.source.replace("design ", "§");
+    let evidence: Vec<String> = kept_in.chain([source]).chain(tests).collect();
+    wrap(text, "", "", &evidence.join(", "));
+    text.push_str(if rule.broken_by.is_empty() { "" } else { "\n" });
+    if rule.broken_by.len() > MANY {
+        let all: Vec<String> = rule.broken_by.iter().map(|b| format!("{} {}", link(b), came_of(b))).collect();
+        wrap(text, "* ", "  ", &all.join(", "));
+    } else {
+        let each = rule.broken_by.iter().map(|b| format!("{}: {} {}", link(b), b.does, came_of(b)));
+        each.for_each(|said| wrap(text, "* ", "  ", &said));
     }
 }
 
-/// What a way to break a rule came to.
-fn said_of(text: &mut String, name: &str, way: Way) {
-    let said = match way {
-        Way::Model => traced("Model", MODEL, name),
-        Way::Election => traced("Model of elections", ELECTION, name),
-        Way::Covered => "Model: no violation within the bounds explored.".to_owned(),
-        Way::Operand => simulated("an operand".to_owned(), name),
-        Way::Patch(patch) => simulated(format!("[a patch](../tests/sim/mutants/{patch}.patch)"), name),
-    };
-    wrap(text, "  * ", "    ", &said);
+/// A broken build's name, which leads to its patch.
+fn link(broken: &Broken) -> String {
+    let patch = broken.ways.iter().find_map(|way| match way {
+        Way::Patch(patch) => Some(patch),
+        _ => None,
+    });
+    match patch {
+        Some(patch) => format!("[{}](../tests/sim/mutants/{patch}.patch)", broken.name),
+        None => format!("`{}`", broken.name),
+    }
 }
 
-fn traced(model: &str, measured: &[Traced], name: &str) -> String {
+/// How soon it was noticed, in each way.
+fn came_of(broken: &Broken) -> String {
+    let name = broken.name;
+    let came = broken.ways.iter().map(|way| match way {
+        Way::Model => traced(MODEL, name),
+        Way::Election => traced(ELECTION, name),
+        Way::Covered => "model: no violation".to_owned(),
+        Way::Operand | Way::Patch(_) => simulated(name),
+    });
+    came.collect::<Vec<String>>().join("; ")
+}
+
+fn traced(measured: &[Traced], name: &str) -> String {
     match measured.iter().find(|traced| traced.mutant == name) {
-        Some(Traced { steps, to, .. }) => format!("{model}, {steps} steps: {to}."),
-        None => format!("{model}: not measured."),
+        Some(Traced { steps, to: Some(to), .. }) => format!("model {steps}: {to}"),
+        Some(Traced { steps, to: None, .. }) => format!("model {steps}"),
+        None => "model: not measured".to_owned(),
     }
 }
 
-fn simulated(by: String, name: &str) -> String {
+fn simulated(name: &str) -> String {
     match SIMULATION.iter().find(|simulated| simulated.mutant == name) {
-        Some(Simulated { options, runs, blind, clients, inside, first, .. }) => format!(
-            "Simulation, {by}, `{options}`: first in run {first}; of {runs} by the blind check {blind}, clients {clients}, \
-             servers {inside}."
-        ),
-        None => format!("Simulation, {by}: not measured."),
+        Some(Simulated { options, runs, blind, clients, inside, first, .. }) => {
+            format!("{first}/{runs} {blind}+{clients}+{inside}{}", seeds(options))
+        }
+        None => "not measured".to_owned(),
+    }
+}
+
+/// The options without the number of seeds, as the head of the document abbreviates them.
+fn seeds(options: &str) -> String {
+    let seeds = options.strip_prefix("--seeds ").and_then(|rest| rest.split_once(' '));
+    let options = seeds.map_or(options, |(_, rest)| rest);
+    if options == "--first 30001" {
+        return String::new();
+    }
+    match options.strip_prefix("--first 70001 --theme ") {
+        Some(scene) => format!(" {scene}"),
+        None => format!(" `{options}`"),
     }
 }
 

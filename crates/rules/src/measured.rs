@@ -9,8 +9,8 @@ pub struct Traced {
     pub mutant: &'static str,
     /// Length of a shortest trace, in the bounds of the model's tests.
     pub steps: u32,
-    /// What it leads to.
-    pub to: &'static str,
+    /// What it leads to, if the rule's `otherwise` does not say it.
+    pub to: Option<&'static str>,
 }
 
 /// A mutant of the simulation.
@@ -30,8 +30,12 @@ pub struct Simulated {
     pub first: u32,
 }
 
-const fn traced(mutant: &'static str, steps: u32, to: &'static str) -> Traced {
-    Traced { mutant, steps, to }
+const fn traced(mutant: &'static str, steps: u32) -> Traced {
+    Traced { mutant, steps, to: None }
+}
+
+const fn traced_to(mutant: &'static str, steps: u32, to: &'static str) -> Traced {
+    Traced { mutant, steps, to: Some(to) }
 }
 
 /// `caught`: blind, clients, inside.
@@ -48,104 +52,52 @@ const fn simulated(
 
 /// The model of the protocol.
 pub const MODEL: &[Traced] = &[
-    traced("sst-tombstone-final", 11, "delete, flush, insert (no bit): the insert is not seen"),
-    traced("search-past-tombstone", 16, "a deleted record comes back"),
-    traced("memtable-tombstone-is-no-entry", 8, "a deleted record is found in an SSTable"),
-    traced("no-stale-manifest", 13, "a record is flushed and dropped in between: \"absent\""),
-    traced(
+    traced("sst-tombstone-final", 11),
+    traced("search-past-tombstone", 16),
+    traced("memtable-tombstone-is-no-entry", 8),
+    traced_to("no-stale-manifest", 13, "flushed and dropped in between: \"absent\""),
+    traced_to(
         "stale-only-if-frozen",
         18,
-        "the record was in the active memtable at the reader's version, a merge made the next: an older value",
+        "active at the reader's version, and a merge made the next: an older value",
     ),
-    traced(
-        "reread-names-newest",
-        20,
-        "tombstone found at v, the insert after it is flushed at v + 1, the memtable read names v + 1: \"absent\"",
-    ),
-    traced("insert-not-voided", 13, "an INSERT on a live key"),
-    traced(
-        "put-as-insert-over-frozen",
-        22,
-        "the flush of the frozen memtable brings the older value into an SSTable, and no bit leads past it",
-    ),
-    traced("bits-after-publication", 11, "stale read under a lease"),
-    traced(
-        "lease-without-manifest",
-        17,
-        "the flushed memtable's filter is gone, and the old SSTables are searched",
-    ),
-    traced("publish-under-old-lease", 14, "stale read at a p-node that still uses the old leader's lease"),
-    traced("fresh-leader-reads", 9, "a value that the old leader published disappears"),
-    traced("failed-at-once", 5, "\"exists\", and nothing explains it"),
-    traced("bitless-overtakes", 15, "what the predecessor wrote is visible under a lease that forbids it"),
-    traced("freeze-slips-in", 22, "the bit lands in the filter of the memtable before"),
-    traced(
-        "filter-says-in-memtable",
-        13,
-        "a refused update leaves its bit, the next one leaves none and waits for nobody",
-    ),
-    traced("serials-go-on", 16, "the new leader uses a position again; a bit is missed"),
-    traced(
-        "flush-before-published",
-        20,
-        "one p-node sees the new value through the new SSTable, the other the old one under its lease",
-    ),
-    traced("flags-out-of-order", 23, "the older memtable's table shadows the newer one"),
-    traced(
-        "table-replaced",
-        19,
-        "a merge and a flush planned on one version share an id; the later seal replaces the table",
-    ),
-    traced("tombstone-dropped-early", 19, "a deleted record comes back"),
-    traced("cache-holds-memtable-values", 18, "insert, read, update: no bit, stale hit"),
-    traced("stamp-past-swallowed", 22, "stale hit"),
-    traced("stamp-at-arrival", 19, "stale hit"),
-    traced(
-        "failed-forgotten",
-        8,
-        "INSERT fails, its client is told; a delete; under the next leader a delayed copy inserts",
-    ),
-    traced("duplicate-at-once", 5, "acknowledged, then truncated"),
-    traced("no-duplicate-table", 5, "a retried write takes effect twice"),
-    traced("forgotten-executed", 6, "a late copy takes effect again when its session has been forgotten"),
-    traced("duplicate-table-not-undone", 6, "a retry is answered from an entry that was truncated"),
-    traced(
-        "lease-outlives-its-serial",
-        19,
-        "the p-node acknowledged a serial without a new lease, and uses the old one on",
-    ),
-    traced("incarnation-forgets-leases", 13, "stale read under a lease of the former ring"),
-    traced(
-        "proposal-keeps-serial",
-        4,
-        "the mode changes while a group is on its way into the log; its serial is of a ring that is gone, and it can never be published",
-    ),
-    traced("filters-of-committed-only", 13, "a new leader's whole filters lack what it then publishes"),
-    traced("later-grants-count", 2, "a p-node that renews for ever stops publication"),
+    traced("reread-names-newest", 20),
+    traced_to("insert-not-voided", 13, "an INSERT on a live key"),
+    traced("put-as-insert-over-frozen", 22),
+    traced_to("bits-after-publication", 11, "a stale read under a lease"),
+    traced("lease-without-manifest", 17),
+    traced("publish-under-old-lease", 14),
+    traced("fresh-leader-reads", 9),
+    traced_to("failed-at-once", 5, "\"exists\", and nothing explains it"),
+    traced("bitless-overtakes", 15),
+    traced("freeze-slips-in", 22),
+    traced("filter-says-in-memtable", 13),
+    traced("serials-go-on", 16),
+    traced("flush-before-published", 20),
+    traced("flags-out-of-order", 23),
+    traced("table-replaced", 19),
+    traced("tombstone-dropped-early", 19),
+    traced("cache-holds-memtable-values", 18),
+    traced("stamp-past-swallowed", 22),
+    traced("stamp-at-arrival", 19),
+    traced("failed-forgotten", 8),
+    traced("duplicate-at-once", 5),
+    traced("no-duplicate-table", 5),
+    traced_to("forgotten-executed", 6, "a late copy takes effect again"),
+    traced("duplicate-table-not-undone", 6),
+    traced("lease-outlives-its-serial", 19),
+    traced("incarnation-forgets-leases", 13),
+    traced("proposal-keeps-serial", 4),
+    traced("filters-of-committed-only", 13),
+    traced("later-grants-count", 2),
 ];
 
 /// The model of elections and lost memory.
 pub const ELECTION: &[Traced] = &[
-    traced(
-        "amnesiac-votes",
-        12,
-        "the leader has a write on itself and on one other; it is wiped, and votes for the third, which lacks it",
-    ),
-    traced(
-        "incarnation-not-named",
-        13,
-        "a follower votes for a new leader, is wiped, takes the old leader's entries again, and counts for it: a write is acknowledged that the new leader lacks. (A wiped server that votes for a candidate with nothing but the founding entry does it, too.)",
-    ),
-    traced(
-        "readmitted-before-removal",
-        15,
-        "the old leader lets the wiped one in again by itself, and the two of them acknowledge a write beside the new leader",
-    ),
-    traced(
-        "founded-by-anybody",
-        12,
-        "a founder is wiped and founds again with a server that has nothing yet",
-    ),
+    traced("amnesiac-votes", 12),
+    traced("incarnation-not-named", 13),
+    traced("readmitted-before-removal", 15),
+    traced("founded-by-anybody", 12),
 ];
 
 /// The simulation. The older rows are from before some of its scenes and witnesses.

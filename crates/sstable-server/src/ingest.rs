@@ -1,20 +1,16 @@
 //! Receiving a table: a stream of sorted records becomes a durable file.
 //!
-//! One message is written while the next one arrives, so an ingest holds two messages and the writer's buffers. Whatever
-//! goes wrong before the file has its name, the file is removed and nobody was told that the table is here.
+//! One message is written while the next one arrives, so an ingest holds two messages and the writer's buffers.
+//! Whatever goes wrong before the file has its name, the file is removed and nobody was told that the table is here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::TableId;
 use sextant_common::manifest::SstMeta;
-use sextant_environment::env::error_of;
+use sextant_common::sstable::{IngestOrder, RecordVersion};
 use sextant_environment::vfs::IoKind;
-use sextant_proto::convert::sst_id_from_wire;
-use sextant_proto::v1::{IngestHeader, IngestRequest, ScanRecord};
-use tonic::Status;
 
 use crate::catalog::Replace;
 use crate::data_dir::Temporary;
@@ -23,6 +19,16 @@ use crate::table::TableWriter;
 
 /// How long the sender may be silent. It streams from memory: silence means that it is gone.
 const MESSAGE_WAIT_MAX: Duration = Duration::from_secs(20);
+
+/// A piece of an ingest.
+#[derive(Debug, Default)]
+pub struct IngestPiece {
+    /// With the first piece.
+    pub order: Option<IngestOrder>,
+    pub records: Vec<RecordVersion>,
+    /// With the last one: the number of records sent.
+    pub finish: Option<u64>,
+}
 
 struct Incoming {
     writer: TableWriter,
@@ -34,46 +40,42 @@ impl Store {
     /// Returns when the table is durable, or was here already with the same contents.
     pub async fn ingest(
         self: &Arc<Self>,
-        stream: impl Stream<Item = Result<IngestRequest, Status>> + Unpin,
+        stream: impl Stream<Item = Result<IngestPiece>> + Unpin,
     ) -> Result<SstMeta> {
         recorded(self, &self.metrics.ingest, |meta: &SstMeta| meta.file_bytes, self.receive(stream)).await
     }
 
     async fn receive(
         self: &Arc<Self>,
-        mut stream: impl Stream<Item = Result<IngestRequest, Status>> + Unpin,
+        mut stream: impl Stream<Item = Result<IngestPiece>> + Unpin,
     ) -> Result<SstMeta> {
         let _turn = self.ingests.take().await?;
-        let mut message = next(&mut stream).await?;
-        let header = message.header.take();
-        let header = header.ok_or_else(|| Error::invalid("the first message of an ingest has the header"))?;
-        let mut incoming = self.begin(header).await?;
+        let mut piece = next(&mut stream).await?;
+        let order = piece.order.take();
+        let order = order.ok_or_else(|| Error::invalid("the first message of an ingest has the header"))?;
+        let mut incoming = self.begin(order).await?;
         loop {
-            if message.header.is_some() {
+            if piece.order.is_some() {
                 return Err(Error::invalid("an ingest has one header"));
             }
-            let (finish, record_count) = (message.finish, message.record_count);
-            let records = std::mem::take(&mut message.records);
+            let IngestPiece { records, finish, .. } = piece;
             let write = self.disk(IoKind::Write, move || incoming.write(records));
-            if finish {
+            if let Some(record_count) = finish {
                 return self.seal(write.await?, record_count).await;
             }
             let (written, received) = futures::join!(write, next(&mut stream));
             // What the disk says comes first: it may be why the sender gave up.
             incoming = written?;
-            message = received?;
+            piece = received?;
         }
     }
 
-    async fn begin(self: &Arc<Self>, header: IngestHeader) -> Result<Incoming> {
-        let id = sst_id_from_wire(&header.id)?;
-        let options = header.options.unwrap_or_default().try_into()?;
-        let origin = header.origin.map(TryInto::try_into).transpose()?;
+    async fn begin(self: &Arc<Self>, order: IngestOrder) -> Result<Incoming> {
+        let IngestOrder { id, table, options, origin } = order;
         let catalog = self.catalog.clone();
         let begin = move || {
             let temporary = catalog.create_temporary(id)?;
-            let writer = TableWriter::new(temporary.file().clone(), id, TableId(header.table), options)
-                .with_origin(origin);
+            let writer = TableWriter::new(temporary.file().clone(), id, table, options).with_origin(origin);
             Ok(Incoming { writer, temporary })
         };
         self.disk(IoKind::Write, begin).await
@@ -95,20 +97,17 @@ impl Store {
 }
 
 impl Incoming {
-    fn write(mut self, records: Vec<ScanRecord>) -> Result<Self> {
-        for record in records {
-            self.writer.add(&record.key, &record.value, record.seq, record.tombstone)?;
+    fn write(mut self, records: Vec<RecordVersion>) -> Result<Self> {
+        for RecordVersion { key, seq, value } in records {
+            self.writer.add(&key, value.as_deref().unwrap_or_default(), seq.0, value.is_none())?;
         }
         Ok(self)
     }
 }
 
-async fn next(
-    stream: &mut (impl Stream<Item = Result<IngestRequest, Status>> + Unpin),
-) -> Result<IngestRequest> {
+async fn next(stream: &mut (impl Stream<Item = Result<IngestPiece>> + Unpin)) -> Result<IngestPiece> {
     match tokio::time::timeout(MESSAGE_WAIT_MAX, stream.next()).await {
-        Ok(Some(Ok(message))) => Ok(message),
-        Ok(Some(Err(status))) => Err(error_of(status)),
+        Ok(Some(piece)) => piece,
         Ok(None) => Err(Error::invalid("the stream ended before its `finish`")),
         Err(_) => Err(Error::new(ErrorKind::Unavailable, format!("no message for {MESSAGE_WAIT_MAX:?}"))),
     }

@@ -8,7 +8,6 @@
 //!
 //! [`SstServer`] wires [`store::Store`] (all requests) to gRPC ([`service`]) and HTTP.
 
-pub mod block_cache;
 pub mod catalog;
 mod compaction;
 pub mod config;
@@ -24,6 +23,7 @@ mod status;
 pub mod store;
 pub mod table;
 mod transfer;
+mod upstream;
 
 pub use config::SstServerConfig;
 pub use server::SstServer;

@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::SstId;
+use sextant_common::ids::{Seq, SstId};
 use sextant_common::limits::LARGE_BYTES;
+use sextant_common::sstable::RecordVersion;
 use sextant_environment::room::Share;
 use sextant_environment::vfs::IoKind;
-use sextant_proto::convert::sst_id_from_wire;
-use sextant_proto::v1::{GetStatus, ScanRecord, SstScanReply, SstScanRequest};
 
 use crate::store::Store;
 use crate::table::{Caching, Direction, KeyRange, Merge, Table, TableIter};
@@ -22,6 +21,36 @@ const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// What a record costs in the message beyond key and value.
 const RECORD_OVERHEAD_BYTES: usize = 32;
 
+/// A page that is asked for.
+#[derive(Debug)]
+pub struct PageRequest {
+    pub tables: Vec<SstId>,
+    pub range: KeyRange,
+    pub direction: Direction,
+    /// None: as much as a page may have.
+    pub records_max: Option<usize>,
+    pub bytes_max: Option<usize>,
+    /// A longer first record is not answered, but its length; None: any is.
+    pub first_bytes_max: Option<usize>,
+}
+
+/// What the tables have of a range.
+#[derive(Debug)]
+pub enum PageAnswer {
+    /// Tombstones included.
+    Records {
+        records: Vec<RecordVersion>,
+        complete: bool,
+    },
+    /// Of the first record, in bytes.
+    TooLarge(usize),
+    /// A table is not here; why.
+    Gone(String),
+    Corrupt(String),
+    /// The disk refused a table.
+    Unreadable(String),
+}
+
 struct Page {
     tables: Vec<Arc<Table>>,
     range: KeyRange,
@@ -33,31 +62,27 @@ struct Page {
 }
 
 impl Store {
-    /// Reads one page; also the room that it takes until it has left. `Err`: the request is malformed, or there is no room; what
-    /// is missing or damaged is a status.
-    pub async fn scan_page(
-        self: &Arc<Self>,
-        request: SstScanRequest,
-    ) -> Result<(SstScanReply, Option<Share>)> {
+    /// Reads one page; also the room that it takes until it has left. `Err`: the request is malformed, or there is no
+    /// room; what is missing or damaged is an answer.
+    pub async fn scan_page(self: &Arc<Self>, request: PageRequest) -> Result<(PageAnswer, Option<Share>)> {
         if request.tables.len() > SCAN_TABLES_MAX {
             return Err(Error::invalid(format!(
                 "scan names {} tables: the limit is {SCAN_TABLES_MAX}",
                 request.tables.len()
             )));
         }
-        let ids = request.tables.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>()?;
         self.metrics.scans.inc();
-        let tables = match self.tables_of(&ids) {
+        let tables = match self.tables_of(&request.tables) {
             Ok(tables) => tables,
-            Err(reply) => return Ok((reply, None)),
+            Err(answer) => return Ok((answer, None)),
         };
-        let at_most = |asked: u32, most: usize| if asked == 0 { most } else { most.min(asked as usize) };
+        let at_most = |asked: Option<usize>, most: usize| asked.map_or(most, |asked| most.min(asked));
         let page = Page {
             tables,
-            range: KeyRange { start: request.start, end: request.end },
-            direction: if request.reverse { Direction::Backward } else { Direction::Forward },
-            records_max: at_most(request.limit_records, PAGE_RECORDS_MAX),
-            bytes_max: at_most(request.limit_bytes, PAGE_BYTES_MAX),
+            range: request.range,
+            direction: request.direction,
+            records_max: at_most(request.records_max, PAGE_RECORDS_MAX),
+            bytes_max: at_most(request.bytes_max, PAGE_BYTES_MAX),
             first_bytes_max: at_most(request.first_bytes_max, usize::MAX),
         };
         // Held until there is room for the page: so few pages are in memory without.
@@ -67,40 +92,43 @@ impl Store {
         let work = move || {
             let read = page.read();
             drop(turn);
-            let (reply, disk_bytes) = read?;
-            store.metrics.scanned_records.inc_by(reply.records.len() as u64);
+            let (answer, disk_bytes) = read?;
+            store.metrics.scanned_records.inc_by(answer.records().len() as u64);
             store.metrics.disk_bytes.inc_by(disk_bytes);
-            Ok(reply)
+            Ok(answer)
         };
-        let reply = match self.disk(IoKind::Read, work).await {
-            Err(e) if e.kind == ErrorKind::Corrupt => failed(GetStatus::GetCorrupt, &e),
-            Err(e) if e.kind == ErrorKind::Disk => failed(GetStatus::GetIoError, &e),
+        let answer = match self.disk(IoKind::Read, work).await {
+            Err(e) if e.kind == ErrorKind::Corrupt => PageAnswer::Corrupt(e.message.into()),
+            Err(e) if e.kind == ErrorKind::Disk => PageAnswer::Unreadable(e.message.into()),
             result => result?,
         };
-        let bytes: usize =
-            reply.records.iter().map(|r| r.key.len() + r.value.len() + RECORD_OVERHEAD_BYTES).sum();
+        let record_bytes =
+            |r: &RecordVersion| r.key.len() + r.value.as_ref().map_or(0, Bytes::len) + RECORD_OVERHEAD_BYTES;
+        let bytes: usize = answer.records().iter().map(record_bytes).sum();
         let room = if bytes > LARGE_BYTES { Some(self.answers.take(bytes).await?) } else { None };
-        Ok((reply, room))
+        Ok((answer, room))
     }
 
-    fn tables_of(&self, ids: &[SstId]) -> Result<Vec<Arc<Table>>, SstScanReply> {
+    fn tables_of(&self, ids: &[SstId]) -> Result<Vec<Arc<Table>>, PageAnswer> {
         let tables = self.catalog.tables();
         let find = |id: &SstId| match tables.get(id).map(|entry| entry.table()) {
             Some(Ok(table)) => Ok(table.clone()),
-            Some(Err(e)) => Err(failed(GetStatus::GetCorrupt, &e)),
-            None => Err(failed(GetStatus::GetTableGone, &crate::store::gone(*id))),
+            Some(Err(e)) => Err(PageAnswer::Corrupt(e.message.into())),
+            None => Err(PageAnswer::Gone(crate::store::gone(*id).message.into())),
         };
         ids.iter().map(find).collect()
     }
 }
 
-fn failed(status: GetStatus, e: &Error) -> SstScanReply {
-    SstScanReply { status: status.into(), message: e.message.to_string(), ..SstScanReply::default() }
+impl PageAnswer {
+    fn records(&self) -> &[RecordVersion] {
+        if let PageAnswer::Records { records, .. } = self { records } else { &[] }
+    }
 }
 
 impl Page {
     /// The page, and how many bytes of files it took.
-    fn read(self) -> Result<(SstScanReply, u64)> {
+    fn read(self) -> Result<(PageAnswer, u64)> {
         let open = |table| TableIter::new(table, self.range.clone(), self.direction, Caching::Look);
         let iters = self.tables.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut merge = Merge::new(iters, self.direction);
@@ -109,27 +137,22 @@ impl Page {
         while !merge.is_at_end() && records.len() < self.records_max {
             let more = merge.key().len() + merge.value_ref().len() + RECORD_OVERHEAD_BYTES;
             if records.is_empty() && more > self.first_bytes_max {
-                let bytes = u32::try_from(more).unwrap_or(u32::MAX);
-                let reply =
-                    SstScanReply { status: GetStatus::GetTooLarge.into(), bytes, ..SstScanReply::default() };
-                return Ok((reply, merge.disk_bytes()));
+                return Ok((PageAnswer::TooLarge(more), merge.disk_bytes()));
             }
             bytes += more;
             // One record always fits: a page makes progress.
             if bytes > self.bytes_max && !records.is_empty() {
                 break;
             }
-            records.push(ScanRecord {
+            records.push(RecordVersion {
                 key: Bytes::copy_from_slice(merge.key()),
-                value: merge.value(),
-                seq: merge.seq(),
-                tombstone: merge.is_tombstone(),
+                value: (!merge.is_tombstone()).then(|| merge.value()),
+                seq: Seq(merge.seq()),
             });
             merge.advance()?;
         }
         let complete = merge.is_at_end();
         let disk_bytes = merge.disk_bytes();
-        let status = GetStatus::GetValue.into();
-        Ok((SstScanReply { status, records, complete, ..SstScanReply::default() }, disk_bytes))
+        Ok((PageAnswer::Records { records, complete }, disk_bytes))
     }
 }

@@ -21,13 +21,13 @@ use tokio::task::JoinHandle;
 use tonic::service::InterceptorLayer;
 use tonic::transport::Server;
 
-use crate::block_cache::BlockCache;
 use crate::catalog::Catalog;
 use crate::config::SstServerConfig;
 use crate::data_dir::DataDir;
 use crate::metrics::Metrics;
 use crate::service::{AdminService, SstService};
 use crate::store::Store;
+use crate::table::block_cache::BlockCache;
 
 /// Tables are opened by so many jobs at start: the time goes to waiting for the disk.
 const OPEN_JOBS: usize = 8;

@@ -11,7 +11,7 @@ use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_simulated::MemoryFile;
 
-use crate::block_cache::BlockCache;
+use crate::table::block_cache::BlockCache;
 use crate::table::{Opened, Table, TableWriter};
 
 /// Key -> (value, seq, tombstone).

@@ -6,8 +6,8 @@
 //! [`rolling`] (`cargo xtask rolling`) restarts one server after the other under load.
 //!
 //! Owns: what the machine offers for that ([`host`]: namespaces, packet filters, small disks, a library between server and
-//! kernel), the kinds of faults ([`fault`]), the load ([`workload`]). Does not own: starting and signalling servers
-//! (`sextant-dev-cluster`), the verdict (`sextant-checker`).
+//! kernel), the kinds of faults ([`fault`]) and how they come into force ([`injection`]), the load ([`workload`]). Does not own:
+//! starting and signalling servers (`sextant-dev-cluster`), the verdict (`sextant-checker`).
 //!
 //! Invariant: nothing outside of the run is touched. With namespaces, the whole run lives in a network, mount and process
 //! namespace of its own, which end with it, however it ends; without, only its own child processes on loopback are touched.
@@ -16,6 +16,7 @@ pub mod args;
 pub mod failover;
 pub mod fault;
 pub mod host;
+pub mod injection;
 pub mod rolling;
 pub mod run;
 pub mod server;

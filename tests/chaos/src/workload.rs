@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::FutureExt;
 use parking_lot::Mutex;
-use sextant_checker::{Call, Outcome, Pending, Recorder};
+use sextant_checker::{Call, Pending, Recorder, Returned};
 use sextant_client::{Client, Effect, Expected, ReadMode, Record};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
@@ -137,7 +137,7 @@ fn text(record: &Option<Record>) -> Option<String> {
 
 /// A get returned.
 fn saw(pending: Pending<'_>, record: &Option<Record>) {
-    pending.returned(Outcome::Value(text(record).as_deref()), record.as_ref().map(|r| r.seq.0));
+    pending.returned(Returned::Value(text(record).as_deref()), record.as_ref().map(|r| r.seq.0));
 }
 
 /// One client: operations one after the other until the load stops. After an unknown outcome it goes on as another client.
@@ -174,7 +174,7 @@ async fn operate(load: &Load, client: &Client, rng: &Arc<dyn Rng>, id: u64, valu
         14 | 15 => {
             let insert = client.insert("", key.clone(), value.to_owned());
             let applied =
-                insert.map(|r| r.map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0))));
+                insert.map(|r| r.map(|o| (Returned::Applied(o.applied), o.applied.then_some(o.seq.0))));
             write(load, id, "insert", &key, Call::Insert(value), applied).await
         }
         16 | 17 => {
@@ -190,14 +190,15 @@ async fn operate(load: &Load, client: &Client, rng: &Arc<dyn Rng>, id: u64, valu
             let effect = Effect::Put(Bytes::copy_from_slice(value.as_bytes()));
             let call = Call::Cas { expected: seen.as_deref(), new: Some(value) };
             let cas = client.cas("", key.clone(), expected, effect);
-            let applied = cas.map(|r| r.map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0))));
+            let applied =
+                cas.map(|r| r.map(|o| (Returned::Applied(o.applied), o.applied.then_some(o.seq.0))));
             write(load, id, "cas", &key, call, applied).await
         }
     }
 }
 
-fn done(result: Result<sextant_common::ids::Seq>) -> Result<(Outcome<'static>, Option<u64>)> {
-    result.map(|seq| (Outcome::Done, Some(seq.0)))
+fn done(result: Result<sextant_common::ids::Seq>) -> Result<(Returned<'static>, Option<u64>)> {
+    result.map(|seq| (Returned::Done, Some(seq.0)))
 }
 
 /// A recorded get; what it saw, if it was answered.
@@ -248,7 +249,7 @@ async fn write(
     op: &'static str,
     key: &str,
     call: Call<'_>,
-    sent: impl Future<Output = Result<(Outcome<'static>, Option<u64>)>>,
+    sent: impl Future<Output = Result<(Returned<'static>, Option<u64>)>>,
 ) -> bool {
     let pending = load.recorder.call(id, key, call);
     match sent.await {

@@ -22,5 +22,5 @@ mod search;
 
 pub use check::{Options, check, check_file, check_reader};
 pub use history::{ABSENT, Action, History, Op, UNKNOWN, Value};
-pub use recorder::{Call, Outcome, Pending, Recorder};
+pub use recorder::{Call, Pending, Recorder, Returned};
 pub use report::{CheckKind, Described, Explanation, Report, Undecided, Verdict};

@@ -24,7 +24,7 @@ pub enum Call<'a> {
 
 /// What was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome<'a> {
+pub enum Returned<'a> {
     /// Of a get.
     Value(Option<&'a str>),
     /// Of a put, or of a delete that does not tell whether there was a record.
@@ -189,15 +189,15 @@ impl Recorder {
 
 impl Pending<'_> {
     /// To be called right after the answer has arrived. `version`: of what was written, or of what was seen.
-    pub fn returned(mut self, outcome: Outcome<'_>, version: Option<u64>) {
+    pub fn returned(mut self, outcome: Returned<'_>, version: Option<u64>) {
         let ret = self.recorder.clock.holder_ns();
         let word = |yes: bool, words: (&'static str, &'static str)| Some(if yes { words.0 } else { words.1 });
         let out = match (outcome, self.op) {
-            (Outcome::Value(value), _) => value,
-            (Outcome::Done, _) => None,
-            (Outcome::Applied(yes), "insert") => word(yes, ("ok", "exists")),
-            (Outcome::Applied(yes), "delete") => word(yes, ("existed", "absent")),
-            (Outcome::Applied(yes), _) => word(yes, ("ok", "failed")),
+            (Returned::Value(value), _) => value,
+            (Returned::Done, _) => None,
+            (Returned::Applied(yes), "insert") => word(yes, ("ok", "exists")),
+            (Returned::Applied(yes), "delete") => word(yes, ("existed", "absent")),
+            (Returned::Applied(yes), _) => word(yes, ("ok", "failed")),
         };
         self.record(out, Some(ret), version);
     }
@@ -275,14 +275,14 @@ mod tests {
         let refused = recorder.call(2, "k", Call::Delete);
         let get = recorder.call(3, "k", Call::Get);
         refused.not_executed();
-        get.returned(Outcome::Value(Some("x")), None);
+        get.returned(Returned::Value(Some("x")), None);
         let cut = check_reader(&lines()[..], &Options::default()).unwrap();
         assert_eq!(
             (cut.operations, cut.unknown, cut.violations),
             (2, 1, 0),
             "the put was seen before it returned"
         );
-        put.returned(Outcome::Done, Some(1));
+        put.returned(Returned::Done, Some(1));
         let whole = check_reader(&lines()[..], &Options::default()).unwrap();
         assert_eq!((whole.operations, whole.unknown), (2, 0));
     }
@@ -294,18 +294,18 @@ mod tests {
         let tick = || clock.advance(Duration::from_nanos(5));
         let put = recorder.call(1, "k", Call::Put("x\"\n"));
         tick();
-        put.returned(Outcome::Done, Some(3));
+        put.returned(Returned::Done, Some(3));
         tick();
-        recorder.call(2, "k", Call::Get).returned(Outcome::Value(Some("x\"\n")), Some(3));
-        recorder.call(2, "k", Call::Insert("y")).returned(Outcome::Applied(false), None);
+        recorder.call(2, "k", Call::Get).returned(Returned::Value(Some("x\"\n")), Some(3));
+        recorder.call(2, "k", Call::Insert("y")).returned(Returned::Applied(false), None);
         recorder
             .call(2, "k", Call::Cas { expected: None, new: Some("y") })
-            .returned(Outcome::Applied(false), None);
+            .returned(Returned::Applied(false), None);
         recorder.fault("kill 2");
         drop(recorder.call(3, "k", Call::Delete));
         recorder.call(3, "k", Call::Delete).unknown();
         recorder.call(3, "k", Call::Put("never")).not_executed();
-        recorder.call(4, "k", Call::Delete).returned(Outcome::Applied(true), Some(4));
+        recorder.call(4, "k", Call::Delete).returned(Returned::Applied(true), Some(4));
         recorder.finish().unwrap();
         let text = String::from_utf8(lines()).unwrap();
         let first = text.lines().next().unwrap();
@@ -331,7 +331,7 @@ mod tests {
             }
         }
         let recorder = Recorder::new(Arc::new(ManualClock::default()), Full);
-        recorder.call(1, "k", Call::Get).returned(Outcome::Value(None), None);
+        recorder.call(1, "k", Call::Get).returned(Returned::Value(None), None);
         assert_eq!(recorder.finish().unwrap_err().kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -6,7 +6,6 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use sextant_dev_cluster::{DevCluster, DevOptions, LocalConfig, Place, Placement, Role, Tuning as DevTuning};
 use sextant_environment::Env;
@@ -19,7 +18,7 @@ use sextant_proto::v1::admin_client::AdminClient;
 use sextant_simulated::FaultyVfs;
 use sextant_sstable_server::{SstServer, SstServerConfig};
 
-use crate::eventually;
+use crate::{PATIENCE, eventually};
 
 /// What a test may choose.
 #[derive(Clone, Debug)]
@@ -151,6 +150,7 @@ impl Place for Homes {
                 // Nobody has to know them beforehand.
                 let any_port = || "127.0.0.1:0".to_owned();
                 (config.grpc, config.resp, config.admin) = (any_port(), Some(any_port()), None);
+                config.default_deadline_ms = PATIENCE.as_millis() as u64;
                 (self.options.pnode_config)(config);
             }
         }
@@ -180,7 +180,7 @@ impl Cluster {
             pnodes: options.pnodes,
             tuning: DevTuning { lease: Some(options.lease), ..DevTuning::default() },
             placement: Some(Placement(homes.clone())),
-            ready_within: Duration::from_secs(60),
+            ready_within: PATIENCE,
             ..DevOptions::on_free_ports(dir.path())
         };
         let env = Env::real();
@@ -193,11 +193,11 @@ impl Cluster {
     /// Waits until every p-node can route to every partition, and the default table exists.
     pub async fn ready(&self) {
         for pnode in self.pnodes() {
-            pnode.engine().ready(Duration::from_secs(60)).await.expect("the p-node becomes ready");
+            pnode.local().ready(PATIENCE).await.expect("the p-node becomes ready");
         }
         if let Some(pnode) = self.pnodes().first() {
             eventually("the default table exists", async || {
-                pnode.engine().create_table("default", Default::default()).await.ok()
+                pnode.local().create_table("default", Default::default()).await.ok()
             })
             .await;
         }

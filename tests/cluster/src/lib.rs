@@ -8,7 +8,10 @@ pub mod workload;
 
 use std::time::Duration;
 
-/// Waits for a condition, for at most a minute: a test that hangs is a test that fails.
+/// Far more than anybody has to wait: a busy machine is no error, but a test that hangs is a test that fails.
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Waits for a condition.
 pub async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Option<T>) -> T {
     let wait = async {
         loop {
@@ -18,7 +21,7 @@ pub async fn eventually<T>(what: &str, mut condition: impl AsyncFnMut() -> Optio
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    match tokio::time::timeout(Duration::from_secs(60), wait).await {
+    match tokio::time::timeout(PATIENCE, wait).await {
         Ok(value) => value,
         Err(_) => panic!("never came true: {what}"),
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use sextant_checker::{Call, Outcome, Recorder};
+use sextant_checker::{Call, Recorder, Returned};
 use sextant_common::error::ErrorKind;
 use sextant_common::ids::Seq;
 use sextant_environment::rng::{Rng, SeededRng};
-use sextant_pnode::{BatchOp, OpCondition, OpKind, PNode, ReadMode, ReadOptions, Record, WriteOptions};
+use sextant_pnode::{Condition, Effect, Operation, PNode, ReadMode, ReadOptions, Record, WriteOptions};
 
 /// Shape of a run.
 #[derive(Clone, Copy, Debug)]
@@ -89,11 +89,11 @@ async fn get(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str
     let pending = recorder.call(id, key, Call::Get);
     match pnode.get(table, key.as_bytes(), read_options(mode)).await {
         Ok(Some(Record { value, seq })) => {
-            pending.returned(Outcome::Value(Some(&String::from_utf8_lossy(&value))), Some(seq.0));
+            pending.returned(Returned::Value(Some(&String::from_utf8_lossy(&value))), Some(seq.0));
             Known::Done
         }
         Ok(None) => {
-            pending.returned(Outcome::Value(None), None);
+            pending.returned(Returned::Value(None), None);
             Known::Done
         }
         Err(_) => {
@@ -105,36 +105,30 @@ async fn get(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str
 }
 
 async fn write(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str, call: Call<'_>) -> Known {
-    let put = |v: &str| OpKind::Put(Bytes::copy_from_slice(v.as_bytes()));
-    let (kind, condition) = match call {
-        Call::Put(value) => (put(value), OpCondition::None),
-        Call::Insert(value) => (put(value), OpCondition::Absent),
-        Call::Delete => (OpKind::Delete, OpCondition::None),
+    let put = |v: &str| Effect::Put(Bytes::copy_from_slice(v.as_bytes()));
+    let (effect, condition) = match call {
+        Call::Put(value) => (put(value), Condition::None),
+        Call::Insert(value) => (put(value), Condition::Absent),
+        Call::Delete => (Effect::Delete, Condition::None),
         Call::Cas { expected, new } => {
             let condition = match expected {
-                Some(value) => OpCondition::ValueEquals(Bytes::copy_from_slice(value.as_bytes())),
-                None => OpCondition::SeqEquals(Seq(0)),
+                Some(value) => Condition::ValueEquals(Bytes::copy_from_slice(value.as_bytes())),
+                None => Condition::SeqEquals(Seq(0)),
             };
-            (new.map_or(OpKind::Delete, put), condition)
+            (new.map_or(Effect::Delete, put), condition)
         }
         Call::Get => return Known::Refused,
     };
-    let op = BatchOp {
-        table: table.to_owned(),
-        key: Bytes::copy_from_slice(key.as_bytes()),
-        kind,
-        condition,
-        skip_on_failure: false,
-    };
+    let op = Operation::new(table, key.to_owned(), effect).only_if(condition);
     let pending = recorder.call(id, key, call);
     match pnode.write(vec![op], WriteOptions::default()).await {
         Ok(outcome) => {
             let version = outcome.results.first().filter(|_| outcome.applied).map(|r| r.seq.0);
             match call {
                 Call::Insert(_) | Call::Cas { .. } => {
-                    pending.returned(Outcome::Applied(outcome.applied), version)
+                    pending.returned(Returned::Applied(outcome.applied), version)
                 }
-                _ => pending.returned(Outcome::Done, version),
+                _ => pending.returned(Returned::Done, version),
             }
             Known::Done
         }

@@ -16,7 +16,7 @@ use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Options};
-use sextant_tests::eventually;
+use sextant_tests::{PATIENCE, eventually};
 
 const PARTITIONS: u32 = 2;
 const MEMORY_BYTES: u64 = 1024 * 1024;
@@ -125,10 +125,10 @@ fn assert_bounded(c: &Cluster) {
 /// Through every p-node, without its cache.
 async fn assert_reads(c: &Cluster, keys: &[String], there: bool) {
     for pnode in c.pnodes() {
-        pnode.engine().set_cache(false);
+        pnode.local().set_cache(false);
         for key in keys {
             let record = eventually("a read is answered", async || {
-                let read = pnode.engine().get("default", key.as_bytes(), ReadOptions::default()).await;
+                let read = pnode.local().get("default", key.as_bytes(), ReadOptions::default()).await;
                 read.ok()
             })
             .await;
@@ -229,7 +229,7 @@ async fn flushing_stops_and_comes_back(stopped: &[usize]) {
         assert_reads(&c, &filled.refused, false).await;
     }
     // Those who wait long enough are served when there is room again, without anybody's help.
-    let patient = client.with_deadline(Duration::from_secs(50));
+    let patient = client.with_deadline(PATIENCE);
     let mut waiting = tokio::task::JoinSet::new();
     for at in 0..PARTITIONS {
         let (patient, key) = (patient.clone(), key(at, 800_000));

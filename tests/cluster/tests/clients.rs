@@ -3,7 +3,7 @@
 use redis::AsyncCommands;
 use sextant_common::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use sextant_environment::env::grpc_channel;
-use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
+use sextant_pnode::{Operation, ReadOptions, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Options};
@@ -37,9 +37,9 @@ async fn what_one_front_end_acknowledges_the_other_shows_at_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_are_stated_and_bad_input_takes_nothing_down() {
     let c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
-    let pnode = c.pnode(0).engine();
+    let pnode = c.pnode(0).local();
     let put = |key: Vec<u8>, value: Vec<u8>| {
-        pnode.write(vec![BatchOp::put("default", key, value)], WriteOptions::default())
+        pnode.write(vec![Operation::put("default", key, value)], WriteOptions::default())
     };
     for (key, value, limit) in [
         (vec![b'k'; KEY_BYTES_MAX + 1], vec![], "16 KiB"),
@@ -54,7 +54,7 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
         pnode.get("default", &vec![b'k'; KEY_BYTES_MAX], ReadOptions::default()).await.unwrap().unwrap();
     assert_eq!(largest.value.len(), VALUE_BYTES_MAX);
     let half = VALUE_BYTES_MAX;
-    let batch = (0..3).map(|i| BatchOp::put("default", format!("b{i}"), vec![0; half])).collect();
+    let batch = (0..3).map(|i| Operation::put("default", format!("b{i}"), vec![0; half])).collect();
     let error = pnode.write(batch, WriteOptions::default()).await.unwrap_err();
     assert!(error.to_string().contains("16 MiB"), "{error}");
     // Garbage on every port of a p-node.
@@ -83,8 +83,8 @@ async fn limits_are_stated_and_bad_input_takes_nothing_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_there_is_an_error_within_the_deadline_and_never_a_stale_answer() {
     let mut c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
-    let pnode = c.pnode(0).engine().clone();
-    pnode.write(vec![BatchOp::put("default", "k", "v")], WriteOptions::default()).await.unwrap();
+    let pnode = c.pnode(0).local().clone();
+    pnode.write(vec![Operation::put("default", "k", "v")], WriteOptions::default()).await.unwrap();
     let leader = c.leader(0).await;
     for i in (0..3).filter(|i| *i != leader) {
         c.stop_memtable(i).await;
@@ -100,6 +100,6 @@ async fn without_a_majority_there_is_an_error_within_the_deadline_and_never_a_st
         "only the memtable has it, and nobody may answer"
     );
     let write = WriteOptions { deadline, ..WriteOptions::default() };
-    assert!(pnode.write(vec![BatchOp::put("default", "k", "w")], write).await.is_err());
+    assert!(pnode.write(vec![Operation::put("default", "k", "w")], write).await.is_err());
     c.shutdown().await;
 }

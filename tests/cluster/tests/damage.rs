@@ -10,7 +10,7 @@ use futures::future::join_all;
 use sextant_common::error::{Error, ErrorKind};
 use sextant_common::key::filter_hash;
 use sextant_environment::env::grpc_channel;
-use sextant_pnode::{BatchOp, PNode, ReadOptions, ScanRange, WriteOptions};
+use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
@@ -55,8 +55,8 @@ async fn start() -> (Cluster, Flushed) {
     let c = Cluster::start(options()).await;
     let keys: Vec<String> = (0..KEYS).map(|i| format!("key{i:05}")).collect();
     for chunk in keys.chunks(50) {
-        let ops = chunk.iter().map(|key| BatchOp::put("default", key.clone(), value(key))).collect();
-        assert!(c.pnode(0).engine().write(ops, WriteOptions::default()).await.unwrap().applied);
+        let ops = chunk.iter().map(|key| Operation::put("default", key.clone(), value(key))).collect();
+        assert!(c.pnode(0).local().write(ops, WriteOptions::default()).await.unwrap().applied);
     }
     c.maintain(Maintenance::Flush, "").await;
     let leader = c.leader(0).await;
@@ -141,7 +141,7 @@ async fn get(pnode: &PNode, key: &str) -> sextant_common::Result<Option<Bytes>> 
 async fn assert_reads(c: &Cluster, keys: &[String]) {
     for pnode in c.pnodes() {
         for key in keys {
-            assert_eq!(get(pnode.engine(), key).await.unwrap(), Some(value(key)), "{key}");
+            assert_eq!(get(pnode.local(), key).await.unwrap(), Some(value(key)), "{key}");
         }
     }
 }
@@ -264,7 +264,7 @@ async fn assert_lost(c: &Cluster, table: &Flushed) {
 async fn assert_lost_through(c: &Cluster, pnode: usize, table: &Flushed) {
     let mut redis = c.redis(pnode).await;
     let pnode = c.pnode(pnode);
-    let (engine, key) = (pnode.engine(), &table.keys[1]);
+    let (engine, key) = (pnode.local(), &table.keys[1]);
     let names_the_place = |error: &Error| {
         let named = error.message.contains(&table.id) && error.message.contains("offset 0:");
         assert!(named && error.kind == ErrorKind::Corrupt, "{error}");
@@ -275,7 +275,7 @@ async fn assert_lost_through(c: &Cluster, pnode: usize, table: &Flushed) {
     };
     // Whether the record exists is not known, so no condition about it is decided.
     let insert = async {
-        let insert = vec![BatchOp::insert("default", key.clone(), "new")];
+        let insert = vec![Operation::insert("default", key.clone(), "new")];
         names_the_place(&engine.write(insert, WriteOptions::default()).await.unwrap_err());
     };
     let scan = async {
@@ -322,10 +322,10 @@ async fn what_is_damaged_on_every_replica_is_a_clear_error_and_everything_else_g
     assert_reads(&c, &table.keys[IN_OTHER_BLOCKS..]).await;
     // Something new takes the place of what was lost.
     let overwritten = table.keys[0].clone();
-    let put = vec![BatchOp::put("default", overwritten.clone(), "new")];
-    c.pnode(0).engine().write(put, WriteOptions::default()).await.unwrap();
+    let put = vec![Operation::put("default", overwritten.clone(), "new")];
+    c.pnode(0).local().write(put, WriteOptions::default()).await.unwrap();
     for pnode in c.pnodes() {
-        assert_eq!(get(pnode.engine(), &overwritten).await.unwrap(), Some("new".into()));
+        assert_eq!(get(pnode.local(), &overwritten).await.unwrap(), Some("new".into()));
     }
     // A copy comes back from somewhere: the other replicas are repaired from it.
     c.stop_sstable(2).await;
@@ -340,25 +340,25 @@ async fn what_is_damaged_on_every_replica_is_a_clear_error_and_everything_else_g
     c.shutdown().await;
 }
 
-/// A merge is not done with a damaged input; the healthy replica's server does it.
+/// A compaction is not done with a damaged input; the healthy replica's server does it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_reads_around_damage() {
+async fn a_compaction_reads_around_damage() {
     let (c, table) = start().await;
     let mut expected: BTreeMap<String, Bytes> = table.keys.iter().map(|k| (k.clone(), value(k))).collect();
     for key in table.keys.iter().step_by(7) {
-        let put = vec![BatchOp::put("default", key.clone(), "new")];
-        c.pnode(1).engine().write(put, WriteOptions::default()).await.unwrap();
+        let put = vec![Operation::put("default", key.clone(), "new")];
+        c.pnode(1).local().write(put, WriteOptions::default()).await.unwrap();
         expected.insert(key.clone(), "new".into());
     }
     c.maintain(Maintenance::Flush, "").await;
-    // Two of three: whichever of them is asked to merge first finds it out.
+    // Two of three: whichever of them is asked to compact first finds it out.
     for server in 0..2 {
         Damage::Block.inflict(&c.sstable_file(server, &table.id));
     }
     c.maintain(Maintenance::Compact, "").await;
     for pnode in c.pnodes() {
         for (key, value) in &expected {
-            assert_eq!(get(pnode.engine(), key).await.unwrap().as_ref(), Some(value), "{key}");
+            assert_eq!(get(pnode.local(), key).await.unwrap().as_ref(), Some(value), "{key}");
         }
     }
     for server in 0..3 {

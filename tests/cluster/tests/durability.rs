@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use sextant_common::error::ErrorKind;
-use sextant_pnode::{BatchOp, PNode, ReadOptions, WriteOptions};
+use sextant_pnode::{Operation, PNode, ReadOptions, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::eventually;
 
@@ -23,7 +23,7 @@ async fn put_through(pnodes: Vec<PNode>, from: u64, to: u64, acked: Arc<AtomicUs
     for i in from..to {
         let (pnode, acked) = (pnodes[i as usize % pnodes.len()].clone(), acked.clone());
         running.spawn(async move {
-            let op = BatchOp::put("default", key(i), Bytes::from(i.to_string()));
+            let op = Operation::put("default", key(i), Bytes::from(i.to_string()));
             let done = pnode.write(vec![op], WriteOptions::default()).await.is_ok();
             acked.fetch_add(usize::from(done), Ordering::SeqCst);
             done.then_some(i)
@@ -37,7 +37,7 @@ async fn put_through(pnodes: Vec<PNode>, from: u64, to: u64, acked: Arc<AtomicUs
 }
 
 fn pnodes(cluster: &Cluster) -> Vec<PNode> {
-    cluster.pnodes().iter().map(|p| p.engine().clone()).collect()
+    cluster.pnodes().iter().map(|p| p.local().clone()).collect()
 }
 
 async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
@@ -47,7 +47,7 @@ async fn put(cluster: &Cluster, from: u64, to: u64) -> Vec<u64> {
 /// Every acknowledged key is there, through every p-node.
 async fn all_there(cluster: &Cluster, acknowledged: &[u64]) {
     for (n, i) in acknowledged.iter().enumerate() {
-        let pnode = cluster.pnode(n % cluster.pnodes().len()).engine();
+        let pnode = cluster.pnode(n % cluster.pnodes().len()).local();
         let record = eventually("a read is answered", async || {
             match pnode.get("default", key(*i).as_bytes(), ReadOptions::default()).await {
                 Ok(record) => Some(record),

@@ -8,9 +8,9 @@ use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::SlotMap;
 use sextant_environment::vfs::Vfs;
-use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
+use sextant_pnode::{Operation, ReadOptions, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
-use sextant_tests::eventually;
+use sextant_tests::{PATIENCE, eventually};
 
 const PARTITIONS: u32 = 2;
 const VALUE_BYTES: usize = 16 * 1024;
@@ -46,18 +46,17 @@ fn value(key: &str) -> Bytes {
 
 async fn put(c: &Cluster, i: usize, key: &str, deadline: Duration) -> Result<(), Error> {
     let options = WriteOptions { deadline: Some(deadline), ..WriteOptions::default() };
-    let op = BatchOp::put("default", key.to_owned(), value(key));
-    c.pnode(i % c.pnodes().len()).engine().write(vec![op], options).await.map(|_| ())
+    let op = Operation::put("default", key.to_owned(), value(key));
+    c.pnode(i % c.pnodes().len()).local().write(vec![op], options).await.map(|_| ())
 }
 
-const PATIENT: Duration = Duration::from_secs(30);
-/// Long enough for a write that is not refused.
+/// Long enough for a write that is not refused; if it is not, on a busy machine, it is not known what became of it.
 const IMPATIENT: Duration = Duration::from_secs(3);
 
 async fn put_all(c: &Cluster, partition: u32, range: std::ops::Range<usize>) -> Vec<String> {
     let keys: Vec<String> = range.map(|i| key(partition, i)).collect();
     for (i, key) in keys.iter().enumerate() {
-        put(c, i, key, PATIENT).await.unwrap();
+        put(c, i, key, PATIENCE).await.unwrap();
     }
     keys
 }
@@ -66,8 +65,8 @@ async fn put_all(c: &Cluster, partition: u32, range: std::ops::Range<usize>) -> 
 async fn all_there(c: &Cluster, keys: &[String]) {
     for pnode in c.pnodes() {
         for key in keys {
-            let read = ReadOptions { deadline: Some(PATIENT), ..ReadOptions::default() };
-            let record = pnode.engine().get("default", key.as_bytes(), read).await.unwrap();
+            let read = ReadOptions { deadline: Some(PATIENCE), ..ReadOptions::default() };
+            let record = pnode.local().get("default", key.as_bytes(), read).await.unwrap();
             assert_eq!(record.map(|r| r.value), Some(value(key)), "acknowledged key {key} is lost");
         }
     }
@@ -80,10 +79,16 @@ async fn write_until_refused(c: &Cluster, partition: u32, from: usize) -> (Vec<S
         let key = key(partition, i);
         match put(c, i, &key, IMPATIENT).await {
             Ok(()) => acknowledged.push(key),
+            Err(e) if is_stall(e.kind) => {}
             Err(e) => return (acknowledged, e),
         }
     }
     panic!("more was written than there was room for");
+}
+
+/// The answer was late: it says nothing about the write.
+fn is_stall(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::OutcomeUnknown | ErrorKind::Unavailable)
 }
 
 fn assert_says_no_space(error: &Error) {
@@ -238,7 +243,11 @@ async fn memtable_servers_that_filled_up_together_still_elect_and_serve_reads() 
         c.start_memtable(i).await;
         all_there(&c, &acknowledged).await;
     }
-    let error = put(&c, 0, &key(0, 900), IMPATIENT).await.unwrap_err();
+    let error = eventually("the write is refused", async || {
+        let refused = put(&c, 0, &key(0, 900), IMPATIENT).await.expect_err("there is no room");
+        (!is_stall(refused.kind)).then_some(refused)
+    })
+    .await;
     assert_says_no_space(&error);
     assert_nobody_ended(&c);
     for i in 0..3 {

@@ -1,5 +1,5 @@
-//! Mixed operations on hot and cold keys through two p-nodes while freezes, flushes, compactions and restarts go on: the
-//! history must be linearizable, in every read mode.
+//! Mixed operations on hot and cold keys through two p-nodes while freezes, flushes, compactions and restarts go on:
+//! the history must be linearizable, in every read mode.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,13 +20,13 @@ async fn run(
     mut disturb: impl AsyncFnMut(&mut Cluster, u64),
 ) -> Arc<Tally> {
     for table in tables {
-        cluster.pnode(0).engine().create_table(table, Default::default()).await.unwrap();
+        cluster.pnode(0).local().create_table(table, Default::default()).await.unwrap();
     }
     let (recorder, history) = Recorder::in_memory(cluster.env.clock.clone());
     let (recorder, tally) = (Arc::new(recorder), Arc::new(Tally::default()));
     let mut running = tokio::task::JoinSet::new();
     for i in 0..clients {
-        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).engine().clone();
+        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).local().clone();
         let table = tables[i as usize / 2 % tables.len()];
         running.spawn(client(pnode, recorder.clone(), table, shape, i + 1, tally.clone()));
     }
@@ -57,8 +57,8 @@ async fn run(
     tally
 }
 
-/// Freezes, flushes and merges in turn. The first table most often, the second now and then, a third one never: tables of one
-/// log are flushed at very different rates.
+/// Freezes, flushes and compactions in turn. The first table most often, the second now and then, a third one never:
+/// tables of one log are flushed at very different rates.
 async fn maintenance(cluster: &mut Cluster, tables: &[&str], round: u64) {
     let what = match round % 3 {
         0 => Maintenance::Freeze,
@@ -143,8 +143,8 @@ async fn servers_stop_and_come_back_one_after_another() {
     cluster.shutdown().await;
 }
 
-/// Now a follower, now the leader is removed; what was removed misses flushes (so that the log that it lacks is purged, and it gets
-/// a snapshot), is restarted, and votes again.
+/// Now a follower, now the leader is removed; what was removed misses flushes (so that the log that it lacks is purged,
+/// and it gets a snapshot), is restarted, and votes again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn voters_change_while_clients_work() {
     let mut options = Options { memtable: 4, partitions: 1, ..Options::default() };

@@ -1,5 +1,5 @@
-//! More sstable servers than replicas: the inputs of a merge lie on different servers and are gathered on one of them.
-//! Afterwards the data is right, and every server holds exactly what the manifest says.
+//! More sstable servers than replicas: the inputs of a compaction lie on different servers and are gathered on one of
+//! them. Afterwards the data is right, and every server holds exactly what the manifest says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use sextant_memtable_server::Tuning;
-use sextant_pnode::{BatchOp, PNode, ReadOptions, ScanRange, WriteOptions};
+use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::eventually;
 
@@ -22,7 +22,7 @@ fn options(compaction_trigger: usize) -> Options {
 
 type Model = BTreeMap<String, String>;
 
-async fn write(pnode: &PNode, op: BatchOp) {
+async fn write(pnode: &PNode, op: Operation) {
     assert!(pnode.write(vec![op], WriteOptions::default()).await.unwrap().applied);
 }
 
@@ -31,13 +31,13 @@ async fn round(c: &Cluster, round: u64, model: &mut Model) {
     for i in 0..60 {
         // Half of the keys are the round's own, the others are written again and again.
         let key = if i % 2 == 0 { format!("r{round}-{i:03}") } else { format!("shared-{:03}", i % 30) };
-        let pnode = c.pnode(i as usize % c.pnodes().len()).engine();
+        let pnode = c.pnode(i as usize % c.pnodes().len()).local();
         if (i + round) % 7 == 3 {
-            write(pnode, BatchOp::delete("default", key.clone())).await;
+            write(pnode, Operation::delete("default", key.clone())).await;
             model.remove(&key);
         } else {
             let value = format!("{key} of round {round}");
-            write(pnode, BatchOp::put("default", key.clone(), value.clone())).await;
+            write(pnode, Operation::put("default", key.clone(), value.clone())).await;
             model.insert(key, value);
         }
     }
@@ -48,7 +48,7 @@ async fn round(c: &Cluster, round: u64, model: &mut Model) {
 struct Table {
     partition: usize,
     id: String,
-    /// Indexes of servers; a merge is done by the first one that can.
+    /// Indexes of servers; a compaction is done by the first one that can.
     replicas: Vec<usize>,
 }
 
@@ -98,7 +98,7 @@ async fn settled(c: &Cluster) {
 
 async fn assert_data(c: &Cluster, model: &Model, rounds: u64) {
     for pnode in c.pnodes() {
-        let pnode = pnode.engine();
+        let pnode = pnode.local();
         for round in 0..rounds {
             for i in (0..60).step_by(2) {
                 let key = format!("r{round}-{i:03}");
@@ -126,11 +126,11 @@ fn copies(c: &Cluster) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_merge_gathers_inputs_that_lie_on_different_servers() {
+async fn a_compaction_gathers_inputs_that_lie_on_different_servers() {
     let mut c = Cluster::start(options(0)).await;
     let mut model = Model::new();
     let mut rounds = 0;
-    // Where tables lie is drawn: until a merge had to gather (almost always the first one).
+    // Where tables lie is drawn: until a compaction had to gather (almost always the first one).
     loop {
         for _ in 0..4 {
             round(&c, rounds, &mut model).await;
@@ -158,7 +158,7 @@ async fn a_merge_gathers_inputs_that_lie_on_different_servers() {
             break;
         }
     }
-    // With a server down, tables that chose it have two replicas, and merges that chose it go to another one.
+    // With a server down, tables that chose it have two replicas, and compactions that chose it go to another one.
     c.stop_sstable(1).await;
     for _ in 0..3 {
         round(&c, rounds, &mut model).await;
@@ -174,12 +174,12 @@ async fn a_merge_gathers_inputs_that_lie_on_different_servers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
+async fn reads_go_on_and_never_go_back_while_compactions_replace_tables() {
     let c = Cluster::start(options(3)).await;
     let stop = Arc::new(AtomicBool::new(false));
     let mut readers = tokio::task::JoinSet::new();
     for pnode in c.pnodes() {
-        let (pnode, stop) = (pnode.engine().clone(), stop.clone());
+        let (pnode, stop) = (pnode.local().clone(), stop.clone());
         readers.spawn(async move {
             let mut newest = vec![None; 20];
             while !stop.load(Ordering::SeqCst) {
@@ -197,13 +197,13 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
         for i in 0..20 {
             // Some keys rest for some rounds, so that their newest version lies in an older table.
             if (i + round) % 3 != 0 {
-                let pnode = c.pnode(i as usize % c.pnodes().len()).engine();
-                write(pnode, BatchOp::put("default", format!("k{i}"), format!("{round}"))).await;
+                let pnode = c.pnode(i as usize % c.pnodes().len()).local();
+                write(pnode, Operation::put("default", format!("k{i}"), format!("{round}"))).await;
             }
         }
         c.maintain(Maintenance::Flush, "").await;
     }
-    eventually("merges have caught up", async || {
+    eventually("compactions have caught up", async || {
         let tables = named(&c).await;
         (0..PARTITIONS as usize).all(|p| tables.iter().filter(|t| t.partition == p).count() < 3).then_some(())
     })
@@ -217,7 +217,7 @@ async fn reads_go_on_and_never_go_back_while_merges_replace_tables() {
         for i in 0..20u64 {
             let last = (0..9).rev().find(|round| (i + round) % 3 != 0).unwrap();
             let key = format!("k{i}");
-            let record = pnode.engine().get("default", key.as_bytes(), ReadOptions::default()).await.unwrap();
+            let record = pnode.local().get("default", key.as_bytes(), ReadOptions::default()).await.unwrap();
             assert_eq!(record.unwrap().value, last.to_string(), "{key}");
         }
     }

@@ -1,20 +1,20 @@
 //! Restarts: nothing acknowledged is lost, and replay skips what flush flags cover.
 
 use bytes::Bytes;
-use sextant_pnode::{BatchOp, ReadOptions, WriteOptions};
+use sextant_pnode::{Operation, ReadOptions, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 
 async fn put(cluster: &Cluster, table: &str, from: u64, to: u64) {
     for i in from..to {
-        let op = BatchOp::put(table, format!("k{i}"), Bytes::from(i.to_string()));
-        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).engine();
+        let op = Operation::put(table, format!("k{i}"), Bytes::from(i.to_string()));
+        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).local();
         assert!(pnode.write(vec![op], WriteOptions::default()).await.unwrap().applied);
     }
 }
 
 async fn check(cluster: &Cluster, table: &str, from: u64, to: u64) {
     for i in from..to {
-        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).engine();
+        let pnode = cluster.pnode(i as usize % cluster.pnodes().len()).local();
         let record = pnode.get(table, format!("k{i}").as_bytes(), ReadOptions::default()).await.unwrap();
         assert_eq!(record.map(|r| r.value), Some(Bytes::from(i.to_string())), "{table} k{i}");
     }
@@ -51,7 +51,7 @@ async fn a_restart_of_everything_loses_nothing() {
 async fn replay_skips_the_table_that_was_flushed_while_others_hold_the_log() {
     let mut c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
     for table in ["slow", "fast"] {
-        c.pnode(0).engine().create_table(table, Default::default()).await.unwrap();
+        c.pnode(0).local().create_table(table, Default::default()).await.unwrap();
     }
     // One flush of everything, so that there is a snapshot; then all three tables write, and only one is flushed.
     for table in ["default", "slow", "fast"] {

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use sextant_common::ids::PartitionId;
 use sextant_common::manifest::TableOptions;
-use sextant_pnode::{BatchOp, PNode, ReadOptions, ScanRange, WriteOptions};
+use sextant_pnode::{Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 
-async fn write(pnode: &PNode, op: BatchOp) {
+async fn write(pnode: &PNode, op: Operation) {
     assert!(pnode.write(vec![op], WriteOptions::default()).await.unwrap().applied);
 }
 
@@ -26,16 +26,16 @@ async fn all(pnode: &PNode, range: ScanRange) -> Vec<(Bytes, Bytes)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
     let c = Cluster::start(Options { partitions: 3, ..Options::default() }).await;
-    let pnode = c.pnode(0).engine();
+    let pnode = c.pnode(0).local();
     let mut model = BTreeMap::new();
     for round in 0..4u64 {
         for i in (0..200u64).filter(|i| i % 4 <= round) {
             let (key, value) = (format!("k{i:03}"), format!("{round}"));
             if (i + round) % 7 == 0 {
-                write(pnode, BatchOp::delete("default", key.clone())).await;
+                write(pnode, Operation::delete("default", key.clone())).await;
                 model.remove(&key);
             } else {
-                write(pnode, BatchOp::put("default", key.clone(), value.clone())).await;
+                write(pnode, Operation::put("default", key.clone(), value.clone())).await;
                 model.insert(key, value);
             }
         }
@@ -47,7 +47,7 @@ async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
     }
     let want: Vec<(Bytes, Bytes)> = model.iter().map(|(k, v)| (k.clone().into(), v.clone().into())).collect();
     for pnode in c.pnodes() {
-        let pnode = pnode.engine();
+        let pnode = pnode.local();
         let range = ScanRange { page_records: 17, ..ScanRange::default() };
         assert_eq!(all(pnode, range.clone()).await, want);
         let mut backwards = all(pnode, ScanRange { reverse: true, ..range.clone() }).await;
@@ -75,16 +75,16 @@ async fn a_scan_of_a_quiet_cluster_returns_what_point_reads_return() {
 async fn every_page_is_one_published_state_while_writes_flushes_and_compactions_go_on() {
     let c = Cluster::start(Options::default()).await;
     let options = TableOptions { partition_prefix: 1, ..TableOptions::default() };
-    c.pnode(0).engine().create_table("pairs", options).await.unwrap();
+    c.pnode(0).local().create_table("pairs", options).await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
     let writer = {
-        let (pnode, stop) = (c.pnode(0).engine().clone(), stop.clone());
+        let (pnode, stop) = (c.pnode(0).local().clone(), stop.clone());
         tokio::spawn(async move {
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
                 n += 1;
                 let pair = n % 10;
-                let op = |side: &str| BatchOp::put("pairs", format!("p{pair}{side}"), n.to_string());
+                let op = |side: &str| Operation::put("pairs", format!("p{pair}{side}"), n.to_string());
                 pnode.write(vec![op("a"), op("b")], WriteOptions::default()).await.unwrap();
             }
             n
@@ -101,7 +101,7 @@ async fn every_page_is_one_published_state_while_writes_flushes_and_compactions_
                 reverse: round % 2 == 0,
                 ..ScanRange::default()
             };
-            let mut stream = c.pnode(1).engine().scan("pairs", range);
+            let mut stream = c.pnode(1).local().scan("pairs", range);
             while let Some(page) = stream.next_page().await {
                 let page = page.unwrap();
                 let mut values: BTreeMap<Bytes, Vec<(Bytes, u64)>> = BTreeMap::new();

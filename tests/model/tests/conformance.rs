@@ -7,14 +7,15 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use sextant_common::ids::{
-    Epoch, Generation, LogPosition, ManifestVersion, PartitionId, Serial, SstId, TableId,
+    Epoch, Generation, LogPosition, ManifestVersion, PartitionId, Seq, Serial, SstId, TableId,
 };
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_memtable_server::command::{Command, Group};
+use sextant_common::operation::{Base, Condition, Effect, RequestId, WriteOp, WriteRequest};
+use sextant_memtable_server::command::{Command, Compaction, EnsureTable, Flush, Freeze, Group};
 use sextant_memtable_server::lease::ring::{Ring, Run};
 use sextant_memtable_server::partition::Partition;
-use sextant_memtable_server::partition::evaluate::{Base, Condition, Op, Refusal, Request, Verdict};
+use sextant_memtable_server::partition::evaluate::{Refusal, Verdict};
 use sextant_memtable_server::partition::ingest::{Body, Ingested};
 use sextant_memtable_server::partition::view::ReadAnswer;
 use sextant_model::explore::Model;
@@ -70,7 +71,7 @@ impl Real {
         let at = |index| LogPosition { term: 1, index };
         partition.ingest(at(0), &Body::Blank, false).unwrap();
         let options = TableOptions::default();
-        let table = Command::EnsureTable { term: 1, name: "t".into(), options, id: Some(TABLE) };
+        let table = Command::EnsureTable(EnsureTable { term: 1, name: "t".into(), options, id: Some(TABLE) });
         partition.ingest(at(1), &Body::Payload(table.encode()), false).unwrap();
         partition.commit(1, 0);
         Real {
@@ -103,10 +104,14 @@ impl Real {
     fn evaluate(&mut self, before: &State, after: &State, (write, copy): (usize, usize)) {
         let w = &before.writes[write];
         let copy = w.copies[copy];
-        let op = |k| Op {
+        let effect = || match w.kind {
+            WriteKind::Delete => Effect::Delete,
+            _ => Effect::Put(value(write)),
+        };
+        let op = |k| WriteOp {
             table: TABLE,
             key: key(k),
-            value: (w.kind != WriteKind::Delete).then(|| value(write)),
+            effect: effect(),
             condition: match w.kind {
                 WriteKind::Insert => Condition::Absent,
                 WriteKind::Replace => Condition::Present,
@@ -115,13 +120,12 @@ impl Real {
             base: w.kind.needs_base().then(|| Base {
                 manifest: ManifestVersion(u64::from(copy.searched)),
                 present: copy.present & (1 << k) != 0,
-                seq: 0,
+                seq: Seq(0),
                 value_matches: false,
             }),
             skip_on_failure: false,
         };
-        let request =
-            Request { session: 0, number: 0, acked_below: 0, ops: keys_of(w.keys).map(op).collect() };
+        let request = WriteRequest { id: RequestId::default(), ops: keys_of(w.keys).map(op).collect() };
         let evaluated = self.partition.evaluate(u64::from(before.term), &[request], 0);
         match &evaluated.verdicts[0] {
             Verdict::Applied(_) => {
@@ -174,7 +178,7 @@ impl Real {
             }
             Action::Freeze => {
                 let (term, generation) = (u64::from(before.term), Generation(u64::from(before.generation())));
-                let freeze = Command::Freeze { term, table: TABLE, generation };
+                let freeze = Command::Freeze(Freeze { term, table: TABLE, generation });
                 let ingested = self.append(before.term, Body::Payload(freeze.encode()), false);
                 let Ingested::Frozen { next, .. } = ingested else { panic!("{ingested:?}") };
                 self.ring.push(Run { table: TABLE, generation: next, freeze: true, hashes: vec![] });
@@ -191,24 +195,24 @@ impl Real {
                 let term = u64::from(before.term);
                 let command = if is_flush {
                     let freeze = before.freeze_of(job.generation).unwrap();
-                    Command::Flush {
+                    Command::Flush(Flush {
                         term,
                         table: TABLE,
                         generation: Generation(u64::from(job.generation)),
                         freeze: LogPosition { term, index: BEFORE + u64::from(freeze) },
                         sst: self.sst(job.sst),
-                    }
+                    })
                 } else {
                     let inputs = self.partition.manifest().table(TABLE).unwrap().ssts.iter().map(|s| s.id);
                     let inputs = inputs.filter(|id| {
                         self.ssts.iter().any(|(sst, known)| known == id && job.inputs & (1 << sst) != 0)
                     });
-                    Command::Compaction {
+                    Command::Compaction(Compaction {
                         term,
                         table: TABLE,
                         inputs: inputs.collect(),
                         output: self.sst(job.sst),
-                    }
+                    })
                 };
                 self.append(before.term, Body::Payload(command.encode()), false);
             }

@@ -155,6 +155,6 @@ async fn sstable(host: Arc<Host>, config: SstServerConfig, counters: Arc<Counter
 
 async fn pnode(host: Arc<Host>, config: PNodeConfig, counters: Arc<Counters>) -> turmoil::Result {
     life!(host, async |env| PNodeServer::start(env, config).await, |server: &PNodeServer| {
-        counters.pnode.lock().push(server.engine().clone_metrics())
+        counters.pnode.lock().push(server.local().clone_metrics())
     })
 }

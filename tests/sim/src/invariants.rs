@@ -9,11 +9,23 @@
 //! * A table that a manifest names is durable on as many of the sstable servers as the operator demands.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sextant_common::ids::{Epoch, Generation, PartitionId, SstId, TableId};
 use sextant_rules::probe::{Filters, ProbeEvent};
 
-use crate::host::Host;
+use crate::clock::SimClock;
+
+/// The host that tells of an event, and what can be asked about the world at that moment.
+pub struct Teller<'a> {
+    pub host: usize,
+    pub name: &'a str,
+    pub clock: &'a Arc<SimClock>,
+    /// Something is broken now.
+    pub under_faults: bool,
+    /// On how many sstable servers a table would survive a loss of power of all of them.
+    pub durable_replicas: &'a dyn Fn(SstId) -> usize,
+}
 
 /// What was counted on the way.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +57,7 @@ struct Entry {
 struct View {
     host: usize,
     name: String,
-    clock: std::sync::Arc<crate::host::SimClock>,
+    clock: Arc<SimClock>,
     epoch: Epoch,
     serial: u64,
     lease_until_ns: u64,
@@ -98,8 +110,8 @@ impl Invariants {
     }
 
     /// The violation that an event is, if it is one.
-    pub fn event(&mut self, host: &Host, now_ns: u64, event: &ProbeEvent) -> Option<String> {
-        self.count(event, host.world.is_faulty());
+    pub fn event(&mut self, teller: &Teller<'_>, now_ns: u64, event: &ProbeEvent) -> Option<String> {
+        self.count(event, teller.under_faults);
         if !self.on {
             return None;
         }
@@ -137,7 +149,7 @@ impl Invariants {
             }
             ProbeEvent::TablesChanged { partition, added, required, .. } => {
                 let first_named = added.filter(|id| self.group(partition).named.insert(*id))?;
-                let durable = host.world.durable_replicas(first_named);
+                let durable = (teller.durable_replicas)(first_named);
                 (durable < required).then(|| {
                     format!(
                         "invariant: partition {partition}: the manifest names table {first_named}, which is durable on {durable} \
@@ -168,9 +180,9 @@ impl Invariants {
                 ..
             } => {
                 let view = View {
-                    host: host.index,
-                    name: host.name.clone(),
-                    clock: host.clock.clone(),
+                    host: teller.host,
+                    name: teller.name.to_owned(),
+                    clock: teller.clock.clone(),
                     epoch,
                     serial: serial.0,
                     lease_until_ns,
@@ -179,7 +191,7 @@ impl Invariants {
                 };
                 let group = self.group(partition);
                 let lacks = group.lacking(&view, now_ns).map(|bit| lacking(partition, &view, bit, now_ns));
-                group.views.retain(|v| v.host != host.index);
+                group.views.retain(|v| v.host != teller.host);
                 group.views.push(view);
                 lacks
             }

@@ -13,6 +13,7 @@
 compile_error!("the simulation needs `--cfg tokio_unstable`: use `cargo xtask sim`");
 
 mod broken;
+mod clock;
 mod cluster;
 mod counters;
 mod host;

@@ -5,7 +5,8 @@ use sextant_environment::config::{LeaseConfig, LeaseMode};
 use sextant_memtable_server::Tuning;
 use sextant_rules::probe::PausePoint;
 
-use crate::host::{ClockQuality, DiskSpeed, Pauses};
+use crate::clock::ClockQuality;
+use crate::host::{DiskSpeed, Pauses};
 
 /// How a run is chosen beyond its seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use sextant_checker::{Options as CheckOptions, Recorder, Verdict as Checked};
 
 use sextant_rules::mutant::{self, Mutant};
 
+use crate::clock::{ClockQuality, TrueClock};
 use crate::cluster::Cluster;
-use crate::host::{ClockQuality, DiskSpeed, Host, TrueClock, mix};
+use crate::host::{DiskSpeed, Host, mix};
 use crate::interpose;
 use crate::invariants::Invariants;
 use crate::nemesis::Nemesis;
@@ -73,7 +74,7 @@ pub fn run(options: &Options) -> Report {
         .min_message_latency(Duration::from_micros(plan.latency_us.0))
         .max_message_latency(Duration::from_micros(plan.latency_us.1))
         .build();
-    let (recorder, lines) = Recorder::in_memory(Arc::new(TrueClock(world.clone())));
+    let (recorder, lines) = Recorder::in_memory(Arc::new(TrueClock(world.time.clone())));
     let shared = Shared::new(&world, plan.clone(), recorder);
     let lines = Arc::new(lines);
     end_on_panic(options.seed, &world, lines.clone());
@@ -112,7 +113,7 @@ fn end_on_panic(seed: u64, world: &Arc<World>, lines: Arc<impl Fn() -> Vec<u8> +
     std::panic::set_hook(Box::new(move |panic| {
         let trace = std::backtrace::Backtrace::force_capture();
         eprintln!("{panic}\n{trace}");
-        let at_ms = world.last_step_ns() / 1_000_000;
+        let at_ms = world.time.last_step_ns() / 1_000_000;
         let text = format!("at {at_ms} ms: {panic}");
         let mut report = Report { seed, verdict: Verdict::Panic, text, ..Report::default() };
         // Clients may have seen what is wrong before.
@@ -158,7 +159,7 @@ fn drive(
     shared: &Arc<Shared>,
     mut rng: fastrand::Rng,
 ) -> End {
-    let cluster = world.step(0, || Cluster::build(sim, world, plan, &mut rng));
+    let cluster = world.time.step(0, || Cluster::build(sim, world, plan, &mut rng));
     let mut names: Vec<String> = cluster.hosts.keys().cloned().collect();
     let others = [
         Kind::LeaseTrap,
@@ -218,7 +219,7 @@ fn drive(
     loop {
         let now_ns = sim.elapsed().as_nanos() as u64;
         let phase = world.phase();
-        world.step_idle(now_ns);
+        world.time.step_idle(now_ns);
         match phase {
             Phase::Load if load_ends_ns == u64::MAX => {
                 load_ends_ns = now_ns + plan.load_ms * 1_000_000;
@@ -235,7 +236,7 @@ fn drive(
             _ => {}
         }
         nemesis.act(sim, &cluster, now_ns, phase == Phase::Load);
-        let finished = world.step(now_ns, || sim.step()).expect("no client fails");
+        let finished = world.time.step(now_ns, || sim.step()).expect("no client fails");
         if finished || world.phase() == Phase::Done || world.first_violation().is_some() {
             break;
         }

@@ -10,7 +10,7 @@ use sextant_simulated::FaultyVfs;
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::interpose;
+use crate::clock::TrueTime;
 use crate::invariants::Invariants;
 
 /// Where a run stands.
@@ -45,9 +45,7 @@ pub enum Wanted {
 
 pub struct World {
     pub seed: u64,
-    now_ns: AtomicU64,
-    /// A host's code is running, so turmoil knows the time within the step.
-    stepping: AtomicBool,
+    pub time: Arc<TrueTime>,
     phase: AtomicU8,
     trace: Mutex<Trace>,
     violations: Mutex<Vec<String>>,
@@ -78,8 +76,7 @@ impl World {
     pub fn new(seed: u64, print: bool, invariants: Invariants) -> Arc<Self> {
         Arc::new(Self {
             seed,
-            now_ns: AtomicU64::new(0),
-            stepping: AtomicBool::new(false),
+            time: Arc::default(),
             phase: AtomicU8::new(Phase::Boot as u8),
             trace: Mutex::new(Trace { hash: Xxh3::new(), events: 0, print }),
             violations: Mutex::default(),
@@ -97,29 +94,7 @@ impl World {
 
     /// True time since the start of the run, in nanoseconds.
     pub fn now_ns(&self) -> u64 {
-        let within = if self.stepping.load(Relaxed) { turmoil::sim_elapsed() } else { None };
-        within.map_or_else(|| self.now_ns.load(Relaxed), |d| d.as_nanos() as u64)
-    }
-
-    /// Around each step of the simulation, which begins at `now_ns`.
-    pub fn step<T>(&self, now_ns: u64, step: impl FnOnce() -> T) -> T {
-        self.now_ns.store(now_ns, Relaxed);
-        interpose::set_now_ns(now_ns);
-        self.stepping.store(true, Relaxed);
-        let result = step();
-        self.stepping.store(false, Relaxed);
-        result
-    }
-
-    /// When the current step began.
-    pub fn last_step_ns(&self) -> u64 {
-        self.now_ns.load(Relaxed)
-    }
-
-    /// Between two steps.
-    pub fn step_idle(&self, now_ns: u64) {
-        self.now_ns.store(now_ns, Relaxed);
-        interpose::set_now_ns(now_ns);
+        self.time.now_ns()
     }
 
     pub fn phase(&self) -> Phase {

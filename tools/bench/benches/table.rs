@@ -10,7 +10,7 @@ use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Compression, TableOptions};
 use sextant_environment::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
-use sextant_sstable_server::block_cache::BlockCache;
+use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::reader::Tally;
 use sextant_sstable_server::table::{
     Access, Caching, Direction, KeyRange, Lookup, Merge, Table, TableIter, TableWriter,

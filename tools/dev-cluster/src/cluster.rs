@@ -165,9 +165,9 @@ impl DevCluster {
         Ok(self.slot(role, index)?.member.log_path(&self.options.data))
     }
 
-    /// The engine of a p-node in this process.
-    pub fn engine(&self, index: usize) -> Option<&PNode> {
-        self.pnode(index).map(PNodeServer::engine)
+    /// A p-node in this process.
+    pub fn local_pnode(&self, index: usize) -> Option<&PNode> {
+        self.pnode(index).map(PNodeServer::local)
     }
 
     /// A p-node in this process, if it runs.

@@ -81,7 +81,7 @@ impl Launcher {
             match &slot.running {
                 Running::No => Err(Error::invalid("it does not run")),
                 Running::Here(server) => match &**server {
-                    LocalServer::PNode(pnode) => pnode.engine().ready(self.ready_within).await,
+                    LocalServer::PNode(pnode) => pnode.local().ready(self.ready_within).await,
                     _ => Ok(()),
                 },
                 Running::Process(child) => self.wait_process_ready(&slot.member, child.clone()).await,

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand, ValueEnum};
+use sextant_common::operation::ReadMode;
 
 use crate::distribution::{Distribution, THETA_DEFAULT};
 use crate::workload::Workload;
@@ -40,24 +42,18 @@ impl Switch {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Filters of both tiers.
-    Pda,
-    /// Filters of SSTables only.
-    Bda,
-    /// No filters.
-    Nda,
-}
-
-impl From<Mode> for sextant_client::ReadMode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Pda => Self::Pda,
-            Mode::Bda => Self::Bda,
-            Mode::Nda => Self::Nda,
-        }
-    }
+/// The read modes as values of an option.
+pub fn read_modes() -> impl TypedValueParser<Value = ReadMode> {
+    let value = |mode: ReadMode| {
+        PossibleValue::new(mode.name()).help(match mode {
+            ReadMode::Pda => "Filters of both tiers",
+            ReadMode::Bda => "Filters of SSTables only",
+            ReadMode::Nda => "No filters",
+        })
+    };
+    // The case does not matter to the parser if it does not matter to the option.
+    PossibleValuesParser::new(ReadMode::ALL.map(value))
+        .try_map(|name| name.to_lowercase().parse::<ReadMode>())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -89,8 +85,8 @@ pub struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub workers: Option<u32>,
     /// Read mode (grpc and embedded)
-    #[arg(long, default_value = "pda", ignore_case = true)]
-    pub mode: Mode,
+    #[arg(long, default_value = "pda", ignore_case = true, value_parser = read_modes())]
+    pub mode: ReadMode,
     /// Which records are touched; default: the workload's own
     #[arg(long, ignore_case = true)]
     pub distribution: Option<Distribution>,
@@ -167,9 +163,10 @@ pub struct CompareOptions {
         value_name = "MODE,..",
         value_delimiter = ',',
         default_value = "pda,bda,nda",
-        ignore_case = true
+        ignore_case = true,
+        value_parser = read_modes()
     )]
-    pub modes: Vec<Mode>,
+    pub modes: Vec<ReadMode>,
     /// How often each mode is run
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,

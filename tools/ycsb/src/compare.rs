@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use serde::Serialize;
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, Result};
+use sextant_common::operation::ReadMode;
 use sextant_environment::Env;
 
 use crate::args::CompareOptions;
@@ -116,7 +116,7 @@ pub async fn compare<T: Target>(
 }
 
 fn modes(compare: &CompareOptions) -> Result<Vec<ReadMode>> {
-    let modes: Vec<ReadMode> = compare.modes.iter().map(|m| (*m).into()).collect();
+    let modes = compare.modes.clone();
     let mut different: Vec<_> = modes.iter().map(|m| m.name()).collect();
     different.sort_unstable();
     different.dedup();

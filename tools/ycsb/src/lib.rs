@@ -26,12 +26,12 @@ mod settings;
 mod target;
 mod workload;
 
-pub use args::{CompareOptions, InsertMode, Mode, Options, PhaseArgs, Switch, YcsbArgs};
+pub use args::{CompareOptions, InsertMode, Options, PhaseArgs, Switch, YcsbArgs, read_modes};
 pub use cluster_file::{ClusterFile, Running, RunningServer};
 pub use compare::{Comparison, Median, Run};
 pub use distribution::{Chooser, Distribution, Permutation, Zipfian};
 pub use keys::{fnv_hash64, key};
 pub use record::{Layout, Wrong};
 pub use report::{KindReport, Latency, Parameters, Report};
-pub use run::{Outcome, run};
+pub use run::{RunReport, run};
 pub use workload::{Operation, Workload};

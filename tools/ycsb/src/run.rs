@@ -22,39 +22,39 @@ use crate::target::{Target, Thread};
 /// The results of a phase.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub enum Outcome {
+pub enum RunReport {
     Phase(Box<Report>),
     Comparison(Box<Comparison>),
 }
 
-impl Outcome {
+impl RunReport {
     /// Operations that failed, or were answered wrongly.
     pub fn errors(&self) -> u64 {
         match self {
-            Outcome::Phase(report) => report.errors,
-            Outcome::Comparison(comparison) => comparison.errors,
+            RunReport::Phase(report) => report.errors,
+            RunReport::Comparison(comparison) => comparison.errors,
         }
     }
 
     /// The phase was not given up for lack of answers.
     pub fn is_complete(&self) -> bool {
         match self {
-            Outcome::Phase(report) => !report.gave_up,
-            Outcome::Comparison(_) => true,
+            RunReport::Phase(report) => !report.gave_up,
+            RunReport::Comparison(_) => true,
         }
     }
 
     /// For people.
     pub fn table(&self) -> String {
         match self {
-            Outcome::Phase(report) => report.table(),
-            Outcome::Comparison(comparison) => comparison.table(),
+            RunReport::Phase(report) => report.table(),
+            RunReport::Comparison(comparison) => comparison.table(),
         }
     }
 }
 
 /// Runs a phase and writes its JSON file if one was asked for. `Invalid`: the command line contradicts itself.
-pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<Outcome>> {
+pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<RunReport>> {
     Box::pin(async move {
         let phase = &args.phase;
         let runs = matches!(phase, PhaseArgs::Run(_) | PhaseArgs::Compare(_));
@@ -97,7 +97,12 @@ pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<Outcome>> {
     })
 }
 
-async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &Settings) -> Result<Outcome> {
+async fn run_on<T: Target>(
+    env: &Env,
+    target: &T,
+    phase: &PhaseArgs,
+    settings: &Settings,
+) -> Result<RunReport> {
     let o = &settings.options;
     let mut first = target.thread(0, settings.mode).await?;
     // Whether anybody is there at all: better one clear line than a thousand errors.
@@ -148,10 +153,10 @@ async fn run_on<T: Target>(env: &Env, target: &T, phase: &PhaseArgs, settings: &
         PhaseArgs::Compare(options) => {
             let context = context(settings, existing(&mut first, settings).await?);
             let comparison = compare(env, target, options, settings, &context).await?;
-            return Ok(Outcome::Comparison(Box::new(comparison)));
+            return Ok(RunReport::Comparison(Box::new(comparison)));
         }
     };
-    Ok(Outcome::Phase(Box::new(report)))
+    Ok(RunReport::Phase(Box::new(report)))
 }
 
 /// How many records there are: those of the load phase, and those that earlier runs inserted behind them.
@@ -178,7 +183,7 @@ fn report(
     Report::new(phase.name(), parameters, driven.seconds, driven.gave_up, &driven.measured)
 }
 
-fn write_json(path: &Path, outcome: &Outcome) -> Result<()> {
+fn write_json(path: &Path, outcome: &RunReport) -> Result<()> {
     let mut text = serde_json::to_string_pretty(outcome).map_err(|e| Error::internal(e.to_string()))?;
     text.push('\n');
     std::fs::write(path, text)
@@ -199,7 +204,7 @@ mod tests {
         ycsb: YcsbArgs,
     }
 
-    async fn ycsb(target: &Memory, line: &str) -> Result<Outcome> {
+    async fn ycsb(target: &Memory, line: &str) -> Result<RunReport> {
         let args = std::iter::once("ycsb").chain(line.split_whitespace());
         let phase = Cli::parse_from(args).ycsb.phase;
         let settings =
@@ -207,10 +212,10 @@ mod tests {
         run_on(&Env::real(), target, &phase, &settings).await
     }
 
-    fn phase(outcome: Outcome) -> Report {
+    fn phase(outcome: RunReport) -> Report {
         match outcome {
-            Outcome::Phase(report) => *report,
-            Outcome::Comparison(_) => panic!("a comparison"),
+            RunReport::Phase(report) => *report,
+            RunReport::Comparison(_) => panic!("a comparison"),
         }
     }
 
@@ -293,7 +298,7 @@ mod tests {
         let reads_before = target.0.lock().reads;
         let line =
             "compare --workload c --records 50 --operations 200 --rounds 2 --modes pda,nda --threads 4";
-        let Outcome::Comparison(comparison) = ycsb(&target, line).await.unwrap() else { panic!("a phase") };
+        let RunReport::Comparison(comparison) = ycsb(&target, line).await.unwrap() else { panic!("a phase") };
         let order: Vec<_> = comparison.runs.iter().map(|r| (r.round, r.report.parameters.mode)).collect();
         assert_eq!(order, [(1, "pda"), (1, "nda"), (2, "pda"), (2, "nda")]);
         assert_eq!(comparison.errors, 0);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, Result};
 use sextant_common::limits;
+use sextant_common::operation::ReadMode;
 use sextant_environment::config::ClusterConfig;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -67,7 +67,7 @@ impl Settings {
         if runs && options.workload.scans() && matches!(target, TargetSettings::Resp { .. }) {
             return Err(no_scans());
         }
-        let mode = ReadMode::from(options.mode);
+        let mode = options.mode;
         if matches!(target, TargetSettings::Resp { .. }) && mode != ReadMode::Pda {
             return bad("--mode cannot be chosen over RESP: use --grpc or --embedded");
         }

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use sextant_client::{ConfigurationChange, Maintenance, RecoverOutcome, Recovered};
+use sextant_client::{ConfigurationChange, LeaseMode, Maintenance, RecoveredPartition, RecoveryOutcome};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::manifest::{Compression, TableOptions};
 
@@ -23,7 +23,7 @@ pub async fn run(command: AdminCommand) -> CommandResult {
         }
         AdminCommand::Configure(args) => {
             let change = ConfigurationChange {
-                timed: args.mode.as_deref().map(|mode| mode == "timed"),
+                mode: args.mode.as_deref().map(lease_mode),
                 lease_ms: args.lease_ms,
                 leader_lease_ms: args.leader_lease_ms,
                 drift_ppm: args.drift_ppm,
@@ -36,6 +36,11 @@ pub async fn run(command: AdminCommand) -> CommandResult {
         AdminCommand::Recover(args) => return recover(args).await,
     };
     report(what, &done)
+}
+
+/// The option takes no other than these.
+fn lease_mode(name: &str) -> LeaseMode {
+    if name == "timed" { LeaseMode::Timed } else { LeaseMode::Ack }
 }
 
 async fn transfer(args: TransferArgs) -> CommandResult {
@@ -58,13 +63,13 @@ async fn recover(args: RecoverArgs) -> CommandResult {
     let without: Vec<NodeId> = args.without_sstable.into_iter().map(NodeId).collect();
     let partitions = client(&args.connection).await?.recover(!args.yes, &without, args.accept_loss).await?;
     let mut stdout = std::io::stdout().lock();
-    let refused = partitions.iter().any(|p| p.outcome == RecoverOutcome::Refused);
-    for Recovered { partition, outcome, message, found, losses } in &partitions {
+    let refused = partitions.iter().any(|p| p.outcome == RecoveryOutcome::Refused);
+    for RecoveredPartition { partition, outcome, message, found, losses } in &partitions {
         let what = match outcome {
-            RecoverOutcome::Founded => "has a group: nothing to be done",
-            RecoverOutcome::Planned => "can be rebuilt",
-            RecoverOutcome::Recovered => "is rebuilt",
-            RecoverOutcome::Refused => message,
+            RecoveryOutcome::Founded => "has a group: nothing to be done",
+            RecoveryOutcome::Planned => "can be rebuilt",
+            RecoveryOutcome::Recovered => "is rebuilt",
+            RecoveryOutcome::Refused => message,
         };
         writeln!(stdout, "partition {partition}: {what}")?;
         for line in found {
@@ -77,7 +82,7 @@ async fn recover(args: RecoverArgs) -> CommandResult {
     if refused {
         return Err(Failure::error("not every partition can be rebuilt".to_owned()));
     }
-    if partitions.iter().any(|p| p.outcome == RecoverOutcome::Planned) {
+    if partitions.iter().any(|p| p.outcome == RecoveryOutcome::Planned) {
         writeln!(stdout, "Nothing was done. `--yes` rebuilds the partitions from what was found.")?;
         if partitions.iter().any(|p| !p.losses.is_empty()) {
             writeln!(stdout, "Flushed records are missing: that has to be accepted with --accept-loss.")?;

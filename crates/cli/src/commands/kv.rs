@@ -24,7 +24,7 @@ async fn client_of(table: &TableArgs) -> Result<Client, Failure> {
 }
 
 pub async fn get(args: GetArgs) -> CommandResult {
-    let client = client_of(&args.table).await?.with_mode(args.mode.into());
+    let client = client_of(&args.table).await?.with_mode(args.mode);
     let Some(record) = client.get(&args.table.table, bytes(args.key)).await? else {
         return Err(Failure::negative("no such key"));
     };
@@ -41,7 +41,7 @@ pub async fn get(args: GetArgs) -> CommandResult {
 }
 
 pub async fn mget(args: MgetArgs) -> CommandResult {
-    let client = client_of(&args.table).await?.with_mode(args.mode.into());
+    let client = client_of(&args.table).await?.with_mode(args.mode);
     let keys: Vec<Bytes> = args.keys.into_iter().map(bytes).collect();
     let records = client.multi_get(&args.table.table, keys.clone()).await?;
     let mut missing = 0;

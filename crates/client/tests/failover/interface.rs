@@ -1,6 +1,6 @@
 //! What an application sees of the client while nothing fails, and what it is told of its own mistakes.
 
-use sextant_client::{BatchOp, Client, ClientOptions, Effect, Expected, OpCondition, ScanOptions};
+use sextant_client::{Client, ClientOptions, Condition, Effect, Expected, Operation, ScanOptions};
 use sextant_common::ErrorKind;
 use sextant_common::ids::Seq;
 use sextant_common::manifest::TableOptions;
@@ -8,7 +8,7 @@ use sextant_common::manifest::TableOptions;
 use super::server::Fault;
 use super::{Cluster, cluster};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_operations_reach_the_store() {
     let Cluster { client, first, .. } = cluster(ClientOptions::default()).await;
     let seq = client.put("", "a", "1").await.unwrap();
@@ -26,9 +26,9 @@ async fn all_operations_reach_the_store() {
     let seq = client.get("", "a").await.unwrap().unwrap().seq;
     assert!(client.cas("", "a", Expected::Seq(seq), Effect::Delete).await.unwrap().applied);
     let batch = vec![
-        BatchOp::put("c", "5"),
-        BatchOp::put("b", "6").only_if(OpCondition::Absent).skip_on_failure(),
-        BatchOp::delete("b"),
+        Operation::put("", "c", "5"),
+        Operation::put("", "b", "6").only_if(Condition::Absent).skip_on_failure(),
+        Operation::delete("", "b"),
     ];
     let outcome = client.batch(batch).await.unwrap();
     assert_eq!(outcome.results.iter().map(|r| r.applied).collect::<Vec<_>>(), [true, false, true]);
@@ -37,7 +37,7 @@ async fn all_operations_reach_the_store() {
     assert_eq!(first.store.lock().sessions_opened, 1, "one session served all writes");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn faults_of_the_request_are_found_here() {
     let Cluster { client, first, .. } = cluster(ClientOptions::default()).await;
     for error in [

@@ -1,6 +1,7 @@
 //! The client against servers that refuse, hang, lose answers and forget sessions.
 
 mod interface;
+mod network;
 mod reads;
 mod server;
 mod writes;
@@ -30,7 +31,7 @@ async fn serve(env: &Env, server: FakeServer) -> String {
 }
 
 async fn cluster(options: ClientOptions) -> Cluster {
-    let env = Env::real();
+    let env = network::env();
     let first = FakeServer::default();
     let second = FakeServer { store: first.store.clone(), ..FakeServer::default() };
     let addrs = vec![serve(&env, first.clone()).await, serve(&env, second.clone()).await];

@@ -5,13 +5,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_client::{Client, ClientOptions, ScanOptions};
 use sextant_common::ErrorKind;
-use sextant_environment::Env;
-use sextant_environment::env::free_addrs;
 
 use super::server::Fault;
-use super::{Cluster, cluster, impatient, serve};
+use super::{Cluster, cluster, impatient, network, serve};
 
-#[tokio::test]
+/// Where nothing listens.
+const NOBODY: &str = "127.0.0.1:1";
+
+#[tokio::test(start_paused = true)]
 async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
     let Cluster { client, first, second } = cluster(impatient()).await;
     client.put("", "k", "v").await.unwrap();
@@ -21,27 +22,28 @@ async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
         assert_eq!(client.get("", "k").await.unwrap().unwrap().value, "v");
     }
 
-    let env = Env::real();
-    let dead = free_addrs(&env, 1).await.unwrap().remove(0);
+    let env = network::env();
+    let dead = NOBODY.to_owned();
     let alive = serve(&env, first.clone()).await;
     let client = Client::connect(env, vec![dead, alive], ClientOptions::default()).await.unwrap();
     assert_eq!(client.get("", "k").await.unwrap().unwrap().value, "v");
     client.put("", "k", "w").await.unwrap();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_there_is_unavailable_within_the_deadline() {
-    let env = Env::real();
-    let addr = free_addrs(&env, 1).await.unwrap().remove(0);
+    let env = network::env();
     let options = ClientOptions { deadline: Duration::from_millis(200), ..ClientOptions::default() };
-    let client = Client::connect(env, vec![addr], options).await.unwrap();
+    let client = Client::connect(env.clone(), vec![NOBODY.to_owned()], options).await.unwrap();
+    let begun_ns = env.clock.holder_ns();
     let error = client.get("", "k").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(error.message.contains("refused"), "{error}");
+    assert!(env.clock.holder_ns() - begun_ns <= 200_000_000, "the deadline is kept");
     assert_eq!(client.put("", "k", "v").await.unwrap_err().kind, ErrorKind::Unavailable, "never sent");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_scan_goes_on_where_it_broke_off() {
     let Cluster { client, first, second } = cluster(ClientOptions::default()).await;
     let keys: Vec<Bytes> = (0..20).map(|i| Bytes::from(format!("k{i:02}"))).collect();

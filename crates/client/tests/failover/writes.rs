@@ -6,7 +6,7 @@ use sextant_common::ErrorKind;
 use super::server::Fault;
 use super::{Cluster, cluster, impatient};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_write_whose_answer_is_lost_takes_effect_once() {
     let Cluster { client, first, second, .. } = cluster(impatient()).await;
     first.fail_next([Fault::LoseReply]);
@@ -23,7 +23,7 @@ async fn a_write_whose_answer_is_lost_takes_effect_once() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_sessions_a_lost_answer_is_an_unknown_outcome() {
     let options = ClientOptions { sessions: false, ..impatient() };
     let Cluster { client, first, .. } = cluster(options).await;
@@ -32,7 +32,7 @@ async fn without_sessions_a_lost_answer_is_an_unknown_outcome() {
     assert_eq!(first.store.lock().executed, 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_forgotten_session_is_replaced_before_anything_was_executed() {
     let Cluster { client, first, .. } = cluster(impatient()).await;
     client.put("", "a", "1").await.unwrap();
@@ -43,7 +43,7 @@ async fn a_forgotten_session_is_replaced_before_anything_was_executed() {
     assert_eq!((store.sessions_opened, store.executed), (2, 3));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_session_forgotten_after_a_lost_answer_leaves_the_outcome_unknown() {
     let Cluster { client, first, second } = cluster(impatient()).await;
     client.put("", "a", "1").await.unwrap();
@@ -54,7 +54,7 @@ async fn a_session_forgotten_after_a_lost_answer_leaves_the_outcome_unknown() {
     assert_eq!(first.store.lock().executed, 2, "executed once, and not again in a new session");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn acknowledged_numbers_rise_with_the_answers() {
     let Cluster { client, first, .. } = cluster(ClientOptions::default()).await;
     for _ in 0..3 {

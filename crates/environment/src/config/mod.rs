@@ -11,6 +11,7 @@ use sextant_common::ids::NodeId;
 use sextant_common::key::SLOTS;
 
 pub use load::{ConfigError, load, parse};
+pub use sextant_common::configuration::LeaseMode;
 
 /// One server of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,17 +43,6 @@ pub struct ClusterConfig {
 /// The longest of all times in [`LeaseConfig`], in milliseconds: far beyond sense, and so short that sums of nanoseconds never
 /// come round.
 pub const LEASE_MS_MAX: u64 = 3_600_000;
-
-/// How leases are kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum LeaseMode {
-    /// Leases of some hundred milliseconds; holders acknowledge bf-logs while Raft replicates.
-    #[default]
-    Ack,
-    /// The paper's: expiry = now + group interval + a lower bound of the log write time; no acknowledgements, commit wait.
-    Timed,
-}
 
 /// Lengths in milliseconds. The order `heartbeat < lease <= leader_lease` is enforced.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,7 +10,8 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{Generation, TableId};
+use sextant_common::ids::{Generation, Seq, TableId};
+use sextant_common::operation::{RecordedOutcome, RequestId};
 
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_LEAVES_BIT: u8 = 2;
@@ -48,22 +49,12 @@ pub struct Write {
     pub leaves_bit: bool,
 }
 
-/// The result of one operation, as it is answered and remembered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpResult {
-    pub applied: bool,
-    pub existed: bool,
-    /// The operation's condition did not hold, and so the whole request had no effect.
-    pub failed: bool,
-    pub seq: u64,
-}
-
+/// What a request with a session was answered, for the duplicate table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RequestResult {
-    pub session: u64,
-    pub number: u64,
-    pub acked_below: u64,
-    pub results: Vec<OpResult>,
+    pub id: RequestId,
+    /// One for each operation, in their order.
+    pub results: Vec<RecordedOutcome>,
 }
 
 impl Group {
@@ -107,16 +98,16 @@ impl Group {
             out[length_at..length_at + 4].copy_from_slice(&length.to_le_bytes());
         }
         for request in &self.requests {
-            out.put_u64_le(request.session);
-            out.put_u64_le(request.number);
-            out.put_u64_le(request.acked_below);
+            out.put_u64_le(request.id.session);
+            out.put_u64_le(request.id.number);
+            out.put_u64_le(request.id.acked_below);
             out.put_u32_le(request.results.len() as u32);
             for result in &request.results {
                 let applied = if result.applied { FLAG_APPLIED } else { 0 };
                 let existed = if result.existed { FLAG_EXISTED } else { 0 };
                 let failed = if result.failed { FLAG_FAILED } else { 0 };
                 out.put_u8(applied | existed | failed);
-                out.put_u64_le(result.seq);
+                out.put_u64_le(result.seq.0);
             }
         }
     }
@@ -151,19 +142,19 @@ impl Group {
             group.tables.push(TableWrites { table, generation, writes });
         }
         for _ in 0..requests {
-            let (session, number, acked_below) = (from.u64()?, from.u64()?, from.u64()?);
+            let id = RequestId { session: from.u64()?, number: from.u64()?, acked_below: from.u64()? };
             let count = from.u32()?;
             let mut results = Vec::with_capacity((count as usize).min(from.0.len() / 9 + 1));
             for _ in 0..count {
                 let flags = from.u8()?;
-                results.push(OpResult {
+                results.push(RecordedOutcome {
                     applied: flags & FLAG_APPLIED != 0,
                     existed: flags & FLAG_EXISTED != 0,
                     failed: flags & FLAG_FAILED != 0,
-                    seq: from.u64()?,
+                    seq: Seq(from.u64()?),
                 });
             }
-            group.requests.push(RequestResult { session, number, acked_below, results });
+            group.requests.push(RequestResult { id, results });
         }
         from.end()?;
         Ok(group)
@@ -214,13 +205,12 @@ mod tests {
             .prop_map(|(ordinal, key, value, leaves_bit)| Write { ordinal, key, value, leaves_bit });
         let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8))
             .prop_map(|(t, g, writes)| TableWrites { table: TableId(t), generation: Generation(g), writes });
-        let result = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>())
-            .prop_map(|(applied, existed, failed, seq)| OpResult { applied, existed, failed, seq });
+        let result = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>()).prop_map(
+            |(applied, existed, failed, seq)| RecordedOutcome { applied, existed, failed, seq: Seq(seq) },
+        );
         let request = (any::<u64>(), any::<u64>(), any::<u64>(), prop::collection::vec(result, 0..4))
             .prop_map(|(session, number, acked_below, results)| RequestResult {
-                session,
-                number,
-                acked_below,
+                id: RequestId { session, number, acked_below },
                 results,
             });
         (

@@ -1,23 +1,23 @@
-//! Major compaction: one server merges, the others copy the result.
+//! Major compaction: one server does it, the others copy the result.
 
 use sextant_common::error::{Error, Result};
 use sextant_common::manifest::SstMeta;
-use sextant_proto::convert::sst_id_to_wire;
-use sextant_proto::v1;
+use sextant_common::sstable::CompactionOrder;
 
-use super::{Background, CompactionJob, SstServer};
+use super::{Background, CompactionJob};
+use crate::upstream::SstServer;
 
 pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<Option<SstMeta>> {
     let id = background.new_id(job.plan, job.epoch);
     let targets = background.servers.choose(id, background.tuning.sst_replicas);
-    let request = v1::CompactRequest {
-        inputs: job.inputs.iter().map(|s| sst_id_to_wire(s.id)).collect(),
-        output: sst_id_to_wire(id),
-        table: job.table.0,
-        options: Some((&job.options).into()),
+    let order = CompactionOrder {
+        inputs: job.inputs.iter().map(|s| s.id).collect(),
+        output: id,
+        table: job.table,
+        options: job.options.clone(),
         // All tables of the LSM-tree are inputs, so nothing older can hold a key.
         drop_tombstones: true,
-        origin: Some((&job.origin).into()),
+        origin: Some(job.origin.clone()),
     };
     let mut errors = Vec::new();
     for worker in &targets {
@@ -25,7 +25,7 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
             errors.push(format!("server {}: {e}", worker.id));
             continue;
         }
-        let meta = match worker.compact(request.clone()).await {
+        let meta = match worker.compact(&order).await {
             Ok(Some(meta)) => meta,
             Ok(None) => {
                 background.give_up(id);

@@ -4,7 +4,6 @@
 mod compaction;
 mod minor;
 mod repair;
-mod servers;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -19,9 +18,9 @@ use tokio::sync::mpsc;
 use crate::config::Tuning;
 use crate::memtable::Memtable;
 use crate::replica::{Event, ReplicaState};
+use crate::upstream::SstServers;
 
 pub use repair::repair_loop;
-pub use servers::{SstServer, SstServers};
 
 /// Write one frozen memtable as an SSTable (minor compaction).
 pub struct FlushJob {
@@ -34,7 +33,7 @@ pub struct FlushJob {
     pub origin: Origin,
 }
 
-/// Merge all SSTables of a table into one (major compaction).
+/// Compact all SSTables of a table into one (major compaction).
 pub struct CompactionJob {
     pub term: u64,
     pub epoch: Epoch,

@@ -12,8 +12,8 @@ use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
 use sextant_environment::shutdown::Shutdown;
 
-use super::servers::Held;
-use super::{Background, SstServer};
+use super::Background;
+use crate::upstream::{Held, SstServer};
 
 /// Copies started per server and round: repair must not starve service.
 const COPIES_PER_ROUND: usize = 8;
@@ -206,9 +206,9 @@ mod tests {
 
     #[test]
     fn nothing_is_deleted_while_copies_of_what_the_manifest_names_are_missing() {
-        let (merged, other) = (sst(9, &[1, 2, 3]), sst(4, &[1, 2]));
-        let manifest = manifest(vec![other.clone(), merged.clone()]);
-        let both = || vec![held(&other), held(&merged)];
+        let (compacted, other) = (sst(9, &[1, 2, 3]), sst(4, &[1, 2]));
+        let manifest = manifest(vec![other.clone(), compacted.clone()]);
+        let both = || vec![held(&other), held(&compacted)];
         let judged = |servers: [Option<Vec<Held>>; 3]| {
             let ids = (1..).map(NodeId);
             let answered: Vec<(NodeId, Vec<Held>)> =
@@ -217,7 +217,7 @@ mod tests {
                 answered.iter().map(|(id, held)| (*id, held.as_slice())).collect();
             all_copies_are_there(&manifest, &answered, 2)
         };
-        assert!(judged([Some(both()), Some(both()), Some(vec![held(&merged)])]));
+        assert!(judged([Some(both()), Some(both()), Some(vec![held(&compacted)])]));
         // One server has the only copy of a compaction's result.
         assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(vec![])]));
         assert!(
@@ -225,14 +225,14 @@ mod tests {
             "the third one may have no room for its own"
         );
         // A damaged copy is none, nor is one with another checksum.
-        let damaged = vec![held(&other), Held { damaged: true, ..held(&merged) }];
+        let damaged = vec![held(&other), Held { damaged: true, ..held(&compacted) }];
         assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(damaged)]));
-        let another = vec![Held { checksum: 1, ..held(&merged) }];
+        let another = vec![Held { checksum: 1, ..held(&compacted) }];
         assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(another)]));
         // A server that is away holds nothing up, unless too few copies are known to be there without it.
         assert!(judged([Some(both()), Some(both()), None]));
         assert!(
-            !judged([Some(both()), None, Some(vec![held(&merged)])]),
+            !judged([Some(both()), None, Some(vec![held(&compacted)])]),
             "one copy of the other table is known"
         );
         assert!(!judged([Some(both()), None, None]));

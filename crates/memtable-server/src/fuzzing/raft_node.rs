@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use crate::config::Tuning;
 use crate::raft::reach::Reach;
 use crate::raft::snapshot_store::{SnapshotData, SnapshotStore};
-use crate::raft::{Raft, StateMachine, convert};
+use crate::raft::{Raft, StateMachine, wire};
 
 const PARTITION: PartitionId = PartitionId(0);
 /// The node's own id.
@@ -61,24 +61,24 @@ impl RaftNode {
     }
 
     pub async fn append(&self, message: v1::AppendEntriesRequest) -> Result<v1::AppendEntriesResponse> {
-        let request = convert::append_from_wire(message)?;
+        let request = wire::append_from_wire(message)?;
         Reach::of(&self.raft).check_append(&request)?;
         let reply = self.raft.append_entries(request).await.map_err(|e| Error::unavailable(e.to_string()))?;
-        Ok(convert::append_reply_to_wire(reply))
+        Ok(wire::append_reply_to_wire(reply))
     }
 
     pub async fn vote(&self, message: v1::VoteRequest) -> Result<v1::VoteResponse> {
-        let request = convert::vote_request_from_wire(message)?;
+        let request = wire::vote_request_from_wire(message)?;
         Reach::of(&self.raft).check_vote_request(&request)?;
         let reply = self.raft.vote(request).await.map_err(|e| Error::unavailable(e.to_string()))?;
-        Ok(convert::vote_reply_to_wire(&reply))
+        Ok(wire::vote_reply_to_wire(&reply))
     }
 
     pub async fn pre_vote(&self, message: v1::VoteRequest) -> Result<v1::VoteResponse> {
-        let request = convert::vote_request_from_wire(message)?;
+        let request = wire::vote_request_from_wire(message)?;
         Reach::of(&self.raft).check_vote_request(&request)?;
         let reply = self.raft.pre_vote(request).await.map_err(|e| Error::unavailable(e.to_string()))?;
-        Ok(convert::vote_reply_to_wire(&reply))
+        Ok(wire::vote_reply_to_wire(&reply))
     }
 
     /// Of the vote that is written down.

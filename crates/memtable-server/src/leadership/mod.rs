@@ -25,3 +25,8 @@ pub use vote_guard::VoteGuard;
 pub fn not_leading() -> Error {
     Error::new(ErrorKind::NotLeader, "this server does not lead the partition")
 }
+
+/// What only a leader can do was begun by one that leads no more: the next leader may be asked again.
+pub fn leadership_changed() -> Error {
+    Error::retry("leadership changed")
+}

@@ -15,7 +15,8 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, TableId};
 use tokio::sync::oneshot;
 
-use crate::command::configuration::Change;
+use crate::command::configuration::ConfigurationChange;
+use crate::leadership::leadership_changed;
 use crate::replica::{Event, Handle};
 
 pub use members::{check_leads, choose_voters, transfer, voters_of};
@@ -29,7 +30,7 @@ const DATA_TIMEOUT: Duration = Duration::from_secs(600);
 async fn within<T>(limit: Duration, what: &str, answer: oneshot::Receiver<Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, answer).await {
         Ok(Ok(result)) => result,
-        Ok(Err(_)) => Err(Error::retry("leadership changed")),
+        Ok(Err(_)) => Err(leadership_changed()),
         Err(_) => Err(Error::unavailable(format!("{what}: not done within {limit:?}"))),
     }
 }
@@ -40,7 +41,7 @@ pub enum Work<'r> {
     Freeze(&'r str),
     Flush(&'r str),
     Compact(&'r str),
-    Configure(Change),
+    Configure(ConfigurationChange),
 }
 
 /// Does it in each of these partitions that this server leads; none named: in all. What came of it, in their order.
@@ -83,7 +84,7 @@ fn table(handle: &Handle, name: &str) -> Result<Option<TableId>> {
 }
 
 /// Changes the partition's configuration.
-async fn configure(handle: &Handle, change: Change) -> Result<()> {
+async fn configure(handle: &Handle, change: ConfigurationChange) -> Result<()> {
     let (done, answer) = oneshot::channel();
     // A shorter lease is lived first, for as long as the longer one lasts.
     let lives_on = Duration::from_nanos(handle.shared.guard.abstention_ns());

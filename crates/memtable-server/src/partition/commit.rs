@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, SstId, TableId};
-use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 
 use super::Partition;
 use super::table::Grace;
-use crate::command::Command;
+use crate::command::{Command, Compaction, Configure, EnsureTable, Flush};
 
-/// What a commit changed.
+/// What a command did when it was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum CommitEffect {
     TableCreated(TableId),
     Flushed {
         table: TableId,
@@ -32,36 +32,30 @@ pub enum Change {
 
 impl Partition {
     /// Entries up to `index` are committed. `now_ns`: the grantor's clock, for the grace of flushed memtables.
-    pub fn commit(&mut self, index: u64, now_ns: u64) -> Vec<Change> {
-        let mut changes = Vec::new();
+    pub fn commit(&mut self, index: u64, now_ns: u64) -> Vec<CommitEffect> {
+        let mut effects = Vec::new();
         if index <= self.committed_index {
-            return changes;
+            return effects;
         }
         self.committed_index = index;
         self.forget_undo(index);
         while self.uncommitted.front().is_some_and(|(at, _)| at.index <= index) {
             let Some((at, command)) = self.uncommitted.pop_front() else { break };
             match command {
-                Command::Flush { table, generation, freeze, sst, .. } => {
-                    changes.push(self.apply_flush(table, generation, freeze, sst, now_ns));
-                }
-                Command::Compaction { table, inputs, output, .. } => {
-                    changes.push(self.apply_compaction(table, &inputs, output));
-                }
-                Command::EnsureTable { name, options, id, .. } => {
-                    changes.extend(self.apply_table(at, name, options, id));
-                }
-                Command::Configure { configuration, .. } => {
+                Command::Flush(flush) => effects.push(self.apply_flush(flush, now_ns)),
+                Command::Compaction(compaction) => effects.push(self.apply_compaction(compaction)),
+                Command::EnsureTable(table) => effects.extend(self.apply_table(at, table)),
+                Command::Configure(Configure { configuration, .. }) => {
                     let revision = self.configuration.as_ref().map_or(0, |(c, _)| c.revision);
                     if configuration.revision == revision + 1 {
                         self.configuration = Some((configuration, at.index));
                     }
-                    changes.push(Change::Configured);
+                    effects.push(CommitEffect::Configured);
                 }
-                Command::Group(_) | Command::Freeze { .. } | Command::OpenSession { .. } => {}
+                Command::Group(_) | Command::Freeze(_) | Command::OpenSession(_) => {}
             }
         }
-        changes
+        effects
     }
 
     fn change_manifest(&mut self) -> (&mut Manifest, ManifestVersion) {
@@ -72,18 +66,12 @@ impl Partition {
     }
 
     /// Flags of one table go strictly in freeze order; one for a memtable that was flushed already is ignored.
-    fn apply_flush(
-        &mut self,
-        table: TableId,
-        generation: Generation,
-        freeze: LogPosition,
-        sst: Option<SstMeta>,
-        now_ns: u64,
-    ) -> Change {
+    fn apply_flush(&mut self, flush: Flush, now_ns: u64) -> CommitEffect {
+        let Flush { table, generation, freeze, sst, .. } = flush;
         let orphan = sst.as_ref().map(|s| s.id);
         let expected = self.manifest.table(table).map(|t| Generation(t.flushed_generation.0 + 1));
         if expected != Some(generation) {
-            return Change::Ignored { table, orphan };
+            return CommitEffect::Ignored { table, orphan };
         }
         let (manifest, version) = self.change_manifest();
         if let Some(entry) = manifest.table_mut(table) {
@@ -106,35 +94,31 @@ impl Partition {
                 });
             }
         }
-        Change::Flushed { table, generation }
+        CommitEffect::Flushed { table, generation }
     }
 
     /// Applies only if all inputs are still in the manifest, next to each other, and reach down to the oldest table: its
     /// tombstones were dropped, so nothing older may be left outside of the inputs.
-    fn apply_compaction(&mut self, table: TableId, inputs: &[SstId], output: Option<SstMeta>) -> Change {
+    fn apply_compaction(&mut self, compaction: Compaction) -> CommitEffect {
+        let Compaction { table, inputs, output, .. } = compaction;
         let orphan = output.as_ref().map(|s| s.id);
         let position = self.manifest.table(table).and_then(|t| {
             let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
             let found = t.ssts.get(start..start + inputs.len())?;
             let reaches_the_oldest = start + inputs.len() == t.ssts.len();
-            (reaches_the_oldest && found.iter().map(|s| &s.id).eq(inputs)).then_some(start)
+            (reaches_the_oldest && found.iter().map(|s| &s.id).eq(&inputs)).then_some(start)
         });
-        let Some(start) = position else { return Change::Ignored { table, orphan } };
+        let Some(start) = position else { return CommitEffect::Ignored { table, orphan } };
         let (manifest, _) = self.change_manifest();
         let removed = manifest
             .table_mut(table)
             .map_or_else(Vec::new, |entry| entry.ssts.splice(start..start + inputs.len(), output).collect());
-        Change::Compacted { table, removed }
+        CommitEffect::Compacted { table, removed }
     }
 
     /// Idempotent: a name or an id that exists is left as it is.
-    fn apply_table(
-        &mut self,
-        at: LogPosition,
-        name: String,
-        options: TableOptions,
-        id: Option<TableId>,
-    ) -> Option<Change> {
+    fn apply_table(&mut self, at: LogPosition, table: EnsureTable) -> Option<CommitEffect> {
+        let EnsureTable { name, options, id, .. } = table;
         let known = |t: &TableManifest| t.name == name || Some(t.table) == id;
         if self.manifest.tables.iter().any(known) {
             return None;
@@ -153,6 +137,6 @@ impl Partition {
         });
         manifest.tables.sort_by_key(|t| t.table);
         self.table_mut(id);
-        Some(Change::TableCreated(id))
+        Some(CommitEffect::TableCreated(id))
     }
 }

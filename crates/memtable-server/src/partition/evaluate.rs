@@ -7,61 +7,28 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use sextant_common::ids::{Generation, TableId};
+use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::filter_hash;
+use sextant_common::operation::{Condition, RecordedOutcome, WriteOp, WriteRequest};
 use sextant_rules::mutant::{self, Mutant};
 
 use super::Partition;
 use super::rules::{self, Asks, InMemtable};
 use super::sessions::Seen;
-use crate::command::group::OpResult;
 use crate::command::{Group, RequestResult, TableWrites, Write};
 use crate::lease::ring::Run;
 use crate::memtable::Version;
 
-pub use super::rules::{Base, Refusal};
-
-/// The condition of an operation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Condition {
-    None,
-    /// Makes the operation an INSERT.
-    Absent,
-    Present,
-    ValueEquals(Bytes),
-    /// 0: the key is absent.
-    SeqEquals(u64),
-}
-
-#[derive(Clone, Debug)]
-pub struct Op {
-    pub table: TableId,
-    pub key: Bytes,
-    /// None: delete.
-    pub value: Option<Bytes>,
-    pub condition: Condition,
-    pub base: Option<Base>,
-    pub skip_on_failure: bool,
-}
-
-/// An atomic batch of one client.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// 0: no duplicate suppression.
-    pub session: u64,
-    pub number: u64,
-    pub acked_below: u64,
-    pub ops: Vec<Op>,
-}
+pub use super::rules::Refusal;
 
 /// What is to be answered to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It is part of the group: answer when the group is published.
-    Applied(Vec<OpResult>),
+    Applied(Vec<RecordedOutcome>),
     /// It changes nothing: answer when everything that it saw is published, and, if it belongs to a session, when the group
     /// that records the answer is. `ok`: no condition failed (a duplicate, or only skipped operations).
-    Unchanged { ok: bool, results: Vec<OpResult> },
+    Unchanged { ok: bool, results: Vec<RecordedOutcome> },
     /// Nothing was decided: answer at once.
     Refused(Refusal),
 }
@@ -100,31 +67,26 @@ struct Forming {
 
 impl Verdict {
     /// The answer that was given before.
-    fn remembered(results: Vec<OpResult>) -> Self {
+    fn remembered(results: Vec<RecordedOutcome>) -> Self {
         Verdict::Unchanged { ok: !results.iter().any(|r| r.failed), results }
     }
 }
 
 impl Forming {
     /// Puts a request's results into the duplicate table, with this group.
-    fn record(&mut self, request: &Request, results: &[OpResult]) {
+    fn record(&mut self, request: &WriteRequest, results: &[RecordedOutcome]) {
         let failed = results.iter().any(|r| r.failed);
-        if request.session == 0 || failed && mutant::active(Mutant::FailedForgotten) {
+        if request.id.session == 0 || failed && mutant::active(Mutant::FailedForgotten) {
             return;
         }
-        self.by_number.insert((request.session, request.number), self.requests.len());
-        self.requests.push(RequestResult {
-            session: request.session,
-            number: request.number,
-            acked_below: request.acked_below,
-            results: results.to_vec(),
-        });
+        self.by_number.insert((request.id.session, request.id.number), self.requests.len());
+        self.requests.push(RequestResult { id: request.id, results: results.to_vec() });
     }
 }
 
 impl Partition {
     /// Decides on requests in their order. `now_ms`: the leader's wall clock.
-    pub fn evaluate(&self, term: u64, requests: &[Request], now_ms: u64) -> Evaluated {
+    pub fn evaluate(&self, term: u64, requests: &[WriteRequest], now_ms: u64) -> Evaluated {
         let time_ms = self.time_ms().max(now_ms);
         let mut forming = Forming {
             term,
@@ -162,12 +124,12 @@ impl Partition {
         self.tables.get(&table).map_or(Generation(1), |t| t.generation())
     }
 
-    fn evaluate_request(&self, request: &Request, time_ms: u64, forming: &mut Forming) -> Verdict {
-        if request.session != 0 {
-            if let Some(at) = forming.by_number.get(&(request.session, request.number)) {
+    fn evaluate_request(&self, request: &WriteRequest, time_ms: u64, forming: &mut Forming) -> Verdict {
+        if request.id.session != 0 {
+            if let Some(at) = forming.by_number.get(&(request.id.session, request.id.number)) {
                 return Verdict::remembered(forming.requests[*at].results.clone());
             }
-            let seen = match self.sessions.seen(request.session, request.number, time_ms) {
+            let seen = match self.sessions.seen(request.id, time_ms) {
                 Seen::Duplicate(_) if mutant::active(Mutant::NoDuplicateTable) => Seen::New,
                 seen => seen,
             };
@@ -200,7 +162,7 @@ impl Partition {
             };
             if !holds {
                 failed |= !op.skip_on_failure;
-                results.push(OpResult { applied: false, existed, failed: !op.skip_on_failure, seq });
+                results.push(RecordedOutcome { applied: false, existed, failed: !op.skip_on_failure, seq });
                 continue;
             }
             let in_active = match &newest {
@@ -209,13 +171,13 @@ impl Partition {
                 Newest::Nowhere => false,
             };
             // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
-            let is_insert = op.condition.asks().is_insert();
+            let is_insert = asks(&op.condition).is_insert();
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
             let leaves_bit = rules::leaves_bit(in_active, is_insert, wants_bits);
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
-            results.push(OpResult { applied: true, existed, failed: false, seq });
+            results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq) });
             effects.push((i, leaves_bit));
-            local.insert((op.table, &op.key), Version { seq, value: op.value.clone() });
+            local.insert((op.table, &op.key), Version { seq, value: op.effect.value().cloned() });
         }
         if failed {
             for result in &mut results {
@@ -234,7 +196,7 @@ impl Partition {
         Verdict::Applied(results)
     }
 
-    fn add(&self, op: &Op, leaves_bit: bool, forming: &mut Forming) {
+    fn add(&self, op: &WriteOp, leaves_bit: bool, forming: &mut Forming) {
         let at = *forming.tables.entry(op.table).or_insert_with(|| {
             forming.writes.push(TableWrites {
                 table: op.table,
@@ -245,16 +207,17 @@ impl Partition {
         });
         let ordinal = forming.ordinal;
         forming.ordinal += 1;
-        let write = Write { ordinal, key: op.key.clone(), value: op.value.clone(), leaves_bit };
+        let value = op.effect.value();
+        let write = Write { ordinal, key: op.key.clone(), value: value.cloned(), leaves_bit };
         forming.writes[at].writes.push(write);
         if leaves_bit {
             forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
         }
-        let version = Version { seq: forming.first_seq + u64::from(ordinal), value: op.value.clone() };
+        let version = Version { seq: forming.first_seq + u64::from(ordinal), value: value.cloned() };
         forming.overlay.insert((op.table, op.key.clone()), version);
     }
 
-    fn newest(&self, op: &Op, forming: &Forming) -> Newest {
+    fn newest(&self, op: &WriteOp, forming: &Forming) -> Newest {
         if !forming.overlay.is_empty()
             && let Some(version) = forming.overlay.get(&(op.table, op.key.clone()))
         {
@@ -271,7 +234,7 @@ impl Partition {
     }
 
     /// Whether the condition holds, whether the key existed (as far as known), and the seq that was seen.
-    fn check(&self, op: &Op, newest: &Newest) -> Result<(bool, bool, u64), Refusal> {
+    fn check(&self, op: &WriteOp, newest: &Newest) -> Result<(bool, bool, Seq), Refusal> {
         let newest = match newest {
             Newest::InActive(version) | Newest::InFrozen(version) => Some(InMemtable {
                 exists: version.value.is_some(),
@@ -283,19 +246,17 @@ impl Partition {
             }),
             Newest::Nowhere => None,
         };
-        let checked = rules::check(op.condition.asks(), newest, op.base, self.last_flush_version(op.table))?;
-        Ok((checked.holds, checked.existed, checked.seq))
+        let checked = rules::check(asks(&op.condition), newest, op.base, self.last_flush_version(op.table))?;
+        Ok((checked.holds, checked.existed, Seq(checked.seq)))
     }
 }
 
-impl Condition {
-    fn asks(&self) -> Asks {
-        match self {
-            Condition::None => Asks::Nothing,
-            Condition::Absent => Asks::Absent,
-            Condition::Present => Asks::Present,
-            Condition::ValueEquals(_) => Asks::Value,
-            Condition::SeqEquals(seq) => Asks::Seq(*seq),
-        }
+fn asks(condition: &Condition) -> Asks {
+    match condition {
+        Condition::None => Asks::Nothing,
+        Condition::Absent => Asks::Absent,
+        Condition::Present => Asks::Present,
+        Condition::ValueEquals(_) => Asks::Value,
+        Condition::SeqEquals(seq) => Asks::Seq(seq.0),
     }
 }

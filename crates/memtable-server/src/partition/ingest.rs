@@ -8,9 +8,9 @@ use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 use sextant_rules::mutant::{self, Mutant};
 
-use super::undo::{Effect, Undo};
+use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Group};
+use crate::command::{Command, Freeze, Group, OpenSession};
 
 /// An entry of the log, as the partition sees it.
 #[derive(Clone, Debug)]
@@ -57,19 +57,19 @@ impl Partition {
             last: self.last,
             next_seq: self.next_seq,
             time_ms: self.time_ms,
-            effect: Effect::Nothing,
+            done: Done::Nothing,
         };
         let ingested = match body {
             Body::Blank => Ingested::Other,
             Body::Membership(encoded) => {
                 let before = std::mem::replace(&mut self.membership, encoded.clone());
-                undo.effect = Effect::Membership(before);
+                undo.done = Done::Membership(before);
                 Ingested::Other
             }
             Body::Payload(bytes) => {
                 self.log_bytes += bytes.len() as u64;
                 let command = Command::decode(bytes)?;
-                self.ingest_command(at, command, bits_done, &mut undo.effect)
+                self.ingest_command(at, command, bits_done, &mut undo.done)
             }
         };
         if ingested == Ingested::Ignored {
@@ -89,7 +89,7 @@ impl Partition {
         at: LogPosition,
         command: Command,
         bits_done: bool,
-        undo: &mut Effect,
+        done: &mut Done,
     ) -> Ingested {
         // A command is proposed to the leader of its own term only; another term means that the leader's view of the log
         // was another one when it was made.
@@ -97,8 +97,8 @@ impl Partition {
             return Ingested::Ignored;
         }
         match command {
-            Command::Group(group) => self.ingest_group(at, group, bits_done, undo),
-            Command::Freeze { table, generation, .. } => {
+            Command::Group(group) => self.ingest_group(at, group, bits_done, done),
+            Command::Freeze(Freeze { table, generation, .. }) => {
                 let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
                 if !rules::fits(generation, current) {
                     return Ingested::Ignored;
@@ -107,36 +107,30 @@ impl Partition {
                 let next = Generation(generation.0 + 1);
                 if generation <= state.flushed_generation {
                     state.active = std::sync::Arc::new(crate::memtable::Memtable::new(next));
-                    *undo = Effect::SkippedFreeze(table);
+                    *done = Done::SkippedFreeze(table);
                 } else {
                     state.freeze(at);
-                    *undo = Effect::Freeze(table);
+                    *done = Done::Freeze(table);
                 }
                 Ingested::Frozen { table, next }
             }
-            Command::OpenSession { session, time_ms, .. } => {
+            Command::OpenSession(OpenSession { session, time_ms, .. }) => {
                 self.time_ms = self.time_ms.max(time_ms);
-                *undo = Effect::Session(self.sessions.open(session, self.time_ms));
+                *done = Done::Session(self.sessions.open(session, self.time_ms));
                 Ingested::Other
             }
-            command @ Command::Configure { .. } => {
+            command @ Command::Configure(_) => {
                 self.uncommitted.push_back((at, command));
                 Ingested::Configured
             }
-            command @ (Command::Flush { .. } | Command::Compaction { .. } | Command::EnsureTable { .. }) => {
+            command @ (Command::Flush(_) | Command::Compaction(_) | Command::EnsureTable(_)) => {
                 self.uncommitted.push_back((at, command));
                 Ingested::Other
             }
         }
     }
 
-    fn ingest_group(
-        &mut self,
-        at: LogPosition,
-        group: Group,
-        bits_done: bool,
-        undo: &mut Effect,
-    ) -> Ingested {
+    fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, done: &mut Done) -> Ingested {
         let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
         let fits = group.first_seq == self.next_seq
             && group.tables.iter().all(|t| rules::fits(t.generation, current(t.table)));
@@ -170,7 +164,7 @@ impl Partition {
         self.next_seq += seqs;
         self.time_ms = self.time_ms.max(group.time_ms);
         let sessions = group.requests.iter().filter_map(|r| self.sessions.record(r, self.time_ms)).collect();
-        *undo = Effect::Group { versions, sessions };
+        *done = Done::Group { versions, sessions };
         Ingested::Group { first_seq }
     }
 
@@ -186,9 +180,9 @@ impl Partition {
         while self.undo.back().is_some_and(|u| u.index >= first) {
             let Some(undo) = self.undo.pop_back() else { break };
             self.counters.truncated_entries += 1;
-            match undo.effect {
-                Effect::Nothing => {}
-                Effect::Group { versions, sessions } => {
+            match undo.done {
+                Done::Nothing => {}
+                Done::Group { versions, sessions } => {
                     self.counters.truncated_groups += 1;
                     if !mutant::active(Mutant::DuplicateTableNotUndone) {
                         self.sessions.undo(sessions);
@@ -199,17 +193,17 @@ impl Partition {
                         }
                     }
                 }
-                Effect::Freeze(table) => {
+                Done::Freeze(table) => {
                     self.counters.truncated_freezes += 1;
                     self.table_mut(table).unfreeze();
                 }
-                Effect::SkippedFreeze(table) => {
+                Done::SkippedFreeze(table) => {
                     let state = self.table_mut(table);
                     let before = Generation(state.generation().0 - 1);
                     state.active = std::sync::Arc::new(crate::memtable::Memtable::new(before));
                 }
-                Effect::Session(changes) => self.sessions.undo(changes),
-                Effect::Membership(before) => self.membership = before,
+                Done::Session(changes) => self.sessions.undo(changes),
+                Done::Membership(before) => self.membership = before,
             }
             self.last = undo.last;
             self.next_index = undo.index;

@@ -24,23 +24,14 @@ use bytes::Bytes;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
 
-use crate::command::{Command, Configuration};
-use sessions::Sessions;
+use crate::command::{Command, Configuration, Configure};
+use sessions::DuplicateTable;
 use table::{Frozen, TableState};
 use undo::Undo;
 use view::{ReadView, TableView};
 
 /// State as of a log position, from which replay can start once everything before it is durable elsewhere.
-#[derive(Clone, Debug)]
-pub struct Checkpoint {
-    pub at: LogPosition,
-    pub next_seq: u64,
-    pub time_ms: u64,
-    pub generations: BTreeMap<TableId, Generation>,
-    pub sessions: Sessions,
-    /// raft_log's encoding of the membership in force at `at`.
-    pub membership: Bytes,
-}
+pub type Checkpoint = sextant_common::snapshot::Checkpoint<DuplicateTable>;
 
 #[derive(Debug)]
 pub struct Partition {
@@ -51,7 +42,7 @@ pub struct Partition {
     next_index: u64,
     next_seq: u64,
     time_ms: u64,
-    sessions: Sessions,
+    sessions: DuplicateTable,
     tables: BTreeMap<TableId, TableState>,
     membership: Bytes,
     /// How to undo each entry that is not yet committed, oldest first.
@@ -90,7 +81,7 @@ impl Partition {
             next_index: 0,
             next_seq: 1,
             time_ms: 0,
-            sessions: Sessions::default(),
+            sessions: DuplicateTable::default(),
             tables: BTreeMap::new(),
             membership: Bytes::new(),
             undo: VecDeque::new(),
@@ -147,7 +138,7 @@ impl Partition {
     pub fn configurations(&self) -> impl Iterator<Item = &Configuration> {
         let revision = self.configuration.as_ref().map_or(0, |(c, _)| c.revision);
         let coming = self.uncommitted.iter().filter_map(move |(_, command)| match command {
-            Command::Configure { configuration, .. } if configuration.revision > revision => {
+            Command::Configure(Configure { configuration, .. }) if configuration.revision > revision => {
                 Some(configuration)
             }
             _ => None,
@@ -165,7 +156,7 @@ impl Partition {
         self.next_table
     }
 
-    pub fn sessions(&self) -> &Sessions {
+    pub fn sessions(&self) -> &DuplicateTable {
         &self.sessions
     }
 

@@ -4,16 +4,8 @@
 //! functions, so that the two cannot drift apart.
 
 use sextant_common::ids::{Generation, ManifestVersion};
+use sextant_common::operation::Base;
 use sextant_rules::mutant::{self, Mutant};
-
-/// What the p-node found in the SSTables of a manifest version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Base {
-    pub manifest: ManifestVersion,
-    pub present: bool,
-    pub seq: u64,
-    pub value_matches: bool,
-}
 
 /// Why nothing is decided about a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +19,7 @@ pub enum Refusal {
     NeedsBase,
 }
 
-/// What a condition asks of its key.
+/// What a [`Condition`](sextant_common::operation::Condition) asks of its key, without the bytes that it may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     Nothing,
@@ -89,7 +81,7 @@ pub fn check(
             if base.manifest < last_flush && !mutant::active(Mutant::InsertNotVoided) {
                 return Err(Refusal::StaleManifest);
             }
-            InMemtable { exists: base.present, seq: base.seq, value_matches: base.value_matches }
+            InMemtable { exists: base.present, seq: base.seq.0, value_matches: base.value_matches }
         }
     };
     let holds = match asks {

@@ -4,10 +4,13 @@
 //! returns what undoes it. A session expires by the time that log entries carry; an unknown session's requests are refused,
 //! never executed.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::command::group::{OpResult, RequestResult};
+use sextant_common::operation::{RecordedOutcome, RequestId};
+use sextant_common::snapshot::SessionMemory;
+
+use crate::command::RequestResult;
 
 /// An idle session is forgotten after this long. A client that retries later gets "unknown session", never a second effect.
 pub const SESSION_TTL_MS: u64 = 15 * 60 * 1000;
@@ -18,55 +21,47 @@ pub const RESULTS_MAX: usize = 4096;
 /// And so many operations in all (24 bytes each): large batches are remembered for a shorter while.
 pub const RESULT_OPS_MAX: usize = 128 * 1024;
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Session {
-    pub last_used_ms: u64,
-    /// Results below this number are no longer kept.
-    pub floor: u64,
-    pub results: BTreeMap<u64, Arc<[OpResult]>>,
-    /// Operations that the results are of.
-    pub ops: usize,
-}
-
 /// What is known of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     New,
-    /// It took effect before, with these results.
-    Duplicate(Arc<[OpResult]>),
+    /// It was answered before, like this.
+    Duplicate(Arc<[RecordedOutcome]>),
     /// So old that its result is gone.
     TooOld,
     UnknownSession,
 }
 
+/// All sessions of a partition, by their ids.
 #[derive(Clone, Debug, Default)]
-pub struct Sessions {
-    sessions: HashMap<u64, Arc<Session>>,
+pub struct DuplicateTable {
+    sessions: HashMap<u64, Arc<SessionMemory>>,
 }
 
 /// Puts a session back to what it was.
 #[derive(Debug)]
 pub struct SessionUndo {
     id: u64,
-    change: Change,
+    before: Before,
 }
 
+/// What was there.
 #[derive(Debug)]
-enum Change {
-    /// Opened, or forgotten.
-    Whole(Option<Arc<Session>>),
-    /// A result was recorded; only what that changed is kept, because it happens for every request.
-    Recorded { number: u64, forgotten: Vec<(u64, Arc<[OpResult]>)>, floor: u64, last_used_ms: u64 },
+enum Before {
+    /// It was opened, or forgotten.
+    Whole(Option<Arc<SessionMemory>>),
+    /// An answer was recorded; only what that changed is kept, because it happens for every request.
+    Recorded { number: u64, forgotten: Vec<(u64, Arc<[RecordedOutcome]>)>, floor: u64, last_used_ms: u64 },
 }
 
-impl Sessions {
-    pub fn seen(&self, session: u64, number: u64, now_ms: u64) -> Seen {
-        match self.sessions.get(&session) {
+impl DuplicateTable {
+    pub fn seen(&self, id: RequestId, now_ms: u64) -> Seen {
+        match self.sessions.get(&id.session) {
             None => Seen::UnknownSession,
             Some(s) if expired(s, now_ms) => Seen::UnknownSession,
-            Some(s) => match s.results.get(&number) {
-                Some(results) => Seen::Duplicate(results.clone()),
-                None if number < s.floor => Seen::TooOld,
+            Some(s) => match s.answers.get(&id.number) {
+                Some(answer) => Seen::Duplicate(answer.clone()),
+                None if id.number < s.floor => Seen::TooOld,
                 None => Seen::New,
             },
         }
@@ -82,66 +77,66 @@ impl Sessions {
             .collect();
         let mut undo: Vec<_> = gone
             .into_iter()
-            .map(|id| SessionUndo { id, change: Change::Whole(self.sessions.remove(&id)) })
+            .map(|id| SessionUndo { id, before: Before::Whole(self.sessions.remove(&id)) })
             .collect();
         if self.sessions.len() >= SESSIONS_MAX && !self.sessions.contains_key(&session) {
             // Ties are broken by id, so that every replica forgets the same one.
             let oldest = self.sessions.iter().map(|(id, s)| (s.last_used_ms, *id)).min();
             if let Some((_, id)) = oldest {
-                undo.push(SessionUndo { id, change: Change::Whole(self.sessions.remove(&id)) });
+                undo.push(SessionUndo { id, before: Before::Whole(self.sessions.remove(&id)) });
             }
         }
         let before = self.sessions.get(&session).cloned();
         let mut opened = match &before {
             Some(s) if !expired(s, now_ms) => (**s).clone(),
-            _ => Session::default(),
+            _ => SessionMemory::default(),
         };
         opened.last_used_ms = now_ms;
         self.sessions.insert(session, Arc::new(opened));
-        undo.push(SessionUndo { id: session, change: Change::Whole(before) });
+        undo.push(SessionUndo { id: session, before: Before::Whole(before) });
         undo
     }
 
     /// Remembers the result of a request. A session that is unknown stays so.
     pub fn record(&mut self, request: &RequestResult, now_ms: u64) -> Option<SessionUndo> {
         // Copied only if a checkpoint holds the session as it was.
-        let session = Arc::make_mut(self.sessions.get_mut(&request.session)?);
+        let session = Arc::make_mut(self.sessions.get_mut(&request.id.session)?);
         let (floor, last_used_ms) = (session.floor, session.last_used_ms);
         session.last_used_ms = now_ms;
-        session.results.insert(request.number, request.results.clone().into());
+        session.answers.insert(request.id.number, request.results.clone().into());
         session.ops += request.results.len();
-        session.floor = session.floor.max(request.acked_below);
+        session.floor = session.floor.max(request.id.acked_below);
         let mut forgotten = Vec::new();
-        while let Some(oldest) = session.results.first_key_value().map(|(number, _)| *number)
-            && (oldest < session.floor || session.results.len() > RESULTS_MAX || session.ops > RESULT_OPS_MAX)
+        while let Some(oldest) = session.answers.first_key_value().map(|(number, _)| *number)
+            && (oldest < session.floor || session.answers.len() > RESULTS_MAX || session.ops > RESULT_OPS_MAX)
         {
-            if let Some((number, results)) = session.results.pop_first() {
+            if let Some((number, answer)) = session.answers.pop_first() {
                 session.floor = session.floor.max(number.saturating_add(1));
-                session.ops -= results.len();
-                forgotten.push((number, results));
+                session.ops -= answer.len();
+                forgotten.push((number, answer));
             }
         }
-        let change = Change::Recorded { number: request.number, forgotten, floor, last_used_ms };
-        Some(SessionUndo { id: request.session, change })
+        let before = Before::Recorded { number: request.id.number, forgotten, floor, last_used_ms };
+        Some(SessionUndo { id: request.id.session, before })
     }
 
     /// Undoes changes; the newest first.
     pub fn undo(&mut self, changes: Vec<SessionUndo>) {
-        for change in changes.into_iter().rev() {
-            match change.change {
-                Change::Whole(Some(session)) => {
-                    self.sessions.insert(change.id, session);
+        for SessionUndo { id, before } in changes.into_iter().rev() {
+            match before {
+                Before::Whole(Some(session)) => {
+                    self.sessions.insert(id, session);
                 }
-                Change::Whole(None) => {
-                    self.sessions.remove(&change.id);
+                Before::Whole(None) => {
+                    self.sessions.remove(&id);
                 }
-                Change::Recorded { number, forgotten, floor, last_used_ms } => {
-                    let Some(session) = self.sessions.get_mut(&change.id).map(Arc::make_mut) else {
+                Before::Recorded { number, forgotten, floor, last_used_ms } => {
+                    let Some(session) = self.sessions.get_mut(&id).map(Arc::make_mut) else {
                         continue;
                     };
-                    session.results.extend(forgotten);
-                    session.results.remove(&number);
-                    session.ops = session.results.values().map(|r| r.len()).sum();
+                    session.answers.extend(forgotten);
+                    session.answers.remove(&number);
+                    session.ops = session.answers.values().map(|r| r.len()).sum();
                     (session.floor, session.last_used_ms) = (floor, last_used_ms);
                 }
             }
@@ -157,58 +152,67 @@ impl Sessions {
     }
 
     /// By rising id.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Session)> {
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &SessionMemory)> {
         let mut ids: Vec<_> = self.sessions.keys().copied().collect();
         ids.sort_unstable();
         ids.into_iter().filter_map(|id| self.sessions.get(&id).map(|s| (id, s.as_ref())))
     }
+}
 
-    pub fn restore(&mut self, id: u64, session: Session) {
-        self.sessions.insert(id, Arc::new(session));
+/// Of what a snapshot remembers.
+impl FromIterator<(u64, SessionMemory)> for DuplicateTable {
+    fn from_iter<I: IntoIterator<Item = (u64, SessionMemory)>>(sessions: I) -> Self {
+        Self { sessions: sessions.into_iter().map(|(id, session)| (id, Arc::new(session))).collect() }
     }
 }
 
-fn expired(session: &Session, now_ms: u64) -> bool {
+fn expired(session: &SessionMemory, now_ms: u64) -> bool {
     session.last_used_ms.saturating_add(SESSION_TTL_MS) < now_ms
 }
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::ids::Seq;
+
     use super::*;
 
+    fn id(number: u64, acked_below: u64) -> RequestId {
+        RequestId { session: 7, number, acked_below }
+    }
+
     fn request(number: u64, acked_below: u64) -> RequestResult {
-        let results = vec![OpResult { applied: true, seq: number * 10, ..OpResult::default() }];
-        RequestResult { session: 7, number, acked_below, results }
+        let outcome = RecordedOutcome { applied: true, seq: Seq(number * 10), ..RecordedOutcome::default() };
+        RequestResult { id: id(number, acked_below), results: vec![outcome] }
     }
 
     #[test]
     fn a_retry_finds_its_result_and_an_old_one_is_refused() {
-        let mut s = Sessions::default();
-        assert_eq!(s.seen(7, 1, 0), Seen::UnknownSession);
+        let mut s = DuplicateTable::default();
+        assert_eq!(s.seen(id(1, 0), 0), Seen::UnknownSession);
         s.open(7, 0);
-        assert_eq!(s.seen(7, 1, 0), Seen::New);
+        assert_eq!(s.seen(id(1, 0), 0), Seen::New);
         s.record(&request(1, 0), 5);
         s.record(&request(2, 0), 6);
-        assert!(matches!(s.seen(7, 1, 6), Seen::Duplicate(r) if r[0].seq == 10));
+        assert!(matches!(s.seen(id(1, 0), 6), Seen::Duplicate(r) if r[0].seq == Seq(10)));
         s.record(&request(3, 3), 7);
-        assert_eq!(s.seen(7, 2, 7), Seen::TooOld);
-        assert!(matches!(s.seen(7, 3, 7), Seen::Duplicate(_)));
+        assert_eq!(s.seen(id(2, 0), 7), Seen::TooOld);
+        assert!(matches!(s.seen(id(3, 0), 7), Seen::Duplicate(_)));
     }
 
     #[test]
     fn an_expired_session_is_unknown_and_reopening_it_forgets_its_results() {
-        let mut s = Sessions::default();
+        let mut s = DuplicateTable::default();
         s.open(7, 0);
         s.record(&request(1, 0), 0);
         let late = SESSION_TTL_MS + 1;
-        assert_eq!(s.seen(7, 1, late), Seen::UnknownSession);
+        assert_eq!(s.seen(id(1, 0), late), Seen::UnknownSession);
         s.open(7, late);
-        assert_eq!(s.seen(7, 1, late), Seen::New);
+        assert_eq!(s.seen(id(1, 0), late), Seen::New);
     }
 
     #[test]
     fn undo_puts_everything_back() {
-        let mut s = Sessions::default();
+        let mut s = DuplicateTable::default();
         s.open(7, 0);
         s.record(&request(1, 0), 1);
         let before: Vec<_> = s.iter().map(|(id, s)| (id, s.clone())).collect();
@@ -223,22 +227,22 @@ mod tests {
 
     #[test]
     fn numbers_and_times_at_their_end_are_only_numbers() {
-        let mut s = Sessions::default();
+        let mut s = DuplicateTable::default();
         s.open(7, u64::MAX);
-        assert_eq!(s.seen(7, u64::MAX, u64::MAX), Seen::New);
-        let many = vec![OpResult::default(); RESULT_OPS_MAX + 1];
-        s.record(&RequestResult { session: 7, number: u64::MAX, acked_below: 0, results: many }, u64::MAX);
-        assert_eq!(s.seen(7, 5, u64::MAX), Seen::TooOld);
+        assert_eq!(s.seen(id(u64::MAX, 0), u64::MAX), Seen::New);
+        let many = vec![RecordedOutcome::default(); RESULT_OPS_MAX + 1];
+        s.record(&RequestResult { id: id(u64::MAX, 0), results: many }, u64::MAX);
+        assert_eq!(s.seen(id(5, 0), u64::MAX), Seen::TooOld);
     }
 
     #[test]
     fn results_are_bounded() {
-        let mut s = Sessions::default();
+        let mut s = DuplicateTable::default();
         s.open(7, 0);
         for n in 1..=RESULTS_MAX as u64 + 10 {
             s.record(&request(n, 0), n);
         }
-        assert_eq!(s.seen(7, 10, 100), Seen::TooOld);
-        assert!(matches!(s.seen(7, 11, 100), Seen::Duplicate(_)));
+        assert_eq!(s.seen(id(10, 0), 100), Seen::TooOld);
+        assert!(matches!(s.seen(id(11, 0), 100), Seen::Duplicate(_)));
     }
 }

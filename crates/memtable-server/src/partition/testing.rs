@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::operation::{Condition, Effect, RequestId, WriteOp, WriteRequest};
 
 use super::Partition;
-use super::evaluate::{Condition, Op, Request};
 use super::ingest::{Body, Ingested};
-use crate::command::Command;
+use crate::command::{Command, EnsureTable, Freeze};
 
 const TERM: u64 = 1;
 
@@ -17,7 +17,8 @@ pub fn partition_with(tables: &[TableId]) -> Partition {
     ingest(&mut partition, Body::Blank);
     for table in tables {
         let (name, options) = (format!("t{table}"), TableOptions::default());
-        append(&mut partition, &Command::EnsureTable { term: TERM, name, options, id: Some(*table) });
+        let table = EnsureTable { term: TERM, name, options, id: Some(*table) };
+        append(&mut partition, &Command::EnsureTable(table));
     }
     let last = partition.last().index;
     partition.commit(last, 0);
@@ -26,15 +27,15 @@ pub fn partition_with(tables: &[TableId]) -> Partition {
 
 /// Writes a value of so many bytes.
 pub fn put(partition: &mut Partition, table: TableId, key: &'static str, value_bytes: usize) {
-    let op = Op {
+    let op = WriteOp {
         table,
         key: Bytes::from_static(key.as_bytes()),
-        value: Some(vec![7; value_bytes].into()),
+        effect: Effect::Put(vec![7; value_bytes].into()),
         condition: Condition::None,
         base: None,
         skip_on_failure: false,
     };
-    let request = Request { session: 0, number: 0, acked_below: 0, ops: vec![op] };
+    let request = WriteRequest { id: RequestId::default(), ops: vec![op] };
     let group = partition.evaluate(TERM, &[request], 0).group.unwrap();
     assert!(matches!(append(partition, &Command::Group(group)), Ingested::Group { .. }));
 }
@@ -42,7 +43,7 @@ pub fn put(partition: &mut Partition, table: TableId, key: &'static str, value_b
 /// Freezes a table's active memtable. The index of the freeze.
 pub fn freeze(partition: &mut Partition, table: TableId) -> u64 {
     let generation = partition.table(table).unwrap().generation();
-    let frozen = append(partition, &Command::Freeze { term: TERM, table, generation });
+    let frozen = append(partition, &Command::Freeze(Freeze { term: TERM, table, generation }));
     assert!(matches!(frozen, Ingested::Frozen { .. }));
     partition.last().index
 }

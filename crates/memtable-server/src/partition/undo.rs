@@ -12,12 +12,12 @@ pub(super) struct Undo {
     pub(super) last: LogPosition,
     pub(super) next_seq: u64,
     pub(super) time_ms: u64,
-    pub(super) effect: Effect,
+    pub(super) done: Done,
 }
 
 /// What it did, as far as that has to be undone.
 #[derive(Debug)]
-pub(super) enum Effect {
+pub(super) enum Done {
     Nothing,
     Group {
         versions: Vec<(TableId, Bytes, u64)>,

@@ -1,17 +1,17 @@
-//! openraft's side of a partition: its network, its state machine, its configuration, elections; and what this node, as a member,
-//! takes from the others ([`acceptor`]).
+//! openraft's side of a partition: its network, its messages ([`wire`]), its state machine, its configuration, elections; and what
+//! this node, as a member, takes from the others ([`acceptor`]).
 //!
 //! openraft decides what is committed. What an entry *does* is the worker's business; the state machine here only passes on
 //! how far the log is committed, and returns at once (waiting in `apply` would stop replication's heart).
 
 pub mod acceptor;
-pub mod convert;
 pub mod core;
 pub mod election;
 pub mod network;
 pub mod reach;
 pub mod snapshot_store;
 pub mod state_machine;
+pub mod wire;
 
 use openraft::{Config, SnapshotPolicy, StepDownPolicy};
 use sextant_common::error::{Error, Result};

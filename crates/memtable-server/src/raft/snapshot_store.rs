@@ -27,7 +27,7 @@ use sextant_environment::Env;
 use sextant_environment::vfs::{read_file, write_file_atomically};
 use sextant_raft_log::{StoredMembership, TypeConfig, decode_membership, log_id_at, position_of};
 
-use crate::partition::snapshot::Snapshot;
+use crate::partition::snapshot::{self, Snapshot};
 
 const MAGIC: &[u8; 8] = b"SXTSNAP1";
 
@@ -84,7 +84,7 @@ impl SnapshotStore {
             return Err(damaged("checksum mismatch"));
         }
         let data = Bytes::copy_from_slice(rest);
-        let snapshot = Snapshot::decode(&data, id)?;
+        let snapshot = snapshot::decode(&data, id)?;
         let newest = stored(&snapshot, data)?;
         *store.state.lock() = State { in_file: Some(newest.rank), newest: Some(newest) };
         Ok((store, Some(snapshot)))
@@ -112,7 +112,7 @@ impl SnapshotStore {
     /// Writes the file, unless what is in it is as new. May be given up by whoever waits: the writing is finished all the same,
     /// alone.
     async fn write(&self, snapshot: &Snapshot) -> Result<Stored> {
-        let data = Bytes::from(snapshot.encode(self.id));
+        let data = Bytes::from(snapshot::encode(snapshot, self.id));
         let next = stored(snapshot, data.clone())?;
         let one = self.writing.clone().lock_owned().await;
         if self.state.lock().in_file.is_some_and(|rank| rank >= next.rank) {
@@ -154,7 +154,7 @@ pub fn meta_of(snapshot: &Snapshot) -> Result<Meta> {
 /// Refuses a snapshot that cannot be installed. To be asked before openraft is given it: there an error of the state machine
 /// ends the partition's Raft for good.
 pub fn check_installable(partition: PartitionId, meta: &Meta, data: &[u8]) -> Result<()> {
-    let checkpoint = Snapshot::decode(data, partition)?.checkpoint;
+    let checkpoint = snapshot::decode(data, partition)?.checkpoint;
     if meta.last_log_id.as_ref().map(position_of) != Some(checkpoint.at) {
         return Err(Error::invalid(format!("a snapshot as of {} under another position", checkpoint.at)));
     }
@@ -176,9 +176,9 @@ mod tests {
     use prometheus_client::registry::Registry;
     use sextant_common::error::ErrorKind;
     use sextant_common::ids::{LogPosition, NodeId};
+    use sextant_common::manifest::Manifest;
     use sextant_environment::config::{ClusterConfig, Server};
     use sextant_environment::env::free_addrs;
-    use sextant_proto::v1;
     use sextant_raft_log::{Entry, RaftLog, Vote, log_id};
     use sextant_simulated::{CrashMode, FaultyVfs};
 
@@ -330,15 +330,10 @@ mod tests {
     fn a_snapshot_that_cannot_be_installed_is_refused_before_openraft_sees_it() {
         let id = PartitionId(3);
         let message = |index: u64, membership: &'static [u8]| {
-            let snapshot = v1::PartitionSnapshot {
-                format: 1,
-                partition: id.0,
-                at: Some(v1::LogPosition { term: 2, index }),
-                membership: Bytes::from_static(membership),
-                manifest: Some(v1::Manifest { partition: id.0, ..Default::default() }),
-                ..Default::default()
-            };
-            prost::Message::encode_to_vec(&snapshot)
+            let mut made = snapshot(2, index);
+            made.checkpoint.membership = Bytes::from_static(membership);
+            made.manifest = Manifest::empty(id);
+            snapshot::encode(&made, id)
         };
         let meta = Meta { last_log_id: Some(log_id(2, 7)), last_membership: StoredMembership::default() };
         check_installable(id, &meta, &message(7, b"")).unwrap();

@@ -10,7 +10,7 @@ use sextant_raft_log::{LogId, StoredMembership, TypeConfig};
 use tokio::sync::{mpsc, oneshot};
 
 use super::snapshot_store::{Meta, SnapshotData, SnapshotStore};
-use crate::partition::snapshot::Snapshot;
+use crate::partition::snapshot;
 use crate::replica::Event;
 
 type RaftSnapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
@@ -83,7 +83,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, meta: &Meta, snapshot: SnapshotData) -> Result<(), io::Error> {
-        let decoded = Snapshot::decode(&snapshot.0, self.partition).map_err(io::Error::other)?;
+        let decoded = snapshot::decode(&snapshot.0, self.partition).map_err(io::Error::other)?;
         self.store.put(&decoded).await.map_err(io::Error::other)?;
         let (done, installed) = oneshot::channel();
         let _ = self.events.send(Event::Install { snapshot: Box::new(decoded), done });

@@ -14,11 +14,11 @@ use sextant_common::ids::{NodeId, PartitionId};
 use sextant_environment::shutdown::Shutdown;
 
 use crate::command::Configuration;
-use crate::flush::SstServers;
 use crate::incarnation::{Incarnation, Memory};
 use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
 use crate::replica::ReplicaState;
+use crate::upstream::SstServers;
 
 /// How often a server that has nothing of a partition looks why.
 const WATCH: Duration = Duration::from_secs(1);

@@ -2,14 +2,14 @@
 //!
 //! Each table says which memtables' records it holds, as a range of generations ([`Origin`]). That makes the order and the choice:
 //!
-//! * Ranges of one table (LSM-tree) are nested or apart: a flush begins where the newest table ended, a merge takes all tables of
-//!   its time. (Anything else is refused: it is damage, or a defect.)
+//! * Ranges of one table (LSM-tree) are nested or apart: a flush begins where the newest table ended, a compaction takes all tables
+//!   of its time. (Anything else is refused: it is damage, or a defect.)
 //! * A table whose range lies in another's is superseded: the other one holds, for each of its keys, the same record or a newer one,
-//!   or nothing because a tombstone ended it and nothing older is left. That holds for merges that were never committed too, and for
+//!   or nothing because a tombstone ended it and nothing older is left. That holds for compactions that were never committed too, and for
 //!   several attempts to flush one memtable, which all hold the same.
 //! * Of a table and the tables that lie in its range and leave no gap in it, which hold the same, those are taken of which there are
-//!   more sound copies, counted for the one of them that has the fewest: a merge that was done on one server must not cost its
-//!   inputs.
+//!   more sound copies, counted for the one of them that has the fewest: a compaction that was done on one server must not cost
+//!   its inputs.
 //! * What is left, newest range first, is the manifest. It has to follow without a gap down to generation 1: memtables that were
 //!   empty are in the range of the next table, so that a gap is a table that is lost.
 
@@ -18,24 +18,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, NodeId, PartitionId, SstId, TableId};
 use sextant_common::manifest::{Generations, Origin, SstMeta, TableOptions};
+use sextant_common::sstable::{Contents, Holding};
 
 /// A table on a server.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub server: NodeId,
-    pub id: SstId,
-    /// A part of it fails its checks.
-    pub damaged: bool,
-    /// None: it cannot be read at all.
-    pub contents: Option<Contents>,
-}
-
-#[derive(Clone, Debug)]
-pub struct Contents {
-    pub meta: SstMeta,
-    pub options: TableOptions,
-    /// None: written by an older version.
-    pub origin: Option<Origin>,
+    pub holding: Holding,
 }
 
 /// A table of the manifest to be.
@@ -96,21 +85,17 @@ impl Candidate {
 pub fn plan(partition: PartitionId, found: &[Found]) -> Result<Plan> {
     let mut plan = Plan::default();
     let mut lineages = BTreeSet::new();
-    for at in found {
-        plan.newest_term = plan.newest_term.max(at.id.epoch.term).max(at.id.plan.term);
-        plan.newest_index = plan.newest_index.max(at.id.plan.index);
-        let Some(Contents { meta, origin, .. }) = &at.contents else { continue };
-        if meta.id != at.id || at.id.partition != partition {
-            return Err(Error::corrupt(format!(
-                "sstable server {} gives {} for another table",
-                at.server, at.id
-            )));
+    for Found { server, holding: Holding { id, contents, .. } } in found {
+        plan.newest_term = plan.newest_term.max(id.epoch.term).max(id.plan.term);
+        plan.newest_index = plan.newest_index.max(id.plan.index);
+        let Some(Contents { meta, origin, .. }) = contents else { continue };
+        if meta.id != *id || id.partition != partition {
+            return Err(Error::corrupt(format!("sstable server {server} gives {id} for another table")));
         }
         plan.newest_seq = plan.newest_seq.max(meta.max_seq);
         let origin = origin.as_ref().ok_or_else(|| {
             Error::invalid(format!(
-                "SSTable {} was written by an older version and does not say which records it holds: a manifest cannot be rebuilt",
-                at.id
+                "SSTable {id} was written by an older version and does not say which records it holds: a manifest cannot be rebuilt"
             ))
         })?;
         lineages.insert(origin.lineage);
@@ -135,7 +120,7 @@ pub fn plan(partition: PartitionId, found: &[Found]) -> Result<Plan> {
 /// The readable tables, each once, by LSM-tree.
 fn candidates(found: &[Found], plan: &mut Plan) -> Result<BTreeMap<TableId, Vec<Candidate>>> {
     let mut by_id: BTreeMap<SstId, Vec<&Found>> = BTreeMap::new();
-    found.iter().for_each(|at| by_id.entry(at.id).or_default().push(at));
+    found.iter().for_each(|at| by_id.entry(at.holding.id).or_default().push(at));
     let mut by_table: BTreeMap<TableId, Vec<Candidate>> = BTreeMap::new();
     for (id, copies) in by_id {
         let servers =
@@ -143,11 +128,11 @@ fn candidates(found: &[Found], plan: &mut Plan) -> Result<BTreeMap<TableId, Vec<
         // Copies with another checksum than most are none of this table.
         let mut same: BTreeMap<u64, Vec<&Found>> = BTreeMap::new();
         for copy in &copies {
-            if let Some(contents) = &copy.contents {
+            if let Some(contents) = &copy.holding.contents {
                 same.entry(contents.meta.checksum).or_default().push(copy);
             }
         }
-        let sound = |copies: &[&Found]| copies.iter().filter(|c| !c.damaged).count();
+        let sound = |copies: &[&Found]| copies.iter().filter(|c| !c.holding.damaged).count();
         let Some(mut best) = same.into_values().max_by_key(|c| (sound(c), c.len())) else {
             plan.losses.push(format!(
                 "SSTable {id} cannot be read on any server that has it ({}): what it held is not known",
@@ -155,8 +140,8 @@ fn candidates(found: &[Found], plan: &mut Plan) -> Result<BTreeMap<TableId, Vec<
             ));
             continue;
         };
-        best.sort_by_key(|copy| (copy.damaged, copy.server));
-        let Some(Contents { meta, options, origin: Some(origin) }) = best[0].contents.clone() else {
+        best.sort_by_key(|copy| (copy.holding.damaged, copy.server));
+        let Some(Contents { meta, options, origin: Some(origin) }) = best[0].holding.contents.clone() else {
             continue;
         };
         if !origin.generations.are_known() {

@@ -9,16 +9,16 @@ use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
-use sextant_proto::convert::sst_id_from_wire;
-use sextant_proto::v1;
 use sextant_raft_log::{Member, Vote};
 
 use super::gate::Gate;
-use super::plan::{Chosen, Contents, Found, Plan, plan};
+use super::plan::{Chosen, Found, Plan, plan};
 use super::snapshot::{Catalogue, Rebuilt, catalogue, term};
 use crate::incarnation::Memory;
+use crate::partition::snapshot::encode;
 use crate::raft::Raft;
 use crate::raft::snapshot_store::{SnapshotData, meta_of};
 
@@ -44,30 +44,6 @@ pub struct Order {
     pub accept_loss: bool,
 }
 
-/// What became of a partition, or would.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It has a group: nothing to be done.
-    Founded,
-    /// Nothing was done; `losses` have to be accepted.
-    Planned,
-    Recovered,
-    /// It cannot be rebuilt, or not now.
-    Refused,
-}
-
-/// The same, with what people want to know of it.
-#[derive(Clone, Debug)]
-pub struct Recovered {
-    pub partition: PartitionId,
-    pub outcome: Outcome,
-    pub message: String,
-    /// A line each.
-    pub found: Vec<String>,
-    /// Flushed records that are missing, a line each.
-    pub losses: Vec<String>,
-}
-
 /// The server that runs it, with what it needs of its partitions.
 pub struct Rebuilding {
     pub env: Env,
@@ -80,12 +56,12 @@ pub struct Rebuilding {
 
 impl Rebuilding {
     /// What became of each partition, in their order.
-    pub async fn run(&self, order: &Order) -> Result<Vec<Recovered>> {
+    pub async fn run(&self, order: &Order) -> Result<Vec<RecoveredPartition>> {
         run(self, order).await
     }
 }
 
-async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<Recovered>> {
+async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<RecoveredPartition>> {
     let founder = here.cluster.memtable.iter().map(|s| s.id).min();
     if founder != Some(here.node) {
         let founder = founder.unwrap_or_default();
@@ -111,9 +87,9 @@ async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<Recovered>> {
     let mut failed = false;
     let mut all = Vec::new();
     for (gate, (step, remembered)) in steps {
-        let mut recovered = Recovered {
+        let mut recovered = RecoveredPartition {
             partition: gate.shared.id,
-            outcome: Outcome::Founded,
+            outcome: RecoveryOutcome::Founded,
             message: String::new(),
             found: Vec::new(),
             losses: Vec::new(),
@@ -121,25 +97,25 @@ async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<Recovered>> {
         recovered.outcome = match step {
             Step::Founded(_) => {
                 recovered.message = "has a group: nothing to be done".into();
-                Outcome::Founded
+                RecoveryOutcome::Founded
             }
             Step::Refuse(why) => {
                 recovered.message = why;
-                Outcome::Refused
+                RecoveryOutcome::Refused
             }
             Step::Rebuild(plan) => {
                 recovered.found = plan.notes.clone();
                 recovered.losses = plan.losses.clone();
                 // All or nothing, as far as can be known before: a table may be known to one partition only.
                 if order.dry_run || refused || failed {
-                    Outcome::Planned
+                    RecoveryOutcome::Planned
                 } else {
                     match rebuild(here, gate, &plan, &catalogue, remembered).await {
-                        Ok(()) => Outcome::Recovered,
+                        Ok(()) => RecoveryOutcome::Recovered,
                         Err(e) => {
                             recovered.message = e.to_string();
                             failed = true;
-                            Outcome::Refused
+                            RecoveryOutcome::Refused
                         }
                     }
                 }
@@ -220,22 +196,10 @@ async fn gather(gate: &Gate, without: &[u64]) -> Result<Vec<Found>> {
                 server.id, server.id
             ))
         })?;
-        holdings.into_iter().map(|h| found(server.id, h)).collect::<Result<Vec<_>>>()
+        holdings.map(|holding| Ok(Found { server: server.id, holding: holding? })).collect::<Result<Vec<_>>>()
     });
     let all = futures::future::try_join_all(asked).await?;
     Ok(all.into_iter().flatten().collect())
-}
-
-fn found(server: NodeId, holding: v1::Holding) -> Result<Found> {
-    let contents = match holding.meta {
-        None => None,
-        Some(meta) => Some(Contents {
-            meta: meta.try_into()?,
-            options: holding.options.unwrap_or_default().try_into()?,
-            origin: holding.origin.map(TryInto::try_into).transpose()?,
-        }),
-    };
-    Ok(Found { server, id: sst_id_from_wire(&holding.id)?, damaged: holding.damaged, contents })
 }
 
 async fn rebuild(
@@ -263,7 +227,7 @@ async fn rebuild(
     };
     let snapshot = rebuilt.snapshot(|chosen| replicas(gate, chosen))?;
     let vote = Vote::new_committed(rebuilt.term, NOBODY);
-    let data = SnapshotData(snapshot.encode(id).into());
+    let data = SnapshotData(encode(&snapshot, id).into());
     let whole = openraft::Snapshot { meta: meta_of(&snapshot)?, snapshot: data };
     let answer = raft.install_full_snapshot(vote, whole).await;
     let answer =

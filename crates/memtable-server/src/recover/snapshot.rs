@@ -13,7 +13,7 @@ use sextant_raft_log::{Member, Membership, StoredMembership, encode_membership, 
 use super::plan::{Chosen, Plan, PlannedTable};
 use crate::command::Configuration;
 use crate::partition::Checkpoint;
-use crate::partition::sessions::Sessions;
+use crate::partition::sessions::DuplicateTable;
 use crate::partition::snapshot::Snapshot;
 
 /// Between the newest term that a table names and the first of the rebuilt partition: elections without a flush in between.
@@ -110,7 +110,7 @@ impl Rebuilt<'_> {
                 next_seq: self.plan.newest_seq.saturating_add(SEQS_BEYOND),
                 time_ms: 0,
                 generations: manifest.tables.iter().map(next).collect(),
-                sessions: Sessions::default(),
+                sessions: DuplicateTable::default(),
                 membership: Bytes::from(membership.to_vec()),
             },
             manifest,
@@ -126,6 +126,8 @@ mod tests {
     use sextant_environment::config::LeaseConfig;
 
     use super::*;
+    use crate::command::ConfigurationRules;
+    use crate::partition::snapshot;
 
     fn planned(table: u32, name: &str) -> PlannedTable {
         PlannedTable {
@@ -176,7 +178,8 @@ mod tests {
         };
         let snapshot = rebuilt.snapshot(|_| vec![]).unwrap();
         // As it travels and is stored.
-        let snapshot = Snapshot::decode(&snapshot.encode(PartitionId(3)), PartitionId(3)).unwrap();
+        let snapshot =
+            snapshot::decode(&snapshot::encode(&snapshot, PartitionId(3)), PartitionId(3)).unwrap();
         assert!(snapshot.checkpoint.next_seq > 100 + (1 << 30));
         assert_eq!(snapshot.checkpoint.at, LogPosition { term: 1 << 21, index: 61 });
         assert!(snapshot.next_table > 9 + TABLES_MAX as u32);

@@ -6,15 +6,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use sextant_common::operation::WriteRequest;
+
 use super::ReplySink;
-use crate::partition::evaluate::Request;
 
 /// Keys and values that may wait for a partition's sequencer, in bytes.
 pub(super) const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// A write request on its way to the sequencer.
 pub struct QueuedWrite {
-    pub request: Request,
+    pub request: WriteRequest,
     pub share: QueueShare,
     /// On `Clock::holder_ns`: after this nobody waits for the answer any more.
     pub deadline_ns: u64,

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use sextant_common::operation::WriteRequest;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
 use super::admission::{QUEUE_BYTES_MAX, QueueShare, QueuedWrite};
-use super::{Event, ReplicaState, ReplySink, WriteOutcome};
-use crate::partition::evaluate::Request;
+use super::{Event, ReplicaState, ReplySink, WriteFate};
 
 /// The ways to reach a partition's worker. Cheap to clone.
 #[derive(Clone)]
@@ -28,13 +28,13 @@ impl Handle {
     /// Hands a write of `bytes` bytes to the partition's worker, or answers that it was not executed.
     pub fn submit(
         &self,
-        request: Request,
+        request: WriteRequest,
         bytes: usize,
         deadline_ns: u64,
         reply: ReplySink,
     ) -> Result<(), QueueFull> {
         let full = |reply: ReplySink| {
-            reply.send(WriteOutcome::Overloaded("the partition's queue of writes is full".into()));
+            reply.send(WriteFate::Overloaded("the partition's queue of writes is full".into()));
             Err(QueueFull)
         };
         let Some(share) = QueueShare::take(&self.shared.queued_bytes, bytes, QUEUE_BYTES_MAX) else {
@@ -44,7 +44,7 @@ impl Handle {
             Ok(()) => Ok(()),
             Err(TrySendError::Full(write)) => full(write.reply),
             Err(TrySendError::Closed(write)) => {
-                write.reply.send(WriteOutcome::Retry("the server is stopping"));
+                write.reply.send(WriteFate::Retry("the server is stopping"));
                 Ok(())
             }
         }

@@ -12,7 +12,7 @@ use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::command::configuration;
+use crate::command::configuration::ConfigurationChange;
 use crate::partition::ingest::Body;
 use crate::partition::snapshot::Snapshot;
 
@@ -49,7 +49,7 @@ pub enum Event {
         result: Result<Option<SstMeta>>,
     },
     Configure {
-        change: configuration::Change,
+        change: ConfigurationChange,
         done: oneshot::Sender<Result<()>>,
     },
     Compact {

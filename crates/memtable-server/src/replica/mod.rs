@@ -15,5 +15,5 @@ pub use admission::QueuedWrite;
 pub use handle::Handle;
 pub use inbox::{Event, FilterSet, LogFeed, body_of};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};
-pub use reply::{Answer, ReplySink, WriteOutcome};
+pub use reply::{Answer, ReplySink, WriteFate};
 pub use state::{Leader, ReplicaState};

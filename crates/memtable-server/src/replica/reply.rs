@@ -1,6 +1,6 @@
 //! What becomes of a write, and the way back to whoever sent it.
 //!
-//! Nothing here knows the wire: `service::rows::answers` puts outcomes into messages.
+//! Nothing here knows the wire: `service::rows::answers` puts fates into messages.
 //!
 //! Invariant: every write is answered once. A [`ReplySink`] that is dropped says that the outcome is unknown.
 
@@ -8,20 +8,24 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use sextant_common::manifest::Manifest;
+use sextant_common::operation::RecordedOutcome;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::Leader;
-use crate::command::group::OpResult;
 use crate::partition::evaluate::Refusal;
 
-/// What became of a write. All but [`Executed`](Self::Executed) and [`Unknown`](Self::Unknown): it was not executed by this request;
+/// What becomes of a write that has arrived, in the words of a leader. On its way to the p-node it is a
+/// [`WriteStatus`](sextant_common::operation::WriteStatus) with what belongs to it; of what was executed or failed its condition, a
+/// client sees a [`WriteOutcome`](sextant_common::operation::WriteOutcome), of the rest an error.
+///
+/// All but [`Executed`](Self::Executed) and [`Unknown`](Self::Unknown): it was not executed by this request;
 /// one that was sent before, under the same number, may have been.
 #[derive(Clone, Debug)]
-pub enum WriteOutcome {
+pub enum WriteFate {
     /// It took effect, now or when it was sent before; published.
-    Executed(Vec<OpResult>),
+    Executed(Vec<RecordedOutcome>),
     /// A condition did not hold.
-    ConditionFailed(Vec<OpResult>),
+    ConditionFailed(Vec<RecordedOutcome>),
     /// The condition was checked against an older manifest than this one.
     Stale(Arc<Manifest>),
     /// The partition's state forbids it.
@@ -40,11 +44,11 @@ pub enum WriteOutcome {
     Unknown(&'static str),
 }
 
-/// An outcome on its way to the client.
+/// A fate on its way to the client.
 pub struct Answer {
     /// The request's, on its stream.
     pub id: u64,
-    pub outcome: WriteOutcome,
+    pub fate: WriteFate,
     /// Its share of what may be on its way to the client.
     pub room: Option<OwnedSemaphorePermit>,
 }
@@ -63,20 +67,20 @@ impl ReplySink {
         Self { id, to: Some(to), room }
     }
 
-    pub fn send(mut self, outcome: WriteOutcome) {
-        self.give(outcome);
+    pub fn send(mut self, fate: WriteFate) {
+        self.give(fate);
     }
 
-    fn give(&mut self, outcome: WriteOutcome) {
+    fn give(&mut self, fate: WriteFate) {
         if let Some(to) = self.to.take() {
-            let _ = to.send(Answer { id: self.id, outcome, room: self.room.take() });
+            let _ = to.send(Answer { id: self.id, fate, room: self.room.take() });
         }
     }
 }
 
 impl Drop for ReplySink {
     fn drop(&mut self) {
-        self.give(WriteOutcome::Unknown("the partition's worker stopped"));
+        self.give(WriteFate::Unknown("the partition's worker stopped"));
     }
 }
 
@@ -87,11 +91,11 @@ mod tests {
     #[test]
     fn a_write_is_answered_once_and_whoever_forgets_it_says_that_the_outcome_is_unknown() {
         let (to, mut answers) = mpsc::unbounded_channel();
-        ReplySink::new(1, to.clone(), None).send(WriteOutcome::Executed(Vec::new()));
+        ReplySink::new(1, to.clone(), None).send(WriteFate::Executed(Vec::new()));
         drop(ReplySink::new(2, to, None));
         let mut told = Vec::new();
         while let Ok(answer) = answers.try_recv() {
-            told.push((answer.id, matches!(answer.outcome, WriteOutcome::Unknown(_))));
+            told.push((answer.id, matches!(answer.fate, WriteFate::Unknown(_))));
         }
         assert_eq!(told, [(1, false), (2, true)]);
     }

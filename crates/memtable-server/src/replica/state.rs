@@ -14,7 +14,7 @@ use sextant_rules::probe::PausePoint;
 use tokio::sync::{Notify, watch};
 
 use super::Numbers;
-use crate::command::Configuration;
+use crate::command::{Configuration, ConfigurationRules};
 use crate::incarnation::Incarnation;
 use crate::leadership::{LeaderLease, Strangers, VoteGuard};
 use crate::lease::desk::LeaseDesk;

@@ -23,10 +23,10 @@ use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_raft_log::RaftLog;
 use tokio::sync::{Notify, oneshot, watch};
 
-use crate::command::Configuration;
+use crate::command::{Configuration, ConfigurationRules};
 use crate::config::MemtableServerConfig;
 use crate::drain;
-use crate::flush::{Background, SstServers, repair_loop};
+use crate::flush::{Background, repair_loop};
 use crate::founding;
 use crate::incarnation::{DirectoryLock, Incarnation};
 use crate::metrics::Metrics;
@@ -38,6 +38,7 @@ use crate::recover::{Gate, Memories, Rebuilding};
 use crate::replica::{Event, Handle, LogFeed};
 use crate::service::rows;
 use crate::service::{Context, Recovery};
+use crate::upstream::SstServers;
 use crate::worker::{Parts, Worker};
 use recovered::recover;
 

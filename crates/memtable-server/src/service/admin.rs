@@ -12,9 +12,9 @@ use sextant_proto::v1::admin_server::Admin;
 use tonic::{Request, Response, Status};
 
 use super::{Context, status};
-use crate::command::configuration;
+use crate::command::configuration::ConfigurationChange;
 use crate::maintenance::{self, Created, NewTable, Work};
-use crate::recover::{Order, Outcome, Recovered};
+use crate::recover::Order;
 
 #[derive(Clone)]
 pub struct AdminShell {
@@ -38,18 +38,6 @@ impl AdminShell {
     }
 }
 
-fn recovered_to_wire(partition: Recovered) -> v1::RecoveredPartition {
-    use v1::recovered_partition::Outcome as Wire;
-    let outcome = match partition.outcome {
-        Outcome::Founded => Wire::Founded,
-        Outcome::Planned => Wire::Planned,
-        Outcome::Recovered => Wire::Recovered,
-        Outcome::Refused => Wire::Refused,
-    };
-    let Recovered { partition, message, found, losses, .. } = partition;
-    v1::RecoveredPartition { partition: partition.0, outcome: outcome.into(), message, found, losses }
-}
-
 #[tonic::async_trait]
 impl Admin for AdminShell {
     async fn freeze(&self, request: Request<v1::MaintenanceRequest>) -> MaintenanceReply {
@@ -70,7 +58,7 @@ impl Admin for AdminShell {
     async fn configure(&self, request: Request<v1::ConfigureRequest>) -> MaintenanceReply {
         let request = request.into_inner();
         let partitions = request.partitions.clone();
-        let change = configuration::Change::try_from(request).map_err(status_of)?;
+        let change = ConfigurationChange::try_from(request).map_err(status_of)?;
         self.everywhere(&partitions, Work::Configure(change)).await
     }
 
@@ -137,7 +125,7 @@ impl Admin for AdminShell {
         let (here, order) = (self.context.rebuilding.clone(), Order { dry_run, without, accept_loss });
         let run = tokio::spawn(async move { here.run(&order).await });
         let all = run.await.unwrap_or_else(|e| Err(Error::internal(format!("recover: {e}"))));
-        let partitions = all.map_err(status_of)?.into_iter().map(recovered_to_wire).collect();
+        let partitions = all.map_err(status_of)?.into_iter().map(Into::into).collect();
         Ok(Response::new(v1::RecoverReply { partitions }))
     }
 

@@ -1,14 +1,13 @@
 //! What a simulation compares between replicas: everything that a checkpoint, the manifest and the configuration carry, part by
 //! part, where it comes about and where it is read from a snapshot. In production nobody listens, and nothing is computed.
 
-use prost::Message;
-use sextant_proto::v1;
+use sextant_proto::convert;
 use sextant_rules::probe::ProbeEvent;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use super::replica::Replica;
 use crate::partition::Checkpoint;
-use crate::partition::sessions::Sessions;
+use crate::partition::sessions::DuplicateTable;
 
 impl Replica {
     /// Checkpoints were read.
@@ -39,7 +38,7 @@ impl Replica {
             return;
         }
         let manifest = self.partition.manifest();
-        let bytes = v1::Manifest::from(&**manifest).encode_to_vec();
+        let bytes = convert::manifest::encode(manifest);
         self.tell_held("manifest", (0, manifest.version.0), xxh3_64(&bytes));
         self.tell_held(
             "next table",
@@ -48,7 +47,7 @@ impl Replica {
         );
         let configuration = self.partition.configuration();
         if let Some((configuration, at)) = configuration {
-            let bytes = v1::PartitionConfiguration::from(configuration).encode_to_vec();
+            let bytes = convert::configuration::encode(configuration);
             self.tell_held("configuration", (0, configuration.revision), xxh3_64(&bytes));
             self.tell_held("place of the configuration", (0, configuration.revision), at);
         }
@@ -73,17 +72,17 @@ fn generations(checkpoint: &Checkpoint) -> u64 {
     hash.digest()
 }
 
-fn sessions(sessions: &Sessions) -> u64 {
+fn sessions(sessions: &DuplicateTable) -> u64 {
     let mut hash = Xxh3::new();
     for (id, session) in sessions.iter() {
-        let results = session.results.iter().map(|(number, ops)| (*number, ops.len() as u64));
+        let results = session.answers.iter().map(|(number, ops)| (*number, ops.len() as u64));
         let numbers = [id, session.last_used_ms, session.floor].into_iter();
         for number in numbers.chain(results.flat_map(|(number, ops)| [number, ops])) {
             hash.update(&number.to_le_bytes());
         }
-        for op in session.results.values().flat_map(|ops| ops.iter()) {
+        for op in session.answers.values().flat_map(|ops| ops.iter()) {
             hash.update(&[u8::from(op.applied), u8::from(op.existed), u8::from(op.failed)]);
-            hash.update(&op.seq.to_le_bytes());
+            hash.update(&op.seq.0.to_le_bytes());
         }
     }
     hash.digest()

@@ -5,20 +5,25 @@
 //! feeds the entry back -> ingest -> (Raft commits) -> publish rule -> `published_seq` moves, clients are answered. The next
 //! group is evaluated as soon as the one before is ingested, so several are in flight.
 //!
-//! [`replica`] is what every replica has, [`leading`] what leadership adds, [`inbox`] what wakes the worker; here is the loop.
+//! [`replica`] is what every replica has ([`proposal`], [`waiting`], [`standing`] and [`freezes`] are its parts: they outlive a
+//! leadership), [`leading`] what leadership adds, [`inbox`] what wakes the worker; here is the loop.
 //!
 //! Invariant: published_seq never passes a group that is not committed, or that a live lease forbids, and moves strictly in
 //! log order.
 
 mod agreement;
 mod follow;
+mod freezes;
 mod inbox;
 mod leading;
 mod numbers;
 mod pressure;
+mod proposal;
 mod replica;
 mod resignation;
 mod sequence;
+mod standing;
+mod waiting;
 
 use std::time::Duration;
 

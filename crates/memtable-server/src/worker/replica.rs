@@ -15,16 +15,16 @@ use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use sextant_rules::probe::ProbeEvent;
 use tokio::sync::watch;
 
-use super::leading::Freezes;
-use super::leading::publisher::{self, Waiting};
-use super::leading::sequencer::Proposal;
-use super::leading::voters::Standing;
-use crate::command::{Command, Configuration};
+use super::freezes::Freezes;
+use super::proposal::Proposal;
+use super::standing::Standing;
+use super::waiting::{self, Waiting};
+use crate::command::{Command, Configuration, ConfigurationRules};
 use crate::config::Tuning;
 use crate::flush::Background;
 use crate::leadership::Terms;
 use crate::metrics::Metrics;
-use crate::partition::commit::Change;
+use crate::partition::commit::CommitEffect;
 use crate::partition::ingest::{Body, Ingested};
 use crate::partition::snapshot::Snapshot;
 use crate::partition::{Counters, Partition};
@@ -111,7 +111,7 @@ impl Replica {
         }
         let replayed = parts.partition.counters;
         let mut queue = PublishQueue::new(parts.partition.committed_index());
-        parts.recovered.iter().for_each(|(at, seq)| queue.push(publisher::bare(at.index, *seq)));
+        parts.recovered.iter().for_each(|(at, seq)| queue.push(waiting::bare(at.index, *seq)));
         // What the snapshot covers is published; the log after it, when its commit is known.
         parts.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
         let mut replica = Self {
@@ -190,11 +190,11 @@ impl Replica {
         self.queue.push(match own {
             Some(proposal) if seen == Seen::Ignored => {
                 // It had no effect on any replica: certainly not executed.
-                publisher::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
-                publisher::bare(at.index, last_seq)
+                waiting::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
+                waiting::bare(at.index, last_seq)
             }
-            Some(proposal) => publisher::own(at.index, last_seq, proposal),
-            None => publisher::bare(at.index, last_seq),
+            Some(proposal) => waiting::own(at.index, last_seq, proposal),
+            None => waiting::bare(at.index, last_seq),
         });
         Ok(seen)
     }
@@ -219,7 +219,7 @@ impl Replica {
     }
 
     /// Everything up to `index` is committed. What that changed; the manifest is the new one already, the view is not.
-    pub fn commit(&mut self, index: u64, leads: bool) -> Vec<Change> {
+    pub fn commit(&mut self, index: u64, leads: bool) -> Vec<CommitEffect> {
         self.shared.env.tell(|| ProbeEvent::Committed {
             partition: self.shared.id,
             node: self.shared.node,
@@ -232,19 +232,19 @@ impl Replica {
                 self.shared.observe_log_write(took_ns);
             }
         }
-        let changes = self.partition.commit(index, now_ns);
-        if !changes.is_empty() {
+        let effects = self.partition.commit(index, now_ns);
+        if !effects.is_empty() {
             self.tell_of_manifest();
         }
-        for change in &changes {
-            self.tell_of(change, leads);
-            match change {
-                Change::Flushed { .. } => drop(self.metrics.flushes.inc()),
-                Change::Compacted { .. } => drop(self.metrics.compactions.inc()),
-                Change::TableCreated(_) | Change::Configured | Change::Ignored { .. } => {}
+        for effect in &effects {
+            self.tell_of(effect, leads);
+            match effect {
+                CommitEffect::Flushed { .. } => drop(self.metrics.flushes.inc()),
+                CommitEffect::Compacted { .. } => drop(self.metrics.compactions.inc()),
+                CommitEffect::TableCreated(_) | CommitEffect::Configured | CommitEffect::Ignored { .. } => {}
             }
         }
-        changes
+        effects
     }
 
     /// Others see what a commit changed.
@@ -262,10 +262,10 @@ impl Replica {
         }
     }
 
-    fn tell_of(&self, change: &Change, leads: bool) {
-        let (table, flush) = match change {
-            Change::Flushed { table, .. } => (*table, true),
-            Change::Compacted { table, .. } => (*table, false),
+    fn tell_of(&self, effect: &CommitEffect, leads: bool) {
+        let (table, flush) = match effect {
+            CommitEffect::Flushed { table, .. } => (*table, true),
+            CommitEffect::Compacted { table, .. } => (*table, false),
             _ => return,
         };
         self.shared.env.tell(|| ProbeEvent::TablesChanged {

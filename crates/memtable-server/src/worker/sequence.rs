@@ -3,7 +3,8 @@
 use sextant_rules::probe::PausePoint;
 
 use super::Worker;
-use super::leading::sequencer::{Proposed, Turn};
+use super::leading::sequencer::Turn;
+use super::proposal::Proposed;
 use crate::command::Command;
 
 impl Worker {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::ids::{PartitionId, TableId};
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{TableInfo, TableOptions};
 use sextant_proto::v1;
 
 use super::reads::{read, some};
@@ -122,7 +122,7 @@ async fn unknown_tables_are_errors_and_new_ones_are_found_by_other_pnodes() {
     // No pull brings the news to the other one: creating a table changes no manifest version.
     assert_eq!(b.get("later", b"k", ReadOptions::default()).await.unwrap(), None);
     let tables = b.tables().await.unwrap();
-    assert_eq!(tables.last().unwrap(), &(id, "later".to_owned(), options));
+    assert_eq!(tables.last().unwrap(), &TableInfo { id, name: "later".to_owned(), options });
     for partition in 0..3 {
         assert!(cluster.leader().with(partition, |p| p.manifest.table(id).is_some()));
     }

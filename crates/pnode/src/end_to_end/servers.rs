@@ -106,7 +106,8 @@ async fn errors_keep_their_kind_over_grpc() {
     let mut late = tonic::Request::new(put("k", "1"));
     kv.put(put("warm-up", "1")).await.unwrap();
     cluster.leader().gate.send_replace(true);
-    late.set_timeout(std::time::Duration::from_millis(400));
+    // Long enough to be sent.
+    late.set_timeout(std::time::Duration::from_secs(2));
     assert_eq!(kind(kv.put(late).await.unwrap_err()), ErrorKind::OutcomeUnknown);
     cluster.leader().gate.send_replace(false);
     let ensure = v1::EnsureTableRequest { name: "t".into(), id: 7, ..Default::default() };
@@ -165,11 +166,11 @@ async fn http_tells_whether_routing_works() {
     let not_ready = exchange(&cluster, addr, &get("/health/ready"), "\r\n\r\n").await;
     assert!(not_ready.starts_with("HTTP/1.1 503"), "{not_ready}");
     cluster.memtables[0].state.lock().partitions.insert(0, partition);
-    until("readiness", || server.engine().check_ready().is_ok()).await;
+    until("readiness", || server.local().check_ready().is_ok()).await;
     let ready = exchange(&cluster, addr, &get("/health/ready"), "\r\n\r\n").await;
     assert!(ready.starts_with("HTTP/1.1 200"), "{ready}");
     cluster.add_sst(0, &[("k", Some("v"), 1)]);
-    server.engine().get("", b"k", crate::ReadOptions::default()).await.unwrap();
+    server.local().get("", b"k", crate::ReadOptions::default()).await.unwrap();
     let metrics = exchange(&cluster, addr, &get("/metrics"), "# EOF").await;
     assert!(metrics.contains("sextant_pnode_reads_total{mode=\"pda\""), "{metrics}");
     let status = exchange(&cluster, addr, &get("/status"), "(the end)").await;

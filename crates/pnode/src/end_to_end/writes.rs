@@ -8,11 +8,9 @@ use sextant_common::ids::{PartitionId, Seq, TableId};
 use sextant_proto::v1::WriteStatus;
 
 use crate::testing::{Cluster, until};
-use crate::{
-    BatchOp, OpCondition, OpKind, OpOutcome, PNode, ReadOptions, RequestId, WriteOptions, WriteOutcome,
-};
+use crate::{Condition, OpOutcome, Operation, PNode, ReadOptions, RequestId, WriteOptions, WriteOutcome};
 
-async fn write(pnode: &PNode, op: BatchOp) -> WriteOutcome {
+async fn write(pnode: &PNode, op: Operation) -> WriteOutcome {
     pnode.write(vec![op], WriteOptions::default()).await.unwrap()
 }
 
@@ -20,8 +18,8 @@ async fn read(pnode: &PNode, key: &str) -> Option<Bytes> {
     pnode.get("", key.as_bytes(), ReadOptions::default()).await.unwrap().map(|r| r.value)
 }
 
-fn on(condition: OpCondition, op: BatchOp) -> BatchOp {
-    BatchOp { condition, ..op }
+fn on(condition: Condition, op: Operation) -> Operation {
+    Operation { condition, ..op }
 }
 
 fn short() -> WriteOptions {
@@ -34,10 +32,10 @@ async fn what_is_written_is_read() {
     let (a, b) = (cluster.pnode().await, cluster.pnode().await);
     for i in 0..30 {
         let key = format!("key{i}");
-        let outcome = write(&a, BatchOp::put("", key.clone(), "1")).await;
+        let outcome = write(&a, Operation::put("", key.clone(), "1")).await;
         assert!(outcome.applied && outcome.results[0].seq.0 > 0);
         assert_eq!(read(&b, &key).await.unwrap(), "1");
-        write(&b, BatchOp::delete("", key.clone())).await;
+        write(&b, Operation::delete("", key.clone())).await;
         assert_eq!(read(&a, &key).await, None);
     }
 }
@@ -48,22 +46,22 @@ async fn conditions_rest_on_sstables_and_memtables() {
     cluster.add_sst(0, &[("old", Some("x"), 7), ("deleted", None, 8)]);
     let pnode = cluster.pnode().await;
     cluster.settled(&pnode, 0).await;
-    let insert = write(&pnode, BatchOp::insert("", "old", "y")).await;
+    let insert = write(&pnode, Operation::insert("", "old", "y")).await;
     assert_eq!((insert.applied, insert.results[0].existed, insert.results[0].seq), (false, true, Seq(7)));
-    assert!(write(&pnode, BatchOp::insert("", "deleted", "y")).await.applied);
-    assert!(write(&pnode, BatchOp::insert("", "new", "y")).await.applied);
-    assert!(!write(&pnode, BatchOp::insert("", "new", "z")).await.applied);
-    let put = |value: &'static str| BatchOp::put("", "old", value);
-    assert!(!write(&pnode, on(OpCondition::ValueEquals("nope".into()), put("y"))).await.applied);
-    assert!(!write(&pnode, on(OpCondition::SeqEquals(Seq(6)), put("y"))).await.applied);
-    let by_value = write(&pnode, on(OpCondition::ValueEquals("x".into()), put("y"))).await;
+    assert!(write(&pnode, Operation::insert("", "deleted", "y")).await.applied);
+    assert!(write(&pnode, Operation::insert("", "new", "y")).await.applied);
+    assert!(!write(&pnode, Operation::insert("", "new", "z")).await.applied);
+    let put = |value: &'static str| Operation::put("", "old", value);
+    assert!(!write(&pnode, on(Condition::ValueEquals("nope".into()), put("y"))).await.applied);
+    assert!(!write(&pnode, on(Condition::SeqEquals(Seq(6)), put("y"))).await.applied);
+    let by_value = write(&pnode, on(Condition::ValueEquals("x".into()), put("y"))).await;
     assert!(by_value.applied);
-    assert!(write(&pnode, on(OpCondition::SeqEquals(by_value.results[0].seq), put("z"))).await.applied);
-    assert!(write(&pnode, on(OpCondition::SeqEquals(Seq(0)), BatchOp::put("", "fresh", "1"))).await.applied);
-    assert!(!write(&pnode, on(OpCondition::Present, BatchOp::put("", "missing", "1"))).await.applied);
-    let deleted = write(&pnode, BatchOp::delete_checked("", "old")).await;
+    assert!(write(&pnode, on(Condition::SeqEquals(by_value.results[0].seq), put("z"))).await.applied);
+    assert!(write(&pnode, on(Condition::SeqEquals(Seq(0)), Operation::put("", "fresh", "1"))).await.applied);
+    assert!(!write(&pnode, on(Condition::Present, Operation::put("", "missing", "1"))).await.applied);
+    let deleted = write(&pnode, Operation::delete_checked("", "old")).await;
     assert_eq!((deleted.applied, deleted.results[0].existed), (true, true));
-    let again = write(&pnode, BatchOp::delete_checked("", "old")).await;
+    let again = write(&pnode, Operation::delete_checked("", "old")).await;
     assert_eq!((again.applied, again.results[0].applied, again.results[0].existed), (true, false, false));
 }
 
@@ -73,13 +71,13 @@ async fn insert_repeated_after_stale_manifest() {
     cluster.add_sst(0, &[("a", Some("x"), 1), ("z", Some("x"), 2)]);
     let pnode = cluster.pnode().await;
     cluster.settled(&pnode, 0).await;
-    write(&pnode, BatchOp::put("", "warm-up", "opens the session")).await;
+    write(&pnode, Operation::put("", "warm-up", "opens the session")).await;
     let searched = cluster.version(0);
     // The key is written and flushed after the INSERT has searched the SSTables.
     cluster.leader().gate.send_replace(true);
     let insert = tokio::spawn({
         let pnode = pnode.clone();
-        async move { write(&pnode, BatchOp::insert("", "k", "mine")).await }
+        async move { write(&pnode, Operation::insert("", "k", "mine")).await }
     });
     until("the insert is under way", || cluster.leader().state.lock().writes.len() == 2).await;
     cluster.leader().with(0, |p| p.put("k", Some("theirs"), false));
@@ -101,11 +99,11 @@ async fn exists_is_void_after_a_flush_too() {
     cluster.add_sst(0, &[("k", Some("x"), 1)]);
     let pnode = cluster.pnode().await;
     cluster.settled(&pnode, 0).await;
-    write(&pnode, BatchOp::put("", "warm-up", "opens the session")).await;
+    write(&pnode, Operation::put("", "warm-up", "opens the session")).await;
     cluster.leader().gate.send_replace(true);
     let insert = tokio::spawn({
         let pnode = pnode.clone();
-        async move { write(&pnode, BatchOp::insert("", "k", "mine")).await }
+        async move { write(&pnode, Operation::insert("", "k", "mine")).await }
     });
     until("the insert is under way", || cluster.leader().state.lock().writes.len() == 2).await;
     cluster.leader().with(0, |p| p.put("k", None, true));
@@ -119,9 +117,9 @@ async fn exists_is_void_after_a_flush_too() {
 async fn a_lost_answer_is_asked_for_again_under_the_same_number() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    write(&pnode, BatchOp::put("", "warm-up", "1")).await;
+    write(&pnode, Operation::put("", "warm-up", "1")).await;
     cluster.leader().state.lock().lose_answers = 2;
-    assert!(write(&pnode, BatchOp::insert("", "k", "v")).await.applied, "not refused as a second insert");
+    assert!(write(&pnode, Operation::insert("", "k", "v")).await.applied, "not refused as a second insert");
     let state = cluster.leader().state.lock();
     let numbers: Vec<_> = state.writes[1..].iter().map(|w| (w.session, w.request_no)).collect();
     assert!(numbers.len() == 3 && numbers.iter().all(|n| *n == numbers[0]));
@@ -133,11 +131,11 @@ async fn a_lost_answer_is_asked_for_again_under_the_same_number() {
 async fn a_write_under_way_follows_the_leader() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    write(&pnode, BatchOp::put("", "warm-up", "1")).await;
+    write(&pnode, Operation::put("", "warm-up", "1")).await;
     cluster.leader().gate.send_replace(true);
     let under_way = tokio::spawn({
         let pnode = pnode.clone();
-        async move { write(&pnode, BatchOp::put("", "k", "v")).await }
+        async move { write(&pnode, Operation::put("", "k", "v")).await }
     });
     until("the write is under way", || cluster.leader().state.lock().writes.len() == 2).await;
     cluster.fail_over(0);
@@ -150,10 +148,10 @@ async fn a_write_under_way_follows_the_leader() {
 async fn retryable_answers_are_retried_until_the_deadline() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    write(&pnode, BatchOp::put("", "warm-up", "1")).await;
+    write(&pnode, Operation::put("", "warm-up", "1")).await;
     let script = [WriteStatus::WriteRetry, WriteStatus::WriteNotLeader, WriteStatus::WriteOverloaded];
     cluster.leader().state.lock().write_script.extend(script);
-    assert!(write(&pnode, BatchOp::put("", "k", "v")).await.applied);
+    assert!(write(&pnode, Operation::put("", "k", "v")).await.applied);
     for (status, kind) in [
         (WriteStatus::WriteRetry, ErrorKind::Unavailable),
         (WriteStatus::WriteOverloaded, ErrorKind::Overloaded),
@@ -166,7 +164,7 @@ async fn retryable_answers_are_retried_until_the_deadline() {
         // into the pause between two attempts.
         let mut told = Vec::new();
         while told.len() < 20 && told.last() != Some(&kind) {
-            let error = pnode.write(vec![BatchOp::put("", "k", "v")], short()).await.unwrap_err();
+            let error = pnode.write(vec![Operation::put("", "k", "v")], short()).await.unwrap_err();
             assert!(error.kind == kind || error.kind == ErrorKind::OutcomeUnknown, "{status:?}: {error}");
             told.push(error.kind);
         }
@@ -178,35 +176,37 @@ async fn retryable_answers_are_retried_until_the_deadline() {
 async fn an_unknown_own_session_is_replaced_if_nothing_may_have_been_executed() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    write(&pnode, BatchOp::put("", "a", "1")).await;
+    write(&pnode, Operation::put("", "a", "1")).await;
     let first = cluster.leader().state.lock().writes[0].session;
     cluster.leader().with(0, |p| p.sessions.clear());
-    assert!(write(&pnode, BatchOp::put("", "b", "1")).await.applied);
+    assert!(write(&pnode, Operation::put("", "b", "1")).await.applied);
     let last = cluster.leader().state.lock().writes.last().unwrap().session;
     assert_ne!(first, last);
     // But not if an earlier attempt may have been: under a new number it could take effect twice.
     cluster.leader().state.lock().write_script.push_back(WriteStatus::WriteOutcomeUnknown);
     cluster.leader().with(0, |p| p.sessions.clear());
-    let error = pnode.write(vec![BatchOp::put("", "c", "1")], WriteOptions::default()).await.unwrap_err();
+    let error = pnode.write(vec![Operation::put("", "c", "1")], WriteOptions::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::OutcomeUnknown);
-    assert!(write(&pnode, BatchOp::put("", "d", "1")).await.applied, "the next write has another session");
+    assert!(write(&pnode, Operation::put("", "d", "1")).await.applied, "the next write has another session");
 }
 
 #[tokio::test]
 async fn a_deadline_after_sending_leaves_the_outcome_unknown_and_before_it_does_not() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    write(&pnode, BatchOp::put("", "warm-up", "1")).await;
+    write(&pnode, Operation::put("", "warm-up", "1")).await;
     cluster.leader().gate.send_replace(true);
-    let error = pnode.write(vec![BatchOp::put("", "k", "v")], short()).await.unwrap_err();
+    // Long enough to be sent.
+    let sent = WriteOptions { deadline: Some(Duration::from_secs(2)), ..WriteOptions::default() };
+    let error = pnode.write(vec![Operation::put("", "k", "v")], sent).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::OutcomeUnknown);
     let lonely = PNode::start(cluster.env.clone(), {
-        let mut config = cluster.engine_config();
+        let mut config = cluster.library_config();
         config.cluster.memtable.truncate(1);
         config.cluster.memtable[0].addr = "127.0.0.1:1".into();
         config
     });
-    let error = lonely.await.unwrap().write(vec![BatchOp::put("", "k", "v")], short()).await.unwrap_err();
+    let error = lonely.await.unwrap().write(vec![Operation::put("", "k", "v")], short()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable, "nothing was ever sent");
 }
 
@@ -220,18 +220,18 @@ async fn the_callers_own_session_and_number_are_used() {
     }
     let request = Some(RequestId { session, number: 3, acked_below: 2 });
     let options = WriteOptions { request, ..WriteOptions::default() };
-    let first = pnode.write(vec![BatchOp::insert("", "k", "v")], options).await.unwrap();
-    let again = pnode.write(vec![BatchOp::insert("", "k", "v")], options).await.unwrap();
+    let first = pnode.write(vec![Operation::insert("", "k", "v")], options).await.unwrap();
+    let again = pnode.write(vec![Operation::insert("", "k", "v")], options).await.unwrap();
     assert_eq!(first, again, "the retry is told what the first one did");
     let write = cluster.leader().state.lock().writes[0].clone();
     assert_eq!((write.session, write.request_no, write.acked_below), (session, 3, 2));
     let unknown =
         WriteOptions { request: Some(RequestId { session: 99, number: 1, acked_below: 1 }), ..options };
-    let error = pnode.write(vec![BatchOp::put("", "k", "v")], unknown).await.unwrap_err();
+    let error = pnode.write(vec![Operation::put("", "k", "v")], unknown).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::UnknownSession);
     let none = WriteOptions { request: Some(RequestId { session: 0, number: 1, acked_below: 1 }), ..options };
     assert_eq!(
-        pnode.write(vec![BatchOp::put("", "k", "v")], none).await.unwrap_err().kind,
+        pnode.write(vec![Operation::put("", "k", "v")], none).await.unwrap_err().kind,
         ErrorKind::Invalid
     );
 }
@@ -240,15 +240,15 @@ async fn the_callers_own_session_and_number_are_used() {
 async fn a_batch_is_of_one_partition_and_all_or_nothing() {
     let cluster = Cluster::start(4).await;
     let pnode = cluster.pnode().await;
-    let spread = (0..20).map(|i| BatchOp::put("", format!("key{i}"), "1")).collect();
+    let spread = (0..20).map(|i| Operation::put("", format!("key{i}"), "1")).collect();
     let error = pnode.write(spread, WriteOptions::default()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Invalid);
     assert!(error.message.contains("{hash tag}"), "{error}");
     let tagged = |i: u32| format!("{{user}}{i}");
-    let ops: Vec<BatchOp> = (0..20).map(|i| BatchOp::insert("", tagged(i), "1")).collect();
+    let ops: Vec<Operation> = (0..20).map(|i| Operation::insert("", tagged(i), "1")).collect();
     let outcome = pnode.write(ops.clone(), WriteOptions::default()).await.unwrap();
     assert!(outcome.applied && outcome.results.iter().all(|r| r.applied));
-    let mixed = vec![BatchOp::put("", tagged(50), "1"), ops[3].clone()];
+    let mixed = vec![Operation::put("", tagged(50), "1"), ops[3].clone()];
     let outcome = pnode.write(mixed, WriteOptions::default()).await.unwrap();
     assert!(!outcome.applied && !outcome.results[0].applied && outcome.results[1].existed);
     assert_eq!(read(&pnode, &tagged(50)).await, None);
@@ -262,9 +262,9 @@ async fn a_blind_put_says_that_no_sstable_has_the_key() {
     cluster.add_sst(0, &[("a", Some("x"), 1), ("z", Some("x"), 2)]);
     let pnode = cluster.pnode().await;
     cluster.settled(&pnode, 0).await;
-    write(&pnode, BatchOp::put("", "new", "1")).await;
-    write(&pnode, BatchOp::put("", "a", "1")).await;
-    write(&pnode, BatchOp::delete("", "other")).await;
+    write(&pnode, Operation::put("", "new", "1")).await;
+    write(&pnode, Operation::put("", "a", "1")).await;
+    write(&pnode, Operation::delete("", "other")).await;
     let state = cluster.leader().state.lock();
     let bases: Vec<_> = state.writes.iter().map(|w| w.ops[0].base).collect();
     assert_eq!(bases[0].unwrap().manifest_version, state.partitions[&0].manifest.version.0);
@@ -276,13 +276,13 @@ async fn a_blind_put_says_that_no_sstable_has_the_key() {
 async fn limits_of_writes_are_checked() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    let huge = BatchOp::put("", "k", vec![0; sextant_common::limits::VALUE_BYTES_MAX + 1]);
-    for op in [BatchOp::put("", "", "v"), huge, BatchOp::put("no such name!", "k", "v")] {
+    let huge = Operation::put("", "k", vec![0; sextant_common::limits::VALUE_BYTES_MAX + 1]);
+    for op in [Operation::put("", "", "v"), huge, Operation::put("no such name!", "k", "v")] {
         let error = pnode.write(vec![op], WriteOptions::default()).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Invalid);
     }
     let unknown =
-        pnode.write(vec![BatchOp::put("nope", "k", "v")], WriteOptions::default()).await.unwrap_err();
+        pnode.write(vec![Operation::put("nope", "k", "v")], WriteOptions::default()).await.unwrap_err();
     assert_eq!(unknown.kind, ErrorKind::UnknownTable);
 }
 
@@ -292,8 +292,7 @@ async fn many_writes_at_once_share_messages_and_all_take_effect() {
     let pnode = cluster.pnode().await;
     let writes = (0..2000).map(|i| {
         let pnode = pnode.clone();
-        let kind = OpKind::Put(Bytes::from(i.to_string()));
-        let op = BatchOp { kind, ..BatchOp::put("", format!("key{i}"), "") };
+        let op = Operation::put("", format!("key{i}"), i.to_string());
         async move { pnode.write(vec![op], WriteOptions::default()).await.unwrap().applied }
     });
     assert!(futures::future::join_all(writes).await.into_iter().all(|applied| applied));
@@ -312,9 +311,9 @@ async fn many_writes_at_once_share_messages_and_all_take_effect() {
 async fn a_stream_that_outlives_its_server_is_left() {
     let cluster = Cluster::start(1).await;
     let pnode = cluster.pnode().await;
-    write(&pnode, BatchOp::put("", "k", "1")).await;
+    write(&pnode, Operation::put("", "k", "1")).await;
     assert_eq!(read(&pnode, "k").await.unwrap(), "1");
     cluster.leader().state.lock().incarnation += 1;
-    write(&pnode, BatchOp::put("", "k", "2")).await;
+    write(&pnode, Operation::put("", "k", "2")).await;
     assert_eq!(read(&pnode, "k").await.unwrap(), "2");
 }

@@ -5,21 +5,21 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use sextant_common::ids::{PartitionId, Seq};
+use sextant_common::ids::PartitionId;
+use sextant_common::key::prefix_end;
 use sextant_common::limits::LARGE_BYTES;
+use sextant_common::operation::{Operation, Record};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::status_of;
 use sextant_environment::freight::Freight;
 use sextant_environment::room::{Room, Share};
+use sextant_proto::convert::operation::read_mode_from_wire;
 use sextant_proto::v1::kv_server::Kv;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
-use crate::api::{
-    BatchOp, OpCondition, OpKind, ReadMode, ReadOptions, Record, RequestId, ScanPage, ScanRange,
-    WriteOptions, WriteOutcome, prefix_end,
-};
+use crate::api::{ReadOptions, ScanPage, ScanRange, WriteOptions};
 use crate::pnode::PNode;
 
 /// How long before its caller gives up a call is answered at the latest (a quarter of its time, if that is shorter).
@@ -44,8 +44,8 @@ impl KvService {
     }
 
     /// Room for a large write, until it is answered. (Its bytes are here already: so only some may wait.)
-    async fn room_for(&self, ops: &[BatchOp], deadline: Option<Duration>) -> Result<Option<Share>> {
-        let bytes: usize = ops.iter().map(op_bytes).sum();
+    async fn room_for(&self, ops: &[Operation], deadline: Option<Duration>) -> Result<Option<Share>> {
+        let bytes: usize = ops.iter().map(Operation::carried_bytes).sum();
         if bytes <= LARGE_BYTES {
             return Ok(None);
         }
@@ -65,7 +65,7 @@ impl KvService {
 
     async fn write(
         &self,
-        op: BatchOp,
+        op: Operation,
         request: Option<v1::RequestId>,
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
@@ -74,7 +74,7 @@ impl KvService {
 
     async fn write_batch(
         &self,
-        ops: Vec<BatchOp>,
+        ops: Vec<Operation>,
         request: Option<v1::RequestId>,
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
@@ -82,16 +82,10 @@ impl KvService {
         let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
         let waited_ns = self.pnode.core().env.clock.holder_ns().saturating_sub(began_ns);
         let deadline = deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
-        let options = WriteOptions { request: request.map(request_id), deadline };
+        let options = WriteOptions { request: request.map(Into::into), deadline };
         let outcome = self.pnode.write(ops, options).await.map_err(status_of)?;
-        Ok(Response::new(write_reply(outcome)))
+        Ok(Response::new(outcome.into()))
     }
-}
-
-fn op_bytes(op: &BatchOp) -> usize {
-    let value = if let OpKind::Put(value) = &op.kind { value.len() } else { 0 };
-    let expected = if let OpCondition::ValueEquals(value) = &op.condition { value.len() } else { 0 };
-    op.key.len() + value + expected
 }
 
 #[tonic::async_trait]
@@ -103,7 +97,7 @@ impl Kv for KvService {
         let request = request.into_inner();
         let record = self.pnode.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
-        Ok(laden(value.collect(), get_reply(record)))
+        Ok(laden(value.collect(), record.into()))
     }
 
     async fn multi_get(
@@ -122,17 +116,17 @@ impl Kv for KvService {
             ))));
         }
         let values = records.iter().flatten().map(|record| record.value.clone()).collect();
-        Ok(laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(get_reply).collect() }))
+        Ok(laden(values, v1::KvMultiGetReply { replies: records.into_iter().map(Into::into).collect() }))
     }
 
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
         let (metadata, _, r) = request.into_parts();
-        self.write(BatchOp::put(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+        self.write(Operation::put(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
     }
 
     async fn insert(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
         let (metadata, _, r) = request.into_parts();
-        self.write(BatchOp::insert(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+        self.write(Operation::insert(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
     }
 
     async fn delete(
@@ -140,7 +134,7 @@ impl Kv for KvService {
         request: Request<v1::KvDeleteRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let (metadata, _, r) = request.into_parts();
-        let delete = if r.check_exists { BatchOp::delete_checked } else { BatchOp::delete };
+        let delete = if r.check_exists { Operation::delete_checked } else { Operation::delete };
         self.write(delete(&r.table, r.key), r.request, deadline(&metadata)).await
     }
 
@@ -148,22 +142,10 @@ impl Kv for KvService {
         &self,
         request: Request<v1::KvCompareAndSetRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
-        use v1::kv_compare_and_set_request::{Effect, Expected};
         let (metadata, _, r) = request.into_parts();
-        let condition = match r.expected {
-            Some(Expected::Value(value)) => OpCondition::ValueEquals(value),
-            Some(Expected::Seq(seq)) => OpCondition::SeqEquals(Seq(seq)),
-            None => return Err(status_of(Error::invalid("compare-and-set: nothing is expected"))),
-        };
-        let kind = match r.effect {
-            Some(Effect::NewValue(value)) => OpKind::Put(value),
-            Some(Effect::Delete(true)) => OpKind::Delete,
-            Some(Effect::Delete(false)) | None => {
-                return Err(status_of(Error::invalid("compare-and-set: neither a new value nor a delete")));
-            }
-        };
-        let op = BatchOp { table: r.table, key: r.key, kind, condition, skip_on_failure: false };
-        self.write(op, r.request, deadline(&metadata)).await
+        let id = r.request;
+        let op = Operation::try_from(r).map_err(status_of)?;
+        self.write(op, id, deadline(&metadata)).await
     }
 
     async fn batch(
@@ -171,7 +153,8 @@ impl Kv for KvService {
         request: Request<v1::KvBatchRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let (metadata, _, r) = request.into_parts();
-        let ops = r.ops.into_iter().map(batch_op).collect::<Result<Vec<_>>>().map_err(status_of)?;
+        let ops =
+            r.ops.into_iter().map(Operation::try_from).collect::<Result<Vec<_>>>().map_err(status_of)?;
         self.write_batch(ops, r.request, deadline(&metadata)).await
     }
 
@@ -217,13 +200,7 @@ impl Kv for KvService {
         _: Request<v1::KvListTablesRequest>,
     ) -> Result<Response<v1::KvListTablesReply>, Status> {
         let tables = self.pnode.tables().await.map_err(status_of)?;
-        let tables = tables.into_iter();
-        let tables = tables.map(|(id, name, options)| v1::KvTable {
-            id: id.0,
-            name,
-            options: Some((&options).into()),
-        });
-        Ok(Response::new(v1::KvListTablesReply { tables: tables.collect() }))
+        Ok(Response::new(v1::KvListTablesReply { tables: tables.into_iter().map(Into::into).collect() }))
     }
 
     async fn open_session(
@@ -247,12 +224,7 @@ fn laden<T>(mut values: Vec<Bytes>, message: T) -> Response<T> {
 }
 
 fn read_options(mode: i32, metadata: &MetadataMap) -> Result<ReadOptions> {
-    let mode = match v1::ReadMode::try_from(mode) {
-        Ok(v1::ReadMode::ModePda) => ReadMode::Pda,
-        Ok(v1::ReadMode::ModeBda) => ReadMode::Bda,
-        Ok(v1::ReadMode::ModeNda) => ReadMode::Nda,
-        Err(_) => return Err(Error::invalid(format!("unknown read mode {mode}"))),
-    };
+    let mode = read_mode_from_wire(mode)?;
     Ok(ReadOptions { mode, deadline: deadline(metadata) })
 }
 
@@ -273,42 +245,6 @@ pub(super) fn deadline(metadata: &MetadataMap) -> Option<Duration> {
     };
     let time = time.min(DEADLINE_MAX);
     Some(time - (time / 20).max(ANSWER_MARGIN.min(time / 4)))
-}
-
-fn request_id(id: v1::RequestId) -> RequestId {
-    RequestId { session: id.session, number: id.number, acked_below: id.acked_below }
-}
-
-fn batch_op(op: v1::KvBatchOp) -> Result<BatchOp> {
-    use v1::Condition as C;
-    let kind = match v1::WriteKind::try_from(op.kind) {
-        Ok(v1::WriteKind::WritePut) => OpKind::Put(op.value),
-        Ok(v1::WriteKind::WriteDelete) => OpKind::Delete,
-        Err(_) => return Err(Error::invalid(format!("unknown kind of write {}", op.kind))),
-    };
-    let condition = match C::try_from(op.condition) {
-        Ok(C::None) => OpCondition::None,
-        Ok(C::Absent) => OpCondition::Absent,
-        Ok(C::Present) => OpCondition::Present,
-        Ok(C::ValueEquals) => OpCondition::ValueEquals(op.expected_value),
-        Ok(C::SeqEquals) => OpCondition::SeqEquals(Seq(op.expected_seq)),
-        Err(_) => return Err(Error::invalid(format!("unknown condition {}", op.condition))),
-    };
-    Ok(BatchOp { table: op.table, key: op.key, kind, condition, skip_on_failure: op.skip_on_failure })
-}
-
-fn write_reply(outcome: WriteOutcome) -> v1::KvWriteReply {
-    let results = outcome.results.into_iter();
-    let results = results.map(|r| v1::OpResult { applied: r.applied, existed: r.existed, seq: r.seq.0 });
-    v1::KvWriteReply { applied: outcome.applied, results: results.collect() }
-}
-
-fn get_reply(record: Option<Record>) -> v1::KvGetReply {
-    record.map_or_else(v1::KvGetReply::default, |r| v1::KvGetReply {
-        found: true,
-        value: r.value,
-        seq: r.seq.0,
-    })
 }
 
 fn scan_page(page: ScanPage) -> v1::KvScanPage {

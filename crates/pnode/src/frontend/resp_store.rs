@@ -6,11 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
+use sextant_common::operation::{Condition, OpOutcome, Operation, ReadMode};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{Look, SetCondition, Store};
 
 use super::shares::{Place, Shares};
-use crate::api::{BatchOp, OpCondition, ReadMode, ReadOptions, WriteOptions};
+use crate::api::{ReadOptions, WriteOptions};
 use crate::metrics::ReadPath;
 use crate::pnode::PNode;
 use crate::router;
@@ -39,10 +40,10 @@ impl RespStore {
     }
 
     /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
-    async fn write_by_partition(&self, ops: Vec<BatchOp>) -> Result<Vec<crate::api::OpOutcome>> {
+    async fn write_by_partition(&self, ops: Vec<Operation>) -> Result<Vec<OpOutcome>> {
         let core = self.pnode.core();
         let table = self.pnode.tables_by_name().get("", core.deadline(None)).await?;
-        let mut batches: BTreeMap<PartitionId, Vec<BatchOp>> = BTreeMap::new();
+        let mut batches: BTreeMap<PartitionId, Vec<Operation>> = BTreeMap::new();
         for op in ops {
             let partition = core.views.slot_map.partition_of(&op.key, &table.options);
             batches.entry(partition).or_default().push(op);
@@ -93,22 +94,22 @@ impl Store for RespStore {
 
     async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition) -> Result<bool> {
         let condition = match condition {
-            SetCondition::Always => OpCondition::None,
-            SetCondition::IfAbsent => OpCondition::Absent,
-            SetCondition::IfPresent => OpCondition::Present,
+            SetCondition::Always => Condition::None,
+            SetCondition::IfAbsent => Condition::Absent,
+            SetCondition::IfPresent => Condition::Present,
         };
         let _place = self.enter(&key)?;
-        let op = BatchOp { condition, ..BatchOp::put("", key, value) };
+        let op = Operation::put("", key, value).only_if(condition);
         Ok(self.pnode.write(vec![op], WriteOptions::default()).await?.applied)
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
-        let ops = pairs.into_iter().map(|(key, value)| BatchOp::put("", key, value)).collect();
+        let ops = pairs.into_iter().map(|(key, value)| Operation::put("", key, value)).collect();
         self.write_by_partition(ops).await.map(|_| ())
     }
 
     async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
-        let ops = keys.into_iter().map(|key| BatchOp::delete_checked("", key)).collect();
+        let ops = keys.into_iter().map(|key| Operation::delete_checked("", key)).collect();
         let results = self.write_by_partition(ops).await?;
         Ok(results.iter().filter(|r| r.applied).count() as u64)
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde_json::{Value, json};
 use sextant_common::ids::PartitionId;
+use sextant_common::operation::ReadMode;
 use sextant_environment::config::Server;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use tonic::transport::Channel;
 
-use crate::api::ReadMode;
 use crate::core::Core;
-use crate::metrics::{CacheEvent, ReadPath, mode_name};
+use crate::metrics::{CacheEvent, ReadPath};
 use crate::pnode::PNode;
 
 /// How long another server may take: the status of the others is worth more than waiting.
@@ -24,9 +24,9 @@ pub(crate) fn own_status(pnode: &PNode) -> Value {
     let partitions: Vec<Value> = core.views.partitions().map(|p| partition_status(core, p)).collect();
     let (entries, bytes) = pnode.cache().size();
     let metrics = &core.metrics;
-    let reads = [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda].map(|mode| {
+    let reads = ReadMode::ALL.map(|mode| {
         let paths = ReadPath::ALL.map(|path| (path.name().to_owned(), json!(metrics.reads(mode, path))));
-        (mode_name(mode).to_owned(), Value::Object(paths.into_iter().collect()))
+        (mode.name().to_owned(), Value::Object(paths.into_iter().collect()))
     });
     json!({
         "role": "pnode",

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use sextant_common::ids::ManifestVersion;
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::ReadMode;
 use sextant_environment::Clock;
 
 use super::plan::{Answer, Facts, Found, Plan, route};
-use crate::api::ReadMode;
 use crate::record_cache::{CachedRecord, RecordCache};
-use crate::view::{PartitionView, ReadKey, Sst, TableInfo};
+use crate::view::{PartitionView, ReadKey, Sst};
 
 /// What one look at a view, the clock and the filters found out. It stays good however much later it is carried out: what it rests
 /// on held at the look, and whatever is asked afterwards is told which version was searched.

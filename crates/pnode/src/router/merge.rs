@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use sextant_common::operation::Record;
+use sextant_common::sstable::RecordVersion;
 use sextant_common::{Error, Result};
 
-use crate::api::Record;
-use crate::upstream::{Page, PageRecord};
+use crate::upstream::Page;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MergedPage {
@@ -38,7 +39,7 @@ pub(crate) fn merge_page(sides: Vec<Page>, reverse: bool) -> Result<MergedPage> 
             }
         }
     };
-    let mut newest: BTreeMap<Bytes, PageRecord> = BTreeMap::new();
+    let mut newest: BTreeMap<Bytes, RecordVersion> = BTreeMap::new();
     for record in sides.into_iter().flat_map(|s| s.records).filter(|r| covered(&r.key)) {
         match newest.get(&record.key) {
             Some(other) if other.seq >= record.seq => {}
@@ -62,9 +63,9 @@ mod tests {
 
     use super::*;
 
-    fn record(key: u8, seq: u64, tombstone: bool) -> PageRecord {
+    fn record(key: u8, seq: u64, tombstone: bool) -> RecordVersion {
         let value = (!tombstone).then(|| Bytes::from(seq.to_string()));
-        PageRecord { key: Bytes::from(vec![key]), seq: Seq(seq), value }
+        RecordVersion { key: Bytes::from(vec![key]), seq: Seq(seq), value }
     }
 
     #[test]

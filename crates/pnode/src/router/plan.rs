@@ -2,9 +2,9 @@
 //!
 //! The exhaustive model of the protocol (`tests/model`) routes by these very functions.
 
-use sextant_rules::mutant::{self, Mutant};
+use sextant_common::operation::ReadMode;
 
-use crate::api::ReadMode;
+use sextant_rules::mutant::{self, Mutant};
 
 /// What is known when the filters are consulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn memtable_tombstone_is_final() {
-        for mode in [ReadMode::Pda, ReadMode::Bda, ReadMode::Nda] {
+        for mode in ReadMode::ALL {
             let facts = Facts { mode, in_memtable_filter: true, ..facts() };
             assert_eq!(run(facts, Found::Tombstone, Found::Value), (vec!["memtables"], None));
         }

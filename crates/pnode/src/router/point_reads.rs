@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::{ReadMode, Record};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
 use sextant_rules::probe::PausePoint;
@@ -12,7 +14,6 @@ use sextant_rules::probe::PausePoint;
 use super::consult::{Consult, consult};
 use super::plan::{Answer, Found, Progress, Step};
 use super::sst_search::{SearchFailed, SstFound, SstSearch};
-use crate::api::{ReadMode, Record};
 use crate::core::{Core, Unanswered};
 use crate::filter_copies::Copies;
 use crate::metrics::{ReadPath, WrongTurn};
@@ -21,7 +22,7 @@ use crate::tables::Tables;
 use crate::upstream::{
     Backoff, Deadline, LARGE_ANSWER_MAX, LargeReads, MemtableRead, MemtableSays, busy, held, more_telling,
 };
-use crate::view::{ReadKey, TableInfo};
+use crate::view::ReadKey;
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
 const LEADER_ANSWER_MAX: Duration = Duration::from_secs(1);

@@ -40,8 +40,9 @@ pub(crate) fn pinned_partition(
 mod tests {
     use proptest::prelude::*;
 
+    use sextant_common::key::prefix_end;
+
     use super::*;
-    use crate::api::prefix_end;
 
     fn options(partition_prefix: u32) -> TableOptions {
         TableOptions { partition_prefix, ..TableOptions::default() }

@@ -7,6 +7,8 @@ use futures::{StreamExt, TryStreamExt};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{BATCH_OPS_MAX, check_key};
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::{ReadMode, Record};
 use sextant_common::{Error, Result};
 use sextant_environment::room::Purse;
 
@@ -14,13 +16,13 @@ use super::consult::Consult;
 use super::point_reads::{PointReads, Read};
 use super::scan::Scans;
 use super::sst_search::SstSearch;
-use crate::api::{ReadMode, ReadOptions, Record, ScanRange, ScanStream};
+use crate::api::{ReadOptions, ScanRange, ScanStream};
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::tables::Tables;
 use crate::upstream::{Deadline, LargeReads};
-use crate::view::{ReadKey, TableInfo};
+use crate::view::ReadKey;
 
 /// Values of one multi-get, in bytes: one request must not fill the memory.
 const MULTI_GET_BYTES_MAX: usize = 64 * 1024 * 1024;

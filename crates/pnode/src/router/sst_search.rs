@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, Seq, SstId};
+use sextant_common::operation::Record;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
 use sextant_rules::mutant::{self, Mutant};
 
-use crate::api::Record;
 use crate::core::Core;
 use crate::upstream::{Deadline, LARGE_ANSWER_MAX, LargeReads, SstGet, SstPeer, SstSays, busy, held};
 use crate::view::Sst;

@@ -11,10 +11,10 @@ use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 
 use super::{FakeMemtable, FakeSst, Partition, Stored, sst_meta};
-use crate::{EngineConfig, PNode};
+use crate::{LibraryConfig, PNode};
 
 /// How long a condition may take to come true before the test fails: only a bound.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Waits for a condition that comes true by itself.
 pub async fn until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -57,8 +57,12 @@ impl Cluster {
         Self { env, memtables, ssts, config, next_sst: 1 }
     }
 
-    pub fn engine_config(&self) -> EngineConfig {
-        EngineConfig { cache_bytes: 1 << 20, ..EngineConfig::new(self.config.clone()) }
+    pub fn library_config(&self) -> LibraryConfig {
+        LibraryConfig {
+            cache_bytes: 1 << 20,
+            default_deadline: PATIENCE,
+            ..LibraryConfig::new(self.config.clone())
+        }
     }
 
     /// A p-node that is ready and holds leases for everything.
@@ -74,7 +78,7 @@ impl Cluster {
 
     /// A p-node that is ready.
     pub async fn pnode_without_leases(&self) -> PNode {
-        let pnode = PNode::start(self.env.clone(), self.engine_config()).await.unwrap();
+        let pnode = PNode::start(self.env.clone(), self.library_config()).await.unwrap();
         pnode.ready(PATIENCE).await.unwrap();
         pnode
     }

@@ -11,13 +11,17 @@ use bytes::Bytes;
 use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
-use sextant_memtable_server::command::{Command, Group, TableWrites, Write};
+use sextant_common::operation::OpOutcome;
+use sextant_memtable_server::command::{
+    Command, EnsureTable, Flush, Freeze, Group, OpenSession, TableWrites, Write,
+};
 use sextant_memtable_server::memtable::Memtable;
-use sextant_memtable_server::partition::evaluate::{Base, Condition, Op, Refusal, Request, Verdict};
+use sextant_memtable_server::partition::evaluate::{Refusal, Verdict};
 use sextant_memtable_server::partition::ingest::{Body, Ingested};
 use sextant_memtable_server::partition::snapshot::Snapshot;
 use sextant_memtable_server::partition::view::ReadAnswer;
 use sextant_memtable_server::partition::{Checkpoint, Partition as Real};
+use sextant_proto::convert::operation::write_from_wire;
 use sextant_proto::v1;
 
 use super::fake_sstable::Contents;
@@ -135,7 +139,7 @@ impl Partition {
 
     pub fn freeze(&mut self, table: TableId) {
         let generation = self.generation(table);
-        self.append(&Command::Freeze { term: self.epoch.term, table, generation });
+        self.append(&Command::Freeze(Freeze { term: self.epoch.term, table, generation }));
         self.log.push((table, Generation(generation.0 + 1), None));
     }
 
@@ -153,7 +157,7 @@ impl Partition {
             frozen.map(|(_, f)| (f.memtable.generation, f.freeze)).expect("a frozen memtable");
         self.manifest.version.0 += 1;
         let (term, version) = (self.epoch.term, self.manifest.version);
-        self.append(&Command::Flush { term, table, generation, freeze, sst: Some(sst.clone()) });
+        self.append(&Command::Flush(Flush { term, table, generation, freeze, sst: Some(sst.clone()) }));
         self.real.end_grace(u64::MAX, 0);
         self.manifest.remember_flush(FlushRecord { version, table, id: Some(sst.id) });
         if let Some(table) = self.manifest.table_mut(table) {
@@ -164,19 +168,19 @@ impl Partition {
     }
 
     pub fn open_session(&mut self, session: u64) {
-        self.append(&Command::OpenSession { term: self.epoch.term, session, time_ms: 0 });
+        self.append(&Command::OpenSession(OpenSession { term: self.epoch.term, session, time_ms: 0 }));
         self.sessions.insert(session);
     }
 
     /// As in the real server, creating a table changes no SSTable. (It leaves our version as it is, which is allowed.)
     pub fn create_table(&mut self, table: TableManifest) {
         let (term, name) = (self.epoch.term, table.name.clone());
-        self.append(&Command::EnsureTable {
+        self.append(&Command::EnsureTable(EnsureTable {
             term,
             name,
             options: table.options.clone(),
             id: Some(table.table),
-        });
+        }));
         self.manifest.tables.push(table);
         self.manifest.tables.sort_by_key(|t| t.table);
     }
@@ -208,12 +212,10 @@ impl Partition {
         if write.ops.iter().any(|op| self.manifest.table(TableId(op.table)).is_none()) {
             return answer(v1::WriteStatus::WriteUnknownTable);
         }
-        let request = Request {
-            session: write.session,
-            number: write.request_no,
-            acked_below: write.acked_below,
-            ops: write.ops.iter().map(|op| self.op(op)).collect(),
-        };
+        let (mut request, _) = write_from_wire(write.clone()).expect("a write that makes sense");
+        for base in request.ops.iter_mut().filter_map(|op| op.base.as_mut()) {
+            base.manifest = self.real_version(base.manifest.0);
+        }
         let evaluated = self.real.evaluate(self.epoch.term, &[request], 0);
         if let Some(group) = evaluated.group {
             self.append_group(group);
@@ -232,32 +234,8 @@ impl Partition {
                 return v1::WriteReply { manifest, ..answer(v1::WriteStatus::WriteStaleManifest) };
             }
         };
-        let results = results.into_iter();
-        let results = results.map(|r| v1::OpResult { applied: r.applied, existed: r.existed, seq: r.seq });
+        let results = results.into_iter().map(|r| OpOutcome::from(r).into());
         v1::WriteReply { results: results.collect(), ..answer(status) }
-    }
-
-    fn op(&self, op: &v1::WriteOp) -> Op {
-        use v1::Condition as C;
-        Op {
-            table: TableId(op.table),
-            key: op.key.clone(),
-            value: (op.kind == v1::WriteKind::WritePut as i32).then(|| op.value.clone()),
-            condition: match C::try_from(op.condition).expect("a known condition") {
-                C::None => Condition::None,
-                C::Absent => Condition::Absent,
-                C::Present => Condition::Present,
-                C::ValueEquals => Condition::ValueEquals(op.expected_value.clone()),
-                C::SeqEquals => Condition::SeqEquals(op.expected_seq),
-            },
-            base: op.base.map(|base| Base {
-                manifest: self.real_version(base.manifest_version),
-                present: base.present,
-                seq: base.seq,
-                value_matches: base.value_matches,
-            }),
-            skip_on_failure: op.skip_on_failure,
-        }
     }
 }
 

@@ -2,16 +2,8 @@
 
 use bytes::Bytes;
 use sextant_common::ids::Seq;
+use sextant_common::sstable::RecordVersion;
 use sextant_proto::v1;
-
-/// A record or a tombstone, as a source of a scan has it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PageRecord {
-    pub key: Bytes,
-    pub seq: Seq,
-    /// None: a tombstone.
-    pub value: Option<Bytes>,
-}
 
 /// What to scan, and how much of it at once.
 #[derive(Clone, Debug)]
@@ -29,7 +21,7 @@ pub(crate) struct PageRequest {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Page {
     /// In the direction of the scan; tombstones included.
-    pub records: Vec<PageRecord>,
+    pub records: Vec<RecordVersion>,
     pub complete: bool,
 }
 
@@ -59,13 +51,7 @@ pub(crate) enum SstPageSays {
     Unable(String),
 }
 
-impl From<v1::ScanRecord> for PageRecord {
-    fn from(r: v1::ScanRecord) -> Self {
-        PageRecord { key: r.key, seq: Seq(r.seq), value: (!r.tombstone).then_some(r.value) }
-    }
-}
-
 /// The records of a message.
 pub(super) fn page(records: Vec<v1::ScanRecord>, complete: bool) -> Page {
-    Page { records: records.into_iter().map(PageRecord::from).collect(), complete }
+    Page { records: records.into_iter().map(RecordVersion::from).collect(), complete }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::ids::{NodeId, Seq};
+use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, Server};
@@ -23,7 +24,6 @@ use tonic::transport::Channel;
 use super::coalescer::Inbound;
 use super::pages::page;
 use super::{Call, Coalescer, Limits, OnTheWay, PageRequest, SstPageSays, VALUE_BYTES_MAX};
-use crate::api::Record;
 use crate::metrics::{MessageKind, PNodeMetrics};
 
 /// A key to look for in some tables, newest first; the first that has it ends the search.

@@ -21,5 +21,5 @@ pub(crate) use filters::FilterCopies;
 pub(crate) use manifest_view::{Flushed, ManifestView, Sst};
 pub(crate) use partition_view::PartitionView;
 pub(crate) use read_key::ReadKey;
-pub(crate) use tables::{TableInfo, TableNames};
+pub(crate) use tables::TableNames;
 pub(crate) use views::Views;

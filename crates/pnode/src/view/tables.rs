@@ -5,16 +5,8 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, TableId};
-use sextant_common::manifest::{Manifest, TableOptions};
-
-/// What a p-node has to know of a table to route a key. Fixed when the table is created.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TableInfo {
-    pub id: TableId,
-    pub name: String,
-    pub options: TableOptions,
-}
+use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME};
+use sextant_common::manifest::{Manifest, TableInfo};
 
 #[derive(Default)]
 struct Known {
@@ -70,6 +62,9 @@ impl TableNames {
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::ids::TableId;
+    use sextant_common::manifest::TableOptions;
+
     use super::*;
 
     #[test]

@@ -1,9 +1,9 @@
 //! What became of one attempt at a write. Pure.
 
+use sextant_common::operation::{OpOutcome, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind};
 
-use crate::api::{OpOutcome, WriteOutcome};
-use crate::upstream::{WriteSays, WriteStatus};
+use crate::upstream::WriteSays;
 
 /// What became of one attempt.
 pub(super) enum Attempt {
@@ -38,7 +38,9 @@ pub(super) fn classify(says: WriteSays, ops: usize) -> Attempt {
             None => Attempt::Refused(Error::internal("the answer to a write lacks results")),
         },
         S::StaleManifest => Attempt::Stale,
-        S::NotLeader => Attempt::Denied(Error::unavailable(with("no leader of the partition answers"))),
+        S::NotLeader | S::UnknownPartition => {
+            Attempt::Denied(Error::unavailable(with("no leader of the partition answers")))
+        }
         S::Retry => Attempt::Denied(Error::unavailable(with("the leader could not take the write"))),
         S::UnknownTable => Attempt::UnknownTable,
         S::UnknownSession => Attempt::UnknownSession,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::ids::Seq;
+use sextant_common::operation::{Base, Condition, Effect, ReadMode};
 
 use super::prepare::PreparedOp;
-use crate::api::{OpCondition, OpKind, ReadMode};
 use crate::record_cache::{CachedRecord, RecordCache};
 use crate::router::{SearchFailed, SstFound, SstSearch, candidates};
-use crate::upstream::{Base, Deadline};
+use crate::upstream::Deadline;
 use crate::view::{PartitionView, ReadKey};
 
 /// Searches of one batch that run at once: what fills a message.
@@ -45,7 +45,6 @@ impl Bases {
         if !op.needs_search() {
             return Ok(base_at_once(view, op));
         }
-        let version = view.manifest.version;
         let at = op.at();
         let found = match self.cache.lookup(&view.manifest, op.table.id, at) {
             Some(cached) => Some(cached),
@@ -62,11 +61,11 @@ impl Bases {
         };
         let value = found.as_ref().and_then(|record| record.value.as_ref());
         Ok(Some(Base {
-            version,
+            manifest: view.manifest.version,
             present: value.is_some(),
             seq: found.as_ref().filter(|_| value.is_some()).map_or(Seq(0), |record| record.seq),
             value_matches: match &op.op.condition {
-                OpCondition::ValueEquals(expected) => value == Some(expected),
+                Condition::ValueEquals(expected) => value == Some(expected),
                 _ => false,
             },
         }))
@@ -76,12 +75,12 @@ impl Bases {
 /// A blind put of a key that no SSTable has may be taken for an INSERT, which leaves no bf-log entry: so it says what the
 /// filters say, if they rule the key out. It never waits for this.
 fn base_at_once(view: &PartitionView, op: &PreparedOp) -> Option<Base> {
-    if !matches!(op.op.kind, OpKind::Put(_)) {
+    if !matches!(op.op.effect, Effect::Put(_)) {
         return None;
     }
     let ReadKey { key, hash, .. } = op.at();
     let ssts = view.manifest.table(op.table.id).map_or(&[][..], |t| &t.ssts);
     let ruled_out = view.manifest_known && !ssts.iter().any(|sst| sst.may_contain(key, hash));
-    let version = view.manifest.version;
-    ruled_out.then_some(Base { version, present: false, seq: Seq(0), value_matches: false })
+    let manifest = view.manifest.version;
+    ruled_out.then_some(Base { manifest, present: false, seq: Seq(0), value_matches: false })
 }

@@ -4,20 +4,21 @@ use std::sync::Arc;
 
 use sextant_common::ids::PartitionId;
 use sextant_common::key::{SlotMap, filter_hash};
-use sextant_common::limits::{LARGE_BYTES, check_batch, check_key, check_value};
+use sextant_common::limits::{LARGE_BYTES, check_batch};
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::{Condition, Operation};
 use sextant_common::{Error, Result};
 
-use crate::api::{BatchOp, OpCondition, OpKind};
 use crate::tables::Tables;
 use crate::upstream::Deadline;
-use crate::view::{ReadKey, TableInfo};
+use crate::view::ReadKey;
 
 /// An operation with its table, hashed once.
 pub(super) struct PreparedOp {
     pub table: Arc<TableInfo>,
     pub partition: PartitionId,
     pub hash: u64,
-    pub op: BatchOp,
+    pub op: Operation,
 }
 
 impl PreparedOp {
@@ -25,15 +26,8 @@ impl PreparedOp {
         ReadKey { partition: self.partition, key: &self.op.key, hash: self.hash }
     }
 
-    /// Keys and values.
-    fn bytes(&self) -> usize {
-        let value = if let OpKind::Put(value) = &self.op.kind { value.len() } else { 0 };
-        let expected = if let OpCondition::ValueEquals(value) = &self.op.condition { value.len() } else { 0 };
-        self.op.key.len() + value + expected
-    }
-
     pub fn needs_search(&self) -> bool {
-        self.op.condition != OpCondition::None
+        self.op.condition != Condition::None
     }
 }
 
@@ -41,20 +35,13 @@ impl PreparedOp {
 pub(super) async fn prepare(
     tables: &Tables,
     slots: &SlotMap,
-    ops: Vec<BatchOp>,
+    ops: Vec<Operation>,
     deadline: Deadline,
 ) -> Result<Vec<PreparedOp>> {
-    let size = |op: &BatchOp| op.key.len() + if let OpKind::Put(value) = &op.kind { value.len() } else { 0 };
-    check_batch(ops.len(), ops.iter().map(size).sum())?;
+    check_batch(ops.len(), ops.iter().map(Operation::written_bytes).sum())?;
     let mut prepared: Vec<PreparedOp> = Vec::with_capacity(ops.len());
     for op in ops {
-        check_key(&op.key)?;
-        if let OpKind::Put(value) = &op.kind {
-            check_value(value)?;
-        }
-        if let OpCondition::ValueEquals(value) = &op.condition {
-            check_value(value)?;
-        }
+        op.check()?;
         let table = match prepared.last() {
             Some(before) if before.op.table == op.table => before.table.clone(),
             _ => tables.get(&op.table, deadline).await?,
@@ -72,5 +59,5 @@ pub(super) async fn prepare(
 
 /// Where a write travels, and in which session: what is before a small one is small.
 pub(super) fn is_large(ops: &[PreparedOp]) -> bool {
-    ops.iter().map(PreparedOp::bytes).sum::<usize>() > LARGE_BYTES
+    ops.iter().map(|op| op.op.carried_bytes()).sum::<usize>() > LARGE_BYTES
 }

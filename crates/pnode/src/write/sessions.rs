@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::ids::PartitionId;
+use sextant_common::operation::WriteStatus;
 use sextant_common::{Error, ErrorKind, Result};
 
 use super::numbers::{Begun, Numbers, Ticket};
 use crate::core::Core;
-use crate::upstream::{Backoff, Deadline, WriteStatus};
+use crate::upstream::{Backoff, Deadline};
 
 /// How long a leader may take to register a session: a write and some.
 const ANSWER_MAX: Duration = Duration::from_secs(3);

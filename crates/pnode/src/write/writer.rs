@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sextant_common::operation::{Operation, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 
 use super::attempt::{Attempt, classify};
@@ -10,13 +11,13 @@ use super::base::Bases;
 use super::numbers::Ticket;
 use super::prepare::{PreparedOp, is_large, prepare};
 use super::sessions::Sessions;
-use crate::api::{BatchOp, RequestId, WriteOptions, WriteOutcome};
+use crate::api::WriteOptions;
 use crate::core::{Core, Unanswered, WriteDeadlines};
 use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::router::{SearchFailed, SstSearch};
 use crate::tables::Tables;
-use crate::upstream::{Backoff, Passage, Patience, SentOp, SentWrite, Slip, WriteStatus, more_telling};
+use crate::upstream::{Backoff, Passage, Patience, SentOp, SentWrite, Slip, more_telling};
 
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
 /// publication that waits for a lease, and a busy disk.
@@ -71,7 +72,7 @@ impl Writer {
         self.sessions.open().await
     }
 
-    pub async fn write(&self, ops: Vec<BatchOp>, options: WriteOptions) -> Result<WriteOutcome> {
+    pub async fn write(&self, ops: Vec<Operation>, options: WriteOptions) -> Result<WriteOutcome> {
         let deadlines = self.core.write_deadlines(options.deadline);
         if ops.is_empty() {
             return Ok(WriteOutcome { applied: true, results: Vec::new() });

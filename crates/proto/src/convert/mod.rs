@@ -1,14 +1,20 @@
 //! Wire <-> domain. What comes from the wire is validated here; an `Err` names the field.
+//!
+//! By what is converted: ids ([here](self)), the [`manifest`], [`operation`]s and what is answered, [`configuration`]s,
+//! orders about [`sstable`]s, recoveries. What is stored is made of bytes and into bytes: [`command`]s of the log, the
+//! [`snapshot`] of a partition, so that nobody else knows that they are protobuf.
+
+pub mod command;
+pub mod configuration;
+pub mod manifest;
+pub mod operation;
+mod recovery;
+pub mod snapshot;
+mod sstable;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::{
-    Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
-};
-use sextant_common::limits;
-use sextant_common::manifest::{
-    Compression, FlushRecord, Generations, Manifest, Origin, SstMeta, TableManifest, TableOptions,
-};
+use sextant_common::ids::{Epoch, LogPosition, SstId};
 
 use crate::v1;
 
@@ -43,172 +49,4 @@ pub fn sst_id_to_wire(id: SstId) -> Bytes {
 
 pub fn sst_id_from_wire(bytes: &[u8]) -> Result<SstId> {
     SstId::from_bytes(bytes).ok_or_else(|| Error::invalid("bad SSTable id"))
-}
-
-impl From<&TableOptions> for v1::TableOptions {
-    fn from(o: &TableOptions) -> Self {
-        v1::TableOptions {
-            filter_inserts: o.filter_inserts,
-            partition_prefix: o.partition_prefix,
-            compression: match o.compression {
-                Compression::None => 0,
-                Compression::Lz4 => 1,
-            },
-        }
-    }
-}
-
-impl TryFrom<v1::TableOptions> for TableOptions {
-    type Error = Error;
-
-    fn try_from(o: v1::TableOptions) -> Result<Self> {
-        Ok(TableOptions {
-            filter_inserts: o.filter_inserts,
-            partition_prefix: o.partition_prefix,
-            compression: match o.compression {
-                0 => Compression::None,
-                1 => Compression::Lz4,
-                other => return Err(Error::invalid(format!("unknown compression {other}"))),
-            },
-        })
-    }
-}
-
-impl From<&SstMeta> for v1::SstMeta {
-    fn from(m: &SstMeta) -> Self {
-        v1::SstMeta {
-            id: sst_id_to_wire(m.id),
-            table: m.table.0,
-            records: m.records,
-            tombstones: m.tombstones,
-            min_key: m.min_key.clone(),
-            max_key: m.max_key.clone(),
-            min_seq: m.min_seq,
-            max_seq: m.max_seq,
-            file_bytes: m.file_bytes,
-            checksum: m.checksum,
-            replicas: m.replicas.iter().map(|n| n.0).collect(),
-            first_generation: m.generations.first.0,
-            last_generation: m.generations.last.0,
-        }
-    }
-}
-
-impl TryFrom<v1::SstMeta> for SstMeta {
-    type Error = Error;
-
-    fn try_from(m: v1::SstMeta) -> Result<Self> {
-        Ok(SstMeta {
-            id: sst_id_from_wire(&m.id)?,
-            table: TableId(m.table),
-            records: m.records,
-            tombstones: m.tombstones,
-            min_key: m.min_key,
-            max_key: m.max_key,
-            min_seq: m.min_seq,
-            max_seq: m.max_seq,
-            file_bytes: m.file_bytes,
-            checksum: m.checksum,
-            replicas: m.replicas.into_iter().map(NodeId).collect(),
-            generations: Generations::new(m.first_generation, m.last_generation),
-        })
-    }
-}
-
-impl From<&Origin> for v1::TableOrigin {
-    fn from(o: &Origin) -> Self {
-        v1::TableOrigin {
-            lineage: o.lineage,
-            name: o.name.clone(),
-            first_generation: o.generations.first.0,
-            last_generation: o.generations.last.0,
-        }
-    }
-}
-
-impl TryFrom<v1::TableOrigin> for Origin {
-    type Error = Error;
-
-    fn try_from(o: v1::TableOrigin) -> Result<Self> {
-        limits::check_table_name(&o.name)?;
-        let generations = Generations::new(o.first_generation, o.last_generation);
-        if !generations.are_known() {
-            return Err(Error::invalid("an SSTable holds at least one memtable"));
-        }
-        Ok(Origin { lineage: o.lineage, name: o.name, generations })
-    }
-}
-
-impl From<&Manifest> for v1::Manifest {
-    fn from(m: &Manifest) -> Self {
-        v1::Manifest {
-            partition: m.partition.0,
-            version: m.version.0,
-            tables: m
-                .tables
-                .iter()
-                .map(|t| v1::TableManifest {
-                    table: t.table.0,
-                    name: t.name.clone(),
-                    options: Some((&t.options).into()),
-                    flushed_generation: t.flushed_generation.0,
-                    last_flush_version: t.last_flush_version.0,
-                    persisted: Some(t.persisted.into()),
-                    ssts: t.ssts.iter().map(Into::into).collect(),
-                })
-                .collect(),
-            recent_flushes: m
-                .recent_flushes
-                .iter()
-                .map(|f| v1::FlushRecord {
-                    version: f.version.0,
-                    table: f.table.0,
-                    id: f.id.map(sst_id_to_wire).unwrap_or_default(),
-                })
-                .collect(),
-            flushes_known_after: m.flushes_known_after.0,
-        }
-    }
-}
-
-impl TryFrom<v1::Manifest> for Manifest {
-    type Error = Error;
-
-    fn try_from(m: v1::Manifest) -> Result<Self> {
-        let mut tables = m.tables.into_iter().map(table_from_wire).collect::<Result<Vec<_>>>()?;
-        tables.sort_by_key(|t| t.table);
-        if tables.windows(2).any(|w| w[0].table == w[1].table) {
-            return Err(Error::invalid("manifest names a table twice"));
-        }
-        let recent_flushes = m
-            .recent_flushes
-            .into_iter()
-            .map(|f| {
-                Ok(FlushRecord {
-                    version: ManifestVersion(f.version),
-                    table: TableId(f.table),
-                    id: if f.id.is_empty() { None } else { Some(sst_id_from_wire(&f.id)?) },
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        Ok(Manifest {
-            partition: PartitionId(m.partition),
-            version: ManifestVersion(m.version),
-            tables,
-            recent_flushes,
-            flushes_known_after: ManifestVersion(m.flushes_known_after),
-        })
-    }
-}
-
-fn table_from_wire(t: v1::TableManifest) -> Result<TableManifest> {
-    Ok(TableManifest {
-        table: TableId(t.table),
-        name: t.name,
-        options: t.options.unwrap_or_default().try_into()?,
-        flushed_generation: Generation(t.flushed_generation),
-        last_flush_version: ManifestVersion(t.last_flush_version),
-        persisted: t.persisted.unwrap_or_default().into(),
-        ssts: t.ssts.into_iter().map(TryInto::try_into).collect::<Result<Vec<_>>>()?,
-    })
 }

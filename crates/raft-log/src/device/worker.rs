@@ -13,9 +13,9 @@ use crate::format::checkpoint::Checkpoint;
 use crate::format::identity::Identity;
 use crate::format::record::RecordKind;
 use crate::format::segment::{SEGMENT_HEADER_BYTES, SegmentHeader};
-use crate::partition::index::Place;
 use crate::queue::{Item, Space, Take, Taken};
 use crate::shared::{Partition, Segment, Shared};
+use crate::state::index::Place;
 
 use super::spares::Spares;
 use super::writer::{Stamp, WriteBuffer};

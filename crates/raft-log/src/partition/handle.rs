@@ -6,7 +6,7 @@ use sextant_common::{Error, Result};
 
 use crate::LogObserver;
 use crate::shared::{Handle, Partition, Shared};
-use crate::types::{Entry, LogId, Vote};
+use crate::types::{LogId, Vote};
 
 /// The log of one partition. Clones are the same log; at most one task writes to it (openraft's core does).
 #[derive(Clone)]
@@ -25,23 +25,6 @@ impl PartitionLog {
     /// Who is told of appends and truncations. Set it before Raft starts: nothing is told twice.
     pub fn set_observer(&self, observer: Arc<dyn LogObserver>) {
         *self.partition.observer.write() = Some(observer);
-    }
-
-    /// Calls `f` for the entries from `from_index` (or the first there is) to the last, in order, in pieces of about a
-    /// megabyte. Blocks. Returns the first error of `f`; [`sextant_common::ErrorKind::Corrupt`] with file and offset if a
-    /// record fails its check.
-    pub fn replay(&self, from_index: u64, f: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
-        let mut next = from_index;
-        loop {
-            let piece = self.plan(next, u64::MAX, super::read::PIECE_BYTES).read(&self.shared)?;
-            if piece.is_empty() {
-                return Ok(());
-            }
-            for entry in piece {
-                next = entry.log_id.index + 1;
-                f(entry)?;
-            }
-        }
     }
 
     /// Brings the log in line with a snapshot that is newer than what it knows. A snapshot that a leader sent is stored before the

@@ -15,10 +15,10 @@ use sextant_environment::vfs::IoKind;
 use crate::entry_codec::join_entry;
 use crate::format::record::{RECORD_HEADER_BYTES, RecordHeader, RecordKind};
 use crate::shared::{Segment, Shared};
+use crate::state::index::IndexedEntry;
 use crate::types::Entry;
 
 use super::handle::PartitionLog;
-use super::index::IndexedEntry;
 
 /// Entries are read and replicated in pieces of about this size.
 pub(super) const PIECE_BYTES: u64 = 1 << 20;
@@ -41,6 +41,23 @@ pub(super) struct Plan {
 }
 
 impl PartitionLog {
+    /// Calls `f` for the entries from `from_index` (or the first there is) to the last, in order, in pieces of about a
+    /// megabyte. Blocks. Returns the first error of `f`; [`sextant_common::ErrorKind::Corrupt`] with file and offset if a
+    /// record fails its check.
+    pub fn replay(&self, from_index: u64, f: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        let mut next = from_index;
+        loop {
+            let piece = self.plan(next, u64::MAX, PIECE_BYTES).read(&self.shared)?;
+            if piece.is_empty() {
+                return Ok(());
+            }
+            for entry in piece {
+                next = entry.log_id.index + 1;
+                f(entry)?;
+            }
+        }
+    }
+
     /// Plans to read the entries of `start..end` that exist: as many as have `bytes_max`, but at least one.
     pub(super) fn plan(&self, start: u64, end: u64, bytes_max: u64) -> Plan {
         let state = self.partition.state.lock();

@@ -14,11 +14,11 @@ use crate::format::checkpoint::Position;
 use crate::format::record::{RECORD_HEADER_BYTES, RecordKind};
 use crate::queue::{Completion, Item, Queue};
 use crate::shared::Partition;
+use crate::state::PartitionState;
 use crate::types::{Entry, IoFlushed, LogId, LogState, TypeConfig, Vote};
 
 use super::handle::PartitionLog;
 use super::read::PIECE_BYTES;
-use super::state::PartitionState;
 
 const CONTROL_BYTES: u64 = RECORD_HEADER_BYTES as u64;
 

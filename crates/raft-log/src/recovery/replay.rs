@@ -13,7 +13,7 @@ use sextant_environment::vfs::VfsFile;
 use crate::format::NUMBER_MAX;
 use crate::format::checkpoint::{Checkpoint, LogMeta};
 use crate::format::record::{RecordHeader, RecordKind, read_records};
-use crate::partition::index::{Index, Place};
+use crate::state::index::{Index, Place};
 
 use super::merge::Plan;
 use super::scan::DeviceScan;

@@ -6,8 +6,9 @@ use bytes::Bytes;
 use sextant_common::limits;
 
 use super::errors::{self, SYNTAX, store_error};
+use super::is;
 use super::request::{Request, SetReply};
-use super::{Id, is};
+use crate::command_table::Id;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::store::SetCondition;
 

@@ -2,7 +2,7 @@
 
 use super::errors::{unknown_subcommand, wrong_arity};
 use super::is;
-use super::table::{COMMANDS, Spec, find};
+use crate::command_table::{COMMANDS, Spec, find};
 use crate::frame::{Command, Reply};
 
 pub(super) fn command(command: &Command<'_>) -> Reply {

@@ -1,4 +1,4 @@
-//! The commands: the table of what exists, and what each makes of its arguments.
+//! The commands: what each of those that exist ([`command_table`]) makes of its arguments.
 //!
 //! A command is decoded when its turn comes. Most that concern the connection or the server are answered on the spot
 //! ([`Action::Reply`]); those that concern keys become a [`Request`], which the connection runs against the store when no
@@ -9,20 +9,20 @@ mod client;
 mod config;
 mod data;
 mod errors;
+mod execution;
 mod hello;
 mod info;
 mod introspection;
 mod request;
-mod table;
 
 use crate::clients::ClientEntry;
+use crate::command_table::{self, Id};
 use crate::frame::{Command, Protocol, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
 
 pub(crate) use ahead::{Ahead, look_ahead};
-pub(crate) use request::{Access, Request};
-pub(crate) use table::{COMMANDS, Id};
+pub(crate) use request::Request;
 
 /// What a connection remembers between commands.
 pub(crate) struct Conversation {
@@ -45,7 +45,7 @@ pub(crate) fn decode<S: Store>(
     conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> (Option<Id>, Action) {
-    let Some(spec) = table::find(command.arg(0)) else {
+    let Some(spec) = command_table::find(command.arg(0)) else {
         return (None, errors::unknown_command(command));
     };
     if !spec.accepts(command.len()) {

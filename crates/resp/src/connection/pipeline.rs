@@ -11,7 +11,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::command::{Access, Request};
+use crate::command::Request;
+use crate::command_table::Access;
 
 /// Position of a command in its connection: rises by one with each.
 pub(crate) type Ticket = u64;

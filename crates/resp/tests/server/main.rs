@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// Far longer than anything here takes: only a hanging test meets it.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 fn config() -> RespConfig {
     RespConfig { listen: "127.0.0.1:0".into(), ..RespConfig::default() }

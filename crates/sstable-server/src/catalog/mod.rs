@@ -19,8 +19,8 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
 
-use crate::block_cache::BlockCache;
 use crate::data_dir::{DataDir, Temporary};
+use crate::table::block_cache::BlockCache;
 use crate::table::{Opened, Table};
 
 /// Repairs that are remembered for whoever looks at the status.

@@ -1,9 +1,9 @@
 //! Compaction: several tables become one.
 //!
-//! Owns running a merge that somebody else has planned; does not own the plan (the leader's), nor what becomes of the inputs.
-//! Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between them. Invariant:
-//! the output is durable before the answer, and a function of the
-//! inputs (and of the origin that the plan names) alone.
+//! Owns running a compaction that somebody else has planned; does not own the plan (the leader's), nor what becomes of
+//! the inputs. Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between
+//! them. Invariant: the output is durable before the answer, and a function of the inputs (and of the origin that the
+//! plan names) alone.
 
 mod job;
 mod plan;
@@ -11,10 +11,8 @@ mod plan;
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::TableId;
 use sextant_common::manifest::SstMeta;
-use sextant_proto::convert::sst_id_from_wire;
-use sextant_proto::v1::CompactRequest;
+use sextant_common::sstable::CompactionOrder;
 use tokio::sync::oneshot;
 
 use self::job::Job;
@@ -26,13 +24,13 @@ const INPUTS_MAX: usize = 256;
 
 impl Store {
     /// Returns the output, durable; none if no record was left. Dropping the future gives the compaction up.
-    pub async fn compact(self: &Arc<Self>, request: CompactRequest) -> Result<Option<SstMeta>> {
+    pub async fn compact(self: &Arc<Self>, order: CompactionOrder) -> Result<Option<SstMeta>> {
         let written = |meta: &Option<SstMeta>| meta.as_ref().map_or(0, |m| m.file_bytes);
-        recorded(self, &self.metrics.compact, written, self.run(request)).await
+        recorded(self, &self.metrics.compact, written, self.run(order)).await
     }
 
-    async fn run(self: &Arc<Self>, request: CompactRequest) -> Result<Option<SstMeta>> {
-        let plan = self.plan(request)?;
+    async fn run(self: &Arc<Self>, order: CompactionOrder) -> Result<Option<SstMeta>> {
+        let plan = self.plan(order)?;
         let turn = self.compactions.take().await?;
         let (answer, answered) = oneshot::channel();
         let store = self.clone();
@@ -45,17 +43,14 @@ impl Store {
         answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopping, "the server is stopping")))
     }
 
-    fn plan(&self, request: CompactRequest) -> Result<Plan> {
-        if request.inputs.is_empty() || request.inputs.len() > INPUTS_MAX {
+    fn plan(&self, order: CompactionOrder) -> Result<Plan> {
+        let CompactionOrder { inputs: mut ids, output, table, options, drop_tombstones, origin } = order;
+        if ids.is_empty() || ids.len() > INPUTS_MAX {
             return Err(Error::invalid(format!(
                 "a compaction has 1 to {INPUTS_MAX} inputs, not {}",
-                request.inputs.len()
+                ids.len()
             )));
         }
-        let (output, table) = (sst_id_from_wire(&request.output)?, TableId(request.table));
-        let options = request.options.unwrap_or_default().try_into()?;
-        let origin = request.origin.map(TryInto::try_into).transpose()?;
-        let mut ids = request.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>()?;
         let inputs = ids.iter().map(|id| self.table(*id)).collect::<Result<Vec<_>>>()?;
         if let Some(foreign) = inputs.iter().find(|input| input.trailer().table != table) {
             return Err(Error::invalid(format!(
@@ -69,6 +64,6 @@ impl Store {
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::invalid("inputs and output of a compaction are different tables"));
         }
-        Ok(Plan { inputs, output, table, options, drop_tombstones: request.drop_tombstones, origin })
+        Ok(Plan { inputs, output, table, options, drop_tombstones, origin })
     }
 }

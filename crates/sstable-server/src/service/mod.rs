@@ -2,6 +2,7 @@
 
 mod admin;
 mod sst;
+mod wire;
 
 pub use admin::AdminService;
 pub use sst::SstService;

@@ -6,6 +6,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::PartitionId;
+use sextant_common::sstable;
 use sextant_environment::env::status_of;
 use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
@@ -20,11 +21,13 @@ use sextant_proto::v1::{
 };
 use tonic::{Request, Response, Status, Streaming};
 
+use super::wire::{get_to_wire, gets_from_wire, ingest_from_wire, page_from_wire, page_to_wire};
 use crate::catalog::Entry;
 use crate::store::Store;
+use crate::transfer::Piece;
 
-/// Batches of one stream that are worked on at a time; more are not read from the connection. Enough to keep the disk busy
-/// while the answers travel.
+/// Batches of one stream that are worked on at a time; more are not read from the connection. Enough to keep the disk
+/// busy while the answers travel.
 const BATCHES_IN_FLIGHT_MAX: usize = 8;
 /// Most tables in one request to delete.
 const DELETES_MAX: usize = 65_536;
@@ -46,6 +49,14 @@ impl SstService {
         let mut shutdown = self.store.shutdown.clone();
         stream.take_until(Box::pin(async move { shutdown.wait().await })).boxed()
     }
+}
+
+/// A batch of gets, and the room that its answers take until they have left.
+async fn answer(store: &Arc<Store>, batch: GetBatch) -> Result<(GetBatchReply, Option<Share>)> {
+    let number = batch.batch;
+    let (answers, room) = store.get_batch(gets_from_wire(batch)?).await?;
+    let replies = answers.into_iter().map(get_to_wire).collect();
+    Ok((GetBatchReply { batch: number, replies }, room))
 }
 
 /// The room is given back when the answer has left.
@@ -73,7 +84,7 @@ impl Sst for SstService {
         let leaving = freight.clone();
         let answers = request.into_inner().map(move |batch| {
             let store = store.clone();
-            async move { store.get_batch(batch?).await.map_err(status_of) }
+            async move { answer(&store, batch?).await.map_err(status_of) }
         });
         let replies = answers.buffered(BATCHES_IN_FLIGHT_MAX).map_ok(move |(reply, room)| {
             room.into_iter().for_each(|room| leaving.add(room));
@@ -85,42 +96,49 @@ impl Sst for SstService {
     }
 
     async fn get(&self, request: Request<GetBatch>) -> Result<Response<GetBatchReply>, Status> {
-        Ok(laden(self.store.get_batch(request.into_inner()).await.map_err(status_of)?))
+        Ok(laden(answer(&self.store, request.into_inner()).await.map_err(status_of)?))
     }
 
     async fn scan(&self, request: Request<SstScanRequest>) -> Result<Response<SstScanReply>, Status> {
-        Ok(laden(self.store.scan_page(request.into_inner()).await.map_err(status_of)?))
+        let request = page_from_wire(request.into_inner()).map_err(status_of)?;
+        let (answer, room) = self.store.scan_page(request).await.map_err(status_of)?;
+        Ok(laden((page_to_wire(answer), room)))
     }
 
     async fn fetch_filter(
         &self,
         request: Request<FetchFilterRequest>,
     ) -> Result<Response<Self::FetchFilterStream>, Status> {
-        let pieces = self.store.fetch_filter(request.get_ref()).map_err(status_of)?;
-        Ok(Response::new(self.until_shutdown(pieces.map(Ok))))
+        let id = sst_id_from_wire(&request.get_ref().id).map_err(status_of)?;
+        let pieces = self.store.fetch_filter(id).map_err(status_of)?;
+        Ok(Response::new(self.until_shutdown(pieces.map(|data| Ok(FilterBytes { data })))))
     }
 
     async fn ingest(
         &self,
         request: Request<Streaming<IngestRequest>>,
     ) -> Result<Response<IngestReply>, Status> {
-        let meta = self.store.ingest(request.into_inner()).await.map_err(status_of)?;
+        let meta = self.store.ingest(request.into_inner().map(ingest_from_wire)).await.map_err(status_of)?;
         Ok(Response::new(IngestReply { meta: Some((&meta).into()) }))
     }
 
     async fn compact(&self, request: Request<CompactRequest>) -> Result<Response<CompactReply>, Status> {
-        let meta = self.store.compact(request.into_inner()).await.map_err(status_of)?;
+        let order = request.into_inner().try_into().map_err(status_of)?;
+        let meta = self.store.compact(order).await.map_err(status_of)?;
         Ok(Response::new(CompactReply { meta: meta.as_ref().map(Into::into) }))
     }
 
     async fn copy(&self, request: Request<CopyRequest>) -> Result<Response<CopyReply>, Status> {
-        self.store.copy(request.into_inner()).await.map_err(status_of)?;
+        let order = request.into_inner().try_into().map_err(status_of)?;
+        self.store.copy(order).await.map_err(status_of)?;
         Ok(Response::new(CopyReply {}))
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        let pieces = self.store.fetch(request.into_inner()).await.map_err(status_of)?;
-        Ok(Response::new(self.until_shutdown(pieces.map_err(status_of))))
+        let id = sst_id_from_wire(&request.get_ref().id).map_err(status_of)?;
+        let pieces = self.store.fetch(id).await.map_err(status_of)?;
+        let chunks = pieces.map_ok(|Piece { offset, data }| FileChunk { offset, data });
+        Ok(Response::new(self.until_shutdown(chunks.map_err(status_of))))
     }
 
     async fn inventory(
@@ -149,14 +167,11 @@ impl Sst for SstService {
     ) -> Result<Response<Self::HoldingsStream>, Status> {
         let entries = self.store.catalog.inventory(PartitionId(request.get_ref().partition));
         let holdings = entries.into_iter().map(|(id, entry)| {
-            let mut holding =
-                Holding { id: sst_id_to_wire(id), damaged: entry.is_damaged(), ..Holding::default() };
-            if let Entry::Open(table) = &entry {
-                holding.meta = Some((&table.sst_meta()).into());
-                holding.options = Some((&table.meta().options).into());
-                holding.origin = table.meta().origin.as_ref().map(Into::into);
-            }
-            Ok(holding)
+            let contents = match &entry {
+                Entry::Open(table) => Some(table.contents()),
+                Entry::Unreadable { .. } => None,
+            };
+            Ok(sstable::Holding { id, damaged: entry.is_damaged(), contents }.into())
         });
         Ok(Response::new(self.until_shutdown(futures::stream::iter(holdings))))
     }

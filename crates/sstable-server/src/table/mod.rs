@@ -1,7 +1,7 @@
 //! The table file, format version 2; version 1 is read (`docs/formats/table.md`).
 //!
-//! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging. Does not own
-//! files' names, which tables exist (`catalog`) or any message.
+//! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and the cache of
+//! blocks that all tables share. Does not own files' names, which tables exist (`catalog`) or any message.
 //!
 //! Layout: data blocks, leaf index blocks (if the index has two levels), top index block, filter section, meta section,
 //! trailer. All but the trailer are frames ([`frame`]).
@@ -10,6 +10,7 @@
 //! panics nor gives a wrong answer.
 
 pub mod block;
+pub mod block_cache;
 mod codec;
 mod direction;
 pub mod filter;

@@ -10,13 +10,14 @@ use sextant_common::filter::SealedFilter;
 use sextant_common::ids::SstId;
 use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES, VALUE_BYTES_MAX};
 use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::Contents;
 use sextant_environment::vfs::VfsFile;
 
 use super::block::{Block, Malformed, Slot};
+use super::block_cache::BlockCache;
 use super::footer::{TRAILER_BYTES, TableMeta, Trailer};
 use super::index::{Handle, covering, handle};
 use super::{frame, frame_salt, frame_seed};
-use crate::block_cache::BlockCache;
 
 /// Longest frame of a data block or a leaf: one record of the largest size beside a full block of small ones.
 const BLOCK_FRAME_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX + 64 * 1024) as u64;
@@ -169,6 +170,12 @@ impl Table {
 
     pub fn sst_meta(&self) -> SstMeta {
         self.meta.sst_meta(&self.trailer)
+    }
+
+    /// What it says of itself.
+    pub fn contents(&self) -> Contents {
+        let (options, origin) = (self.meta.options.clone(), self.meta.origin.clone());
+        Contents { meta: self.sst_meta(), options, origin }
     }
 
     pub fn file(&self) -> &Arc<dyn VfsFile> {

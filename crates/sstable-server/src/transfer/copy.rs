@@ -1,28 +1,22 @@
 //! Pulling a table from another server.
 
-use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::SstId;
-use sextant_environment::env::{Party, cluster_channel, error_of};
+use sextant_common::sstable::CopyOrder;
 use sextant_environment::vfs::IoKind;
-use sextant_proto::MESSAGE_BYTES_MAX;
-use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
-use sextant_proto::v1::sst_client::SstClient;
-use sextant_proto::v1::{CopyRequest, FetchRequest, FileChunk};
 use xxhash_rust::xxh3::Xxh3;
 
+use super::Piece;
 use crate::catalog::{Entry, Replace};
 use crate::data_dir::Temporary;
 use crate::store::{Store, recorded};
 use crate::table::footer::{TRAILER_BYTES, UNHASHED_BYTES};
+use crate::upstream;
 
 /// Most addresses in one request: every server of a large tier.
 const SOURCES_MAX: usize = 64;
-/// How long a source may take for its answer or for the next piece. Beyond it the next source is asked.
-const PIECE_WAIT_MAX: Duration = Duration::from_secs(15);
 
 /// What the file must be.
 #[derive(Clone, Copy, Debug)]
@@ -42,19 +36,16 @@ struct Incoming {
 
 impl Store {
     /// Returns when the table is here, durable and as asked for. Does nothing if it is here already and sound.
-    pub async fn copy(self: &Arc<Self>, request: CopyRequest) -> Result<()> {
-        let wanted = Wanted {
-            id: sst_id_from_wire(&request.id)?,
-            checksum: request.checksum,
-            file_bytes: request.file_bytes,
-        };
-        if request.sources.len() > SOURCES_MAX || wanted.file_bytes < TRAILER_BYTES as u64 {
+    pub async fn copy(self: &Arc<Self>, order: CopyOrder) -> Result<()> {
+        let CopyOrder { id, checksum, file_bytes, sources } = order;
+        let wanted = Wanted { id, checksum, file_bytes };
+        if sources.len() > SOURCES_MAX || wanted.file_bytes < TRAILER_BYTES as u64 {
             return Err(Error::invalid("a copy has up to 64 sources and the length of a table file"));
         }
         if self.has(&wanted) {
             return Ok(());
         }
-        recorded(self, &self.metrics.copy, |_| wanted.file_bytes, self.pull(wanted, &request.sources)).await
+        recorded(self, &self.metrics.copy, |_| wanted.file_bytes, self.pull(wanted, &sources)).await
     }
 
     fn has(&self, wanted: &Wanted) -> bool {
@@ -88,24 +79,17 @@ impl Store {
     }
 
     async fn pull_from(self: &Arc<Self>, wanted: Wanted, source: &str) -> Result<()> {
-        let (cluster, me) = (&self.config.cluster, Party::sstable(self.config.id));
-        // A source is named by its address; in another server's file it may have another one than here.
-        let known = cluster.sstable.iter().find(|server| server.addr == source);
-        let to = known.map(|server| Party::sstable(server.id));
-        let mut client = SstClient::new(cluster_channel(&self.env.net, source, cluster, me, to))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let request = FetchRequest { id: sst_id_to_wire(wanted.id) };
-        let mut pieces = in_time(client.fetch(request)).await?.into_inner();
+        let mut pieces = upstream::fetch(&self.env.net, &self.config, source, wanted.id).await?;
         let catalog = self.catalog.clone();
         let begin = move || {
             let temporary = catalog.create_temporary(wanted.id)?;
             Ok(Incoming { wanted, temporary, hasher: Xxh3::new(), received: 0 })
         };
         let mut incoming = self.disk(IoKind::Write, begin).await?;
-        let mut next = in_time(pieces.message()).await?;
+        let mut next = pieces.next().await?;
         while let Some(piece) = next {
             let write = self.disk(IoKind::Write, move || incoming.write(&piece));
-            let (written, received) = futures::join!(write, in_time(pieces.message()));
+            let (written, received) = futures::join!(write, pieces.next());
             incoming = written?;
             next = received?;
         }
@@ -118,16 +102,8 @@ impl Store {
     }
 }
 
-async fn in_time<T>(call: impl Future<Output = Result<T, tonic::Status>>) -> Result<T> {
-    match tokio::time::timeout(PIECE_WAIT_MAX, call).await {
-        // An error of the source's disk is not one of ours.
-        Ok(answer) => answer.map_err(|status| Error::unavailable(error_of(status).message)),
-        Err(_) => Err(Error::unavailable(format!("no answer for {PIECE_WAIT_MAX:?}"))),
-    }
-}
-
 impl Incoming {
-    fn write(mut self, piece: &FileChunk) -> Result<Self> {
+    fn write(mut self, piece: &Piece) -> Result<Self> {
         let end = self.received.saturating_add(piece.data.len() as u64);
         if piece.offset != self.received || end > self.wanted.file_bytes {
             return Err(Error::corrupt("the source sent other bytes than were asked for"));

@@ -7,5 +7,14 @@
 mod copy;
 mod serve;
 
+use bytes::Bytes;
+
 /// Tables and filters travel in pieces of this size.
 pub const PIECE_BYTES: usize = 1024 * 1024;
+
+/// A piece of a table's file.
+#[derive(Debug)]
+pub struct Piece {
+    pub offset: u64,
+    pub data: Bytes,
+}

@@ -5,20 +5,18 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use sextant_common::error::{Error, Result};
+use sextant_common::ids::SstId;
 use sextant_environment::vfs::IoKind;
-use sextant_proto::convert::sst_id_from_wire;
-use sextant_proto::v1::{FetchFilterRequest, FetchRequest, FileChunk, FilterBytes};
 
-use super::PIECE_BYTES;
+use super::{PIECE_BYTES, Piece};
 use crate::store::Store;
 
 impl Store {
     /// The file of a table, in order. A table that is known to be damaged is not given away.
     pub async fn fetch(
         self: &Arc<Self>,
-        request: FetchRequest,
-    ) -> Result<impl Stream<Item = Result<FileChunk>> + Send + 'static> {
-        let id = sst_id_from_wire(&request.id)?;
+        id: SstId,
+    ) -> Result<impl Stream<Item = Result<Piece>> + Send + 'static> {
         let table = self.table(id)?;
         if table.is_damaged() {
             return Err(Error::corrupt(format!("SSTable {id} is damaged here")));
@@ -39,23 +37,19 @@ impl Store {
                 };
                 let data = store.disk(IoKind::Read, read).await?;
                 let next = offset + data.len() as u64;
-                Ok(Some((FileChunk { offset, data }, (store, turn, next))))
+                Ok(Some((Piece { offset, data }, (store, turn, next))))
             }
         }))
     }
 
     /// The filter section's payload in pieces: from memory, so that it is right even if the file no longer is.
-    pub fn fetch_filter(
-        &self,
-        request: &FetchFilterRequest,
-    ) -> Result<impl Stream<Item = FilterBytes> + Send + 'static> {
-        let table = self.table(sst_id_from_wire(&request.id)?)?;
+    pub fn fetch_filter(&self, id: SstId) -> Result<impl Stream<Item = Bytes> + Send + 'static> {
+        let table = self.table(id)?;
         let filter = table.filter();
         let filter = filter
             .ok_or_else(|| Error::corrupt(format!("the filter of SSTable {} is damaged", table.id())))?;
         let bytes = Bytes::from(filter.to_bytes());
         let pieces = (0..bytes.len()).step_by(PIECE_BYTES);
-        let pieces = pieces.map(move |at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)));
-        Ok(stream::iter(pieces.map(|data| FilterBytes { data })))
+        Ok(stream::iter(pieces.map(move |at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)))))
     }
 }

@@ -11,6 +11,7 @@ use super::probe::{Kind, Probes, Stream};
 use super::silence;
 use crate::fault::{self, Fault};
 use crate::host::capability::Capability;
+use crate::injection;
 use crate::server::{Id, PNODES};
 use crate::testbed::{PARTITIONS, Testbed};
 
@@ -97,7 +98,7 @@ pub async fn once(bed: &mut Testbed, probes: &Probes, scenario: Scenario) -> Res
         .collect();
 
     let fault_ns = probes.now();
-    fault::apply(bed, &broken.faults).await?;
+    injection::apply(bed, &broken.faults).await?;
     if let Some((partition, to)) = broken.transfer_to {
         let led = probes.clients[0].transfer(partition, to).await?;
         if led != to {
@@ -110,7 +111,7 @@ pub async fn once(bed: &mut Testbed, probes: &Probes, scenario: Scenario) -> Res
     tokio::time::sleep(HOLD).await;
     probes.alive(&looked_at, probes.now(), BACK).await?;
     let until_ns = probes.now();
-    fault::heal(bed, &broken.faults).await?;
+    injection::heal(bed, &broken.faults).await?;
 
     let mut silences = Silences::new();
     for stream in looked_at {

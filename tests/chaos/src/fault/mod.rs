@@ -1,13 +1,11 @@
-//! What is done to the cluster. A fault is drawn at random from a seed ([`plan`], pure), comes into force and is taken back
-//! ([`apply`]). Several can be in force at once, on different servers.
+//! What can be done to the cluster. A fault is drawn at random from a seed ([`plan`]); several can be in force at once, on
+//! different servers. Pure: [`injection`](crate::injection) does it.
 
-mod apply;
 mod plan;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-pub use apply::{apply, heal};
 pub use plan::{Plan, Step};
 
 use sextant_dev_cluster::Role;

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sextant_checker::Recorder;
-use sextant_client::{Client, ClientOptions, ConfigurationChange};
+use sextant_client::{Client, ClientOptions, ConfigurationChange, LeaseMode};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_dev_cluster::{Role, Tuning};
@@ -26,6 +26,7 @@ use crate::fault::{self, Kind, Plan};
 use crate::host::capability::Capabilities;
 use crate::host::confine::Confined;
 use crate::host::memory;
+use crate::injection;
 use crate::server::{Id, MEMTABLE_SERVERS};
 use crate::testbed::{self, Clocks, PARTITIONS, Shape, Testbed};
 use crate::workload::{self, Load};
@@ -38,11 +39,11 @@ const CLIENTS_OF_ALL: usize = 3;
 /// Short, so that clients do not spend a fault waiting.
 const DEADLINE: Duration = Duration::from_millis(1_500);
 const ATTEMPT: Duration = Duration::from_millis(400);
-/// A flush or a merge that takes longer is left alone.
+/// A flush or a compaction that takes longer is left alone.
 const MAINTENANCE_WITHIN: Duration = Duration::from_secs(5);
 const CLOCKS: Clocks = Clocks { bound_ms: 60, drift_ppm: 450 };
 
-/// Small memtables, so that flushes and merges happen all the time.
+/// Small memtables, so that flushes and compactions happen all the time.
 fn tuning() -> Tuning {
     let parse = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     Tuning {
@@ -207,12 +208,12 @@ async fn torment(
             report.wipes_survived += bed.survivors().await;
             copy_directories(bed);
         }
-        fault::apply(bed, &step.faults).await?;
+        injection::apply(bed, &step.faults).await?;
         tokio::time::sleep(step.hold).await;
         let expected: Vec<Id> =
             step.faults.iter().filter(|f| f.ends_servers()).flat_map(fault::Fault::servers).collect();
         note_deaths(bed, &expected, &mut report).await?;
-        fault::heal(bed, &step.faults).await?;
+        injection::heal(bed, &step.faults).await?;
         load.recorder.fault("healed");
         tokio::time::sleep(step.calm).await;
         note_deaths(bed, &[], &mut report).await?;
@@ -254,7 +255,7 @@ async fn connect(env: &Env, addrs: Vec<String>) -> Result<Client> {
     Client::connect(env.clone(), addrs, options).await
 }
 
-/// Freezes, flushes, merges and transfers of leadership, in the middle of everything.
+/// Freezes, flushes, compactions and transfers of leadership, in the middle of everything.
 async fn maintain(clients: Vec<Client>, seed: u64, transfers: Arc<AtomicU64>) {
     let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed ^ 0x6d61_696e));
     loop {
@@ -293,7 +294,7 @@ async fn change_modes(clients: Vec<Client>, seed: u64, done: Arc<AtomicU64>) {
         tokio::time::sleep(Duration::from_millis(1_000 + rng.below(4_000))).await;
         let client = &clients[rng.below(clients.len() as u64) as usize];
         let change = ConfigurationChange {
-            timed: Some(rng.below(2) == 0),
+            mode: Some(if rng.below(2) == 0 { LeaseMode::Timed } else { LeaseMode::Ack }),
             // Never less than what the clocks do.
             drift_ppm: Some(500 + rng.below(4) * 500),
             ..ConfigurationChange::default()

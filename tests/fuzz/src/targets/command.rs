@@ -1,12 +1,15 @@
 use bytes::{Bytes, BytesMut};
-use sextant_common::ids::{Generation, LogPosition, PartitionId, TableId};
+use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::TableOptions;
+use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::config::LeaseConfig;
-use sextant_memtable_server::command::group::OpResult;
-use sextant_memtable_server::command::{Command, Configuration, Group, RequestResult, TableWrites, Write};
+use sextant_memtable_server::command::{
+    Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable, Flush, Freeze, Group,
+    OpenSession, RequestResult, TableWrites, Write,
+};
 use sextant_memtable_server::partition::Partition;
 use sextant_memtable_server::partition::ingest::Body;
-use sextant_memtable_server::partition::snapshot::Snapshot;
+use sextant_memtable_server::partition::snapshot;
 
 use super::wire::{PROTOBUF_BASE, PROTOBUF_PER_BYTE, sample_sst};
 use crate::input::Input;
@@ -42,50 +45,56 @@ fn group(first_seq: u64, generation: u64) -> Command {
         generation: Generation(generation),
         writes: ordinals.map(|i| write(i, (i % 3 != 2).then_some("value"))).collect(),
     };
-    let results = vec![OpResult { applied: true, seq: first_seq, ..OpResult::default() }; 2];
+    let outcome = RecordedOutcome { applied: true, seq: Seq(first_seq), ..RecordedOutcome::default() };
+    let id = RequestId { session: 7, number: 1, acked_below: 1 };
     Command::Group(Group {
         term: TERM,
         first_seq,
         time_ms: 1000,
         tables: vec![table(1, 0..3), table(2, 3..5)],
-        requests: vec![RequestResult { session: 7, number: 1, acked_below: 1, results }],
+        requests: vec![RequestResult { id, results: vec![outcome; 2] }],
     })
 }
 
 /// What a partition's log might say, in order.
 fn commands() -> Vec<Command> {
     let options = TableOptions { filter_inserts: true, ..TableOptions::default() };
-    let freeze = |table, generation| Command::Freeze {
-        term: TERM,
-        table: TableId(table),
-        generation: Generation(generation),
+    let freeze = |table, generation| {
+        Command::Freeze(Freeze { term: TERM, table: TableId(table), generation: Generation(generation) })
     };
-    let flush = |sst| Command::Flush {
-        term: TERM,
-        table: TableId(1),
-        generation: Generation(1),
-        freeze: LogPosition { term: TERM, index: 4 },
-        sst,
+    let flush = |sst| {
+        Command::Flush(Flush {
+            term: TERM,
+            table: TableId(1),
+            generation: Generation(1),
+            freeze: LogPosition { term: TERM, index: 4 },
+            sst,
+        })
     };
     vec![
-        Command::EnsureTable { term: TERM, name: "default".into(), options, id: Some(TableId(1)) },
-        Command::OpenSession { term: TERM, session: 7, time_ms: 900 },
-        Command::Configure {
+        Command::EnsureTable(EnsureTable {
+            term: TERM,
+            name: "default".into(),
+            options,
+            id: Some(TableId(1)),
+        }),
+        Command::OpenSession(OpenSession { term: TERM, session: 7, time_ms: 900 }),
+        Command::Configure(Configure {
             term: TERM,
             configuration: Configuration::founding(&LeaseConfig::default(), 1 << 20),
-        },
+        }),
         group(1, 1),
         freeze(1, 1),
         flush(Some(sample_sst(1))),
         freeze(2, 1),
         group(6, 2),
-        Command::Compaction {
+        Command::Compaction(Compaction {
             term: TERM,
             table: TableId(1),
             inputs: vec![sample_sst(1).id],
             output: Some(sample_sst(2)),
-        },
-        Command::Compaction { term: TERM, table: TableId(1), inputs: vec![], output: None },
+        }),
+        Command::Compaction(Compaction { term: TERM, table: TableId(1), inputs: vec![], output: None }),
         flush(None),
     ]
 }
@@ -93,8 +102,13 @@ fn commands() -> Vec<Command> {
 /// What a leader of this term may append next: a group, a freeze of each table, a table, a session.
 pub fn following(partition: &Partition, term: u64) -> Vec<Command> {
     let mut commands = vec![
-        Command::EnsureTable { term, name: "another".into(), options: TableOptions::default(), id: None },
-        Command::OpenSession { term, session: 1, time_ms: partition.time_ms() },
+        Command::EnsureTable(EnsureTable {
+            term,
+            name: "another".into(),
+            options: TableOptions::default(),
+            id: None,
+        }),
+        Command::OpenSession(OpenSession { term, session: 1, time_ms: partition.time_ms() }),
     ];
     if let Command::Group(mut group) = group(partition.last_seq() + 1, 1) {
         group.term = term;
@@ -104,7 +118,7 @@ pub fn following(partition: &Partition, term: u64) -> Vec<Command> {
         commands.push(Command::Group(group));
     }
     let freeze = |(table, state): (TableId, &sextant_memtable_server::partition::table::TableState)| {
-        Command::Freeze { term, table, generation: state.generation() }
+        Command::Freeze(Freeze { term, table, generation: state.generation() })
     };
     commands.extend(partition.tables().map(freeze));
     commands
@@ -115,9 +129,9 @@ pub fn decode_seeds() -> Vec<Vec<u8>> {
     if let Command::Group(group) = &mut extreme {
         (group.term, group.time_ms) = (u64::MAX, u64::MAX);
         group.tables[0].writes[0].ordinal = u32::MAX;
-        group.requests[0].number = u64::MAX;
+        group.requests[0].id.number = u64::MAX;
     }
-    let open = Command::OpenSession { term: u64::MAX, session: u64::MAX, time_ms: u64::MAX };
+    let open = Command::OpenSession(OpenSession { term: u64::MAX, session: u64::MAX, time_ms: u64::MAX });
     commands().iter().chain([&extreme, &open]).map(|command| command.encode().to_vec()).collect()
 }
 
@@ -145,9 +159,9 @@ pub fn partition(data: &[u8]) {
             }
             b's' => {
                 let Some(snapshot) = partition.snapshot() else { continue };
-                let encoded = snapshot.encode(id);
-                let Ok(decoded) = Snapshot::decode(&encoded, id) else { panic!("its snapshot is refused") };
-                assert_eq!(decoded.encode(id), encoded);
+                let encoded = snapshot::encode(&snapshot, id);
+                let Ok(decoded) = snapshot::decode(&encoded, id) else { panic!("its snapshot is refused") };
+                assert_eq!(snapshot::encode(&decoded, id), encoded);
                 let restored = Partition::restore(id, &decoded);
                 assert_eq!(restored.last(), snapshot.checkpoint.at);
             }
@@ -194,14 +208,15 @@ pub fn partition_seeds() -> Vec<Vec<u8>> {
     // Numbers at their ends, with a session that is open.
     let mut extreme = whole.clone();
     for (number, time_ms) in [(1, u64::MAX), (u64::MAX, 5), (u64::MAX, u64::MAX)] {
-        extreme.extend(step(&Command::OpenSession { term: TERM, session: 7, time_ms }));
-        let results = vec![OpResult::default(); 2];
+        extreme.extend(step(&Command::OpenSession(OpenSession { term: TERM, session: 7, time_ms })));
+        let results = vec![RecordedOutcome::default(); 2];
+        let id = RequestId { session: 7, number, acked_below: number };
         extreme.extend(step(&Command::Group(Group {
             term: TERM,
             first_seq: 11,
             time_ms,
             tables: Vec::new(),
-            requests: vec![RequestResult { session: 7, number, acked_below: number, results }],
+            requests: vec![RequestResult { id, results }],
         })));
     }
     extreme.extend(b"t\x02c\x08s");

@@ -36,7 +36,7 @@ pub fn config(data: &[u8]) {
         _ => read::<PNodeConfig>(file, variables, |c| {
             c.validate()?;
             use_cluster(&c.cluster);
-            assert!(!c.engine().default_deadline.is_zero());
+            assert!(!c.library().default_deadline.is_zero());
             Ok(())
         }),
     }

@@ -4,18 +4,18 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ErrorKind;
-use sextant_common::ids::{Generation, LogPosition, PartitionId, TableId};
+use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::Env;
 use sextant_environment::config::LeaseConfig;
 use sextant_environment::rng::SeededRng;
 use sextant_environment::vfs::{OpenMode, Vfs};
-use sextant_memtable_server::command::group::OpResult;
-use sextant_memtable_server::command::{Configuration, RequestResult};
+use sextant_memtable_server::command::{Configuration, ConfigurationRules, RequestResult};
 use sextant_memtable_server::fuzzing::open_snapshot;
 use sextant_memtable_server::partition::ingest::Body;
-use sextant_memtable_server::partition::sessions::Sessions;
-use sextant_memtable_server::partition::snapshot::Snapshot;
+use sextant_memtable_server::partition::sessions::DuplicateTable;
+use sextant_memtable_server::partition::snapshot::{Snapshot, decode, encode};
 use sextant_memtable_server::partition::{Checkpoint, Partition};
 use sextant_simulated::FaultyVfs;
 use sextant_simulated::ManualClock;
@@ -28,15 +28,15 @@ const ID: PartitionId = PartitionId(3);
 
 /// A snapshot's bytes: bare, in a file with the right checksum, and as the file itself.
 pub fn snapshot(data: &[u8]) {
-    let decoded = bounded(data.len(), PROTOBUF_BASE, PROTOBUF_PER_BYTE, || Snapshot::decode(data, ID));
+    let decoded = bounded(data.len(), PROTOBUF_BASE, PROTOBUF_PER_BYTE, || decode(data, ID));
     if let Ok(snapshot) = &decoded {
-        let encoded = snapshot.encode(ID);
-        let Ok(again) = Snapshot::decode(&encoded, ID) else { panic!("its own bytes are refused") };
+        let encoded = encode(snapshot, ID);
+        let Ok(again) = decode(&encoded, ID) else { panic!("its own bytes are refused") };
         // Sessions have no equality, but an order: the bytes tell.
-        assert_eq!(again.encode(ID), encoded);
+        assert_eq!(encode(&again, ID), encoded);
         assert_eq!(again.manifest, snapshot.manifest);
         assert_eq!((again.checkpoint.at, again.next_table), (snapshot.checkpoint.at, snapshot.next_table));
-        assert!(Snapshot::decode(&encoded, PartitionId(4)).is_err(), "another partition's");
+        assert!(decode(&encoded, PartitionId(4)).is_err(), "another partition's");
         let mut partition = Partition::restore(ID, snapshot);
         assert_eq!(partition.last(), snapshot.checkpoint.at);
         partition.view();
@@ -54,7 +54,7 @@ pub fn snapshot(data: &[u8]) {
     framed.extend_from_slice(&xxh3_64(data).to_le_bytes());
     framed.extend_from_slice(data);
     match (open(&framed), &decoded) {
-        (Ok(Some(from_file)), Ok(snapshot)) => assert_eq!(from_file.encode(ID), snapshot.encode(ID)),
+        (Ok(Some(from_file)), Ok(snapshot)) => assert_eq!(encode(&from_file, ID), encode(snapshot, ID)),
         // The file's reader also wants a membership that it can read.
         (Err(_), _) => {}
         (opened, _) => panic!("the file opened as {opened:?}, its contents did not decode"),
@@ -78,12 +78,13 @@ fn open(file: &[u8]) -> sextant_common::Result<Option<Snapshot>> {
 }
 
 pub fn seeds() -> Vec<Vec<u8>> {
-    let mut sessions = Sessions::default();
+    let mut sessions = DuplicateTable::default();
     for session in 1..4 {
         sessions.open(session, 1000);
-        let results = vec![OpResult { applied: true, seq: session, ..OpResult::default() }];
+        let outcome = RecordedOutcome { applied: true, seq: Seq(session), ..RecordedOutcome::default() };
         for number in 1..4 {
-            let request = RequestResult { session, number, acked_below: 2, results: results.clone() };
+            let id = RequestId { session, number, acked_below: 2 };
+            let request = RequestResult { id, results: vec![outcome] };
             sessions.record(&request, 2000);
         }
     }
@@ -101,7 +102,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         configuration: Some((Configuration::founding(&LeaseConfig::default(), 1 << 20), 9)),
     };
     let mut empty = full.clone();
-    empty.checkpoint.sessions = Sessions::default();
+    empty.checkpoint.sessions = DuplicateTable::default();
     empty.checkpoint.membership = Bytes::new();
     empty.manifest = Manifest::empty(ID);
     empty.configuration = None;
@@ -116,7 +117,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     last_position.checkpoint.at.index = u64::MAX;
     let mut last_seq = full.clone();
     last_seq.checkpoint.next_seq = u64::MAX;
-    let all = [full.encode(ID), empty.encode(ID), full.encode(PartitionId(9))];
-    let extremes = [extreme, last_position, last_seq].map(|snapshot| snapshot.encode(ID));
+    let all = [encode(&full, ID), encode(&empty, ID), encode(&full, PartitionId(9))];
+    let extremes = [extreme, last_position, last_seq].map(|snapshot| encode(&snapshot, ID));
     all.into_iter().chain(extremes).collect()
 }

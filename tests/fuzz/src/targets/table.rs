@@ -11,8 +11,8 @@ use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Compression, TableOptions};
 use sextant_simulated::MemoryFile;
-use sextant_sstable_server::block_cache::BlockCache;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, ForwardCursor};
+use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::footer::{
     TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_ORIGIN,
 };

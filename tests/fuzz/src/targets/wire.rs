@@ -5,8 +5,8 @@ use sextant_common::ids::{
 };
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_common::operation::Condition;
 use sextant_memtable_server::fuzzing::{self, Address};
-use sextant_memtable_server::partition::evaluate::Condition;
 use sextant_proto::v1;
 
 use crate::memory::bounded;
@@ -110,14 +110,14 @@ pub fn write_request(data: &[u8]) {
     assert_eq!(request.ops.len(), message.ops.len());
     let mut bytes = 0;
     for (op, wire) in request.ops.iter().zip(&message.ops) {
-        let value = op.value.as_ref().map_or(0, Bytes::len);
+        let value = op.effect.bytes();
         assert!((1..=KEY_BYTES_MAX).contains(&op.key.len()) && value <= VALUE_BYTES_MAX);
         bytes += op.key.len() + value;
         assert_eq!(op.key, wire.key);
         // An operation must be what it says, or refused: a condition that this server does not know is not "none".
         let kind = v1::WriteKind::try_from(wire.kind);
         assert!(kind.is_ok(), "kind {} was taken for another", wire.kind);
-        assert_eq!(op.value.is_none(), kind == Ok(v1::WriteKind::WriteDelete));
+        assert_eq!(op.effect.value().is_none(), kind == Ok(v1::WriteKind::WriteDelete));
         let condition = match &op.condition {
             Condition::None => v1::Condition::None,
             Condition::Absent => v1::Condition::Absent,

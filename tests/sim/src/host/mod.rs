@@ -2,7 +2,6 @@
 //!
 //! Owns what survives a restart (disk, clocks, counters of former lives) and makes the [`Env`] of each life.
 
-mod clock;
 mod net;
 
 use std::io;
@@ -20,8 +19,8 @@ use sextant_rules::probe::{PausePoint, Probe, ProbeEvent};
 use sextant_simulated::FaultyVfs;
 use tokio::sync::Notify;
 
-pub use clock::{ClockQuality, SimClock, TrueClock};
-
+use crate::clock::{ClockQuality, SimClock};
+use crate::invariants::Teller;
 use crate::world::World;
 use net::SimNetwork;
 
@@ -98,7 +97,7 @@ impl Host {
     ) -> Arc<Self> {
         let seed = mix(world.seed, index as u64);
         let mut rng = fastrand::Rng::with_seed(seed);
-        let clock = Arc::new(SimClock::new(world, quality, rng.u64(1_000_000_000..1 << 50)));
+        let clock = Arc::new(SimClock::new(world.time.clone(), quality, rng.u64(1_000_000_000..1 << 50)));
         let vfs = FaultyVfs::new(rng.u64(..));
         let switches = Switches { disk, rng: Rng(rng), ..Switches::default() };
         let host = Arc::new(Self {
@@ -284,7 +283,14 @@ impl Probe for HostProbe {
         if let ProbeEvent::Led { partition, node, .. } = event {
             host.world.leads(partition, node);
         }
-        let found = host.world.invariants.lock().event(host, now_ns, &event);
+        let teller = Teller {
+            host: host.index,
+            name: &host.name,
+            clock: &host.clock,
+            under_faults: host.world.is_faulty(),
+            durable_replicas: &|id| host.world.durable_replicas(id),
+        };
+        let found = host.world.invariants.lock().event(&teller, now_ns, &event);
         if let Some(found) = found {
             host.world.violation(found);
         }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use sextant_checker::{Call, Outcome, Pending};
-use sextant_client::{BatchOp, Client, Effect, Expected, ReadMode, Record, ScanOptions};
+use sextant_checker::{Call, Pending, Returned};
+use sextant_client::{Client, Effect, Expected, Operation, ReadMode, Record, ScanOptions};
 use sextant_common::error::{Error, ErrorKind};
 
 use super::Shared;
@@ -155,20 +155,20 @@ impl Book {
         let answer = match call {
             Call::Get => return Known::Refused,
             Call::Put(value) => {
-                client.put(table, k, bytes(value)).await.map(|seq| (Outcome::Done, Some(seq.0)))
+                client.put(table, k, bytes(value)).await.map(|seq| (Returned::Done, Some(seq.0)))
             }
             Call::Insert(value) => client
                 .insert(table, k, bytes(value))
                 .await
-                .map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0))),
-            Call::Delete => client.delete(table, k).await.map(|seq| (Outcome::Done, Some(seq.0))),
+                .map(|o| (Returned::Applied(o.applied), o.applied.then_some(o.seq.0))),
+            Call::Delete => client.delete(table, k).await.map(|seq| (Returned::Done, Some(seq.0))),
             Call::Cas { expected, new } => {
                 let expected = expected.map_or(Expected::Absent, |v| Expected::Value(bytes(v)));
                 let effect = new.map_or(Effect::Delete, |v| Effect::Put(bytes(v)));
                 client
                     .cas(table, k, expected, effect)
                     .await
-                    .map(|o| (Outcome::Applied(o.applied), o.applied.then_some(o.seq.0)))
+                    .map(|o| (Returned::Applied(o.applied), o.applied.then_some(o.seq.0)))
             }
         };
         self.answered(vec![pending], answer.map(|a| vec![a]))
@@ -180,7 +180,7 @@ impl Book {
         let shared = self.shared.clone();
         let pending = shared.recorder.call(self.id, &name(table, key), Call::Delete);
         let answer = client.delete_checked(table, key.to_owned()).await;
-        let answer = answer.map(|o| vec![(Outcome::Applied(o.existed), o.applied.then_some(o.seq.0))]);
+        let answer = answer.map(|o| vec![(Returned::Applied(o.existed), o.applied.then_some(o.seq.0))]);
         self.answered(vec![pending], answer)
     }
 
@@ -192,18 +192,18 @@ impl Book {
         for key in keys {
             self.written(table, key);
             pending.push(shared.recorder.call(self.id, &name(table, key), Call::Put(value)));
-            ops.push(BatchOp::put(key.clone(), value.to_owned()).in_table(table));
+            ops.push(Operation::put(table, key.clone(), value.to_owned()));
         }
         let answer = client.batch(ops).await;
         let answer =
-            answer.map(|o| o.results.iter().map(|r| (Outcome::Done, Some(r.seq.0))).collect::<Vec<_>>());
+            answer.map(|o| o.results.iter().map(|r| (Returned::Done, Some(r.seq.0))).collect::<Vec<_>>());
         self.answered(pending, answer)
     }
 
     fn answered(
         &mut self,
         pending: Vec<Pending<'_>>,
-        answer: Result<Vec<(Outcome<'_>, Option<u64>)>, Error>,
+        answer: Result<Vec<(Returned<'_>, Option<u64>)>, Error>,
     ) -> Known {
         let known = match answer {
             Ok(answers) => {
@@ -233,7 +233,7 @@ pub fn name(table: &str, key: &str) -> String {
 
 fn saw(pending: Pending<'_>, record: &Option<Record>) {
     match record {
-        Some(r) => pending.returned(Outcome::Value(Some(&text(&r.value))), Some(r.seq.0)),
-        None => pending.returned(Outcome::Value(None), None),
+        Some(r) => pending.returned(Returned::Value(Some(&text(&r.value))), Some(r.seq.0)),
+        None => pending.returned(Returned::Value(None), None),
     }
 }

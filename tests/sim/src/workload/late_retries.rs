@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_checker::{Call, Outcome};
+use sextant_checker::{Call, Returned};
 use sextant_client::ReadMode;
 use sextant_common::error::ErrorKind;
 use sextant_environment::env::{error_of, grpc_channel};
@@ -108,7 +108,7 @@ pub async fn late_retries(shared: Arc<Shared>, host: Arc<Host>, number: usize) {
         };
         let answer = reply.into_inner();
         let seq = answer.results.first().map(|r| r.seq);
-        pending.returned(Outcome::Applied(answer.applied), seq.filter(|_| answer.applied));
+        pending.returned(Returned::Applied(answer.applied), seq.filter(|_| answer.applied));
         shared.tally.ok.fetch_add(1, Relaxed);
         // Gone: a second effect would bring it back.
         if book.write(&other, &table, &key, Call::Delete).await != Known::Done {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::operation::ReadMode;
 use sextant_environment::Env;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;

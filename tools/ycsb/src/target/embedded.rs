@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prometheus_client::registry::Registry;
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, Result};
+use sextant_common::operation::ReadMode;
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
-use sextant_pnode::{BatchOp, EngineConfig, PNode, ReadOptions, ScanRange, WriteOptions, WriteOutcome};
+use sextant_pnode::{LibraryConfig, Operation, PNode, ReadOptions, ScanRange, WriteOptions, WriteOutcome};
 
 use super::{Target, Thread};
 
@@ -16,40 +16,40 @@ use super::{Target, Thread};
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 pub struct Embedded {
-    engines: Vec<PNode>,
+    pnodes: Vec<PNode>,
     table: String,
     deadline: Duration,
 }
 
 impl Embedded {
-    /// Starts `pnodes` p-nodes in the cluster; returns when all can route.
+    /// Starts `count` p-nodes in the cluster; returns when all can route.
     pub async fn start(
         env: &Env,
         cluster: &ClusterConfig,
-        pnodes: usize,
+        count: usize,
         cache_bytes: u64,
         coalesce: bool,
         table: &str,
         deadline: Duration,
     ) -> Result<Self> {
-        let mut engines = Vec::new();
-        for _ in 0..pnodes {
-            let mut config = EngineConfig::new(cluster.clone());
+        let mut pnodes = Vec::new();
+        for _ in 0..count {
+            let mut config = LibraryConfig::new(cluster.clone());
             config.cache_bytes = cache_bytes;
             config.coalesce = coalesce;
             config.default_deadline = deadline;
-            engines.push(PNode::start(env.clone(), config).await?);
+            pnodes.push(PNode::start(env.clone(), config).await?);
         }
-        for engine in &engines {
-            engine.ready(READY_WITHIN).await?;
+        for pnode in &pnodes {
+            pnode.ready(READY_WITHIN).await?;
         }
-        Ok(Self { engines, table: table.to_owned(), deadline })
+        Ok(Self { pnodes, table: table.to_owned(), deadline })
     }
 
     /// Gives the leases back.
     pub async fn shutdown(self) {
-        for engine in self.engines {
-            engine.shutdown().await;
+        for pnode in self.pnodes {
+            pnode.shutdown().await;
         }
     }
 }
@@ -58,13 +58,8 @@ impl Target for Embedded {
     type Thread = EmbeddedThread;
 
     async fn thread(&self, index: usize, mode: ReadMode) -> Result<EmbeddedThread> {
-        let mode = match mode {
-            ReadMode::Pda => sextant_pnode::ReadMode::Pda,
-            ReadMode::Bda => sextant_pnode::ReadMode::Bda,
-            ReadMode::Nda => sextant_pnode::ReadMode::Nda,
-        };
         Ok(EmbeddedThread {
-            engine: self.engines[index % self.engines.len()].clone(),
+            pnode: self.pnodes[index % self.pnodes.len()].clone(),
             table: self.table.clone(),
             read: ReadOptions { mode, deadline: Some(self.deadline) },
             write: WriteOptions { request: None, deadline: Some(self.deadline) },
@@ -72,51 +67,51 @@ impl Target for Embedded {
     }
 
     fn p_nodes(&self) -> usize {
-        self.engines.len()
+        self.pnodes.len()
     }
 
     fn metrics(&self) -> Vec<String> {
-        let page = |engine: &PNode| {
+        let page = |pnode: &PNode| {
             let mut registry = Registry::default();
-            engine.metrics().register(&mut registry);
+            pnode.metrics().register(&mut registry);
             let mut text = String::new();
             // Writing to a string cannot fail.
             let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
             text
         };
-        self.engines.iter().map(page).collect()
+        self.pnodes.iter().map(page).collect()
     }
 }
 
 pub struct EmbeddedThread {
-    engine: PNode,
+    pnode: PNode,
     table: String,
     read: ReadOptions,
     write: WriteOptions,
 }
 
 impl EmbeddedThread {
-    async fn write(&self, op: BatchOp) -> Result<WriteOutcome> {
-        self.engine.write(vec![op], self.write).await
+    async fn write(&self, op: Operation) -> Result<WriteOutcome> {
+        self.pnode.write(vec![op], self.write).await
     }
 }
 
 impl Thread for EmbeddedThread {
     async fn read(&mut self, key: Bytes) -> Result<Option<Bytes>> {
-        Ok(self.engine.get(&self.table, &key, self.read).await?.map(|record| record.value))
+        Ok(self.pnode.get(&self.table, &key, self.read).await?.map(|record| record.value))
     }
 
     async fn put(&mut self, key: Bytes, value: Bytes) -> Result<()> {
-        self.write(BatchOp::put(&self.table, key, value)).await.map(drop)
+        self.write(Operation::put(&self.table, key, value)).await.map(drop)
     }
 
     async fn insert(&mut self, key: Bytes, value: Bytes) -> Result<bool> {
-        Ok(self.write(BatchOp::insert(&self.table, key, value)).await?.applied)
+        Ok(self.write(Operation::insert(&self.table, key, value)).await?.applied)
     }
 
     async fn scan(&mut self, start: Bytes, count: u32) -> Result<Vec<(Bytes, Bytes)>> {
         let range = ScanRange { start, limit: u64::from(count), page_records: count, ..ScanRange::default() };
-        let mut pages = self.engine.scan(&self.table, range);
+        let mut pages = self.pnode.scan(&self.table, range);
         let mut records = Vec::new();
         loop {
             let page = tokio::time::timeout(self.write.deadline.unwrap_or(READY_WITHIN), pages.next_page());

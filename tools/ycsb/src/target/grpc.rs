@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_client::{Client, ClientOptions, ReadMode, ScanOptions};
+use sextant_client::{Client, ClientOptions, ScanOptions};
 use sextant_common::error::Result;
+use sextant_common::operation::ReadMode;
 use sextant_environment::Env;
 
 use super::{Target, Thread};

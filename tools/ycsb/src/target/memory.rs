@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, Result};
+use sextant_common::operation::ReadMode;
 
 use super::{Target, Thread};
 

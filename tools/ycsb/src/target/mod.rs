@@ -9,8 +9,8 @@ pub mod resp;
 use std::future::Future;
 
 use bytes::Bytes;
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, Result};
+use sextant_common::operation::ReadMode;
 
 /// A way to reach a cluster.
 pub trait Target: Send + Sync + 'static {

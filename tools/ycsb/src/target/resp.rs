@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError};
-use sextant_client::ReadMode;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::operation::ReadMode;
 
 use super::{Target, Thread, no_scans};
 

@@ -79,17 +79,17 @@ proptest! {
         let mut n = Node::new();
         n.table("u", 2);
         n.table("v", 3);
-        let mut numbers = 0;
+        let mut numbers = 0u64;
         let mut counter = 0;
         for step in steps {
             match step {
                 Step::Write { table, key: k, delete, session } => {
                     numbers += 1;
-                    let value = (!delete).then(|| key(&numbers.to_string()));
-                    let op = Op { table: TableId(table), value, ..put(&format!("{k}"), "") };
-                    let request = Request {
-                        session: session.unwrap_or(0), number: numbers, acked_below: numbers.saturating_sub(3), ops: vec![op],
-                    };
+                    let effect = if delete { Effect::Delete } else { Effect::Put(key(&numbers.to_string())) };
+                    let op = WriteOp { table: TableId(table), effect, ..put(&format!("{k}"), "") };
+                    let acked_below = numbers.saturating_sub(3);
+                    let id = RequestId { session: session.unwrap_or(0), number: numbers, acked_below };
+                    let request = WriteRequest { id, ops: vec![op] };
                     if let Some(group) = n.partition.evaluate(n.term, &[request], numbers * 1000).group {
                         let ingested = n.command(&Command::Group(group));
                         prop_assert!(matches!(ingested, Ingested::Group { .. }), "{ingested:?}");
@@ -105,10 +105,10 @@ proptest! {
                         counter += 1;
                         let meta = SstMeta { table: id, ..sst(counter) };
                         let term = n.term;
-                        n.command(&Command::Flush { term, table: id, generation, freeze, sst: Some(meta) });
+                        n.command(&Command::Flush(Flush { term, table: id, generation, freeze, sst: Some(meta) }));
                     }
                 }
-                Step::Session(id) => { let term = n.term; n.command(&Command::OpenSession { term, session: id, time_ms: numbers }); }
+                Step::Session(id) => { let term = n.term; n.command(&Command::OpenSession(OpenSession { term, session: id, time_ms: numbers })); }
                 Step::Commit => { n.commit(); }
                 Step::Truncate(count) => {
                     let first = n.partition.next_index().saturating_sub(u64::from(count)).max(n.partition.committed_index() + 1);

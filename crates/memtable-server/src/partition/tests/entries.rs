@@ -7,7 +7,7 @@ fn a_configuration_takes_effect_when_it_is_committed_and_only_in_the_order_of_re
     let mut n = Node::new();
     let founding = Configuration::founding(&sextant_environment::config::LeaseConfig::default(), 1 << 20);
     let revision = |revision, lease_ms| Configuration { revision, lease_ms, ..founding.clone() };
-    let configure = |configuration| Command::Configure { term: 1, configuration };
+    let configure = |configuration| Command::Configure(Configure { term: 1, configuration });
     assert_eq!(n.command(&configure(revision(1, 300))), Ingested::Configured);
     assert!(n.partition.configuration().is_none());
     assert_eq!(n.partition.configurations().count(), 1, "it may take effect");
@@ -31,7 +31,7 @@ fn a_configuration_takes_effect_when_it_is_committed_and_only_in_the_order_of_re
     n.commit();
     n.flag(T, 1, Some(sst(1)));
     let snapshot = n.partition.snapshot().unwrap();
-    let decoded = Snapshot::decode(&snapshot.encode(PartitionId(0)), PartitionId(0)).unwrap();
+    let decoded = decode(&encode(&snapshot, PartitionId(0)), PartitionId(0)).unwrap();
     let mut restored = restore(&n, &decoded);
     restored.commit(n.partition.committed_index(), 0);
     assert_eq!(restored.configuration(), n.partition.configuration());
@@ -95,10 +95,10 @@ fn flush_flags_apply_strictly_in_freeze_order() {
     n.freeze(T);
     n.write(put("a", "2"));
     n.freeze(T);
-    assert!(matches!(n.flag(T, 2, Some(sst(2)))[..], [Change::Ignored { orphan: Some(_), .. }]));
-    assert!(matches!(n.flag(T, 1, Some(sst(1)))[..], [Change::Flushed { .. }]));
-    assert!(matches!(n.flag(T, 1, Some(sst(3)))[..], [Change::Ignored { .. }]), "flushed already");
-    assert!(matches!(n.flag(T, 2, Some(sst(2)))[..], [Change::Flushed { .. }]));
+    assert!(matches!(n.flag(T, 2, Some(sst(2)))[..], [CommitEffect::Ignored { orphan: Some(_), .. }]));
+    assert!(matches!(n.flag(T, 1, Some(sst(1)))[..], [CommitEffect::Flushed { .. }]));
+    assert!(matches!(n.flag(T, 1, Some(sst(3)))[..], [CommitEffect::Ignored { .. }]), "flushed already");
+    assert!(matches!(n.flag(T, 2, Some(sst(2)))[..], [CommitEffect::Flushed { .. }]));
     let ssts: Vec<u32> = n.partition.manifest().table(T).unwrap().ssts.iter().map(|s| s.id.counter).collect();
     assert_eq!(ssts, [2, 1], "newest first");
 }
@@ -114,12 +114,17 @@ fn a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_tab
     }
     let compact = |n: &mut Node, inputs: &[u32], output: u32| {
         let inputs = inputs.iter().map(|c| sst(*c).id).collect();
-        n.command(&Command::Compaction { term: 1, table: T, inputs, output: Some(sst(output)) });
+        n.command(&Command::Compaction(Compaction { term: 1, table: T, inputs, output: Some(sst(output)) }));
         n.commit().remove(0)
     };
-    assert!(matches!(compact(&mut n, &[3, 2], 10), Change::Ignored { .. }), "table 1 is older and outside");
-    assert!(matches!(compact(&mut n, &[2, 1], 11), Change::Compacted { removed, .. } if removed.len() == 2));
-    assert!(matches!(compact(&mut n, &[3, 2, 1], 12), Change::Ignored { .. }), "inputs are gone");
+    assert!(
+        matches!(compact(&mut n, &[3, 2], 10), CommitEffect::Ignored { .. }),
+        "table 1 is older and outside"
+    );
+    assert!(
+        matches!(compact(&mut n, &[2, 1], 11), CommitEffect::Compacted { removed, .. } if removed.len() == 2)
+    );
+    assert!(matches!(compact(&mut n, &[3, 2, 1], 12), CommitEffect::Ignored { .. }), "inputs are gone");
     let ssts: Vec<u32> = n.partition.manifest().table(T).unwrap().ssts.iter().map(|s| s.id.counter).collect();
     assert_eq!(ssts, [3, 11]);
 }
@@ -145,7 +150,7 @@ fn replay_skips_per_table_what_its_flush_flag_covers() {
     // PASV, section 5.4: table 1 was flushed, table 2 was not and holds the log.
     let mut n = Node::new();
     n.table("u", 2);
-    let both = |v: &str| vec![put("a", v), Op { table: TableId(2), ..put("a", v) }];
+    let both = |v: &str| vec![put("a", v), WriteOp { table: TableId(2), ..put("a", v) }];
     let (group, _) = n.evaluate(both("1"));
     n.command(&Command::Group(group.unwrap()));
     n.commit();

@@ -9,18 +9,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, Seq, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::operation::{Base, Condition, Effect, RequestId, WriteOp, WriteRequest};
 
 use super::Partition;
-use super::commit::Change;
-use super::evaluate::{Base, Condition, Op, Refusal, Request, Verdict};
+use super::commit::CommitEffect;
+use super::evaluate::{Refusal, Verdict};
 use super::ingest::{Body, Ingested};
-use super::snapshot::Snapshot;
+use super::snapshot::{Snapshot, decode, encode};
 use super::testing::sst;
 use super::view::ReadAnswer;
-use crate::command::{Command, Configuration};
+use crate::command::{
+    Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable, Flush, Freeze,
+    OpenSession,
+};
 use crate::memtable::Version;
 
 const T: TableId = TableId(1);
@@ -46,12 +50,12 @@ impl Node {
 
     fn table(&mut self, name: &str, id: u32) {
         let term = self.term;
-        self.command(&Command::EnsureTable {
+        self.command(&Command::EnsureTable(EnsureTable {
             term,
             name: name.into(),
             options: TableOptions::default(),
             id: Some(TableId(id)),
-        });
+        }));
         self.commit();
     }
 
@@ -65,33 +69,33 @@ impl Node {
         self.append(Body::Payload(command.encode()))
     }
 
-    fn commit(&mut self) -> Vec<Change> {
+    fn commit(&mut self) -> Vec<CommitEffect> {
         self.partition.commit(self.partition.last().index, 0)
     }
 
-    fn evaluate(&self, ops: Vec<Op>) -> (Option<crate::command::Group>, Verdict) {
-        let request = Request { session: 0, number: 0, acked_below: 0, ops };
+    fn evaluate(&self, ops: Vec<WriteOp>) -> (Option<crate::command::Group>, Verdict) {
+        let request = WriteRequest { id: RequestId::default(), ops };
         let mut evaluated = self.partition.evaluate(self.term, &[request], 0);
         (evaluated.group, evaluated.verdicts.remove(0))
     }
 
     /// Evaluates and appends; panics if nothing took effect.
-    fn write(&mut self, op: Op) {
+    fn write(&mut self, op: WriteOp) {
         let (group, _) = self.evaluate(vec![op]);
         assert!(matches!(self.command(&Command::Group(group.unwrap())), Ingested::Group { .. }));
     }
 
     fn freeze(&mut self, table: TableId) -> LogPosition {
         let generation = self.partition.table(table).unwrap().generation();
-        let frozen = self.command(&Command::Freeze { term: self.term, table, generation });
+        let frozen = self.command(&Command::Freeze(Freeze { term: self.term, table, generation }));
         assert!(matches!(frozen, Ingested::Frozen { .. }));
         self.partition.last()
     }
 
-    fn flag(&mut self, table: TableId, generation: u64, sst: Option<SstMeta>) -> Vec<Change> {
+    fn flag(&mut self, table: TableId, generation: u64, sst: Option<SstMeta>) -> Vec<CommitEffect> {
         let freeze = LogPosition::default();
         let term = self.term;
-        self.command(&Command::Flush { term, table, generation: Generation(generation), freeze, sst });
+        self.command(&Command::Flush(Flush { term, table, generation: Generation(generation), freeze, sst }));
         self.commit()
     }
 
@@ -109,29 +113,34 @@ impl Node {
     }
 
     /// Whether the next group's write of the key leaves a bf-log entry.
-    fn leaves_bit(&self, op: Op) -> bool {
+    fn leaves_bit(&self, op: WriteOp) -> bool {
         let (group, _) = self.evaluate(vec![op]);
         group.unwrap().tables[0].writes[0].leaves_bit
     }
 }
 
-fn op(k: &str, value: Option<&str>, condition: Condition) -> Op {
-    Op { table: T, key: key(k), value: value.map(key), condition, base: None, skip_on_failure: false }
+fn effect(value: Option<&str>) -> Effect {
+    value.map_or(Effect::Delete, |value| Effect::Put(key(value)))
 }
 
-fn put(k: &str, value: &str) -> Op {
+fn op(k: &str, value: Option<&str>, condition: Condition) -> WriteOp {
+    let effect = effect(value);
+    WriteOp { table: T, key: key(k), effect, condition, base: None, skip_on_failure: false }
+}
+
+fn put(k: &str, value: &str) -> WriteOp {
     op(k, Some(value), Condition::None)
 }
 
-fn insert(k: &str, value: &str, version: u64, present: bool) -> Op {
-    let base = Base { manifest: ManifestVersion(version), present, seq: 1, value_matches: false };
-    Op { base: Some(base), ..op(k, Some(value), Condition::Absent) }
+fn insert(k: &str, value: &str, version: u64, present: bool) -> WriteOp {
+    let base = Base { manifest: ManifestVersion(version), present, seq: Seq(1), value_matches: false };
+    WriteOp { base: Some(base), ..op(k, Some(value), Condition::Absent) }
 }
 
 /// What a restart makes of a snapshot and the log after it.
 fn restore(n: &Node, snapshot: &Snapshot) -> Partition {
-    let bytes = snapshot.encode(PartitionId(0));
-    let snapshot = Snapshot::decode(&bytes, PartitionId(0)).unwrap();
+    let bytes = encode(snapshot, PartitionId(0));
+    let snapshot = decode(&bytes, PartitionId(0)).unwrap();
     let mut partition = Partition::restore(PartitionId(0), &snapshot);
     for (at, body) in &n.log {
         partition.ingest(*at, body, false).unwrap();

@@ -26,9 +26,14 @@ fn a_put_leaves_a_bit_while_only_a_frozen_memtable_holds_the_key() {
 fn filter_inserts_makes_every_new_key_leave_a_bit() {
     let mut n = Node::new();
     let options = TableOptions { filter_inserts: true, ..TableOptions::default() };
-    n.command(&Command::EnsureTable { term: 1, name: "u".into(), options, id: Some(TableId(2)) });
+    n.command(&Command::EnsureTable(EnsureTable {
+        term: 1,
+        name: "u".into(),
+        options,
+        id: Some(TableId(2)),
+    }));
     n.commit();
-    let insert = Op { table: TableId(2), ..insert("a", "1", n.version(), false) };
+    let insert = WriteOp { table: TableId(2), ..insert("a", "1", n.version(), false) };
     assert!(n.leaves_bit(insert));
 }
 
@@ -67,8 +72,13 @@ fn a_compaction_does_not_void_a_check() {
     n.freeze(T);
     n.flag(T, 1, Some(sst(1)));
     let searched = n.version();
-    n.command(&Command::Compaction { term: 1, table: T, inputs: vec![sst(1).id], output: Some(sst(2)) });
-    assert!(matches!(n.commit()[..], [Change::Compacted { .. }]));
+    n.command(&Command::Compaction(Compaction {
+        term: 1,
+        table: T,
+        inputs: vec![sst(1).id],
+        output: Some(sst(2)),
+    }));
+    assert!(matches!(n.commit()[..], [CommitEffect::Compacted { .. }]));
     let (_, verdict) = n.evaluate(vec![insert("b", "2", searched, false)]);
     assert!(matches!(verdict, Verdict::Applied(_)));
 }
@@ -99,7 +109,7 @@ fn a_batch_is_all_or_nothing_and_sees_its_own_writes() {
     assert!(
         matches!(verdict, Verdict::Unchanged { ok: false, results } if results.iter().all(|r| !r.applied))
     );
-    let skipped = Op { skip_on_failure: true, ..insert("c", "1", v, true) };
+    let skipped = WriteOp { skip_on_failure: true, ..insert("c", "1", v, true) };
     let (group, _) = n.evaluate(vec![put("b", "1"), skipped]);
     assert_eq!(group.unwrap().seqs(), 1);
 }
@@ -108,7 +118,7 @@ fn a_batch_is_all_or_nothing_and_sees_its_own_writes() {
 fn two_inserts_of_one_key_in_one_group_do_not_both_pass() {
     let n = Node::new();
     let request =
-        || Request { session: 0, number: 0, acked_below: 0, ops: vec![insert("a", "1", n.version(), false)] };
+        || WriteRequest { id: RequestId::default(), ops: vec![insert("a", "1", n.version(), false)] };
     let evaluated = n.partition.evaluate(1, &[request(), request()], 0);
     assert!(matches!(evaluated.verdicts[0], Verdict::Applied(_)));
     assert!(matches!(evaluated.verdicts[1], Verdict::Unchanged { ok: false, .. }));
@@ -117,8 +127,9 @@ fn two_inserts_of_one_key_in_one_group_do_not_both_pass() {
 #[test]
 fn a_retry_takes_effect_once_also_within_a_group_and_after_a_failover() {
     let mut n = Node::new();
-    n.command(&Command::OpenSession { term: 1, session: 9, time_ms: 5 });
-    let request = Request { session: 9, number: 1, acked_below: 0, ops: vec![put("a", "1")] };
+    n.command(&Command::OpenSession(OpenSession { term: 1, session: 9, time_ms: 5 }));
+    let request =
+        WriteRequest { id: RequestId { session: 9, number: 1, acked_below: 0 }, ops: vec![put("a", "1")] };
     let evaluated = n.partition.evaluate(1, &[request.clone(), request.clone()], 5);
     let Verdict::Applied(first) = &evaluated.verdicts[0] else { panic!("{:?}", evaluated.verdicts) };
     assert_eq!(evaluated.verdicts[1], Verdict::Unchanged { ok: true, results: first.clone() });
@@ -132,18 +143,20 @@ fn a_retry_takes_effect_once_also_within_a_group_and_after_a_failover() {
     other.commit(index, 0);
     let evaluated = other.evaluate(2, &[request], 6);
     assert_eq!(evaluated.verdicts[0], Verdict::Unchanged { ok: true, results: first.clone() });
-    let stranger = Request { session: 8, number: 1, acked_below: 0, ops: vec![put("a", "1")] };
+    let stranger =
+        WriteRequest { id: RequestId { session: 8, number: 1, acked_below: 0 }, ops: vec![put("a", "1")] };
     assert_eq!(other.evaluate(2, &[stranger], 6).verdicts[0], Verdict::Refused(Refusal::UnknownSession));
 }
 
 #[test]
 fn a_failed_condition_is_remembered_by_every_replica() {
     let mut n = Node::new();
-    n.command(&Command::OpenSession { term: 1, session: 9, time_ms: 5 });
+    n.command(&Command::OpenSession(OpenSession { term: 1, session: 9, time_ms: 5 }));
     n.write(put("a", "1"));
-    let request = |number, op| Request { session: 9, number, acked_below: 0, ops: vec![op] };
+    let id = |number| RequestId { session: 9, number, acked_below: 0 };
+    let request = |number, op| WriteRequest { id: id(number), ops: vec![op] };
     let failing = request(1, op("a", Some("3"), Condition::ValueEquals(key("2"))));
-    let skipped = request(2, Op { skip_on_failure: true, ..op("a", None, Condition::Absent) });
+    let skipped = request(2, WriteOp { skip_on_failure: true, ..op("a", None, Condition::Absent) });
     let evaluated = n.partition.evaluate(1, &[failing.clone(), skipped.clone(), failing.clone()], 5);
     let Verdict::Unchanged { ok: false, .. } = &evaluated.verdicts[0] else { panic!("{evaluated:?}") };
     let Verdict::Unchanged { ok: true, .. } = &evaluated.verdicts[1] else { panic!("{evaluated:?}") };
@@ -158,14 +171,14 @@ fn a_failed_condition_is_remembered_by_every_replica() {
     n.commit();
     n.flag(T, 1, Some(sst(1)));
     let snapshot = n.partition.snapshot().unwrap();
-    let decoded = Snapshot::decode(&snapshot.encode(PartitionId(0)), PartitionId(0)).unwrap();
+    let decoded = decode(&encode(&snapshot, PartitionId(0)), PartitionId(0)).unwrap();
     for other in [restore(&n, &snapshot), restore(&n, &decoded)] {
         let again = other.evaluate(2, &[failing.clone(), skipped.clone()], 6);
         assert_eq!(again.verdicts, evaluated.verdicts[..2]);
         assert!(again.group.is_none());
     }
     // Without a session nothing is to be remembered.
-    let unnamed = Request { session: 0, ..failing };
+    let unnamed = WriteRequest { id: RequestId::default(), ..failing };
     let evaluated = n.partition.evaluate(1, &[unnamed], 7);
     assert!(evaluated.group.is_none() || matches!(evaluated.verdicts[0], Verdict::Refused(_)));
 }

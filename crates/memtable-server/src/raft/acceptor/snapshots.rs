@@ -10,7 +10,7 @@ use sextant_common::error::Error;
 use sextant_raft_log::Vote;
 
 use super::{Acceptor, Refusal};
-use crate::partition::snapshot::Snapshot;
+use crate::partition::snapshot;
 use crate::raft::snapshot_store::{Meta, SnapshotData, check_installable};
 
 /// What a leader says of the snapshot that it is going to send.
@@ -62,7 +62,7 @@ impl Acceptor {
     /// Refused, the leader sends it again; until then this server is like one that lags, and votes.
     async fn store_snapshot(&self, data: &Bytes) -> Result<(), Refusal> {
         let partition = self.shared.id;
-        let stored = self.store.receive(&Snapshot::decode(data, partition)?).await;
+        let stored = self.store.receive(&snapshot::decode(data, partition)?).await;
         stored.map_err(|e| {
             self.metrics.snapshots_refused.inc();
             tracing::error!(%partition, "cannot store the snapshot that the leader sent: {e}");

@@ -7,11 +7,10 @@ use openraft::errors::{RPCError, Unreachable};
 use openraft::raft::{VoteRequest, VoteResponse};
 use sextant_common::error::{Error, Result};
 use sextant_environment::env::{error_of, status_of};
-use sextant_proto::v1;
 use sextant_raft_log::{LogId, TypeConfig};
 
-use super::super::convert::{self, Address};
 use super::super::reach::Reach;
+use super::super::wire::{self, Address, VoteReply};
 use crate::replica::ReplicaState;
 
 pub(super) type RpcResult<T> = std::result::Result<T, RPCError<TypeConfig>>;
@@ -38,7 +37,7 @@ pub(super) async fn call<T>(
 
 /// An error of a call to a member. One that is not the incarnation that was meant has lost its memory: the leader is to know.
 pub(super) fn refused(shared: &ReplicaState, address: &Address, status: tonic::Status) -> Error {
-    if let Some(is) = convert::incarnation_of_refusal(&status) {
+    if let Some(is) = wire::incarnation_of_refusal(&status) {
         let now_ns = shared.env.clock.holder_ns();
         shared.strangers.refused(address.to, address.to_incarnation, is, now_ns);
     }
@@ -53,9 +52,9 @@ pub(super) fn reach(term: u64, last: Option<&LogId>) -> Reach {
 /// The answer to a vote request, if it is within reach.
 pub(super) fn believed(
     request: &VoteRequest<TypeConfig>,
-    reply: v1::VoteResponse,
+    reply: VoteReply,
 ) -> Result<VoteResponse<TypeConfig>> {
-    let reply = convert::vote_reply_from_wire(reply)?;
+    let reply = wire::vote_reply_from_wire(reply)?;
     reach(request.vote.leader_id.term, request.last_log_id.as_ref()).check_vote_reply(&reply)?;
     Ok(reply)
 }

@@ -8,14 +8,11 @@ use openraft::network::RaftNetworkFactory;
 use sextant_common::error::Result;
 use sextant_common::ids::NodeId;
 use sextant_environment::config::{ClusterConfig, Server};
-use sextant_environment::env::{Party, cluster_channel};
-use sextant_proto::v1::raft_client::RaftClient;
-use sextant_proto::{MESSAGE_BYTES_MAX, v1};
+use sextant_environment::env::Party;
 use sextant_raft_log::{Member, TypeConfig};
-use tonic::transport::Channel;
 
-use super::super::convert::Address;
 use super::super::core::CoreThread;
+use super::super::wire::{self, Address, Introduction, PeerClient};
 use super::Network;
 use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
 use crate::incarnation::Memory;
@@ -25,8 +22,8 @@ use crate::replica::ReplicaState;
 #[derive(Clone)]
 pub struct Peer {
     pub addr: String,
-    data: RaftClient<Channel>,
-    heartbeat: RaftClient<Channel>,
+    data: PeerClient,
+    heartbeat: PeerClient,
 }
 
 impl Peer {
@@ -38,18 +35,10 @@ impl Peer {
         me: NodeId,
         core: &CoreThread,
     ) -> Result<Self> {
-        let (from, party) = (Party::memtable(me), Some(Party::memtable(to.id)));
-        let (net, addr, cluster) = (env.net.clone(), to.addr.clone(), cluster.clone());
-        let client = move || {
-            RaftClient::new(cluster_channel(&net, &addr, &cluster, from, party))
-                .max_decoding_message_size(MESSAGE_BYTES_MAX)
-                .max_encoding_message_size(MESSAGE_BYTES_MAX)
-        };
-        Ok(Self {
-            addr: to.addr.clone(),
-            data: client(),
-            heartbeat: core.run(async move { client() }).await?,
-        })
+        let addr = to.addr.clone();
+        let (net, to, cluster) = (env.net.clone(), to.clone(), cluster.clone());
+        let client = move || wire::peer_client(&net, &to, &cluster, Party::memtable(me));
+        Ok(Self { addr, data: client(), heartbeat: core.run(async move { client() }).await? })
     }
 }
 
@@ -66,14 +55,6 @@ pub struct NetworkFactory {
 #[derive(Clone)]
 pub struct Purged(pub Arc<dyn Fn() -> Option<u64> + Send + Sync>);
 
-/// What a server says of itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Introduction {
-    /// It has something of the partition's group.
-    pub founded: bool,
-    pub incarnation: u64,
-}
-
 impl NetworkFactory {
     fn address(&self, target: u64) -> Address {
         Address {
@@ -89,16 +70,7 @@ impl NetworkFactory {
     /// elected all the same, only a little later. Whether the node means to: one that is stopping does not.
     pub async fn name_heir(&self, to: u64, term: u64) -> bool {
         let Some(peer) = self.peers.get(&to) else { return false };
-        let address = self.address(to);
-        let message = v1::TransferLeaderRequest {
-            partition: address.partition,
-            from: address.from,
-            to,
-            cluster: address.cluster,
-            from_leader: Some(v1::RaftVote { term, node: address.from, committed: true }),
-            to_node: to,
-            last_log: None,
-        };
+        let message = wire::heir_to_wire(self.address(to), term);
         let mut client = peer.heartbeat.clone();
         match call(HEIR_TIMEOUT, client.transfer_leader(message)).await {
             Ok(reply) => reply.accepted,
@@ -118,12 +90,11 @@ impl NetworkFactory {
     ) -> BTreeMap<u64, Introduction> {
         let peers = of.into_iter().filter_map(|to| self.peers.get(&to).map(|peer| (to, peer)));
         let asked = peers.map(|(to, peer)| {
-            let Address { partition, from, cluster, .. } = self.address(to);
-            let message = v1::IsFoundedRequest { partition, to, cluster, from, let_in };
+            let message = wire::introduction_to_wire(self.address(to), let_in);
             let mut client = peer.heartbeat.clone();
             async move {
                 let answer = call(VOTE_TIMEOUT, client.is_founded(message)).await.ok()?;
-                Some((to, Introduction { founded: answer.founded, incarnation: answer.incarnation }))
+                Some((to, wire::introduction_from_wire(answer)))
             }
         });
         futures::future::join_all(asked).await.into_iter().flatten().collect()
@@ -134,7 +105,7 @@ impl NetworkFactory {
         self.peers.keys().copied().collect()
     }
 
-    fn network(&self, target: u64, node: &Member, pick: impl Fn(&Peer) -> RaftClient<Channel>) -> Network {
+    fn network(&self, target: u64, node: &Member, pick: impl Fn(&Peer) -> PeerClient) -> Network {
         let address = Address { to_incarnation: node.incarnation, ..self.address(target) };
         Network {
             shared: self.shared.clone(),
@@ -147,18 +118,11 @@ impl NetworkFactory {
     /// What each other memtable server remembers of the partition; None: no answer.
     pub async fn memories(&self) -> Vec<(NodeId, Option<Memory>)> {
         let asked = self.peers.iter().map(|(to, peer)| {
-            let message =
-                v1::RemembersRequest { partition: self.shared.id.0, to: *to, cluster: self.cluster.clone() };
+            let message = wire::memory_to_wire(self.address(*to));
             let mut client = peer.heartbeat.clone();
             async move {
                 let answer = call(VOTE_TIMEOUT, client.remembers(message)).await.ok();
-                let memory = |r: v1::RemembersResponse| Memory {
-                    partition: r.partition,
-                    any: r.any,
-                    term: r.term,
-                    lost: r.lost,
-                };
-                (NodeId(*to), answer.map(memory))
+                (NodeId(*to), answer.map(wire::memory_from_wire))
             }
         });
         let mut memories = futures::future::join_all(asked).await;

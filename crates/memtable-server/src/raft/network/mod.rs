@@ -13,7 +13,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::Stream;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
@@ -25,16 +24,13 @@ use openraft::raft::{
     VoteResponse,
 };
 use sextant_common::error::{Error, Result};
-use sextant_proto::v1;
-use sextant_proto::v1::raft_client::RaftClient;
-use sextant_raft_log::{TypeConfig, Vote, encode_membership};
-use tonic::transport::Channel;
+use sextant_raft_log::{TypeConfig, Vote};
 
 use self::call::{APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused, unreachable};
-pub use self::factory::{Introduction, NetworkFactory, Peer, Purged};
+pub use self::factory::{NetworkFactory, Peer, Purged};
 use self::pipeline::{Feed, InUse, Pipeline};
-use super::convert::{self, Address};
 use super::snapshot_store::SnapshotData;
+use super::wire::{self, Address, PeerClient};
 use crate::leadership::Ack;
 use crate::replica::ReplicaState;
 
@@ -42,18 +38,16 @@ type Snapshot = openraft::alias::SnapshotOf<TypeConfig, SnapshotData>;
 
 /// A snapshot is a manifest and the results of sessions, which can be large.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Size of its pieces.
-const SNAPSHOT_PIECE_BYTES: usize = 4 * 1024 * 1024;
 
 pub struct Network {
     shared: Arc<ReplicaState>,
     address: Address,
     purged: Purged,
-    client: Option<RaftClient<Channel>>,
+    client: Option<PeerClient>,
 }
 
 impl Network {
-    fn client(&self) -> RpcResult<RaftClient<Channel>> {
+    fn client(&self) -> RpcResult<PeerClient> {
         let missing =
             || unreachable(&Error::unavailable(format!("node {} is not configured", self.address.to)));
         self.client.clone().ok_or_else(missing)
@@ -91,13 +85,13 @@ impl RaftNetworkV2<TypeConfig> for Network {
     ) -> RpcResult<AppendEntriesResponse<TypeConfig>> {
         let mut client = self.client()?;
         let term = request.vote.leader_id.term;
-        let (_, last) = convert::append_range(&request);
+        let (_, last) = wire::append_range(&request);
         let abstention_ns = self.shared.guard.abstention_ns();
         let acknowledged = self.shared.lease.acknowledged_by(term, self.address.to);
-        let message = convert::append_to_wire(&self.address, request, abstention_ns, acknowledged);
+        let message = wire::append_to_wire(&self.address, request, abstention_ns, acknowledged);
         let sent_ns = self.shared.env.clock.holder_ns();
         let reply = call(APPEND_TIMEOUT, client.append_entries(message)).await.map_err(|e| self.failed(e))?;
-        let reply = convert::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
+        let reply = wire::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
         reach(term, last.as_ref()).check_append_reply(&reply).map_err(|e| unreachable(&e))?;
         // A conflict too was accepted under this leader's vote.
         if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
@@ -154,7 +148,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         if !self.shared.lease.forswear(term, self.shared.env.clock.holder_ns()) {
             return Err(unreachable(&Error::unavailable("bound by its own lease as a leader")));
         }
-        let message = convert::vote_request_to_wire(&self.address, &request);
+        let message = wire::vote_request_to_wire(&self.address, &request);
         let reply = call(VOTE_TIMEOUT, client.vote(message)).await.map_err(|e| self.failed(e))?;
         self.heard_in_time(believed(&request, reply))
     }
@@ -166,7 +160,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
     ) -> RpcResult<VoteResponse<TypeConfig>> {
         let mut client = self.client()?;
         self.may_campaign()?;
-        let message = convert::vote_request_to_wire(&self.address, &request);
+        let message = wire::vote_request_to_wire(&self.address, &request);
         let reply = call(VOTE_TIMEOUT, client.pre_vote(message)).await.map_err(|e| self.failed(e))?;
         self.heard_in_time(believed(&request, reply))
     }
@@ -181,32 +175,15 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let failed = |e: &Error| StreamingError::Unreachable(Unreachable::from_string(e));
         let mut client =
             self.client.clone().ok_or_else(|| failed(&Error::unavailable("the node is not configured")))?;
-        let data = snapshot.snapshot.0;
-        let first = v1::InstallSnapshotRequest {
-            partition: self.address.partition,
-            from: self.address.from,
-            to: self.address.to,
-            cluster: self.address.cluster.clone(),
-            vote: Some(convert::vote_to_wire(&vote)),
-            last_log: snapshot.meta.last_log_id.as_ref().map(convert::position_to_wire),
-            membership: Bytes::from(encode_membership(&snapshot.meta.last_membership).to_vec()),
-            membership_position: None,
-            snapshot_id: String::new(),
-            data: Bytes::new(),
-            data_bytes: data.len() as u64,
-            abstention_ns: self.shared.guard.abstention_ns(),
-            to_incarnation: self.address.to_incarnation,
-        };
-        let pieces = (0..data.len()).step_by(SNAPSHOT_PIECE_BYTES).map(move |at| {
-            let data = data.slice(at..data.len().min(at + SNAPSHOT_PIECE_BYTES));
-            v1::InstallSnapshotRequest { data, ..Default::default() }
-        });
-        let message = futures::stream::iter(std::iter::once(first).chain(pieces));
+        let abstention_ns = self.shared.guard.abstention_ns();
+        let messages =
+            wire::snapshot_to_wire(&self.address, &vote, &snapshot.meta, snapshot.snapshot.0, abstention_ns);
+        let message = futures::stream::iter(messages);
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             reply = call(SNAPSHOT_TIMEOUT, client.install_snapshot(message)) => {
                 let reply = reply.map_err(|e| failed(&refused(&self.shared, &self.address, e)))?;
-                let answered = convert::vote_from_wire(reply.vote).map_err(|e| failed(&e))?;
+                let answered = wire::vote_from_wire(reply.vote).map_err(|e| failed(&e))?;
                 reach(vote.leader_id.term, None).check_vote(&answered).map_err(|e| failed(&e))?;
                 let vote = answered;
                 Ok(SnapshotResponse::new(vote))

@@ -18,12 +18,9 @@ use openraft::errors::RPCError;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
 use parking_lot::Mutex;
 use sextant_common::error::{Error, Result};
-use sextant_proto::v1;
-use sextant_proto::v1::raft_client::RaftClient;
 use sextant_raft_log::{LogId, TypeConfig};
-use tonic::transport::Channel;
 
-use super::super::convert::{self, Address};
+use super::super::wire::{self, Address, AppendMessage, AppendReply, PeerClient};
 use super::Purged;
 use super::call::{APPEND_TIMEOUT, RpcResult, call, reach, refused, unreachable};
 use crate::leadership::Ack;
@@ -43,11 +40,11 @@ const OVERDUE_CHECK: Duration = Duration::from_millis(250);
 /// The next answer. None: the stream has ended. An append that is not answered in time is an error: a connection may stay
 /// open although an answer was lost.
 async fn next_reply(
-    replies: &mut tonic::Streaming<v1::AppendEntriesResponse>,
+    replies: &mut tonic::Streaming<AppendReply>,
     sent: &Mutex<VecDeque<Sent>>,
     shared: &ReplicaState,
     address: &Address,
-) -> Option<Result<v1::AppendEntriesResponse>> {
+) -> Option<Result<AppendReply>> {
     loop {
         match tokio::time::timeout(OVERDUE_CHECK, replies.next()).await {
             Ok(Some(Ok(reply))) => return Some(Ok(reply)),
@@ -117,10 +114,10 @@ pub(super) fn leads_nowhere(request: &AppendEntriesRequest<TypeConfig>, purged: 
 
 /// Messages of a stream of appends. (A type without lifetimes: the compiler cannot see that the box is good for as long as tonic
 /// wants it.)
-pub(super) struct Outgoing(BoxStream<'static, v1::AppendEntriesRequest>);
+pub(super) struct Outgoing(BoxStream<'static, AppendMessage>);
 
 impl Stream for Outgoing {
-    type Item = v1::AppendEntriesRequest;
+    type Item = AppendMessage;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Option<Self::Item>> {
         self.0.poll_next_unpin(cx)
@@ -150,11 +147,11 @@ impl Pipeline {
             if leads_nowhere(&request, (purged.0)()) {
                 nowhere.store(true, Ordering::Release);
             }
-            let range = convert::append_range(&request);
+            let range = wire::append_range(&request);
             let term = request.vote.leader_id.term;
             let abstention_ns = shared.guard.abstention_ns();
             let acknowledged = shared.lease.acknowledged_by(term, address.to);
-            let message = convert::append_to_wire(&address, request, abstention_ns, acknowledged);
+            let message = wire::append_to_wire(&address, request, abstention_ns, acknowledged);
             let at_ns = shared.env.clock.holder_ns();
             sent.lock().push_back(Sent { range, term, at_ns, abstention_ns });
             message
@@ -163,7 +160,7 @@ impl Pipeline {
 
     pub(super) async fn open(
         self,
-        mut client: RaftClient<Channel>,
+        mut client: PeerClient,
         mut outgoing: Outgoing,
         in_use: Box<dyn Any + Send>,
     ) -> RpcResult<BoxStream<'static, RpcResult<StreamAppendResult<TypeConfig>>>> {
@@ -184,7 +181,7 @@ impl Pipeline {
     /// What openraft hears. `in_use` is kept as long as it listens.
     fn answered(
         self,
-        replies: tonic::Streaming<v1::AppendEntriesResponse>,
+        replies: tonic::Streaming<AppendReply>,
         in_use: Box<dyn Any + Send>,
     ) -> BoxStream<'static, RpcResult<StreamAppendResult<TypeConfig>>> {
         let state = Some((self, replies, in_use));
@@ -213,10 +210,10 @@ impl Pipeline {
     }
 
     /// The answer to the oldest append; the leader's lease counts it.
-    fn accept(&self, reply: v1::AppendEntriesResponse) -> Result<StreamAppendResult<TypeConfig>> {
+    fn accept(&self, reply: AppendReply) -> Result<StreamAppendResult<TypeConfig>> {
         let oldest = self.sent.lock().pop_front();
         let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
-        let accepted = convert::stream_result_from_wire(reply, oldest.range)?;
+        let accepted = wire::stream_result_from_wire(reply, oldest.range)?;
         if let Err(StreamAppendError::HigherVote(vote)) = &accepted {
             reach(oldest.term, oldest.range.1.as_ref()).check_vote(vote)?;
         }

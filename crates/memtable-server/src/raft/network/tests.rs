@@ -3,12 +3,14 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
 use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
 use sextant_environment::env::{Connection, Listener, Network as Net, Party, cluster_channel, grpc_incoming};
+use sextant_proto::v1;
 use sextant_proto::v1::raft_server::{Raft as RaftService, RaftServer};
 use sextant_raft_log::log_id;
 
@@ -46,7 +48,7 @@ fn network(env: &Env, addr: &str) -> Network {
         shared: ReplicaState::for_tests(env),
         address,
         purged: Purged(Arc::new(|| Some(7))),
-        client: Some(RaftClient::new(cluster_channel(
+        client: Some(PeerClient::new(cluster_channel(
             &env.net,
             addr,
             &cluster,

@@ -36,11 +36,20 @@ fn at(counter: u32, first: u64, last: u64) -> Found {
     };
     let origin = Some(Origin { lineage: 7, name: "t".into(), generations });
     let contents = Some(Contents { meta, options: TableOptions::default(), origin });
-    Found { server: NodeId(1), id: id(counter), damaged: false, contents }
+    Found { server: NodeId(1), holding: Holding { id: id(counter), damaged: false, contents } }
+}
+
+fn contents(found: &mut Found) -> &mut Contents {
+    found.holding.contents.as_mut().unwrap()
+}
+
+fn damaged(mut found: Found) -> Found {
+    found.holding.damaged = true;
+    found
 }
 
 fn of_lineage(lineage: u64, mut found: Found) -> Found {
-    found.contents.as_mut().unwrap().origin.as_mut().unwrap().lineage = lineage;
+    contents(&mut found).origin.as_mut().unwrap().lineage = lineage;
     found
 }
 
@@ -67,11 +76,11 @@ fn no_tables_make_an_empty_plan() {
 }
 
 #[test]
-fn newest_first_and_what_was_merged_is_left_out() {
+fn newest_first_and_what_was_compacted_is_left_out() {
     assert_eq!(chosen(&[at(1, 1, 1), at(3, 3, 4), at(2, 2, 2)]), [3, 2, 1]);
-    // A merge and what is left of its inputs; a flush after it.
+    // A compaction's output and what is left of its inputs; a flush after it.
     assert_eq!(chosen(&[at(1, 1, 1), at(9, 1, 2), at(3, 3, 3)]), [3, 9]);
-    // Merges of merges, one of them never committed.
+    // Compactions of compactions, one of them never committed.
     assert_eq!(chosen(&[at(9, 1, 2), at(10, 1, 3), at(3, 3, 3), at(4, 4, 4)]), [4, 10]);
 }
 
@@ -90,7 +99,8 @@ fn a_flushed_memtable_that_no_table_holds_is_missed() {
 
 #[test]
 fn a_table_that_nobody_can_read_is_missed() {
-    let unreadable = Found { contents: None, damaged: true, ..at(7, 2, 2) };
+    let mut unreadable = damaged(at(7, 2, 2));
+    unreadable.holding.contents = None;
     loss(&[at(1, 1, 1), unreadable.clone()], &["p2-3-7-4.1-7", "cannot be read"]);
     let sound = Found { server: NodeId(2), ..at(7, 2, 2) };
     assert_eq!(chosen(&[at(1, 1, 1), unreadable, sound]), [7, 1]);
@@ -98,7 +108,7 @@ fn a_table_that_nobody_can_read_is_missed() {
 
 #[test]
 fn a_damaged_table_is_kept_unless_what_it_was_made_of_is_there() {
-    let damaged = Found { damaged: true, ..at(9, 1, 2) };
+    let damaged = damaged(at(9, 1, 2));
     let whole = [damaged.clone(), at(1, 1, 1), at(2, 2, 2), at(3, 3, 3)];
     assert_eq!(chosen(&whole), [3, 2, 1]);
     // With a part of it only, older versions could come back: rather an error for what cannot be read.
@@ -115,9 +125,9 @@ fn on(copies: u64, found: &Found) -> Vec<Found> {
 }
 
 #[test]
-fn of_a_merge_and_its_inputs_those_are_taken_that_more_servers_have() {
-    // The merge was done on one server, and its inputs are everywhere: with that server the records would be gone, as soon as the
-    // inputs are deleted as superseded.
+fn of_a_compaction_and_its_inputs_those_are_taken_that_more_servers_have() {
+    // The compaction was done on one server, and its inputs are everywhere: with that server the records would be gone, as soon as
+    // the inputs are deleted as superseded.
     let inputs = [on(3, &at(1, 1, 1)), on(3, &at(2, 2, 2))].concat();
     let with = |copies| [inputs.clone(), on(copies, &at(9, 1, 2)), vec![at(3, 3, 3)]].concat();
     assert_eq!(chosen(&with(1)), [3, 2, 1]);
@@ -126,16 +136,16 @@ fn of_a_merge_and_its_inputs_those_are_taken_that_more_servers_have() {
     // The input of which there are fewest counts, and those that are damaged do not.
     let rare = [on(3, &at(1, 1, 1)), on(1, &at(2, 2, 2)), on(2, &at(9, 1, 2))].concat();
     assert_eq!(chosen(&rare), [9]);
-    let damaged = on(2, &at(2, 2, 2)).into_iter().map(|f| Found { damaged: true, ..f });
+    let damaged = on(2, &at(2, 2, 2)).into_iter().map(damaged);
     let damaged: Vec<Found> =
         [on(3, &at(1, 1, 1)), on(1, &at(9, 1, 2))].concat().into_iter().chain(damaged).collect();
     assert_eq!(chosen(&damaged), [9]);
     // Inputs that are not complete are no alternative.
     assert_eq!(chosen(&[on(3, &at(1, 1, 1)), on(1, &at(9, 1, 2))].concat()), [9]);
-    // A merge of a merge: each part is judged by itself.
+    // A compaction of a compaction: each part is judged by itself.
     let nested = [inputs.clone(), on(2, &at(9, 1, 2)), on(3, &at(3, 3, 3)), on(1, &at(10, 1, 3))].concat();
     assert_eq!(chosen(&nested), [3, 2, 1]);
-    // Nor are inputs that contradict each other, as long as there is the merge.
+    // Nor are inputs that contradict each other, as long as there is what was made of them.
     let odd = [on(3, &at(1, 1, 2)), on(3, &at(2, 2, 3))].concat();
     assert_eq!(chosen(&[odd.clone(), on(1, &at(9, 1, 3))].concat()), [9]);
     refused(&odd, &["overlap"]);
@@ -148,13 +158,13 @@ fn what_contradicts_itself_is_refused() {
     refused(&[at(1, 1, 3), at(2, 2, 4)], &["overlap"]);
     refused(&[at(1, 1, 1), of_lineage(8, at(2, 2, 2))], &["several lineages"]);
     let mut old = at(1, 1, 1);
-    old.contents.as_mut().unwrap().origin = None;
+    contents(&mut old).origin = None;
     refused(&[old], &["older version"]);
     let mut renamed = at(2, 2, 2);
-    renamed.contents.as_mut().unwrap().origin.as_mut().unwrap().name = "u".into();
+    contents(&mut renamed).origin.as_mut().unwrap().name = "u".into();
     refused(&[at(1, 1, 1), renamed], &["\"u\""]);
     let mut swapped = at(2, 2, 2);
-    swapped.contents.as_mut().unwrap().meta.min_seq = 5;
+    contents(&mut swapped).meta.min_seq = 5;
     refused(&[at(1, 1, 1), swapped], &["another order"]);
 }
 
@@ -175,9 +185,9 @@ enum Step {
     Flush {
         attempts: u8,
     },
-    /// A merge of everything is planned and done, but not committed yet.
-    Merge,
-    /// The merge that was planned last is committed, if it still can be.
+    /// A compaction of everything is planned and done, but not committed yet.
+    Compact,
+    /// The compaction that was planned last is committed, if it still can be.
     Commit,
     /// A server deletes, or loses, a table that the manifest does not name.
     Forget {
@@ -196,7 +206,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0u8..6).prop_map(Step::Put),
         3 => (0u8..6).prop_map(Step::Delete),
         4 => (1u8..4).prop_map(|attempts| Step::Flush { attempts }),
-        2 => Just(Step::Merge),
+        2 => Just(Step::Compact),
         2 => Just(Step::Commit),
         4 => (0u8..3, any::<u8>()).prop_map(|(server, table)| Step::Forget { server, table }),
         2 => (0u8..3, any::<u8>()).prop_map(|(server, table)| Step::Lose { server, table }),
@@ -218,7 +228,7 @@ struct History {
     tables: BTreeMap<u32, Sealed>,
     /// Newest first.
     manifest: Vec<u32>,
-    merging: Option<(Vec<u32>, u32)>,
+    compacting: Option<(Vec<u32>, u32)>,
 }
 
 /// What the tables (newest first) say of a key.
@@ -257,24 +267,24 @@ impl History {
                 let flagged = self.seal(generations, records);
                 self.manifest.insert(0, flagged);
             }
-            Step::Merge => {
+            Step::Compact => {
                 let Some(newest) = self.manifest.first() else { return };
                 let last = self.tables[newest].generations.last.0;
-                let mut merged = Records::new();
+                let mut kept = Records::new();
                 for table in self.manifest.iter().rev() {
-                    merged.extend(self.tables[table].records.clone());
+                    kept.extend(self.tables[table].records.clone());
                 }
-                let proof = merged.iter().max_by_key(|(_, (seq, _))| *seq).map(|(k, v)| (*k, *v));
-                merged.retain(|_, (_, value)| value.is_some());
-                if merged.is_empty() {
-                    merged.extend(proof);
+                let proof = kept.iter().max_by_key(|(_, (seq, _))| *seq).map(|(k, v)| (*k, *v));
+                kept.retain(|_, (_, value)| value.is_some());
+                if kept.is_empty() {
+                    kept.extend(proof);
                 }
                 let inputs = self.manifest.clone();
-                let output = self.seal(Generations::new(1, last), merged);
-                self.merging = Some((inputs, output));
+                let output = self.seal(Generations::new(1, last), kept);
+                self.compacting = Some((inputs, output));
             }
             Step::Commit => {
-                if let Some((inputs, output)) = self.merging.take()
+                if let Some((inputs, output)) = self.compacting.take()
                     && self.manifest.ends_with(&inputs)
                 {
                     self.manifest.truncate(self.manifest.len() - inputs.len());
@@ -282,12 +292,12 @@ impl History {
                 }
             }
             Step::Forget { server, table } => {
-                // A merge that is not committed may be deleted too, and then never is.
+                // An output that is not committed may be deleted too, and then never is.
                 let free: Vec<u32> =
                     self.tables.keys().copied().filter(|t| !self.manifest.contains(t)).collect();
                 let Some(table) = free.get(table as usize % free.len().max(1)) else { return };
-                if self.merging.as_ref().is_some_and(|(_, output)| output == table) {
-                    self.merging = None;
+                if self.compacting.as_ref().is_some_and(|(_, output)| output == table) {
+                    self.compacting = None;
                 }
                 if let Some(sealed) = self.tables.get_mut(table) {
                     sealed.servers.remove(&server);
@@ -309,7 +319,7 @@ impl History {
     fn inventories(&self) -> Vec<Found> {
         let of = |(counter, sealed): (&u32, &Sealed)| {
             let mut found = at(*counter, sealed.generations.first.0, sealed.generations.last.0);
-            let meta = &mut found.contents.as_mut().unwrap().meta;
+            let meta = &mut contents(&mut found).meta;
             let seqs = sealed.records.values().map(|(seq, _)| *seq);
             meta.min_seq = seqs.clone().min().unwrap();
             meta.max_seq = seqs.max().unwrap();
@@ -322,7 +332,7 @@ impl History {
 }
 
 proptest! {
-    /// No flushed record is lost, and none comes back that a newer one had ended: whatever was merged, tried twice, deleted on some
+    /// No flushed record is lost, and none comes back that a newer one had ended: whatever was compacted, tried twice, deleted on some
     /// servers and not on others.
     #[test]
     fn a_rebuilt_manifest_reads_like_the_one_that_was_lost(steps in prop::collection::vec(step(), 0..60)) {

@@ -5,7 +5,6 @@ use sextant_proto::v1;
 use sextant_rules::probe::ProbeEvent;
 
 use super::LeaseShell;
-use crate::command::configuration::mode_to_wire;
 use crate::lease::desk::News;
 use crate::lease::grantor::HolderId;
 use crate::lease::ring::Run;
@@ -49,7 +48,7 @@ impl LeaseShell {
                 expiry_mono_ns: l.expiry_mono_ns,
                 expiry_wall_ns: l.expiry_wall_ns,
                 drift_ppm: shared.configuration.load().drift_ppm,
-                mode: mode_to_wire(l.mode).into(),
+                mode: v1::LeaseMode::from(l.mode).into(),
             }
         });
         match news.throttled {

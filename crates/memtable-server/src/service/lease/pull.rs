@@ -11,6 +11,7 @@ use sextant_proto::v1;
 use tonic::Status;
 
 use super::{LeaseShell, holder_id};
+use crate::command::ConfigurationRules;
 use crate::lease::desk::{Answer, Position};
 use crate::lease::grantor::HolderId;
 use crate::lease::parking::park_for;

@@ -6,14 +6,14 @@ use tonic::{Status, Streaming};
 
 use super::{Answers, RaftShell, status_of_refusal};
 use crate::raft::acceptor::Sent;
-use crate::raft::convert;
+use crate::raft::wire;
 
 fn sent(message: v1::AppendEntriesRequest) -> Sent {
     Sent {
         incarnation: message.to_incarnation,
         asked_ns: message.abstention_ns,
         acknowledged: message.acknowledged,
-        request: convert::append_from_wire(message),
+        request: wire::append_from_wire(message),
     }
 }
 
@@ -24,7 +24,7 @@ impl RaftShell {
     ) -> Result<v1::AppendEntriesResponse, Status> {
         let acceptor = self.acceptor(message.partition, message.to, &message.cluster)?;
         let reply = acceptor.append(sent(message)).await.map_err(status_of_refusal)?;
-        Ok(convert::append_reply_to_wire(reply))
+        Ok(wire::append_reply_to_wire(reply))
     }
 
     pub(super) async fn append_all(
@@ -47,7 +47,7 @@ impl RaftShell {
         });
         let replies = acceptor.append_all(sent(first), rest).map_err(status_of_refusal)?;
         Ok(Box::pin(replies.map(|reply| match reply {
-            Ok(result) => Ok(convert::stream_result_to_wire(result)),
+            Ok(result) => Ok(wire::stream_result_to_wire(result)),
             Err(refusal) => Err(status_of_refusal(refusal)),
         })))
     }

@@ -17,7 +17,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::Context;
 use crate::incarnation::Memory;
 use crate::raft::acceptor::{Acceptor, Refusal, Stranger, check_server};
-use crate::raft::convert;
+use crate::raft::wire;
 
 #[derive(Clone)]
 pub struct RaftShell {
@@ -42,7 +42,7 @@ impl RaftShell {
 
 fn status_of_refusal(refusal: Refusal) -> Status {
     match refusal {
-        Refusal::OtherIncarnation { named, own } => convert::other_incarnation(named, own),
+        Refusal::OtherIncarnation { named, own } => wire::other_incarnation(named, own),
         Refusal::Error(e) => status_of(e),
         Refusal::NotNow(why) => Status::unavailable(why),
     }
@@ -70,9 +70,9 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let acceptor = self.acceptor(request.partition, request.to, &request.cluster)?;
         let named = request.to_incarnation;
-        let request = convert::vote_request_from_wire(request).map_err(status_of)?;
+        let request = wire::vote_request_from_wire(request).map_err(status_of)?;
         let reply = acceptor.vote(named, request).await.map_err(status_of_refusal)?;
-        Ok(Response::new(convert::vote_reply_to_wire(&reply)))
+        Ok(Response::new(wire::vote_reply_to_wire(&reply)))
     }
 
     async fn pre_vote(
@@ -82,9 +82,9 @@ impl RaftService for RaftShell {
         let request = request.into_inner();
         let acceptor = self.acceptor(request.partition, request.to, &request.cluster)?;
         let named = request.to_incarnation;
-        let request = convert::vote_request_from_wire(request).map_err(status_of)?;
+        let request = wire::vote_request_from_wire(request).map_err(status_of)?;
         let reply = acceptor.pre_vote(named, request).await.map_err(status_of_refusal)?;
-        Ok(Response::new(convert::vote_reply_to_wire(&reply)))
+        Ok(Response::new(wire::vote_reply_to_wire(&reply)))
     }
 
     async fn install_snapshot(
@@ -123,7 +123,7 @@ impl RaftService for RaftShell {
     ) -> Result<Response<v1::TransferLeaderResponse>, Status> {
         let request = request.into_inner();
         let acceptor = self.acceptor(request.partition, request.to, &request.cluster)?;
-        let vote = convert::vote_from_wire(request.from_leader).map_err(status_of)?;
+        let vote = wire::vote_from_wire(request.from_leader).map_err(status_of)?;
         let accepted = acceptor.is_named_heir(&vote, self.context.draining.is_triggered());
         let accepted = accepted.map_err(status_of_refusal)?;
         Ok(Response::new(v1::TransferLeaderResponse { accepted }))

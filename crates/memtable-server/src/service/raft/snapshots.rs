@@ -12,8 +12,8 @@ use tonic::{Status, Streaming};
 
 use super::{RaftShell, status_of_refusal};
 use crate::raft::acceptor::Offered;
-use crate::raft::convert;
 use crate::raft::snapshot_store::Meta;
+use crate::raft::wire;
 
 /// A sender that is gone without a word is not waited for.
 const PIECE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -30,9 +30,9 @@ impl RaftShell {
         let acceptor = self.acceptor(request.partition, request.to, &request.cluster)?;
         acceptor.admit_snapshot(request.to_incarnation).map_err(status_of_refusal)?;
         let offered = Offered {
-            vote: convert::leaders_vote_from_wire(request.vote).map_err(status_of)?,
+            vote: wire::leaders_vote_from_wire(request.vote).map_err(status_of)?,
             meta: Meta {
-                last_log_id: request.last_log.map(convert::log_id_from_wire),
+                last_log_id: request.last_log.map(wire::log_id_from_wire),
                 last_membership: decode_membership(&request.membership).map_err(status_of)?,
             },
             asked_ns: request.abstention_ns,
@@ -40,7 +40,7 @@ impl RaftShell {
         acceptor.check_offer(&offered).map_err(status_of_refusal)?;
         let data = whole_snapshot(request.data, request.data_bytes, &mut messages).await?;
         let vote = acceptor.install(offered, data).await.map_err(status_of_refusal)?;
-        Ok(v1::InstallSnapshotResponse { vote: Some(convert::vote_to_wire(&vote)) })
+        Ok(v1::InstallSnapshotResponse { vote: Some(wire::vote_to_wire(&vote)) })
     }
 }
 

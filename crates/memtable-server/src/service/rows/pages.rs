@@ -1,6 +1,7 @@
 //! Pages of scans: from the wire, and back.
 
-use sextant_common::ids::{ManifestVersion, TableId};
+use sextant_common::ids::{ManifestVersion, Seq, TableId};
+use sextant_common::sstable::RecordVersion;
 use sextant_proto::v1;
 
 use super::RowsShell;
@@ -43,13 +44,8 @@ impl RowsShell {
             },
             PageAnswer::Page(page) => {
                 bytes = page.records.iter().map(|(key, v)| cost(key, v.value.as_ref())).sum();
-                let record = |(key, version): (_, Version)| v1::ScanRecord {
-                    key,
-                    tombstone: version.value.is_none(),
-                    value: version.value.unwrap_or_default(),
-                    seq: version.seq,
-                };
-                let records = page.records.into_iter().map(record).collect();
+                let record = |(key, Version { seq, value })| RecordVersion { key, seq: Seq(seq), value };
+                let records = page.records.into_iter().map(|r| record(r).into()).collect();
                 v1::ScanPageReply { records, complete: page.complete, ..bare(v1::ReadStatus::ReadValue) }
             }
         };

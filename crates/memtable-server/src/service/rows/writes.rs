@@ -12,7 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::answers::{Packed, Packer, Room, fit_one_message};
 use super::{Replies, RowsShell, write_from_wire};
-use crate::replica::{Answer, ReplySink, WriteOutcome};
+use crate::replica::{Answer, ReplySink, WriteFate};
 
 /// Messages with answers that wait to be sent on a stream; in bytes they are bounded by the stream's room.
 const REPLIES_QUEUED: usize = 16;
@@ -86,7 +86,7 @@ impl RowsShell {
         let reply = ReplySink::new(request.id, to.clone(), room);
         let handle = match self.context.partition(request.partition) {
             Ok(handle) => handle,
-            Err(e) => return reply.send(WriteOutcome::UnknownPartition(e.message)),
+            Err(e) => return reply.send(WriteFate::UnknownPartition(e.message)),
         };
         let wait = match request.deadline_ms {
             0 => WRITE_DEADLINE,
@@ -95,7 +95,7 @@ impl RowsShell {
         let deadline_ns = self.context.env.clock.holder_ns() + wait.as_nanos() as u64;
         let (request, bytes) = match write_from_wire(request) {
             Ok(converted) => converted,
-            Err(e) => return reply.send(WriteOutcome::Invalid(e.message)),
+            Err(e) => return reply.send(WriteFate::Invalid(e.message)),
         };
         if handle.submit(request, bytes, deadline_ns, reply).is_err() {
             self.context.metrics.overloaded.inc();

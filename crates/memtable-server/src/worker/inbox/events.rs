@@ -6,9 +6,9 @@ use sextant_common::error::Result;
 use sextant_raft_log::Entry;
 
 use crate::leadership::not_leading;
-use crate::partition::commit::Change;
+use crate::partition::commit::CommitEffect;
 use crate::partition::snapshot::Snapshot;
-use crate::replica::{Event, WriteOutcome};
+use crate::replica::{Event, WriteFate};
 use crate::worker::replica::{Replica, Seen};
 use crate::worker::{Ended, Worker};
 
@@ -79,20 +79,20 @@ impl Worker {
     }
 
     fn committed(&mut self, index: u64) {
-        let changes = self.replica.commit(index, self.leading.is_some());
+        let effects = self.replica.commit(index, self.leading.is_some());
         if let Some(leading) = &mut self.leading {
             leading.committed(&self.replica, index);
         }
-        if changes.is_empty() {
+        if effects.is_empty() {
             return;
         }
-        for change in &changes {
-            if let Change::Configured = change {
+        for effect in &effects {
+            if let CommitEffect::Configured = effect {
                 self.replica.warn_of_another_file();
             }
             match &mut self.leading {
-                Some(leading) => leading.changed(&mut self.replica, change),
-                None if matches!(change, Change::Configured) => {
+                Some(leading) => leading.has_committed(&mut self.replica, effect),
+                None if matches!(effect, CommitEffect::Configured) => {
                     self.replica.apply_configuration(None);
                 }
                 None => {}
@@ -115,7 +115,7 @@ impl Worker {
             Some(leading) => writes.for_each(|write| leading.sequencer.push(write)),
             None => {
                 let leader = self.replica.shared.leader();
-                writes.for_each(|write| write.reply.send(WriteOutcome::NotLeader(leader)));
+                writes.for_each(|write| write.reply.send(WriteFate::NotLeader(leader)));
             }
         }
     }

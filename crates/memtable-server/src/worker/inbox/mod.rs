@@ -9,7 +9,8 @@ use sextant_raft_log::TypeConfig;
 use tokio::sync::mpsc;
 
 use super::leading::Leading;
-use super::leading::sequencer::{BACKLOG_MAX, Refused};
+use super::leading::sequencer::BACKLOG_MAX;
+use super::proposal::Refused;
 use crate::raft::Raft;
 use crate::replica::{Event, QueuedWrite};
 

@@ -16,13 +16,13 @@ pub(super) mod voters;
 
 use std::sync::atomic::Ordering;
 
-use sextant_common::error::Error;
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME, Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::TableOptions;
 use sextant_rules::probe::ProbeEvent;
 
 use super::replica::{Replica, Seen};
-use crate::command::Command;
+use crate::command::{Command, EnsureTable, OpenSession};
+use crate::leadership::leadership_changed;
 use crate::lease::ring::Run;
 use crate::replica::{Event, FilterSet};
 use configure::Shortening;
@@ -31,7 +31,7 @@ use publisher::Publisher;
 use sequencer::Sequencer;
 use voters::{Memberships, Voters};
 
-pub(super) use upkeep::{Freezes, Upkeep};
+pub(super) use upkeep::Upkeep;
 
 /// A term that this node leads.
 pub(super) struct Tenure {
@@ -98,7 +98,10 @@ impl Leading {
         if replica.partition.manifest().table(DEFAULT_TABLE).is_none() {
             let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
             let term = self.tenure.term;
-            self.command(Command::EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }, None);
+            self.command(
+                Command::EnsureTable(EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }),
+                None,
+            );
         }
     }
 
@@ -117,7 +120,7 @@ impl Leading {
         self.publisher.refuse_all(why);
         self.upkeep.end();
         if let Some(handover) = self.handover.take() {
-            handover.fail(Error::retry("leadership changed"));
+            handover.fail(leadership_changed());
         }
         if self.drop_shortening() {
             replica.apply_configuration(None);
@@ -145,13 +148,17 @@ impl Leading {
             Event::Freeze { table, done } => self.freeze_on_demand(replica, table, done),
             Event::EnsureTable { name, options, id, done } => {
                 let term = self.tenure.term;
-                let command = Command::EnsureTable { term, name, options, id };
+                let command = Command::EnsureTable(EnsureTable { term, name, options, id });
                 self.client_command(replica, command, Some(done));
             }
             Event::OpenSession { session, done } => {
                 let term = self.tenure.term;
                 let time_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
-                self.client_command(replica, Command::OpenSession { term, session, time_ms }, Some(done));
+                self.client_command(
+                    replica,
+                    Command::OpenSession(OpenSession { term, session, time_ms }),
+                    Some(done),
+                );
             }
             Event::Flushed { term, table, generation, result } => {
                 self.flush_done(replica, term, table, generation, result);

@@ -6,10 +6,10 @@ use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
 use super::Leading;
-use super::publisher::Waiting;
-use super::sequencer::{Proposal, Proposed};
 use crate::publication::PublishQueue;
+use crate::worker::proposal::{Proposal, Proposed};
 use crate::worker::replica::Replica;
+use crate::worker::waiting::Waiting;
 
 impl Leading {
     /// A new ring incarnation within the term. Whatever is in flight waits for the old one's leases as a whole.
@@ -49,7 +49,7 @@ fn forget_serials(queue: &mut PublishQueue<Waiting>, proposal: Option<&mut Propo
 mod tests {
     use super::*;
     use crate::publication::{Next, Permission};
-    use crate::worker::leading::publisher;
+    use crate::worker::waiting::own;
 
     fn proposed(serial: u64) -> Proposal {
         Proposal::for_tests(Proposed::Group { serial: Serial(serial), writes: Vec::new() })
@@ -58,11 +58,11 @@ mod tests {
     #[test]
     fn a_new_ring_binds_nothing_that_is_in_flight_also_not_what_is_on_its_way_into_the_log() {
         let mut queue = PublishQueue::new(0);
-        queue.push(publisher::own(1, 10, proposed(700)));
+        queue.push(own(1, 10, proposed(700)));
         let mut proposal = Some(proposed(701));
         forget_serials(&mut queue, proposal.as_mut());
-        queue.push(publisher::own(2, 11, proposal.unwrap()));
-        queue.push(publisher::own(3, 12, proposed(1)));
+        queue.push(own(2, 11, proposal.unwrap()));
+        queue.push(own(3, 12, proposed(1)));
         // The new ring begins at 0, and nobody has acknowledged anything in it.
         let permit = |s: Serial| if s.0 == 0 { Permission::Granted } else { Permission::WaitUntil(u64::MAX) };
         assert!(matches!(queue.next(3, permit), Next::Publish(e) if e.index == 1));

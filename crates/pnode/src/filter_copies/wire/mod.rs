@@ -7,7 +7,7 @@ use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Seria
 use sextant_common::manifest::Manifest;
 use sextant_common::{Error, Result};
 use sextant_environment::Clock;
-use sextant_environment::config::LeaseMode;
+use sextant_proto::convert::configuration::lease_mode_from_wire;
 use sextant_proto::v1;
 
 use super::copy::{Run, RunKind, Update, UpdateStatus};
@@ -148,11 +148,7 @@ fn update(update: v1::PartitionUpdate) -> Result<Update> {
 }
 
 fn grant(l: v1::LeaseGrant) -> Result<Grant> {
-    let mode = match v1::LeaseMode::try_from(l.mode) {
-        Ok(v1::LeaseMode::Ack) => LeaseMode::Ack,
-        Ok(v1::LeaseMode::Timed) => LeaseMode::Timed,
-        Err(_) => return Err(Error::internal(format!("unknown lease mode {}", l.mode))),
-    };
+    let mode = lease_mode_from_wire(l.mode).map_err(|e| Error::internal(e.message))?;
     Ok(Grant {
         manifest_version: ManifestVersion(l.manifest_version),
         expiry_mono_ns: l.expiry_mono_ns,

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::PartitionId;
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_environment::room::Purse;
 use tokio::task::JoinHandle;
 
 use super::page::{PageSize, Pages, PartitionPage, Rest};
-use crate::api::Record;
-use crate::view::TableInfo;
 
 /// What is here, and the page that is on its way.
 pub(super) struct Cursor {

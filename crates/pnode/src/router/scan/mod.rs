@@ -16,18 +16,20 @@ mod page;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sextant_common::ids::MANY_PARTITIONS;
 use sextant_common::ids::{PartitionId, Seq};
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::mpsc;
 
 use super::range::pinned_partition;
-use crate::api::{MANY_PARTITIONS, Record, ScanPage, ScanRange, ScanStream};
+use crate::api::{ScanPage, ScanRange, ScanStream};
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::tables::Tables;
 use crate::upstream::{LargeReads, busy};
-use crate::view::TableInfo;
 use cursor::Cursor;
 use page::{PageSize, Pages, Rest};
 

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
 use sextant_common::limits::LARGE_BYTES;
+use sextant_common::manifest::TableInfo;
+use sextant_common::operation::Record;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::{Purse, Share};
 
-use crate::api::Record;
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
@@ -18,7 +19,7 @@ use crate::tables::Tables;
 use crate::upstream::{
     Backoff, Deadline, LargeReads, MemtablePageSays, Page, PageRequest, SstPageSays, held, more_telling,
 };
-use crate::view::{PartitionView, Sst, TableInfo};
+use crate::view::{PartitionView, Sst};
 
 /// How long a server may take for a page before it is asked again, or another one is.
 const PAGE_ANSWER_MAX: Duration = Duration::from_secs(3);

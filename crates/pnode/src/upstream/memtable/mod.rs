@@ -12,7 +12,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::Result;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, Seq, TableId};
-use sextant_common::manifest::{Manifest, TableOptions};
+use sextant_common::manifest::{Manifest, TableInfo, TableOptions};
+use sextant_common::operation::WriteStatus;
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
 use sextant_environment::env::{Party, cluster_channel, error_of};
@@ -27,12 +28,12 @@ use super::leaders::Hint;
 use super::pages::page;
 use super::{Coalescer, Leaders, Limits, MemtablePageSays, OnTheWay, PageRequest, VALUE_BYTES_MAX};
 use crate::metrics::PNodeMetrics;
-use crate::view::{TableInfo, Views};
+use crate::view::Views;
 use reads::ReadCall;
 use writes::WriteCall;
 
 pub(crate) use reads::{MemtableRead, MemtableSays};
-pub(crate) use writes::{Base, Passage, SentOp, SentWrite, WriteSays, WriteStatus};
+pub(crate) use writes::{Passage, SentOp, SentWrite, WriteSays};
 
 /// How a service of leases is spoken to.
 pub(crate) type Leases = LeaseClient<Channel>;

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_proto::v1;
 use sextant_proto::v1::rows_client::RowsClient;
@@ -12,7 +13,6 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::News;
-use crate::api::Record;
 use crate::metrics::MessageKind;
 use crate::upstream::Call;
 use crate::upstream::coalescer::Inbound;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
-use sextant_common::{Error, Result};
+use sextant_common::Result;
+use sextant_common::ids::{PartitionId, TableId};
+use sextant_common::operation::{Base, OpOutcome, Operation, RequestId, WriteStatus};
+use sextant_proto::convert::operation::{write_op_to_wire, write_status_from_wire};
 use sextant_proto::v1;
 use sextant_proto::v1::rows_client::RowsClient;
 use tokio_stream::wrappers::ReceiverStream;
@@ -14,51 +15,21 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::News;
-use crate::api::{BatchOp, OpCondition, OpKind, OpOutcome, RequestId};
 use crate::metrics::MessageKind;
 use crate::upstream::coalescer::Inbound;
 use crate::upstream::{Call, Patience, Slip};
 
-/// What a condition rests on if no memtable has the key: the record that the SSTables of a version have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Base {
-    pub version: ManifestVersion,
-    pub present: bool,
-    /// 0: absent.
-    pub seq: Seq,
-    /// Whether the value is the one that the condition expects.
-    pub value_matches: bool,
-}
-
-/// An operation as it is sent.
+/// An operation as it is sent: borrowed, because it may have to be sent again. Its leader gets it as a
+/// [`WriteOp`](sextant_common::operation::WriteOp).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SentOp<'o> {
     pub table: TableId,
-    pub op: &'o BatchOp,
+    pub op: &'o Operation,
     pub base: Option<Base>,
 }
 
-/// How a leader disposes of a write, of the opening of a session, or of the creation of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WriteStatus {
-    Ok,
-    ConditionFailed,
-    /// A flush was applied after the version of a base.
-    StaleManifest,
-    /// It does not lead the partition, or does not have it.
-    NotLeader,
-    /// It could not take the write: certainly not executed.
-    Retry,
-    UnknownTable,
-    UnknownSession,
-    /// The result of so old a request is no longer kept.
-    RequestTooOld,
-    Overloaded,
-    Invalid,
-    OutcomeUnknown,
-}
-
-/// What the leader said about a write.
+/// What the leader said about a write: what the caller is told of it is a
+/// [`WriteOutcome`](sextant_common::operation::WriteOutcome) or an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WriteSays {
     pub status: WriteStatus,
@@ -94,58 +65,17 @@ impl<'o, O: Iterator<Item = SentOp<'o>>> From<SentWrite<O>> for v1::WriteRequest
             session: write.id.session,
             request_no: write.id.number,
             acked_below: write.id.acked_below,
-            ops: write.ops.map(op).collect(),
+            ops: write.ops.map(|sent| write_op_to_wire(sent.table, sent.op, sent.base)).collect(),
             deadline_ms: u32::try_from(write.left.as_millis()).unwrap_or(u32::MAX).max(1),
         }
     }
 }
 
-fn op(sent: SentOp<'_>) -> v1::WriteOp {
-    use v1::Condition as C;
-    let (kind, value) = match &sent.op.kind {
-        OpKind::Put(value) => (v1::WriteKind::WritePut, value.clone()),
-        OpKind::Delete => (v1::WriteKind::WriteDelete, Bytes::new()),
-    };
-    let (condition, expected_value, expected_seq) = match &sent.op.condition {
-        OpCondition::None => (C::None, Bytes::new(), 0),
-        OpCondition::Absent => (C::Absent, Bytes::new(), 0),
-        OpCondition::Present => (C::Present, Bytes::new(), 0),
-        OpCondition::ValueEquals(value) => (C::ValueEquals, value.clone(), 0),
-        OpCondition::SeqEquals(seq) => (C::SeqEquals, Bytes::new(), seq.0),
-    };
-    v1::WriteOp {
-        table: sent.table.0,
-        kind: kind as i32,
-        key: sent.op.key.clone(),
-        value,
-        condition: condition as i32,
-        expected_value,
-        expected_seq,
-        base: sent.base.map(|base| v1::Base {
-            manifest_version: base.version.0,
-            present: base.present,
-            seq: base.seq.0,
-            value_matches: base.value_matches,
-        }),
-        skip_on_failure: sent.op.skip_on_failure,
-    }
-}
-
+/// A server that does not have the partition is as good as one that does not lead it.
 pub(super) fn status(status: i32) -> Result<WriteStatus> {
-    use v1::WriteStatus as S;
-    Ok(match S::try_from(status) {
-        Ok(S::WriteOk) => WriteStatus::Ok,
-        Ok(S::WriteConditionFailed) => WriteStatus::ConditionFailed,
-        Ok(S::WriteStaleManifest) => WriteStatus::StaleManifest,
-        Ok(S::WriteNotLeader | S::WriteUnknownPartition) => WriteStatus::NotLeader,
-        Ok(S::WriteRetry) => WriteStatus::Retry,
-        Ok(S::WriteUnknownTable) => WriteStatus::UnknownTable,
-        Ok(S::WriteUnknownSession) => WriteStatus::UnknownSession,
-        Ok(S::WriteRequestTooOld) => WriteStatus::RequestTooOld,
-        Ok(S::WriteOverloaded) => WriteStatus::Overloaded,
-        Ok(S::WriteInvalid) => WriteStatus::Invalid,
-        Ok(S::WriteOutcomeUnknown) => WriteStatus::OutcomeUnknown,
-        Err(_) => return Err(Error::internal(format!("unknown write status {status}"))),
+    Ok(match write_status_from_wire(status)? {
+        WriteStatus::UnknownPartition => WriteStatus::NotLeader,
+        status => status,
     })
 }
 
@@ -213,15 +143,11 @@ impl Call for WriteCall {
             }
             let says = status(reply.status).map(|status| WriteSays {
                 status,
-                results: reply.results.iter().map(op_outcome).collect(),
+                results: reply.results.into_iter().map(Into::into).collect(),
                 message: reply.message,
             });
             each(reply.id, says);
         }
         None
     }
-}
-
-fn op_outcome(result: &v1::OpResult) -> OpOutcome {
-    OpOutcome { applied: result.applied, existed: result.existed, seq: Seq(result.seq) }
 }

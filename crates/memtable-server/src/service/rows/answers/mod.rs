@@ -21,7 +21,7 @@ use sextant_common::manifest::Manifest;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
-use crate::replica::{Answer, WriteOutcome};
+use crate::replica::{Answer, WriteFate};
 pub use room::{Room, fit_one_message};
 use wire::to_wire;
 
@@ -83,12 +83,12 @@ impl Packer {
     }
 
     fn convert_next(&mut self) -> Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)> {
-        let Answer { id, outcome, room } = self.waiting.pop_front()?;
-        let stale = match &outcome {
-            WriteOutcome::Stale(manifest) if self.is_news(manifest) => Some(manifest.clone()),
+        let Answer { id, fate, room } = self.waiting.pop_front()?;
+        let stale = match &fate {
+            WriteFate::Stale(manifest) if self.is_news(manifest) => Some(manifest.clone()),
             _ => None,
         };
-        let mut reply = to_wire(id, outcome);
+        let mut reply = to_wire(id, fate);
         reply.manifest = stale.map(|manifest| manifest.as_ref().into());
         Some((reply, room))
     }

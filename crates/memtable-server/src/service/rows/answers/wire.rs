@@ -2,55 +2,53 @@
 
 use std::borrow::Cow;
 
+use sextant_common::operation::{OpOutcome, RecordedOutcome, WriteStatus};
 use sextant_proto::v1;
 
-use crate::command::group::OpResult;
 use crate::partition::evaluate::Refusal;
-use crate::replica::WriteOutcome;
+use crate::replica::WriteFate;
 
-/// An outcome as it travels, but for the manifest of a stale one.
-pub(super) fn to_wire(id: u64, outcome: WriteOutcome) -> v1::WriteReply {
-    use v1::WriteStatus as S;
+/// A fate as it travels, but for the manifest of a stale one.
+pub(super) fn to_wire(id: u64, fate: WriteFate) -> v1::WriteReply {
+    use WriteStatus as S;
     let mut reply = v1::WriteReply { id, ..Default::default() };
-    let (status, message) = match outcome {
-        WriteOutcome::Executed(results) => {
-            reply.results = results.iter().map(result_to_wire).collect();
-            (S::WriteOk, Cow::default())
+    let (status, message) = match fate {
+        WriteFate::Executed(results) => {
+            reply.results = results.into_iter().map(result_to_wire).collect();
+            (S::Ok, Cow::default())
         }
-        WriteOutcome::ConditionFailed(results) => {
-            reply.results = results.iter().map(result_to_wire).collect();
-            (S::WriteConditionFailed, Cow::default())
+        WriteFate::ConditionFailed(results) => {
+            reply.results = results.into_iter().map(result_to_wire).collect();
+            (S::ConditionFailed, Cow::default())
         }
-        WriteOutcome::NotLeader(leader) => {
+        WriteFate::NotLeader(leader) => {
             reply.leader = Some(leader.into());
-            (S::WriteNotLeader, Cow::default())
+            (S::NotLeader, Cow::default())
         }
-        WriteOutcome::Stale(_) | WriteOutcome::Refused(Refusal::StaleManifest) => {
-            (S::WriteStaleManifest, Cow::default())
+        WriteFate::Stale(_) | WriteFate::Refused(Refusal::StaleManifest) => {
+            (S::StaleManifest, Cow::default())
         }
-        WriteOutcome::Refused(Refusal::UnknownTable) => {
-            (S::WriteUnknownTable, "the partition does not know the table".into())
+        WriteFate::Refused(Refusal::UnknownTable) => {
+            (S::UnknownTable, "the partition does not know the table".into())
         }
-        WriteOutcome::Refused(Refusal::UnknownSession) => {
-            (S::WriteUnknownSession, "the session is not open".into())
+        WriteFate::Refused(Refusal::UnknownSession) => (S::UnknownSession, "the session is not open".into()),
+        WriteFate::Refused(Refusal::TooOld) => {
+            (S::RequestTooOld, "the request's result is no longer kept".into())
         }
-        WriteOutcome::Refused(Refusal::TooOld) => {
-            (S::WriteRequestTooOld, "the request's result is no longer kept".into())
+        WriteFate::Refused(Refusal::NeedsBase) => {
+            (S::Invalid, "a condition needs the result of a search in the SSTables".into())
         }
-        WriteOutcome::Refused(Refusal::NeedsBase) => {
-            (S::WriteInvalid, "a condition needs the result of a search in the SSTables".into())
-        }
-        WriteOutcome::UnknownPartition(why) => (S::WriteUnknownPartition, why),
-        WriteOutcome::Invalid(why) => (S::WriteInvalid, why),
-        WriteOutcome::Overloaded(why) => (S::WriteOverloaded, why),
-        WriteOutcome::Retry(why) => (S::WriteRetry, why.into()),
-        WriteOutcome::Unknown(why) => (S::WriteOutcomeUnknown, why.into()),
+        WriteFate::UnknownPartition(why) => (S::UnknownPartition, why),
+        WriteFate::Invalid(why) => (S::Invalid, why),
+        WriteFate::Overloaded(why) => (S::Overloaded, why),
+        WriteFate::Retry(why) => (S::Retry, why.into()),
+        WriteFate::Unknown(why) => (S::OutcomeUnknown, why.into()),
     };
-    reply.status = status.into();
+    reply.status = v1::WriteStatus::from(status).into();
     reply.message = message.into_owned();
     reply
 }
 
-fn result_to_wire(result: &OpResult) -> v1::OpResult {
-    v1::OpResult { applied: result.applied, existed: result.existed, seq: result.seq }
+fn result_to_wire(result: RecordedOutcome) -> v1::OpResult {
+    OpOutcome::from(result).into()
 }

@@ -6,8 +6,9 @@ use sextant_common::error::{Error, Result};
 use tokio::sync::oneshot;
 
 use super::{Shortening, Step};
-use crate::command::configuration::Change;
-use crate::command::{Command, Configuration};
+use crate::command::configuration::ConfigurationChange;
+use crate::command::{Command, Configuration, ConfigurationRules, Configure};
+use crate::leadership::leadership_changed;
 use crate::worker::leading::Leading;
 use crate::worker::replica::Replica;
 
@@ -35,18 +36,23 @@ impl Leading {
             // The history of the partition begins with this entry.
             let lineage = replica.shared.env.rng.nonzero_u64();
             let configuration = Configuration { lineage, ..replica.founding.clone() };
-            self.command(Command::Configure { term: self.tenure.term, configuration }, None);
+            self.command(Command::Configure(Configure { term: self.tenure.term, configuration }), None);
         }
     }
 
-    pub fn configure(&mut self, replica: &mut Replica, change: &Change, done: oneshot::Sender<Result<()>>) {
+    pub fn configure(
+        &mut self,
+        replica: &mut Replica,
+        change: &ConfigurationChange,
+        done: oneshot::Sender<Result<()>>,
+    ) {
         let configuration = match self.plan(replica, change) {
             Ok(Some(configuration)) => configuration,
             nothing_to_do => return drop(done.send(nothing_to_do.map(drop))),
         };
         let abstention_ns = replica.configuration().abstention_ns();
         if configuration.abstention_ns() >= abstention_ns {
-            self.command(Command::Configure { term: self.tenure.term, configuration }, Some(done));
+            self.command(Command::Configure(Configure { term: self.tenure.term, configuration }), Some(done));
             return;
         }
         let ready_at_ns = replica.shared.env.clock.grantor_ns() + abstention_ns;
@@ -64,7 +70,7 @@ impl Leading {
     }
 
     /// None: it is so already.
-    fn plan(&self, replica: &Replica, change: &Change) -> Result<Option<Configuration>> {
+    fn plan(&self, replica: &Replica, change: &ConfigurationChange) -> Result<Option<Configuration>> {
         let current = self.to_be_changed(replica)?;
         let next = current.changed(change, replica.heartbeat_ms)?;
         Ok((!next.same(current)).then_some(next))
@@ -77,7 +83,7 @@ impl Leading {
         };
         if self.shortening.is_some()
             || replica.partition.configurations().count() > 1
-            || self.sequencer.has_own(|command| matches!(command, Command::Configure { .. }))
+            || self.sequencer.has_own(|command| matches!(command, Command::Configure(_)))
         {
             return Err(Error::retry("another change of the configuration is under way"));
         }
@@ -97,7 +103,7 @@ impl Leading {
                 // It stays in force here until the entry takes effect.
                 let done = shortening.done.take();
                 let configuration = shortening.configuration.clone();
-                self.command(Command::Configure { term: self.tenure.term, configuration }, done);
+                self.command(Command::Configure(Configure { term: self.tenure.term, configuration }), done);
             }
         }
     }
@@ -106,7 +112,7 @@ impl Leading {
     pub fn drop_shortening(&mut self) -> bool {
         let Some(shortening) = self.shortening.take() else { return false };
         if let Some(done) = shortening.done {
-            let _ = done.send(Err(Error::retry("leadership changed")));
+            let _ = done.send(Err(leadership_changed()));
         }
         true
     }

@@ -38,6 +38,7 @@ impl Shortening {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::ConfigurationRules;
 
     #[test]
     fn leases_are_shortened_in_the_log_when_the_longer_ones_are_over_and_not_if_nobody_waits_for_it() {

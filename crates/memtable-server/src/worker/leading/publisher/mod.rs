@@ -4,14 +4,11 @@
 //! Every replica publishes what is committed; only a leader has leases that forbid it, and clients that wait.
 
 mod publish;
-mod waiting;
 
 use std::collections::VecDeque;
 
-use super::sequencer::Reply;
-use crate::replica::WriteOutcome;
-
-pub(in crate::worker) use waiting::{Waiting, bare, own};
+use crate::replica::WriteFate;
+use crate::worker::proposal::Reply;
 
 /// What came of a look at the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,7 +30,7 @@ impl Publisher {
     /// The log was cut, or leadership ends: what was seen may never have been.
     pub fn refuse_all(&mut self, why: &'static str) {
         for (_, reply) in self.deferred.drain(..) {
-            reply.sink.send(WriteOutcome::Retry(why));
+            reply.sink.send(WriteFate::Retry(why));
         }
     }
 }

@@ -6,12 +6,13 @@ use sextant_common::ids::Serial;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
-use super::{Published, Waiting};
+use super::Published;
 use crate::publication::{Next, Permission, permission};
-use crate::replica::{ReplicaState, WriteOutcome};
-use crate::worker::leading::sequencer::Reply;
+use crate::replica::{ReplicaState, WriteFate};
 use crate::worker::leading::{Leading, Tenure};
+use crate::worker::proposal::Reply;
 use crate::worker::replica::Replica;
+use crate::worker::waiting::Waiting;
 
 impl Replica {
     /// Publishes what may be published. `tenure`: this node's, if it leads.
@@ -122,7 +123,7 @@ impl Leading {
         if replica.shared.lease.is_valid(self.tenure.term, replica.shared.env.clock.holder_ns()) {
             reply.give();
         } else {
-            reply.sink.send(WriteOutcome::Retry("the leader's lease is over"));
+            reply.sink.send(WriteFate::Retry("the leader's lease is over"));
         }
     }
 }

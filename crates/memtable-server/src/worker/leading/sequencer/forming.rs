@@ -7,13 +7,12 @@ use sextant_common::ids::Serial;
 use sextant_raft_log::{Payload, TypeConfig};
 use tokio::sync::oneshot;
 
-use super::{
-    COMMANDS_MAX, Decided, Formed, LATE, PendingCommand, Proposal, Proposed, REFUSED_PAUSE_NS, Refused, Turn,
-};
+use super::{COMMANDS_MAX, Formed, LATE, REFUSED_PAUSE_NS, Turn};
 use crate::command::Command;
 use crate::partition::evaluate::{Refusal, Verdict};
-use crate::replica::{QueuedWrite, WriteOutcome};
+use crate::replica::{QueuedWrite, WriteFate};
 use crate::worker::leading::Leading;
+use crate::worker::proposal::{Decided, PendingCommand, Proposal, Proposed, Refused};
 use crate::worker::replica::Replica;
 
 impl Leading {
@@ -69,7 +68,7 @@ impl Leading {
             let Some(write) = self.sequencer.backlog.pop_large() else { break };
             replica.metrics.overloaded.inc();
             let why = format!("the log takes no write of this size: {e}");
-            write.reply.send(WriteOutcome::Overloaded(why.into()));
+            write.reply.send(WriteFate::Overloaded(why.into()));
         }
         let pressure = replica.partition.unflushed_bytes();
         if pressure >= replica.memory_bytes {
@@ -82,7 +81,7 @@ impl Leading {
         let (mut requests, mut writes) = (Vec::new(), Vec::new());
         for write in self.sequencer.backlog.next_group(replica.tuning.group_bytes, late) {
             if late(&write) {
-                write.reply.send(WriteOutcome::Overloaded(LATE.into()));
+                write.reply.send(WriteFate::Overloaded(LATE.into()));
                 continue;
             }
             requests.push(write.request.clone());
@@ -92,21 +91,21 @@ impl Leading {
         let evaluated = replica.partition.evaluate(term, &requests, now_ms);
         let mut decided = Vec::with_capacity(writes.len());
         for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
-            let (outcome, unchanged) = match verdict {
-                Verdict::Applied(results) => (WriteOutcome::Executed(results), false),
-                Verdict::Unchanged { ok: true, results } => (WriteOutcome::Executed(results), true),
-                Verdict::Unchanged { ok: false, results } => (WriteOutcome::ConditionFailed(results), true),
+            let (fate, unchanged) = match verdict {
+                Verdict::Applied(results) => (WriteFate::Executed(results), false),
+                Verdict::Unchanged { ok: true, results } => (WriteFate::Executed(results), true),
+                Verdict::Unchanged { ok: false, results } => (WriteFate::ConditionFailed(results), true),
                 Verdict::Refused(Refusal::StaleManifest) => {
                     replica.metrics.stale_writes.inc();
-                    write.reply.send(WriteOutcome::Stale(replica.partition.manifest().clone()));
+                    write.reply.send(WriteFate::Stale(replica.partition.manifest().clone()));
                     continue;
                 }
                 Verdict::Refused(refusal) => {
-                    write.reply.send(WriteOutcome::Refused(refusal));
+                    write.reply.send(WriteFate::Refused(refusal));
                     continue;
                 }
             };
-            let one = Decided { write, outcome };
+            let one = Decided { write, fate };
             if unchanged && evaluated.group.is_none() {
                 self.answer_when_published(replica, one.into_reply());
             } else {
@@ -150,7 +149,7 @@ impl Leading {
 
     pub async fn propose_command(&mut self, replica: &Replica, mut pending: Box<PendingCommand>) {
         // The term is that of the proposal, not of the moment when the command was queued.
-        set_term(&mut pending.command, self.tenure.term);
+        *pending.command.term_mut() = self.tenure.term;
         let payload = pending.command.encode();
         self.propose(replica, payload, Proposed::Command(pending)).await;
     }
@@ -185,17 +184,5 @@ impl Leading {
                 }
             }
         }
-    }
-}
-
-fn set_term(command: &mut Command, now: u64) {
-    match command {
-        Command::Group(group) => group.term = now,
-        Command::Freeze { term, .. }
-        | Command::Flush { term, .. }
-        | Command::Compaction { term, .. }
-        | Command::EnsureTable { term, .. }
-        | Command::OpenSession { term, .. }
-        | Command::Configure { term, .. } => *term = now,
     }
 }

@@ -4,7 +4,6 @@
 //! never both pass a condition. Rare commands go through the same door.
 
 mod forming;
-mod proposal;
 
 use std::collections::VecDeque;
 
@@ -13,10 +12,9 @@ use sextant_raft_log::Entry;
 
 use super::backlog::{Backlog, Weighed};
 use crate::command::{Command, Group};
-use crate::replica::{QueuedWrite, WriteOutcome};
+use crate::replica::{QueuedWrite, WriteFate};
+use crate::worker::proposal::{Decided, PendingCommand, Proposal, Proposed, Refused};
 use crate::worker::replica::Replica;
-
-pub(in crate::worker) use proposal::{Decided, PendingCommand, Proposal, Proposed, Refused, Reply};
 
 /// After Raft refused a proposal, how long to wait before the next.
 const REFUSED_PAUSE_NS: u64 = 5_000_000;
@@ -118,34 +116,35 @@ impl Sequencer {
     pub fn end(&mut self, leader: crate::replica::Leader) {
         self.proposal = None;
         self.commands.drain(..).chain(self.own_commands.drain(..)).for_each(|pending| pending.failed());
-        self.backlog.drain().for_each(|write| write.reply.send(WriteOutcome::NotLeader(leader)));
+        self.backlog.drain().for_each(|write| write.reply.send(WriteFate::NotLeader(leader)));
     }
 
     /// There is no room for any of the writes that wait.
     fn refuse_all(&mut self, replica: &Replica, why: String) {
         replica.metrics.overloaded.inc_by(self.backlog.len() as u64);
-        let refuse = |write: QueuedWrite| write.reply.send(WriteOutcome::Overloaded(why.clone().into()));
+        let refuse = |write: QueuedWrite| write.reply.send(WriteFate::Overloaded(why.clone().into()));
         self.backlog.drain().for_each(refuse);
     }
 
     /// Writes whose deadline has passed were certainly not executed.
     pub fn refuse_late(&mut self, now_ns: u64) {
         let late = self.backlog.take_late(|w| w.deadline_ns <= now_ns);
-        late.into_iter().for_each(|w| w.reply.send(WriteOutcome::Overloaded(LATE.into())));
+        late.into_iter().for_each(|w| w.reply.send(WriteFate::Overloaded(LATE.into())));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::operation::{RequestId, WriteRequest};
     use tokio::sync::{mpsc, oneshot};
 
     use super::*;
-    use crate::partition::evaluate::Request;
+    use crate::command::OpenSession;
     use crate::replica::{Answer, Leader, QueueShare, ReplySink};
 
     fn write(id: u64, deadline_ns: u64, answers: &mpsc::UnboundedSender<Answer>) -> QueuedWrite {
         QueuedWrite {
-            request: Request { session: 0, number: 0, acked_below: 0, ops: Vec::new() },
+            request: WriteRequest { id: RequestId::default(), ops: Vec::new() },
             share: QueueShare::for_tests(10),
             deadline_ns,
             reply: ReplySink::new(id, answers.clone(), None),
@@ -154,7 +153,7 @@ mod tests {
 
     fn pending(session: u64) -> Box<PendingCommand> {
         Box::new(PendingCommand {
-            command: Command::OpenSession { term: 1, session, time_ms: 0 },
+            command: Command::OpenSession(OpenSession { term: 1, session, time_ms: 0 }),
             done: None,
         })
     }
@@ -165,7 +164,7 @@ mod tests {
         for _ in 0..n {
             match sequencer.next(takes_command, takes_group) {
                 Turn::Command(pending) => match pending.command {
-                    Command::OpenSession { session, .. } => told.push(session),
+                    Command::OpenSession(OpenSession { session, .. }) => told.push(session),
                     other => panic!("{other:?}"),
                 },
                 Turn::Group => told.push(0),
@@ -201,7 +200,7 @@ mod tests {
         let (answers, mut told) = mpsc::unbounded_channel();
         let (done, mut failed) = oneshot::channel();
         let mut sequencer = Sequencer::default();
-        let decided = Decided { write: write(1, 9, &answers), outcome: WriteOutcome::Executed(Vec::new()) };
+        let decided = Decided { write: write(1, 9, &answers), fate: WriteFate::Executed(Vec::new()) };
         let what = Proposed::Group { serial: Serial(1), writes: vec![decided] };
         sequencer.proposal = Some(Proposal::for_tests(what));
         sequencer.push(write(2, 5, &answers));
@@ -209,16 +208,16 @@ mod tests {
         sequencer.commands.push_back(PendingCommand { done: Some(done), ..*pending(1) }.into());
         sequencer.refuse_late(5);
         sequencer.end(Leader { partition: Default::default(), term: 4, node: 2 });
-        let mut outcomes = Vec::new();
-        while let Ok(Answer { id, outcome, .. }) = told.try_recv() {
-            outcomes.push((id, outcome));
+        let mut fates = Vec::new();
+        while let Ok(Answer { id, fate, .. }) = told.try_recv() {
+            fates.push((id, fate));
         }
         assert!(matches!(
-            &outcomes[..],
+            &fates[..],
             [
-                (2, WriteOutcome::Overloaded(_)),
-                (1, WriteOutcome::Unknown(_)),
-                (3, WriteOutcome::NotLeader(Leader { term: 4, node: 2, .. })),
+                (2, WriteFate::Overloaded(_)),
+                (1, WriteFate::Unknown(_)),
+                (3, WriteFate::NotLeader(Leader { term: 4, node: 2, .. })),
             ]
         ));
         assert!(failed.try_recv().unwrap().is_err());

@@ -1,4 +1,4 @@
-//! When the SSTables of a table are merged, and which; and who waits for that.
+//! When the SSTables of a table are compacted, and which; and who waits for that.
 
 use std::collections::{HashMap, HashSet};
 
@@ -55,7 +55,7 @@ impl Compactions {
     }
 }
 
-/// What is merged into one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
+/// What becomes one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
 /// no tombstones. Fewer must be the oldest ones (a partition refuses others), and [`generations`] rests on their being all.
 pub(in crate::worker) fn inputs(entry: &TableManifest) -> Vec<SstMeta> {
     entry.ssts.clone()
@@ -66,4 +66,137 @@ pub(in crate::worker) fn generations(entry: &TableManifest) -> Generations {
     let newest = entry.ssts.first().map(|sst| sst.generations).unwrap_or_default();
     let last = if newest.are_known() { newest.last } else { entry.flushed_generation.max(Generation(1)) };
     Generations { first: Generation(1), last }
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::error::Error;
+    use sextant_common::ids::{ManifestVersion, PartitionId};
+    use sextant_common::manifest::TableOptions;
+
+    use super::*;
+    use crate::partition::testing::sst;
+
+    const T: TableId = TableId(1);
+    const U: TableId = TableId(2);
+
+    /// A table whose SSTables, newest first, hold these memtables; their counters are their places.
+    fn entry(table: TableId, flushed: u64, ssts: &[Generations]) -> TableManifest {
+        let sst = |(at, generations): (usize, &Generations)| SstMeta {
+            table,
+            generations: *generations,
+            ..sst(at as u32)
+        };
+        TableManifest {
+            table,
+            name: table.to_string(),
+            options: TableOptions::default(),
+            flushed_generation: Generation(flushed),
+            last_flush_version: ManifestVersion(flushed),
+            persisted: Default::default(),
+            ssts: ssts.iter().enumerate().map(sst).collect(),
+        }
+    }
+
+    /// A table with so many SSTables, one a memtable.
+    fn flushed(table: TableId, times: u64) -> TableManifest {
+        let ssts: Vec<Generations> = (1..=times).rev().map(|g| Generations::new(g, g)).collect();
+        entry(table, times, &ssts)
+    }
+
+    fn manifest(tables: Vec<TableManifest>) -> Manifest {
+        Manifest { tables, ..Manifest::empty(PartitionId(0)) }
+    }
+
+    #[test]
+    fn a_table_is_due_when_it_has_as_many_ssts_as_the_trigger_says() {
+        let compactions = Compactions::default();
+        let manifest = manifest(vec![flushed(T, 3), flushed(U, 6)]);
+        assert_eq!(compactions.due(&manifest, 3, 0), [T, U]);
+        assert_eq!(compactions.due(&manifest, 4, 0), [U], "each table for itself");
+        assert_eq!(compactions.due(&manifest, 6, 0), [U]);
+        assert!(compactions.due(&manifest, 7, 0).is_empty());
+        assert!(compactions.due(&manifest, 0, 0).is_empty(), "0: never by itself");
+    }
+
+    #[test]
+    fn one_sst_alone_is_never_due() {
+        let compactions = Compactions::default();
+        for trigger in 0..3 {
+            let manifest = manifest(vec![flushed(T, 0), flushed(U, 1)]);
+            assert!(compactions.due(&manifest, trigger, 0).is_empty(), "trigger {trigger}");
+        }
+        assert_eq!(compactions.due(&manifest(vec![flushed(T, 2)]), 1, 0), [T], "as if it were 2");
+    }
+
+    #[test]
+    fn a_table_is_compacted_once_at_a_time_and_not_soon_again_after_a_failure() {
+        let mut compactions = Compactions::default();
+        let manifest = manifest(vec![flushed(T, 4), flushed(U, 4)]);
+        compactions.under_way.insert(T);
+        assert_eq!(compactions.due(&manifest, 4, 0), [U]);
+        compactions.end(T, &Err(Error::retry("no server has room")));
+        compactions.retry_at(T, 500);
+        assert_eq!(compactions.due(&manifest, 4, 499), [U]);
+        assert_eq!(compactions.due(&manifest, 4, 500), [T, U]);
+    }
+
+    #[test]
+    fn all_ssts_of_the_table_are_inputs_newest_first() {
+        let entry = entry(T, 9, &[Generations::new(8, 9), Generations::new(4, 7), Generations::new(1, 3)]);
+        let inputs = inputs(&entry);
+        assert_eq!(inputs.iter().map(|i| i.id.counter).collect::<Vec<_>>(), [0, 1, 2]);
+        let of = |at: usize| (inputs[at].generations.first.0, inputs[at].generations.last.0);
+        assert_eq!([of(0), of(1), of(2)], [(8, 9), (4, 7), (1, 3)]);
+        assert_eq!(inputs, entry.ssts, "nothing of it is left out: tombstones are dropped");
+    }
+
+    #[test]
+    fn the_result_stands_for_everything_that_its_inputs_did() {
+        for times in 1..5 {
+            let entry = flushed(T, times);
+            let result = generations(&entry);
+            assert_eq!(result, Generations::new(1, times));
+            assert!(inputs(&entry).iter().all(|input| result.contains(&input.generations)));
+        }
+        let compacted_before = entry(T, 7, &[Generations::new(6, 6), Generations::new(1, 5)]);
+        assert_eq!(
+            generations(&compacted_before),
+            Generations::new(1, 6),
+            "memtable 7 was empty: it left no table"
+        );
+    }
+
+    #[test]
+    fn tables_that_do_not_say_what_they_hold_stand_for_all_that_was_flushed() {
+        let unknown = Generations::default();
+        assert_eq!(generations(&entry(T, 4, &[unknown, unknown])), Generations::new(1, 4));
+        assert_eq!(generations(&entry(T, 6, &[Generations::new(5, 6), unknown])), Generations::new(1, 6));
+        assert_eq!(
+            generations(&entry(T, 0, &[unknown])),
+            Generations::new(1, 1),
+            "a known range all the same"
+        );
+    }
+
+    #[test]
+    fn whoever_asks_during_a_compaction_is_told_what_came_of_it() {
+        let mut compactions = Compactions::default();
+        let ask = |compactions: &mut Compactions, table| {
+            let (done, told) = oneshot::channel();
+            compactions.wait(table, Some(done));
+            told
+        };
+        let (mut first, mut second) = (ask(&mut compactions, T), ask(&mut compactions, T));
+        let mut other = ask(&mut compactions, U);
+        compactions.wait(T, None);
+        compactions.under_way.insert(T);
+        compactions.end(T, &Ok(()));
+        assert!(first.try_recv().unwrap().is_ok());
+        assert!(second.try_recv().unwrap().is_ok());
+        assert!(other.try_recv().is_err(), "its own goes on");
+        assert!(!compactions.under_way.contains(&T));
+        compactions.end_all(&Err(Error::retry("leadership changed")));
+        assert!(other.try_recv().unwrap().is_err());
+    }
 }

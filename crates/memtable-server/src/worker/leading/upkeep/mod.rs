@@ -3,18 +3,16 @@
 
 mod compactions;
 mod flushes;
-mod freezes;
 mod work;
 
 use std::collections::HashSet;
 
-use sextant_common::error::Error;
 use sextant_common::ids::TableId;
 
 use compactions::Compactions;
 use flushes::Flushes;
 
-pub(in crate::worker) use freezes::Freezes;
+use crate::leadership::leadership_changed;
 
 /// After a failed flush or compaction, how long until the next attempt.
 const RETRY_NS: u64 = 500_000_000;
@@ -49,6 +47,6 @@ impl Upkeep {
 
     /// Leadership ends.
     pub fn end(&mut self) {
-        self.compactions.end_all(&Err(Error::retry("leadership changed")));
+        self.compactions.end_all(&Err(leadership_changed()));
     }
 }

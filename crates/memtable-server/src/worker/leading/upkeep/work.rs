@@ -6,11 +6,12 @@ use sextant_common::manifest::{Origin, SstMeta};
 use tokio::sync::oneshot;
 
 use super::{RETRY_NS, Upkeep, compactions, flushes};
-use crate::command::Command;
+use crate::command::{Command, Compaction, Flush, Freeze};
 use crate::flush::{CompactionJob, FlushJob};
-use crate::partition::commit::Change;
+use crate::leadership::leadership_changed;
+use crate::partition::commit::CommitEffect;
+use crate::worker::freezes::Pressure;
 use crate::worker::leading::Leading;
-use crate::worker::leading::upkeep::freezes::Pressure;
 use crate::worker::replica::Replica;
 
 impl Leading {
@@ -40,7 +41,7 @@ impl Leading {
         let Some(generation) = replica.partition.table(table).map(|t| t.generation()) else { return };
         let term = self.tenure.term;
         self.upkeep.freezing.insert(table);
-        self.command(Command::Freeze { term, table, generation }, done);
+        self.command(Command::Freeze(Freeze { term, table, generation }), done);
     }
 
     /// Freezes a table (or all) and tells which generations have to be flushed for what was written so far to be durable as
@@ -69,7 +70,7 @@ impl Leading {
         }
         replica.background.spawn(async move {
             for wait in waits {
-                if let Err(e) = wait.await.unwrap_or_else(|_| Err(Error::retry("leadership changed"))) {
+                if let Err(e) = wait.await.unwrap_or_else(|_| Err(leadership_changed())) {
                     let _ = done.send(Err(e));
                     return;
                 }
@@ -119,7 +120,7 @@ impl Leading {
         let freeze = replica.partition.table(table).and_then(|t| t.frozen.front()).map(|f| f.freeze);
         match (result, freeze) {
             (Ok(sst), Some(freeze)) => {
-                self.command(Command::Flush { term, table, generation, freeze, sst }, None);
+                self.command(Command::Flush(Flush { term, table, generation, freeze, sst }), None);
             }
             (Err(e), _) => {
                 tracing::warn!(partition = %replica.shared.id, %table, "flush failed, to be tried again: {e}");
@@ -133,7 +134,7 @@ impl Leading {
         }
     }
 
-    /// Merges all SSTables of a table into one. On demand this is done even for a single one (it drops tombstones).
+    /// Compacts all SSTables of a table into one. On demand this is done even for a single one (it drops tombstones).
     pub fn compact(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
         let answer = |done: Option<oneshot::Sender<_>>, result| drop(done.map(|done| done.send(result)));
         let Some(entry) = replica.partition.manifest().table(table) else {
@@ -175,7 +176,7 @@ impl Leading {
             return replica.drop_table(result);
         }
         match result {
-            Ok(output) => self.command(Command::Compaction { term, table, inputs, output }, None),
+            Ok(output) => self.command(Command::Compaction(Compaction { term, table, inputs, output }), None),
             Err(e) => {
                 tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
                 replica.metrics.compaction_failures.inc();
@@ -186,17 +187,17 @@ impl Leading {
     }
 
     /// A change of the manifest or the configuration is committed.
-    pub fn changed(&mut self, replica: &mut Replica, change: &Change) {
+    pub fn has_committed(&mut self, replica: &mut Replica, effect: &CommitEffect) {
         let Upkeep { flushes, compactions, .. } = &mut self.upkeep;
-        match change {
-            Change::TableCreated(_) => {}
-            Change::Configured => self.configured(replica),
-            Change::Flushed { table, generation } => flushes.done(*table, *generation),
-            Change::Compacted { table, removed } => {
+        match effect {
+            CommitEffect::TableCreated(_) => {}
+            CommitEffect::Configured => self.configured(replica),
+            CommitEffect::Flushed { table, generation } => flushes.done(*table, *generation),
+            CommitEffect::Compacted { table, removed } => {
                 compactions.end(*table, &Ok(()));
                 replica.background.delete_later(removed.clone());
             }
-            Change::Ignored { table, orphan } => {
+            CommitEffect::Ignored { table, orphan } => {
                 // A command that is applied again after a restart is ignored too, but its table is in the manifest.
                 if let Some(orphan) = orphan
                     && !replica.partition.manifest().all_ssts().any(|s| s.id == *orphan)

@@ -21,7 +21,7 @@
 //! * A removed server that does not know it asks for votes in vain: guards drop its requests while a leader lives, and its log lacks
 //!   entries that a majority of S' has.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use openraft::async_runtime::WatchReceiver;
@@ -30,6 +30,7 @@ use sextant_raft_log::StoredMembership;
 use crate::leadership::Quorums;
 use crate::raft::Raft;
 use crate::replica::Members;
+use crate::worker::standing::Standing;
 
 /// Raft's two memberships: the newest in the log, and the newest known to be committed.
 #[derive(Clone)]
@@ -85,51 +86,18 @@ pub(super) fn counted<'a>(
     sets
 }
 
-/// What this node remembers of its attempts, over its leaderships.
-#[derive(Default)]
-pub(in crate::worker) struct Rejoining {
-    /// Which strangers were reported: node -> what it is now.
-    pub(super) reported: BTreeMap<u64, u64>,
-    pub(super) next_ns: u64,
-}
-
-/// What a replica remembers of memberships beyond its leaderships.
-#[derive(Default)]
-pub(in crate::worker) struct Standing {
-    /// Index of the newest membership that was appended; 0: none that this worker has seen. Raft's metrics may lag behind it.
-    pub appended: u64,
-    /// What Raft was asked for in a term whose leadership has ended here. Should it come back in that term, it still counts.
-    left_behind: Option<(u64, BTreeSet<u64>)>,
-    pub rejoining: Rejoining,
-}
-
 impl Standing {
-    /// A membership came into the log.
-    pub fn membership_appended(&mut self, index: u64) {
-        self.appended = index;
-    }
-
-    /// The log was cut.
-    pub fn membership_truncated(&mut self, first: u64) {
-        if self.appended >= first {
-            self.appended = 0;
-        }
-    }
-
-    /// The leadership of a term ends, in which Raft was asked for these voters.
-    pub fn leave_behind(&mut self, term: u64, target: BTreeSet<u64>) {
-        self.left_behind = Some((term, target));
-    }
-
     /// The sets that the lease of this term is counted from. `asked`: what Raft was asked for since it began.
     pub fn counted(&self, term: u64, memberships: &Memberships, asked: Option<&BTreeSet<u64>>) -> Quorums {
-        let left_behind = self.left_behind.as_ref().filter(|(of, _)| *of == term).map(|(_, target)| target);
-        counted(&memberships.effective, &memberships.committed, asked.into_iter().chain(left_behind))
+        let asked = asked.into_iter().chain(self.left_behind(term));
+        counted(&memberships.effective, &memberships.committed, asked)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use sextant_raft_log::{Member, Membership, log_id};
 
     use super::*;
@@ -169,15 +137,5 @@ mod tests {
         standing.leave_behind(7, [2, 3, 4].into());
         assert_eq!(standing.counted(7, &old, None).len(), 2);
         assert_eq!(standing.counted(8, &old, None).len(), 1, "another term's Raft does not do it any more");
-    }
-
-    #[test]
-    fn a_membership_that_is_cut_from_the_log_is_not_waited_for() {
-        let mut standing = Standing::default();
-        standing.membership_appended(9);
-        standing.membership_truncated(10);
-        assert_eq!(standing.appended, 9);
-        standing.membership_truncated(9);
-        assert_eq!(standing.appended, 0);
     }
 }

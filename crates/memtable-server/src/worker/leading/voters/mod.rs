@@ -15,7 +15,9 @@ use std::collections::BTreeSet;
 use sextant_common::error::{Error, Result};
 use tokio::sync::oneshot;
 
-pub(in crate::worker) use counted::{Memberships, Standing};
+use crate::worker::standing::Standing;
+
+pub(in crate::worker) use counted::Memberships;
 
 /// How long a majority of the voters to be may take to answer: many heartbeats.
 const READY_NS: u64 = 3_000_000_000;
@@ -28,14 +30,14 @@ const ASK_AGAIN_NS: u64 = 100_000_000;
 /// What a leader knows of changes of its voters.
 #[derive(Default)]
 pub(in crate::worker) struct Voters {
-    change: Option<Change>,
+    change: Option<VoterChange>,
     /// Since when there are learners that nobody wants (holder's clock): they are let go.
     idle_learners_since_ns: Option<u64>,
     /// Not before this time (grantor's clock) Raft is asked again to finish a change.
     ask_again_ns: u64,
 }
 
-struct Change {
+struct VoterChange {
     target: BTreeSet<u64>,
     stage: Stage,
     /// None: finishes what a former leader began.
@@ -66,7 +68,7 @@ impl Voters {
     /// Raft is about to be asked to let learners go: the voters stay.
     fn lets_go(&mut self, voters: BTreeSet<u64>) {
         self.idle_learners_since_ns = None;
-        self.change = Some(Change { target: voters, stage: Stage::LettingGo, done: None });
+        self.change = Some(VoterChange { target: voters, stage: Stage::LettingGo, done: None });
     }
 
     pub fn are_changing(&self) -> bool {
@@ -79,12 +81,15 @@ impl Voters {
             standing.leave_behind(term, target.clone());
         }
         if let Some(change) = self.change.take() {
-            Change::end(change.done, Err(Error::retry("leadership changed: the status shows who votes")));
+            VoterChange::end(
+                change.done,
+                Err(Error::retry("leadership changed: the status shows who votes")),
+            );
         }
     }
 }
 
-impl Change {
+impl VoterChange {
     fn end(done: Option<oneshot::Sender<Result<()>>>, result: Result<()>) {
         if let Some(done) = done {
             let _ = done.send(result);

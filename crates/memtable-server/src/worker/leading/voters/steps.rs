@@ -9,8 +9,9 @@ use sextant_raft_log::{LogId, Member};
 use tokio::sync::oneshot;
 
 use super::learn::{NEARLY, in_term, learn};
-use super::{ASK_AGAIN_NS, Change, FAREWELL_NS, Memberships, READY_NS, Stage};
-use crate::command::Command;
+use super::{ASK_AGAIN_NS, FAREWELL_NS, Memberships, READY_NS, Stage, VoterChange};
+use crate::command::{Command, Configure};
+use crate::leadership::leadership_changed;
 use crate::replica::Event;
 use crate::worker::leading::Leading;
 use crate::worker::replica::Replica;
@@ -35,19 +36,19 @@ impl Leading {
         let configuration = match planned {
             Ok(Some(configuration)) => configuration,
             Ok(None) => return self.change_voters(replica, nodes, done),
-            Err(e) => return Change::end(Some(done), Err(e)),
+            Err(e) => return VoterChange::end(Some(done), Err(e)),
         };
         let (written, answer) = oneshot::channel();
         let term = self.tenure.term;
-        self.command(Command::Configure { term, configuration }, Some(written));
+        self.command(Command::Configure(Configure { term, configuration }), Some(written));
         let events = replica.background.events.clone();
         replica.background.spawn(async move {
-            match answer.await.unwrap_or_else(|_| Err(Error::retry("leadership changed"))) {
+            match answer.await.unwrap_or_else(|_| Err(leadership_changed())) {
                 // It is in effect: asked again, the voters themselves are changed.
                 Ok(()) => {
                     let _ = events.send(Event::ChangeVoters { voters: nodes, done });
                 }
-                Err(e) => Change::end(Some(done), Err(e)),
+                Err(e) => VoterChange::end(Some(done), Err(e)),
             }
         });
     }
@@ -99,8 +100,8 @@ impl Leading {
     ) {
         match self.check_change(replica, &nodes) {
             Ok(true) => {}
-            Ok(false) => return Change::end(Some(done), Ok(())),
-            Err(e) => return Change::end(Some(done), Err(e)),
+            Ok(false) => return VoterChange::end(Some(done), Ok(())),
+            Err(e) => return VoterChange::end(Some(done), Err(e)),
         }
         let memberships = Memberships::of(&replica.raft);
         let (membership, voters) = (memberships.effective.membership(), memberships.voters());
@@ -118,7 +119,7 @@ impl Leading {
             self.ask(replica, term, async move { learn(&raft, term, &env, unknown, new).await });
             Stage::Learning
         };
-        self.voters.change = Some(Change { target, stage, done: Some(done) });
+        self.voters.change = Some(VoterChange { target, stage, done: Some(done) });
     }
 
     /// Raft's answer to what this worker asked in `term`, or the end of the new servers' learning.
@@ -126,15 +127,15 @@ impl Leading {
         if self.tenure.term != term {
             return;
         }
-        let Some(Change { target, stage, done }) = self.voters.change.take() else { return };
+        let Some(VoterChange { target, stage, done }) = self.voters.change.take() else { return };
         let stage = match (stage, result) {
             (Stage::Learning, Ok(())) => Stage::Ready { since_ns: replica.shared.env.clock.holder_ns() },
-            (Stage::Learning, Err(e)) => return Change::end(done, Err(e)),
+            (Stage::Learning, Err(e)) => return VoterChange::end(done, Err(e)),
             (Stage::Asked, result) => Stage::Answered(result),
             (Stage::LettingGo, _) => return,
             (stage, _) => stage,
         };
-        self.voters.change = Some(Change { target, stage, done });
+        self.voters.change = Some(VoterChange { target, stage, done });
     }
 
     /// Called every turn of the worker: keeps the lease's sets in line with Raft's memberships, and changes going.
@@ -160,7 +161,7 @@ impl Leading {
                 _ => Err(Error::retry("the voters were changed to others")),
             };
             tracing::info!(partition = %replica.shared.id, voters = ?memberships.voters(), "the voters have changed");
-            Change::end(change.done, result);
+            VoterChange::end(change.done, result);
             self.count_voters(replica, term, &memberships);
         }
         self.change_when_ready(replica, term, &memberships);
@@ -181,7 +182,7 @@ impl Leading {
 
     /// Asks Raft for the change when it cannot cost the partition its majority.
     fn change_when_ready(&mut self, replica: &Replica, term: u64, memberships: &Memberships) {
-        let Some(Change { target, stage: Stage::Ready { since_ns }, .. }) = &self.voters.change else {
+        let Some(VoterChange { target, stage: Stage::Ready { since_ns }, .. }) = &self.voters.change else {
             return;
         };
         let able = target.iter().filter(|node| self.is_able(replica, term, **node, *since_ns)).count();
@@ -193,7 +194,7 @@ impl Leading {
                     target.len()
                 );
                 if let Some(change) = self.voters.change.take() {
-                    Change::end(change.done, Err(Error::invalid(why)));
+                    VoterChange::end(change.done, Err(Error::invalid(why)));
                 }
             }
             return;
@@ -220,7 +221,7 @@ impl Leading {
     /// Two sets of voters that nobody works on: a leader was lost, or refused, in the middle of a change.
     fn finish_joint(&mut self, replica: &Replica, term: u64, memberships: &Memberships) {
         match &self.voters.change {
-            Some(Change { stage: Stage::Answered(_), .. }) | None => {}
+            Some(VoterChange { stage: Stage::Answered(_), .. }) | None => {}
             Some(_) => return,
         }
         let now = replica.shared.env.clock.grantor_ns();
@@ -231,7 +232,7 @@ impl Leading {
         let done = self.voters.change.take().and_then(|c| c.done);
         let target = memberships.voters();
         tracing::info!(partition = %replica.shared.id, voters = ?target, "finishes a change of the voters");
-        self.voters.change = Some(Change { target, stage: Stage::Asked, done });
+        self.voters.change = Some(VoterChange { target, stage: Stage::Asked, done });
         let base = *memberships.effective.log_id();
         // Adds nobody: Raft then leaves the older set.
         self.ask_raft(replica, term, ChangeMembers::AddVoterIds(BTreeSet::new()), base);

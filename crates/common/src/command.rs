@@ -1,0 +1,62 @@
+//! The rarer commands of a partition's Raft log, as plain data. (Groups of writes, and what all of them do, are in
+//! memtable-server `command/`; their bytes are made in proto `convert/command.rs`.)
+//!
+//! Each carries the term of the leader that made it.
+
+use crate::configuration::Configuration;
+use crate::ids::{Generation, LogPosition, SstId, TableId};
+use crate::manifest::{SstMeta, TableOptions};
+
+/// Ends a memtable (the paper's compaction log entry).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freeze {
+    pub term: u64,
+    pub table: TableId,
+    /// The generation that ends.
+    pub generation: Generation,
+}
+
+/// The flush flag: a frozen memtable is durable as an SSTable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flush {
+    pub term: u64,
+    pub table: TableId,
+    pub generation: Generation,
+    /// Position of the freeze.
+    pub freeze: LogPosition,
+    /// None: the memtable was empty.
+    pub sst: Option<SstMeta>,
+}
+
+/// SSTables have become one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compaction {
+    pub term: u64,
+    pub table: TableId,
+    /// Newest first.
+    pub inputs: Vec<SstId>,
+    /// None: nothing was left.
+    pub output: Option<SstMeta>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnsureTable {
+    pub term: u64,
+    pub name: String,
+    pub options: TableOptions,
+    /// None: the next id (partition 0 only).
+    pub id: Option<TableId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenSession {
+    pub term: u64,
+    pub session: u64,
+    pub time_ms: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configure {
+    pub term: u64,
+    pub configuration: Configuration,
+}

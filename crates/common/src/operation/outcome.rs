@@ -1,0 +1,76 @@
+//! What is answered.
+
+use bytes::Bytes;
+
+use crate::ids::Seq;
+
+/// A record as a read sees it: a value and the version that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub value: Bytes,
+    /// Rises with each write, unique within the partition; for [`Expected::Seq`](super::Expected::Seq).
+    pub seq: Seq,
+}
+
+/// What became of one operation of a request that was decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpOutcome {
+    /// False: its condition failed, or another one's that failed the whole batch.
+    pub applied: bool,
+    /// Whether the key existed before, as far as the condition had to find out.
+    pub existed: bool,
+    /// The new version if applied, else the version that failed the condition (0: absent).
+    pub seq: Seq,
+}
+
+/// What became of a batch that was decided. That one was *not* decided, or that nobody knows, is an
+/// [`Error`](crate::Error).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WriteOutcome {
+    /// False: a condition failed and nothing took effect.
+    pub applied: bool,
+    /// One for each operation, in their order.
+    pub results: Vec<OpOutcome>,
+}
+
+/// An [`OpOutcome`] as the log and the duplicate table keep it: a repeated request gets the same answer, and for that
+/// it has to be known whether it had failed as a whole. Clients never see `failed`: to them it is the status of the
+/// whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordedOutcome {
+    pub applied: bool,
+    pub existed: bool,
+    /// The operation's condition did not hold, and so the whole request had no effect.
+    pub failed: bool,
+    pub seq: Seq,
+}
+
+impl From<RecordedOutcome> for OpOutcome {
+    fn from(recorded: RecordedOutcome) -> Self {
+        Self { applied: recorded.applied, existed: recorded.existed, seq: recorded.seq }
+    }
+}
+
+/// How a leader disposes of a write, of the opening of a session, or of the creation of a table. But for the first two
+/// and the last: it was not executed by this request; one that was sent before, under the same number, may have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteStatus {
+    Ok,
+    /// Nothing of the request took effect.
+    ConditionFailed,
+    /// A flush was applied after the version of a base: search the SSTables again.
+    StaleManifest,
+    NotLeader,
+    /// Certainly not executed: try again.
+    Retry,
+    UnknownTable,
+    UnknownPartition,
+    UnknownSession,
+    /// The result of so old a request is no longer kept: not executed now, may have been before.
+    RequestTooOld,
+    /// Flushing cannot keep up, or memory is full.
+    Overloaded,
+    Invalid,
+    /// May or may not take effect. A retry under the same session and number tells.
+    OutcomeUnknown,
+}

@@ -1,0 +1,65 @@
+//! What a snapshot of a partition carries, as plain data. What goes into it, and what is made of it, is in
+//! memtable-server `partition/snapshot.rs`; its bytes are made in proto `convert/snapshot.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::configuration::Configuration;
+use crate::ids::{Generation, LogPosition, TableId};
+use crate::manifest::Manifest;
+use crate::operation::RecordedOutcome;
+
+/// What is remembered of a session's requests, so that a retry takes effect once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionMemory {
+    pub last_used_ms: u64,
+    /// Answers below this number are no longer kept.
+    pub floor: u64,
+    /// By the requests' numbers: an outcome for each operation.
+    pub answers: BTreeMap<u64, Arc<[RecordedOutcome]>>,
+    /// Operations that the answers are of.
+    pub ops: usize,
+}
+
+impl SessionMemory {
+    pub fn new(last_used_ms: u64, floor: u64, answers: BTreeMap<u64, Arc<[RecordedOutcome]>>) -> Self {
+        let ops = answers.values().map(|outcomes| outcomes.len()).sum();
+        Self { last_used_ms, floor, answers, ops }
+    }
+}
+
+/// State as of a log position, from which replay can start once everything before it is durable elsewhere. `S`:
+/// sessions, as a list when they were read, as a duplicate table where they are used.
+#[derive(Clone, Debug)]
+pub struct Checkpoint<S> {
+    pub at: LogPosition,
+    pub next_seq: u64,
+    pub time_ms: u64,
+    pub generations: BTreeMap<TableId, Generation>,
+    pub sessions: S,
+    /// raft_log's encoding of the membership in force at `at`.
+    pub membership: Bytes,
+}
+
+/// A partition's snapshot: a checkpoint, and the newest of what is not replayed.
+#[derive(Clone, Debug)]
+pub struct Snapshot<S> {
+    pub checkpoint: Checkpoint<S>,
+    pub manifest: Manifest,
+    pub next_table: u32,
+    /// The newest, and the index of its entry.
+    pub configuration: Option<(Configuration, u64)>,
+}
+
+impl<S> Snapshot<S> {
+    /// The same with the sessions in another shape.
+    pub fn map_sessions<T>(self, map: impl FnOnce(S) -> T) -> Snapshot<T> {
+        let Self { checkpoint, manifest, next_table, configuration } = self;
+        let Checkpoint { at, next_seq, time_ms, generations, sessions, membership } = checkpoint;
+        let sessions = map(sessions);
+        let checkpoint = Checkpoint { at, next_seq, time_ms, generations, sessions, membership };
+        Snapshot { checkpoint, manifest, next_table, configuration }
+    }
+}

@@ -1,0 +1,71 @@
+//! SSTables as servers speak of them: what is in them, and what leaders and sstable servers say to each other about
+//! them.
+
+use bytes::Bytes;
+
+use crate::ids::{Seq, SstId, TableId};
+use crate::manifest::{Origin, SstMeta, TableOptions};
+
+/// A version of a record, or a tombstone: what memtables and SSTables have, and merge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordVersion {
+    pub key: Bytes,
+    pub seq: Seq,
+    /// None: a tombstone.
+    pub value: Option<Bytes>,
+}
+
+/// What a readable SSTable says of itself: what a lost manifest is rebuilt from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contents {
+    pub meta: SstMeta,
+    pub options: TableOptions,
+    /// None: written by an older version.
+    pub origin: Option<Origin>,
+}
+
+/// An SSTable that an sstable server has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    pub id: SstId,
+    /// A part of it fails its checks.
+    pub damaged: bool,
+    /// None: it cannot be read at all.
+    pub contents: Option<Contents>,
+}
+
+/// A compaction that a leader asks of an sstable server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompactionOrder {
+    /// Newest first.
+    pub inputs: Vec<SstId>,
+    pub output: SstId,
+    pub table: TableId,
+    pub options: TableOptions,
+    /// No older table outside the inputs can hold a key of theirs.
+    pub drop_tombstones: bool,
+    /// With it, a compaction that would leave nothing keeps one tombstone: the proof that its inputs are superseded.
+    /// None: from an older server.
+    pub origin: Option<Origin>,
+}
+
+/// A table that an sstable server is to copy from others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CopyOrder {
+    pub id: SstId,
+    /// What the file must be.
+    pub checksum: u64,
+    pub file_bytes: u64,
+    /// Addresses of those that may have it.
+    pub sources: Vec<String>,
+}
+
+/// A table that an sstable server is to write from a stream of records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IngestOrder {
+    pub id: SstId,
+    pub table: TableId,
+    pub options: TableOptions,
+    /// None: from an older server; the table is written in format version 1.
+    pub origin: Option<Origin>,
+}

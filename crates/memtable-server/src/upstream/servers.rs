@@ -1,0 +1,161 @@
+//! Connections to the sstable servers, and calls. Every call has a deadline.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{NodeId, PartitionId, SstId};
+use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::{CompactionOrder, CopyOrder, Holding, IngestOrder};
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::env::{Party, cluster_channel, error_of};
+use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
+use sextant_proto::v1;
+use sextant_proto::v1::sst_client::SstClient;
+use tonic::transport::Channel;
+
+use super::ingest;
+use crate::memtable::Memtable;
+
+const SHORT: Duration = Duration::from_secs(2);
+/// A message for each table of a partition.
+const HOLDINGS: Duration = Duration::from_secs(30);
+/// A flush or a copy moves at most a memtable's worth of data or what a compaction made.
+const TRANSFER: Duration = Duration::from_secs(300);
+const COMPACTION: Duration = Duration::from_secs(1800);
+
+pub struct SstServer {
+    pub id: NodeId,
+    pub addr: String,
+    client: SstClient<Channel>,
+}
+
+pub struct SstServers(Vec<SstServer>);
+
+/// A table that a server says it has.
+pub struct Held {
+    pub id: SstId,
+    /// Of its contents, as its trailer states it.
+    pub checksum: u64,
+    pub damaged: bool,
+    /// None: the table cannot be read.
+    pub lineage: Option<u64>,
+}
+
+impl SstServers {
+    pub fn connect(env: &Env, cluster: &ClusterConfig, me: NodeId) -> Self {
+        let me = Party::memtable(me);
+        let connect = |s: &Server| SstServer {
+            id: s.id,
+            addr: s.addr.clone(),
+            client: SstClient::new(cluster_channel(
+                &env.net,
+                &s.addr,
+                cluster,
+                me,
+                Some(Party::sstable(s.id)),
+            ))
+            .max_decoding_message_size(sextant_proto::MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX),
+        };
+        Self(cluster.sstable.iter().map(connect).collect())
+    }
+
+    pub fn all(&self) -> &[SstServer] {
+        &self.0
+    }
+
+    pub fn get(&self, id: NodeId) -> Option<&SstServer> {
+        self.0.iter().find(|s| s.id == id)
+    }
+
+    /// The replicas of a new table: by rendezvous hashing over its id, so that another attempt tries other servers.
+    pub fn choose(&self, id: SstId, replicas: usize) -> Vec<&SstServer> {
+        let weight = |server: &SstServer| {
+            let mut bytes = id.to_bytes().to_vec();
+            bytes.extend_from_slice(&server.id.0.to_le_bytes());
+            xxhash_rust::xxh3::xxh3_64(&bytes)
+        };
+        let mut servers: Vec<_> = self.0.iter().collect();
+        servers.sort_by_key(|s| std::cmp::Reverse(weight(s)));
+        servers.truncate(replicas);
+        servers
+    }
+}
+
+async fn call<T>(
+    limit: Duration,
+    what: &'static str,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T> {
+    match tokio::time::timeout(limit, call).await {
+        Ok(answer) => Ok(answer.map_err(error_of)?.into_inner()),
+        Err(_) => Err(Error::unavailable(format!("sstable server: no answer to {what} within {limit:?}"))),
+    }
+}
+
+impl SstServer {
+    /// Makes the server write a table of what is in a frozen memtable.
+    pub async fn ingest(&self, order: IngestOrder, memtable: Arc<Memtable>) -> Result<SstMeta> {
+        let messages = ingest::messages(&order, memtable);
+        let reply = call(TRANSFER, "ingest", self.client.clone().ingest(messages)).await?;
+        reply.meta.ok_or_else(|| Error::internal("ingest answered without a table"))?.try_into()
+    }
+
+    /// None: nothing was left.
+    pub async fn compact(&self, order: &CompactionOrder) -> Result<Option<SstMeta>> {
+        let request = v1::CompactRequest::from(order);
+        let reply = call(COMPACTION, "compact", self.client.clone().compact(request)).await?;
+        reply.meta.map(TryInto::try_into).transpose()
+    }
+
+    /// Makes the server copy a table from others.
+    pub async fn copy(&self, table: &SstMeta, sources: Vec<String>) -> Result<()> {
+        let SstMeta { id, checksum, file_bytes, .. } = *table;
+        let request = v1::CopyRequest::from(CopyOrder { id, checksum, file_bytes, sources });
+        call(TRANSFER, "copy", self.client.clone().copy(request)).await.map(|_| ())
+    }
+
+    pub async fn inventory(&self, partition: PartitionId) -> Result<Vec<Held>> {
+        let request = v1::InventoryRequest { partition: partition.0 };
+        let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
+        let held = |e: v1::InventoryEntry| {
+            let id = sst_id_from_wire(&e.id)?;
+            Ok(Held { id, checksum: e.checksum, damaged: e.damaged, lineage: e.lineage })
+        };
+        reply.entries.into_iter().map(held).collect()
+    }
+
+    /// How many tables it has: of the partition, and in all.
+    pub async fn count(&self, partition: PartitionId) -> Result<(u64, u64)> {
+        let request = v1::CountRequest { partition: partition.0 };
+        let reply = call(SHORT, "count", self.client.clone().count(request)).await?;
+        Ok((reply.tables, reply.tables_in_all))
+    }
+
+    /// Everything that it has of a partition, with what a manifest is rebuilt from; each as far as it makes sense.
+    pub async fn holdings(
+        &self,
+        partition: PartitionId,
+    ) -> Result<impl Iterator<Item = Result<Holding>> + use<>> {
+        let request = v1::HoldingsRequest { partition: partition.0 };
+        let all = async {
+            let mut stream = self.client.clone().holdings(request).await?.into_inner();
+            let mut holdings = Vec::new();
+            while let Some(holding) = stream.message().await? {
+                holdings.push(holding);
+            }
+            Ok(tonic::Response::new(holdings))
+        };
+        let holdings: Vec<v1::Holding> = call(HOLDINGS, "holdings", all).await?;
+        Ok(holdings.into_iter().map(Holding::try_from))
+    }
+
+    /// Deletes tables of this lineage; others stay.
+    pub async fn delete(&self, ids: &[SstId], lineage: u64) -> Result<()> {
+        let request = v1::DeleteRequest { ids: ids.iter().map(|id| sst_id_to_wire(*id)).collect(), lineage };
+        call(SHORT, "delete", self.client.clone().delete(request)).await.map(|_| ())
+    }
+}

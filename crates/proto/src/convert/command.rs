@@ -1,0 +1,131 @@
+//! The rarer commands of a partition's Raft log: bytes <-> domain. (`log.proto`; groups of writes have an encoding of
+//! their own.)
+
+use bytes::BytesMut;
+use prost::Message;
+use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession};
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Generation, TableId};
+
+use super::{sst_id_from_wire, sst_id_to_wire};
+use crate::v1;
+
+/// A command whose bytes in the log are a protobuf message.
+pub trait Logged: Sized {
+    /// Appends its bytes.
+    fn encode(&self, out: &mut BytesMut);
+
+    fn decode(body: &[u8]) -> Result<Self>;
+}
+
+fn put(message: &impl Message, out: &mut BytesMut) {
+    // A BytesMut grows, so encoding into it cannot run out of space.
+    let _ = message.encode(out);
+}
+
+fn message<M: Message + Default>(body: &[u8]) -> Result<M> {
+    M::decode(body).map_err(|e| Error::corrupt(format!("log entry: {e}")))
+}
+
+impl Logged for Freeze {
+    fn encode(&self, out: &mut BytesMut) {
+        let (table, generation) = (self.table.0, self.generation.0);
+        put(&v1::LogFreeze { term: self.term, table, generation }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogFreeze = message(body)?;
+        Ok(Self { term: m.term, table: TableId(m.table), generation: Generation(m.generation) })
+    }
+}
+
+impl Logged for Flush {
+    fn encode(&self, out: &mut BytesMut) {
+        let m = v1::LogFlush {
+            term: self.term,
+            table: self.table.0,
+            generation: self.generation.0,
+            freeze: Some(self.freeze.into()),
+            sst: self.sst.as_ref().map(Into::into),
+        };
+        put(&m, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogFlush = message(body)?;
+        Ok(Self {
+            term: m.term,
+            table: TableId(m.table),
+            generation: Generation(m.generation),
+            freeze: m.freeze.unwrap_or_default().into(),
+            sst: m.sst.map(TryInto::try_into).transpose()?,
+        })
+    }
+}
+
+impl Logged for Compaction {
+    fn encode(&self, out: &mut BytesMut) {
+        let m = v1::LogCompaction {
+            term: self.term,
+            table: self.table.0,
+            inputs: self.inputs.iter().map(|id| sst_id_to_wire(*id)).collect(),
+            output: self.output.as_ref().map(Into::into),
+        };
+        put(&m, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogCompaction = message(body)?;
+        Ok(Self {
+            term: m.term,
+            table: TableId(m.table),
+            inputs: m.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<_>>()?,
+            output: m.output.map(TryInto::try_into).transpose()?,
+        })
+    }
+}
+
+impl Logged for EnsureTable {
+    fn encode(&self, out: &mut BytesMut) {
+        let m = v1::LogEnsureTable {
+            term: self.term,
+            name: self.name.clone(),
+            options: Some((&self.options).into()),
+            id: self.id.map_or(0, |id| id.0),
+        };
+        put(&m, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogEnsureTable = message(body)?;
+        Ok(Self {
+            term: m.term,
+            name: m.name,
+            options: m.options.unwrap_or_default().try_into()?,
+            id: (m.id != 0).then_some(TableId(m.id)),
+        })
+    }
+}
+
+impl Logged for OpenSession {
+    fn encode(&self, out: &mut BytesMut) {
+        let Self { term, session, time_ms } = *self;
+        put(&v1::LogOpenSession { term, session, time_ms }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let v1::LogOpenSession { term, session, time_ms } = message(body)?;
+        Ok(Self { term, session, time_ms })
+    }
+}
+
+impl Logged for Configure {
+    fn encode(&self, out: &mut BytesMut) {
+        put(&v1::LogConfigure { term: self.term, configuration: Some((&self.configuration).into()) }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogConfigure = message(body)?;
+        Ok(Self { term: m.term, configuration: m.configuration.unwrap_or_default().try_into()? })
+    }
+}

@@ -1,0 +1,88 @@
+//! How commands on keys are run: what a look did not find out is asked of the store, and made into a reply.
+
+use bytes::Bytes;
+use sextant_common::{Error, Result};
+
+use super::ahead::{Ahead, Head};
+use super::errors::store_error;
+use super::request::{Request, SetReply};
+use crate::frame::Reply;
+use crate::store::Store;
+
+/// Keys that are asked of the store at once by a command that names many: bounds what its values can pile up to before
+/// their sizes are known.
+const CHUNK_KEYS: usize = 256;
+/// Longest reply to a command that names many keys, in bytes (Redis' longest string).
+const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
+
+impl Request {
+    /// Asks the store for what is not known yet. Errors become error replies.
+    pub async fn run<S: Store>(self, store: S, ahead: Ahead<S::Missed>) -> Reply {
+        match ahead {
+            Ahead::Reply(reply) => reply,
+            Ahead::Missed(head) => self.ask(store, head).await.unwrap_or_else(|e| store_error(&e)),
+        }
+    }
+
+    async fn ask<S: Store>(self, store: S, head: Head<S::Missed>) -> Result<Reply> {
+        Ok(match self {
+            Self::Get(key) => Reply::optional(store.get(key, head.missed).await?),
+            Self::Strlen(key) => {
+                Reply::Integer(store.get(key, head.missed).await?.map_or(0, |v| v.len() as i64))
+            }
+            Self::MultiGet(keys) => multi_get(store, keys, head).await?,
+            Self::Exists(mut keys) => {
+                keys.drain(..head.keys);
+                Reply::Integer(head.exist + store.exists(keys, head.missed).await? as i64)
+            }
+            Self::Set { key, value, condition, reply } => {
+                set_reply(store.set(key, value, condition).await?, reply)
+            }
+            Self::MultiSet(pairs) => {
+                store.multi_set(pairs).await?;
+                Reply::OK
+            }
+            Self::Delete(keys) => Reply::Integer(store.delete(keys).await? as i64),
+        })
+    }
+}
+
+fn set_reply(applied: bool, reply: SetReply) -> Reply {
+    match (reply, applied) {
+        (SetReply::Status, true) => Reply::OK,
+        (SetReply::Status, false) => Reply::Nil,
+        (SetReply::Number, applied) => Reply::Integer(i64::from(applied)),
+    }
+}
+
+async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Missed>) -> Result<Reply> {
+    let Head { keys: known, values: mut replies, missed: mut first, .. } = head;
+    keys.drain(..known);
+    if keys.len() <= CHUNK_KEYS {
+        let values = store.multi_get(keys, first).await?;
+        replies.extend(values.into_iter().map(Reply::optional));
+        return Ok(Reply::Array(replies));
+    }
+    replies.reserve(keys.len());
+    let mut bytes = 0;
+    let mut longest = 1;
+    while !keys.is_empty() {
+        // Later chunks are as large as the room that is left allows, by the longest value so far.
+        let fitting = (REPLY_BYTES_MAX - bytes) / longest;
+        let chunk = keys.len().min(fitting.clamp(1, CHUNK_KEYS * 16)).min(CHUNK_KEYS.max(replies.len()));
+        let rest = keys.split_off(chunk);
+        let values = store.multi_get(std::mem::replace(&mut keys, rest), std::mem::take(&mut first)).await?;
+        for value in values {
+            let reply = Reply::optional(value);
+            bytes += reply.size();
+            longest = longest.max(reply.size());
+            replies.push(reply);
+        }
+        if bytes > REPLY_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "the reply is longer than {REPLY_BYTES_MAX} bytes: ask for fewer keys"
+            )));
+        }
+    }
+    Ok(Reply::Array(replies))
+}

@@ -1,0 +1,79 @@
+//! What one request comes to, by the servers' own rules: whether its condition holds, and which bits it leaves.
+
+use sextant_common::ids::ManifestVersion;
+use sextant_common::operation::Base;
+use sextant_memtable_server::partition::evaluate::Refusal;
+use sextant_memtable_server::partition::rules::{self, Asks, InMemtable};
+
+use super::Protocol;
+use crate::Mutant;
+use crate::state::{Keys, State, WriteKind, keys_of};
+
+/// What the sequencer says of one request.
+pub(super) enum Verdict {
+    Applied { bits: Keys },
+    Failed,
+    Stale,
+}
+
+impl Protocol {
+    pub(super) fn decide(
+        &self,
+        s: &State,
+        write: usize,
+        copy: usize,
+        effects: &[Option<usize>; 2],
+    ) -> Verdict {
+        let w = &s.writes[write];
+        let copy = &w.copies[copy];
+        let manifest = self.manifest(s);
+        let active = s.generation();
+        let asks = match w.kind {
+            WriteKind::Insert => Asks::Absent,
+            WriteKind::Replace => Asks::Present,
+            _ => Asks::Nothing,
+        };
+        let mut bits = 0;
+        for key in keys_of(w.keys) {
+            let earlier = effects.iter().flatten().rev().find(|e| s.writes[**e].keys & (1 << key) != 0);
+            let in_memtable = s.newest(key, s.len, |g| !manifest.is_flushed(g));
+            let newest = match (earlier, in_memtable) {
+                (Some(earlier), _) => Some(s.cell_of(*earlier)),
+                (None, Some(version)) => Some(version.cell),
+                (None, None) => None,
+            };
+            let facts =
+                newest.map(|cell| InMemtable { exists: cell.is_value(), seq: 0, value_matches: false });
+            let base = w.kind.needs_base().then_some(Base {
+                manifest: ManifestVersion(u64::from(copy.searched)),
+                present: copy.present & (1 << key) != 0,
+                seq: Default::default(),
+                value_matches: false,
+            });
+            let last_flush = if self.is(Mutant::InsertNotVoided) { 0 } else { manifest.last_flush };
+            match rules::check(asks, facts, base, ManifestVersion(u64::from(last_flush))) {
+                Ok(checked) if checked.holds => {}
+                Ok(_) => return Verdict::Failed,
+                Err(Refusal::StaleManifest) => return Verdict::Stale,
+                Err(_) => return Verdict::Stale,
+            }
+            let by_filter = self.is(Mutant::FilterSaysInMemtable) || self.is(Mutant::FilterSaysWithNewRing);
+            let in_active = if by_filter {
+                s.filters[usize::from(active) - 1] & (1 << key) != 0
+            } else {
+                earlier.is_some() || in_memtable.is_some_and(|v| v.generation == active)
+            };
+            // A blind put may be treated as an INSERT if no SSTable filter of the current manifest matches the key, and no
+            // frozen memtable holds it.
+            let in_frozen = in_memtable.is_some_and(|v| v.generation != active);
+            let put_as_insert = w.kind == WriteKind::Put
+                && copy.matched & (1 << key) == 0
+                && copy.searched >= manifest.last_flush
+                && (!in_frozen || self.is(Mutant::PutAsInsertOverFrozen));
+            let is_insert = asks.is_insert() || put_as_insert;
+            let leaves = rules::leaves_bit(in_active, is_insert, self.bounds.filter_inserts);
+            bits |= u8::from(leaves) << key;
+        }
+        Verdict::Applied { bits }
+    }
+}
