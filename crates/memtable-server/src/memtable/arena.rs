@@ -1,7 +1,7 @@
 //! Memory of a memtable: chunks that are only added to, and freed with the memtable. All of its `unsafe` is here.
 //!
-//! A place ([`At`]) is the number of a chunk (16 bits) and an offset in units of 8 bytes (16 bits). Chunks grow from 4 KiB to
-//! 512 KiB; what does not fit is a chunk of its own.
+//! A place ([`At`]) is the number of a chunk and an offset in units of 8 bytes. Chunks grow from 4 to 124 KiB; what does not fit
+//! is a chunk of its own.
 //!
 //! A record is a version, of a key or (the key's first one) together with it; 12 bytes, then key and value:
 //!
@@ -27,12 +27,14 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32};
 use bytes::Bytes;
 
 const UNIT_BYTES: usize = 8;
+/// Of a place, bits of the offset.
+const OFFSET_BITS: u32 = 14;
+/// Bits of the number: 2^18 chunks are 31 GiB, without long values.
+const NUMBER_BITS: u32 = 32 - OFFSET_BITS;
 const CHUNK_BYTES_MIN: usize = 4 * 1024;
-/// So many units as 16 bits count.
-const CHUNK_BYTES_MAX: usize = UNIT_BYTES << 16;
+/// What offsets can tell, less what an allocator takes for itself: asked for a power of two, mimalloc rounds up by as much as a quarter.
+const CHUNK_BYTES_MAX: usize = (UNIT_BYTES << OFFSET_BITS) - 4096;
 const LINE_BYTES: usize = size_of::<Line>();
-/// Chunks are numbered with 16 bits: 32 GiB, without long values.
-const LEVELS: usize = 16;
 
 /// Longer values stand apart from their records. Copying fewer bytes for a reader takes no longer than counting references
 /// (figures: docs/benchmarks/memtable.md).
@@ -73,7 +75,7 @@ const WIDE_BYTES: usize = 8;
 #[derive(Debug, Default)]
 pub struct Arena {
     /// Where chunks begin: level k has those with the numbers 2^k - 1 to 2^(k+1) - 2.
-    levels: [OnceLock<Box<[AtomicPtr<u8>]>>; LEVELS + 1],
+    levels: [OnceLock<Box<[AtomicPtr<u8>]>>; NUMBER_BITS as usize + 1],
     /// The upper half of the seqs whose records are not wide: that of the first one.
     seq_high: OnceLock<u32>,
 }
@@ -136,7 +138,7 @@ impl Arena {
     /// The place of `bytes` new bytes, whose address is a multiple of `align` (8 to 64).
     fn alloc(&self, bump: &mut Bump, bytes: usize, align: usize) -> (At, NonNull<u8>) {
         let mut start = bump.free.next_multiple_of(align);
-        // What begins beyond 512 KiB could not be told: the rest of a chunk of its own is left over.
+        // What begins beyond could not be told: the rest of a chunk of its own is left over.
         if start + bytes > bump.end || start >= CHUNK_BYTES_MAX {
             self.grow(bump, bytes);
             start = bump.free.next_multiple_of(align);
@@ -145,19 +147,19 @@ impl Arena {
         let number = bump.chunks.len() - 1;
         // SAFETY: within the chunk: `start + bytes <= end`, its length.
         let place = unsafe { bump.chunks[number].start.add(start) };
-        (At((number << 16 | start / UNIT_BYTES) as u32), place)
+        (At((number << OFFSET_BITS | start / UNIT_BYTES) as u32), place)
     }
 
     /// Begins a chunk that has room for `bytes`.
     #[cold]
     fn grow(&self, bump: &mut Bump, bytes: usize) {
         let number = bump.chunks.len();
-        assert!(number < 1 << 16, "a memtable of 32 GiB was not frozen");
+        assert!(number < 1 << NUMBER_BITS, "a memtable of 31 GiB was not frozen");
         let usual = (CHUNK_BYTES_MIN << number.min(16)).min(CHUNK_BYTES_MAX);
         // Nothing is at place 0.
         let skipped = if number == 0 { LINE_BYTES } else { 0 };
         let len = usual.max((bytes + skipped + LINE_BYTES).next_multiple_of(LINE_BYTES));
-        // Not aligned to lines by the allocator, which might round 512 KiB up by as much as a quarter for that.
+        // The allocator is not asked to align it to lines: it might take half as much more for that.
         let layout = Layout::from_size_align(len, 16).expect("a chunk is not that long");
         // SAFETY: the layout is not empty.
         let memory = unsafe { alloc(layout) };
@@ -175,12 +177,12 @@ impl Arena {
 
     #[inline]
     fn pointer(&self, at: At) -> *mut u8 {
-        let number = (at.0 >> 16) as usize + 1;
+        let number = (at.0 >> OFFSET_BITS) as usize + 1;
         let level = number.ilog2();
         let bases = self.levels[level as usize].get().expect("a place in a chunk that is there");
         let base = bases[number - (1 << level)].load(Acquire);
         // SAFETY: `at` was made by `alloc`: it lies in the chunk that begins at `base`.
-        unsafe { base.add((at.0 & 0xFFFF) as usize * UNIT_BYTES) }
+        unsafe { base.add((at.0 % (1 << OFFSET_BITS)) as usize * UNIT_BYTES) }
     }
 
     /// Writes a record.

@@ -39,8 +39,8 @@ fn resident_bytes() -> usize {
 }
 
 fn measure<T: Table>(name: &str, keys: u64, updates: u64) {
+    let table = T::fresh();
     let before = (ASKED_BYTES.load(Relaxed), resident_bytes());
-    let table = T::new();
     rounds::write(&table, 0..keys, 0);
     rounds::write(&table, (0..updates).map(|i| i % keys), keys);
     let entries = (keys + updates) as usize;

@@ -40,7 +40,8 @@ pub fn key(i: u64) -> [u8; 16] {
 
 /// What both can do.
 pub trait Table: Sized {
-    fn new() -> Self;
+    /// An empty one. It follows one that held a few such keys, as after a freeze.
+    fn fresh() -> Self;
     fn insert(&self, key: Bytes, seq: u64, value: Bytes);
     fn get(&self, key: &Bytes) -> bool;
     fn scan(&self, from: Bytes, records: usize) -> usize;
@@ -48,10 +49,12 @@ pub trait Table: Sized {
 }
 
 macro_rules! table {
-    ($module:ident) => {
+    ($module:ident, $successor:expr) => {
         impl Table for $module::Memtable {
-            fn new() -> Self {
-                Self::new(Generation(1))
+            fn fresh() -> Self {
+                let before = Self::new(Generation(1));
+                write(&before, 0..1000, 0);
+                $successor(before)
             }
             fn insert(&self, key: Bytes, seq: u64, value: Bytes) {
                 self.insert(key, seq, Some(value), seq, 0);
@@ -69,8 +72,8 @@ macro_rules! table {
     };
 }
 
-table!(old);
-table!(new);
+table!(old, |_| old::Memtable::new(Generation(2)));
+table!(new, |before: new::Memtable| before.successor());
 
 /// Writes the keys of so many numbers in groups.
 pub fn write(table: &impl Table, numbers: impl Iterator<Item = u64>, mut seq: u64) {
@@ -101,7 +104,7 @@ pub const NAMES: [&str; 7] = ["insert", "update", "hit", "miss", "scan 100", "sc
 
 /// Nanoseconds of an operation (of a record, for scans) for each of `NAMES`.
 pub fn round<T: Table>(keys: u64, seed: u64) -> [f64; 7] {
-    let table = T::new();
+    let table = T::fresh();
     let time = |count: u64, operations: &mut dyn FnMut()| {
         let start = now();
         operations();
