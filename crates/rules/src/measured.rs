@@ -90,6 +90,52 @@ pub const MODEL: &[Traced] = &[
     traced("proposal-keeps-serial", 4),
     traced("filters-of-committed-only", 13),
     traced("later-grants-count", 2),
+    traced("serial-after-bit", 16),
+    traced("epoch-and-serial-apart", 25),
+    traced("slot-seq-not-compared", 16),
+    traced_to(
+        "swap-after-proposal",
+        16,
+        "its serial is known before its invalidation, and it waits for nobody",
+    ),
+    traced_to("swap-in-halves", 17, "the write invalidates nothing"),
+    traced_to(
+        "refused-bits-stay",
+        17,
+        "an INSERT, evaluated again, invalidates nothing, leaves no bit and waits for nobody",
+    ),
+    traced_to("ignored-bits-stay", 21, "a freeze slips in before an INSERT, which waits for nobody then"),
+    traced("acknowledged-before-applied", 16),
+    traced("kept-at-arrival", 16),
+    traced("kept-over-epoch", 18),
+    traced("kept-over-whole-filters", 18),
+    traced_to(
+        "kept-over-first-filters",
+        16,
+        "what the new leader said was invalidated before its first whole filters came, and they hide it",
+    ),
+    traced("kept-without-lease", 14),
+    traced("load-not-announced", 12),
+    traced_to(
+        "whole-filters-without-announcement",
+        17,
+        "a p-node with whole filters does not know that it has to ask",
+    ),
+    traced_to(
+        "announced-when-appended",
+        17,
+        "the same, of whole filters made between the ring entry and the append",
+    ),
+    traced_to("load-invalidates-nothing", 21, "what was kept before the load is used after it"),
+    traced_to("load-swaps-nothing", 21, "a read after the invalidation and before the load is kept"),
+    traced_to(
+        "load-published-first",
+        21,
+        "what a read found in the old SSTables is taken for what was loaded, and kept",
+    ),
+    traced_to("load-in-grace", 14, "a reader of the old SSTables is told \"no entry\", and searches them"),
+    traced("base-over-load", 10),
+    traced("stamp-over-load", 19),
 ];
 
 /// The model of elections and lost memory.

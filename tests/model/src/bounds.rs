@@ -1,7 +1,7 @@
 //! How much may happen: what makes the state space finite, and which parts of the protocol take part.
 
 use crate::Mutant;
-use crate::state::{Cell, GENERATIONS, KEYS, PNODES, PRELOADED, WRITES, WriteKind};
+use crate::state::{Cell, GENERATIONS, KEYS, LOADED, PNODES, PRELOADED, WRITES, WriteKind};
 
 /// A beginning: every key has a value in an SSTable.
 pub const VALUES: Cell = Cell::value(PRELOADED);
@@ -45,6 +45,18 @@ pub struct Bounds {
     pub filter_inserts: bool,
     /// A reply of an old leader may be on its way besides one of the new.
     pub two_replies: bool,
+    /// Memtable reads may be registered, and kept.
+    pub registered: bool,
+    /// All keys are of one slot.
+    pub shared_slot: bool,
+    /// Only what the memtables said to a registered read is kept.
+    pub sstables_not_kept: bool,
+    /// A p-node that lags may be given whole filters within an epoch.
+    pub overflows: bool,
+    /// Loads (or, without `loaded`, drops) of the table.
+    pub loads: u8,
+    /// What a load brings of every key.
+    pub loaded: Cell,
     /// What an SSTable has of every key at the beginning; nothing: there is no SSTable. Each is a beginning of its own.
     pub preloaded: Vec<Cell>,
     pub mutant: Option<Mutant>,
@@ -74,6 +86,12 @@ impl Bounds {
             slips: false,
             filter_inserts: false,
             two_replies: false,
+            registered: false,
+            shared_slot: false,
+            sstables_not_kept: false,
+            overflows: false,
+            loads: 0,
+            loaded: Cell::value(LOADED),
             preloaded: vec![VALUES, TOMBSTONES, Cell::NOTHING],
             mutant: None,
         }
@@ -94,7 +112,8 @@ impl Bounds {
             ("p-nodes", self.pnodes, PNODES),
             ("keys", self.keys, KEYS),
             ("writes", self.writes, WRITES),
-            ("freezes", usize::from(self.freezes), GENERATIONS - 1),
+            ("freezes and loads", usize::from(self.freezes + self.loads), GENERATIONS - 1),
+            ("loads (with registered reads)", usize::from(self.loads), usize::from(self.registered)),
             ("compactions", usize::from(self.compactions), 2),
             ("failovers", usize::from(self.failovers), 3),
             ("refusals", usize::from(self.refusals), 2),

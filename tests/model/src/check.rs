@@ -111,6 +111,7 @@ impl Protocol {
         }
         let mut s = s.clone();
         if s.proposal.on {
+            self.finish_forming(&mut s)?;
             self.append_proposal(&mut s)?;
         }
         self.renew_newest_grants(&mut s);

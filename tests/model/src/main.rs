@@ -17,12 +17,14 @@ usage: sextant-model [options]
 
 bounds:
   --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --mode-changes N --retries N --session-expiries N
+  --loads N
   --kinds update,put,insert,replace,delete
   --preloaded values|tombstones|nothing
                          what an SSTable has of every key at the beginning (else: one beginning of each kind)
 parts of the protocol:
   --batches --shared-groups --sessions --cache --grace --split-reads --slips --filter-inserts --two-replies
   --all                  all of them
+  --registered           registered reads; with them: --shared-slot --sstables-not-kept --overflows --drops
 exploration:
   --states-max N         stop after so many states
   --mutant NAME          weaken a rule; `--mutant list` names them
@@ -69,6 +71,12 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
                 }];
             }
             "--session-expiries" => b.session_expiries = number(value()?)? as u8,
+            "--loads" => b.loads = small(value()?)?,
+            "--drops" => b.loaded = Cell::NOTHING,
+            "--registered" => b.registered = true,
+            "--shared-slot" => b.shared_slot = true,
+            "--sstables-not-kept" => b.sstables_not_kept = true,
+            "--overflows" => b.overflows = true,
             "--batches" => b.batches = true,
             "--shared-groups" => b.shared_groups = true,
             "--sessions" => b.sessions = true,

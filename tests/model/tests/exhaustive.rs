@@ -5,7 +5,6 @@ use sextant_model::bounds::{TOMBSTONES, VALUES};
 use sextant_model::state::Cell;
 use sextant_model::state::WriteKind::{Delete, Insert, Put, Replace, Update};
 use sextant_model::{Bounds, Mutant, Protocol, explore};
-use sextant_rules::catalogue::Way;
 
 /// A guard against bounds that grew: more would take too long for a test.
 const STATES_MAX: u64 = 1_500_000;
@@ -124,10 +123,11 @@ fn every_write_leaves_a_bit() {
 }
 
 /// Bits that a refused group left behind are only false positives, unless the next update of the key takes them for its own: it
-/// then leaves none, and is published without waiting for those who have not pulled the old one.
+/// then leaves none, and is published without waiting for those who have not pulled the old one. (With registered reads one of the
+/// two is not enough: `mutants.rs`.)
 #[test]
 fn rules_that_cover_for_each_other() {
-    for mutant in Mutant::all_in(Way::Covered) {
+    for mutant in [Mutant::RefusedBitsStay, Mutant::FilterSaysWithNewRing] {
         let (kinds, preloaded) = (vec![Update, Insert], vec![VALUES]);
         assert_none(Bounds { refusals: 1, kinds, preloaded, ..Bounds::small() }.with(mutant));
     }

@@ -14,6 +14,14 @@ fn bounds(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
     Bounds { preloaded: vec![beginning], writes, kinds: kinds.to_vec(), ..Bounds::small() }
 }
 
+fn registered(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
+    Bounds { registered: true, ..bounds(beginning, writes, kinds) }
+}
+
+fn a_load(beginning: Cell) -> Bounds {
+    Bounds { loads: 1, ..registered(beginning, 0, &[Update]) }
+}
+
 fn assert_found(mutant: Mutant, bounds: Bounds) {
     let explored = explore(&Protocol::new(bounds.with(mutant)).unwrap(), STATES_MAX);
     let violation = explored.violation.unwrap_or_else(|| {
@@ -96,4 +104,31 @@ mutants! {
     filters_of_committed_only: FiltersOfCommittedOnly =>
         Bounds { failovers: 1, ..bounds(VALUES, 1, &[Update]) };
     later_grants_count: LaterGrantsCount => bounds(VALUES, 1, &[Update]);
+
+    serial_after_bit: SerialAfterBit => registered(VALUES, 1, &[Update]);
+    epoch_and_serial_apart: EpochAndSerialApart => Bounds { mode_changes: 1, ..a_load(VALUES) };
+    slot_seq_not_compared: SlotSeqNotCompared => registered(VALUES, 1, &[Update]);
+    swap_after_proposal: SwapAfterProposal => registered(VALUES, 1, &[Update]);
+    swap_in_halves: SwapInHalves => registered(VALUES, 1, &[Update]);
+    refused_bits_stay: RefusedBitsStay => Bounds { refusals: 1, ..registered(Cell::NOTHING, 1, &[Insert]) };
+    ignored_bits_stay: IgnoredBitsStay =>
+        Bounds { slips: true, freezes: 1, ..registered(Cell::NOTHING, 1, &[Insert]) };
+    acknowledged_before_applied: AcknowledgedBeforeApplied => registered(VALUES, 1, &[Update]);
+    kept_at_arrival: KeptAtArrival => registered(VALUES, 1, &[Update]);
+    kept_over_epoch: KeptOverEpoch => Bounds { failovers: 1, ..registered(VALUES, 1, &[Update]) };
+    kept_over_whole_filters: KeptOverWholeFilters =>
+        Bounds { overflows: true, ..registered(VALUES, 1, &[Update]) };
+    kept_over_first_filters: KeptOverFirstFilters =>
+        Bounds { failovers: 1, ..registered(VALUES, 1, &[Update]) };
+    kept_without_lease: KeptWithoutLease => registered(VALUES, 1, &[Update]);
+
+    load_not_announced: LoadNotAnnounced => a_load(VALUES);
+    whole_filters_without_announcement: WholeFiltersWithoutAnnouncement => a_load(VALUES);
+    announced_when_appended: AnnouncedWhenAppended => a_load(VALUES);
+    load_invalidates_nothing: LoadInvalidatesNothing => a_load(VALUES);
+    load_swaps_nothing: LoadSwapsNothing => a_load(VALUES);
+    load_published_first: LoadPublishedFirst => a_load(VALUES);
+    load_in_grace: LoadInGrace => Bounds { grace: true, ..a_load(VALUES) };
+    base_over_load: BaseOverLoad => Bounds { writes: 1, kinds: vec![Insert], ..a_load(Cell::NOTHING) };
+    stamp_over_load: StampOverLoad => Bounds { cache: true, loaded: Cell::NOTHING, ..a_load(VALUES) };
 }

@@ -32,11 +32,14 @@ macro_rules! bits {
         }
         "a-refused-group-ends-the-ring" {
             says: "When Raft refuses a group whose bits are out, a new ring begins.",
-            otherwise: "nothing, while the memtable says what it holds: each rule covers for the other",
+            otherwise:
+                "with registered reads (§14) a stale read of what was kept: its swaps have taken the registrations, \
+                 and evaluated again it may wait for nobody; without them nothing, while the memtable says what it \
+                 holds: each rule covers for the other",
             source: "design 3.9",
             kept_in: ["crates/memtable-server/src/worker/leading/sequencer/mod.rs"],
             tests: [],
-            broken_by: RefusedBitsStay "refused-bits-stay" "After a refused group the ring goes on." [Covered],
+            broken_by: RefusedBitsStay "refused-bits-stay" "After a refused group the ring goes on." [Model],
         }
         "a-put-over-a-frozen-key-leaves-a-bit" {
             says: "A blind PUT passes for an INSERT only if no frozen memtable holds the key either.",

@@ -27,6 +27,8 @@ mod memory;
 #[macro_use]
 mod reads;
 #[macro_use]
+mod registered;
+#[macro_use]
 mod snapshots;
 #[macro_use]
 mod tables;
@@ -119,4 +121,4 @@ macro_rules! rules {
     };
 }
 
-durability! { writes bits leases leaders reads tables memory snapshots rules => }
+durability! { writes bits leases leaders reads tables memory snapshots registered rules => }

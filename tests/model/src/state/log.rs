@@ -21,6 +21,10 @@ pub enum EntryKind {
     Forget,
     /// The leases' mode changes: acknowledged, timed, and back.
     Configure,
+    /// A load is to come.
+    Announce,
+    /// Everything up to here is replaced by a table from outside.
+    Load,
 }
 
 /// A request in a group.
@@ -45,7 +49,7 @@ impl Asked {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
     pub kind: EntryKind,
-    /// Group: the memtable that it went into. Freeze: the one that it ends. Flush: the one that is durable.
+    /// Group: the memtable that it went into. Freeze, load: the one that it ends. Flush: the one that is durable.
     pub generation: u8,
     /// Of its last bf-log entry, in the leader's epoch; 0: it waits for nobody.
     pub serial: u8,
@@ -88,13 +92,16 @@ impl State {
 
     /// Of the active memtable.
     pub fn generation(&self) -> u8 {
-        1 + self.entries().filter(|(_, e)| e.kind == EntryKind::Freeze).count() as u8
+        let ends = |kind| matches!(kind, EntryKind::Freeze | EntryKind::Load);
+        1 + self.entries().filter(|(_, e)| ends(e.kind)).count() as u8
     }
 
-    /// Position of the freeze that ended a memtable.
+    /// Position of the freeze, or load, that ended a memtable.
     pub fn freeze_of(&self, generation: u8) -> Option<u8> {
         self.entries()
-            .find(|(_, e)| e.kind == EntryKind::Freeze && e.generation == generation)
+            .find(|(_, e)| {
+                matches!(e.kind, EntryKind::Freeze | EntryKind::Load) && e.generation == generation
+            })
             .map(|(at, _)| at)
     }
 
@@ -109,10 +116,17 @@ impl State {
 
     /// A key's value in the log up to a position: what an operation at that moment has to see.
     pub fn value_at(&self, key: usize, position: u8) -> Cell {
-        match self.newest(key, position, |_| true) {
-            Some(version) => version.cell,
-            None => self.preloaded,
+        let load = self.entries().find(|(at, e)| e.kind == EntryKind::Load && *at <= position);
+        match (self.newest(key, position, |_| true), load) {
+            (Some(version), Some((at, load))) if version.at < at => self.loaded_cell(load.sst, key),
+            (Some(version), _) => version.cell,
+            (None, Some((_, load))) => self.loaded_cell(load.sst, key),
+            (None, None) => self.preloaded,
         }
+    }
+
+    fn loaded_cell(&self, sst: u8, key: usize) -> Cell {
+        if sst == NO_SST { Cell::NOTHING } else { self.ssts[usize::from(sst)][key] }
     }
 
     /// Whether a memtable holds anything.

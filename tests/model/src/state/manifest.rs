@@ -11,6 +11,8 @@ pub struct Manifest {
     /// Memtables that are durable as SSTables: a set (of generations in order, unless a mutant is at work).
     pub flushed: u8,
     pub last_flush: u8,
+    /// The version that a load made; 0: none did.
+    pub loaded: u8,
     count: u8,
     /// Newest first.
     tables: [u8; SSTS],
@@ -22,7 +24,17 @@ impl Manifest {
     fn start(preloaded: bool) -> Self {
         let (tables, flushes) = ([0; SSTS], [(1, 0); GENERATIONS]);
         let one = u8::from(preloaded);
-        Self { version: 1, flushed: 0, last_flush: one, count: one, tables, flushes, flush_count: one }
+        let loaded = 0;
+        Self {
+            version: 1,
+            flushed: 0,
+            last_flush: one,
+            loaded,
+            count: one,
+            tables,
+            flushes,
+            flush_count: one,
+        }
     }
 
     pub fn tables(&self) -> &[u8] {
@@ -58,6 +70,16 @@ impl Manifest {
             self.tables[0] = sst;
             self.count += 1;
         }
+        self.flushes[usize::from(self.flush_count)] = (self.version, sst);
+        self.flush_count += 1;
+    }
+
+    /// Memtables and tables are gone, and there is nothing but what was loaded.
+    fn load(&mut self, generation: u8, sst: u8) {
+        self.version += 1;
+        (1..=generation).for_each(|g| self.flushed |= 1 << g);
+        (self.last_flush, self.loaded) = (self.version, self.version);
+        (self.count, self.tables[0]) = (u8::from(sst != NO_SST), if sst == NO_SST { 0 } else { sst });
         self.flushes[usize::from(self.flush_count)] = (self.version, sst);
         self.flush_count += 1;
     }
@@ -99,6 +121,10 @@ impl Reading {
     }
 }
 
+fn names_a_table(kind: EntryKind) -> bool {
+    matches!(kind, EntryKind::Flush | EntryKind::Merge | EntryKind::Load)
+}
+
 impl State {
     fn manifests(&self, up_to: u8, reading: Reading, mut until: impl FnMut(&Manifest) -> bool) -> Manifest {
         let mut manifest = Manifest::start(self.preloaded != super::Cell::NOTHING);
@@ -111,6 +137,7 @@ impl State {
                     manifest.flush(entry.generation, entry.sst, reading.flags_in_any_order);
                 }
                 EntryKind::Merge => manifest.merge(entry.inputs, entry.sst, reading.merges_anywhere),
+                EntryKind::Load => manifest.load(entry.generation, entry.sst),
                 _ => {}
             }
         }
@@ -129,9 +156,7 @@ impl State {
 
     /// An id for a new table: the first that neither the log nor a job names.
     pub fn free_sst(&self) -> Option<u8> {
-        let in_log = |sst: u8| {
-            self.entries().any(|(_, e)| matches!(e.kind, EntryKind::Flush | EntryKind::Merge) && e.sst == sst)
-        };
+        let in_log = |sst: u8| self.entries().any(|(_, e)| names_a_table(e.kind) && e.sst == sst);
         let in_job = |sst: u8| self.jobs.iter().any(|j| j.phase != super::JobPhase::None && j.sst == sst);
         (1..SSTS as u8).find(|sst| !in_log(*sst) && !in_job(*sst))
     }
@@ -139,9 +164,7 @@ impl State {
     /// Forgets the contents of tables that nobody can name any more.
     pub fn forget_orphans(&mut self) {
         for sst in 1..SSTS as u8 {
-            let named = self
-                .entries()
-                .any(|(_, e)| matches!(e.kind, EntryKind::Flush | EntryKind::Merge) && e.sst == sst)
+            let named = self.entries().any(|(_, e)| names_a_table(e.kind) && e.sst == sst)
                 || self.jobs.iter().any(|j| j.phase != super::JobPhase::None && j.sst == sst);
             if !named {
                 self.ssts[usize::from(sst)] = [super::Cell::NOTHING; KEYS];

@@ -9,9 +9,11 @@ pub mod log;
 pub mod manifest;
 mod packed;
 pub mod pnode;
+pub mod registered;
 
 use log::{Asked, Entry, LOG};
 use pnode::PNode;
+use registered::{SLOTS, Slot, Slots};
 
 pub const KEYS: usize = 2;
 pub const WRITES: usize = 4;
@@ -55,6 +57,8 @@ impl Cell {
 
 /// Who wrote what was there before everything.
 pub const PRELOADED: usize = WRITES;
+/// Who wrote what a load brings.
+pub const LOADED: usize = WRITES + 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum WriteKind {
@@ -130,7 +134,16 @@ pub struct Write {
     pub unknown: bool,
 }
 
-/// A group that was evaluated and whose bits are out, on its way into the log.
+/// What is proposed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum What {
+    #[default]
+    Group,
+    Announcement,
+    Load,
+}
+
+/// A group that was evaluated, on its way into the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Proposal {
     pub on: bool,
@@ -139,6 +152,14 @@ pub struct Proposal {
     pub asked: [Asked; 2],
     /// Which copy of each request.
     pub copies: [u8; 2],
+    /// Its ring entries are out: it may be appended.
+    pub out: bool,
+    pub what: What,
+    /// Slots that are still to be swapped; those that were registered.
+    pub due: Slots,
+    pub found: Slots,
+    /// Slots that were looked at and not yet written (a mutant).
+    pub half: Slots,
 }
 
 /// Work on SSTables.
@@ -169,7 +190,7 @@ pub const MERGE: usize = 1;
 /// A job of a former leader that still goes on.
 pub const ZOMBIE: usize = 2;
 
-/// A bf-log entry: which key of which memtable; `key` 255: the memtable begins.
+/// A bf-log entry: which key of which memtable; `key` 255: the memtable begins; generation 0: see [`registered`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bit {
     pub generation: u8,
@@ -203,6 +224,13 @@ pub struct State {
     pub remembered: u8,
     /// Writes that a duplicate table remembers although their entries are gone (a mutant).
     pub ghosts: u8,
+    pub slots: [Slot; SLOTS],
+    /// Slots of the newest appended group that are still to be swapped (a mutant).
+    pub late: Slots,
+    /// Part of the leader's filters: a load is to come.
+    pub announced: bool,
+    /// Readers are given the manifest of the load in the log.
+    pub shown: bool,
 
     pub jobs: [Job; 3],
     pub ssts: [[Cell; KEYS]; SSTS],
@@ -243,6 +271,10 @@ impl State {
             dropped: 0,
             remembered: 0,
             ghosts: 0,
+            slots: Default::default(),
+            late: 0,
+            announced: false,
+            shown: false,
             jobs: [Job::default(); 3],
             ssts,
             preloaded,

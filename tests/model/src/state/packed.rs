@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use super::log::{Asked, Entry};
 use super::pnode::{Cached, PNode, Reader, Reply};
+use super::registered::{Kept, Registration, Said, Slot};
 use super::{Bit, Cell, Job, Proposal, RequestCopy, State, Write};
 
 /// Small numbers, one after the other. More than 64 bits are a mistake: a debug assertion tells.
@@ -45,7 +46,7 @@ impl Asked {
 impl Hash for Entry {
     fn hash<H: Hasher>(&self, to: &mut H) {
         let Entry { kind, generation, serial, asked, sst, inputs } = *self;
-        let word = Word::default().add(kind as u8, 3).add(generation, 3).add(serial, 4).add(sst, 8);
+        let word = Word::default().add(kind as u8, 4).add(generation, 3).add(serial, 4).add(sst, 8);
         let word = word.add(inputs, 8);
         asked[1].pack(asked[0].pack(word)).end(to);
     }
@@ -70,8 +71,9 @@ impl Hash for Write {
 
 impl Hash for Proposal {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Proposal { on, generation, serial, asked, copies } = *self;
+        let Proposal { on, generation, serial, asked, copies, out, what, due, found, half } = *self;
         let word = Word::default().add(on, 1).add(generation, 3).add(serial, 4).all(copies, 1);
+        let word = word.add(out, 1).add(what as u8, 2).all([due, found, half], 2);
         asked[1].pack(asked[0].pack(word)).end(to);
     }
 }
@@ -86,18 +88,44 @@ impl Hash for Job {
 
 impl Hash for Reply {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Reply { kind, epoch, from, serial, bits, manifest, leased } = *self;
+        let Reply { kind, epoch, from, serial, bits, manifest, leased, slots, announced } = *self;
         let word = Word::default().add(kind as u8, 2).add(epoch, 7).add(from, 4).add(serial, 4);
-        word.all(bits, 2).add(manifest, 4).add(leased, 1).end(to);
+        let word = word.all(bits, 2).add(manifest, 4).add(leased, 1);
+        word.all(slots, 4).add(announced, 1).end(to);
     }
 }
 
 impl Hash for Reader {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Reader { progress, step, key, floor, searched, cached: Cell(cached), loaded } = *self;
+        let Reader {
+            progress,
+            step,
+            key,
+            floor,
+            searched,
+            cached: Cell(cached),
+            loaded,
+            registration: Registration { phase, epoch, serial, seq },
+            keeps,
+        } = *self;
         (progress, step).hash(to);
         let word = Word::default().add(key, 1).add(floor, 5).add(searched, 4).add(cached, 4);
-        word.add(loaded, 5).end(to);
+        let word = word.add(loaded, 5).add(phase as u8, 2).add(epoch, 7).add(serial, 4).add(seq, 4);
+        word.add(keeps, 1).end(to);
+    }
+}
+
+impl Kept {
+    fn pack(self, word: Word) -> Word {
+        let Kept { said, epoch, serial } = self;
+        // Values are even, and not 0.
+        let said = match said {
+            Said::Nothing => 0,
+            Said::NoEntry => 1,
+            Said::Absent => 3,
+            Said::Value(Cell(value)) => value,
+        };
+        word.add(said, 4).add(epoch, 7).add(serial, 4)
     }
 }
 
@@ -110,9 +138,13 @@ impl Hash for PNode {
             filters,
             lease,
             seen,
+            slot_serials,
+            announced,
             replies,
             reader,
             cache,
+            kept,
+            unapplied,
             acked,
             grants,
             old_grant,
@@ -124,7 +156,9 @@ impl Hash for PNode {
         replies.hash(to);
         reader.hash(to);
         let cached = |c: &Cached| [c.cell.0, c.stamp];
-        Word::default().all(cache.iter().flat_map(cached), 4).end(to);
+        let word = Word::default().all(cache.iter().flat_map(cached), 4).add(*announced, 1);
+        let word = kept.iter().fold(word, |word, kept| kept.pack(word));
+        word.all(*slot_serials, 4).all(*unapplied, 4).end(to);
     }
 }
 
@@ -146,6 +180,10 @@ impl Hash for State {
             dropped,
             remembered,
             ghosts,
+            slots,
+            late,
+            announced,
+            shown,
             jobs,
             ssts,
             preloaded: Cell(preloaded),
@@ -163,13 +201,15 @@ impl Hash for State {
         word.all(*filters, 2).end(to);
         let used = [*freezes, *compactions, *failovers, *refusals, *retries];
         let word = Word::default().all(used, 3).add(*dropped, 4).add(*remembered, 4).add(*ghosts, 4);
-        word.add(*preloaded, 4).end(to);
+        let word = word.add(*preloaded, 4).add(*late, 2).all([*announced, *shown].map(u8::from), 1);
+        let slot = |word: Word, Slot { seq, registered }: &Slot| word.add(*seq, 4).add(*registered, 1);
+        slots.iter().fold(word, slot).end(to);
         log[..usize::from(*len)].iter().for_each(|entry| entry.hash(to));
-        // Freezes (255) become 3: there are only two keys.
-        let bit = |b: &Bit| b.generation << 2 | (b.key & 3);
+        // Freezes (255) become 7: keys, and sets of slots, are less.
+        let bit = |b: &Bit| b.generation << 3 | (b.key & 7);
         let (first, rest) = ring.split_at(8);
-        Word::default().all(first.iter().map(bit), 5).end(to);
-        Word::default().all(rest.iter().map(bit), 5).end(to);
+        Word::default().all(first.iter().map(bit), 6).end(to);
+        Word::default().all(rest.iter().map(bit), 6).end(to);
         proposal.hash(to);
         jobs.iter().for_each(|job| job.hash(to));
         Word::default().all(ssts.iter().flatten().map(|Cell(c)| *c), 4).end(to);

@@ -2,6 +2,7 @@
 
 use sextant_pnode::rules::{Progress, Step};
 
+use super::registered::{Kept, Registration, SLOTS};
 use super::{Cell, GENERATIONS, KEYS, Keys};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -25,6 +26,10 @@ pub struct Reply {
     pub manifest: u8,
     /// A lease that has not expired yet.
     pub leased: bool,
+    /// News: per slot, the serial of its newest invalidation; 0: none.
+    pub slots: [u8; SLOTS],
+    /// A load is to come.
+    pub announced: bool,
 }
 
 /// A read under way.
@@ -41,6 +46,9 @@ pub struct Reader {
     pub cached: Cell,
     /// A memtable read that has loaded the published position, and not yet the memtables: 1 + position.
     pub loaded: u8,
+    pub registration: Registration,
+    /// No memtable had an entry, and that is kept: what the SSTables say may be, too.
+    pub keeps: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,10 +70,18 @@ pub struct PNode {
     pub lease: Option<u8>,
     /// SSTables that were in some view, so that their filters are here: a set.
     pub seen: u8,
+    /// Part of the view: per slot, the newest serial that may have invalidated what is kept.
+    pub slot_serials: [u8; SLOTS],
+    /// Part of the view: a load is to come, and until its manifest is here the leader is asked for every key.
+    pub announced: bool,
 
     pub replies: [Reply; 2],
     pub reader: Option<Reader>,
     pub cache: [Cached; KEYS],
+    /// What the leader said, of either key.
+    pub kept: [Kept; KEYS],
+    /// Invalidations that are acknowledged and not yet applied (a mutant).
+    pub unapplied: [u8; SLOTS],
 
     // The leader's books.
     pub acked: u8,

@@ -17,7 +17,7 @@ impl Protocol {
             let changes = |at: u8| {
                 matches!(
                     s.log[usize::from(at)].kind,
-                    EntryKind::Flush | EntryKind::Merge | EntryKind::Configure
+                    EntryKind::Flush | EntryKind::Merge | EntryKind::Configure | EntryKind::Load
                 )
             };
             let lags = (0..=s.committed).filter(|at| *at == s.committed || *at == 0 || changes(*at));
@@ -79,6 +79,9 @@ impl Protocol {
         self.append(s, Entry { kind: EntryKind::First, ..Entry::default() })?;
         s.first = s.len;
         (s.known_committed, s.published) = (known, known);
+        s.shown = s.load().is_some_and(|(at, _)| at <= known);
+        self.read_announcement(s);
+        self.new_slots(s);
         s.filters = filters;
         s.dropped = self.manifest(s).last_flush;
         (s.ring, s.serial) = Default::default();

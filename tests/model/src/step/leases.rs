@@ -3,7 +3,8 @@
 use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::pnode::{Reply, ReplyKind};
-use crate::state::{FREEZE, GENERATIONS, State};
+use crate::state::registered::{SLOTS, slots_of};
+use crate::state::{Bit, GENERATIONS, State};
 
 impl Protocol {
     pub(super) fn lease_actions(&self, s: &State, out: &mut Vec<Action>) {
@@ -21,6 +22,9 @@ impl Protocol {
                 out.push(Action::ExpireOld { pnode });
             }
             let manifest = self.manifest(s);
+            if p.unapplied != [0; SLOTS] {
+                out.push(Action::ApplyInvalidations { pnode });
+            }
             if self.is(Mutant::LeaseWithoutManifest) && manifest.version > p.manifest {
                 out.push(Action::Refresh { pnode });
             }
@@ -31,6 +35,10 @@ impl Protocol {
             if !self.may_pull(s, pnode) {
                 out.push(Action::FetchFilters { pnode });
                 continue;
+            }
+            // The ring has lost what the p-node lacks.
+            if self.bounds.overflows && p.serial < s.serial {
+                out.push(Action::FetchFilters { pnode });
             }
             let news = p.acked < p.serial || s.serial > p.serial || manifest.version > p.manifest;
             if news {
@@ -77,15 +85,18 @@ impl Protocol {
         if grant {
             p.grants |= 1 << serial;
         }
-        let mut bits = [0; GENERATIONS];
-        for bit in &ring[usize::from(p.serial)..usize::from(serial)] {
-            if bit.key != FREEZE {
-                bits[usize::from(bit.generation) - 1] |= 1 << bit.key;
+        let kind = ReplyKind::News;
+        let mut reply =
+            Reply { kind, epoch, from: p.serial, serial, manifest, leased: grant, ..Reply::default() };
+        for (at, bit) in (p.serial + 1..=serial).zip(&ring[usize::from(p.serial)..]) {
+            if bit.is_of_a_key() {
+                reply.bits[usize::from(bit.generation) - 1] |= 1 << bit.key;
             }
+            slots_of(bit.slots()).for_each(|slot| reply.slots[slot] = at);
+            reply.announced |= *bit == Bit::ANNOUNCEMENT;
         }
         if let Some(free) = free {
-            p.replies[free] =
-                Reply { kind: ReplyKind::News, epoch, from: p.serial, serial, bits, manifest, leased: grant };
+            p.replies[free] = reply;
         }
     }
 
@@ -97,7 +108,8 @@ impl Protocol {
             serial: s.serial,
             bits: s.filters,
             manifest: self.manifest(s).version,
-            leased: false,
+            announced: self.is_announced(s),
+            ..Reply::default()
         };
         if let Some(free) = self.free_reply(s, pnode) {
             s.pnodes[pnode].replies[free] = reply;
@@ -118,6 +130,7 @@ impl Protocol {
             return;
         }
         p.manifest = version;
+        p.announced &= manifest.loaded == 0;
         p.seen |= manifest.tables().iter().fold(0, |set, sst| set | 1 << sst);
         for generation in (1..=GENERATIONS as u8).filter(|g| manifest.is_flushed(*g)) {
             p.filters[usize::from(generation) - 1] = 0;
@@ -142,6 +155,8 @@ impl Protocol {
         match reply.kind {
             ReplyKind::None => {}
             ReplyKind::Whole => {
+                self.install_slots(p, &reply);
+                p.announced = reply.announced && manifest.loaded == 0;
                 (p.epoch, p.serial, p.lease) = (reply.epoch, reply.serial, None);
                 p.filters = std::array::from_fn(|g| if kept(g) { reply.bits[g] } else { 0 });
             }
@@ -150,6 +165,8 @@ impl Protocol {
                     return;
                 }
                 p.filters = std::array::from_fn(|g| if kept(g) { p.filters[g] | reply.bits[g] } else { 0 });
+                self.invalidate(p, &reply);
+                p.announced |= reply.announced && manifest.loaded == 0;
                 let moved_on = p.serial != reply.serial;
                 p.serial = reply.serial;
                 if reply.leased {

@@ -5,11 +5,15 @@
 //! * [`tables`]: freezes, flushes, merges.
 //! * [`leases`]: pulls, replies, expiry.
 //! * [`reads`]: a read's consult, its memtable half, its SSTable half.
+//! * [`registered`]: reads whose answers p-nodes keep.
+//! * [`loads`]: tables from outside.
 //! * [`failover`]: a new leader.
 
 mod failover;
 mod leases;
+mod loads;
 mod reads;
+mod registered;
 mod tables;
 mod writes;
 
@@ -19,7 +23,7 @@ use crate::explore::Model;
 use crate::state::log::Entry;
 use crate::state::manifest::{Manifest, Reading};
 use crate::state::pnode::PNode;
-use crate::state::{Cell, State, WriteKind};
+use crate::state::{Cell, State, What, WriteKind};
 
 /// A step. Numbers are indices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +45,10 @@ pub enum Action {
         first: (usize, usize),
         second: Option<(usize, usize)>,
     },
+    /// The sequencer swaps the next slot of the group that it forms.
+    Swap,
+    /// The group's ring entries go out.
+    PutOut,
     Append,
     /// Raft refuses the proposal.
     Refuse,
@@ -49,6 +57,13 @@ pub enum Action {
     Publish {
         lost: bool,
     },
+
+    /// A load is announced.
+    Announce,
+    /// The load is proposed.
+    Load,
+    /// The load may be published: readers are given its manifest.
+    Show,
 
     /// An operator changes the mode of leases.
     Configure,
@@ -102,6 +117,10 @@ pub enum Action {
     ExpireOld {
         pnode: usize,
     },
+    /// Invalidations that were acknowledged are applied (a mutant).
+    ApplyInvalidations {
+        pnode: usize,
+    },
     /// A manifest arrives by itself.
     Refresh {
         pnode: usize,
@@ -115,6 +134,10 @@ pub enum Action {
     },
     /// It loads the published position.
     LoadPublished {
+        pnode: usize,
+    },
+    /// The next step of a memtable read's registration.
+    Register {
         pnode: usize,
     },
     AskMemtables {
@@ -152,7 +175,12 @@ impl Protocol {
 
     /// The manifest as the leader knows it.
     pub fn manifest(&self, s: &State) -> Manifest {
-        s.manifest_at(s.known_committed, self.reading)
+        // A load changes what is visible, so it waits for its publication, and what follows it for the load.
+        let known = match s.load() {
+            Some((at, _)) if !s.shown => s.known_committed.min(at - 1),
+            _ => s.known_committed,
+        };
+        s.manifest_at(known, self.reading)
     }
 
     fn manifest_of(&self, s: &State, version: u8) -> Manifest {
@@ -200,6 +228,7 @@ impl Model for Protocol {
         self.lease_actions(s, out);
         self.write_actions(s, out);
         self.table_actions(s, out);
+        self.load_actions(s, out);
         self.failover_actions(s, out);
     }
 
@@ -209,11 +238,16 @@ impl Model for Protocol {
             Action::Begin { write, kind, keys, pnode } => self.begin(&mut s, write, kind, keys, pnode),
             Action::Resend { write, pnode } => self.resend(&mut s, write, pnode),
             Action::Evaluate { first, second } => self.evaluate(&mut s, first, second)?,
+            Action::Swap => self.swap(&mut s)?,
+            Action::PutOut => self.put_out(&mut s)?,
             Action::Append => self.append_proposal(&mut s)?,
             Action::Refuse => self.refuse(&mut s),
             Action::Commit => self.commit(&mut s)?,
             Action::Publish { lost } => self.publish(&mut s, lost)?,
             Action::Forget { write } => self.forget(&mut s, write)?,
+            Action::Announce => self.propose(&mut s, What::Announcement)?,
+            Action::Load => self.propose(&mut s, What::Load)?,
+            Action::Show => self.show(&mut s),
             Action::Configure => self.configure(&mut s)?,
             Action::Freeze => self.freeze(&mut s)?,
             Action::Flush { generation } => self.flush(&mut s, generation),
@@ -227,6 +261,7 @@ impl Model for Protocol {
             Action::Lose { pnode, reply } => s.pnodes[pnode].replies[reply] = Default::default(),
             Action::Expire { pnode } => self.expire(&mut s, pnode),
             Action::ExpireOld { pnode } => self.expire_old(&mut s, pnode),
+            Action::ApplyInvalidations { pnode } => self.apply_invalidations(&mut s, pnode),
             Action::Refresh { pnode } => self.refresh(&mut s, pnode),
             Action::Consult { pnode, key, precise } => self.consult(&mut s, pnode, key, precise)?,
             Action::LoadPublished { pnode } => {
@@ -235,6 +270,7 @@ impl Model for Protocol {
                     reader.loaded = 1 + published;
                 }
             }
+            Action::Register { pnode } => self.register(&mut s, pnode),
             Action::AskMemtables { pnode } => self.ask_memtables(&mut s, pnode)?,
             Action::AskSstables { pnode } => self.ask_sstables(&mut s, pnode)?,
             Action::Failover { kept, known, stale_bits } => {

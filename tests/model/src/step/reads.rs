@@ -9,6 +9,7 @@ use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::log::{EntryKind, NO_SST};
 use crate::state::pnode::{Cached, Reader};
+use crate::state::registered::{Registration, Said};
 use crate::state::{Cell, State};
 
 fn found(cell: Cell) -> Found {
@@ -34,6 +35,9 @@ impl Protocol {
                 }
                 Some(reader) if reader.step == Step::AskSstables => out.push(Action::AskSstables { pnode }),
                 Some(reader) => {
+                    if self.registration_actions(s, pnode, &reader, out) {
+                        continue;
+                    }
                     if self.bounds.split_reads && reader.loaded == 0 {
                         out.push(Action::LoadPublished { pnode });
                     } else if self.serves(s) || self.is(Mutant::FreshLeaderReads) {
@@ -56,6 +60,8 @@ impl Protocol {
     pub(super) fn carried(&self, s: &State, pnode: usize, key: usize) -> Carry {
         let p = &s.pnodes[pnode];
         let manifest = self.manifest_of(s, p.manifest);
+        // What was loaded may lack what is in the cache.
+        let is_flush = |at: u8| at != manifest.loaded || self.is(Mutant::StampOverLoad);
         let ruled_out = |sst: u8| {
             let swallowed = !manifest.tables().contains(&sst);
             let known = p.seen & (1u8.checked_shl(u32::from(sst)).unwrap_or(0)) != 0;
@@ -68,7 +74,8 @@ impl Protocol {
             }
         };
         let version = |v: u8| ManifestVersion(u64::from(v));
-        let flushes = manifest.flushes().iter().map(|(at, sst)| (version(*at), move || ruled_out(*sst)));
+        let ruled_out = |at: u8, sst: u8| move || is_flush(at) && ruled_out(sst);
+        let flushes = manifest.flushes().iter().map(|(at, sst)| (version(*at), ruled_out(*at, *sst)));
         carry_stamp(
             version(p.cache[key].stamp),
             version(p.manifest),
@@ -85,6 +92,12 @@ impl Protocol {
         key: usize,
         precise: bool,
     ) -> Result<(), String> {
+        let kept = self.kept(s, pnode, key, precise);
+        if let Said::Value(_) | Said::Absent = kept {
+            let got = if let Said::Value(value) = kept { value } else { Cell::NOTHING };
+            return self.check_read(s, key, s.floor[key], got);
+        }
+        let no_entry = kept == Said::NoEntry;
         let cached = self.cached(s, pnode, key);
         match cached {
             Some((_, stamp)) => s.pnodes[pnode].cache[key].stamp = stamp,
@@ -101,15 +114,20 @@ impl Protocol {
         let plan = route(Facts {
             mode: if precise { ReadMode::Pda } else { ReadMode::Bda },
             leased: precise,
-            in_memtable_filter: s.pnodes[pnode].in_filters(key),
+            in_memtable_filter: s.pnodes[pnode].in_filters(key) || s.pnodes[pnode].announced || no_entry,
             sst_candidates: cached.is_some() || manifest.tables().iter().any(has),
             filter_inserts: self.bounds.filter_inserts,
         });
         let mut progress = Progress::new(plan);
-        let step = progress.start();
+        let mut step = progress.start();
+        if no_entry {
+            step = progress.memtables_said(Found::NoEntry);
+        }
         let cached = cached.map_or(Cell::NOTHING, |(cell, _)| cell);
         let floor = s.floor[key];
-        let reader = Reader { progress, step, key: key as u8, floor, searched, cached, loaded: 0 };
+        let (loaded, registration, keeps) = (0, Registration::default(), no_entry);
+        let key = key as u8;
+        let reader = Reader { progress, step, key, floor, searched, cached, loaded, registration, keeps };
         s.pnodes[pnode].reader = Some(reader);
         self.go_on(s, pnode, step, Cell::NOTHING)
     }
@@ -150,6 +168,7 @@ impl Protocol {
             s.pnodes[pnode].cache[key] = Cached { cell, stamp: reader.searched };
         }
         let step = reader.progress.memtables_said(said);
+        self.keep(s, pnode, &mut reader, up_to, (step, cell));
         s.pnodes[pnode].reader = Some(reader);
         self.go_on(s, pnode, step, cell)
     }
@@ -216,6 +235,9 @@ impl Protocol {
         let mut step = reader.progress.sstables_said(found(cell));
         if self.is(Mutant::SstTombstoneFinal) && cell.is_tombstone() {
             step = Step::Done(Answer::Absent);
+        }
+        if reader.keeps {
+            self.keep_sstables(s, pnode, key, cell);
         }
         s.pnodes[pnode].reader = Some(reader);
         self.go_on(s, pnode, step, cell)

@@ -11,7 +11,9 @@ impl Protocol {
     pub(super) fn table_actions(&self, s: &State, out: &mut Vec<Action>) {
         let active = s.generation();
         let may_slip = self.bounds.slips || self.is(Mutant::FreezeSlipsIn);
-        if s.freezes < self.bounds.freezes && (!s.proposal.on || may_slip) && !s.is_empty(active) {
+        // Empty memtables are frozen at times too; that matters where nothing but the freeze does.
+        let worth = !s.is_empty(active) || (self.bounds.slips && self.bounds.registered);
+        if s.freezes < self.bounds.freezes && (!s.proposal.on || may_slip) && worth {
             out.push(Action::Freeze);
         }
         let manifest = self.manifest(s);

@@ -48,7 +48,9 @@ impl Protocol {
         if changes < usize::from(bounds.mode_changes) && !s.proposal.on {
             out.push(Action::Configure);
         }
-        if s.proposal.on {
+        if self.forming_actions(s, out) {
+            // It does one thing at a time.
+        } else if s.proposal.on {
             out.push(Action::Append);
             if s.refusals < bounds.refusals {
                 out.push(Action::Refuse);
@@ -59,7 +61,9 @@ impl Protocol {
         if s.known_committed < s.len {
             out.push(Action::Commit);
         }
-        if self.next_published(s).is_some() {
+        if self.is_to_be_shown(s) {
+            out.push(Action::Show);
+        } else if self.next_published(s).is_some() {
             out.push(Action::Publish { lost: false });
             let answers = s.log[usize::from(s.published)]
                 .asked()

@@ -76,6 +76,9 @@ impl Protocol {
         for at in s.published + 1..=to {
             s.published = at;
             let entry = s.log[usize::from(at) - 1];
+            if entry.kind == EntryKind::Load {
+                self.publish_load(s);
+            }
             if self.is(Mutant::BitsAfterPublication) {
                 for asked in entry.asked {
                     self.push_bits(s, entry.generation, asked.bits)?;

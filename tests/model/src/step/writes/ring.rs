@@ -9,16 +9,18 @@ impl Protocol {
     pub(super) fn push_bits(&self, s: &mut State, generation: u8, bits: Keys) -> Result<(), String> {
         s.filters[usize::from(generation) - 1] |= bits;
         for key in keys_of(bits) {
-            if !s.push_bit(Bit { generation, key: key as u8 }) {
-                return Err("the model's ring is too short for these bounds".into());
-            }
+            self.push(s, Bit { generation, key: key as u8 })?;
         }
         Ok(())
     }
 
+    pub(in crate::step) fn push(&self, s: &mut State, bit: Bit) -> Result<(), String> {
+        if s.push_bit(bit) { Ok(()) } else { Err("the model's ring is too short for these bounds".into()) }
+    }
+
     /// A new incarnation of the ring, at serial 0. Whatever is appended or proposed waits for the old one's leases as a whole, and
     /// for no serial any more: those that it has are of a ring that is gone.
-    pub(super) fn renew_ring(&self, s: &mut State) {
+    pub(in crate::step) fn renew_ring(&self, s: &mut State) {
         for p in &mut s.pnodes {
             if p.grants != 0 {
                 p.old_grant = !self.is(Mutant::IncarnationForgetsLeases);

@@ -8,7 +8,7 @@ use super::duplicates::Seen;
 use super::verdict::Verdict;
 use crate::Mutant;
 use crate::state::log::{Asked, Entry, EntryKind};
-use crate::state::{Proposal, RequestCopy, State};
+use crate::state::{Proposal, RequestCopy, State, What};
 
 impl Protocol {
     pub(in crate::step) fn evaluate(
@@ -73,15 +73,22 @@ impl Protocol {
         for write in failed_without_session {
             self.answer_later(s, write, false, s.len + 1)?;
         }
-        if !self.is(Mutant::BitsAfterPublication) {
-            // Before the group is proposed.
-            for asked in proposal.asked {
-                self.push_bits(s, proposal.generation, asked.bits)?;
-            }
-            let any = proposal.asked.iter().any(|a| a.bits != 0);
-            proposal.serial = if any { s.serial } else { 0 };
-        }
         s.proposal = proposal;
+        if self.bounds.registered { self.begin_swaps(s) } else { self.put_out(s) }
+    }
+
+    /// The ring entries of a group, before it is proposed.
+    pub(in crate::step) fn put_out(&self, s: &mut State) -> Result<(), String> {
+        s.proposal.out = true;
+        if self.is(Mutant::BitsAfterPublication) {
+            return Ok(());
+        }
+        let (before, proposal) = (s.serial, s.proposal);
+        for asked in proposal.asked {
+            self.push_bits(s, proposal.generation, asked.bits)?;
+        }
+        self.put_out_invalidations(s)?;
+        s.proposal.serial = if s.serial == before { 0 } else { s.serial };
         Ok(())
     }
 
@@ -104,8 +111,13 @@ impl Protocol {
         let fits = rules::fits(Generation(u64::from(proposal.generation)), Generation(u64::from(current)));
         if !fits && !self.is(Mutant::FreezeSlipsIn) {
             // Every replica ignores it; its clients may send it again.
+            self.ignored(s, &proposal);
             return Ok(());
         }
+        if proposal.what != What::Group {
+            return self.append_load(s, &proposal);
+        }
+        s.late = if self.is(Mutant::SwapAfterProposal) { proposal.due } else { 0 };
         let entry = Entry {
             kind: EntryKind::Group,
             generation: current,
@@ -121,6 +133,7 @@ impl Protocol {
     pub(in crate::step) fn refuse(&self, s: &mut State) {
         let proposal = std::mem::take(&mut s.proposal);
         s.refusals += 1;
+        self.read_announcement(s);
         let stay = self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable);
         if proposal.serial != 0 && !stay {
             self.renew_ring(s);

@@ -27,7 +27,7 @@ impl Protocol {
         let w = &s.writes[write];
         let copy = &w.copies[copy];
         let manifest = self.manifest(s);
-        let active = s.generation();
+        let (active, replaced) = (s.generation(), self.replaced(s));
         let asks = match w.kind {
             WriteKind::Insert => Asks::Absent,
             WriteKind::Replace => Asks::Present,
@@ -36,7 +36,7 @@ impl Protocol {
         let mut bits = 0;
         for key in keys_of(w.keys) {
             let earlier = effects.iter().flatten().rev().find(|e| s.writes[**e].keys & (1 << key) != 0);
-            let in_memtable = s.newest(key, s.len, |g| !manifest.is_flushed(g));
+            let in_memtable = s.newest(key, s.len, |g| !manifest.is_flushed(g) && g > replaced);
             let newest = match (earlier, in_memtable) {
                 (Some(earlier), _) => Some(s.cell_of(*earlier)),
                 (None, Some(version)) => Some(version.cell),
@@ -50,7 +50,11 @@ impl Protocol {
                 seq: Default::default(),
                 value_matches: false,
             });
-            let last_flush = if self.is(Mutant::InsertNotVoided) { 0 } else { manifest.last_flush };
+            let last_flush = match () {
+                _ if self.is(Mutant::InsertNotVoided) => 0,
+                _ if self.bases_are_void(s) => u8::MAX,
+                _ => manifest.last_flush,
+            };
             match rules::check(asks, facts, base, ManifestVersion(u64::from(last_flush))) {
                 Ok(checked) if checked.holds => {}
                 Ok(_) => return Verdict::Failed,
@@ -69,6 +73,7 @@ impl Protocol {
             let put_as_insert = w.kind == WriteKind::Put
                 && copy.matched & (1 << key) == 0
                 && copy.searched >= manifest.last_flush
+                && !self.bases_are_void(s)
                 && (!in_frozen || self.is(Mutant::PutAsInsertOverFrozen));
             let is_insert = asks.is_insert() || put_as_insert;
             let leaves = rules::leaves_bit(in_active, is_insert, self.bounds.filter_inserts);

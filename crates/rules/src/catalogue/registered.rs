@@ -1,0 +1,191 @@
+//! Registered reads: what a p-node may keep of a leader's answers, and what ends it; tables from outside.
+//!
+//! No server keeps these rules yet: they are kept in the model, which shows what is enough.
+
+macro_rules! registered {
+    ($next:ident $($later:ident)* => $($before:tt)*) => { $next! { $($later)* => $($before)*
+    "Registered reads (in the model; not built yet)" {
+        "a-registration-begins-with-its-serial" {
+            says: "The leader takes (epoch, newest serial of the ring) before it sets the slot's bit for a memtable read.",
+            otherwise: "a write between the two is invalidated by a serial that the answer already has: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_of_two_writes"],
+            broken_by: SerialAfterBit "serial-after-bit"
+                "A registered read takes the serial after it set the slot's bit." [Model],
+        }
+        "epoch-and-serial-are-one" {
+            says: "A registered read takes epoch and serial of one ring, under one lock.",
+            otherwise:
+                "a serial of the old ring under the name of the new one outlives the first invalidations there: a \
+                 stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_and_new_rings"],
+            broken_by: EpochAndSerialApart "epoch-and-serial-apart"
+                "A registered read takes the serial, and then the epoch." [Model],
+        }
+        "an-answer-is-kept-if-its-slot-is-published" {
+            says:
+                "A registered read's answer may be kept only if the newest seq formed for its slot, when the bit was \
+                 set, is not above the seq that was read at.",
+            otherwise: "a write on its way had seen no registration, and invalidates nothing: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_of_two_writes"],
+            broken_by: SlotSeqNotCompared "slot-seq-not-compared"
+                "An answer is kept whatever was formed for its slot." [Model],
+            broken_by: PublishedBeforeBit "published-before-bit"
+                "A registered read loads the published seq before it sets the slot's bit." [Covered],
+        }
+        "slots-are-swapped-first" {
+            says:
+                "The sequencer swaps each slot of a group for (seq, unregistered), in one atomic step, before ring \
+                 entries and proposal; the group's serial is its last entry's, invalidations too.",
+            otherwise: "the write is published while somebody holds a lease and what was kept: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_of_two_writes", "registered_reads_of_keys_that_share_a_slot"],
+            broken_by: SwapAfterProposal "swap-after-proposal"
+                "A group's slots are swapped after it was proposed." [Model],
+            broken_by: SwapInHalves "swap-in-halves"
+                "A slot is read, and then written: a bit set in between is lost." [Model],
+        }
+        "an-ignored-group-ends-the-ring" {
+            says:
+                "When every replica ignores a group whose ring entries are out, if only invalidations, a new ring \
+                 begins, as after a refusal.",
+            otherwise:
+                "its swaps have taken the registrations; evaluated again it invalidates nothing, may leave no bit, \
+                 and waits for nobody: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_and_groups_that_are_ignored"],
+            broken_by: IgnoredBitsStay "ignored-bits-stay" "After an ignored group the ring goes on." [Model],
+        }
+        "an-invalidation-is-applied-before-it-is-acknowledged" {
+            says: "A p-node applies invalidations before it acknowledges their serial.",
+            otherwise: "the write is published, and its old value is still used: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_at_two_pnodes"],
+            broken_by: AcknowledgedBeforeApplied "acknowledged-before-applied"
+                "A p-node acknowledges invalidations before it applies them." [Model],
+        }
+        "what-is-kept-has-the-serial-of-its-read" {
+            says:
+                "A p-node keeps an answer with the epoch and serial that the leader took for that read, however late \
+                 it arrives.",
+            otherwise: "an answer that was invalidated on its way is used: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_of_two_writes"],
+            broken_by: KeptAtArrival "kept-at-arrival"
+                "An answer is kept with the p-node's own epoch and serial at its arrival." [Model],
+        }
+        "what-is-kept-ends-with-its-epoch" {
+            says: "A kept answer is usable only in the epoch that it was read in.",
+            otherwise: "the new leader knows of no registration, and invalidates nothing: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_and_a_failover", "registered_reads_and_new_rings"],
+            broken_by: KeptOverEpoch "kept-over-epoch" "A kept answer is usable in any epoch." [Model],
+        }
+        "whole-filters-end-what-was-kept-before" {
+            says:
+                "At every installation of whole filters, an epoch's first too, the serial of every slot becomes theirs.",
+            otherwise: "an invalidation that the p-node never saw counts for nothing: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: [
+                "registered_reads_and_whole_filters_within_an_epoch",
+                "registered_reads_and_a_failover",
+            ],
+            broken_by: KeptOverWholeFilters "kept-over-whole-filters"
+                "Whole filters of the same epoch leave the slots' serials." [Model],
+            broken_by: KeptOverFirstFilters "kept-over-first-filters"
+                "With an epoch's first whole filters the slots' serials begin at 0." [Model],
+        }
+        "what-is-kept-needs-a-lease" {
+            says: "A kept answer is used only under a lease, and where the filters are consulted.",
+            otherwise: "nobody waited for this p-node: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_of_two_writes"],
+            broken_by: KeptWithoutLease "kept-without-lease" "A kept answer is used without a lease." [Model],
+        }
+        "slots-begin-at-the-newest-seq" {
+            says: "A new leader begins every slot with the newest appended seq.",
+            otherwise: "nothing, while a fresh leader answers no read before all of its log at the start is published",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/registered.rs"],
+            tests: ["registered_reads_and_a_failover"],
+            broken_by: SlotsStartAtNothing "slots-start-at-nothing"
+                "A new leader begins every slot with no seq." [Covered],
+        }
+        "a-load-is-announced" {
+            says:
+                "Before a table from outside replaces what is there (or drops it), an announcement is published: from \
+                 then on holders ask the leader for every key, until they use the load's manifest. Whole filters \
+                 carry it from the moment its ring entry is out.",
+            otherwise: "a holder reads the old SSTables after the load, as no bit leads away from them: a stale read",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/loads.rs"],
+            tests: ["loads_beside_reads_and_writes"],
+            broken_by: LoadNotAnnounced "load-not-announced"
+                "A load is proposed without an announcement." [Model],
+            broken_by: WholeFiltersWithoutAnnouncement "whole-filters-without-announcement"
+                "Whole filters do not say that a load is announced." [Model],
+            broken_by: AnnouncedWhenAppended "announced-when-appended"
+                "Whole filters say so when the announcement is in the log, not when its ring entry is out." [Model],
+            broken_by: LoadProposedEarly "load-proposed-early"
+                "A load is proposed when its announcement is appended, not published." [Covered],
+            broken_by: LoadAnnouncesItself "load-announces-itself"
+                "A load is announced by a ring entry of its own, without an earlier log entry." [Covered],
+        }
+        "a-load-writes-every-key" {
+            says: "A load takes a seq, swaps it into every slot, and invalidates everything.",
+            otherwise: "a stale read of what was kept",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/loads.rs"],
+            tests: ["loads_beside_reads_and_writes"],
+            broken_by: LoadInvalidatesNothing "load-invalidates-nothing"
+                "A load swaps every slot and invalidates nothing." [Model],
+            broken_by: LoadSwapsNothing "load-swaps-nothing"
+                "A load invalidates everything and swaps no slot." [Model],
+        }
+        "a-load-is-shown-before-it-is-published" {
+            says:
+                "Readers get the load's manifest when it may be published, before its seq is; from then on readers of \
+                 older versions are stale, without a grace.",
+            otherwise:
+                "an answer from before the load is taken for one after it, and kept; or a reader of the old SSTables \
+                 is answered \"no entry\"",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/loads.rs"],
+            tests: ["loads_beside_reads_and_writes"],
+            broken_by: LoadPublishedFirst "load-published-first"
+                "A load's seq is published before readers get its manifest." [Model],
+            broken_by: LoadInGrace "load-in-grace"
+                "Readers of versions before a load are answered for a while, as after a flush." [Model],
+        }
+        "a-load-voids-bases-when-it-is-appended" {
+            says: "From a load's append until its manifest is out no base of a condition counts.",
+            otherwise: "an INSERT succeeds on a key that the load brings",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/loads.rs"],
+            tests: ["loads_beside_reads_and_writes"],
+            broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model],
+        }
+        "no-stamp-passes-a-load" {
+            says: "A cached record's stamp never moves past a load, which may lack what was there.",
+            otherwise: "a record that was dropped comes back",
+            source: "design 14",
+            kept_in: ["tests/model/src/step/reads.rs"],
+            tests: ["drops_beside_the_cache"],
+            broken_by: StampOverLoad "stamp-over-load"
+                "A cached record's stamp moves past a load that lacks the key, as past a flush." [Model],
+        }
+    }
+    } };
+}
