@@ -27,6 +27,12 @@ pub enum EntryKind {
     Load,
 }
 
+impl EntryKind {
+    fn ends_a_memtable(self) -> bool {
+        matches!(self, EntryKind::Freeze | EntryKind::Load)
+    }
+}
+
 /// A request in a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
@@ -92,17 +98,17 @@ impl State {
 
     /// Of the active memtable.
     pub fn generation(&self) -> u8 {
-        let ends = |kind| matches!(kind, EntryKind::Freeze | EntryKind::Load);
-        1 + self.entries().filter(|(_, e)| ends(e.kind)).count() as u8
+        self.generation_at(self.len)
+    }
+
+    /// Of the memtable that is active up to a position.
+    pub fn generation_at(&self, position: u8) -> u8 {
+        1 + self.entries().filter(|(at, e)| *at <= position && e.kind.ends_a_memtable()).count() as u8
     }
 
     /// Position of the freeze, or load, that ended a memtable.
     pub fn freeze_of(&self, generation: u8) -> Option<u8> {
-        self.entries()
-            .find(|(_, e)| {
-                matches!(e.kind, EntryKind::Freeze | EntryKind::Load) && e.generation == generation
-            })
-            .map(|(at, _)| at)
+        self.entries().find(|(_, e)| e.kind.ends_a_memtable() && e.generation == generation).map(|(at, _)| at)
     }
 
     /// The newest version of a key up to a position, in the memtables for which `searched` is true.

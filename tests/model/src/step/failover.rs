@@ -48,9 +48,9 @@ impl Protocol {
     /// With bits that truncated entries left behind: the filter of a memtable whose freeze was truncated too takes what came
     /// after it.
     fn united(&self, s: &State, kept: u8, mut filters: [Keys; GENERATIONS]) -> [Keys; GENERATIONS] {
-        let freezes = s.entries().filter(|(at, e)| *at <= kept && e.kind == EntryKind::Freeze).count();
+        let active = usize::from(s.generation_at(kept)) - 1;
         for (generation, bits) in s.filters.iter().enumerate() {
-            filters[generation.min(freezes)] |= bits;
+            filters[generation.min(active)] |= bits;
         }
         filters
     }
