@@ -33,12 +33,11 @@ macro_rules! bits {
         "a-refused-group-ends-the-ring" {
             says: "When Raft refuses a group whose bits are out, a new ring begins.",
             otherwise:
-                "with registered reads (§14) a stale read of what was kept: its swaps have taken the registrations, \
-                 and evaluated again it may wait for nobody; without them nothing, while the memtable says what it \
-                 holds: each rule covers for the other",
-            source: "design 3.9",
+                "with registered reads a stale read of what was kept: its swaps have taken the registrations, and \
+                 evaluated again it may wait for nobody; without them nothing, while the memtable says what it holds",
+            source: "design 3.9, 14",
             kept_in: ["crates/memtable-server/src/worker/leading/sequencer/mod.rs"],
-            tests: [],
+            tests: ["registered_reads_and_new_rings"],
             broken_by: RefusedBitsStay "refused-bits-stay" "After a refused group the ring goes on." [Model],
         }
         "a-put-over-a-frozen-key-leaves-a-bit" {
