@@ -20,8 +20,8 @@ use crate::vfs::{RealVfs, Vfs};
 pub use handshake::{Party, PartyRole, internal_calls};
 pub use listening::Listening;
 pub use net::{
-    Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel, grpc_incoming_spread,
-    grpc_incoming,
+    Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
+    grpc_incoming, grpc_incoming_spread,
 };
 pub use ports::{free_addrs, free_port};
 pub use status::{KIND_HEADER, error_of, status_of};

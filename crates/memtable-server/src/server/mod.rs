@@ -83,7 +83,10 @@ impl MemtableServer {
             // Whoever waits for the log is answered where Raft runs.
             let (log, registry) = {
                 let (env, log, ids) = (env.clone(), config.log(), ids.clone());
-                threads.first().run(async move { (RaftLog::open(env, log, &ids, &mut registry).await, registry) }).await?
+                threads
+                    .first()
+                    .run(async move { (RaftLog::open(env, log, &ids, &mut registry).await, registry) })
+                    .await?
             };
             let log = Arc::new(log?);
             let report = log.report();
