@@ -196,7 +196,7 @@ impl MemtableServer {
                     rank,
                     draining.clone(),
                 );
-                tokio::spawn(election);
+                threads.of(id).spawn(election)?;
                 let parts = Parts {
                     shared: replica.shared.clone(),
                     partition: replica.partition,
