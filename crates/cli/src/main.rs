@@ -25,6 +25,7 @@ fn run(command: Command) -> Exit {
     let workers = match &command {
         Command::Ycsb(args) => args.workers(),
         Command::Memtable(_) => Some(process::voter_workers()),
+        Command::Pnode(args) => commands::server::pnode_workers(&args.config),
         _ => None,
     };
     let runtime = match process::runtime(workers) {

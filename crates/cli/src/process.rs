@@ -11,10 +11,13 @@ pub fn voter_workers() -> usize {
     std::thread::available_parallelism().map_or(VOTER_WORKERS_MIN, |cores| cores.get().max(VOTER_WORKERS_MIN))
 }
 
-/// A multi-threaded runtime. `workers`: its OS threads; `None`: one a core.
+/// A runtime. `workers`: its OS threads; `None`: one a core. One worker is the main thread: nothing is handed over.
 pub fn runtime(workers: Option<usize>) -> std::io::Result<tokio::runtime::Runtime> {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if let Some(workers) = workers {
+    let mut builder = match workers {
+        Some(1) => tokio::runtime::Builder::new_current_thread(),
+        _ => tokio::runtime::Builder::new_multi_thread(),
+    };
+    if let Some(workers) = workers.filter(|workers| *workers > 1) {
         builder.worker_threads(workers);
     }
     builder.enable_all().build()

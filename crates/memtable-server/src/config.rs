@@ -47,6 +47,8 @@ pub enum Rejoin {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tuning {
+    /// Threads that the partitions live on, at most one each; 0: by cores, one up to three, then one for two.
+    pub threads: usize,
     /// A log segment.
     pub log_segment_bytes: u64,
     /// Recent log entries kept in memory per partition, for followers.
@@ -92,6 +94,7 @@ impl Default for Tuning {
     fn default() -> Self {
         const MIB: u64 = 1024 * 1024;
         Self {
+            threads: 0,
             log_segment_bytes: 64 * MIB,
             log_cache_bytes: 32 * MIB,
             log_entries_kept: 2_000,

@@ -67,6 +67,10 @@ pub struct PNodeConfig {
     /// RESP commands that may be under way at a time, of all connections; further ones wait in their sockets.
     #[serde(default = "commands_default")]
     pub commands_max: usize,
+    /// Threads that serve the RESP front end; 0: by cores, one up to three, then one for two. One that is alone is the p-node's own,
+    /// so that what asks a server is handed to no other thread.
+    #[serde(default)]
+    pub resp_threads: usize,
     /// Where the bound on the wall clock's error comes from. For whoever builds the [`sextant_environment::Env`]; the default (no
     /// bound) is always safe.
     #[serde(default)]
@@ -124,6 +128,7 @@ impl PNodeConfig {
             reply_bytes_max: LARGE_BYTES_DEFAULT,
             read_bytes_max: LARGE_BYTES_DEFAULT,
             commands_max: COMMANDS_DEFAULT,
+            resp_threads: 0,
             clock: WallSource::default(),
         }
     }

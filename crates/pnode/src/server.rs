@@ -20,6 +20,7 @@ use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::kv_server::KvServer;
 use sextant_proto::v1::whereabouts_server::WhereaboutsServer;
 use sextant_resp::{RespConfig, RespMetrics, RespServer};
+use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
@@ -78,6 +79,7 @@ impl PNodeServer {
                         max_commands: config.commands_max,
                         max_large_bytes: config.large_bytes_max,
                         max_reply_bytes: config.reply_bytes_max,
+                        threads: resp_threads(&env, config.resp_threads),
                         ..RespConfig::default()
                     };
                     let metrics = RespMetrics::register(&mut registry);
@@ -136,6 +138,15 @@ impl PNodeServer {
         tokio::join!(resp, futures::future::join_all(grpc));
         self.pnode.shutdown().await;
         self.listening.closed().await;
+    }
+}
+
+/// Threads of the RESP front end; 0: a runtime that has only this thread serves it.
+fn resp_threads(env: &Env, asked: usize) -> usize {
+    let flavor = tokio::runtime::Handle::current().runtime_flavor();
+    match env.serving_threads(asked) {
+        1 if flavor == RuntimeFlavor::CurrentThread => 0,
+        threads => threads,
     }
 }
 

@@ -29,6 +29,13 @@ pub async fn sstable(path: &Path) -> CommandResult {
     until_stopped(signals, server.shutdown()).await
 }
 
+/// OS threads of a p-node. (What is wrong with its configuration is told when it starts.)
+pub fn pnode_workers(path: &Path) -> Option<usize> {
+    let config: PNodeConfig = load(path).ok()?;
+    let threads = Env::real().serving_threads(config.resp_threads);
+    (threads == 1).then_some(1)
+}
+
 pub async fn pnode(path: &Path) -> CommandResult {
     let config: PNodeConfig = load(path)?;
     config.validate().map_err(|e| named(path, &e))?;

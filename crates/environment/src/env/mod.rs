@@ -21,7 +21,7 @@ pub use handshake::{Party, PartyRole, internal_calls};
 pub use listening::Listening;
 pub use net::{
     Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
-    grpc_incoming,
+    grpc_incoming, grpc_incoming_spread,
 };
 pub use ports::{free_addrs, free_port};
 pub use status::{KIND_HEADER, error_of, status_of};
@@ -59,6 +59,9 @@ impl Fatal for ExitProcess {
     }
 }
 
+/// With more cores than this, more than one thread serves.
+const CORES_OF_ONE_THREAD: usize = 3;
+
 impl Env {
     /// The real world: system clock, OS randomness, real disk, TCP, threads.
     pub fn real() -> Self {
@@ -80,6 +83,17 @@ impl Env {
             let _ = tx.send(work());
         }));
         rx.await.ok()
+    }
+
+    /// How many threads serve, if the configuration leaves that open (`asked` is 0): one on a machine of up to three cores, since the
+    /// other servers there want theirs, then one for two.
+    pub fn serving_threads(&self, asked: usize) -> usize {
+        let cores = self.workers.cores();
+        match asked {
+            0 if cores <= CORES_OF_ONE_THREAD => 1,
+            0 => cores / 2,
+            asked => asked,
+        }
     }
 
     /// Runs a task on a thread of its own; see [`Workers::dedicated`].

@@ -204,6 +204,29 @@ pub fn grpc_incoming(
     tokio_stream::wrappers::ReceiverStream::new(rx)
 }
 
+/// As [`grpc_incoming`], for as many runtimes as there are streams, in turn: each stream is to be polled in the runtime that
+/// serves its connections. Ends when the first of them is dropped.
+pub fn grpc_incoming_spread(
+    listener: Box<dyn Listener>,
+    runtimes: usize,
+) -> Vec<tokio_stream::wrappers::ReceiverStream<io::Result<DetachedConnection>>> {
+    let (ends, streams): (Vec<_>, Vec<_>) = (0..runtimes).map(|_| tokio::sync::mpsc::channel(16)).unzip();
+    tokio::spawn(async move {
+        let mut accepted = std::pin::pin!(grpc_incoming(listener));
+        for end in ends.iter().cycle() {
+            let connection = tokio::select! {
+                connection = tokio_stream::StreamExt::next(&mut accepted) => connection,
+                () = end.closed() => return,
+            };
+            let Some(connection) = connection else { return };
+            if end.send(connection.and_then(Connection::detach)).await.is_err() {
+                return;
+            }
+        }
+    });
+    streams.into_iter().map(tokio_stream::wrappers::ReceiverStream::new).collect()
+}
+
 impl tonic::transport::server::Connected for Connection {
     type ConnectInfo = Option<SocketAddr>;
 

@@ -9,6 +9,9 @@ pub trait Workers: Send + Sync + 'static {
 
     /// Runs blocking work on a pool (in a simulation: at once). Must be called within a tokio runtime.
     fn blocking(&self, work: Box<dyn FnOnce() + Send>);
+
+    /// How many threads can run at a time, for whoever chooses how many to have.
+    fn cores(&self) -> usize;
 }
 
 /// Real threads.
@@ -34,5 +37,9 @@ impl Workers for ThreadWorkers {
     #[allow(clippy::disallowed_methods, reason = "the one place where the blocking pool is used")]
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
         tokio::task::spawn_blocking(work);
+    }
+
+    fn cores(&self) -> usize {
+        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
     }
 }

@@ -62,6 +62,12 @@ impl Background {
         self.runtime.spawn(task);
     }
 
+    /// Drops what is large, elsewhere.
+    pub fn let_go(&self, what: impl Send + 'static) {
+        let _entered = self.runtime.enter();
+        self.shared.env.workers.blocking(Box::new(move || drop(what)));
+    }
+
     /// An id for a new attempt, registered as pending so that nobody takes its table for an orphan.
     fn new_id(&self, plan: LogPosition, epoch: Epoch) -> SstId {
         let counter = self.attempts.fetch_add(1, Ordering::Relaxed);

@@ -13,7 +13,9 @@ use sextant_raft_log::{LogId, RaftLog, StoredMembership};
 use super::Raft;
 use crate::replica::ReplicaState;
 
+/// How often a node looks that may have to campaign soon; otherwise, and as a leader, it looks at least every [`TICK_MAX`].
 const TICK: Duration = Duration::from_millis(10);
+const TICK_MAX: Duration = Duration::from_millis(50);
 /// What must fit into the log for a campaign: a leader begins with an entry, and Raft cannot go on if the log refuses it. Far
 /// less than what makes the log refuse writes, so that servers that filled up together still elect one of them.
 const LOG_ROOM_BYTES: u64 = 32 * 1024;
@@ -32,21 +34,19 @@ const DEAF_NS_MAX: u64 = 1_000_000_000;
 /// Tells the silence of a leader from one's own deafness. Pure.
 #[derive(Debug, Default)]
 struct Hearing {
-    last_ns: u64,
+    /// When the next turn is due; 0: there was none.
+    due_ns: u64,
     deaf_until_ns: u64,
     /// Since when nothing but deafness has kept the node from campaigning; 0: something else has.
     waits_since_ns: u64,
 }
 
 impl Hearing {
-    /// A turn that was due a tick after the last one. After it was late, the node counts as deaf for twice as long as it was:
-    /// in that time what came in has its turn.
-    fn turn(&mut self, now_ns: u64) {
-        let late_ns = match self.last_ns {
-            0 => 0,
-            last_ns => now_ns.saturating_sub(last_ns).saturating_sub(TICK.as_nanos() as u64),
-        };
-        self.last_ns = now_ns;
+    /// A turn; the next one is due after `pause`. After it was late, the node counts as deaf for twice as long as it was: in that
+    /// time what came in has its turn.
+    fn turn(&mut self, now_ns: u64, pause: Duration) {
+        let late_ns = if self.due_ns == 0 { 0 } else { now_ns.saturating_sub(self.due_ns) };
+        self.due_ns = now_ns.saturating_add(pause.as_nanos() as u64);
         if late_ns > HELD_UP_NS {
             let until_ns = now_ns.saturating_add(late_ns.saturating_mul(2).min(DEAF_NS_MAX));
             self.deaf_until_ns = self.deaf_until_ns.max(until_ns);
@@ -118,12 +118,13 @@ pub async fn election_loop(
     let mut jitter = draw();
     let mut next_attempt = 0;
     let mut hearing = Hearing::default();
+    let mut pause = TICK;
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
-            () = tokio::time::sleep(TICK) => {}
+            () = shared.named_heir.notified() => {}
+            () = tokio::time::sleep(pause) => {}
         }
-        hearing.turn(clock.grantor_ns());
         let (state, may_lead, term) = {
             let metrics = raft.metrics();
             let m = metrics.borrow_watched();
@@ -133,14 +134,19 @@ pub async fn election_loop(
             let may = may_campaign(shared.node, incarnation, &m.membership_config, before, committed);
             (m.state, may, m.current_term)
         };
+        let now = clock.grantor_ns();
         if matches!(state, ServerState::Leader | ServerState::Shutdown) {
             hearing.waits_since_ns = 0;
+            pause = TICK_MAX;
+            hearing.turn(now, pause);
             continue;
         }
-        let now = clock.grantor_ns();
         // Named by the leader of the term that this node still knows as the newest.
         let is_heir = term != 0 && shared.heir_of.load(Ordering::Acquire) == term;
         let wait = if is_heir { 0 } else { jitter + patience };
+        let open_in = shared.guard.opens_at_ns().saturating_sub(now);
+        pause = if is_heir { TICK } else { Duration::from_nanos(open_in / 4).clamp(TICK, TICK_MAX) };
+        hearing.turn(now, pause);
         // A candidate whose device hangs could not even write its own vote down.
         let is_due =
             may_lead && now >= next_attempt && now >= shared.guard.opens_at_ns().saturating_add(wait);
@@ -176,12 +182,12 @@ mod tests {
     fn a_node_that_was_held_up_listens_before_it_believes_the_silence() {
         const MS: u64 = 1_000_000;
         let mut hearing = Hearing::default();
-        (1..5).for_each(|n| hearing.turn(n * 12 * MS));
+        (1..5).for_each(|n| hearing.turn(n * 12 * MS, TICK));
         assert!(!hearing.is_deaf(48 * MS), "turns that come in time");
-        hearing.turn(248 * MS);
+        hearing.turn(248 * MS, TICK);
         assert!(hearing.is_deaf(248 * MS) && hearing.is_deaf(627 * MS));
         assert!(!hearing.is_deaf(628 * MS), "190 ms late: deaf for 380 ms");
-        hearing.turn(60_000 * MS);
+        hearing.turn(60_000 * MS, TICK);
         assert!(!hearing.is_deaf(61_000 * MS), "never for longer than a second");
     }
 
@@ -190,7 +196,7 @@ mod tests {
         const MS: u64 = 1_000_000;
         let mut hearing = Hearing::default();
         let mut believes = |n: u64, is_due: bool| {
-            hearing.turn(n * 100 * MS);
+            hearing.turn(n * 100 * MS, TICK);
             hearing.believes_silence(is_due, n * 100 * MS)
         };
         assert!((1..20).all(|n| !believes(n, false)));

@@ -5,12 +5,12 @@
 //! how far the log is committed, and returns at once (waiting in `apply` would stop replication's heart).
 
 pub mod acceptor;
-pub mod core;
 pub mod election;
 pub mod network;
 pub mod reach;
 pub mod snapshot_store;
 pub mod state_machine;
+pub mod threads;
 pub mod wire;
 
 use openraft::{Config, SnapshotPolicy, StepDownPolicy};

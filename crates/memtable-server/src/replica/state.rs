@@ -51,6 +51,8 @@ pub struct ReplicaState {
     pub strangers: Strangers,
     /// The term whose leader has named this node as its successor; 0: none has.
     pub heir_of: AtomicU64,
+    /// Wakes the elections when it is named.
+    pub named_heir: Notify,
     pub desk: LeaseDesk,
     /// Wakes parked pulls of all partitions of this server.
     pub news: Arc<Notify>,
@@ -104,6 +106,7 @@ impl ReplicaState {
             incarnation: incarnation.clone(),
             strangers: Strangers::default(),
             heir_of: AtomicU64::new(0),
+            named_heir: Notify::new(),
             desk: LeaseDesk::default(),
             news: news.clone(),
             leader: Mutex::default(),

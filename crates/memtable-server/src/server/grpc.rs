@@ -1,10 +1,13 @@
-//! The gRPC services, on one listener.
+//! The gRPC services, on one listener. Its connections are served by the threads of the partitions: what goes to a partition of the
+//! same thread is handed to nobody.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_environment::env::{Listener, Party, grpc_incoming, internal_calls};
+use futures::{Stream, StreamExt};
+use sextant_common::error::Result;
+use sextant_environment::env::{DetachedConnection, Listener, Party, grpc_incoming_spread, internal_calls};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::shutdown::Shutdown;
 use sextant_proto::MESSAGE_BYTES_MAX;
@@ -13,6 +16,7 @@ use sextant_proto::v1::lease_server::LeaseServer;
 use sextant_proto::v1::raft_server::RaftServer;
 use sextant_proto::v1::rows_server::RowsServer;
 
+use crate::raft::threads::PartitionThreads;
 use crate::service::Context;
 use crate::service::admin::AdminShell;
 use crate::service::lease::LeaseShell;
@@ -25,6 +29,21 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Serves until the shutdown, and a moment longer for answers that are on their way.
 pub(super) fn serve(
     listener: Box<dyn Listener>,
+    threads: &PartitionThreads,
+    context: &Arc<Context>,
+    cluster: &Bytes,
+    shutdown: &Shutdown,
+) -> Result<()> {
+    let spread = grpc_incoming_spread(listener, threads.count());
+    threads.all().zip(spread).try_for_each(|(thread, incoming)| {
+        let (context, cluster, shutdown) = (context.clone(), cluster.clone(), shutdown.clone());
+        thread.spawn(async move { serve_here(incoming, &context, cluster, shutdown).await })
+    })
+}
+
+/// Serves connections in this runtime.
+async fn serve_here(
+    incoming: impl Stream<Item = std::io::Result<DetachedConnection>> + Send + 'static,
     context: &Arc<Context>,
     cluster: Bytes,
     mut shutdown: Shutdown,
@@ -50,20 +69,18 @@ pub(super) fn serve(
         .add_service(service!(RowsServer, RowsShell { context: context.clone() }))
         .add_service(service!(LeaseServer, LeaseShell { context: context.clone() }))
         .add_service(service!(AdminServer, AdminShell { context: context.clone() }));
-    tokio::spawn(async move {
-        let incoming = grpc_incoming(listener);
-        let mut at_once = shutdown.clone();
-        // Long-lived streams would hold a graceful end up for ever: peers fail over instead.
-        tokio::select! {
-            served = router.serve_with_incoming_shutdown(incoming, async move { shutdown.wait().await }) => {
-                if let Err(e) = served {
-                    tracing::error!("gRPC service ended: {e}");
-                }
+    let incoming = incoming.map(|connection| connection.and_then(DetachedConnection::attach));
+    let mut at_once = shutdown.clone();
+    // Long-lived streams would hold a graceful end up for ever: peers fail over instead.
+    tokio::select! {
+        served = router.serve_with_incoming_shutdown(incoming, async move { shutdown.wait().await }) => {
+            if let Err(e) = served {
+                tracing::error!("gRPC service ended: {e}");
             }
-            () = async {
-                at_once.wait().await;
-                tokio::time::sleep(Duration::from_millis(200)).await;
-            } => {}
         }
-    });
+        () = async {
+            at_once.wait().await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        } => {}
+    }
 }

@@ -31,8 +31,8 @@ use crate::founding;
 use crate::incarnation::{DirectoryLock, Incarnation};
 use crate::metrics::Metrics;
 use crate::raft::acceptor::Acceptor;
-use crate::raft::core::CoreThread;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
+use crate::raft::threads::PartitionThreads;
 use crate::raft::{Raft, StateMachine, election};
 use crate::recover::{Gate, Memories, Rebuilding};
 use crate::replica::{Event, Handle, LogFeed};
@@ -56,7 +56,7 @@ pub struct MemtableServer {
     listening: Listening,
     _lock: DirectoryLock,
     /// After `stop`: who sees Raft end is to know why.
-    _core: CoreThread,
+    _threads: PartitionThreads,
 }
 
 impl MemtableServer {
@@ -79,7 +79,16 @@ impl MemtableServer {
             let (incarnation, lock) = incarnation.ok_or_else(stopping)??;
             let incarnation = Arc::new(incarnation);
             let ids: Vec<PartitionId> = (0..config.cluster.partitions).map(PartitionId).collect();
-            let log = Arc::new(RaftLog::open(env.clone(), config.log(), &ids, &mut registry).await?);
+            let threads = PartitionThreads::start(&env, config.tuning.threads, ids.len());
+            // Whoever waits for the log is answered where Raft runs.
+            let (log, registry) = {
+                let (env, log, ids) = (env.clone(), config.log(), ids.clone());
+                threads
+                    .first()
+                    .run(async move { (RaftLog::open(env, log, &ids, &mut registry).await, registry) })
+                    .await?
+            };
+            let log = Arc::new(log?);
             let report = log.report();
             let counted = incarnation.clone();
             env.blocking(move || counted.began()).await.ok_or_else(stopping)??;
@@ -106,13 +115,15 @@ impl MemtableServer {
             let listener = env.net.bind(config.listen.clone()).await?;
             let addr = listener.local_addr()?;
             let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
-            let core = CoreThread::start(&env);
-            let mut peers = HashMap::new();
-            for server in config.cluster.memtable.iter().filter(|s| s.id != config.id) {
-                let peer = Peer::connect(&env, server, &config.cluster, config.id, &core).await?;
-                peers.insert(server.id.0, peer);
+            let mut peers_of = Vec::new();
+            for thread in threads.all() {
+                let mut peers = HashMap::new();
+                for server in config.cluster.memtable.iter().filter(|s| s.id != config.id) {
+                    let peer = Peer::connect(&env, server, &config.cluster, config.id, thread).await?;
+                    peers.insert(server.id.0, peer);
+                }
+                peers_of.push(Arc::new(peers));
             }
-            let peers = Arc::new(peers);
             let servers = Arc::new(SstServers::connect(&env, &config.cluster, config.id));
             let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
 
@@ -131,7 +142,7 @@ impl MemtableServer {
                 let network = NetworkFactory {
                     shared: replica.shared.clone(),
                     cluster: cluster.clone(),
-                    peers: peers.clone(),
+                    peers: peers_of[threads.index_of(id)].clone(),
                     purged: {
                         let log = partition_log.clone();
                         Purged(Arc::new(move || log.purged().map(|id| id.index)))
@@ -140,7 +151,8 @@ impl MemtableServer {
                 let leader_lease_ms = replica.shared.configuration.load().leader_lease_ms;
                 let raft_config = Arc::new(crate::raft::config(lease, leader_lease_ms, &config.tuning)?);
                 let (node, net, raft_log) = (config.id.0, network.clone(), partition_log.clone());
-                let raft = core
+                let raft = threads
+                    .of(id)
                     .run(async move { Raft::new(node, raft_config, net, raft_log, state_machine).await })
                     .await?
                     .map_err(|e| Error::internal(format!("partition {id}: Raft cannot start: {e}")))?;
@@ -184,7 +196,7 @@ impl MemtableServer {
                     rank,
                     draining.clone(),
                 );
-                tokio::spawn(election);
+                threads.of(id).spawn(election)?;
                 let parts = Parts {
                     shared: replica.shared.clone(),
                     partition: replica.partition,
@@ -203,7 +215,7 @@ impl MemtableServer {
                     snapshot_seq: replica.snapshot_seq,
                 };
                 let worker = Worker::new(parts, replica.event_queue, replica.write_queue, shutdown.clone());
-                env.dedicated(&format!("partition-{id}"), worker.run());
+                threads.of(id).spawn(worker.run())?;
                 let handle =
                     Handle { shared: replica.shared, events: replica.events, writes: replica.writes };
                 to_drain.push((handle.clone(), network));
@@ -252,7 +264,7 @@ impl MemtableServer {
                 draining,
                 shutdown: shutdown.clone(),
             });
-            grpc::serve(listener, &context, cluster, shutdown.clone());
+            grpc::serve(listener, &threads, &context, &cluster, &shutdown)?;
             let http = match &config.http {
                 Some(at) => Some(http::serve(&env, at, registry, &context, shutdown).await?),
                 None => None,
@@ -267,7 +279,7 @@ impl MemtableServer {
                 stop,
                 listening,
                 _lock: lock,
-                _core: core,
+                _threads: threads,
             })
         })
     }

@@ -21,6 +21,7 @@ mod pressure;
 mod proposal;
 mod replica;
 mod resignation;
+mod rest;
 mod sequence;
 mod standing;
 mod waiting;
@@ -36,20 +37,16 @@ use inbox::{Inbox, Woken};
 use leading::Leading;
 use replica::Replica;
 use resignation::Resigned;
+use rest::Rest;
 
 pub use replica::Parts;
-
-/// How often the worker looks around when nothing wakes it.
-const TICK: Duration = Duration::from_millis(20);
-/// How often upkeep runs: it walks over all tables.
-const UPKEEP_NS: u64 = 5_000_000;
 
 pub struct Worker {
     replica: Replica,
     leading: Option<Leading>,
     resigned: Option<Resigned>,
     inbox: Inbox,
-    next_upkeep_ns: u64,
+    rest: Rest,
     shutdown: Shutdown,
 }
 
@@ -65,7 +62,7 @@ impl Worker {
     ) -> Self {
         let inbox = Inbox::new(events, writes, &parts.raft);
         let replica = Replica::new(parts);
-        Self { replica, leading: None, resigned: None, inbox, next_upkeep_ns: 0, shutdown }
+        Self { replica, leading: None, resigned: None, inbox, rest: Rest::default(), shutdown }
     }
 
     /// Runs until it is told to stop or its channels are gone. An unsafe state ends the process.
@@ -117,8 +114,8 @@ impl Worker {
         self.see_to_handover();
         self.sequence().await;
         let now_ns = self.replica.shared.env.clock.grantor_ns();
-        if now_ns >= self.next_upkeep_ns {
-            self.next_upkeep_ns = now_ns + UPKEEP_NS;
+        let (replica, leading, resigned) = (&self.replica, self.leading.as_ref(), self.resigned.is_some());
+        if self.rest.takes_upkeep(now_ns, || resigned || rest::is_busy(replica, leading)) {
             self.upkeep(now_ns);
             self.refresh_numbers();
         }
@@ -128,9 +125,7 @@ impl Worker {
     /// How long the worker may sleep.
     fn next_wake(&self) -> Duration {
         let now = self.replica.shared.env.clock.grantor_ns();
-        // Nothing frozen waits longer than this for its flush.
-        let upkeep = Duration::from_nanos(self.next_upkeep_ns.saturating_sub(now));
-        let mut wake = TICK.min(upkeep.max(Duration::from_millis(1)));
+        let mut wake = self.rest.wake(now);
         if let Some(leading) = &self.leading {
             if let Some(at) = leading.publisher.look_again_at_ns {
                 let until = Duration::from_nanos(at.saturating_sub(now));

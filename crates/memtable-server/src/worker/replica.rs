@@ -361,7 +361,9 @@ impl Replica {
     pub fn refresh_view(&self) {
         let view = self.partition.view();
         let version = view.manifest.version;
-        self.shared.view.store(Arc::new(view));
+        let before = self.shared.view.swap(Arc::new(view));
+        // With it goes what only it has still had: the memtable that was flushed. That takes as long as it had keys.
+        self.background.let_go(before);
         self.shared.manifest_version.send_if_modified(|v| std::mem::replace(v, version) != version);
     }
 }

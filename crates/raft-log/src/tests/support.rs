@@ -41,6 +41,10 @@ impl Workers for AtOnce {
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
         work();
     }
+
+    fn cores(&self) -> usize {
+        2
+    }
 }
 
 pub(super) struct Server {

@@ -259,6 +259,10 @@ impl Workers for Tasks {
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
         work();
     }
+
+    fn cores(&self) -> usize {
+        2
+    }
 }
 
 /// A fatal error: the host goes silent at once, and its process is killed at the end of the step.

@@ -43,6 +43,7 @@ impl Acceptor {
         self.reach().check_vote(vote)?;
         if !stops {
             self.shared.heir_of.store(vote.leader_id.term, Ordering::Release);
+            self.shared.named_heir.notify_one();
         }
         Ok(!stops)
     }

@@ -11,14 +11,14 @@ use sextant_environment::config::{ClusterConfig, Server};
 use sextant_environment::env::Party;
 use sextant_raft_log::{Member, TypeConfig};
 
-use super::super::core::CoreThread;
+use super::super::threads::PartitionThread;
 use super::super::wire::{self, Address, Introduction, PeerClient};
 use super::Network;
 use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
 use crate::incarnation::Memory;
 use crate::replica::ReplicaState;
 
-/// Connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.
+/// One thread's connections to a peer: heartbeats have one of their own, so that no bulk of data delays them.
 #[derive(Clone)]
 pub struct Peer {
     pub addr: String,
@@ -27,18 +27,19 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// What moves data belongs to the runtime that this is called in, heartbeats to Raft's own.
+    /// The connections belong to this thread.
     pub async fn connect(
         env: &sextant_environment::Env,
         to: &Server,
         cluster: &ClusterConfig,
         me: NodeId,
-        core: &CoreThread,
+        thread: &PartitionThread,
     ) -> Result<Self> {
         let addr = to.addr.clone();
         let (net, to, cluster) = (env.net.clone(), to.clone(), cluster.clone());
         let client = move || wire::peer_client(&net, &to, &cluster, Party::memtable(me));
-        Ok(Self { addr, data: client(), heartbeat: core.run(async move { client() }).await? })
+        let (data, heartbeat) = thread.run(async move { (client(), client()) }).await?;
+        Ok(Self { addr, data, heartbeat })
     }
 }
 

@@ -15,6 +15,10 @@ use crate::worker::{Ended, Worker};
 impl Worker {
     pub(in crate::worker) fn handle_events(&mut self) -> Result<(), Ended> {
         let mut events = std::mem::take(&mut self.inbox.arrived_events);
+        // Acknowledgements of heartbeats and of leases come at any time.
+        if events.iter().any(|event| !matches!(event, Event::Acknowledged)) {
+            self.rest.stir(self.replica.shared.env.clock.grantor_ns());
+        }
         for event in events.drain(..) {
             if let Event::Stop(done) = event {
                 self.step_down("the server is stopping");
@@ -99,7 +103,7 @@ impl Worker {
             }
         }
         self.replica.show_changes();
-        self.next_upkeep_ns = 0;
+        self.rest.hurry();
     }
 
     /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.
@@ -110,6 +114,9 @@ impl Worker {
 
     /// The writes that have arrived wait for the sequencer, or are told who leads.
     pub(in crate::worker) fn take_writes(&mut self) {
+        if !self.inbox.arrived_writes.is_empty() {
+            self.rest.stir(self.replica.shared.env.clock.grantor_ns());
+        }
         let writes = self.inbox.arrived_writes.drain(..);
         match &mut self.leading {
             Some(leading) => writes.for_each(|write| leading.sequencer.push(write)),

@@ -182,6 +182,16 @@ impl Leading {
         }
     }
 
+    /// Whether time alone will bring something to do.
+    pub fn is_busy(&self) -> bool {
+        self.handover.is_some()
+            || self.shortening.is_some()
+            || self.voters.are_busy()
+            || self.upkeep.is_busy()
+            || self.sequencer.is_busy()
+            || self.publisher.is_busy()
+    }
+
     /// What an entry of the log did.
     pub fn saw(&mut self, replica: &mut Replica, seen: &Seen) {
         match seen {

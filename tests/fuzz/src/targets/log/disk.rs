@@ -36,6 +36,10 @@ impl Workers for OneThread {
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
         work();
     }
+
+    fn cores(&self) -> usize {
+        2
+    }
 }
 
 /// A log whose process is killed finds that out; whoever reads the log afterwards sees what is missing.

@@ -27,6 +27,10 @@ pub(in crate::worker) struct Publisher {
 }
 
 impl Publisher {
+    pub fn is_busy(&self) -> bool {
+        !self.deferred.is_empty() || self.look_again_at_ns.is_some()
+    }
+
     /// The log was cut, or leadership ends: what was seen may never have been.
     pub fn refuse_all(&mut self, why: &'static str) {
         for (_, reply) in self.deferred.drain(..) {

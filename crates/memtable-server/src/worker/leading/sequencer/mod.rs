@@ -65,6 +65,13 @@ impl Sequencer {
         self.backlog.push(write);
     }
 
+    pub fn is_busy(&self) -> bool {
+        self.proposal.is_some()
+            || self.waiting_writes() > 0
+            || !self.commands.is_empty()
+            || !self.own_commands.is_empty()
+    }
+
     pub fn waiting_writes(&self) -> usize {
         self.backlog.len()
     }

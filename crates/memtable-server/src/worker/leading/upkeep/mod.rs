@@ -45,6 +45,12 @@ impl Upkeep {
         self.freezing.clear();
     }
 
+    pub fn is_busy(&self) -> bool {
+        !self.freezing.is_empty()
+            || !self.flushes.under_way.is_empty()
+            || !self.compactions.under_way.is_empty()
+    }
+
     /// Leadership ends.
     pub fn end(&mut self) {
         self.compactions.end_all(&Err(leadership_changed()));

@@ -75,6 +75,10 @@ impl Voters {
         self.change.is_some()
     }
 
+    pub fn are_busy(&self) -> bool {
+        self.are_changing() || self.idle_learners_since_ns.is_some()
+    }
+
     /// Leadership ends: what becomes of a change that Raft was asked for, the next leader decides.
     pub fn end(&mut self, term: u64, standing: &mut Standing) {
         if let Some(target) = self.asked() {
