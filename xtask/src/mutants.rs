@@ -11,6 +11,9 @@ use std::process::Command;
 use crate::root;
 
 const PATCHES: &str = "tests/sim/mutants";
+/// Of our packages, as `Cargo.toml` and `Cargo.lock` have it.
+const VERSION: &str = "\nversion = \"0.1.0\"\n";
+const PATCHED_VERSION: &str = "\nversion = \"0.1.0-patched\"\n";
 /// What a build reads.
 const SOURCES: [&str; 10] = [
     "Cargo.toml",
@@ -69,9 +72,30 @@ pub fn patched_tree(dir: &Path) -> Result<PathBuf, String> {
         copy(&Path::new(root()).join(name), &next.join(name))?;
     }
     apply(&next, &[])?;
+    rename_version(&next)?;
     take_over(&next, &tree)?;
     remove(&next)?;
     Ok(tree)
+}
+
+/// Another version for our packages: in a shared target directory cargo would take what it made of one tree for what it made of
+/// the other, whose packages lie in the same places of their workspace.
+fn rename_version(tree: &Path) -> Result<(), String> {
+    let edit = |name: &str, edited: &dyn Fn(&str) -> String| {
+        let path = tree.join(name);
+        std::fs::read_to_string(&path)
+            .and_then(|text| std::fs::write(&path, edited(&text)))
+            .map_err(|e| format!("{}: {e}", path.display()))
+    };
+    edit("Cargo.toml", &|text| text.replacen(VERSION, PATCHED_VERSION, 1))?;
+    // Packages of the lock file that come from nowhere else.
+    edit("Cargo.lock", &|text| {
+        let packages = text.split("\n[[package]]\n").map(|package| match package.contains("\nsource = ") {
+            true => package.to_owned(),
+            false => package.replacen(VERSION, PATCHED_VERSION, 1),
+        });
+        packages.collect::<Vec<_>>().join("\n[[package]]\n")
+    })
 }
 
 /// Applies all patches to a tree, in the order of their names.
