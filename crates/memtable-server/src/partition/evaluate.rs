@@ -17,7 +17,7 @@ use super::rules::{self, Asks, InMemtable};
 use super::sessions::Seen;
 use crate::command::{Group, RequestResult, TableWrites, Write};
 use crate::lease::ring::Run;
-use crate::memtable::Version;
+use crate::memtable::{Memtable, Version};
 
 pub use super::rules::Refusal;
 
@@ -47,8 +47,8 @@ pub struct Evaluated {
 
 /// The newest appended state of a key, as far as a memtable has it.
 enum Newest {
-    InActive(Version),
-    InFrozen(Version),
+    InActive(InMemtable),
+    InFrozen(InMemtable),
     Nowhere,
 }
 
@@ -153,7 +153,7 @@ impl Partition {
         let mut failed = false;
         for (i, op) in request.ops.iter().enumerate() {
             let newest = match local.get(&(op.table, &op.key)) {
-                Some(version) => Newest::InActive(version.clone()),
+                Some(version) => Newest::InActive(seen(op, version.seq, version.value.as_deref())),
                 None => self.newest(op, forming),
             };
             let (holds, existed, seq) = match self.check(op, &newest) {
@@ -221,13 +221,17 @@ impl Partition {
         if !forming.overlay.is_empty()
             && let Some(version) = forming.overlay.get(&(op.table, op.key.clone()))
         {
-            return Newest::InActive(version.clone());
+            return Newest::InActive(seen(op, version.seq, version.value.as_deref()));
         }
         let Some(table) = self.tables.get(&op.table) else { return Newest::Nowhere };
-        if let Some(version) = table.active.newest(&op.key) {
+        // One search says all: whether it is there, whether it is a tombstone, what it is compared with.
+        let newest = |memtable: &Memtable| {
+            memtable.seek(&op.key).newest().map(|version| seen(op, version.seq(), version.value()))
+        };
+        if let Some(version) = newest(&table.active) {
             return Newest::InActive(version);
         }
-        match table.frozen.iter().rev().find_map(|f| f.memtable.newest(&op.key)) {
+        match table.frozen.iter().rev().find_map(|f| newest(&f.memtable)) {
             Some(version) => Newest::InFrozen(version),
             None => Newest::Nowhere,
         }
@@ -236,19 +240,21 @@ impl Partition {
     /// Whether the condition holds, whether the key existed (as far as known), and the seq that was seen.
     fn check(&self, op: &WriteOp, newest: &Newest) -> Result<(bool, bool, Seq), Refusal> {
         let newest = match newest {
-            Newest::InActive(version) | Newest::InFrozen(version) => Some(InMemtable {
-                exists: version.value.is_some(),
-                seq: version.seq,
-                value_matches: match &op.condition {
-                    Condition::ValueEquals(expected) => version.value.as_ref() == Some(expected),
-                    _ => false,
-                },
-            }),
+            Newest::InActive(version) | Newest::InFrozen(version) => Some(*version),
             Newest::Nowhere => None,
         };
         let checked = rules::check(asks(&op.condition), newest, op.base, self.last_flush_version(op.table))?;
         Ok((checked.holds, checked.existed, Seq(checked.seq)))
     }
+}
+
+/// What an operation sees of a version.
+fn seen(op: &WriteOp, seq: u64, value: Option<&[u8]>) -> InMemtable {
+    let value_matches = match &op.condition {
+        Condition::ValueEquals(expected) => value == Some(&expected[..]),
+        _ => false,
+    };
+    InMemtable { exists: value.is_some(), seq, value_matches }
 }
 
 fn asks(condition: &Condition) -> Asks {

@@ -154,8 +154,9 @@ impl Partition {
                 if write.leaves_bit && !bits_done {
                     state.filter.insert(filter_hash(&write.key));
                 }
-                versions.push((writes.table, write.key.clone(), seq));
-                state.active.insert(write.key, seq, write.value, at.index, log_bytes);
+                let value = write.value.as_deref();
+                state.active.seek(&write.key).insert(seq, value, at.index, log_bytes);
+                versions.push((writes.table, write.key, seq));
                 done += 1;
             }
             self.counters.writes += done;
@@ -188,8 +189,8 @@ impl Partition {
                         self.sessions.undo(sessions);
                     }
                     for (table, key, seq) in versions {
-                        if let Some(state) = self.tables.get(&table) {
-                            state.active.remove(&key, seq);
+                        if let Some(state) = self.tables.get_mut(&table) {
+                            state.take_back(&key, seq);
                         }
                     }
                 }

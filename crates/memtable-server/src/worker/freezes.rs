@@ -64,7 +64,7 @@ impl Freezes {
             !t.active.is_empty()
                 && !under_way.contains(id)
                 && (too_old(id)
-                    || t.active.bytes() as u64 >= tuning.memtable_bytes
+                    || t.active.held_bytes() as u64 >= tuning.memtable_bytes
                     || log_bytes - t.active.first_log_bytes() >= tuning.freeze_log_bytes
                     || ((crowded || pressure.log_is_full) && nothing_frozen && largest == Some(*id)))
         });

@@ -1,0 +1,112 @@
+//! A key in a memtable, found once: what is there, and what the writer does to it.
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::arena::{NOWHERE, New, Record};
+use super::index::{self, Found};
+use super::{KEY_BYTES, Memtable, Seen, VERSION_BYTES, Writer, versions};
+
+/// Where a key is in a memtable, or would be.
+#[derive(Debug)]
+pub struct Slot<'m, 'k> {
+    memtable: &'m Memtable,
+    key: &'k [u8],
+    hash: u64,
+    record: Option<Record<'m>>,
+}
+
+impl<'m, 'k> Slot<'m, 'k> {
+    pub(super) fn find(memtable: &'m Memtable, key: &'k [u8]) -> Self {
+        let hash = index::hash(key);
+        let record = match memtable.index.find(&memtable.arena, hash, key) {
+            Found::Here(record) => Some(record),
+            Found::Nowhere => None,
+            Found::Unknown => memtable.order.find(key).map(|found| memtable.arena.at_pointer(found)),
+        };
+        Self { memtable, key, hash, record }
+    }
+
+    /// The newest version with a seq of at most `at`.
+    pub fn newest_at(&self, at: u64) -> Option<Seen<'m>> {
+        versions::newest(self.record?, at)
+    }
+
+    /// The newest version, published or not: for the sequencer only.
+    pub fn newest(&self) -> Option<Seen<'m>> {
+        self.newest_at(u64::MAX)
+    }
+
+    /// Adds a version, if there is none with this seq. `log_index` and `log_bytes` say where in the log it came from.
+    pub fn insert(&mut self, seq: u64, value: Option<&[u8]>, log_index: u64, log_bytes: u64) {
+        let memtable = self.memtable;
+        let mut writer = memtable.writer.lock();
+        let (had_record, had_versions) = (self.record.is_some(), self.newest().is_some());
+        let is_new = match self.record {
+            Some(record) => versions::add(&memtable.arena, &mut writer.bump, record, seq, value),
+            None => self.add_key(&mut writer, seq, value),
+        };
+        if !is_new {
+            return;
+        }
+        if !had_versions {
+            add(&memtable.bytes, self.key_bytes());
+            // The key was left by a version that was removed.
+            sub(&memtable.left_bytes, if had_record { self.key_bytes() } else { 0 });
+        }
+        add(&memtable.bytes, version_bytes(value));
+        if memtable.is_empty() {
+            memtable.first_index.store(log_index, Relaxed);
+            memtable.first_log_bytes.store(log_bytes, Relaxed);
+        }
+        add(&memtable.entries, 1);
+    }
+
+    /// Adds a record for the key. Whether the version is new.
+    fn add_key(&mut self, writer: &mut Writer, seq: u64, value: Option<&[u8]>) -> bool {
+        let Memtable { arena, order, index, .. } = self.memtable;
+        let (at, record) = arena.put(&mut writer.bump, New { key: Some(self.key), seq, value, link: NOWHERE });
+        let here = arena.at_pointer(order.insert(&record));
+        self.record = Some(here);
+        if here.pointer() != record.pointer() {
+            // Another slot of this key added it meanwhile.
+            return versions::add(arena, &mut writer.bump, here, seq, value);
+        }
+        // In the order first: who may miss it here looks there.
+        index.insert(arena, &mut writer.bump, &mut writer.growth, self.hash, at);
+        true
+    }
+
+    /// Takes a version back.
+    pub(super) fn remove(&self, seq: u64) {
+        let (memtable, Some(record)) = (self.memtable, self.record) else { return };
+        let _writer = memtable.writer.lock();
+        let Some(removed) = versions::remove(record, seq) else { return };
+        let key_bytes = if self.newest().is_none() { self.key_bytes() } else { 0 };
+        let bytes = version_bytes(removed.value()) + key_bytes;
+        sub(&memtable.bytes, bytes);
+        add(&memtable.left_bytes, bytes);
+        sub(&memtable.entries, 1);
+        if memtable.is_empty() {
+            memtable.first_index.store(0, Relaxed);
+        }
+    }
+
+    fn key_bytes(&self) -> usize {
+        KEY_BYTES + self.key.len()
+    }
+}
+
+fn version_bytes(value: Option<&[u8]>) -> usize {
+    VERSION_BYTES + value.map_or(0, <[u8]>::len)
+}
+
+// Only the writer counts, so these need not be one step.
+
+fn add(count: &AtomicUsize, more: usize) {
+    count.store(count.load(Relaxed) + more, Relaxed);
+}
+
+fn sub(count: &AtomicUsize, less: usize) {
+    count.store(count.load(Relaxed) - less, Relaxed);
+}
