@@ -13,6 +13,7 @@ mod arena;
 mod index;
 mod order;
 mod range;
+mod segments;
 mod slot;
 mod versions;
 
@@ -20,11 +21,10 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use sextant_common::ids::Generation;
 
-use arena::{Arena, Bump};
-use index::{Growth, Index};
+use arena::Arena;
+use index::Index;
 use order::Order;
 use range::{Direction, Range};
 pub use slot::Slot;
@@ -51,7 +51,6 @@ pub struct Memtable {
     order: Order,
     index: Index,
     arena: Arena,
-    writer: Mutex<Writer>,
     bytes: AtomicUsize,
     /// What removed versions leave.
     left_bytes: AtomicUsize,
@@ -60,13 +59,6 @@ pub struct Memtable {
     first_index: AtomicU64,
     /// Bytes of log that lay before that entry, for the distance in the log.
     first_log_bytes: AtomicU64,
-}
-
-/// What only a writer has: there is one, and the lock is never waited for.
-#[derive(Debug, Default)]
-struct Writer {
-    growth: Growth,
-    bump: Bump,
 }
 
 impl Memtable {
@@ -87,7 +79,6 @@ impl Memtable {
             order,
             index: Index::default(),
             arena: Arena::default(),
-            writer: Mutex::default(),
             bytes: AtomicUsize::new(0),
             left_bytes: AtomicUsize::new(0),
             entries: AtomicUsize::new(0),

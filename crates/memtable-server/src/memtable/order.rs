@@ -12,7 +12,7 @@ use std::ops::Bound;
 use crossbeam_skiplist::SkipSet;
 use crossbeam_skiplist::set::Entry;
 
-use super::arena::{Record, RecordPointer};
+use super::arena::{Arena, Record, RecordPointer};
 
 #[derive(Debug)]
 pub struct Order {
@@ -54,14 +54,17 @@ impl Order {
         pairs.take_while(|(a, b)| a == b).map(|(a, _)| *a).collect()
     }
 
-    /// Adds the key of a record. The record that has it, if it is here already.
-    pub fn insert(&self, record: &Record<'_>) -> RecordPointer {
-        let key = Key { number: self.number(record.key()), record: record.pointer() };
-        self.keys.get_or_insert(key).record
+    /// Adds the key of a record. The record that has it: another one if it was here already.
+    pub fn insert<'a>(&self, arena: &'a Arena, record: &Record<'a>) -> Record<'a> {
+        let number = self.number(record.key());
+        // SAFETY: the list is a part of the memtable that the arena is a part of: both are there as long as each other, and nobody
+        // gets a key but by a reference to the memtable. The list does not look at keys when it is dropped.
+        let key = Key { number, record: unsafe { record.pointer() } };
+        self.keys.get_or_insert(key).record(arena)
     }
 
-    pub fn find(&self, key: &[u8]) -> Option<RecordPointer> {
-        Some(self.keys.get(sought(&self.sought(key)))?.record())
+    pub fn find<'a>(&self, arena: &'a Arena, key: &[u8]) -> Option<Record<'a>> {
+        Some(self.keys.get(sought(&self.sought(key)))?.record(arena))
     }
 
     /// The first key above a bound.
@@ -99,8 +102,9 @@ fn first_62_bits(bytes: &[u8]) -> u64 {
 }
 
 impl Key {
-    pub fn record(&self) -> RecordPointer {
-        self.record
+    /// The record of a key of this arena.
+    pub fn record<'a>(&self, arena: &'a Arena) -> Record<'a> {
+        arena.at_pointer(self.record)
     }
 }
 

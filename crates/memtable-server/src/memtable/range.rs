@@ -76,7 +76,7 @@ impl<'m> Range<'m> {
                 self.is_complete = true;
                 break;
             };
-            *record = Some(self.memtable.arena.at_pointer(place.record()));
+            *record = Some(place.record(&self.memtable.arena));
             self.place = Some(place);
         }
         self.batch_keys = (2 * self.batch_keys).min(BATCH_MAX);

@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::{NOWHERE, New, Record};
+use super::arena::{NOWHERE, New, Record, Writing};
 use super::index::{self, Found};
-use super::{KEY_BYTES, Memtable, Seen, VERSION_BYTES, Writer, versions};
+use super::{KEY_BYTES, Memtable, Seen, VERSION_BYTES, versions};
 
 /// Where a key is in a memtable, or would be.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl<'m, 'k> Slot<'m, 'k> {
         let record = match memtable.index.find(&memtable.arena, hash, key) {
             Found::Here(record) => Some(record),
             Found::Nowhere => None,
-            Found::Unknown => memtable.order.find(key).map(|found| memtable.arena.at_pointer(found)),
+            Found::Unknown => memtable.order.find(&memtable.arena, key),
         };
         Self { memtable, key, hash, record }
     }
@@ -40,19 +40,20 @@ impl<'m, 'k> Slot<'m, 'k> {
     /// Adds a version, if there is none with this seq. `log_index` and `log_bytes` say where in the log it came from.
     pub fn insert(&mut self, seq: u64, value: Option<&[u8]>, log_index: u64, log_bytes: u64) {
         let memtable = self.memtable;
-        let mut writer = memtable.writer.lock();
-        let (had_record, had_versions) = (self.record.is_some(), self.newest().is_some());
-        let is_new = match self.record {
-            Some(record) => versions::add(&memtable.arena, &mut writer.bump, record, seq, value),
-            None => self.add_key(&mut writer, seq, value),
-        };
-        if !is_new {
-            return;
-        }
-        if !had_versions {
+        let mut writing = memtable.arena.write();
+        let is_new_key = self.record.is_none() && self.add_key(&mut writing, seq, value);
+        if is_new_key {
             add(&memtable.bytes, self.key_bytes());
-            // The key was left by a version that was removed.
-            sub(&memtable.left_bytes, if had_record { self.key_bytes() } else { 0 });
+        } else if let Some(record) = self.record {
+            let had_versions = self.newest().is_some();
+            if !versions::add(&mut writing, record, seq, value) {
+                return;
+            }
+            if !had_versions {
+                // The key was left by a version that was removed.
+                sub(&memtable.left_bytes, self.key_bytes());
+                add(&memtable.bytes, self.key_bytes());
+            }
         }
         add(&memtable.bytes, version_bytes(value));
         if memtable.is_empty() {
@@ -62,26 +63,25 @@ impl<'m, 'k> Slot<'m, 'k> {
         add(&memtable.entries, 1);
     }
 
-    /// Adds a record for the key. Whether the version is new.
-    fn add_key(&mut self, writer: &mut Writer, seq: u64, value: Option<&[u8]>) -> bool {
+    /// Adds a record for the key. False: another slot of this key did so meanwhile.
+    fn add_key(&mut self, writing: &mut Writing<'m>, seq: u64, value: Option<&[u8]>) -> bool {
         let Memtable { arena, order, index, .. } = self.memtable;
-        let (at, record) = arena.put(&mut writer.bump, New { key: Some(self.key), seq, value, link: NOWHERE });
-        let here = arena.at_pointer(order.insert(&record));
+        let (at, record) = writing.put(New { key: Some(self.key), seq, value, link: NOWHERE });
+        let here = order.insert(arena, &record);
         self.record = Some(here);
-        if here.pointer() != record.pointer() {
-            // Another slot of this key added it meanwhile.
-            return versions::add(arena, &mut writer.bump, here, seq, value);
+        if !here.is_same(&record) {
+            return false;
         }
         // In the order first: who may miss it here looks there.
-        index.insert(arena, &mut writer.bump, &mut writer.growth, self.hash, at);
+        index.insert(arena, self.hash, at);
         true
     }
 
     /// Takes a version back.
     pub(super) fn remove(&self, seq: u64) {
         let (memtable, Some(record)) = (self.memtable, self.record) else { return };
-        let _writer = memtable.writer.lock();
-        let Some(removed) = versions::remove(record, seq) else { return };
+        let writing = memtable.arena.write();
+        let Some(removed) = versions::remove(&writing, record, seq) else { return };
         let key_bytes = if self.newest().is_none() { self.key_bytes() } else { 0 };
         let bytes = version_bytes(removed.value()) + key_bytes;
         sub(&memtable.bytes, bytes);

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 
 use super::Version;
-use super::arena::{Arena, Bump, New, Record, Value};
+use super::arena::{New, Record, Value, Writing};
 
 /// A version, where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ pub fn newest<'m>(key: Record<'m>, at: u64) -> Option<Seen<'m>> {
 }
 
 /// Adds a version to a key. False: it has one with this seq.
-pub fn add(arena: &Arena, bump: &mut Bump, key: Record<'_>, seq: u64, value: Option<&[u8]>) -> bool {
+pub fn add(writing: &mut Writing<'_>, key: Record<'_>, seq: u64, value: Option<&[u8]>) -> bool {
     // It goes behind this one.
     let mut newer = key;
     let mut next = key.next();
@@ -78,18 +78,18 @@ pub fn add(arena: &Arena, bump: &mut Bump, key: Record<'_>, seq: u64, value: Opt
         return false;
     }
     let link = newer.link();
-    let (mut at, _) = arena.put(bump, New { key: None, seq, value, link });
-    let newer_is_newer = newer.pointer() == key.pointer() || newer.seq() > original;
+    let (mut at, _) = writing.put(New { key: None, seq, value, link });
+    let newer_is_newer = newer.is_same(&key) || newer.seq() > original;
     if in_original && original > seq && newer_is_newer {
         let value = Seen(key).value();
-        (at, _) = arena.put(bump, New { key: None, seq: original, value, link: at });
+        (at, _) = writing.put(New { key: None, seq: original, value, link: at });
     }
     newer.set_link(at);
     true
 }
 
 /// Takes a version out; who is at it walks on. Its value, if it was there.
-pub fn remove<'m>(key: Record<'m>, seq: u64) -> Option<Seen<'m>> {
+pub fn remove<'m>(_: &Writing<'m>, key: Record<'m>, seq: u64) -> Option<Seen<'m>> {
     let mut removed = None;
     let mut newer = key;
     while let Some(version) = newer.next() {
@@ -106,4 +106,3 @@ pub fn remove<'m>(key: Record<'m>, seq: u64) -> Option<Seen<'m>> {
     }
     removed
 }
-

@@ -41,8 +41,8 @@ fn resident_bytes() -> usize {
 fn measure<T: Table>(name: &str, keys: u64, updates: u64) {
     let table = T::fresh();
     let before = (ASKED_BYTES.load(Relaxed), resident_bytes());
-    rounds::write(&table, 0..keys, 0);
-    rounds::write(&table, (0..updates).map(|i| i % keys), keys);
+    rounds::write(&table, 0..keys, 0, false);
+    rounds::write(&table, (0..updates).map(|i| i % keys), keys, false);
     let entries = (keys + updates) as usize;
     let plain_bytes = keys as usize * ENTRY_BYTES + updates as usize * (ENTRY_BYTES - 16);
     let beyond = |bytes: usize| (bytes as f64 - plain_bytes as f64) / entries as f64;
@@ -73,7 +73,15 @@ fn main() {
                         .args([which, &format!("{keys}-{updates}")])
                         .output()
                         .unwrap();
-                    print!("{}", String::from_utf8(output.stdout).unwrap().lines().last().map(|l| format!("{l}\n")).unwrap());
+                    print!(
+                        "{}",
+                        String::from_utf8(output.stdout)
+                            .unwrap()
+                            .lines()
+                            .last()
+                            .map(|l| format!("{l}\n"))
+                            .unwrap()
+                    );
                 }
             }
         }

@@ -43,27 +43,43 @@ pub trait Table: Sized {
     /// An empty one. It follows one that held a few such keys, as after a freeze.
     fn fresh() -> Self;
     fn insert(&self, key: Bytes, seq: u64, value: Bytes);
-    fn get(&self, key: &Bytes) -> bool;
-    fn scan(&self, from: Bytes, records: usize) -> usize;
+    /// Looks for a key before it is written, as a leader does for conditions and bits.
+    fn look(&self, key: &Bytes) -> bool;
+    /// A value goes into the reply, as in a server.
+    fn get(&self, key: &Bytes, reply: &mut Vec<u8>) -> bool;
+    /// So do keys and values. How many records there were.
+    fn scan(&self, from: Bytes, records: usize, reply: &mut Vec<u8>) -> usize;
     fn bytes(&self) -> usize;
 }
 
 macro_rules! table {
-    ($module:ident, $successor:expr) => {
+    ($module:ident, $successor:expr, $look:expr) => {
         impl Table for $module::Memtable {
             fn fresh() -> Self {
                 let before = Self::new(Generation(1));
-                write(&before, 0..1000, 0);
+                write(&before, 0..1000, 0, false);
                 $successor(before)
             }
             fn insert(&self, key: Bytes, seq: u64, value: Bytes) {
                 self.insert(key, seq, Some(value), seq, 0);
             }
-            fn get(&self, key: &Bytes) -> bool {
-                black_box(self.get(key, u64::MAX)).is_some()
+            fn look(&self, key: &Bytes) -> bool {
+                $look(self, key)
             }
-            fn scan(&self, from: Bytes, records: usize) -> usize {
-                self.range(Bound::Included(from), Bound::Unbounded, u64::MAX).take(records).map(black_box).count()
+            fn get(&self, key: &Bytes, reply: &mut Vec<u8>) -> bool {
+                reply.clear();
+                let found = self.get(key, u64::MAX);
+                found.iter().filter_map(|v| v.value.as_ref()).for_each(|v| reply.extend_from_slice(v));
+                found.is_some()
+            }
+            fn scan(&self, from: Bytes, records: usize, reply: &mut Vec<u8>) -> usize {
+                let found = self.range(Bound::Included(from), Bound::Unbounded, u64::MAX).take(records);
+                let encode = |(key, version): (Bytes, $module::Version)| {
+                    reply.clear();
+                    reply.extend_from_slice(&key);
+                    version.value.iter().for_each(|v| reply.extend_from_slice(v));
+                };
+                found.map(encode).count()
             }
             fn bytes(&self) -> usize {
                 self.bytes()
@@ -72,11 +88,14 @@ macro_rules! table {
     };
 }
 
-table!(old, |_| old::Memtable::new(Generation(2)));
-table!(new, |before: new::Memtable| before.successor());
+table!(old, |_| old::Memtable::new(Generation(2)), |table: &old::Memtable, key| table.newest(key).is_some());
+table!(new, |before: new::Memtable| before.successor(), |table: &new::Memtable, key| table
+    .seek(key)
+    .newest()
+    .is_some());
 
-/// Writes the keys of so many numbers in groups.
-pub fn write(table: &impl Table, numbers: impl Iterator<Item = u64>, mut seq: u64) {
+/// Writes the keys of so many numbers in groups; `looks`: after it has looked for those of a group.
+pub fn write(table: &impl Table, numbers: impl Iterator<Item = u64>, mut seq: u64, looks: bool) {
     let mut numbers = numbers.peekable();
     while numbers.peek().is_some() {
         let group: Vec<u64> = numbers.by_ref().take(GROUP as usize).collect();
@@ -86,8 +105,10 @@ pub fn write(table: &impl Table, numbers: impl Iterator<Item = u64>, mut seq: u6
             section.extend_from_slice(&[*i as u8; VALUE_BYTES]);
         }
         let section = Bytes::from(section);
-        for write in 0..group.len() {
-            let at = write * ENTRY_BYTES;
+        let starts = || (0..group.len()).map(|write| write * ENTRY_BYTES);
+        let found = starts().filter(|at| looks && table.look(&section.slice(*at..*at + 16))).count();
+        assert!(!looks || found == group.len());
+        for at in starts() {
             seq += 1;
             table.insert(section.slice(at..at + 16), seq, section.slice(at + 16..at + ENTRY_BYTES));
         }
@@ -100,10 +121,11 @@ pub fn some(seed: u64, below: u64) -> impl Iterator<Item = u64> {
     (0..OPERATIONS.min(below)).map(move |_| random.u64(..below))
 }
 
-pub const NAMES: [&str; 7] = ["insert", "update", "hit", "miss", "scan 100", "scan all", "drop"];
+pub const NAMES: [&str; 8] =
+    ["insert", "update", "look, update", "hit", "miss", "scan 100", "scan all", "drop"];
 
 /// Nanoseconds of an operation (of a record, for scans) for each of `NAMES`.
-pub fn round<T: Table>(keys: u64, seed: u64) -> [f64; 7] {
+pub fn round<T: Table>(keys: u64, seed: u64) -> [f64; 8] {
     let table = T::fresh();
     let time = |count: u64, operations: &mut dyn FnMut()| {
         let start = now();
@@ -113,23 +135,26 @@ pub fn round<T: Table>(keys: u64, seed: u64) -> [f64; 7] {
     let count = OPERATIONS.min(keys);
     let gets = |numbers: Vec<u64>, found: bool| {
         let keys: Vec<_> = numbers.into_iter().map(|i| Bytes::copy_from_slice(&key(i))).collect();
-        time(count, &mut || keys.iter().for_each(|k| assert_eq!(table.get(k), found)))
+        let mut reply = Vec::with_capacity(ENTRY_BYTES);
+        time(count, &mut || keys.iter().for_each(|k| assert_eq!(table.get(k, &mut reply), found)))
     };
-    let insert = time(keys, &mut || write(&table, 0..keys, 0));
+    let insert = time(keys, &mut || write(&table, 0..keys, 0, false));
     let hit = gets(some(seed, keys).collect(), true);
     let miss = gets(some(seed, keys).map(|i| i + keys).collect(), false);
     let scans: Vec<_> = some(seed, keys).take(2000).map(|i| Bytes::copy_from_slice(&key(i))).collect();
-    let mut records = 0;
+    let (mut records, mut reply) = (0, Vec::with_capacity(ENTRY_BYTES));
     let total = time(1, &mut || {
-        records = scans.iter().map(|from| table.scan(from.clone(), SCAN_RECORDS)).sum::<usize>();
+        records = scans.iter().map(|from| table.scan(from.clone(), SCAN_RECORDS, &mut reply)).sum::<usize>();
     });
     let scan = total / records as f64;
-    let scan_all = time(keys, &mut || assert_eq!(table.scan(Bytes::new(), usize::MAX) as u64, keys));
-    let update = time(count, &mut || write(&table, some(seed, keys), keys));
+    let scan_all =
+        time(keys, &mut || assert_eq!(table.scan(Bytes::new(), usize::MAX, &mut reply) as u64, keys));
+    let update = time(count, &mut || write(&table, some(seed, keys), keys, false));
+    let look_update = time(count, &mut || write(&table, some(seed + 1000, keys), keys + count, true));
     black_box(table.bytes());
     let mut table = Some(table);
-    let drop = time(keys + count, &mut || drop(table.take()));
-    [insert, update, hit, miss, scan, scan_all, drop]
+    let drop = time(keys + 2 * count, &mut || drop(table.take()));
+    [insert, update, look_update, hit, miss, scan, scan_all, drop]
 }
 
 fn median(values: impl Iterator<Item = f64>) -> f64 {
