@@ -50,7 +50,7 @@ struct Growth {
 }
 
 pub enum Found<'a> {
-    Here(Record<'a>),
+    Here(At, Record<'a>),
     Nowhere,
     /// The ordered index knows.
     Unknown,
@@ -95,7 +95,7 @@ impl Index {
                     if at != NOWHERE {
                         let record = arena.record(at);
                         if record.key() == key {
-                            return Found::Here(record);
+                            return Found::Here(at, record);
                         }
                     }
                     same &= same - 1;

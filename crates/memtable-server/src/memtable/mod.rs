@@ -27,7 +27,7 @@ use arena::Arena;
 use index::Index;
 use order::Order;
 use range::{Direction, Range};
-pub use slot::Slot;
+pub use slot::{Bookmark, Slot};
 pub use versions::Seen;
 
 /// What a key costs beyond its bytes: a node of the ordered index (40 bytes on average, 42 with mimalloc), slots of the hash index (6 to 12).
@@ -37,6 +37,9 @@ const VERSION_BYTES: usize = 16;
 
 /// What so many versions have in common the next ones will have.
 const TELLING_ENTRIES: usize = 100;
+
+/// Memtables that this process has made.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// A version of a record. `value: None` is a tombstone, which is an answer, not an absence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +51,8 @@ pub struct Version {
 #[derive(Debug)]
 pub struct Memtable {
     pub generation: Generation,
+    /// No other one in this process has it.
+    number: u64,
     order: Order,
     index: Index,
     arena: Arena,
@@ -76,6 +81,7 @@ impl Memtable {
     fn with_order(generation: Generation, order: Order) -> Self {
         Self {
             generation,
+            number: MADE.fetch_add(1, Relaxed),
             order,
             index: Index::default(),
             arena: Arena::default(),
@@ -90,6 +96,11 @@ impl Memtable {
     /// Finds a key once, for all that is to be done with it.
     pub fn seek<'m, 'k>(&'m self, key: &'k [u8]) -> Slot<'m, 'k> {
         Slot::find(self, key)
+    }
+
+    /// To write a key that was sought before, where it was found then.
+    pub fn seek_again<'m, 'k>(&'m self, key: &'k [u8], bookmark: Option<&Bookmark>) -> Slot<'m, 'k> {
+        bookmark.map_or_else(|| Slot::find(self, key), |bookmark| Slot::at(self, key, bookmark))
     }
 
     /// Adds a version. `log_index` and `log_bytes` say where in the log it came from.

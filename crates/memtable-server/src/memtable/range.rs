@@ -15,7 +15,7 @@ use super::{Memtable, Version};
 
 /// Keys of a batch.
 const BATCH_MIN: usize = 2;
-const BATCH_MAX: usize = 32;
+const BATCH_MAX: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {

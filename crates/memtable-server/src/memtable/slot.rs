@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::{NOWHERE, New, Record, Writing};
+use super::arena::{At, NOWHERE, New, Record, Writing};
 use super::index::{self, Found};
 use super::{KEY_BYTES, Memtable, Seen, VERSION_BYTES, versions};
 
@@ -14,17 +14,48 @@ pub struct Slot<'m, 'k> {
     key: &'k [u8],
     hash: u64,
     record: Option<Record<'m>>,
+    /// Of the record; [`NOWHERE`]: not known.
+    place: At,
+}
+
+/// Where a key was found, or that it was not: for a write of it that comes later.
+#[derive(Clone, Copy, Debug)]
+pub struct Bookmark {
+    /// Number of the memtable.
+    memtable: u64,
+    /// [`NOWHERE`]: it was not there.
+    place: At,
 }
 
 impl<'m, 'k> Slot<'m, 'k> {
     pub(super) fn find(memtable: &'m Memtable, key: &'k [u8]) -> Self {
         let hash = index::hash(key);
-        let record = match memtable.index.find(&memtable.arena, hash, key) {
-            Found::Here(record) => Some(record),
-            Found::Nowhere => None,
-            Found::Unknown => memtable.order.find(&memtable.arena, key),
+        let (place, record) = match memtable.index.find(&memtable.arena, hash, key) {
+            Found::Here(place, record) => (place, Some(record)),
+            Found::Nowhere => (NOWHERE, None),
+            Found::Unknown => (NOWHERE, memtable.order.find(&memtable.arena, key)),
         };
-        Self { memtable, key, hash, record }
+        Self { memtable, key, hash, record, place }
+    }
+
+    /// To write a key that was sought before. A bookmark of another memtable, or of another key, is as good as none.
+    pub(super) fn at(memtable: &'m Memtable, key: &'k [u8], bookmark: &Bookmark) -> Self {
+        if bookmark.memtable != memtable.number {
+            return Self::find(memtable, key);
+        }
+        let place = bookmark.place;
+        // That it came meanwhile is seen when it is added to the order.
+        let record = (place != NOWHERE).then(|| memtable.arena.record(place));
+        if record.is_some_and(|record| record.key() != key) {
+            return Self::find(memtable, key);
+        }
+        Self { memtable, key, hash: index::hash(key), record, place }
+    }
+
+    /// None: it would have to be sought again.
+    pub fn bookmark(&self) -> Option<Bookmark> {
+        let is_known = self.record.is_none() || self.place != NOWHERE;
+        is_known.then_some(Bookmark { memtable: self.memtable.number, place: self.place })
     }
 
     /// The newest version with a seq of at most `at`.
@@ -72,6 +103,7 @@ impl<'m, 'k> Slot<'m, 'k> {
         if !here.is_same(&record) {
             return false;
         }
+        self.place = at;
         // In the order first: who may miss it here looks there.
         index.insert(arena, self.hash, at);
         true

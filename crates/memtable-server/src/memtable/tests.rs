@@ -67,6 +67,40 @@ fn what_was_found_once_can_be_read_and_written() {
 }
 
 #[test]
+fn a_bookmark_is_right_wherever_it_is_used() {
+    let (m, other) = (Memtable::new(Generation(1)), Memtable::new(Generation(1)));
+    m.insert(key("a"), 1, Some(key("a1")), 5, 0);
+    other.insert(key("other"), 1, Some(key("o1")), 5, 0);
+    let [a, absent] = [&b"a"[..], b"b"].map(|key| m.seek(key).bookmark());
+    let write = |m: &Memtable, key: &[u8], bookmark: Option<&_>, seq| {
+        m.seek_again(key, bookmark).insert(seq, Some(b"x"), 5, 0);
+    };
+    write(&m, b"a", a.as_ref(), 2);
+    write(&m, b"b", absent.as_ref(), 3);
+    write(&m, b"b", absent.as_ref(), 4);
+    // Of another key, of another memtable.
+    write(&m, b"c", a.as_ref(), 5);
+    write(&m, b"a", absent.as_ref(), 6);
+    write(&other, b"a", a.as_ref(), 7);
+    write(&m, b"d", None, 8);
+    let seqs = |m: &Memtable, at| -> Vec<_> {
+        let all = m.range(Bound::Unbounded, Bound::Unbounded, at);
+        all.map(|(key, version)| (key, version.seq)).collect()
+    };
+    assert_eq!(seqs(&m, 3), [(key("a"), 2), (key("b"), 3)]);
+    assert_eq!(seqs(&m, 9), [(key("a"), 6), (key("b"), 4), (key("c"), 5), (key("d"), 8)]);
+    assert_eq!(seqs(&other, 9), [(key("a"), 7), (key("other"), 1)]);
+    for (found, at) in [("a", 6), ("b", 4), ("c", 5), ("d", 8)] {
+        assert_eq!(m.newest(found.as_bytes()).unwrap().seq, at);
+    }
+    // A truncation leaves a key, but no version.
+    let d = m.seek(b"d").bookmark();
+    m.remove(b"d", 8);
+    write(&m, b"d", d.as_ref(), 8);
+    assert_eq!((m.newest(b"d").unwrap().seq, m.entries()), (8, 7));
+}
+
+#[test]
 fn readers_keep_what_they_hold_when_the_memtable_goes() {
     let long = Bytes::from(vec![7; INLINE_BYTES_MAX + 1]);
     let m = Memtable::new(Generation(1));

@@ -140,6 +140,8 @@ impl Partition {
         let seqs = group.seqs();
         let first_seq = group.first_seq;
         let log_bytes = self.log_bytes;
+        // `bits_done`: it is the group that this leader evaluated.
+        let bookmarks = if bits_done { std::mem::take(&mut self.expected) } else { Vec::new() };
         let mut versions = Vec::with_capacity(seqs as usize);
         for writes in group.tables {
             let (mut done, mut skipped) = (0, 0);
@@ -155,7 +157,8 @@ impl Partition {
                     state.filter.insert(filter_hash(&write.key));
                 }
                 let value = write.value.as_deref();
-                state.active.seek(&write.key).insert(seq, value, at.index, log_bytes);
+                let bookmark = bookmarks.get(write.ordinal as usize).and_then(Option::as_ref);
+                state.active.seek_again(&write.key, bookmark).insert(seq, value, at.index, log_bytes);
                 versions.push((writes.table, write.key, seq));
                 done += 1;
             }

@@ -58,7 +58,7 @@ impl Freezes {
         let log_bytes = partition.log_bytes();
         let crowded = partition.unflushed_bytes() > pressure.memory_bytes / 2;
         // Many small memtables can fill the memory together: then the largest one goes.
-        let largest = partition.tables().max_by_key(|(_, t)| t.active.bytes()).map(|(id, _)| id);
+        let largest = partition.tables().max_by_key(|(_, t)| t.active.held_bytes()).map(|(id, _)| id);
         let nothing_frozen = partition.tables().all(|(_, t)| t.frozen.is_empty());
         let due = partition.tables().filter(|(id, t)| {
             !t.active.is_empty()
