@@ -1,7 +1,7 @@
 //! Memory of a memtable's records: chunks that are only added to, and freed with the memtable. Nearly all `unsafe` of a memtable is
 //! here: [`order`](super::order) has one promise more.
 //!
-//! A place ([`At`]) is the number of a chunk and an offset in units of 8 bytes. Chunks grow from 4 to 124 KiB; what does not fit
+//! A place ([`At`]) is the number of a chunk and an offset in units of 8 bytes. Chunks grow from 4 to 128 KiB; what does not fit
 //! is a chunk of its own.
 //!
 //! A record is a version, of a key or (the key's first one) together with it; 12 bytes, then key and value:
@@ -37,9 +37,11 @@ const UNIT_BYTES: usize = size_of::<u64>();
 const OFFSET_BITS: u32 = 14;
 /// Bits of the number: 2^18 chunks are 31 GiB, without long values.
 const NUMBER_BITS: u32 = 32 - OFFSET_BITS;
+/// Asked for a power of two, mimalloc rounds up by as much as a third; for so much less, not at all.
+const SPARED_BYTES: usize = 64;
 const CHUNK_BYTES_MIN: usize = 4 * 1024;
-/// What offsets can tell, less what an allocator takes for itself: asked for a power of two, mimalloc rounds up by as much as a quarter.
-const CHUNK_BYTES_MAX: usize = (UNIT_BYTES << OFFSET_BITS) - 4096;
+/// What offsets can tell.
+const CHUNK_BYTES_MAX: usize = (UNIT_BYTES << OFFSET_BITS) - SPARED_BYTES;
 
 /// Longer values stand apart from their records. Copying fewer bytes for a reader takes no longer than counting references
 /// (figures: docs/benchmarks/memtable.md).
@@ -104,7 +106,7 @@ impl Layout {
 }
 
 // Records begin at multiples of 8 bytes, so what stands at a multiple of 8 or 4 in one is aligned.
-const _: () = assert!(align_of::<Header>() == 4 && HEADER_BYTES % align_of::<WideHalves>() == 0);
+const _: () = assert!(align_of::<Header>() == 4 && HEADER_BYTES.is_multiple_of(align_of::<WideHalves>()));
 const _: () = assert!(align_of::<Bytes>() <= UNIT_BYTES && INLINE_BYTES_MAX <= VALUE_LEN as usize);
 
 #[derive(Debug, Default)]
@@ -200,7 +202,7 @@ impl<'a> Writing<'a> {
         assert!(*free <= *end, "a record lies within its chunk");
         let number = chunks.len() - 1;
         let place = chunks[number].as_mut_ptr().cast::<u8>().wrapping_add(start);
-        let at = At((number << OFFSET_BITS | start / UNIT_BYTES) as u32);
+        let at = At(((number << OFFSET_BITS) | (start / UNIT_BYTES)) as u32);
         (at, NonNull::new(place).expect("chunks are not at address 0"))
     }
 
@@ -209,7 +211,7 @@ impl<'a> Writing<'a> {
     fn grow(&mut self, bytes: usize) {
         let number = self.memory.chunks.len();
         assert!(number < 1 << NUMBER_BITS, "a memtable of 31 GiB was not frozen");
-        let usual = (CHUNK_BYTES_MIN << number.min(16)).min(CHUNK_BYTES_MAX);
+        let usual = ((CHUNK_BYTES_MIN << number.min(16)) - SPARED_BYTES).min(CHUNK_BYTES_MAX);
         // Nothing is at place 0.
         let skipped = if number == 0 { UNIT_BYTES } else { 0 };
         let len = usual.max((skipped + bytes).next_multiple_of(UNIT_BYTES));

@@ -145,7 +145,7 @@ impl Index {
         let old = entries[chosen].load(Relaxed);
         // The entries that lead to it: as many as a power of two, the first one a multiple of that.
         let mut run = 1;
-        while run < entries.len() && entries[(chosen / run ^ 1) * run].load(Relaxed) == old {
+        while run < entries.len() && entries[((chosen / run) ^ 1) * run].load(Relaxed) == old {
             run *= 2;
         }
         let first = chosen / run * run;

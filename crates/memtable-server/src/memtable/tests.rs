@@ -271,7 +271,7 @@ fn keys_that_meet_in_one_segment_on_purpose_are_found_and_take_no_more_memory() 
 }
 
 /// Each key's versions have seqs `n + i * KEYS`: what is published says what must be found.
-const KEYS: u64 = if cfg!(miri) { 2_000 } else { 30_000 };
+const KEYS: u64 = if cfg!(miri) { 200 } else { 30_000 };
 
 #[test]
 fn what_is_published_is_found_while_the_index_grows() {
