@@ -6,8 +6,8 @@
 //! One writer (the partition's worker), any number of readers, no locks but the writer's own. A version is never replaced: a (key, seq)
 //! pair is inserted once. A version that was removed leaves its memory until the memtable goes, and so does a key.
 //!
-//! Memory of a key of 16 bytes with a version of 100: 116 bytes, and 54 to 62 (see [`KEY_BYTES`], [`VERSION_BYTES`]); of another version of the key: 100
-//! bytes, and 12. A reader gets a copy of a value: it holds no memory of the memtable, which goes as a whole. Only a long one is shared.
+//! Memory of a key with a version, beyond both: 61 to 64 bytes; of another version of the key: 12 (see [`KEY_BYTES`], [`VERSION_BYTES`],
+//! docs/benchmarks/memtable.md). A reader gets a copy of a value: it holds no memory of the memtable, which goes as a whole. Only a long one is shared.
 
 mod arena;
 mod index;
@@ -30,7 +30,8 @@ use range::{Direction, Range};
 pub use slot::{Bookmark, Slot};
 pub use versions::Seen;
 
-/// What a key costs beyond its bytes: a node of the ordered index (40 bytes on average, 42 with mimalloc), slots of the hash index (6 to 12).
+/// What a key costs beyond its bytes: a node of the ordered index (40 bytes on average, 42 with mimalloc), slots of the hash
+/// index (9 to 12).
 const KEY_BYTES: usize = 52;
 /// What a version costs beyond its value: the record's header, and half of what its length is rounded up by.
 const VERSION_BYTES: usize = 16;
