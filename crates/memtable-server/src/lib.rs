@@ -27,7 +27,7 @@
 //! * [`publication`]: the order in which entries become visible
 //! * [`command`]: what the log says
 //! * `upstream`: the sstable servers, as they are talked to: messages to them end here
-//! * [`memtable`]: the newest versions, in order of their keys
+//! * [`memtable`]: the newest versions, by key and in order of keys
 //! * `metrics`, `config`: numbers, settings
 
 pub mod command;

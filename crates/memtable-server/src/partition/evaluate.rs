@@ -17,7 +17,7 @@ use super::rules::{self, Asks, InMemtable};
 use super::sessions::Seen;
 use crate::command::{Group, RequestResult, TableWrites, Write};
 use crate::lease::ring::Run;
-use crate::memtable::Version;
+use crate::memtable::{Bookmark, Memtable, Version};
 
 pub use super::rules::Refusal;
 
@@ -43,12 +43,14 @@ pub struct Evaluated {
     pub runs: Vec<Run>,
     /// One for each request, in their order.
     pub verdicts: Vec<Verdict>,
+    /// Where the keys of the group's writes were found: see [`Partition::expect`].
+    pub bookmarks: Vec<Option<Bookmark>>,
 }
 
 /// The newest appended state of a key, as far as a memtable has it.
 enum Newest {
-    InActive(Version),
-    InFrozen(Version),
+    InActive(InMemtable),
+    InFrozen(InMemtable),
     Nowhere,
 }
 
@@ -63,6 +65,16 @@ struct Forming {
     by_number: HashMap<(u64, u64), usize>,
     overlay: HashMap<(TableId, Bytes), Version>,
     hashes: HashMap<TableId, Vec<u64>>,
+    /// By ordinal.
+    bookmarks: Vec<Option<Bookmark>>,
+}
+
+/// What takes effect of an operation, if its request does.
+struct Effect {
+    /// Of the operation in its request.
+    op: usize,
+    leaves_bit: bool,
+    bookmark: Option<Bookmark>,
 }
 
 impl Verdict {
@@ -98,6 +110,7 @@ impl Partition {
             by_number: HashMap::new(),
             overlay: HashMap::new(),
             hashes: HashMap::new(),
+            bookmarks: Vec::new(),
         };
         let verdicts = requests.iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
         let nothing = forming.requests.is_empty() || mutant::active(Mutant::FailedForgotten);
@@ -117,7 +130,7 @@ impl Partition {
             tables: forming.writes,
             requests: forming.requests,
         };
-        Evaluated { group: Some(group), runs, verdicts }
+        Evaluated { group: Some(group), runs, verdicts, bookmarks: forming.bookmarks }
     }
 
     fn generation(&self, table: TableId) -> Generation {
@@ -148,12 +161,12 @@ impl Partition {
         }
         // First all conditions, each against the state before the batch plus the batch's earlier operations; then effects.
         let mut results = Vec::with_capacity(request.ops.len());
-        let mut effects: Vec<(usize, bool)> = Vec::with_capacity(request.ops.len());
+        let mut effects: Vec<Effect> = Vec::with_capacity(request.ops.len());
         let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
         let mut failed = false;
         for (i, op) in request.ops.iter().enumerate() {
-            let newest = match local.get(&(op.table, &op.key)) {
-                Some(version) => Newest::InActive(version.clone()),
+            let (newest, bookmark) = match local.get(&(op.table, &op.key)) {
+                Some(version) => (Newest::InActive(seen(op, version.seq, version.value.as_deref())), None),
                 None => self.newest(op, forming),
             };
             let (holds, existed, seq) = match self.check(op, &newest) {
@@ -176,7 +189,7 @@ impl Partition {
             let leaves_bit = rules::leaves_bit(in_active, is_insert, wants_bits);
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
             results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq) });
-            effects.push((i, leaves_bit));
+            effects.push(Effect { op: i, leaves_bit, bookmark });
             local.insert((op.table, &op.key), Version { seq, value: op.effect.value().cloned() });
         }
         if failed {
@@ -190,8 +203,9 @@ impl Partition {
         if effects.is_empty() {
             return Verdict::Unchanged { ok: true, results };
         }
-        for (i, leaves_bit) in effects {
-            self.add(&request.ops[i], leaves_bit, forming);
+        for Effect { op, leaves_bit, bookmark } in effects {
+            self.add(&request.ops[op], leaves_bit, forming);
+            forming.bookmarks.push(bookmark);
         }
         Verdict::Applied(results)
     }
@@ -217,38 +231,44 @@ impl Partition {
         forming.overlay.insert((op.table, op.key.clone()), version);
     }
 
-    fn newest(&self, op: &WriteOp, forming: &Forming) -> Newest {
+    /// The newest state, and where the key is in the active memtable if it was looked for there.
+    fn newest(&self, op: &WriteOp, forming: &Forming) -> (Newest, Option<Bookmark>) {
         if !forming.overlay.is_empty()
             && let Some(version) = forming.overlay.get(&(op.table, op.key.clone()))
         {
-            return Newest::InActive(version.clone());
+            return (Newest::InActive(seen(op, version.seq, version.value.as_deref())), None);
         }
-        let Some(table) = self.tables.get(&op.table) else { return Newest::Nowhere };
-        if let Some(version) = table.active.newest(&op.key) {
-            return Newest::InActive(version);
+        let Some(table) = self.tables.get(&op.table) else { return (Newest::Nowhere, None) };
+        // One search says all: whether it is there, whether it is a tombstone, what it is compared with, where it is written.
+        let slot = table.active.seek(&op.key);
+        if let Some(version) = slot.newest() {
+            return (Newest::InActive(seen(op, version.seq(), version.value())), slot.bookmark());
         }
-        match table.frozen.iter().rev().find_map(|f| f.memtable.newest(&op.key)) {
-            Some(version) => Newest::InFrozen(version),
-            None => Newest::Nowhere,
-        }
+        let newest = |memtable: &Memtable| {
+            memtable.seek(&op.key).newest().map(|version| seen(op, version.seq(), version.value()))
+        };
+        let frozen = table.frozen.iter().rev().find_map(|f| newest(&f.memtable));
+        (frozen.map_or(Newest::Nowhere, Newest::InFrozen), slot.bookmark())
     }
 
     /// Whether the condition holds, whether the key existed (as far as known), and the seq that was seen.
     fn check(&self, op: &WriteOp, newest: &Newest) -> Result<(bool, bool, Seq), Refusal> {
         let newest = match newest {
-            Newest::InActive(version) | Newest::InFrozen(version) => Some(InMemtable {
-                exists: version.value.is_some(),
-                seq: version.seq,
-                value_matches: match &op.condition {
-                    Condition::ValueEquals(expected) => version.value.as_ref() == Some(expected),
-                    _ => false,
-                },
-            }),
+            Newest::InActive(version) | Newest::InFrozen(version) => Some(*version),
             Newest::Nowhere => None,
         };
         let checked = rules::check(asks(&op.condition), newest, op.base, self.last_flush_version(op.table))?;
         Ok((checked.holds, checked.existed, Seq(checked.seq)))
     }
+}
+
+/// What an operation sees of a version.
+fn seen(op: &WriteOp, seq: u64, value: Option<&[u8]>) -> InMemtable {
+    let value_matches = match &op.condition {
+        Condition::ValueEquals(expected) => value == Some(&expected[..]),
+        _ => false,
+    };
+    InMemtable { exists: value.is_some(), seq, value_matches }
 }
 
 fn asks(condition: &Condition) -> Asks {

@@ -140,6 +140,8 @@ impl Partition {
         let seqs = group.seqs();
         let first_seq = group.first_seq;
         let log_bytes = self.log_bytes;
+        // `bits_done`: it is the group that this leader evaluated.
+        let bookmarks = if bits_done { std::mem::take(&mut self.expected) } else { Vec::new() };
         let mut versions = Vec::with_capacity(seqs as usize);
         for writes in group.tables {
             let (mut done, mut skipped) = (0, 0);
@@ -154,8 +156,10 @@ impl Partition {
                 if write.leaves_bit && !bits_done {
                     state.filter.insert(filter_hash(&write.key));
                 }
-                versions.push((writes.table, write.key.clone(), seq));
-                state.active.insert(write.key, seq, write.value, at.index, log_bytes);
+                let value = write.value.as_deref();
+                let bookmark = bookmarks.get(write.ordinal as usize).and_then(Option::as_ref);
+                state.active.seek_again(&write.key, bookmark).insert(seq, value, at.index, log_bytes);
+                versions.push((writes.table, write.key, seq));
                 done += 1;
             }
             self.counters.writes += done;
@@ -188,8 +192,8 @@ impl Partition {
                         self.sessions.undo(sessions);
                     }
                     for (table, key, seq) in versions {
-                        if let Some(state) = self.tables.get(&table) {
-                            state.active.remove(&key, seq);
+                        if let Some(state) = self.tables.get_mut(&table) {
+                            state.take_back(&key, seq);
                         }
                     }
                 }

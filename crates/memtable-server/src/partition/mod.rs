@@ -25,6 +25,7 @@ use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId,
 use sextant_common::manifest::Manifest;
 
 use crate::command::{Command, Configuration, Configure};
+use crate::memtable::Bookmark;
 use sessions::DuplicateTable;
 use table::{Frozen, TableState};
 use undo::Undo;
@@ -57,6 +58,8 @@ pub struct Partition {
     configuration: Option<(Configuration, u64)>,
     /// Bytes of log ingested since the process started: a measure of distance.
     log_bytes: u64,
+    /// Where the keys of the group that this leader proposes were found, by ordinal.
+    expected: Vec<Option<Bookmark>>,
     pub counters: Counters,
 }
 
@@ -92,6 +95,7 @@ impl Partition {
             next_table: 1,
             configuration: None,
             log_bytes: 0,
+            expected: Vec::new(),
             counters: Counters::default(),
         }
     }
@@ -221,6 +225,12 @@ impl Partition {
             out.push((*id, table.generation(), table.filter.to_bytes()));
         }
         out
+    }
+
+    /// Tells where the keys of the group were found that this leader is about to propose: when it comes back from the log, it is
+    /// written there. (If something else comes instead, keys are sought again, and nothing else is different.)
+    pub fn expect(&mut self, bookmarks: Vec<Option<Bookmark>>) {
+        self.expected = bookmarks;
     }
 
     /// Adds a bit to the filter of a table's active memtable: the leader does so before it proposes the group.

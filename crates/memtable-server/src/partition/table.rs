@@ -64,10 +64,19 @@ impl TableState {
         self.active.newest(key).or_else(|| self.frozen.iter().rev().find_map(|f| f.memtable.newest(key)))
     }
 
+    /// Removes a version of the active memtable: its entry was truncated. (Readers get a new view after a truncation.)
+    pub fn take_back(&mut self, key: &[u8], seq: u64) {
+        self.active.remove(key, seq);
+        if self.active.is_empty() {
+            // An empty memtable is not frozen: what removed versions leave would be held for ever.
+            self.active = Arc::new(Memtable::new(self.generation()));
+        }
+    }
+
     /// Ends the active memtable.
     pub fn freeze(&mut self, at: LogPosition) {
-        let next = Generation(self.generation().0 + 1);
-        let memtable = std::mem::replace(&mut self.active, Arc::new(Memtable::new(next)));
+        let next = Arc::new(self.active.successor());
+        let memtable = std::mem::replace(&mut self.active, next);
         let filter = std::mem::take(&mut self.filter);
         self.frozen.push_back(Frozen { memtable, filter, freeze: at });
     }
@@ -94,6 +103,6 @@ impl TableState {
 
     /// Memory of what is not yet flushed, in bytes.
     pub fn unflushed_bytes(&self) -> usize {
-        self.active.bytes() + self.frozen.iter().map(|f| f.memtable.bytes()).sum::<usize>()
+        self.active.held_bytes() + self.frozen.iter().map(|f| f.memtable.held_bytes()).sum::<usize>()
     }
 }

@@ -58,13 +58,13 @@ impl Freezes {
         let log_bytes = partition.log_bytes();
         let crowded = partition.unflushed_bytes() > pressure.memory_bytes / 2;
         // Many small memtables can fill the memory together: then the largest one goes.
-        let largest = partition.tables().max_by_key(|(_, t)| t.active.bytes()).map(|(id, _)| id);
+        let largest = partition.tables().max_by_key(|(_, t)| t.active.held_bytes()).map(|(id, _)| id);
         let nothing_frozen = partition.tables().all(|(_, t)| t.frozen.is_empty());
         let due = partition.tables().filter(|(id, t)| {
             !t.active.is_empty()
                 && !under_way.contains(id)
                 && (too_old(id)
-                    || t.active.bytes() as u64 >= tuning.memtable_bytes
+                    || t.active.held_bytes() as u64 >= tuning.memtable_bytes
                     || log_bytes - t.active.first_log_bytes() >= tuning.freeze_log_bytes
                     || ((crowded || pressure.log_is_full) && nothing_frozen && largest == Some(*id)))
         });

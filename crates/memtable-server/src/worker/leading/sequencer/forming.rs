@@ -118,6 +118,7 @@ impl Leading {
         for run in &evaluated.runs {
             run.hashes.iter().for_each(|hash| replica.partition.add_bit(run.table, *hash));
         }
+        replica.partition.expect(evaluated.bookmarks);
         let shared = &replica.shared;
         let serial = if evaluated.runs.is_empty() { Serial(0) } else { shared.desk.push(evaluated.runs) };
         if serial.0 > 0 {
