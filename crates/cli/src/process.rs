@@ -2,11 +2,11 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// OS threads of a memtable server on a machine with few cores. When some of them move megabytes, another is there for what is
-/// short and urgent (a leader's heartbeat), and the kernel prefers it, because it has slept.
+/// OS threads for a memtable server's background work (partitions have threads of their own) on a machine with few cores: when
+/// some of them move a flush's megabytes, another is there for what is short.
 const VOTER_WORKERS_MIN: usize = 4;
 
-/// How many OS threads a memtable server works with.
+/// How many OS threads a memtable server's background work has.
 pub fn voter_workers() -> usize {
     std::thread::available_parallelism().map_or(VOTER_WORKERS_MIN, |cores| cores.get().max(VOTER_WORKERS_MIN))
 }

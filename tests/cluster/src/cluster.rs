@@ -48,6 +48,8 @@ impl Default for Options {
             faulty_disks: false,
             seed: 1,
             tuning: Tuning {
+                // As on a larger machine; `dev` has one.
+                threads: 2,
                 log_segment_bytes: 4 << 20,
                 sst_delete_grace_ms: 1_000,
                 repair_interval_ms: 100,

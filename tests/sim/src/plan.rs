@@ -167,6 +167,7 @@ impl Plan {
     /// Modes and drift bounds change in all. What is asked for counts for more.
     pub fn with(mut self, rng: &mut fastrand::Rng, wipes: Option<bool>, modes: Option<bool>) -> Self {
         let drawn = rng.bool();
+        self.tuning.threads = if drawn { 2 } else { 1 };
         let voters = self.theme == Some(Scene::AloneBySentence);
         self.wipes = wipes.unwrap_or(drawn) && self.profile != Profile::Quiet && !voters;
         self.modes = modes.unwrap_or(true) || self.theme == Some(Scene::ModeInFlight);

@@ -56,7 +56,9 @@ impl Cluster {
     }
 
     pub async fn start(partitions: u32) -> Self {
-        Self::start_with(partitions, Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() }).await
+        let threads = partitions as usize;
+        Self::start_with(partitions, Tuning { threads, log_segment_bytes: 4 << 20, ..Tuning::default() })
+            .await
     }
 
     pub async fn start_with(partitions: u32, tuning: Tuning) -> Self {
