@@ -247,9 +247,8 @@ impl Replica {
         effects
     }
 
-    /// Others see what a commit changed.
+    /// Others hear of what a commit changed, and the view shows.
     pub fn show_changes(&mut self) {
-        self.refresh_view();
         // After the view, so that repair finds a new table in one of the two.
         self.shared
             .pending_ssts

@@ -90,6 +90,8 @@ impl Worker {
         if effects.is_empty() {
             return;
         }
+        // Before anybody is told who waits for a change: what he looks at next is the view.
+        self.replica.refresh_view();
         for effect in &effects {
             if let CommitEffect::Configured = effect {
                 self.replica.warn_of_another_file();
