@@ -1,22 +1,14 @@
 //! With all rules nothing goes wrong: every state within the bounds is looked at. Larger bounds are for the binary
 //! (`docs/model.md`).
 
+mod support;
+
 use sextant_model::bounds::{TOMBSTONES, VALUES};
 use sextant_model::state::Cell;
 use sextant_model::state::WriteKind::{Delete, Insert, Put, Replace, Update};
-use sextant_model::{Bounds, Mutant, Protocol, explore};
+use sextant_model::{Bounds, Mutant};
 
-/// A guard against bounds that grew: more would take too long for a test.
-const STATES_MAX: u64 = 1_500_000;
-
-fn assert_none(bounds: Bounds) {
-    let explored = explore(&Protocol::new(bounds).unwrap(), STATES_MAX);
-    println!("{} states, {} transitions, depth {}", explored.states, explored.transitions, explored.depth);
-    if let Some(violation) = explored.violation {
-        panic!("{}\n{}", violation.what, violation.trace.join("\n"));
-    }
-    assert!(explored.exhausted, "not exhausted after {} states", explored.states);
-}
+use support::assert_none;
 
 fn one_write() -> Bounds {
     Bounds { writes: 1, ..Bounds::small() }

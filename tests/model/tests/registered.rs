@@ -1,5 +1,7 @@
 //! Registered reads, and loads: with all rules nothing goes wrong, and what is kept is used.
 
+mod support;
+
 use sextant_model::bounds::{TOMBSTONES, VALUES};
 use sextant_model::explore::Model;
 use sextant_model::state::WriteKind::{self, Delete, Insert, Update};
@@ -8,17 +10,7 @@ use sextant_model::state::{Cell, State};
 use sextant_model::{Action, Bounds, Mutant, Protocol, explore};
 use sextant_rules::catalogue::Way;
 
-/// A guard against bounds that grew: more would take too long for a test.
-const STATES_MAX: u64 = 1_500_000;
-
-fn assert_none(bounds: Bounds) {
-    let explored = explore(&Protocol::new(bounds).unwrap(), STATES_MAX);
-    println!("{} states, {} transitions, depth {}", explored.states, explored.transitions, explored.depth);
-    if let Some(violation) = explored.violation {
-        panic!("{}\n{}", violation.what, violation.trace.join("\n"));
-    }
-    assert!(explored.exhausted, "not exhausted after {} states", explored.states);
-}
+use support::{STATES_MAX, assert_none};
 
 fn registered(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
     let (preloaded, kinds) = (vec![beginning], kinds.to_vec());

@@ -1,5 +1,5 @@
-//! openraft's side of a partition: its network, its messages ([`wire`]), its state machine, its configuration, elections; and what
-//! this node, as a member, takes from the others ([`acceptor`]).
+//! openraft's side of a partition: its network, its messages ([`wire`]), its state machine, its configuration, elections; what
+//! this node, as a member, takes from the others ([`acceptor`]); and the threads that partitions live on ([`threads`]).
 //!
 //! openraft decides what is committed. What an entry *does* is the worker's business; the state machine here only passes on
 //! how far the log is committed, and returns at once (waiting in `apply` would stop replication's heart).
