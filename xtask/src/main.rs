@@ -4,6 +4,7 @@
 
 mod deny;
 mod fuzz;
+mod instructions;
 mod mutants;
 mod nightly;
 mod rules;
@@ -27,6 +28,10 @@ usage: cargo xtask <command>
   storm [option..]  overload a cluster, and watch what other clients notice; --help: options
   rolling [option..]
                     restart one server after the other under load, and count what clients notice; --help: options
+  peers [option..]  compare with Redis and etcd on this machine; writes docs/benchmarks/peers.md; --help: options
+  instructions [--update]
+                    count the instructions of the hottest functions, and fail if one takes more than 5 % more than in
+                    tools/instructions/reference.txt; --update: write them there
   fuzz [--seconds N] [target]
                     fuzz all decoders, or one, so many seconds each: docs/fuzzing.md
   nightly [step..]  what takes hours, or only the steps named; --list: which there are
@@ -66,7 +71,10 @@ fn main() -> ExitCode {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
         ["chaos" | "failover" | "storm" | "rolling", ..] => break_things(&arguments),
+        ["peers", ref options @ ..] => peers(options),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
+        ["instructions"] => instructions::check(false),
+        ["instructions", "--update"] => instructions::check(true),
         ["deny"] => deny::check(),
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
@@ -128,6 +136,20 @@ fn break_things(arguments: &[&str]) -> Result<(), String> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("xtask: {} failed ({status})", arguments.join(" "))),
+        Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
+    }
+}
+
+/// Builds the servers and what compares them with others, and runs it.
+fn peers(options: &[&str]) -> Result<(), String> {
+    const BUILD: Step =
+        ("build", &["build", "--release", "--package", "sextant", "--package", "sextant-peers"]);
+    run(&[BUILD])?;
+    let program = target().join("release").join("sextant-peers");
+    let status = Command::new(&program).args(options).current_dir(root()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("xtask: peers failed ({status})")),
         Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
     }
 }

@@ -3,13 +3,21 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::ids::PartitionId;
+use crate::ids::{PartitionId, TableId};
 use crate::manifest::TableOptions;
 
 /// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and
 /// of the bf-log: it must never change.
 pub fn filter_hash(key: &[u8]) -> u64 {
     xxh3_64(key)
+}
+
+/// The registration slot of a key, of `slots` (a power of two). Leaders and holders must agree on it. `hash`: [`filter_hash`] of the
+/// key. (Its middle bits: the index of a memtable goes by the upper ones, filters by the others.)
+#[inline]
+pub fn registration_slot(table: TableId, hash: u64, slots: usize) -> usize {
+    let mixed = hash ^ u64::from(table.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 20) as usize & (slots - 1)
 }
 
 /// Number of hash slots. Slot -> partition is a versioned map, so that partitions can move and split later.

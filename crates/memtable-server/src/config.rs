@@ -10,6 +10,8 @@ use sextant_environment::clock::WallSource;
 use sextant_environment::config::ClusterConfig;
 use sextant_raft_log::RaftLogConfig;
 
+use crate::lease::ring::SERIALS_MAX;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemtableServerConfig {
@@ -57,6 +59,8 @@ pub struct Tuning {
     pub log_entries_kept: u64,
     /// Most log entries of one append to a follower. (Its bytes are bounded besides.)
     pub log_entries_per_append: u64,
+    /// Entries of a partition's bf-log that its leader keeps for p-nodes, 8 bytes each; one that lags more takes whole filters.
+    pub bf_log_serials: u64,
     /// A table's memtable is frozen when it reaches this size (per partition).
     pub memtable_bytes: u64,
     /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
@@ -99,6 +103,7 @@ impl Default for Tuning {
             log_cache_bytes: 32 * MIB,
             log_entries_kept: 2_000,
             log_entries_per_append: 512,
+            bf_log_serials: SERIALS_MAX,
             memtable_bytes: 64 * MIB,
             freeze_log_bytes: 256 * MIB,
             freeze_age_ms: 30 * 60 * 1000,

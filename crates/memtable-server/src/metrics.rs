@@ -15,6 +15,10 @@ pub struct Metrics {
     pub read_messages: Counter,
     pub reads: Counter,
     pub stale_reads: Counter,
+    /// Answers that may be kept, those that may not because a write was on its way, and slots that writes have invalidated.
+    pub registered_reads: Counter,
+    pub registrations_refused: Counter,
+    pub invalidations: Counter,
     pub write_messages: Counter,
     pub write_requests: Counter,
     pub stale_writes: Counter,
@@ -54,6 +58,15 @@ impl Metrics {
         let read_messages = counter("memtable_read_messages", "Messages with memtable reads");
         let reads = counter("memtable_reads", "Memtable reads");
         let stale_reads = counter("memtable_stale_reads", "Reads answered StaleManifest");
+        let registered_reads = counter("memtable_registered_reads", "Answers that p-nodes may keep");
+        let registrations_refused = counter(
+            "memtable_registrations_refused",
+            "Answers that may not be kept, because a write of their slot was on its way",
+        );
+        let invalidations = counter(
+            "memtable_invalidations",
+            "Registration slots that were written to: what p-nodes kept of their keys is over",
+        );
         let write_messages = counter("memtable_write_messages", "Messages with writes");
         let write_requests = counter("memtable_write_requests", "Write requests");
         let stale_writes = counter("memtable_stale_writes", "Conditions voided by a flush");
@@ -113,6 +126,9 @@ impl Metrics {
             read_messages,
             reads,
             stale_reads,
+            registered_reads,
+            registrations_refused,
+            invalidations,
             write_messages,
             write_requests,
             stale_writes,

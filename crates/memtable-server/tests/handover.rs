@@ -182,7 +182,8 @@ impl Cluster {
 
     async fn read(&self, i: usize, key: &str) -> Option<v1::ReadReply> {
         let key = Bytes::copy_from_slice(key.as_bytes());
-        let read = v1::ReadRequest { partition: 0, table: 1, key, manifest_version: u64::MAX };
+        let read =
+            v1::ReadRequest { partition: 0, table: 1, key, manifest_version: u64::MAX, register: false };
         let mut rows = RowsClient::new(self.channel(i));
         let reply = rows.read(v1::ReadBatch { reads: vec![read], ..Default::default() }).await.ok()?;
         reply.into_inner().replies.pop()

@@ -44,6 +44,9 @@ pub struct PNodeConfig {
     /// Size of the record cache in bytes; 0: off.
     #[serde(default = "cache_bytes_default")]
     pub cache_bytes: u64,
+    /// Which answers of leaders are kept, in the record cache: "off", "second" (those to keys that are asked for again), "every".
+    #[serde(default)]
+    pub register_reads: RegisterReads,
     /// Whether concurrent requests to one server travel in one message. Off only for measurement.
     #[serde(default = "yes")]
     pub coalesce: bool,
@@ -77,6 +80,17 @@ pub struct PNodeConfig {
     pub clock: WallSource,
 }
 
+/// Which answers of leaders a p-node keeps until their keys are written to (it asks them to be registered).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RegisterReads {
+    Off,
+    /// Of keys that are asked for a second time.
+    #[default]
+    Second,
+    Every,
+}
+
 /// A p-node as a library: no listeners.
 #[derive(Clone, Debug)]
 pub struct LibraryConfig {
@@ -85,6 +99,7 @@ pub struct LibraryConfig {
     pub cluster: ClusterConfig,
     /// 0: off.
     pub cache_bytes: u64,
+    pub register_reads: RegisterReads,
     pub coalesce: bool,
     pub default_deadline: Duration,
     /// Bytes of large values that may be on their way or held for their readers.
@@ -121,6 +136,7 @@ impl PNodeConfig {
             resp: None,
             http: None,
             cache_bytes: CACHE_BYTES_DEFAULT,
+            register_reads: RegisterReads::default(),
             coalesce: true,
             default_deadline_ms: DEADLINE_MS_DEFAULT,
             max_connections: CONNECTIONS_DEFAULT,
@@ -175,6 +191,7 @@ impl PNodeConfig {
             id: self.id,
             cluster: self.cluster.clone(),
             cache_bytes: self.cache_bytes,
+            register_reads: self.register_reads,
             coalesce: self.coalesce,
             default_deadline: Duration::from_millis(self.default_deadline_ms),
             read_bytes_max: self.read_bytes_max,
@@ -188,6 +205,7 @@ impl LibraryConfig {
             id: NodeId(0),
             cluster,
             cache_bytes: CACHE_BYTES_DEFAULT,
+            register_reads: RegisterReads::default(),
             coalesce: true,
             default_deadline: Duration::from_millis(DEADLINE_MS_DEFAULT),
             read_bytes_max: LARGE_BYTES_DEFAULT,

@@ -44,11 +44,12 @@ mod write;
 pub mod rules {
     pub use crate::record_cache::{Carry, carry_stamp};
     pub use crate::router::plan::{Answer, Facts, Found, Plan, Progress, Step, route};
+    pub use crate::view::{Registration, is_usable};
 }
 
 pub use api::{ReadOptions, ScanPage, ScanRange, ScanStream, WriteOptions};
-pub use config::{ADMIN_PORT_OFFSET, LibraryConfig, PNodeConfig};
-pub use metrics::{CacheEvent, MessageKind, PNodeMetrics, ReadPath, WrongTurn};
+pub use config::{ADMIN_PORT_OFFSET, LibraryConfig, PNodeConfig, RegisterReads};
+pub use metrics::{CacheEvent, KeptEvent, MessageKind, PNodeMetrics, ReadPath, WrongTurn};
 pub use pnode::PNode;
 pub use server::PNodeServer;
 

@@ -14,6 +14,8 @@ use prometheus_client::registry::Registry;
 pub enum ReadPath {
     /// Answered from the record cache.
     Cache,
+    /// Answered by what was kept of a leader's answer.
+    Kept,
     /// Known to be absent without asking anyone.
     Nobody,
     Memtable,
@@ -22,12 +24,19 @@ pub enum ReadPath {
 }
 
 impl ReadPath {
-    pub const ALL: [ReadPath; 5] =
-        [ReadPath::Cache, ReadPath::Nobody, ReadPath::Memtable, ReadPath::Sstable, ReadPath::Both];
+    pub const ALL: [ReadPath; 6] = [
+        ReadPath::Cache,
+        ReadPath::Kept,
+        ReadPath::Nobody,
+        ReadPath::Memtable,
+        ReadPath::Sstable,
+        ReadPath::Both,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
             ReadPath::Cache => "cache",
+            ReadPath::Kept => "kept",
             ReadPath::Nobody => "nobody",
             ReadPath::Memtable => "memtable",
             ReadPath::Sstable => "sstable",
@@ -116,6 +125,29 @@ impl CacheEvent {
     }
 }
 
+/// What happened to answers of leaders that may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KeptEvent {
+    /// A leader was asked for an answer that may be kept.
+    Asked,
+    /// It gave one.
+    Kept,
+    /// One was found that is over: its slot was written to, or the epoch has changed.
+    Over,
+}
+
+impl KeptEvent {
+    const ALL: [KeptEvent; 3] = [KeptEvent::Asked, KeptEvent::Kept, KeptEvent::Over];
+
+    fn name(self) -> &'static str {
+        match self {
+            KeptEvent::Asked => "asked",
+            KeptEvent::Kept => "kept",
+            KeptEvent::Over => "over",
+        }
+    }
+}
+
 type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// See the module's head.
@@ -131,6 +163,8 @@ pub struct PNodeMetrics {
     entries: [Counter; MessageKind::ALL.len()],
     cache_family: Family<Labels<1>, Counter>,
     cache: [Counter; CacheEvent::ALL.len()],
+    kept_family: Family<Labels<1>, Counter>,
+    kept: [Counter; KeptEvent::ALL.len()],
     pub(crate) no_lease_reads: Counter,
     pub(crate) expired_lease_reads: Counter,
     pub(crate) clock_contradictions: Counter,
@@ -168,12 +202,15 @@ impl Default for PNodeMetrics {
         let messages_family = Family::default();
         let entries_family = Family::default();
         let cache_family = Family::default();
+        let kept_family = Family::default();
         Self {
             reads,
             wrong_turns: WrongTurn::ALL.map(|t| one(&wrong_turns_family, "cause", t.name())),
             messages: MessageKind::ALL.map(|k| one(&messages_family, "kind", k.name())),
             entries: MessageKind::ALL.map(|k| one(&entries_family, "kind", k.name())),
             cache: CacheEvent::ALL.map(|e| one(&cache_family, "event", e.name())),
+            kept: KeptEvent::ALL.map(|e| one(&kept_family, "event", e.name())),
+            kept_family,
             reads_family,
             wrong_turns_family,
             messages_family,
@@ -216,6 +253,11 @@ impl PNodeMetrics {
             "cache_events",
             "Record cache: hit, miss, carried over a flush, dropped",
             self.cache_family.clone(),
+        );
+        r.register(
+            "kept_events",
+            "Answers of leaders that may be kept: asked for, kept, found to be over",
+            self.kept_family.clone(),
         );
         r.register(
             "no_lease_reads",
@@ -286,6 +328,14 @@ impl PNodeMetrics {
 
     pub(crate) fn count_cache(&self, event: CacheEvent) {
         self.cache[event as usize].inc();
+    }
+
+    pub(crate) fn count_kept(&self, event: KeptEvent) {
+        self.kept[event as usize].inc();
+    }
+
+    pub fn kept(&self, event: KeptEvent) -> u64 {
+        self.kept[event as usize].get()
     }
 
     /// Point reads of a mode that took a path.

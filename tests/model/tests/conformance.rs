@@ -65,6 +65,10 @@ fn meta(id: SstId) -> SstMeta {
     }
 }
 
+fn hashes_of(run: &Run) -> &[u64] {
+    if let Run::Bits { hashes, .. } = run { hashes } else { &[] }
+}
+
 impl Real {
     fn new() -> Self {
         let mut partition = Partition::new(PartitionId(0));
@@ -131,7 +135,7 @@ impl Real {
             Verdict::Applied(_) => {
                 assert!(after.proposal.on && after.proposal.asked[0].applied);
                 let bits = keys_of(after.proposal.asked[0].bits).map(|k| filter_hash(&key(k)));
-                let real: Vec<u64> = evaluated.runs.iter().flat_map(|r| r.hashes.clone()).collect();
+                let real: Vec<u64> = evaluated.runs.iter().flat_map(hashes_of).copied().collect();
                 assert_eq!(real, bits.collect::<Vec<_>>(), "bits");
                 self.proposal = evaluated.group;
             }
@@ -146,7 +150,7 @@ impl Real {
             }
         }
         for run in evaluated.runs {
-            run.hashes.iter().for_each(|hash| self.partition.add_bit(TABLE, *hash));
+            hashes_of(&run).iter().for_each(|hash| self.partition.add_bit(TABLE, *hash));
             self.ring.push(run);
         }
     }
@@ -181,7 +185,7 @@ impl Real {
                 let freeze = Command::Freeze(Freeze { term, table: TABLE, generation });
                 let ingested = self.append(before.term, Body::Payload(freeze.encode()), false);
                 let Ingested::Frozen { next, .. } = ingested else { panic!("{ingested:?}") };
-                self.ring.push(Run { table: TABLE, generation: next, freeze: true, hashes: vec![] });
+                self.ring.push(Run::Freeze { table: TABLE, generation: next });
             }
             Action::Flush { generation } => {
                 let mut flushable = self.partition.flushable(BEFORE + u64::from(before.published));
@@ -252,10 +256,12 @@ impl Real {
         assert_eq!(self.ring.serial(), Serial(u64::from(s.serial)), "serial");
         for from in 0..=s.serial {
             let runs = self.ring.since(Serial(u64::from(from))).unwrap();
-            let of_run = |r: &Run| {
-                let freeze = r.freeze.then_some((r.generation.0, None));
-                let hashes = r.hashes.iter().map(|h| (r.generation.0, Some(*h)));
-                freeze.into_iter().chain(hashes).collect::<Vec<_>>()
+            let of_run = |r: &Run| match r {
+                Run::Bits { generation, hashes, .. } => {
+                    hashes.iter().map(|h| (generation.0, Some(*h))).collect::<Vec<_>>()
+                }
+                Run::Freeze { generation, .. } => vec![(generation.0, None)],
+                Run::Invalidated { .. } => panic!("nobody has registered"),
             };
             let real: Vec<_> = runs.iter().flat_map(of_run).collect();
             let hash = |k: u8| (k != FREEZE).then(|| filter_hash(&key(k.into())));

@@ -66,9 +66,10 @@ pub fn mutant_named(name: &str) -> Result<Mutant, String> {
 }
 
 /// Scenes that mutants are about: without its own, one is caught in a tenth as many runs.
-const THEMES: [(&str, Scene); 21] = [
+const THEMES: [(&str, Scene); 24] = [
     ("duplicate-at-once", Scene::FlushUnderLease),
     ("duplicate-table-not-undone", Scene::ThereAndBack),
+    ("epoch-and-serial-apart", Scene::SlowAnswers),
     ("failed-at-once", Scene::FlushUnderLease),
     ("failed-forgotten", Scene::LateCopies),
     ("filter-says-in-memtable", Scene::RefusedProposals),
@@ -78,12 +79,14 @@ const THEMES: [(&str, Scene); 21] = [
     ("fresh-leader-reads", Scene::Laggard),
     ("incarnation-forgets-leases", Scene::RefusedProposals),
     ("leader-lease-asked-first", Scene::HungUnderLease),
+    ("kept-at-arrival", Scene::SlowAnswers),
     ("lease-from-receipt", Scene::Asleep),
     ("lease-outlives-its-serial", Scene::SlowPNode),
     ("lease-timed-late", Scene::Asleep),
     ("new-voters-only", Scene::AloneBySentence),
     ("proposal-keeps-serial", Scene::ModeInFlight),
     ("read-without-leader-lease", Scene::Asleep),
+    ("serial-after-bit", Scene::SlowAnswers),
     ("serials-go-on", Scene::HandoverUnderLease),
     ("snapshot-without-membership", Scene::Laggard),
     ("snapshot-without-results", Scene::LateCopies),

@@ -102,6 +102,7 @@ impl Cluster {
             let host = place(format!("p{i}"), Tier::PNode, 300 + i);
             let server = PNodeConfig {
                 cache_bytes: plan.cache_bytes,
+                register_reads: plan.register_reads,
                 ..PNodeConfig::new(NodeId(i as u64), config.clone(), format!("0.0.0.0:{PNODE_PORT}"))
             };
             let counters = counters.clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use sextant_memtable_server::Metrics as MemtableMetrics;
-use sextant_pnode::{CacheEvent, PNodeMetrics, ReadMode, ReadPath, WrongTurn};
+use sextant_pnode::{CacheEvent, KeptEvent, PNodeMetrics, ReadMode, ReadPath, WrongTurn};
 use sextant_sstable_server::metrics::Metrics as SstMetrics;
 
 #[derive(Default)]
@@ -50,6 +50,11 @@ impl Counters {
             ("sst_corrupt_reads", s(|s| s.corrupt.get())),
             ("sst_io_errors", s(|s| s.io_errors.get())),
             ("scrub_failures", s(|s| s.scrub_failures.get())),
+            ("registered_reads", m(|m| m.registered_reads.get())),
+            ("registrations_refused", m(|m| m.registrations_refused.get())),
+            ("invalidations", m(|m| m.invalidations.get())),
+            ("kept_reads", p(|p| p.reads(ReadMode::Pda, ReadPath::Kept))),
+            ("kept_over", p(|p| p.kept(KeptEvent::Over))),
             ("cache_reads", p(|p| p.reads(ReadMode::Pda, ReadPath::Cache))),
             ("sstable_only_reads", p(|p| p.reads(ReadMode::Pda, ReadPath::Sstable))),
             ("reads_of_nobody", p(|p| p.reads(ReadMode::Pda, ReadPath::Nobody))),

@@ -187,7 +187,7 @@ fn add(sums: &mut BTreeMap<String, u64>, report: &Value, field: &str) {
 
 fn sum_up(options: &ManyOptions, said: &[Said]) -> (String, bool) {
     let (mut text, mut bad) = (String::new(), Vec::new());
-    let (mut faults, mut coverage) = (BTreeMap::new(), BTreeMap::new());
+    let (mut faults, mut coverage, mut kept) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
     let mut hashes: BTreeMap<u64, &str> = BTreeMap::new();
     let (mut seconds, mut operations) = (0.0, [0.0; 3]);
     for Said { seed, report } in said {
@@ -204,6 +204,12 @@ fn sum_up(options: &ManyOptions, said: &[Said]) -> (String, bool) {
         }
         add(&mut faults, report, "faults");
         add(&mut coverage, report, "coverage");
+        let used = report["coverage"]["kept_reads"].as_u64().unwrap_or(0);
+        for (fault, _) in
+            report["faults"].as_object().into_iter().flatten().filter(|(_, n)| n.as_u64() > Some(0))
+        {
+            *kept.entry(fault.clone()).or_insert(0) += used;
+        }
         let verdict = report["verdict"].as_str().unwrap_or("nothing");
         if verdict != "ok" {
             bad.push((*seed, format!("{verdict}: {}", report["text"].as_str().unwrap_or_default())));
@@ -222,7 +228,9 @@ fn sum_up(options: &ManyOptions, said: &[Said]) -> (String, bool) {
         operations[1],
         operations[2]
     );
-    for (title, sums) in [("faults", &faults), ("coverage", &coverage)] {
+    for (title, sums) in
+        [("faults", &faults), ("coverage", &coverage), ("kept answers used in runs with", &kept)]
+    {
         let _ = writeln!(text, "{title}:");
         for (name, count) in sums {
             let _ = writeln!(text, "  {name:<28} {count:>10}");

@@ -3,6 +3,7 @@
 use sextant_common::manifest::TableOptions;
 use sextant_environment::config::{LeaseConfig, LeaseMode};
 use sextant_memtable_server::Tuning;
+use sextant_pnode::RegisterReads;
 use sextant_rules::probe::PausePoint;
 
 use crate::clock::ClockQuality;
@@ -71,10 +72,12 @@ pub enum Scene {
     LateConfirmation,
     /// A leader without its peers is told to go on alone.
     AloneBySentence,
+    /// Leaders answer late to what they have read, while the same records are written, and the ring begins anew.
+    SlowAnswers,
 }
 
 impl Scene {
-    pub const ALL: [Scene; 14] = [
+    pub const ALL: [Scene; 15] = [
         Scene::Asleep,
         Scene::OldWorld,
         Scene::Laggard,
@@ -89,6 +92,7 @@ impl Scene {
         Scene::ModeInFlight,
         Scene::LateConfirmation,
         Scene::AloneBySentence,
+        Scene::SlowAnswers,
     ];
 
     pub fn named(name: &str) -> Option<Self> {
@@ -112,6 +116,7 @@ impl Scene {
             Scene::ModeInFlight => "mode_in_flight",
             Scene::LateConfirmation => "late_confirmation",
             Scene::AloneBySentence => "alone_by_sentence",
+            Scene::SlowAnswers => "slow_answers",
         }
     }
 }
@@ -138,6 +143,7 @@ pub struct Plan {
     pub lease: LeaseConfig,
     pub tuning: Tuning,
     pub cache_bytes: u64,
+    pub register_reads: RegisterReads,
     pub clients: usize,
     pub hot_keys: u64,
     pub cold_keys: u64,
@@ -170,10 +176,23 @@ impl Plan {
         self.tuning.threads = if drawn { 2 } else { 1 };
         let voters = self.theme == Some(Scene::AloneBySentence);
         self.wipes = wipes.unwrap_or(drawn) && self.profile != Profile::Quiet && !voters;
-        self.modes = modes.unwrap_or(true) || self.theme == Some(Scene::ModeInFlight);
+        let modal = matches!(self.theme, Some(Scene::ModeInFlight | Scene::SlowAnswers));
+        self.modes = modes.unwrap_or(true) || modal;
         if self.wipes {
             // Followers that were away need snapshots.
             self.tuning.log_entries_kept = 5;
+        }
+        let registers = self.theme == Some(Scene::SlowAnswers);
+        self.register_reads = match rng.u64(0..8) {
+            _ if registers => RegisterReads::Every,
+            0 => RegisterReads::Off,
+            1 => RegisterReads::Second,
+            _ => RegisterReads::Every,
+        };
+        self.tuning.bf_log_serials = *pick(rng, &[4, 64, 512 * 1024, 512 * 1024]);
+        // What is kept stands in the cache.
+        if rng.u64(0..4) > 0 || registers {
+            self.cache_bytes = 1 << 20;
         }
         self
     }
@@ -239,6 +258,7 @@ impl Plan {
                 tuning.groups_in_flight = tuning.groups_in_flight.max(2);
                 (lease.lease_ms, lease.leader_lease_ms) = (200, 300);
             }
+            Some(Scene::SlowAnswers) => (lease.lease_ms, lease.leader_lease_ms) = (100, 200),
             Some(Scene::LateConfirmation) => (lease.lease_ms, lease.leader_lease_ms) = (300, 400),
             Some(Scene::LateSstables) => cache_bytes = 1 << 20,
             Some(Scene::HandoverUnderLease) => (lease.lease_ms, lease.leader_lease_ms) = (200, 260),
@@ -265,6 +285,7 @@ impl Plan {
             tables,
             tuning,
             cache_bytes,
+            register_reads: RegisterReads::Every,
             theme,
             wipes: false,
             modes: false,

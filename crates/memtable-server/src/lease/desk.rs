@@ -13,7 +13,7 @@ use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
 
 use super::grantor::{Grantor, HolderId, Now, Refusal};
-use super::ring::{Ring, Run};
+use super::ring::{Ring, Run, SERIALS_MAX};
 use crate::publication::Permission;
 
 /// A lease shorter than this is not worth its round trip.
@@ -71,9 +71,17 @@ struct Open {
     waiting: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LeaseDesk {
     open: Mutex<Option<Open>>,
+    /// That a ring keeps.
+    serials_max: u64,
+}
+
+impl Default for LeaseDesk {
+    fn default() -> Self {
+        Self::of(SERIALS_MAX)
+    }
 }
 
 impl Open {
@@ -83,9 +91,9 @@ impl Open {
         same_epoch && position.has_filters
     }
 
-    fn new(epoch: Epoch, mode: LeaseMode, drift_ppm: u64, manifest: Option<Arc<Manifest>>) -> Self {
-        let (ring, grantor) = (Ring::default(), Grantor::new(mode));
-        Self { epoch, mode, drift_ppm, ring, grantor, manifest, waiting: false }
+    fn new(epoch: Epoch, mode: LeaseMode, drift_ppm: u64, ring: Ring) -> Self {
+        let grantor = Grantor::new(mode);
+        Self { epoch, mode, drift_ppm, ring, grantor, manifest: None, waiting: false }
     }
 }
 
@@ -99,9 +107,14 @@ pub struct Heard {
 }
 
 impl LeaseDesk {
+    /// Closed. Its rings keep so many serials.
+    pub fn of(serials_max: u64) -> Self {
+        Self { open: Mutex::default(), serials_max }
+    }
+
     /// Opens for an epoch: an empty ring at serial 0, no grants. Holders take whole filters.
     pub fn open(&self, epoch: Epoch, mode: LeaseMode, drift_ppm: u64) {
-        *self.open.lock() = Some(Open::new(epoch, mode, drift_ppm, None));
+        *self.open.lock() = Some(Open::new(epoch, mode, drift_ppm, Ring::of(self.serials_max)));
     }
 
     /// A new ring incarnation within the term (bf-log entries of a refused group may be out, or the mode has changed). Grants of
@@ -111,7 +124,8 @@ impl LeaseDesk {
         let before = guard.take();
         let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
         let manifest = before.and_then(|b| b.manifest);
-        *guard = Some(Open::new(epoch, mode, drift_ppm, manifest));
+        let ring = Ring::of(self.serials_max);
+        *guard = Some(Open { manifest, ..Open::new(epoch, mode, drift_ppm, ring) });
         until
     }
 
@@ -129,6 +143,11 @@ impl LeaseDesk {
         let Some(open) = guard.as_mut() else { return Serial(0) };
         runs.into_iter().for_each(|run| open.ring.push(run));
         open.ring.serial()
+    }
+
+    /// The ring's epoch and newest serial: of one ring, therefore under one lock.
+    pub fn newest(&self) -> Option<(Epoch, Serial)> {
+        self.open.lock().as_ref().map(|o| (o.epoch, o.ring.serial()))
     }
 
     pub fn serial(&self) -> Serial {
@@ -249,7 +268,7 @@ mod tests {
     }
 
     fn bits(hashes: &[u64]) -> Run {
-        Run { table: TableId(1), generation: Generation(1), freeze: false, hashes: hashes.to_vec() }
+        Run::Bits { table: TableId(1), generation: Generation(1), hashes: hashes.to_vec() }
     }
 
     #[test]

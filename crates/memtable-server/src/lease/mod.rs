@@ -14,3 +14,4 @@ pub mod grantor;
 pub mod offer;
 pub mod parking;
 pub mod ring;
+pub mod slots;

@@ -1,39 +1,86 @@
 //! The ring of the newest bf-log entries (precise data access, section 3.4).
 //!
-//! A serial is a position within an epoch. Each hash takes one serial, each freeze (bf-change) takes one. A holder that asks
-//! for more than the ring holds gets whole filters.
+//! A serial is a position within an epoch. Each hash takes one serial, each freeze (bf-change) takes one, and each registration slot
+//! that is invalidated. A holder that asks for more than the ring holds gets whole filters.
 
 use std::collections::VecDeque;
 
 use sextant_common::ids::{Generation, Serial, TableId};
 
-/// Most serials kept: 8 bytes each, so 4 MiB. A p-node that lags further takes whole filters, which are not much larger.
+/// Serials kept if nothing else is said: 8 bytes each, so 4 MiB. A p-node that lags further takes whole filters, which are not much
+/// larger.
 pub const SERIALS_MAX: u64 = 512 * 1024;
 
-/// Entries of one memtable, in order.
+/// Entries of one kind, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
-    pub table: TableId,
-    /// With `freeze`: the generation that begins.
-    pub generation: Generation,
-    pub freeze: bool,
-    pub hashes: Vec<u64>,
+pub enum Run {
+    /// Keys of a memtable, by their hashes.
+    Bits { table: TableId, generation: Generation, hashes: Vec<u64> },
+    /// The memtable `generation` begins.
+    Freeze { table: TableId, generation: Generation },
+    /// What was kept of reads that were registered in these slots is over.
+    Invalidated { slots: Vec<u32> },
 }
 
 impl Run {
-    fn serials(&self) -> u64 {
-        self.hashes.len() as u64 + u64::from(self.freeze)
+    pub fn serials(&self) -> u64 {
+        match self {
+            Run::Bits { hashes, .. } => hashes.len() as u64,
+            Run::Freeze { .. } => 1,
+            Run::Invalidated { slots } => slots.len() as u64,
+        }
+    }
+
+    /// Without its first entries.
+    fn after(&self, skip: usize) -> Self {
+        match self {
+            Run::Bits { table, generation, hashes } => {
+                Run::Bits { table: *table, generation: *generation, hashes: hashes[skip..].to_vec() }
+            }
+            Run::Freeze { .. } => self.clone(),
+            Run::Invalidated { slots } => Run::Invalidated { slots: slots[skip..].to_vec() },
+        }
+    }
+
+    /// Puts `next` behind it, if both are of one kind and of one memtable.
+    fn append(&mut self, next: Run) -> Option<Run> {
+        match (self, next) {
+            (
+                Run::Bits { table, generation, hashes },
+                Run::Bits { table: next_table, generation: next_generation, hashes: mut more },
+            ) if (*table, *generation) == (next_table, next_generation) => {
+                hashes.append(&mut more);
+                None
+            }
+            (Run::Invalidated { slots }, Run::Invalidated { slots: mut more }) => {
+                slots.append(&mut more);
+                None
+            }
+            (_, next) => Some(next),
+        }
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ring {
     /// (serial before the run, run), rising.
     runs: VecDeque<(u64, Run)>,
     last: u64,
+    serials_max: u64,
+}
+
+impl Default for Ring {
+    fn default() -> Self {
+        Self::of(SERIALS_MAX)
+    }
 }
 
 impl Ring {
+    /// It keeps so many serials, and the rest of the run in which the oldest of them is.
+    pub fn of(serials_max: u64) -> Self {
+        Self { runs: VecDeque::new(), last: 0, serials_max }
+    }
+
     /// The serial of the newest entry.
     pub fn serial(&self) -> Serial {
         Serial(self.last)
@@ -48,7 +95,7 @@ impl Ring {
         self.last += serials;
         while let Some((_, first)) = self.runs.front()
             && self.runs.len() > 1
-            && self.last - self.first() - first.serials() >= SERIALS_MAX
+            && self.last - self.first() - first.serials() >= self.serials_max
         {
             self.runs.pop_front();
         }
@@ -67,26 +114,12 @@ impl Ring {
         let start = self.runs.partition_point(|(before, run)| before + run.serials() <= after.0);
         let mut out: Vec<Run> = Vec::new();
         for (before, run) in self.runs.iter().skip(start) {
-            let skip = after.0.saturating_sub(*before) as usize;
-            let mut part = run.clone();
-            if skip > 0 {
-                // A freeze comes before the hashes of its run.
-                let hashes_to_skip = skip - usize::from(part.freeze);
-                part.freeze = false;
-                part.hashes.drain(..hashes_to_skip);
-            }
-            match out.last_mut() {
-                // A freeze stays a run of its own: what follows it belongs to the filter that it begins.
-                Some(last)
-                    if !part.freeze
-                        && !last.freeze
-                        && last.table == part.table
-                        && last.generation == part.generation =>
-                {
-                    last.hashes.append(&mut part.hashes);
-                }
-                _ => out.push(part),
-            }
+            let part = run.after(after.0.saturating_sub(*before) as usize);
+            let rest = match out.last_mut() {
+                Some(last) => last.append(part),
+                None => Some(part),
+            };
+            out.extend(rest);
         }
         Some(out)
     }
@@ -97,58 +130,90 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn run(table: u32, generation: u64, freeze: bool, hashes: &[u64]) -> Run {
-        Run { table: TableId(table), generation: Generation(generation), freeze, hashes: hashes.to_vec() }
+    fn bits(generation: u64, hashes: &[u64]) -> Run {
+        Run::Bits { table: TableId(1), generation: Generation(generation), hashes: hashes.to_vec() }
+    }
+
+    fn freeze(generation: u64) -> Run {
+        Run::Freeze { table: TableId(1), generation: Generation(generation) }
+    }
+
+    fn invalidated(slots: &[u32]) -> Run {
+        Run::Invalidated { slots: slots.to_vec() }
     }
 
     #[test]
     fn a_holder_gets_exactly_what_it_lacks() {
         let mut ring = Ring::default();
-        ring.push(run(1, 1, false, &[10, 11, 12]));
-        ring.push(run(1, 2, true, &[]));
-        ring.push(run(1, 2, false, &[13]));
+        ring.push(bits(1, &[10, 11, 12]));
+        ring.push(freeze(2));
+        ring.push(bits(2, &[13]));
         assert_eq!(ring.serial(), Serial(5));
         assert_eq!(ring.since(Serial(5)), Some(vec![]));
-        assert_eq!(ring.since(Serial(4)), Some(vec![run(1, 2, false, &[13])]));
-        assert_eq!(ring.since(Serial(3)), Some(vec![run(1, 2, true, &[]), run(1, 2, false, &[13])]));
-        assert_eq!(
-            ring.since(Serial(2)),
-            Some(vec![run(1, 1, false, &[12]), run(1, 2, true, &[]), run(1, 2, false, &[13])])
-        );
+        assert_eq!(ring.since(Serial(4)), Some(vec![bits(2, &[13])]));
+        assert_eq!(ring.since(Serial(3)), Some(vec![freeze(2), bits(2, &[13])]));
+        assert_eq!(ring.since(Serial(2)), Some(vec![bits(1, &[12]), freeze(2), bits(2, &[13])]));
         assert_eq!(ring.since(Serial(6)), None);
     }
 
     #[test]
-    fn what_has_left_the_ring_means_whole_filters() {
+    fn entries_of_one_kind_travel_together_and_keep_their_places() {
         let mut ring = Ring::default();
-        for i in 0..SERIALS_MAX / 1024 + 3 {
-            ring.push(run(1, 1, false, &vec![i; 1024]));
+        ring.push(invalidated(&[7, 8]));
+        ring.push(invalidated(&[9]));
+        ring.push(bits(1, &[10]));
+        ring.push(invalidated(&[7]));
+        assert_eq!(ring.serial(), Serial(5));
+        let all = vec![invalidated(&[7, 8, 9]), bits(1, &[10]), invalidated(&[7])];
+        assert_eq!(ring.since(Serial(0)), Some(all));
+        assert_eq!(ring.since(Serial(1)).unwrap()[0], invalidated(&[8, 9]));
+        assert_eq!(ring.since(Serial(4)), Some(vec![invalidated(&[7])]));
+    }
+
+    #[test]
+    fn what_has_left_the_ring_means_whole_filters() {
+        let mut ring = Ring::of(100);
+        for i in 0..20 {
+            ring.push(bits(1, &[i; 10]));
         }
         assert_eq!(ring.since(Serial(0)), None);
-        assert!(ring.since(Serial(ring.last - SERIALS_MAX)).is_some());
-        assert!(ring.last - ring.first() <= SERIALS_MAX + 1024);
+        assert!(ring.since(Serial(ring.last - 100)).is_some());
+        assert!(ring.last - ring.first() <= 110);
+    }
+
+    /// Its entries, one by one.
+    fn entries(run: Run) -> Vec<(u32, u64)> {
+        match run {
+            Run::Bits { table, hashes, .. } => hashes.into_iter().map(|h| (table.0, h)).collect(),
+            Run::Freeze { table, .. } => vec![(table.0, 0)],
+            Run::Invalidated { slots } => slots.into_iter().map(|s| (0, u64::from(s))).collect(),
+        }
     }
 
     proptest! {
         #[test]
         fn any_split_of_pulls_gives_the_same_entries(
-            sizes in prop::collection::vec((1u32..3, 0usize..5, any::<bool>()), 1..20), cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4)
+            sizes in prop::collection::vec((0u32..3, 0usize..5, any::<bool>()), 1..20),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4)
         ) {
             let mut ring = Ring::default();
             let (mut all, mut next) = (Vec::new(), 0u64);
-            for (table, n, freeze) in &sizes {
-                let hashes: Vec<u64> = (0..*n).map(|_| { next += 1; next }).collect();
-                if *freeze { all.push((*table, 0)); }
-                all.extend(hashes.iter().map(|h| (*table, *h)));
-                ring.push(run(*table, 1, *freeze, &hashes));
+            for (table, n, freeze) in sizes {
+                let hashes: Vec<u64> = (0..n).map(|_| { next += 1; next }).collect();
+                let (table, generation) = (TableId(table), Generation(1));
+                let run = match (table.0, freeze) {
+                    (0, _) => Run::Invalidated { slots: hashes.iter().map(|h| *h as u32).collect() },
+                    (_, true) => Run::Freeze { table, generation },
+                    (_, false) => Run::Bits { table, generation, hashes },
+                };
+                all.extend(entries(run.clone()));
+                ring.push(run);
             }
             prop_assert_eq!(ring.serial().0, all.len() as u64);
             let mut at: Vec<u64> = cuts.iter().map(|c| c.index(all.len() + 1) as u64).collect();
             at.push(0);
             for from in at {
-                let got: Vec<(u32, u64)> = ring.since(Serial(from)).unwrap().into_iter().flat_map(|r| {
-                    r.freeze.then_some((r.table.0, 0)).into_iter().chain(r.hashes.into_iter().map(move |h| (r.table.0, h))).collect::<Vec<_>>()
-                }).collect();
+                let got: Vec<_> = ring.since(Serial(from)).unwrap().into_iter().flat_map(entries).collect();
                 prop_assert_eq!(&got[..], &all[from as usize..]);
             }
         }

@@ -121,7 +121,7 @@ impl Partition {
         tables.sort_by_key(|(t, _)| *t);
         let runs = tables
             .into_iter()
-            .map(|(table, hashes)| Run { table, generation: self.generation(table), freeze: false, hashes })
+            .map(|(table, hashes)| Run::Bits { table, generation: self.generation(table), hashes })
             .collect();
         let group = Group {
             term: forming.term,

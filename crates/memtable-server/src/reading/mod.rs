@@ -1,8 +1,9 @@
 //! Reads of memtables: from which state a leader answers, and when it may.
 //!
-//! Owns two orders. *State*: the published seq is loaded before the view, so that everything published by then is in its memtables, or
+//! Owns three orders. *State*: the published seq is loaded before the view, so that everything published by then is in its memtables, or
 //! was flushed, and then the version that the reader names tells. *Right*: a read begins with the term that is served ([`Round::at`]),
-//! and the leader lease is asked last ([`Round::lapsed`]), so that it held when the state was read.
+//! and the leader lease is asked last ([`Round::lapsed`]), so that it held when the state was read. *Registration*: a read whose answer
+//! may be kept takes the ring's epoch and serial, then sets its slot's bit, then loads the published seq ([`Reader::read_registered`]).
 
 pub mod page;
 
@@ -11,8 +12,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
+use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial, TableId};
+use sextant_common::key::{filter_hash, registration_slot};
 use sextant_common::manifest::Manifest;
+use sextant_rules::mutant::{self, Mutant};
 
 use crate::partition::view::ReadAnswer;
 use crate::replica::{Leader, ReplicaState};
@@ -29,8 +32,29 @@ pub enum Lapsed {
 /// Reads of some partitions that are answered together.
 #[derive(Default)]
 pub struct Round {
-    /// The term that each partition served before it was read.
-    terms: HashMap<PartitionId, u64>,
+    partitions: HashMap<PartitionId, Begun>,
+}
+
+/// A partition of a round.
+struct Begun {
+    /// The term that was served before anything was read.
+    term: u64,
+    registration: Option<Registration>,
+}
+
+/// What a p-node keeps answers with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registration {
+    pub epoch: Epoch,
+    /// The ring's newest, before the first slot was registered.
+    pub serial: Serial,
+}
+
+/// An answer that a p-node would like to keep.
+pub struct Registered {
+    pub answer: ReadAnswer,
+    /// No write is on its way that has not seen the registration.
+    pub may_be_kept: bool,
 }
 
 /// What a page of a scan is made of.
@@ -42,20 +66,44 @@ pub enum PageAnswer {
 }
 
 /// A partition that may be read in a round.
-pub struct Reader<'s> {
+pub struct Reader<'r, 's> {
     state: &'s ReplicaState,
+    begun: &'r mut Begun,
+}
+
+impl Registration {
+    /// Of one ring.
+    fn newest(state: &ReplicaState) -> Option<Self> {
+        let (epoch, serial) = state.desk.newest()?;
+        Some(Self { epoch, serial })
+    }
 }
 
 impl Round {
     /// Before anything of the partition is read.
-    pub fn at<'s>(&mut self, state: &'s ReplicaState) -> Reader<'s> {
-        self.terms.entry(state.id).or_insert_with(|| state.serving_term.load(Ordering::Acquire));
-        Reader { state }
+    pub fn at<'r, 's>(&'r mut self, state: &'s ReplicaState) -> Reader<'r, 's> {
+        let begun = self.partitions.entry(state.id).or_insert_with(|| Begun {
+            term: state.serving_term.load(Ordering::Acquire),
+            registration: None,
+        });
+        Reader { state, begun }
+    }
+
+    /// What the registered answers of a partition are kept with: taken when the first of them was read.
+    pub fn registration(&self, state: &ReplicaState) -> Option<Registration> {
+        let taken = self.partitions.get(&state.id)?.registration?;
+        if mutant::active(Mutant::SerialAfterBit) {
+            return Registration::newest(state);
+        }
+        if mutant::active(Mutant::EpochAndSerialApart) {
+            return Some(Registration { serial: taken.serial, ..Registration::newest(state)? });
+        }
+        Some(taken)
     }
 
     /// After everything was read: why what was read of this partition does not count; None: it does.
     pub fn lapsed(&self, state: &ReplicaState) -> Option<Lapsed> {
-        let term = self.terms.get(&state.id).copied().unwrap_or(0);
+        let term = self.partitions.get(&state.id).map_or(0, |begun| begun.term);
         if term != 0 && state.serving() == Some(term) {
             return None;
         }
@@ -64,11 +112,29 @@ impl Round {
     }
 }
 
-impl Reader<'_> {
+impl Reader<'_, '_> {
     /// The newest published version of a key in everything that the SSTables of version `searched` do not hold.
     pub fn read(&self, table: TableId, key: &Bytes, searched: ManifestVersion) -> ReadAnswer {
         let at = self.state.published_seq.load(Ordering::Acquire);
+        self.read_at(at, table, key, searched)
+    }
+
+    fn read_at(&self, at: u64, table: TableId, key: &Bytes, searched: ManifestVersion) -> ReadAnswer {
         self.state.view.load().read(table, key, searched, at)
+    }
+
+    /// The same, for a p-node that would like to keep the answer.
+    pub fn read_registered(&mut self, table: TableId, key: &Bytes, searched: ManifestVersion) -> Registered {
+        let state = self.state;
+        let registration = self.begun.registration.or_else(|| Registration::newest(state));
+        self.begun.registration = registration;
+        let slots = state.slots.load();
+        let formed = slots.register(registration_slot(table, filter_hash(key), slots.len()));
+        let at = state.published_seq.load(Ordering::Acquire);
+        let published = formed <= at || mutant::active(Mutant::SlotSeqNotCompared);
+        let answer = self.read_at(at, table, key, searched);
+        let has_said = matches!(answer, ReadAnswer::Found(_) | ReadAnswer::NoEntry);
+        Registered { may_be_kept: has_said && published && registration.is_some(), answer }
     }
 
     /// The same for a range, and the seq as of which it is.
@@ -92,8 +158,12 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use sextant_environment::Env;
+    use sextant_environment::config::LeaseMode;
 
     use super::*;
+    use crate::lease::ring::Run;
+    use crate::lease::slots::Slots;
+    use crate::partition::view::{ReadView, TableView};
 
     /// A replica that serves `term`, under a lease of its own.
     fn serving(term: u64) -> Arc<ReplicaState> {
@@ -121,6 +191,66 @@ mod tests {
         let successor = Leader { partition: state.id, term: 4, node: 2 };
         state.set_leader(successor.term, successor.node);
         assert_eq!(round.lapsed(&state), Some(Lapsed::NotLeader(successor)));
+    }
+
+    /// The slot of a key.
+    fn slot(state: &ReplicaState, key: &Bytes) -> usize {
+        registration_slot(TableId(1), filter_hash(key), state.slots.load().len())
+    }
+
+    fn with_slots(state: &ReplicaState) {
+        let epoch = Epoch { term: 3, incarnation: 1 };
+        state.slots.store(Slots::new(64, 10).into());
+        state.desk.open(epoch, LeaseMode::Ack, 0);
+        let empty =
+            TableView { memtables: Vec::new(), grace: Vec::new(), dropped_version: ManifestVersion(0) };
+        let manifest = Arc::new(Manifest::empty(state.id));
+        state.view.store(Arc::new(ReadView { manifest, tables: [(TableId(1), empty)].into() }));
+    }
+
+    #[test]
+    fn an_answer_may_be_kept_if_no_write_of_its_slot_is_on_its_way() {
+        let (state, key) = (serving(3), Bytes::from_static(b"k"));
+        with_slots(&state);
+        let read = |round: &mut Round| {
+            round.at(&state).read_registered(TableId(1), &key, ManifestVersion(0)).may_be_kept
+        };
+        state.published_seq.store(9, Ordering::Release);
+        assert!(!read(&mut Round::default()), "the log of the terms before is not yet published");
+        state.published_seq.store(10, Ordering::Release);
+        assert!(read(&mut Round::default()));
+        assert!(state.slots.load().write(slot(&state, &key), 11), "the write learns of it");
+        assert!(!read(&mut Round::default()), "that write has seen no registration since");
+        state.published_seq.store(11, Ordering::Release);
+        assert!(read(&mut Round::default()));
+    }
+
+    #[test]
+    fn answers_are_kept_with_what_the_ring_was_before_the_first_of_them() {
+        let (state, key) = (serving(3), Bytes::from_static(b"k"));
+        with_slots(&state);
+        state.published_seq.store(10, Ordering::Release);
+        let mut round = Round::default();
+        let mut read = || drop(round.at(&state).read_registered(TableId(1), &key, ManifestVersion(0)));
+        read();
+        state.desk.push([Run::Invalidated { slots: vec![slot(&state, &key) as u32] }]);
+        read();
+        let kept_with = Registration { epoch: Epoch { term: 3, incarnation: 1 }, serial: Serial(0) };
+        assert_eq!(round.registration(&state), Some(kept_with));
+        let mut later = Round::default();
+        later.at(&state).read_registered(TableId(1), &key, ManifestVersion(0));
+        assert_eq!(later.registration(&state), Some(Registration { serial: Serial(1), ..kept_with }));
+    }
+
+    #[test]
+    fn what_says_nothing_of_the_key_is_not_kept() {
+        let (state, key) = (serving(3), Bytes::from_static(b"k"));
+        with_slots(&state);
+        state.published_seq.store(10, Ordering::Release);
+        let mut round = Round::default();
+        let registered = round.at(&state).read_registered(TableId(2), &key, ManifestVersion(0));
+        assert_eq!(registered.answer, ReadAnswer::UnknownTable);
+        assert!(!registered.may_be_kept);
     }
 
     #[test]

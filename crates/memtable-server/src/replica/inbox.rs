@@ -88,6 +88,7 @@ pub struct FilterSet {
     pub serial: Serial,
     pub manifest: Arc<Manifest>,
     pub filters: Vec<(TableId, Generation, Vec<u8>)>,
+    pub registration_slots: usize,
 }
 
 /// Feeds a partition's worker from its log.

@@ -20,6 +20,7 @@ use crate::leadership::{LeaderLease, Strangers, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::lease::grantor::Now;
 use crate::lease::offer::{Claim, Offer};
+use crate::lease::slots::Slots;
 use crate::partition::Partition;
 use crate::partition::view::ReadView;
 
@@ -54,6 +55,8 @@ pub struct ReplicaState {
     /// Wakes the elections when it is named.
     pub named_heir: Notify,
     pub desk: LeaseDesk,
+    /// Of the term that this node leads or has led last.
+    pub slots: ArcSwap<Slots>,
     /// Wakes parked pulls of all partitions of this server.
     pub news: Arc<Notify>,
     /// Whom this node believes to lead: (term, node); node 0: nobody.
@@ -79,7 +82,7 @@ pub struct ReplicaState {
 }
 
 impl ReplicaState {
-    /// Of what recovery found. `founding`: the configuration of a partition that has none yet.
+    /// Of what recovery found. `founding`: the configuration of a partition that has none yet. `bf_log_serials`: that a ring keeps.
     pub fn new(
         env: &Env,
         node: u64,
@@ -87,6 +90,7 @@ impl ReplicaState {
         founding: &Configuration,
         incarnation: &Arc<Incarnation>,
         news: &Arc<Notify>,
+        bf_log_serials: u64,
     ) -> Self {
         // Of everything that may be in effect somewhere the longest: this node may have promised as much before it stopped.
         let known = partition.configurations().map(Configuration::abstention_ns).max();
@@ -107,7 +111,8 @@ impl ReplicaState {
             strangers: Strangers::default(),
             heir_of: AtomicU64::new(0),
             named_heir: Notify::new(),
-            desk: LeaseDesk::default(),
+            desk: LeaseDesk::of(bf_log_serials),
+            slots: ArcSwap::from_pointee(Slots::new(1, 0)),
             news: news.clone(),
             leader: Mutex::default(),
             manifest_version: watch::channel(ManifestVersion(0)).0,
@@ -182,10 +187,11 @@ impl ReplicaState {
 impl ReplicaState {
     /// Of an empty partition that nobody works on; it has promised nothing.
     pub fn for_tests(env: &Env) -> Arc<Self> {
+        use crate::lease::ring::SERIALS_MAX;
         let partition = Partition::new(PartitionId(0));
         let founding = Configuration::founding(&Default::default(), 1 << 20);
         let incarnation = Incarnation::for_tests(env, 1);
-        let state = Self::new(env, 1, &partition, &founding, &incarnation, &Arc::default());
+        let state = Self::new(env, 1, &partition, &founding, &incarnation, &Arc::default(), SERIALS_MAX);
         Arc::new(Self { guard: Arc::new(VoteGuard::new(0, 0)), ..state })
     }
 }

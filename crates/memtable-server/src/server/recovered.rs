@@ -79,7 +79,8 @@ pub(super) fn recover(
     })?;
     let (events, event_queue) = mpsc::unbounded_channel();
     let (writes, write_queue) = mpsc::channel(config.tuning.queue_requests);
-    let shared = Arc::new(ReplicaState::new(env, config.id.0, &partition, founding, incarnation, news));
+    let kept = config.tuning.bf_log_serials;
+    let shared = Arc::new(ReplicaState::new(env, config.id.0, &partition, founding, incarnation, news, kept));
     Ok(Recovered {
         shared,
         events,

@@ -86,6 +86,14 @@ impl PendingCommand {
 }
 
 impl Proposal {
+    /// Of the ring entries that a group has left; 0: none.
+    pub fn serial(&self) -> Serial {
+        match &self.what {
+            Proposed::Group { serial, .. } => *serial,
+            Proposed::Command(_) => Serial(0),
+        }
+    }
+
     /// Whether an entry of the log is this proposal.
     pub fn is(&self, entry: &Entry) -> bool {
         match &entry.payload {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sextant_common::error::Result;
-use sextant_common::ids::{Generation, LogPosition, TableId};
+use sextant_common::ids::{Generation, LogPosition, Serial, TableId};
 use sextant_common::key::filter_hash;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use sextant_rules::probe::ProbeEvent;
@@ -95,8 +95,11 @@ pub(super) enum Seen {
         table: TableId,
         next: Generation,
     },
-    /// It was of another leader's state of things: it did nothing.
-    Ignored,
+    /// It was of another leader's state of things: it did nothing. `serial`: of the ring entries that it has left, if it is a group of
+    /// this leader's; 0: none.
+    Ignored {
+        serial: Serial,
+    },
     /// A configuration was appended.
     Configured,
 }
@@ -167,7 +170,7 @@ impl Replica {
                 self.refresh_view();
                 Seen::Frozen { table, next }
             }
-            Ingested::Ignored => Seen::Ignored,
+            Ingested::Ignored => Seen::Ignored { serial: own.as_ref().map_or(Serial(0), Proposal::serial) },
             Ingested::Configured => Seen::Configured,
             Ingested::Group { .. } => {
                 self.shared.env.tell(|| ProbeEvent::BitsLeft {
@@ -188,7 +191,7 @@ impl Replica {
         }
         let last_seq = self.partition.last_seq();
         self.queue.push(match own {
-            Some(proposal) if seen == Seen::Ignored => {
+            Some(proposal) if matches!(seen, Seen::Ignored { .. }) => {
                 // It had no effect on any replica: certainly not executed.
                 waiting::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
                 waiting::bare(at.index, last_seq)

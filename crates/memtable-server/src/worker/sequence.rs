@@ -1,5 +1,6 @@
 //! A turn's work for writes: what may be published is, and what is next is proposed.
 
+use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
 use super::Worker;
@@ -25,9 +26,13 @@ impl Worker {
                 let Some(formed) = leading.form_group(&mut self.replica) else { return };
                 self.replica.shared.env.pause_point(PausePoint::BitsOut).await;
                 let Some(leading) = &mut self.leading else { return };
+                let late = mutant::active(Mutant::SwapAfterProposal).then(|| formed.group.clone());
                 let payload = Command::Group(formed.group).encode();
                 let what = Proposed::Group { serial: formed.serial, writes: formed.writes };
                 leading.propose(&self.replica, payload, what).await;
+                if let Some(group) = late {
+                    leading.invalidate_late(&self.replica, &group);
+                }
             }
         }
     }

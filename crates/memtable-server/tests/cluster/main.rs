@@ -229,7 +229,13 @@ async fn without_a_majority_nothing_is_acknowledged_and_no_read_is_answered() {
         (serving == Some(false)).then_some(())
     })
     .await;
-    let read = v1::ReadRequest { partition: 0, table: 1, key: bytes("k"), manifest_version: u64::MAX };
+    let read = v1::ReadRequest {
+        partition: 0,
+        table: 1,
+        key: bytes("k"),
+        manifest_version: u64::MAX,
+        register: false,
+    };
     let batch = v1::ReadBatch { reads: vec![read], ..Default::default() };
     let reply = c.rows(leader).read(batch).await.unwrap().into_inner().replies.remove(0);
     assert!(

@@ -129,7 +129,13 @@ impl Cluster {
     }
 
     pub async fn read(&self, partition: u32, key: &str) -> v1::ReadReply {
-        let read = v1::ReadRequest { partition, table: 1, key: bytes(key), manifest_version: u64::MAX };
+        let read = v1::ReadRequest {
+            partition,
+            table: 1,
+            key: bytes(key),
+            manifest_version: u64::MAX,
+            register: false,
+        };
         eventually(async || {
             for i in 0..3 {
                 if self.servers[i].is_none() {

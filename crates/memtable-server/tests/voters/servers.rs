@@ -129,7 +129,13 @@ impl Cluster {
             let value = eventually(async || {
                 let i = self.leader().await;
                 let key = Bytes::copy_from_slice(key.as_bytes());
-                let read = v1::ReadRequest { partition: 0, table: 1, key, manifest_version: u64::MAX };
+                let read = v1::ReadRequest {
+                    partition: 0,
+                    table: 1,
+                    key,
+                    manifest_version: u64::MAX,
+                    register: false,
+                };
                 let mut rows = RowsClient::new(self.channel(i));
                 let reply =
                     rows.read(v1::ReadBatch { reads: vec![read], ..Default::default() }).await.ok()?;

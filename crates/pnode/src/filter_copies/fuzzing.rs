@@ -4,7 +4,7 @@ use sextant_common::ids::Serial;
 use sextant_environment::Clock;
 use sextant_proto::v1;
 
-use super::copy::{RunKind, Verdict, WholeFilters, apply, install_whole};
+use super::copy::{Run, Verdict, WholeFilters, apply, install_whole};
 use super::wire;
 use crate::lease::{Drift, PullTimes};
 use crate::view::PartitionView;
@@ -41,19 +41,23 @@ pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
             {
                 assert_eq!((copies.epoch, copies.serial), (epoch, to));
                 for run in runs {
-                    let RunKind::Hashes(bytes) = run.kind else { continue };
-                    let flushed = view
-                        .manifest
-                        .table(run.table)
-                        .is_some_and(|t| run.generation <= t.flushed_generation);
-                    for hash in bytes.chunks_exact(8).filter(|_| !flushed) {
+                    let Run::Hashes { table, generation, hashes } = run else { continue };
+                    let flushed =
+                        view.manifest.table(table).is_some_and(|t| generation <= t.flushed_generation);
+                    for hash in hashes.chunks_exact(8).filter(|_| !flushed) {
                         let hash = u64::from_le_bytes(hash.try_into().unwrap_or_default());
-                        assert!(copies.contains(run.table, hash), "a bit is missing");
+                        assert!(copies.contains(table, hash), "a bit is missing");
                     }
                 }
             }
             if verdict == Verdict::NeedFilters {
-                let whole = WholeFilters { epoch, serial: Serial(to.0), manifest, filters: Vec::new() };
+                let whole = WholeFilters {
+                    epoch,
+                    serial: Serial(to.0),
+                    manifest,
+                    filters: Vec::new(),
+                    registration_slots: 64,
+                };
                 let before = view.copies.as_ref().map(|c| (c.epoch, c.serial));
                 if let Some(next) = install_whole(&view, whole) {
                     view = next;

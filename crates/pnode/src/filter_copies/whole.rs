@@ -98,7 +98,8 @@ async fn fetch_and_install(core: &Core, node: NodeId, partition: PartitionId) ->
         core.views.tables.learn_all(manifest);
     }
     let (epoch, serial) = (header.epoch, header.serial);
-    let whole = WholeFilters { epoch, serial, manifest: header.manifest, filters };
+    let registration_slots = header.registration_slots;
+    let whole = WholeFilters { epoch, serial, manifest: header.manifest, filters, registration_slots };
     core.views.change(partition, |view| (install_whole(view, whole), ()));
     core.leaders.confirm(partition, node, epoch.term);
     core.metrics.whole_filter_fetches.inc();

@@ -1,40 +1,38 @@
-//! The record cache: the newest *SSTable* record of a key at a manifest version.
+//! The record cache: the newest *SSTable* record of a key at a manifest version, and, apart from it, what a leader has answered to a
+//! registered read ([`kept`]).
 //!
-//! Owns: entries (value or tombstone, seq, stamp), their replacement (`quick_cache`, weighted by bytes, good under scans; our
-//! scans bypass it besides), and the rule by which a stamp moves. Does not own the decision whether the SSTables are what
-//! has to be read: a hit only replaces the search in them.
+//! Owns: entries (value or tombstone, seq, stamp), their replacement ([`map`]: one budget for both kinds), and the rule by which a
+//! stamp moves. Does not own the decision whether the SSTables are what has to be read: a hit only replaces the search in them.
 //!
-//! Invariants:
+//! Invariants, of SSTable records:
 //! * never a memtable's value;
 //! * the stamp is the version that was *searched*, not the one at arrival;
 //! * a stamp moves forward only over flushes whose filter (or range) rules the key out, every single one of them; if one is
 //!   not known or not here, the entry is dropped. Compactions change no newest record, so they empty no cache.
 
 mod carry;
+mod kept;
+mod map;
 
-use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{Equivalent, Weighter};
-use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::ids::{ManifestVersion, Seq, TableId};
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::metrics::{CacheEvent, PNodeMetrics};
 use crate::view::{Flushed, ManifestView, ReadKey};
 
-pub use carry::{Carry, carry_stamp};
+use map::{Entry, Kind, Map, Probe};
 
-/// Bookkeeping of an entry besides its key and value: the map's slot, two reference counts, the stamp.
-const ENTRY_OVERHEAD_BYTES: usize = 128;
+pub use carry::{Carry, carry_stamp};
+pub(crate) use kept::{Kept, Said};
+
 /// An entry may take this part of the cache at the most: a single huge value must not sweep it.
 const LARGEST_ENTRY_SHARE: u64 = 64;
-/// For the map's first size; it grows.
-const TYPICAL_ENTRY_BYTES: u64 = 512;
 
-/// An SSTable record.
+/// A record, or that there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CachedRecord {
     /// None: a tombstone.
@@ -42,86 +40,12 @@ pub(crate) struct CachedRecord {
     pub seq: Seq,
 }
 
-#[derive(Debug)]
-struct Entry {
-    /// The manifest version at which this is the newest SSTable record of its key.
-    stamp: AtomicU64,
-    record: CachedRecord,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-struct Key {
-    hash: u64,
-    partition: PartitionId,
-    table: TableId,
-    key: Bytes,
-}
-
-struct Probe<'k> {
-    table: TableId,
-    at: ReadKey<'k>,
-}
-
-// Both sides hash to what the key was hashed to once already; tables differ by a few bits.
-fn map_hash(hash: u64, table: TableId) -> u64 {
-    hash ^ u64::from(table.0).wrapping_mul(0x9e37_79b9_7f4a_7c15)
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(map_hash(self.hash, self.table));
+impl CachedRecord {
+    /// Without the message that its bytes are a slice of.
+    fn copied(&self) -> Self {
+        Self { value: self.value.as_ref().map(|v| Bytes::copy_from_slice(v)), seq: self.seq }
     }
 }
-
-impl Hash for Probe<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(map_hash(self.at.hash, self.table));
-    }
-}
-
-impl Equivalent<Key> for Probe<'_> {
-    fn equivalent(&self, key: &Key) -> bool {
-        self.at.hash == key.hash
-            && self.table == key.table
-            && self.at.partition == key.partition
-            && self.at.key == key.key.as_ref()
-    }
-}
-
-/// Takes a hash for what it is. (Also: the same keys are replaced in every run of a simulation.)
-#[derive(Clone, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*b);
-        }
-    }
-
-    fn write_u64(&mut self, n: u64) {
-        self.0 = n;
-    }
-}
-
-#[derive(Clone)]
-struct ByBytes;
-
-fn weight(key: usize, record: &CachedRecord) -> u64 {
-    (key + record.value.as_ref().map_or(0, Bytes::len) + ENTRY_OVERHEAD_BYTES) as u64
-}
-
-impl Weighter<Key, Arc<Entry>> for ByBytes {
-    fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
-        weight(key.key.len(), &entry.record)
-    }
-}
-
-type Map = Cache<Key, Arc<Entry>, ByBytes, BuildHasherDefault<AsItIs>, DefaultLifecycle<Key, Arc<Entry>>>;
 
 pub(crate) struct RecordCache {
     map: Option<Map>,
@@ -133,10 +57,7 @@ pub(crate) struct RecordCache {
 impl RecordCache {
     /// `bytes`: 0: off for good.
     pub fn new(bytes: u64, metrics: Arc<PNodeMetrics>) -> Self {
-        let items = (bytes / TYPICAL_ENTRY_BYTES).clamp(16, 1 << 24) as usize;
-        let map = (bytes > 0).then(|| {
-            Map::with(items, bytes, ByBytes, BuildHasherDefault::default(), DefaultLifecycle::default())
-        });
+        let map = (bytes > 0).then(|| map::with_room_for(bytes));
         Self { map, on: AtomicBool::new(true), largest_entry_bytes: bytes / LARGEST_ENTRY_SHARE, metrics }
     }
 
@@ -157,13 +78,14 @@ impl RecordCache {
     #[inline]
     pub fn lookup(&self, manifest: &ManifestView, table: TableId, at: ReadKey<'_>) -> Option<CachedRecord> {
         let map = self.map()?;
-        let probe = Probe { table, at };
+        let probe = Probe { kind: Kind::Sstable, table, at };
         let entry = map.get(&probe)?;
-        let stamp = ManifestVersion(entry.stamp.load(Ordering::Relaxed));
+        let Entry::Sstable { stamp: stamped, record } = &*entry else { return None };
+        let stamp = ManifestVersion(stamped.load(Ordering::Relaxed));
         match carry(stamp, manifest, table, at) {
             Carry::Valid => {}
             Carry::Forward => {
-                entry.stamp.fetch_max(manifest.version.0, Ordering::Relaxed);
+                stamped.fetch_max(manifest.version.0, Ordering::Relaxed);
                 self.metrics.count_cache(CacheEvent::Carried);
             }
             Carry::Unusable => return None,
@@ -173,7 +95,7 @@ impl RecordCache {
                 return None;
             }
         }
-        Some(entry.record.clone())
+        Some(record.clone())
     }
 
     /// Counts what became of a lookup (once a read, however often it looked).
@@ -186,14 +108,14 @@ impl RecordCache {
     /// Remembers what a search of the SSTables of version `searched` found. The bytes are copied: they are slices of a
     /// message that may be much larger.
     pub fn insert(&self, searched: ManifestVersion, table: TableId, at: ReadKey<'_>, record: &CachedRecord) {
-        let Some(map) = self.map() else { return };
-        if weight(at.key.len(), record) > self.largest_entry_bytes {
-            return;
-        }
-        let key = Key { hash: at.hash, partition: at.partition, table, key: Bytes::copy_from_slice(at.key) };
-        let value = record.value.as_ref().map(|v| Bytes::copy_from_slice(v));
-        let record = CachedRecord { value, seq: record.seq };
-        map.insert(key, Arc::new(Entry { stamp: AtomicU64::new(searched.0), record }));
+        let Some(map) = self.map_for(at, record) else { return };
+        let entry = Entry::Sstable { stamp: AtomicU64::new(searched.0), record: record.copied() };
+        map.insert(Probe { kind: Kind::Sstable, table, at }.copied(), Arc::new(entry));
+    }
+
+    /// The map, if the record is not too large for it.
+    fn map_for(&self, at: ReadKey<'_>, record: &CachedRecord) -> Option<&Map> {
+        self.map().filter(|_| map::weight(at.key.len(), record) <= self.largest_entry_bytes)
     }
 
     /// Entries and bytes.
@@ -223,6 +145,7 @@ fn carry(stamp: ManifestVersion, manifest: &ManifestView, table: TableId, at: Re
 #[cfg(test)]
 mod tests {
     use sextant_common::filter::SealedFilter;
+    use sextant_common::ids::PartitionId;
     use sextant_common::key::filter_hash;
     use sextant_common::manifest::{Manifest, SstMeta};
 

@@ -6,9 +6,11 @@ use sextant_common::ids::ManifestVersion;
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::ReadMode;
 use sextant_environment::Clock;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::plan::{Answer, Facts, Found, Plan, route};
-use crate::record_cache::{CachedRecord, RecordCache};
+use crate::metrics::ReadPath;
+use crate::record_cache::{CachedRecord, Kept, RecordCache, Said};
 use crate::view::{PartitionView, ReadKey, Sst};
 
 /// What one look at a view, the clock and the filters found out. It stays good however much later it is carried out: what it rests
@@ -21,6 +23,8 @@ pub(crate) struct Consult {
     pub candidates: Vec<Arc<Sst>>,
     /// What the SSTables of `searched` say, known without asking them.
     pub cached: Option<CachedRecord>,
+    /// What the leader has answered before, and would answer again.
+    pub kept: Option<Kept>,
     pub in_memtable_filter: bool,
     /// A pda read for which no lease was valid.
     pub lacked_a_lease: bool,
@@ -30,16 +34,31 @@ pub(crate) struct Consult {
     pub wall_clock_errs: bool,
 }
 
+/// An answer that nobody has to be asked for.
+pub(crate) struct AtOnce {
+    pub record: Option<CachedRecord>,
+    pub path: ReadPath,
+}
+
 impl Consult {
-    /// The answer, if it is known without asking anyone: a pda read under a lease, no bit in any B_m, and either a cached value
-    /// or a table whose negatives are final. Else this consult, to be carried out.
+    /// The answer, if it is known without asking anyone: a pda read under a lease, and either what was kept of its leader's last
+    /// answer, or no bit in any B_m and a cached value or a table whose negatives are final. Else this consult, to be carried out.
     #[inline]
-    pub fn answer_at_once(self) -> Result<Option<CachedRecord>, Consult> {
+    pub fn answer_at_once(self) -> Result<AtOnce, Consult> {
+        match self.kept {
+            Some(Kept { said: Said::Record(record), .. }) => {
+                return Ok(AtOnce { record: Some(record), path: ReadPath::Kept });
+            }
+            Some(Kept { said: Said::Absent, .. }) => {
+                return Ok(AtOnce { record: None, path: ReadPath::Kept });
+            }
+            _ => {}
+        }
         let cached = self.cached.as_ref();
         let found = cached.map(|record| if record.value.is_some() { Found::Value } else { Found::Tombstone });
         match self.plan.answer_at_once(found) {
-            Some(Answer::Value) => Ok(self.cached),
-            Some(Answer::Absent) => Ok(None),
+            Some(Answer::Value) => Ok(AtOnce { record: self.cached, path: ReadPath::Cache }),
+            Some(Answer::Absent) => Ok(AtOnce { record: None, path: ReadPath::Nobody }),
             None => Err(self),
         }
     }
@@ -56,22 +75,36 @@ pub(crate) fn consult(
     key: ReadKey<'_>,
     mode: ReadMode,
 ) -> Consult {
+    let searched = view.manifest.version;
     let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
     let in_memtable_filter = copies.is_some_and(|c| c.contains(table.id, key.hash));
-    let cached = cache.lookup(&view.manifest, table.id, key);
-    let candidates = if cached.is_some() { Vec::new() } else { candidates(view, table, key, mode) };
+    let kept = || {
+        let unleased = if mutant::active(Mutant::KeptWithoutLease) { view.copies.as_ref() } else { None };
+        cache.kept(copies.or(unleased)?, searched, table.id, key)
+    };
+    let is_final = |kept: &Kept| !matches!(kept.said, Said::NoEntry(_));
+    // Whichever is more likely to be the answer is looked for first.
+    let early = if in_memtable_filter { kept() } else { None };
+    let cached =
+        if early.as_ref().is_some_and(is_final) { None } else { cache.lookup(&view.manifest, table.id, key) };
+    let has_value = cached.as_ref().is_some_and(|record| record.value.is_some());
+    let kept = if in_memtable_filter || has_value { early } else { kept() };
+    let known = cached.is_some() || kept.as_ref().is_some_and(is_final);
+    let candidates = if known { Vec::new() } else { candidates(view, table, key, mode) };
     let plan = route(Facts {
         mode,
         leased: copies.is_some(),
         in_memtable_filter,
         sst_candidates: cached.is_some() || !candidates.is_empty(),
         filter_inserts: table.options.filter_inserts,
+        no_entry: kept.as_ref().is_some_and(|kept| !is_final(kept)),
     });
     Consult {
         plan,
-        searched: view.manifest.version,
+        searched,
         candidates,
         cached,
+        kept,
         in_memtable_filter,
         lacked_a_lease: mode == ReadMode::Pda && copies.is_none(),
         lease_was_over: mode == ReadMode::Pda && copies.is_none() && view.lease.is_some(),

@@ -1,7 +1,7 @@
 //! Point reads and scans: which tier to ask, in which order, and when the answer is final.
 //!
 //! Owns: `plan` (the pure routing rules), `consult` (a view and a clock turned into a plan), `sst_search` (which replica to
-//! ask for which tables), `point_reads` (a read from consult to answer), `scan`, `merge` and `range`; [`Reader`] is the
+//! ask for which tables), `point_reads` (a read from consult to answer), `registrar` (whose answers are to be kept), `scan`, `merge` and `range`; [`Reader`] is the
 //! face of all of them. Does not own connections
 //! nor how filters get here.
 //!
@@ -16,6 +16,7 @@ pub(crate) mod plan;
 mod point_reads;
 mod range;
 mod reader;
+mod registrar;
 mod scan;
 mod sst_search;
 

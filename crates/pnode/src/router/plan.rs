@@ -18,6 +18,9 @@ pub struct Facts {
     pub sst_candidates: bool,
     /// Table option: every write of a new key leaves a bit.
     pub filter_inserts: bool,
+    /// The memtables have said that they have no entry, to a registered read that nothing has ended since. Means nothing without a
+    /// lease.
+    pub no_entry: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +44,11 @@ pub struct Plan {
 pub fn route(facts: Facts) -> Plan {
     // Without a lease a pda read is done as bda.
     let precise = facts.mode == ReadMode::Pda && facts.leased;
+    if precise && facts.no_entry {
+        // As if they were asked, and said it again.
+        let order = if facts.sst_candidates { Order::SstablesFirst } else { Order::Nobody };
+        return Plan { order, sst_candidates: facts.sst_candidates, memtables_ruled_out: true };
+    }
     if !precise || facts.in_memtable_filter {
         return Plan {
             order: Order::MemtablesFirst,
@@ -176,6 +184,7 @@ mod tests {
             in_memtable_filter: false,
             sst_candidates: true,
             filter_inserts: false,
+            no_entry: false,
         }
     }
 
@@ -245,6 +254,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_was_kept_of_the_memtables_is_as_good_as_their_answer_under_a_lease_only() {
+        for (in_memtable_filter, filter_inserts) in
+            [(false, false), (true, false), (false, true), (true, true)]
+        {
+            let kept = Facts { no_entry: true, in_memtable_filter, filter_inserts, ..facts() };
+            assert_eq!(run(kept, Found::NoEntry, Found::Value), (vec!["sstables"], Some("sstables")));
+            assert_eq!(run(kept, Found::NoEntry, Found::Tombstone), (vec!["sstables"], None));
+            let nowhere = Facts { sst_candidates: false, ..kept };
+            assert_eq!(run(nowhere, Found::NoEntry, Found::NoEntry), (vec![], None));
+            let no_lease = Facts { leased: false, ..kept };
+            assert_eq!(run(no_lease, Found::Value, Found::Value), (vec!["memtables"], Some("memtables")));
+        }
+    }
+
     /// Paper, table 2 and algorithm 2: which tier comes first.
     #[test]
     fn algorithm_2_decides_the_first_tier() {
@@ -270,7 +294,7 @@ mod tests {
             mode in prop_oneof![Just(ReadMode::Pda), Just(ReadMode::Bda), Just(ReadMode::Nda)],
             memtables in found(), sstables in found(),
             leased: bool, filter_inserts: bool, inserted_without_a_bit: bool,
-            false_bit: bool, false_candidate: bool,
+            false_bit: bool, false_candidate: bool, kept: bool,
         ) {
             // Only an INSERT (onto nothing, or onto a tombstone) leaves no bit.
             let may_lack_a_bit = memtables != Found::NoEntry && sstables != Found::Value && !filter_inserts;
@@ -282,6 +306,7 @@ mod tests {
                 in_memtable_filter: if leased { has_bit || false_bit } else { false_bit },
                 sst_candidates: sstables != Found::NoEntry || false_candidate,
                 filter_inserts,
+                no_entry: kept && leased && memtables == Found::NoEntry,
             };
             let expected = match (memtables, sstables) {
                 (Found::Value, _) => Some("memtables"),

@@ -9,20 +9,23 @@ use sextant_common::manifest::TableInfo;
 use sextant_common::operation::{ReadMode, Record};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
+use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
-use super::consult::{Consult, consult};
+use super::consult::{AtOnce, Consult, consult};
 use super::plan::{Answer, Found, Progress, Step};
+use super::registrar::Registrar;
 use super::sst_search::{SearchFailed, SstFound, SstSearch};
 use crate::core::{Core, Unanswered};
 use crate::filter_copies::Copies;
-use crate::metrics::{ReadPath, WrongTurn};
-use crate::record_cache::{CachedRecord, RecordCache};
+use crate::metrics::{KeptEvent, ReadPath, WrongTurn};
+use crate::record_cache::{CachedRecord, Kept, RecordCache, Said};
 use crate::tables::Tables;
 use crate::upstream::{
-    Backoff, Deadline, LARGE_ANSWER_MAX, LargeReads, MemtableRead, MemtableSays, busy, held, more_telling,
+    Backoff, Deadline, LARGE_ANSWER_MAX, LargeReads, MemtableAnswer, MemtableRead, MemtableSays, busy, held,
+    more_telling,
 };
-use crate::view::ReadKey;
+use crate::view::{ReadKey, Registration};
 
 /// How long a leader may take to answer a read before it is asked again: a round of heartbeats and some.
 const LEADER_ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -46,7 +49,8 @@ impl Read<'_> {
 
     /// `searched`: the version of the SSTables that this read searched, or will search if there is no entry.
     fn of_memtables(&self, searched: ManifestVersion) -> MemtableRead {
-        MemtableRead { partition: self.partition, table: self.table.id, key: self.key.clone(), searched }
+        let key = self.key.clone();
+        MemtableRead { partition: self.partition, table: self.table.id, key, searched, register: false }
     }
 }
 
@@ -72,6 +76,7 @@ pub(super) struct PointReads {
     pub tables: Arc<Tables>,
     pub search: SstSearch,
     pub cache: Arc<RecordCache>,
+    pub registrar: Registrar,
     pub large_reads: Arc<LargeReads>,
 }
 
@@ -80,12 +85,16 @@ impl PointReads {
     #[inline]
     pub fn look(&self, table: &TableInfo, at: ReadKey<'_>) -> Result<Option<Record>, Consult> {
         let answer = self.consult(table, at, ReadMode::Pda).answer_at_once()?;
-        if answer.is_some() {
+        Ok(self.answer(answer))
+    }
+
+    #[inline]
+    fn answer(&self, AtOnce { record, path }: AtOnce) -> Option<Record> {
+        if path == ReadPath::Cache {
             self.cache.count(true);
         }
-        let path = if answer.is_some() { ReadPath::Cache } else { ReadPath::Nobody };
         self.core.metrics.count_read(ReadMode::Pda, path);
-        Ok(answer.and_then(|r| r.value.map(|value| Record { value, seq: r.seq })))
+        record.and_then(|r| r.value.map(|value| Record { value, seq: r.seq }))
     }
 
     /// The linearization point: the load of the view, then the clock, then the filters.
@@ -171,7 +180,13 @@ impl PointReads {
         deadline: Deadline,
         alone: bool,
     ) -> Result<Option<Record>, Setback> {
-        let consult = consulted.unwrap_or_else(|| self.consult(read.table, read.at(), read.mode));
+        let consult = match consulted {
+            Some(consult) => consult,
+            None => match self.consult(read.table, read.at(), read.mode).answer_at_once() {
+                Ok(answer) => return Ok(self.answer(answer)),
+                Err(consult) => consult,
+            },
+        };
         self.cache.count(consult.cached.is_some());
         if consult.lacked_a_lease {
             self.core.metrics.no_lease_reads.inc();
@@ -181,16 +196,28 @@ impl PointReads {
         self.core.env.pause_point(PausePoint::ReadRouted).await;
         let mut progress = Progress::new(consult.plan);
         let mut value = None;
+        // What the memtables' "no entry" is kept with: with what the SSTables say, it is the whole answer.
+        let mut no_entry = consult.kept.as_ref().map(|kept| kept.registration);
         let mut step = progress.start();
         loop {
             step = match step {
                 Step::Done(answer) => {
                     self.core.metrics.count_read(read.mode, path(&progress, &consult));
+                    if let Some(registration) = no_entry {
+                        let said = match answer {
+                            Answer::Value => Said::NoEntry(consult.searched),
+                            Answer::Absent => Said::Absent,
+                        };
+                        if answer == Answer::Absent || consult.kept.is_none() {
+                            self.cache.keep(read.table.id, read.at(), &Kept { said, registration });
+                        }
+                    }
                     return Ok(if answer == Answer::Value { value } else { None });
                 }
                 Step::AskMemtables => {
-                    let found =
+                    let (found, registration) =
                         self.ask_memtables(read, consult.searched, deadline, alone, &mut value).await?;
+                    no_entry = registration.filter(|_| found == Found::NoEntry);
                     if found == Found::NoEntry && consult.in_memtable_filter {
                         self.core.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
                     }
@@ -219,24 +246,38 @@ impl PointReads {
         deadline: Deadline,
         alone: bool,
         value: &mut Option<Record>,
-    ) -> Result<Found, Setback> {
-        let request = read.of_memtables(searched);
+    ) -> Result<(Found, Option<Registration>), Setback> {
+        let mut request = read.of_memtables(searched);
+        request.register = read.mode == ReadMode::Pda && self.registrar.wants(read.hash);
+        if request.register {
+            self.core.metrics.count_kept(KeptEvent::Asked);
+        }
         let asked = self
             .core
             .ask_leader(read.partition, deadline, LEADER_ANSWER_MAX, |peer| peer.read(request, alone));
-        let (node, says) = match asked.await.map_err(unanswered)? {
-            (_, MemtableSays::Large(bytes)) => {
+        let (node, MemtableAnswer { says, registration }) = match asked.await.map_err(unanswered)? {
+            (_, MemtableAnswer { says: MemtableSays::Large(bytes), .. }) => {
                 Box::pin(self.ask_for_large(read, searched, bytes, deadline)).await?
             }
             answered => answered,
         };
+        let registration = self.as_kept(read.partition, registration);
+        let keep = |said| {
+            if let Some(registration) = registration {
+                self.cache.keep(read.table.id, read.at(), &Kept { said, registration });
+            }
+        };
         match says {
             MemtableSays::Value(record) => {
+                keep(Said::Record(CachedRecord { value: Some(record.value.clone()), seq: record.seq }));
                 *value = Some(record);
-                Ok(Found::Value)
+                Ok((Found::Value, registration))
             }
-            MemtableSays::Tombstone => Ok(Found::Tombstone),
-            MemtableSays::NoEntry => Ok(Found::NoEntry),
+            MemtableSays::Tombstone => {
+                keep(Said::Absent);
+                Ok((Found::Tombstone, registration))
+            }
+            MemtableSays::NoEntry => Ok((Found::NoEntry, registration)),
             MemtableSays::Stale => Err(Setback::Stale(searched)),
             MemtableSays::NotLeader => {
                 self.core.leaders.suspect(read.partition, node);
@@ -263,7 +304,7 @@ impl PointReads {
         searched: ManifestVersion,
         bytes: usize,
         deadline: Deadline,
-    ) -> Result<(NodeId, MemtableSays), Setback> {
+    ) -> Result<(NodeId, MemtableAnswer), Setback> {
         let leader =
             self.core.leaders.get(read.partition).node.and_then(|node| self.core.memtable(node).ok());
         let leader =
@@ -274,14 +315,23 @@ impl PointReads {
         let request = read.of_memtables(searched);
         let asked =
             self.core.ask_leader(read.partition, deadline, LARGE_ANSWER_MAX, |peer| peer.read_large(request));
-        let (node, says) = asked.await.map_err(unanswered)?;
-        let says = match says {
+        let (node, answer) = asked.await.map_err(unanswered)?;
+        let says = match answer.says {
             MemtableSays::Value(record) => {
                 MemtableSays::Value(Record { value: held(record.value, room), seq: record.seq })
             }
             other => other,
         };
-        Ok((node, says))
+        Ok((node, MemtableAnswer { says, ..answer }))
+    }
+
+    /// A registration as it is kept: the read's own, however late it arrives.
+    fn as_kept(&self, partition: PartitionId, registration: Option<Registration>) -> Option<Registration> {
+        if registration.is_some() && mutant::active(Mutant::KeptAtArrival) {
+            let view = self.core.views.peek(partition);
+            return view.copies.as_ref().map(|c| Registration { epoch: c.epoch, serial: c.serial });
+        }
+        registration
     }
 
     async fn ask_sstables(
@@ -331,6 +381,7 @@ fn unanswered(unanswered: Unanswered) -> Setback {
 fn path(progress: &Progress, consult: &Consult) -> ReadPath {
     match (progress.asked_memtables(), progress.asked_sstables()) {
         (false, false) => ReadPath::Nobody,
+        // What the memtables have not was kept.
         (false, true) if consult.cached.is_some() => ReadPath::Cache,
         (false, true) => ReadPath::Sstable,
         (true, true) if consult.cached.is_none() => ReadPath::Both,

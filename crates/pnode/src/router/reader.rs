@@ -14,6 +14,7 @@ use sextant_environment::room::Purse;
 
 use super::consult::Consult;
 use super::point_reads::{PointReads, Read};
+use super::registrar::Registrar;
 use super::scan::Scans;
 use super::sst_search::SstSearch;
 use crate::api::{ReadOptions, ScanRange, ScanStream};
@@ -72,6 +73,7 @@ impl Reader {
             tables: tables.clone(),
             search,
             cache,
+            registrar: Registrar::new(core.config.register_reads),
             large_reads: large_reads.clone(),
         };
         Self { core: core.clone(), tables: tables.clone(), large_reads, points, scans }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use sextant_common::ids::Epoch;
+use sextant_memtable_server::lease::ring::Run;
 use sextant_proto::v1;
 use sextant_proto::v1::lease_server::Lease;
 use tonic::{Request, Response, Status, Streaming};
@@ -32,11 +33,20 @@ impl Service {
         update.serial_to = p.serial();
         let new = p.log.iter().skip((at.serial - p.log_start) as usize);
         update.runs = new
-            .map(|(table, generation, hash)| v1::BfRun {
-                table: table.0,
-                generation: generation.0,
-                freeze: hash.is_none(),
-                hashes: hash.map(|h| Bytes::copy_from_slice(&h.to_le_bytes())).unwrap_or_default(),
+            .map(|run| {
+                let wire = v1::BfRun::default();
+                match run {
+                    Run::Bits { table, generation, hashes } => {
+                        let hashes = hashes.iter().flat_map(|h| h.to_le_bytes()).collect();
+                        v1::BfRun { table: table.0, generation: generation.0, hashes, ..wire }
+                    }
+                    Run::Freeze { table, generation } => {
+                        v1::BfRun { table: table.0, generation: generation.0, freeze: true, ..wire }
+                    }
+                    Run::Invalidated { slots } => {
+                        v1::BfRun { slots: slots.iter().flat_map(|s| s.to_le_bytes()).collect(), ..wire }
+                    }
+                }
             })
             .collect();
         if p.manifest.version.0 > at.manifest_version {
@@ -145,6 +155,7 @@ impl Lease for Service {
                         })
                         .collect(),
                     leader: None,
+                    registration_slots: p.slots.as_ref().map_or(0, |slots| slots.len() as u32),
                 };
                 chunks.push(Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() }));
                 // Chunks need not end where filters do.

@@ -131,6 +131,8 @@ impl Service {
         for read in batch.reads {
             state.reads.push(read.clone());
             let mut says = v1::ReadReply::default();
+            let leads = state.partitions.get(&read.partition).filter(|_| read.register);
+            let registration = leads.and_then(|p| p.register(TableId(read.table), &read.key));
             says.status = match (state.read_script.pop_front(), state.partitions.get(&read.partition)) {
                 (Some(status), _) => status,
                 (None, None) => {
@@ -157,6 +159,10 @@ impl Service {
                     }
                 },
             } as i32;
+            if let Some(registration) = registration {
+                reply.registrations.push(registration);
+                says.registration = reply.registrations.len() as u32;
+            }
             reply.replies.push(says);
         }
         reply

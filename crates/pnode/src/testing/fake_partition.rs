@@ -9,12 +9,14 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, PartitionId, TableId};
-use sextant_common::key::filter_hash;
+use sextant_common::key::{filter_hash, registration_slot};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 use sextant_common::operation::OpOutcome;
 use sextant_memtable_server::command::{
     Command, EnsureTable, Flush, Freeze, Group, OpenSession, TableWrites, Write,
 };
+use sextant_memtable_server::lease::ring::Run;
+use sextant_memtable_server::lease::slots::Slots;
 use sextant_memtable_server::memtable::Memtable;
 use sextant_memtable_server::partition::evaluate::{Refusal, Verdict};
 use sextant_memtable_server::partition::ingest::{Body, Ingested};
@@ -27,9 +29,6 @@ use sextant_proto::v1;
 use super::fake_sstable::Contents;
 use super::table_manifest;
 
-/// One entry of a bf-log: a hash, or (None) a freeze.
-pub type LogEntry = (TableId, Generation, Option<u64>);
-
 /// What was written before the test began: seqs of SSTables are below.
 const SEQS_BEFORE: u64 = 1000;
 
@@ -39,8 +38,10 @@ pub struct Partition {
     /// As it is sent.
     pub manifest: Manifest,
     /// The serial of the first entry is `log_start` + 1.
-    pub log: Vec<LogEntry>,
+    pub log: Vec<Run>,
     pub log_start: u64,
+    /// None: no answer may be kept. (Whoever sets them waits until what he writes is acknowledged, as a leader would.)
+    pub slots: Option<Slots>,
     pub sessions: BTreeSet<u64>,
     real: Real,
     /// By our version: the version of the real manifest since then.
@@ -70,6 +71,7 @@ impl Partition {
             manifest,
             log: Vec::new(),
             log_start: 0,
+            slots: None,
             sessions: BTreeSet::new(),
             real: Real::restore(id, &founded),
             versions: BTreeMap::from([(version, version)]),
@@ -106,7 +108,15 @@ impl Partition {
     fn append_group(&mut self, group: Group) {
         for writes in &group.tables {
             let hashes = writes.writes.iter().filter(|w| w.leaves_bit).map(|w| filter_hash(&w.key));
-            self.log.extend(hashes.map(|hash| (writes.table, writes.generation, Some(hash))));
+            let (table, generation) = (writes.table, writes.generation);
+            self.log.extend(hashes.map(|hash| Run::Bits { table, generation, hashes: vec![hash] }));
+            let Some(slots) = &self.slots else { continue };
+            for write in &writes.writes {
+                let slot = registration_slot(table, filter_hash(&write.key), slots.len());
+                if slots.write(slot, group.first_seq + u64::from(write.ordinal)) {
+                    self.log.push(Run::Invalidated { slots: vec![slot as u32] });
+                }
+            }
         }
         self.append(&Command::Group(group));
     }
@@ -140,7 +150,7 @@ impl Partition {
     pub fn freeze(&mut self, table: TableId) {
         let generation = self.generation(table);
         self.append(&Command::Freeze(Freeze { term: self.epoch.term, table, generation }));
-        self.log.push((table, Generation(generation.0 + 1), None));
+        self.log.push(Run::Freeze { table, generation: Generation(generation.0 + 1) });
     }
 
     /// What the oldest frozen memtable of a table holds.
@@ -190,6 +200,13 @@ impl Partition {
             return ReadAnswer::UnknownTable;
         }
         self.real.view().read(table, key, self.real_version(searched), u64::MAX)
+    }
+
+    /// Registers a read; what its answer may be kept with.
+    pub fn register(&self, table: TableId, key: &Bytes) -> Option<v1::Registration> {
+        let slots = self.slots.as_ref()?;
+        slots.register(registration_slot(table, filter_hash(key), slots.len()));
+        Some(v1::Registration { partition: 0, epoch: Some(self.epoch.into()), serial: self.serial() })
     }
 
     /// What the memtables hold that the SSTables of a version do not, the newest first; None: one of them is gone.

@@ -24,8 +24,8 @@ pub(crate) use health::Health;
 pub(crate) use large::{LARGE_ANSWER_MAX, LargeReads, OnTheWay, VALUE_BYTES_MAX, busy, held};
 pub(crate) use leaders::{Hint, Leaders};
 pub(crate) use memtable::{
-    Leases, MemtablePeer, MemtablePeers, MemtableRead, MemtableSays, News, Passage, SentOp, SentWrite,
-    WriteSays, connect_leases,
+    Leases, MemtableAnswer, MemtablePeer, MemtablePeers, MemtableRead, MemtableSays, News, Passage, SentOp,
+    SentWrite, WriteSays, connect_leases,
 };
 pub(crate) use pages::{MemtablePageSays, Page, PageRequest, SstPageSays};
 pub(crate) use retry::{Backoff, Deadline, more_telling};

@@ -5,6 +5,10 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
+use sextant_common::key::registration_slot;
+use sextant_rules::mutant::{self, Mutant};
+
+use super::slots::{Registration, SlotSerials};
 
 /// How many hashes are inserted under one hold of the write lock: some tens of microseconds, so that readers hardly wait.
 const INSERTS_PER_LOCK: usize = 512;
@@ -41,6 +45,14 @@ impl FilterCopy {
     }
 }
 
+/// Whether an answer that was kept in `kept.epoch`, when the ring had come to `kept.serial`, is what a read would be told now: its slot's
+/// last invalidation, in the epoch of the filters, is no newer.
+#[inline]
+pub fn is_usable(kept: Registration, epoch: Epoch, over_at: Serial) -> bool {
+    let of_this_epoch = kept.epoch == epoch || mutant::active(Mutant::KeptOverEpoch);
+    of_this_epoch && kept.serial >= over_at
+}
+
 #[derive(Clone)]
 pub(crate) struct TableFilters {
     pub table: TableId,
@@ -56,17 +68,22 @@ pub(crate) struct FilterCopies {
     pub serial: Serial,
     /// The incarnation of the server that keeps the bf-log; None until its first reply after whole filters.
     pub boot: Option<u64>,
+    /// What was kept of reads that were registered.
+    pub slots: Arc<SlotSerials>,
     /// By rising table. Shared between views as long as no filter comes or goes.
     tables: Arc<Vec<TableFilters>>,
 }
 
 impl FilterCopies {
+    /// `slots`: that the leader has in this epoch.
     pub fn new(
         epoch: Epoch,
         serial: Serial,
+        slots: usize,
         filters: impl IntoIterator<Item = (TableId, Generation, LayeredBloom)>,
     ) -> Self {
-        let mut copies = Self { epoch, serial, boot: None, tables: Arc::default() };
+        let slots = Arc::new(SlotSerials::new(slots, serial));
+        let mut copies = Self { epoch, serial, boot: None, slots, tables: Arc::default() };
         for (table, generation, bits) in filters {
             copies.put(table, generation, Arc::new(FilterCopy::new(bits)));
         }
@@ -78,6 +95,17 @@ impl FilterCopies {
     pub fn contains(&self, table: TableId, hash: u64) -> bool {
         let Ok(at) = self.tables.binary_search_by_key(&table, |t| t.table) else { return false };
         self.tables[at].generations.iter().rev().any(|(_, copy)| copy.contains(hash))
+    }
+
+    /// Whether what was kept of a key with this registration may be used, under a lease of these filters.
+    #[inline]
+    pub fn may_use(&self, kept: Registration, table: TableId, hash: u64) -> bool {
+        let slots = self.slots.len();
+        if slots == 0 {
+            return false;
+        }
+        let over_at = self.slots.over_at(registration_slot(table, hash, slots));
+        over_at.is_some_and(|over_at| is_usable(kept, self.epoch, over_at))
     }
 
     pub fn filter(&self, table: TableId, generation: Generation) -> Option<&Arc<FilterCopy>> {
@@ -106,7 +134,9 @@ impl FilterCopies {
     }
 
     pub fn memory_bytes(&self) -> usize {
-        self.tables.iter().flat_map(|t| &t.generations).map(|(_, copy)| copy.memory_bytes()).sum()
+        let filters: usize =
+            self.tables.iter().flat_map(|t| &t.generations).map(|(_, copy)| copy.memory_bytes()).sum();
+        filters + self.slots.len() * size_of::<u64>()
     }
 
     fn put(&mut self, table: TableId, generation: Generation, copy: Arc<FilterCopy>) {

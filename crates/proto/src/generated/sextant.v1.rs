@@ -1405,6 +1405,9 @@ pub struct ReadRequest {
     /// The version of the SSTables that the p-node searched or will search: not merely the newest that it knows.
     #[prost(uint64, tag = "4")]
     pub manifest_version: u64,
+    /// The p-node would like to keep the answer: its slot is to be registered.
+    #[prost(bool, tag = "5")]
+    pub register: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadReply {
@@ -1417,6 +1420,20 @@ pub struct ReadReply {
     /// With READ_TOO_LARGE: of the value.
     #[prost(uint32, tag = "4")]
     pub bytes: u32,
+    /// Which of the batch's registrations it may be kept with, from 1 on; 0: it may not be kept.
+    #[prost(uint32, tag = "5")]
+    pub registration: u32,
+}
+/// What the answers of a partition are kept with: taken before any of its slots was registered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Registration {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(message, optional, tag = "2")]
+    pub epoch: ::core::option::Option<Epoch>,
+    /// The newest of the ring, in that epoch.
+    #[prost(uint64, tag = "3")]
+    pub serial: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReadBatchReply {
@@ -1431,6 +1448,9 @@ pub struct ReadBatchReply {
     /// For partitions that answered NOT_LEADER, where this server believes the leader to be.
     #[prost(message, repeated, tag = "4")]
     pub leaders: ::prost::alloc::vec::Vec<LeaderHint>,
+    /// One for each partition with answers that may be kept.
+    #[prost(message, repeated, tag = "5")]
+    pub registrations: ::prost::alloc::vec::Vec<Registration>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaderHint {
@@ -2477,7 +2497,8 @@ pub struct PullRequest {
     #[prost(bool, tag = "5")]
     pub no_leases: bool,
 }
-/// A run of bf-log entries of one memtable. Each hash counts one serial; a freeze (bf-change) counts one too.
+/// A run of bf-log entries: hashes of one memtable, each of which counts one serial; a freeze (bf-change), which counts one; or
+/// registration slots, each of which counts one, and which belong to no memtable.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BfRun {
     #[prost(uint32, tag = "1")]
@@ -2490,6 +2511,9 @@ pub struct BfRun {
     /// 8 bytes a hash, little-endian.
     #[prost(bytes = "bytes", tag = "4")]
     pub hashes: ::prost::bytes::Bytes,
+    /// 4 bytes a slot, little-endian: what was kept of reads registered there is over.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub slots: ::prost::bytes::Bytes,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseGrant {
@@ -2578,6 +2602,9 @@ pub struct FilterHeader {
     pub filters: ::prost::alloc::vec::Vec<MemtableFilter>,
     #[prost(message, optional, tag = "6")]
     pub leader: ::core::option::Option<LeaderHint>,
+    /// How many registration slots the leader has in this epoch: a power of two. 0: nothing that it says may be kept.
+    #[prost(uint32, tag = "7")]
+    pub registration_slots: u32,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemtableFilter {

@@ -1,18 +1,18 @@
 //! Registered reads: what a p-node may keep of a leader's answers, and what ends it; tables from outside.
 //!
-//! No server keeps these rules yet: they are kept in the model, which shows what is enough.
+//! No server loads tables from outside yet: those rules are kept in the model, which shows what is enough.
 
 macro_rules! registered {
     ($next:ident $($later:ident)* => $($before:tt)*) => { $next! { $($later)* => $($before)*
-    "Registered reads (in the model; not built yet)" {
+    "Registered reads" {
         "a-registration-begins-with-its-serial" {
             says: "The leader takes (epoch, newest serial of the ring) before it sets the slot's bit for a memtable read.",
             otherwise: "a write between the two is invalidated by a serial that the answer already has: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_of_two_writes"],
+            kept_in: ["crates/memtable-server/src/reading/mod.rs"],
+            tests: ["answers_are_kept_with_what_the_ring_was_before_the_first_of_them", "registered_reads_of_two_writes"],
             broken_by: SerialAfterBit "serial-after-bit"
-                "A registered read takes the serial after it set the slot's bit." [Model],
+                "A registered read takes the serial after it set the slot's bit." [Model, Operand],
         }
         "epoch-and-serial-are-one" {
             says: "A registered read takes epoch and serial of one ring, under one lock.",
@@ -20,10 +20,10 @@ macro_rules! registered {
                 "a serial of the old ring under the name of the new one outlives the first invalidations there: a \
                  stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
+            kept_in: ["crates/memtable-server/src/reading/mod.rs", "crates/memtable-server/src/lease/desk.rs"],
             tests: ["registered_reads_and_new_rings"],
             broken_by: EpochAndSerialApart "epoch-and-serial-apart"
-                "A registered read takes the serial, and then the epoch." [Model],
+                "A registered read takes the serial, and then the epoch." [Model, Operand],
         }
         "an-answer-is-kept-if-its-slot-is-published" {
             says:
@@ -31,10 +31,10 @@ macro_rules! registered {
                  set, is not above the seq that was read at.",
             otherwise: "a write on its way had seen no registration, and invalidates nothing: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_of_two_writes"],
+            kept_in: ["crates/memtable-server/src/reading/mod.rs", "crates/memtable-server/src/lease/slots.rs"],
+            tests: ["an_answer_may_be_kept_if_no_write_of_its_slot_is_on_its_way", "registered_reads_of_two_writes"],
             broken_by: SlotSeqNotCompared "slot-seq-not-compared"
-                "An answer is kept whatever was formed for its slot." [Model],
+                "An answer is kept whatever was formed for its slot." [Model, Operand],
             broken_by: PublishedBeforeBit "published-before-bit"
                 "A registered read loads the published seq before it sets the slot's bit." [Covered],
         }
@@ -44,10 +44,10 @@ macro_rules! registered {
                  entries and proposal; the group's serial is its last entry's, invalidations too.",
             otherwise: "the write is published while somebody holds a lease and what was kept: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_of_two_writes", "registered_reads_of_keys_that_share_a_slot"],
+            kept_in: ["crates/memtable-server/src/worker/leading/sequencer/forming.rs", "crates/memtable-server/src/lease/slots.rs"],
+            tests: ["no_registration_is_lost_between_threads", "registered_reads_of_two_writes", "registered_reads_of_keys_that_share_a_slot"],
             broken_by: SwapAfterProposal "swap-after-proposal"
-                "A group's slots are swapped after it was proposed." [Model],
+                "A group's slots are swapped after it was proposed." [Model, Operand],
             broken_by: SwapInHalves "swap-in-halves"
                 "A slot is read, and then written: a bit set in between is lost." [Model],
         }
@@ -59,7 +59,7 @@ macro_rules! registered {
                 "its swaps have taken the registrations; evaluated again it invalidates nothing, may leave no bit, \
                  and waits for nobody: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
+            kept_in: ["crates/memtable-server/src/worker/leading/mod.rs"],
             tests: ["registered_reads_and_groups_that_are_ignored"],
             broken_by: IgnoredBitsStay "ignored-bits-stay" "After an ignored group the ring goes on." [Model],
         }
@@ -67,10 +67,10 @@ macro_rules! registered {
             says: "A p-node applies invalidations before it acknowledges their serial.",
             otherwise: "the write is published, and its old value is still used: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_at_two_pnodes"],
+            kept_in: ["crates/pnode/src/filter_copies/copy/mod.rs"],
+            tests: ["invalidations_count_as_they_come_and_old_views_see_them_too", "registered_reads_at_two_pnodes"],
             broken_by: AcknowledgedBeforeApplied "acknowledged-before-applied"
-                "A p-node acknowledges invalidations before it applies them." [Model],
+                "A p-node acknowledges invalidations before it applies them." [Model, Patch("acknowledged-before-applied")],
         }
         "what-is-kept-has-the-serial-of-its-read" {
             says:
@@ -78,47 +78,47 @@ macro_rules! registered {
                  it arrives.",
             otherwise: "an answer that was invalidated on its way is used: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_of_two_writes"],
+            kept_in: ["crates/pnode/src/router/point_reads.rs", "crates/pnode/src/record_cache/kept.rs"],
+            tests: ["an_answer_that_arrives_after_its_invalidation_is_over", "registered_reads_of_two_writes"],
             broken_by: KeptAtArrival "kept-at-arrival"
-                "An answer is kept with the p-node's own epoch and serial at its arrival." [Model],
+                "An answer is kept with the p-node's own epoch and serial at its arrival." [Model, Operand],
         }
         "what-is-kept-ends-with-its-epoch" {
             says: "A kept answer is usable only in the epoch that it was read in.",
             otherwise: "the new leader knows of no registration, and invalidates nothing: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_and_a_failover", "registered_reads_and_new_rings"],
-            broken_by: KeptOverEpoch "kept-over-epoch" "A kept answer is usable in any epoch." [Model],
+            kept_in: ["crates/pnode/src/view/filters.rs"],
+            tests: ["what_is_kept_ends_with_its_epoch_and_with_whole_filters", "registered_reads_and_a_failover", "registered_reads_and_new_rings"],
+            broken_by: KeptOverEpoch "kept-over-epoch" "A kept answer is usable in any epoch." [Model, Operand],
         }
         "whole-filters-end-what-was-kept-before" {
             says:
                 "At every installation of whole filters, an epoch's first too, the serial of every slot becomes theirs.",
             otherwise: "an invalidation that the p-node never saw counts for nothing: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: [
+            kept_in: ["crates/pnode/src/filter_copies/copy/mod.rs"],
+            tests: ["everything_ends_with_a_new_epoch_and_with_whole_filters",
                 "registered_reads_and_whole_filters_within_an_epoch",
                 "registered_reads_and_a_failover",
             ],
             broken_by: KeptOverWholeFilters "kept-over-whole-filters"
-                "Whole filters of the same epoch leave the slots' serials." [Model],
+                "Whole filters of the same epoch leave the slots' serials." [Model, Operand],
             broken_by: KeptOverFirstFilters "kept-over-first-filters"
-                "With an epoch's first whole filters the slots' serials begin at 0." [Model],
+                "With an epoch's first whole filters the slots' serials begin at 0." [Model, Operand],
         }
         "what-is-kept-needs-a-lease" {
             says: "A kept answer is used only under a lease, and where the filters are consulted.",
             otherwise: "nobody waited for this p-node: a stale read",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
-            tests: ["registered_reads_of_two_writes"],
-            broken_by: KeptWithoutLease "kept-without-lease" "A kept answer is used without a lease." [Model],
+            kept_in: ["crates/pnode/src/router/consult.rs"],
+            tests: ["nothing_is_used_without_a_lease_nor_in_other_modes", "registered_reads_of_two_writes"],
+            broken_by: KeptWithoutLease "kept-without-lease" "A kept answer is used without a lease." [Model, Operand],
         }
         "slots-begin-at-the-newest-seq" {
             says: "A new leader begins every slot with the newest appended seq.",
             otherwise: "nothing, while a fresh leader answers no read before all of its log at the start is published",
             source: "design 14",
-            kept_in: ["tests/model/src/step/registered.rs"],
+            kept_in: ["crates/memtable-server/src/worker/leading/mod.rs", "crates/memtable-server/src/lease/slots.rs"],
             tests: ["registered_reads_and_a_failover"],
             broken_by: SlotsStartAtNothing "slots-start-at-nothing"
                 "A new leader begins every slot with no seq." [Covered],

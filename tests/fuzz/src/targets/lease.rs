@@ -54,9 +54,13 @@ pub fn pulls(data: &[u8]) {
         match input.u8() % 8 {
             0 => now_ns += u64::from(input.u16()) * 10_000,
             1 => {
-                let hashes = (0..input.u8() % 8).map(u64::from).collect();
-                let freeze = input.u8().is_multiple_of(4);
-                desk.push([Run { table: TableId(1), generation: Generation(1), freeze, hashes }]);
+                let entries = 0..input.u8() % 8;
+                let (table, generation) = (TableId(1), Generation(1));
+                desk.push([match input.u8() % 4 {
+                    0 => Run::Freeze { table, generation },
+                    1 => Run::Invalidated { slots: entries.map(u32::from).collect() },
+                    _ => Run::Bits { table, generation, hashes: entries.map(u64::from).collect() },
+                }]);
             }
             2 => {
                 manifest.version.0 += 1;
@@ -103,7 +107,7 @@ fn pull(desk: &LeaseDesk, input: &mut Input<'_>, now: Now, promises: &mut Promis
     }
     let length = if shape & 64 == 0 { LEASE_NS } else { u64::from(input.u32()) };
     let Answer::News(news) = desk.answer(holder, &position, Some((TERM, length)), now) else { return };
-    let serials: u64 = news.runs.iter().map(|r| r.hashes.len() as u64 + u64::from(r.freeze)).sum();
+    let serials: u64 = news.runs.iter().map(Run::serials).sum();
     assert_eq!(news.from.0 + serials, news.to.0, "the entries do not lead where the answer says");
     assert_eq!((news.from, news.to), (position.serial, newest));
     if let Some(lease) = news.lease {
@@ -145,6 +149,11 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         generation,
         freeze,
         hashes: hashes.iter().flat_map(|hash| hash.to_le_bytes()).collect::<Vec<_>>().into(),
+        ..v1::BfRun::default()
+    };
+    let invalidated = |slots: &[u32]| v1::BfRun {
+        slots: slots.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<_>>().into(),
+        ..v1::BfRun::default()
     };
     let epoch = Some(v1::Epoch { term: 3, incarnation: 1 });
     let update = |status: v1::PartitionStatus, from: u64, to: u64, runs| v1::PartitionUpdate {
@@ -176,9 +185,10 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         reply(1, vec![update(S::PartitionNeedFilters, 0, 10, vec![])]),
         reply(2, vec![update(S::PartitionOk, 10, 12, vec![run(3, false, &[5, 6])])]),
         reply(3, vec![update(S::PartitionOk, 12, 14, vec![run(4, true, &[]), run(4, false, &[7])])]),
+        reply(3, vec![update(S::PartitionOk, 14, 16, vec![invalidated(&[1, 70])])]),
         reply(
             4,
-            vec![update(S::PartitionThrottled, 14, 14, vec![]), update(S::PartitionNotLeader, 0, 0, vec![])],
+            vec![update(S::PartitionThrottled, 16, 16, vec![]), update(S::PartitionNotLeader, 0, 0, vec![])],
         ),
     ];
     let mut extreme = reply(5, vec![update(S::PartitionOk, 10, u64::MAX, vec![run(u64::MAX, true, &[])])]);

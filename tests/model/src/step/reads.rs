@@ -114,15 +114,13 @@ impl Protocol {
         let plan = route(Facts {
             mode: if precise { ReadMode::Pda } else { ReadMode::Bda },
             leased: precise,
-            in_memtable_filter: s.pnodes[pnode].in_filters(key) || s.pnodes[pnode].announced || no_entry,
+            in_memtable_filter: s.pnodes[pnode].in_filters(key) || s.pnodes[pnode].announced,
             sst_candidates: cached.is_some() || manifest.tables().iter().any(has),
             filter_inserts: self.bounds.filter_inserts,
+            no_entry,
         });
         let mut progress = Progress::new(plan);
-        let mut step = progress.start();
-        if no_entry {
-            step = progress.memtables_said(Found::NoEntry);
-        }
+        let step = progress.start();
         let cached = cached.map_or(Cell::NOTHING, |(cell, _)| cell);
         let floor = s.floor[key];
         let (loaded, registration, keeps) = (0, Registration::default(), no_entry);

@@ -6,7 +6,8 @@
 //! Likewise a p-node's slots and its view change in one step, although slots change in place and before: that makes fewer answers
 //! usable, never more. Whether a read is to be kept is the p-node's choice, and both are explored.
 
-use sextant_pnode::rules::{Answer, Step};
+use sextant_common::ids::{Epoch, Serial};
+use sextant_pnode::rules::{self, Answer, Step};
 
 use super::{Action, Protocol};
 use crate::Mutant;
@@ -228,8 +229,11 @@ impl Protocol {
         let p = &s.pnodes[pnode];
         let Kept { said, epoch, serial } = p.kept[key];
         let leased = leased || self.is(Mutant::KeptWithoutLease);
-        let of_this_epoch = epoch == p.epoch || self.is(Mutant::KeptOverEpoch);
-        let usable = leased && of_this_epoch && serial >= p.slot_serials[self.slot_of(key)];
+        let in_epoch = |incarnation: u8| Epoch { term: 1, incarnation: u64::from(incarnation) };
+        let epoch = in_epoch(if self.is(Mutant::KeptOverEpoch) { p.epoch } else { epoch });
+        let kept_with = rules::Registration { epoch, serial: Serial(u64::from(serial)) };
+        let over_at = Serial(u64::from(p.slot_serials[self.slot_of(key)]));
+        let usable = leased && rules::is_usable(kept_with, in_epoch(p.epoch), over_at);
         if usable { said } else { Said::Nothing }
     }
 

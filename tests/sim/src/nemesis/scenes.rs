@@ -42,6 +42,7 @@ const SCENES: [Entry; Scene::ALL.len()] = [
     Entry { scene: Scene::LateConfirmation, playable: always, script: late_confirmation },
     // Which servers may be wiped is judged by who votes now.
     Entry { scene: Scene::AloneBySentence, playable: |plan| !plan.wipes, script: alone_by_sentence },
+    Entry { scene: Scene::SlowAnswers, playable: always, script: slow_answers },
 ];
 
 fn always(_: &Plan) -> bool {
@@ -266,6 +267,17 @@ fn alone_by_sentence(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
     let node = id(&cast.leader);
     for again in 0..3 {
         steps.push((rng.u64(1..8) + again * 40, Due::Want(Wanted::Alone { node })));
+    }
+}
+
+fn slow_answers(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
+    // Shorter than a client waits, and often longer than it takes the leases of the old ring to end.
+    let (within, each) = (1_500, rng.u64(15..cast.lease_ms * 4));
+    for memtable in &cast.memtables {
+        steps.push((0, Due::SlowAt(memtable.clone(), PausePoint::MemtablesRead, within, each)));
+    }
+    if rng.bool() {
+        steps.push((rng.u64(50..400), Due::Want(Wanted::OtherMode)));
     }
 }
 

@@ -11,12 +11,19 @@ use crate::lease::ring::Run;
 use crate::replica::ReplicaState;
 
 fn run_to_wire(run: Run) -> v1::BfRun {
-    let bytes: Vec<u8> = run.hashes.iter().flat_map(|h| h.to_le_bytes()).collect();
-    v1::BfRun {
-        table: run.table.0,
-        generation: run.generation.0,
-        freeze: run.freeze,
-        hashes: Bytes::from(bytes),
+    let wire = v1::BfRun::default();
+    match run {
+        Run::Bits { table, generation, hashes } => {
+            let bytes: Vec<u8> = hashes.iter().flat_map(|h| h.to_le_bytes()).collect();
+            v1::BfRun { table: table.0, generation: generation.0, hashes: Bytes::from(bytes), ..wire }
+        }
+        Run::Freeze { table, generation } => {
+            v1::BfRun { table: table.0, generation: generation.0, freeze: true, ..wire }
+        }
+        Run::Invalidated { slots } => {
+            let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
+            v1::BfRun { slots: Bytes::from(bytes), ..wire }
+        }
     }
 }
 

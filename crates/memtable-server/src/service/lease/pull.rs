@@ -80,7 +80,7 @@ impl LeaseShell {
                 continue;
             }
             let update = self.update(holder, p, request.no_leases).await;
-            bytes += update.runs.iter().map(|run| run.hashes.len()).sum::<usize>();
+            bytes += update.runs.iter().map(|run| run.hashes.len() + run.slots.len()).sum::<usize>();
             reply.updates.push(update);
         }
         let now_ns = clock.grantor_ns();

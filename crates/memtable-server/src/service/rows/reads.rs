@@ -10,7 +10,7 @@ use sextant_rules::probe::PausePoint;
 
 use super::RowsShell;
 use crate::partition::view::ReadAnswer;
-use crate::reading::{Lapsed, Round};
+use crate::reading::{Lapsed, Registered, Registration, Round};
 
 /// Values that one answer carries: the last one may be as large as a value can be.
 const REPLY_BYTES_MAX: usize = 12 * 1024 * 1024;
@@ -61,6 +61,16 @@ impl RowsShell {
             {
                 self.context.metrics.stale_reads.inc();
                 reply.manifests.push(handle.shared.manifest().as_ref().into());
+            } else if answer.registration != 0 {
+                let all = &mut reply.registrations;
+                let known = all.iter().position(|r| r.partition == *id);
+                answer.registration = known.map_or_else(
+                    || {
+                        all.extend(round.registration(&handle.shared).map(|r| r.to_wire(*id)));
+                        all.len() as u32
+                    },
+                    |at| at as u32 + 1,
+                );
             }
         }
         reply
@@ -89,19 +99,46 @@ impl RowsShell {
             return read_status(v1::ReadStatus::ReadUnknownPartition);
         };
         let searched = ManifestVersion(read.manifest_version);
-        match round.at(&handle.shared).read(TableId(read.table), &read.key, searched) {
-            ReadAnswer::Found(version) => {
-                let status = match version.value {
-                    Some(_) => v1::ReadStatus::ReadValue,
-                    None => v1::ReadStatus::ReadTombstone,
-                };
-                let value = version.value.unwrap_or_default();
-                v1::ReadReply { bytes: 0, status: status.into(), value, seq: version.seq }
-            }
-            ReadAnswer::NoEntry => read_status(v1::ReadStatus::ReadNoEntry),
-            ReadAnswer::StaleManifest => read_status(v1::ReadStatus::ReadStaleManifest),
-            ReadAnswer::UnknownTable => read_status(v1::ReadStatus::ReadUnknownTable),
+        let mut reader = round.at(&handle.shared);
+        if read.register {
+            let registered = reader.read_registered(TableId(read.table), &read.key, searched);
+            self.count_registration(&registered);
+            // Which one it is, is said when all are read.
+            let registration = u32::from(registered.may_be_kept);
+            return v1::ReadReply { registration, ..reply(registered.answer) };
         }
+        reply(reader.read(TableId(read.table), &read.key, searched))
+    }
+
+    fn count_registration(&self, registered: &Registered) {
+        let metrics = &self.context.metrics;
+        match (&registered.answer, registered.may_be_kept) {
+            (_, true) => drop(metrics.registered_reads.inc()),
+            (ReadAnswer::Found(_) | ReadAnswer::NoEntry, false) => drop(metrics.registrations_refused.inc()),
+            _ => {}
+        }
+    }
+}
+
+impl Registration {
+    fn to_wire(self, partition: u32) -> v1::Registration {
+        v1::Registration { partition, epoch: Some(self.epoch.into()), serial: self.serial.0 }
+    }
+}
+
+fn reply(answer: ReadAnswer) -> v1::ReadReply {
+    match answer {
+        ReadAnswer::Found(version) => {
+            let status = match version.value {
+                Some(_) => v1::ReadStatus::ReadValue,
+                None => v1::ReadStatus::ReadTombstone,
+            };
+            let value = version.value.unwrap_or_default();
+            v1::ReadReply { value, seq: version.seq, ..read_status(status) }
+        }
+        ReadAnswer::NoEntry => read_status(v1::ReadStatus::ReadNoEntry),
+        ReadAnswer::StaleManifest => read_status(v1::ReadStatus::ReadStaleManifest),
+        ReadAnswer::UnknownTable => read_status(v1::ReadStatus::ReadUnknownTable),
     }
 }
 

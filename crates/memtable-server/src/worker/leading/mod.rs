@@ -24,6 +24,7 @@ use super::replica::{Replica, Seen};
 use crate::command::{Command, EnsureTable, OpenSession};
 use crate::leadership::leadership_changed;
 use crate::lease::ring::Run;
+use crate::lease::slots::Slots;
 use crate::replica::{Event, FilterSet};
 use configure::Shortening;
 use handover::Handover;
@@ -69,6 +70,8 @@ impl Leading {
         let voters = replica.standing.counted(term, &Memberships::of(&replica.raft), None);
         shared.desk.open(epoch, mode, drift_ppm);
         shared.lease.begin(term, shared.node, voters);
+        let slots = Slots::for_memory(replica.memory_bytes);
+        shared.slots.store(Slots::new(slots, replica.partition.last_seq()).into());
         let first_index = replica.term_start.index;
         if replica.partition.committed_index() >= first_index {
             shared.desk.set_manifest(replica.partition.manifest().clone());
@@ -197,16 +200,24 @@ impl Leading {
         match seen {
             Seen::Nothing => {}
             Seen::Frozen { table, next } => self.frozen(replica, *table, *next),
-            // A freeze that did not fit is due again.
-            Seen::Ignored => self.upkeep.freezes_are_due_again(),
+            Seen::Ignored { serial } => self.ignored(replica, *serial),
             Seen::Configured => self.apply_configuration(replica),
+        }
+    }
+
+    /// An entry did nothing. `serial`: of the ring entries that its group has put out; 0: none, or it was no group of this leader's.
+    fn ignored(&mut self, replica: &mut Replica, serial: Serial) {
+        // A freeze that did not fit is due again.
+        self.upkeep.freezes_are_due_again();
+        // Evaluated again, its writes may find no registration, because this group has taken it, leave no bit, and wait for nobody.
+        if serial.0 > 0 {
+            self.renew_ring(replica);
         }
     }
 
     fn frozen(&mut self, replica: &Replica, table: TableId, next: Generation) {
         self.upkeep.frozen(table);
-        let run = Run { table, generation: next, freeze: true, hashes: Vec::new() };
-        replica.shared.desk.push([run]);
+        replica.shared.desk.push([Run::Freeze { table, generation: next }]);
         replica.shared.news.notify_waiters();
     }
 
@@ -233,6 +244,7 @@ impl Leading {
             serial: replica.shared.desk.serial(),
             manifest: replica.partition.manifest().clone(),
             filters: replica.partition.filters(),
+            registration_slots: replica.shared.slots.load().len(),
         })
     }
 }

@@ -22,16 +22,11 @@ impl Leading {
         shared.env.tell(|| ProbeEvent::RingRenewed {
             partition: shared.id,
             node: shared.node,
-            over_group: has_serial(self.sequencer.proposal.as_ref()),
+            over_group: self.sequencer.proposal.as_ref().is_some_and(|p| p.serial().0 > 0),
         });
         forget_serials(&mut replica.queue, self.sequencer.proposal.as_mut());
         shared.news.notify_waiters();
     }
-}
-
-/// Whether a group is on its way into the log that has left bits.
-fn has_serial(proposal: Option<&Proposal>) -> bool {
-    matches!(proposal, Some(Proposal { what: Proposed::Group { serial, .. }, .. }) if serial.0 > 0)
 }
 
 /// What is in flight has serials of a ring that is gone: the new one might never reach them. That goes for the group, too, that is

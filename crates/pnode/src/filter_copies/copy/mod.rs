@@ -7,7 +7,7 @@ use sextant_common::manifest::Manifest;
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::lease::{Drift, Grant, Lease, PullTimes};
-use crate::view::{FilterCopies, PartitionView};
+use crate::view::{FilterCopies, ManifestView, PartitionView, SlotSerials};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpdateStatus {
@@ -20,27 +20,33 @@ pub(crate) enum UpdateStatus {
     Throttled,
 }
 
-/// A run of bf-log entries of one memtable.
+/// A run of bf-log entries of one kind.
 #[derive(Clone, Debug)]
-pub(crate) struct Run {
-    pub table: TableId,
-    pub generation: Generation,
-    pub kind: RunKind,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum RunKind {
+pub(crate) enum Run {
     /// The memtable `generation` begins: counts one serial.
-    Freeze,
+    Freeze { table: TableId, generation: Generation },
     /// 8 bytes a hash, little-endian: each counts one serial.
-    Hashes(Bytes),
+    Hashes { table: TableId, generation: Generation, hashes: Bytes },
+    /// Registration slots, 4 bytes each, little-endian: each counts one serial.
+    Invalidated { slots: Bytes },
 }
 
 impl Run {
     fn serials(&self) -> u64 {
-        match &self.kind {
-            RunKind::Freeze => 1,
-            RunKind::Hashes(bytes) => (bytes.len() / 8) as u64,
+        match self {
+            Run::Freeze { .. } => 1,
+            Run::Hashes { hashes, .. } => (hashes.len() / 8) as u64,
+            Run::Invalidated { slots } => (slots.len() / 4) as u64,
+        }
+    }
+
+    /// The memtable that it is about, if it is about one.
+    fn memtable(&self) -> Option<(TableId, Generation)> {
+        match self {
+            Run::Freeze { table, generation } | Run::Hashes { table, generation, .. } => {
+                Some((*table, *generation))
+            }
+            Run::Invalidated { .. } => None,
         }
     }
 }
@@ -106,17 +112,10 @@ pub(crate) fn apply(
         return only_manifest(next, Verdict::NeedFilters);
     }
 
+    let mut serial = update.serial_from.0;
     for run in &update.runs {
-        // What the manifest has flushed needs no filter any more; its entries count all the same.
-        let flushed = next.manifest.table(run.table).is_some_and(|t| run.generation <= t.flushed_generation);
-        if flushed {
-            continue;
-        }
-        let filter = copies.filter_or_new(run.table, run.generation);
-        if let RunKind::Hashes(bytes) = &run.kind {
-            let hashes = bytes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
-            filter.insert_all(hashes);
-        }
+        take(copies, &next.manifest, run, serial);
+        serial += run.serials();
     }
     let moved_on = copies.serial != update.serial_to;
     copies.serial = update.serial_to;
@@ -135,12 +134,34 @@ pub(crate) fn apply(
     (Some(next), Verdict::Current)
 }
 
+/// Takes over what a run says. `serial`: before its first entry.
+fn take(copies: &mut FilterCopies, manifest: &ManifestView, run: &Run, serial: u64) {
+    if let Run::Invalidated { slots } = run {
+        let slots = slots.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
+        for (slot, serial) in slots.zip(serial + 1..) {
+            copies.slots.invalidate(slot as usize, Serial(serial));
+        }
+    }
+    let Some((table, generation)) = run.memtable() else { return };
+    // What the manifest has flushed needs no filter any more; its entries count all the same.
+    if manifest.table(table).is_some_and(|t| generation <= t.flushed_generation) {
+        return;
+    }
+    let filter = copies.filter_or_new(table, generation);
+    if let Run::Hashes { hashes, .. } = run {
+        let hashes = hashes.chunks_exact(8).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()));
+        filter.insert_all(hashes);
+    }
+}
+
 /// Whole filters as fetched.
 pub(crate) struct WholeFilters {
     pub epoch: Epoch,
     pub serial: Serial,
     pub manifest: Option<Manifest>,
     pub filters: Vec<(TableId, Generation, LayeredBloom)>,
+    /// That the leader has in this epoch: 0 or a power of two.
+    pub registration_slots: usize,
 }
 
 /// Installs whole filters as new objects: readers of the old view keep theirs. None: the view is ahead of them already.
@@ -154,10 +175,25 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
         return None;
     }
     let mut next = whole.manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
-    next.copies = Some(FilterCopies::new(whole.epoch, whole.serial, whole.filters));
+    // Whatever was invalidated before is unknown, in a new epoch too: its leader may have answered before its filters came.
+    let mut copies = FilterCopies::new(whole.epoch, whole.serial, whole.registration_slots, whole.filters);
+    mutant_slots(view, &mut copies);
+    next.copies = Some(copies);
     next.lease = None;
     next.drop_flushed_filters();
     Some(next)
+}
+
+/// What broken builds take for the serials of slots.
+fn mutant_slots(view: &PartitionView, copies: &mut FilterCopies) {
+    let before = view.copies.as_ref().filter(|before| before.epoch == copies.epoch);
+    match before {
+        Some(before) if mutant::active(Mutant::KeptOverWholeFilters) => copies.slots = before.slots.clone(),
+        None if mutant::active(Mutant::KeptOverFirstFilters) => {
+            copies.slots = SlotSerials::new(copies.slots.len(), Serial(0)).into();
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -15,12 +15,25 @@ const T1: TableId = TableId(1);
 const EPOCH: Epoch = Epoch { term: 3, incarnation: 1 };
 const MS: u64 = 1_000_000;
 
-fn hashes(h: &[u64]) -> RunKind {
-    RunKind::Hashes(h.iter().flat_map(|h| h.to_le_bytes()).collect::<Vec<_>>().into())
+fn bits(generation: u64, hashes: &[u64]) -> Run {
+    let hashes = hashes.iter().flat_map(|h| h.to_le_bytes()).collect::<Vec<_>>().into();
+    Run::Hashes { table: T1, generation: Generation(generation), hashes }
 }
 
-fn run(generation: u64, kind: RunKind) -> Run {
-    Run { table: T1, generation: Generation(generation), kind }
+fn freeze(generation: u64) -> Run {
+    Run::Freeze { table: T1, generation: Generation(generation) }
+}
+
+fn invalidated(slots: &[u32]) -> Run {
+    Run::Invalidated { slots: slots.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<_>>().into() }
+}
+
+const SLOTS: usize = 8;
+
+/// Whole filters without bits or a manifest.
+fn whole(epoch: Epoch, serial: u64) -> WholeFilters {
+    let (serial, filters) = (Serial(serial), Vec::new());
+    WholeFilters { epoch, serial, manifest: None, filters, registration_slots: SLOTS }
 }
 
 fn update(from: u64, runs: Vec<Run>) -> Update {
@@ -62,6 +75,7 @@ fn view_at(serial: u64) -> PartitionView {
         serial: Serial(serial),
         manifest: Some(manifest(1, vec![table_manifest(1, vec![])])),
         filters: vec![(T1, Generation(1), LayeredBloom::new())],
+        registration_slots: SLOTS,
     };
     install_whole(&PartitionView::empty(), whole).unwrap()
 }
@@ -76,7 +90,7 @@ fn flushed(version: u64, generation: u64) -> Manifest {
 #[test]
 fn bits_are_in_before_the_view_that_claims_them() {
     let old = view_at(10);
-    let (next, verdict) = apply_now(&old, update(10, vec![run(1, hashes(&[77]))]));
+    let (next, verdict) = apply_now(&old, update(10, vec![bits(1, &[77])]));
     assert_eq!(verdict, Verdict::Current);
     // Also a reader that still holds the old view sees the bit: nothing can be missed between the two.
     assert!(old.copies.as_ref().unwrap().contains(T1, 77));
@@ -88,7 +102,7 @@ fn bits_are_in_before_the_view_that_claims_them() {
 #[test]
 fn a_freeze_starts_the_next_generations_filter() {
     let view = view_at(0);
-    let runs = vec![run(1, hashes(&[1])), run(2, RunKind::Freeze), run(2, hashes(&[2]))];
+    let runs = vec![bits(1, &[1]), freeze(2), bits(2, &[2])];
     let copies = apply_now(&view, update(0, runs)).0.unwrap().copies.unwrap();
     let has = |generation, hash| copies.filter(T1, Generation(generation)).unwrap().contains(hash);
     assert!(has(1, 1) && !has(1, 2) && has(2, 2) && !has(2, 1));
@@ -96,18 +110,35 @@ fn a_freeze_starts_the_next_generations_filter() {
 }
 
 #[test]
+fn invalidations_count_as_they_come_and_old_views_see_them_too() {
+    let old = view_at(10);
+    let over = |view: &PartitionView| {
+        let slots = view.copies.as_ref().unwrap().slots.clone();
+        (0..SLOTS).map(|slot| slots.over_at(slot).unwrap().0).collect::<Vec<_>>()
+    };
+    assert_eq!(over(&old), [10; SLOTS], "what was invalidated before whole filters is unknown");
+    let runs = vec![invalidated(&[3, 1]), bits(1, &[7, 8]), invalidated(&[3])];
+    let next = apply_now(&old, update(10, runs)).0.unwrap();
+    assert_eq!(next.copies.as_ref().unwrap().serial, Serial(15));
+    assert_eq!(over(&next), [10, 12, 10, 15, 10, 10, 10, 10]);
+    assert_eq!(over(&old), over(&next));
+    // Whole filters again, in the same epoch or in another: the same.
+    for (epoch, serial) in [(EPOCH, 20), (Epoch { term: 4, incarnation: 1 }, 2)] {
+        let installed = install_whole(&next, whole(epoch, serial)).unwrap();
+        assert_eq!(over(&installed), [serial; SLOTS]);
+    }
+}
+
+#[test]
 fn filters_of_flushed_memtables_are_dropped_with_their_manifest() {
     let view = view_at(0);
-    let (next, _) = apply_now(
-        &view,
-        update(0, vec![run(1, hashes(&[1])), run(2, RunKind::Freeze), run(2, hashes(&[2]))]),
-    );
+    let (next, _) = apply_now(&view, update(0, vec![bits(1, &[1]), freeze(2), bits(2, &[2])]));
     let next = next.unwrap().with_manifest(flushed(2, 1)).unwrap();
     let copies = next.copies.as_ref().unwrap();
     assert!(copies.filter(T1, Generation(1)).is_none());
     assert!(copies.contains(T1, 2) && !copies.contains(T1, 1));
     // Entries of the flushed memtable that arrive late count, but need no filter.
-    let (late, verdict) = apply_now(&next, update(3, vec![run(1, hashes(&[5]))]));
+    let (late, verdict) = apply_now(&next, update(3, vec![bits(1, &[5])]));
     assert_eq!(verdict, Verdict::Current);
     let late = late.unwrap().copies.unwrap();
     assert!(late.filter(T1, Generation(1)).is_none());
@@ -129,18 +160,16 @@ fn whole_filters_at_new_epoch() {
     assert!(leased.leased_copies(&clock).is_some());
     // The new leader's serials happen to continue ours: they mean something else.
     let new_epoch = Epoch { term: 4, incarnation: 1 };
-    let of_new = Update { epoch: new_epoch, grant: grant(1), ..update(10, vec![run(1, hashes(&[7]))]) };
+    let of_new = Update { epoch: new_epoch, grant: grant(1), ..update(10, vec![bits(1, &[7])]) };
     let (next, verdict) = apply_now(&leased, of_new);
     assert_eq!(verdict, Verdict::NeedFilters);
     assert!(next.is_none(), "neither bits nor lease nor serial are taken");
-    let whole = WholeFilters { epoch: new_epoch, serial: Serial(2), manifest: None, filters: vec![] };
-    let installed = install_whole(&leased, whole).unwrap();
+    let installed = install_whole(&leased, whole(new_epoch, 2)).unwrap();
     assert!(installed.lease.is_none(), "a lease goes with the filters of its epoch");
     let copies = installed.copies.as_ref().unwrap();
     assert_eq!((copies.epoch, copies.serial), (new_epoch, Serial(2)));
     let old = leased.copies.as_ref().unwrap().filter(T1, Generation(1)).unwrap();
-    let (next, _) =
-        apply_now(&installed, Update { epoch: new_epoch, ..update(2, vec![run(1, hashes(&[8]))]) });
+    let (next, _) = apply_now(&installed, Update { epoch: new_epoch, ..update(2, vec![bits(1, &[8])]) });
     let new = next.unwrap().copies.unwrap();
     assert!(
         !Arc::ptr_eq(old, new.filter(T1, Generation(1)).unwrap()),
@@ -154,7 +183,7 @@ fn a_reply_of_an_older_epoch_changes_no_filter_and_extends_nothing() {
     let stale = Update {
         epoch: Epoch { term: 2, incarnation: 9 },
         grant: grant(1),
-        ..update(10, vec![run(1, hashes(&[3]))])
+        ..update(10, vec![bits(1, &[3])])
     };
     let (next, verdict) = apply_now(&view, stale);
     assert_eq!(verdict, Verdict::Outdated);
@@ -177,11 +206,11 @@ fn a_reply_of_another_boot_needs_whole_filters() {
 fn a_gap_in_the_serials_needs_whole_filters() {
     for from in [9, 11, 500] {
         let (next, verdict) =
-            apply_now(&view_at(10), Update { grant: grant(1), ..update(from, vec![run(1, hashes(&[1]))]) });
+            apply_now(&view_at(10), Update { grant: grant(1), ..update(from, vec![bits(1, &[1])]) });
         assert_eq!(verdict, Verdict::NeedFilters);
         assert!(next.is_none());
     }
-    let mut short = update(10, vec![run(1, hashes(&[1]))]);
+    let mut short = update(10, vec![bits(1, &[1])]);
     short.serial_to = Serial(12);
     assert_eq!(apply_now(&view_at(10), short).1, Verdict::NeedFilters, "an entry is missing");
 }
@@ -214,6 +243,7 @@ fn manifest_versions_never_fall() {
         serial: Serial(0),
         manifest: Some(flushed(5, 2)),
         filters: vec![(T1, Generation(3), LayeredBloom::new()), (T1, Generation(4), LayeredBloom::new())],
+        registration_slots: SLOTS,
     };
     let installed = install_whole(&view, whole).unwrap();
     assert_eq!(installed.manifest.version, ManifestVersion(7), "a new leader's manifest may lag");
@@ -240,24 +270,18 @@ fn a_view_that_moves_on_needs_a_lease_for_where_it_stands() {
     let drift = Drift::of_each_clock(0);
     let leased =
         apply(&view_at(0), Update { grant: grant(1), ..update(0, vec![]) }, times(&clock), drift).0.unwrap();
-    let throttled = Update { status: UpdateStatus::Throttled, ..update(0, vec![run(1, hashes(&[4]))]) };
+    let throttled = Update { status: UpdateStatus::Throttled, ..update(0, vec![bits(1, &[4])]) };
     let next = apply(&leased, throttled, times(&clock), drift).0.unwrap();
     assert!(next.lease.is_none());
-    let newer_version = Update { grant: grant(2), ..update(0, vec![run(1, hashes(&[4]))]) };
+    let newer_version = Update { grant: grant(2), ..update(0, vec![bits(1, &[4])]) };
     assert!(apply(&leased, newer_version, times(&clock), drift).0.unwrap().lease.is_none());
-    let whole = WholeFilters { epoch: EPOCH, serial: Serial(7), manifest: None, filters: vec![] };
-    assert!(install_whole(&leased, whole).unwrap().lease.is_none());
+    assert!(install_whole(&leased, whole(EPOCH, 7)).unwrap().lease.is_none());
 }
 
 #[test]
 fn old_whole_filters_do_not_replace_newer_copies() {
     let view = view_at(10);
-    let whole = |term, serial| WholeFilters {
-        epoch: Epoch { term, incarnation: 1 },
-        serial: Serial(serial),
-        manifest: None,
-        filters: vec![],
-    };
+    let whole = |term, serial| whole(Epoch { term, incarnation: 1 }, serial);
     assert!(install_whole(&view, whole(3, 9)).is_none());
     assert!(install_whole(&view, whole(2, 900)).is_none());
     assert!(install_whole(&view, whole(3, 50)).is_some());
@@ -298,11 +322,11 @@ proptest! {
                 match entry {
                     Some(hash) => {
                         leader.push((generation, *hash));
-                        runs.push(run(generation, hashes(&[*hash])));
+                        runs.push(bits(generation, &[*hash]));
                     }
                     None => {
                         generation += 1;
-                        runs.push(run(generation, RunKind::Freeze));
+                        runs.push(freeze(generation));
                     }
                 }
             }

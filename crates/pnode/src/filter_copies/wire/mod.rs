@@ -10,7 +10,7 @@ use sextant_environment::Clock;
 use sextant_proto::convert::configuration::lease_mode_from_wire;
 use sextant_proto::v1;
 
-use super::copy::{Run, RunKind, Update, UpdateStatus};
+use super::copy::{Run, Update, UpdateStatus};
 use crate::lease::Grant;
 use crate::upstream::Hint;
 use crate::view::PartitionView;
@@ -170,10 +170,11 @@ fn manifest_of(partition: PartitionId, manifest: Option<v1::Manifest>) -> Result
 }
 
 fn run(run: v1::BfRun) -> Result<Run> {
-    let kind = match (run.freeze, run.hashes.len()) {
-        (true, 0) => RunKind::Freeze,
-        (false, len) if len % 8 == 0 => RunKind::Hashes(run.hashes),
+    let (table, generation) = (TableId(run.table), Generation(run.generation));
+    Ok(match (run.freeze, run.hashes.len(), run.slots.len()) {
+        (true, 0, 0) => Run::Freeze { table, generation },
+        (false, hashes, 0) if hashes % 8 == 0 => Run::Hashes { table, generation, hashes: run.hashes },
+        (false, 0, slots) if slots % 4 == 0 => Run::Invalidated { slots: run.slots },
         _ => return Err(Error::internal("malformed run of bf-log entries")),
-    };
-    Ok(Run { table: TableId(run.table), generation: Generation(run.generation), kind })
+    })
 }

@@ -16,6 +16,8 @@ use crate::upstream::{Hint, Leases};
 
 /// How long the next chunk may take.
 const CHUNK_MAX: Duration = Duration::from_secs(2);
+/// Most registration slots that are accepted: 8 MiB of serials.
+const REGISTRATION_SLOTS_MAX: u32 = 1 << 20;
 
 /// What comes before the filters.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(in crate::filter_copies) struct WholeHeader {
     pub manifest: Option<Manifest>,
     /// The filters in their order, and how many bytes each has.
     pub filters: Vec<(TableId, Generation, u64)>,
+    /// 0: nothing that the leader says may be kept.
+    pub registration_slots: usize,
 }
 
 /// The bytes of all filters, one after the other; chunks need not end where filters do.
@@ -41,6 +45,13 @@ impl Chunks {
         let chunk = tokio::time::timeout(CHUNK_MAX, self.0.message()).await;
         chunk.map_err(|_| Error::unavailable("no filters in time"))?.map_err(error_of)
     }
+}
+
+fn registration_slots(slots: u32) -> Result<usize> {
+    if slots > REGISTRATION_SLOTS_MAX || !(slots == 0 || slots.is_power_of_two()) {
+        return Err(Error::internal(format!("{slots} registration slots")));
+    }
+    Ok(slots as usize)
 }
 
 /// Opens the stream; its header has the manifest.
@@ -63,6 +74,7 @@ pub(in crate::filter_copies) async fn open_whole(
         serial: Serial(header.serial),
         filters: filters.map(|f| (TableId(f.table), Generation(f.generation), f.bytes)).collect(),
         manifest: manifest_of(partition, header.manifest)?,
+        registration_slots: registration_slots(header.registration_slots)?,
     };
     Ok((header, chunks))
 }

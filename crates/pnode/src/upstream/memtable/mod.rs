@@ -32,7 +32,7 @@ use crate::view::Views;
 use reads::ReadCall;
 use writes::WriteCall;
 
-pub(crate) use reads::{MemtableRead, MemtableSays};
+pub(crate) use reads::{MemtableAnswer, MemtableRead, MemtableSays};
 pub(crate) use writes::{Passage, SentOp, SentWrite, WriteSays};
 
 /// How a service of leases is spoken to.
@@ -161,13 +161,13 @@ impl MemtablePeer {
     }
 
     /// Along with other reads, or `alone`.
-    pub async fn read(&self, read: MemtableRead, alone: bool) -> Result<MemtableSays> {
+    pub async fn read(&self, read: MemtableRead, alone: bool) -> Result<MemtableAnswer> {
         let request = read.into();
         if alone { self.reads.ask_alone(request).await? } else { self.reads.ask(request).await? }
     }
 
     /// A value of any size; the caller has room for it.
-    pub async fn read_large(&self, read: MemtableRead) -> Result<MemtableSays> {
+    pub async fn read_large(&self, read: MemtableRead) -> Result<MemtableAnswer> {
         self.large_reads.ask_alone(read.into()).await?
     }
 

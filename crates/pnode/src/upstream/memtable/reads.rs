@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::ids::{ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::ids::{ManifestVersion, PartitionId, Seq, Serial, TableId};
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_proto::v1;
@@ -16,6 +16,7 @@ use super::News;
 use crate::metrics::MessageKind;
 use crate::upstream::Call;
 use crate::upstream::coalescer::Inbound;
+use crate::view::Registration;
 
 /// A point read of a partition's memtables.
 #[derive(Clone, Debug)]
@@ -25,6 +26,14 @@ pub(crate) struct MemtableRead {
     pub key: Bytes,
     /// The version of the SSTables that the read searched, or will search if there is no entry.
     pub searched: ManifestVersion,
+    /// The answer is to be kept.
+    pub register: bool,
+}
+
+/// What the leader said, and what it may be kept with.
+pub(crate) struct MemtableAnswer {
+    pub says: MemtableSays,
+    pub registration: Option<Registration>,
 }
 
 /// What the leader said about a key.
@@ -49,6 +58,7 @@ impl From<MemtableRead> for v1::ReadRequest {
             table: read.table.0,
             key: read.key,
             manifest_version: read.searched.0,
+            register: read.register,
         }
     }
 }
@@ -64,7 +74,7 @@ impl Call for ReadCall {
     const KIND: MessageKind = MessageKind::Read;
     type Request = v1::ReadRequest;
     /// An unknown status is an error of this read alone.
-    type Reply = Result<MemtableSays>;
+    type Reply = Result<MemtableAnswer>;
     type Batch = v1::ReadBatch;
     type BatchReply = v1::ReadBatchReply;
 
@@ -74,7 +84,7 @@ impl Call for ReadCall {
 
     fn reply_bytes(reply: &Self::Reply) -> usize {
         match reply {
-            Ok(MemtableSays::Value(record)) => record.value.len() + 24,
+            Ok(MemtableAnswer { says: MemtableSays::Value(record), .. }) => record.value.len() + 24,
             _ => 24,
         }
     }
@@ -102,8 +112,13 @@ impl Call for ReadCall {
         for hint in &reply.leaders {
             self.news.not_leader(PartitionId(hint.partition), Some(hint.into()));
         }
-        for (id, reply) in (reply.batch..).zip(reply.replies) {
-            each(id, read_reply(reply));
+        for (id, answer) in (reply.batch..).zip(reply.replies) {
+            let with = answer.registration.checked_sub(1).and_then(|at| reply.registrations.get(at as usize));
+            let registration = with.map(|with| Registration {
+                epoch: with.epoch.unwrap_or_default().into(),
+                serial: Serial(with.serial),
+            });
+            each(id, read_reply(answer).map(|says| MemtableAnswer { says, registration }));
         }
         Some(reply.batch)
     }

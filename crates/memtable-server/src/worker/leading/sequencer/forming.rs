@@ -4,16 +4,35 @@ use bytes::Bytes;
 use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Serial;
+use sextant_common::key::{filter_hash, registration_slot};
 use sextant_raft_log::{Payload, TypeConfig};
+use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::{COMMANDS_MAX, Formed, LATE, REFUSED_PAUSE_NS, Turn};
-use crate::command::Command;
+use crate::command::{Command, Group};
+use crate::lease::ring::Run;
 use crate::partition::evaluate::{Refusal, Verdict};
 use crate::replica::{QueuedWrite, WriteFate};
 use crate::worker::leading::Leading;
 use crate::worker::proposal::{Decided, PendingCommand, Proposal, Proposed, Refused};
 use crate::worker::replica::Replica;
+
+/// Takes the registrations of everything that a group writes. The slots that had any.
+fn invalidated(replica: &Replica, group: &Group) -> Option<Run> {
+    let slots = replica.shared.slots.load();
+    let mut registered = Vec::new();
+    for table in &group.tables {
+        for write in &table.writes {
+            let slot = registration_slot(table.table, filter_hash(&write.key), slots.len());
+            if slots.write(slot, group.first_seq + u64::from(write.ordinal)) {
+                registered.push(slot as u32);
+            }
+        }
+    }
+    replica.metrics.invalidations.inc_by(registered.len() as u64);
+    (!registered.is_empty()).then_some(Run::Invalidated { slots: registered })
+}
 
 impl Leading {
     /// Queues a client's rare command.
@@ -114,13 +133,20 @@ impl Leading {
             }
         }
         let group = evaluated.group?;
-        // The bits are in the leader's filters and in the ring before the group is proposed.
-        for run in &evaluated.runs {
-            run.hashes.iter().for_each(|hash| replica.partition.add_bit(run.table, *hash));
+        // First whoever keeps an older answer loses his registration; then bits and invalidations are in the leader's filters and in the
+        // ring; only then the group is proposed.
+        let mut runs = evaluated.runs;
+        if !mutant::active(Mutant::SwapAfterProposal) {
+            runs.extend(invalidated(replica, &group));
+        }
+        for run in &runs {
+            if let Run::Bits { table, hashes, .. } = run {
+                hashes.iter().for_each(|hash| replica.partition.add_bit(*table, *hash));
+            }
         }
         replica.partition.expect(evaluated.bookmarks);
         let shared = &replica.shared;
-        let serial = if evaluated.runs.is_empty() { Serial(0) } else { shared.desk.push(evaluated.runs) };
+        let serial = if runs.is_empty() { Serial(0) } else { shared.desk.push(runs) };
         if serial.0 > 0 {
             shared.news.notify_waiters();
         }
@@ -133,6 +159,12 @@ impl Leading {
         let slowdown = replica.slowdown_ns(pressure);
         self.sequencer.next_at_ns = shared.env.clock.grantor_ns() + interval.max(slowdown);
         Some(Formed { group, serial, writes: decided })
+    }
+
+    /// A mutant: nobody waits for what is invalidated now.
+    pub fn invalidate_late(&self, replica: &Replica, group: &Group) {
+        replica.shared.desk.push(invalidated(replica, group));
+        replica.shared.news.notify_waiters();
     }
 
     pub async fn propose(&mut self, replica: &Replica, payload: Bytes, what: Proposed) {
