@@ -28,7 +28,7 @@ impl Slots {
         Self((0..slots.next_power_of_two()).map(|_| AtomicU64::new(newest_seq)).collect())
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.0.len()
     }
 

@@ -129,7 +129,7 @@ impl Reader<'_, '_> {
         let registration = self.begun.registration.or_else(|| Registration::newest(state));
         self.begun.registration = registration;
         let slots = state.slots.load();
-        let formed = slots.register(registration_slot(table, filter_hash(key), slots.len()));
+        let formed = slots.register(registration_slot(table, filter_hash(key), slots.count()));
         let at = state.published_seq.load(Ordering::Acquire);
         let published = formed <= at || mutant::active(Mutant::SlotSeqNotCompared);
         let answer = self.read_at(at, table, key, searched);
@@ -195,7 +195,7 @@ mod tests {
 
     /// The slot of a key.
     fn slot(state: &ReplicaState, key: &Bytes) -> usize {
-        registration_slot(TableId(1), filter_hash(key), state.slots.load().len())
+        registration_slot(TableId(1), filter_hash(key), state.slots.load().count())
     }
 
     fn with_slots(state: &ReplicaState) {

@@ -1,5 +1,6 @@
 //! The consult: a view, a clock and a key turned into a plan. The load of the view is the read's linearization point.
 
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
 use sextant_common::ids::ManifestVersion;
@@ -44,22 +45,22 @@ impl Consult {
     /// The answer, if it is known without asking anyone: a pda read under a lease, and either what was kept of its leader's last
     /// answer, or no bit in any B_m and a cached value or a table whose negatives are final. Else this consult, to be carried out.
     #[inline]
-    pub fn answer_at_once(self) -> Result<AtOnce, Consult> {
+    pub fn answer_at_once(self) -> ControlFlow<AtOnce, Consult> {
         match self.kept {
             Some(Kept { said: Said::Record(record), .. }) => {
-                return Ok(AtOnce { record: Some(record), path: ReadPath::Kept });
+                return Break(AtOnce { record: Some(record), path: ReadPath::Kept });
             }
             Some(Kept { said: Said::Absent, .. }) => {
-                return Ok(AtOnce { record: None, path: ReadPath::Kept });
+                return Break(AtOnce { record: None, path: ReadPath::Kept });
             }
             _ => {}
         }
         let cached = self.cached.as_ref();
         let found = cached.map(|record| if record.value.is_some() { Found::Value } else { Found::Tombstone });
         match self.plan.answer_at_once(found) {
-            Some(Answer::Value) => Ok(AtOnce { record: self.cached, path: ReadPath::Cache }),
-            Some(Answer::Absent) => Ok(AtOnce { record: None, path: ReadPath::Nobody }),
-            None => Err(self),
+            Some(Answer::Value) => Break(AtOnce { record: self.cached, path: ReadPath::Cache }),
+            Some(Answer::Absent) => Break(AtOnce { record: None, path: ReadPath::Nobody }),
+            None => Continue(self),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A point read from its consult to its answer.
 
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,9 +84,11 @@ pub(super) struct PointReads {
 impl PointReads {
     /// Consults for a pda read: the answer, if it is known without asking anyone; else what [`PointReads::read`] goes on with.
     #[inline]
-    pub fn look(&self, table: &TableInfo, at: ReadKey<'_>) -> Result<Option<Record>, Consult> {
-        let answer = self.consult(table, at, ReadMode::Pda).answer_at_once()?;
-        Ok(self.answer(answer))
+    pub fn look(&self, table: &TableInfo, at: ReadKey<'_>) -> ControlFlow<Option<Record>, Consult> {
+        match self.consult(table, at, ReadMode::Pda).answer_at_once() {
+            Break(answer) => Break(self.answer(answer)),
+            Continue(consult) => Continue(consult),
+        }
     }
 
     #[inline]
@@ -183,8 +186,8 @@ impl PointReads {
         let consult = match consulted {
             Some(consult) => consult,
             None => match self.consult(read.table, read.at(), read.mode).answer_at_once() {
-                Ok(answer) => return Ok(self.answer(answer)),
-                Err(consult) => consult,
+                Break(answer) => return Ok(self.answer(answer)),
+                Continue(consult) => consult,
             },
         };
         self.cache.count(consult.cached.is_some());

@@ -1,5 +1,6 @@
 //! Reads as their callers know them: by a table's name and a key, by several keys, by a range.
 
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -89,8 +90,8 @@ impl Reader {
         let hash = filter_hash(key);
         let partition = self.core.views.slot_map.partition_of(key, &table.options);
         match self.points.look(&table, ReadKey { partition, key, hash }) {
-            Ok(answer) => Look::Known(answer),
-            Err(consult) => Look::Missed(Missed(Some((table, partition, hash, consult)))),
+            Break(answer) => Look::Known(answer),
+            Continue(consult) => Look::Missed(Missed(Some((table, partition, hash, consult)))),
         }
     }
 
@@ -163,8 +164,8 @@ impl Reader {
         let partition = self.core.views.slot_map.partition_of(&key, &table.options);
         if mode == ReadMode::Pda && consulted.is_none() {
             match self.points.look(table, ReadKey { partition, key: &key, hash }) {
-                Ok(answer) => return Ok(answer),
-                Err(consult) => consulted = Some(consult),
+                Break(answer) => return Ok(answer),
+                Continue(consult) => consulted = Some(consult),
             }
         }
         let read = Read { table, partition, key, hash, mode, purse: Some(purse) };

@@ -155,7 +155,7 @@ impl Lease for Service {
                         })
                         .collect(),
                     leader: None,
-                    registration_slots: p.slots.as_ref().map_or(0, |slots| slots.len() as u32),
+                    registration_slots: p.slots.as_ref().map_or(0, |slots| slots.count() as u32),
                 };
                 chunks.push(Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() }));
                 // Chunks need not end where filters do.

@@ -112,7 +112,7 @@ impl Partition {
             self.log.extend(hashes.map(|hash| Run::Bits { table, generation, hashes: vec![hash] }));
             let Some(slots) = &self.slots else { continue };
             for write in &writes.writes {
-                let slot = registration_slot(table, filter_hash(&write.key), slots.len());
+                let slot = registration_slot(table, filter_hash(&write.key), slots.count());
                 if slots.write(slot, group.first_seq + u64::from(write.ordinal)) {
                     self.log.push(Run::Invalidated { slots: vec![slot as u32] });
                 }
@@ -205,7 +205,7 @@ impl Partition {
     /// Registers a read; what its answer may be kept with.
     pub fn register(&self, table: TableId, key: &Bytes) -> Option<v1::Registration> {
         let slots = self.slots.as_ref()?;
-        slots.register(registration_slot(table, filter_hash(key), slots.len()));
+        slots.register(registration_slot(table, filter_hash(key), slots.count()));
         Some(v1::Registration { partition: 0, epoch: Some(self.epoch.into()), serial: self.serial() })
     }
 

@@ -244,7 +244,7 @@ impl Leading {
             serial: replica.shared.desk.serial(),
             manifest: replica.partition.manifest().clone(),
             filters: replica.partition.filters(),
-            registration_slots: replica.shared.slots.load().len(),
+            registration_slots: replica.shared.slots.load().count(),
         })
     }
 }

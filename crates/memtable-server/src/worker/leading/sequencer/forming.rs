@@ -24,7 +24,7 @@ fn invalidated(replica: &Replica, group: &Group) -> Option<Run> {
     let mut registered = Vec::new();
     for table in &group.tables {
         for write in &table.writes {
-            let slot = registration_slot(table.table, filter_hash(&write.key), slots.len());
+            let slot = registration_slot(table.table, filter_hash(&write.key), slots.count());
             if slots.write(slot, group.first_seq + u64::from(write.ordinal)) {
                 registered.push(slot as u32);
             }
