@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sextant_common::Result;
 use sextant_common::ids::{PartitionId, Seq};
 use sextant_common::key::prefix_end;
-use sextant_common::operation::{ReadMode, Record, RequestId};
+use sextant_common::operation::{Lane, ReadMode, Record, RequestId};
 use tokio::sync::mpsc;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -24,6 +24,8 @@ pub struct WriteOptions {
     pub request: Option<RequestId>,
     /// None: the configured default.
     pub deadline: Option<Duration>,
+    /// Where it waits, if it has to.
+    pub lane: Lane,
 }
 
 /// A range of keys to scan. Records come in key order (reverse: falling) over all partitions that take part.

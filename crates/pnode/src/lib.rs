@@ -56,5 +56,5 @@ pub use server::PNodeServer;
 pub use sextant_common::ids::MANY_PARTITIONS;
 pub use sextant_common::key::prefix_end;
 pub use sextant_common::operation::{
-    Condition, Effect, OpOutcome, Operation, ReadMode, Record, RequestId, WriteOutcome,
+    Condition, Effect, Lane, OpOutcome, Operation, ReadMode, Record, RequestId, WriteOutcome,
 };

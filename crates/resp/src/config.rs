@@ -24,7 +24,8 @@ pub struct RespConfig {
     /// the size of values this bounds the memory of a connection.
     pub max_pipeline: usize,
     /// Commands of all connections that may be started and not yet answered. The rest waits in the sockets, and connections
-    /// take turns, so that one with a deep pipeline does not keep the others from being served.
+    /// take turns, so that one with a deep pipeline does not keep the others from being served. As many again are for
+    /// connections that have nothing under way: these do not wait behind pipelines at all.
     pub max_commands: usize,
     /// Bytes of long requests (those of more than 64 KiB) that may be in memory, of all connections. The room is taken before such a
     /// one is read, and given back when it is answered.

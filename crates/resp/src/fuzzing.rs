@@ -5,10 +5,9 @@ use std::sync::Arc;
 use prometheus_client::registry::Registry;
 use sextant_environment::room::Room;
 use sextant_environment::{Env, env, shutdown};
-use tokio::sync::Semaphore;
 
 use crate::clients::Clients;
-use crate::connection::Connection;
+use crate::connection::{Connection, Turns};
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::{RespConfig, RespMetrics, Store};
@@ -21,7 +20,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         started_ns: env.clock.holder_ns(),
         key_seed: env.rng.next_u64(),
         large: Room::new(config.max_large_bytes),
-        turns: Arc::new(Semaphore::new(config.max_commands)),
+        turns: Turns::new(config.max_commands),
         replies: Replies::new(config.max_reply_bytes),
         metrics: RespMetrics::register(&mut Registry::default()).0,
         env,

@@ -17,7 +17,7 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
 use crate::config::RespConfig;
-use crate::connection::Connection;
+use crate::connection::{Connection, Turns};
 use crate::metrics::{Metrics, RespMetrics};
 use crate::replies::Replies;
 use crate::shared::Shared;
@@ -89,7 +89,7 @@ impl RespServer {
             key_seed: env.rng.next_u64(),
             large,
             replies: Replies::new(config.max_reply_bytes),
-            turns: Arc::new(Semaphore::new(config.max_commands.min(Semaphore::MAX_PERMITS))),
+            turns: Turns::new(config.max_commands),
             metrics: metrics.0,
             env,
             config,

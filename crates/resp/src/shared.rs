@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use sextant_environment::Env;
 use sextant_environment::room::Room;
-use tokio::sync::Semaphore;
 
 use crate::clients::Clients;
 use crate::config::RespConfig;
+use crate::connection::Turns;
 use crate::metrics::Metrics;
 use crate::replies::Replies;
 
@@ -24,8 +24,7 @@ pub(crate) struct Shared<S> {
     pub key_seed: u64,
     /// For long requests.
     pub large: Room,
-    /// A permit for each command that may be under way.
-    pub turns: Arc<Semaphore>,
+    pub turns: Turns,
     pub replies: Replies,
 }
 

@@ -4,6 +4,7 @@ use std::future::Future;
 
 use bytes::Bytes;
 use sextant_common::Result;
+use sextant_common::operation::Lane;
 
 /// When a `SET` takes effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,13 +57,14 @@ pub trait Store: Clone + Send + Sync + 'static {
         key: Bytes,
         value: Bytes,
         condition: SetCondition,
+        lane: Lane,
     ) -> impl Future<Output = Result<bool>> + Send;
 
     /// The keys are distinct. Atomic for the keys of one partition only.
-    fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> impl Future<Output = Result<()>> + Send;
+    fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, lane: Lane) -> impl Future<Output = Result<()>> + Send;
 
     /// How many of the keys (distinct) existed.
-    fn delete(&self, keys: Vec<Bytes>) -> impl Future<Output = Result<u64>> + Send;
+    fn delete(&self, keys: Vec<Bytes>, lane: Lane) -> impl Future<Output = Result<u64>> + Send;
 
     /// How many of the keys exist; a key that is named twice counts twice. `first`: as for [`Store::get`], of the first key.
     fn exists(&self, keys: Vec<Bytes>, first: Self::Missed) -> impl Future<Output = Result<u64>> + Send;

@@ -4,10 +4,11 @@
 //! Owns the words, and what makes sense of a single operation by itself: an [`Operation`] has an [`Effect`] and a
 //! [`Condition`]; a [`RequestId`] makes a repeated one take effect once; [`OpOutcome`] and [`WriteOutcome`] are what is
 //! answered. As the leader of its partition gets it, an operation is a [`WriteOp`] with a [`Base`]. A read has a
-//! [`ReadMode`] and finds a [`Record`]. Does not own how conditions are decided (memtable-server `partition/rules.rs`),
+//! [`ReadMode`] and finds a [`Record`]. Whoever waits does so in a [`Lane`]. Does not own how conditions are decided (memtable-server `partition/rules.rs`),
 //! nor how anything travels (`proto`).
 
 mod condition;
+mod lane;
 mod outcome;
 mod read_mode;
 mod request;
@@ -18,6 +19,7 @@ use crate::error::Result;
 use crate::limits::{check_key, check_value};
 
 pub use condition::{Base, Condition, Expected};
+pub use lane::Lane;
 pub use outcome::{OpOutcome, Record, RecordedOutcome, WriteOutcome, WriteStatus};
 pub use read_mode::ReadMode;
 pub use request::{RequestId, WriteOp, WriteRequest};

@@ -74,6 +74,8 @@ struct Open {
 #[derive(Debug)]
 pub struct LeaseDesk {
     open: Mutex<Option<Open>>,
+    /// Of all rings that there were.
+    newest_epoch: Mutex<Option<Epoch>>,
     /// That a ring keeps.
     serials_max: u64,
 }
@@ -109,12 +111,20 @@ pub struct Heard {
 impl LeaseDesk {
     /// Closed. Its rings keep so many serials.
     pub fn of(serials_max: u64) -> Self {
-        Self { open: Mutex::default(), serials_max }
+        Self { open: Mutex::default(), newest_epoch: Mutex::default(), serials_max }
     }
 
     /// Opens for an epoch: an empty ring at serial 0, no grants. Holders take whole filters.
     pub fn open(&self, epoch: Epoch, mode: LeaseMode, drift_ppm: u64) {
         *self.open.lock() = Some(Open::new(epoch, mode, drift_ppm, Ring::of(self.serials_max)));
+    }
+
+    /// The epoch of the next ring of a leader of `term`. A term that comes again, too, goes on where it was: what holders have from an
+    /// earlier ring of it is never taken for something of this one.
+    pub fn next_epoch(&self, term: u64) -> Epoch {
+        let mut newest = self.newest_epoch.lock();
+        let incarnation = newest.filter(|epoch| epoch.term == term).map_or(1, |epoch| epoch.incarnation + 1);
+        *newest.insert(Epoch { term, incarnation })
     }
 
     /// A new ring incarnation within the term (bf-log entries of a refused group may be out, or the mode has changed). Grants of
@@ -123,9 +133,12 @@ impl LeaseDesk {
         let mut guard = self.open.lock();
         let before = guard.take();
         let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
-        let manifest = before.and_then(|b| b.manifest);
+        let manifest = before.as_ref().and_then(|b| b.manifest.clone());
         let ring = Ring::of(self.serials_max);
         *guard = Some(Open { manifest, ..Open::new(epoch, mode, drift_ppm, ring) });
+        // A long ring takes a while to go: others need the desk.
+        drop(guard);
+        drop(before);
         until
     }
 
@@ -269,6 +282,14 @@ mod tests {
 
     fn bits(hashes: &[u64]) -> Run {
         Run::Bits { table: TableId(1), generation: Generation(1), hashes: hashes.to_vec() }
+    }
+
+    #[test]
+    fn no_two_rings_are_of_one_epoch() {
+        let desk = LeaseDesk::default();
+        let epochs = [3, 3, 5, 5, 6].map(|term| desk.next_epoch(term));
+        let of = |term, incarnation| Epoch { term, incarnation };
+        assert_eq!(epochs, [of(3, 1), of(3, 2), of(5, 1), of(5, 2), of(6, 1)]);
     }
 
     #[test]

@@ -11,6 +11,11 @@ use sextant_common::ids::{Generation, Serial, TableId};
 /// larger.
 pub const SERIALS_MAX: u64 = 512 * 1024;
 
+/// What comes in small pieces is kept in runs of so many serials: each takes some 50 bytes besides.
+const SHORT_SERIALS: u64 = 512;
+/// But a full ring has so many runs at least: it forgets whole ones.
+const RUNS_MIN: u64 = 16;
+
 /// Entries of one kind, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Run {
@@ -91,8 +96,14 @@ impl Ring {
         if serials == 0 {
             return;
         }
-        self.runs.push_back((self.last, run));
+        let before = self.last;
         self.last += serials;
+        let short = (self.serials_max / RUNS_MIN).clamp(1, SHORT_SERIALS);
+        let rest = match self.runs.back_mut() {
+            Some((_, last)) if last.serials() + serials <= short => last.append(run),
+            _ => Some(run),
+        };
+        self.runs.extend(rest.map(|run| (before, run)));
         while let Some((_, first)) = self.runs.front()
             && self.runs.len() > 1
             && self.last - self.first() - first.serials() >= self.serials_max
@@ -168,6 +179,16 @@ mod tests {
         assert_eq!(ring.since(Serial(0)), Some(all));
         assert_eq!(ring.since(Serial(1)).unwrap()[0], invalidated(&[8, 9]));
         assert_eq!(ring.since(Serial(4)), Some(vec![invalidated(&[7])]));
+    }
+
+    #[test]
+    fn small_pieces_share_runs() {
+        let mut ring = Ring::default();
+        for slot in 0..10_000 {
+            ring.push(invalidated(&[slot]));
+        }
+        assert_eq!(ring.runs.len(), 10_000_usize.div_ceil(SHORT_SERIALS as usize));
+        assert_eq!(ring.since(Serial(9_998)), Some(vec![invalidated(&[9_998, 9_999])]));
     }
 
     #[test]

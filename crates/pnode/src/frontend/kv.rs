@@ -82,7 +82,7 @@ impl KvService {
         let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
         let waited_ns = self.pnode.core().env.clock.holder_ns().saturating_sub(began_ns);
         let deadline = deadline.map(|d| d.saturating_sub(Duration::from_nanos(waited_ns)));
-        let options = WriteOptions { request: request.map(Into::into), deadline };
+        let options = WriteOptions { request: request.map(Into::into), deadline, ..WriteOptions::default() };
         let outcome = self.pnode.write(ops, options).await.map_err(status_of)?;
         Ok(Response::new(outcome.into()))
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
-use sextant_common::operation::{Condition, OpOutcome, Operation, ReadMode};
+use sextant_common::operation::{Condition, Lane, OpOutcome, Operation, ReadMode};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{Look, SetCondition, Store};
 
@@ -40,7 +40,7 @@ impl RespStore {
     }
 
     /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
-    async fn write_by_partition(&self, ops: Vec<Operation>) -> Result<Vec<OpOutcome>> {
+    async fn write_by_partition(&self, ops: Vec<Operation>, lane: Lane) -> Result<Vec<OpOutcome>> {
         let core = self.pnode.core();
         let table = self.pnode.tables_by_name().get("", core.deadline(None)).await?;
         let mut batches: BTreeMap<PartitionId, Vec<Operation>> = BTreeMap::new();
@@ -52,7 +52,7 @@ impl RespStore {
         for partition in batches.keys() {
             _places.push(self.shares.enter(*partition, core.leaders.get(*partition).is_certain())?);
         }
-        let writes = batches.into_values().map(|ops| self.pnode.write(ops, WriteOptions::default()));
+        let writes = batches.into_values().map(|ops| self.pnode.write(ops, in_lane(lane)));
         // All of them end: what was sent takes effect whether or not somebody waits for it.
         let outcomes: Vec<_> = futures::stream::iter(writes).buffer_unordered(WRITES_AT_ONCE).collect().await;
         let some_took_effect = outcomes.iter().any(Result::is_ok);
@@ -65,6 +65,10 @@ impl RespStore {
         })?;
         Ok(done.into_iter().flat_map(|o| o.results).collect())
     }
+}
+
+fn in_lane(lane: Lane) -> WriteOptions {
+    WriteOptions { lane, ..WriteOptions::default() }
 }
 
 impl Store for RespStore {
@@ -92,7 +96,7 @@ impl Store for RespStore {
         Ok(records.into_iter().map(|r| r.map(|r| r.value)).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition) -> Result<bool> {
+    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition, lane: Lane) -> Result<bool> {
         let condition = match condition {
             SetCondition::Always => Condition::None,
             SetCondition::IfAbsent => Condition::Absent,
@@ -100,17 +104,17 @@ impl Store for RespStore {
         };
         let _place = self.enter(&key)?;
         let op = Operation::put("", key, value).only_if(condition);
-        Ok(self.pnode.write(vec![op], WriteOptions::default()).await?.applied)
+        Ok(self.pnode.write(vec![op], in_lane(lane)).await?.applied)
     }
 
-    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
+    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, lane: Lane) -> Result<()> {
         let ops = pairs.into_iter().map(|(key, value)| Operation::put("", key, value)).collect();
-        self.write_by_partition(ops).await.map(|_| ())
+        self.write_by_partition(ops, lane).await.map(|_| ())
     }
 
-    async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn delete(&self, keys: Vec<Bytes>, lane: Lane) -> Result<u64> {
         let ops = keys.into_iter().map(|key| Operation::delete_checked("", key)).collect();
-        let results = self.write_by_partition(ops).await?;
+        let results = self.write_by_partition(ops, lane).await?;
         Ok(results.iter().filter(|r| r.applied).count() as u64)
     }
 
@@ -144,6 +148,7 @@ impl Store for RespStore {
                 "Reads",
                 pairs(&[
                     ("reads_from_cache", by_path(ReadPath::Cache)),
+                    ("reads_from_kept", by_path(ReadPath::Kept)),
                     ("reads_from_nobody", by_path(ReadPath::Nobody)),
                     ("reads_from_memtable", by_path(ReadPath::Memtable)),
                     ("reads_from_sstable", by_path(ReadPath::Sstable)),

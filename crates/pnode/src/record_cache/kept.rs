@@ -107,16 +107,16 @@ mod tests {
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), Some(kept.clone()));
         assert_eq!(cache.kept(&copies, V1, TableId(2), at(b"k")), None);
         let slot = registration_slot(T1, filter_hash(b"k"), 64);
-        copies.slots.invalidate((slot + 1) % 64, Serial(8));
+        copies.slots.invalidate([(slot + 1) % 64].into_iter(), Serial(7));
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), Some(kept));
-        copies.slots.invalidate(slot, Serial(8));
+        copies.slots.invalidate([slot].into_iter(), Serial(7));
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), None);
     }
 
     #[test]
     fn an_answer_that_arrives_after_its_invalidation_is_over() {
         let (cache, copies) = (cache(), copies(EPOCH, 7, 64));
-        copies.slots.invalidate(registration_slot(T1, filter_hash(b"k"), 64), Serial(9));
+        copies.slots.invalidate([registration_slot(T1, filter_hash(b"k"), 64)].into_iter(), Serial(8));
         cache.keep(T1, at(b"k"), &kept(record(), 8));
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), None);
         cache.keep(T1, at(b"k"), &kept(record(), 9));
@@ -148,7 +148,7 @@ mod tests {
     fn a_slot_that_is_unknown_ends_everything() {
         let (cache, copies) = (cache(), copies(EPOCH, 7, 64));
         cache.keep(T1, at(b"k"), &kept(record(), 7));
-        copies.slots.invalidate(64, Serial(8));
+        copies.slots.invalidate([64].into_iter(), Serial(7));
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), None);
     }
 }

@@ -74,6 +74,11 @@ impl RecordCache {
         if self.on.load(Ordering::Relaxed) { self.map.as_ref() } else { None }
     }
 
+    /// Whether anything is remembered.
+    pub fn is_on(&self) -> bool {
+        self.map().is_some()
+    }
+
     /// What the SSTables of this manifest say about the key, if that is known.
     #[inline]
     pub fn lookup(&self, manifest: &ManifestView, table: TableId, at: ReadKey<'_>) -> Option<CachedRecord> {

@@ -219,7 +219,7 @@ impl PointReads {
                 }
                 Step::AskMemtables => {
                     let (found, registration) =
-                        self.ask_memtables(read, consult.searched, deadline, alone, &mut value).await?;
+                        self.ask_memtables(read, &consult, deadline, alone, &mut value).await?;
                     no_entry = registration.filter(|_| found == Found::NoEntry);
                     if found == Found::NoEntry && consult.in_memtable_filter {
                         self.core.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
@@ -245,13 +245,16 @@ impl PointReads {
     async fn ask_memtables(
         &self,
         read: &Read<'_>,
-        searched: ManifestVersion,
+        consult: &Consult,
         deadline: Deadline,
         alone: bool,
         value: &mut Option<Record>,
     ) -> Result<(Found, Option<Registration>), Setback> {
+        let searched = consult.searched;
         let mut request = read.of_memtables(searched);
-        request.register = read.mode == ReadMode::Pda && self.registrar.wants(read.hash);
+        // Writes wait for whoever registers: not for what could not be kept, or not be used.
+        let useful = read.mode == ReadMode::Pda && !consult.lacked_a_lease && self.cache.is_on();
+        request.register = useful && self.registrar.wants(read.hash);
         if request.register {
             self.core.metrics.count_kept(KeptEvent::Asked);
         }

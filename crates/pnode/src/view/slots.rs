@@ -25,12 +25,20 @@ impl SlotSerials {
         self.0.len()
     }
 
-    /// What was kept of the slot before `serial` is over.
-    pub fn invalidate(&self, slot: usize, serial: Serial) {
-        match self.0.get(slot) {
-            Some(over) => _ = over.fetch_max(serial.0, Ordering::Release),
+    /// What was kept of each of these before its entry is over; the first entry comes right after `before`.
+    pub fn invalidate(&self, slots: impl Iterator<Item = usize>, before: Serial) {
+        let mut serial = before.0;
+        let mut strays = false;
+        for slot in slots {
+            serial += 1;
+            match self.0.get(slot) {
+                Some(over) => _ = over.fetch_max(serial, Ordering::Release),
+                None => strays = true,
+            }
+        }
+        if strays {
             // Of no slot of ours: whatever is meant, it is over.
-            None => self.0.iter().for_each(|over| _ = over.fetch_max(serial.0, Ordering::Release)),
+            self.0.iter().for_each(|over| _ = over.fetch_max(serial, Ordering::Release));
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::ids::PartitionId;
-use sextant_common::operation::WriteStatus;
+use sextant_common::operation::{Lane, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 
 use super::numbers::{Begun, Numbers, Ticket};
@@ -24,7 +24,7 @@ pub(super) struct Sessions {
 
 impl Sessions {
     pub fn new(core: &Arc<Core>) -> Self {
-        Self { core: core.clone(), numbers: Numbers::new(core.config.cluster.partitions) }
+        Self { core: core.clone(), numbers: Numbers::new(core.config.cluster.partitions, &core.env.clock) }
     }
 
     /// Registers a new session in every partition.
@@ -43,15 +43,16 @@ impl Sessions {
         self.numbers.forget(partition, session);
     }
 
-    /// A number for a write; waits while the window is full, or for a session to be opened.
+    /// A number for a write; waits while enough is under way, or for a session to be opened.
     pub async fn ticket(
         &self,
         partition: PartitionId,
         large: bool,
+        lane: Lane,
         deadline: Deadline,
     ) -> Result<Ticket<'_>> {
         loop {
-            let begun = async { Ok(self.numbers.begin(partition, large).await) };
+            let begun = async { Ok(self.numbers.begin(partition, large, lane).await) };
             let begun = deadline.limit(&*self.core.env.clock, Duration::MAX, begun).await;
             let begun = begun.map_err(|_| {
                 let why = "the write was not executed: too many are before it";

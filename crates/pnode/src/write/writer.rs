@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::operation::{Operation, RequestId, WriteOutcome, WriteStatus};
+use sextant_common::operation::{Lane, Operation, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 
 use super::attempt::{Attempt, classify};
@@ -87,7 +87,9 @@ impl Writer {
                 Identity::Callers(request)
             }
             None => {
-                Identity::Own(self.sessions.ticket(ops[0].partition, is_large(&ops), deadlines.taken).await?)
+                let large = is_large(&ops);
+                let ticket = self.sessions.ticket(ops[0].partition, large, options.lane, deadlines.taken);
+                Identity::Own(ticket.await?)
             }
         };
         let result = self.write_until_known(&ops, &mut identity, deadlines).await;
@@ -144,8 +146,9 @@ impl Writer {
                     if maybe_executed {
                         return Err(unknown(true, error));
                     }
-                    *identity =
-                        Identity::Own(self.sessions.ticket(partition, is_large(ops), deadline).await?);
+                    *identity = Identity::Own(
+                        self.sessions.ticket(partition, is_large(ops), Lane::Single, deadline).await?,
+                    );
                     error
                 }
                 Attempt::Stale => {

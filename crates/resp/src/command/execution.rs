@@ -1,6 +1,7 @@
 //! How commands on keys are run: what a look did not find out is asked of the store, and made into a reply.
 
 use bytes::Bytes;
+use sextant_common::operation::Lane;
 use sextant_common::{Error, Result};
 
 use super::ahead::{Ahead, Head};
@@ -17,14 +18,14 @@ const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 impl Request {
     /// Asks the store for what is not known yet. Errors become error replies.
-    pub async fn run<S: Store>(self, store: S, ahead: Ahead<S::Missed>) -> Reply {
+    pub async fn run<S: Store>(self, store: S, ahead: Ahead<S::Missed>, lane: Lane) -> Reply {
         match ahead {
             Ahead::Reply(reply) => reply,
-            Ahead::Missed(head) => self.ask(store, head).await.unwrap_or_else(|e| store_error(&e)),
+            Ahead::Missed(head) => self.ask(store, head, lane).await.unwrap_or_else(|e| store_error(&e)),
         }
     }
 
-    async fn ask<S: Store>(self, store: S, head: Head<S::Missed>) -> Result<Reply> {
+    async fn ask<S: Store>(self, store: S, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
         Ok(match self {
             Self::Get(key) => Reply::optional(store.get(key, head.missed).await?),
             Self::Strlen(key) => {
@@ -36,13 +37,13 @@ impl Request {
                 Reply::Integer(head.exist + store.exists(keys, head.missed).await? as i64)
             }
             Self::Set { key, value, condition, reply } => {
-                set_reply(store.set(key, value, condition).await?, reply)
+                set_reply(store.set(key, value, condition, lane).await?, reply)
             }
             Self::MultiSet(pairs) => {
-                store.multi_set(pairs).await?;
+                store.multi_set(pairs, lane).await?;
                 Reply::OK
             }
-            Self::Delete(keys) => Reply::Integer(store.delete(keys).await? as i64),
+            Self::Delete(keys) => Reply::Integer(store.delete(keys, lane).await? as i64),
         })
     }
 }

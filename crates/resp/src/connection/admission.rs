@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use sextant_common::operation::Lane;
 use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Sleep;
@@ -45,6 +46,29 @@ pub(super) struct Admission {
     allowed: Duration,
     turn: Option<OwnedSemaphorePermit>,
     waiting_turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
+    waiting_in: Lane,
+}
+
+/// A permit for each command that may be under way.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    singles: Arc<Semaphore>,
+    pipelined: Arc<Semaphore>,
+}
+
+impl Turns {
+    /// So many for pipelines, and as many for connections that have nothing under way.
+    pub fn new(commands_max: usize) -> Self {
+        let turns = || Arc::new(Semaphore::new(commands_max.min(Semaphore::MAX_PERMITS)));
+        Self { singles: turns(), pipelined: turns() }
+    }
+
+    fn of(&self, lane: Lane) -> &Arc<Semaphore> {
+        match lane {
+            Lane::Single => &self.singles,
+            Lane::Pipelined => &self.pipelined,
+        }
+    }
 }
 
 impl Admission {
@@ -85,11 +109,16 @@ impl Admission {
     }
 
     /// Whether the next command may start. If not, the task is woken when it may.
-    pub fn take_turn(&mut self, all: &Arc<Semaphore>, cx: &mut Context<'_>) -> bool {
+    pub fn take_turn(&mut self, all: &Turns, lane: Lane, cx: &mut Context<'_>) -> bool {
         if self.turn.is_some() {
             return true;
         }
+        if self.waiting_in != lane {
+            self.waiting_in = lane;
+            self.waiting_turn = None;
+        }
         if self.waiting_turn.is_none() {
+            let all = all.of(lane);
             if let Ok(turn) = all.clone().try_acquire_owned() {
                 self.turn = Some(turn);
                 return true;
@@ -212,16 +241,37 @@ mod tests {
 
     #[test]
     fn connections_take_turns_one_command_at_a_time() {
-        let turns = Arc::new(Semaphore::new(2));
+        let turns = Turns::new(2);
         let cx = &mut Context::from_waker(Waker::noop());
+        let mut take = |admission: &mut Admission| admission.take_turn(&turns, Lane::Pipelined, cx);
         let (mut deep, mut other) = (Admission::default(), Admission::default());
-        assert!(deep.take_turn(&turns, cx) && deep.take_turn(&turns, cx), "one turn, asked for twice");
+        assert!(take(&mut deep) && take(&mut deep), "one turn, asked for twice");
         let one = deep.leave();
-        assert!(deep.take_turn(&turns, cx));
+        assert!(take(&mut deep));
         let _two = deep.leave();
-        assert!(!other.take_turn(&turns, cx) && !deep.take_turn(&turns, cx));
+        assert!(!take(&mut other) && !take(&mut deep));
         drop(one);
-        assert!(!deep.take_turn(&turns, cx), "whoever waits longer is first");
-        assert!(other.take_turn(&turns, cx));
+        assert!(!take(&mut deep), "whoever waits longer is first");
+        assert!(take(&mut other));
+    }
+
+    #[test]
+    fn whoever_has_nothing_under_way_does_not_wait_behind_pipelines() {
+        let turns = Turns::new(1);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let [mut deep, mut behind, mut single] = [(); 3].map(|()| Admission::default());
+        let mut take = |admission: &mut Admission, lane| admission.take_turn(&turns, lane, cx);
+        assert!(take(&mut deep, Lane::Pipelined));
+        assert!(!take(&mut behind, Lane::Pipelined));
+        assert!(take(&mut single, Lane::Single));
+        let held = single.leave();
+        assert!(
+            !take(&mut behind, Lane::Single),
+            "it has changed lines, and somebody is before it in this one"
+        );
+        drop(deep.leave());
+        assert!(!take(&mut behind, Lane::Single), "it does not wait in the other any more");
+        drop(held);
+        assert!(take(&mut behind, Lane::Single));
     }
 }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::task::{Context, Poll};
 
 use sextant_common::limits;
+use sextant_common::operation::Lane;
 
 use super::admission::Leave;
 use super::pipeline::{Admitted, Keys, Ticket};
@@ -43,7 +44,8 @@ impl<S: Store> Connection<S> {
         cx: &mut Context<'_>,
     ) -> Option<Due> {
         let access = request.access();
-        let mut running = Box::pin(request.run(self.shared.store.clone(), ahead));
+        let lane = if self.pipeline.unfinished() > 1 { Lane::Pipelined } else { Lane::Single };
+        let mut running = Box::pin(request.run(self.shared.store.clone(), ahead, lane));
         let ready = match running.as_mut().poll(cx) {
             Poll::Ready(reply) if reply.size() <= SHORT_BYTES => return Some((reply, protocol, None)),
             Poll::Ready(reply) => Some(reply),
@@ -103,7 +105,8 @@ impl<S: Store> Connection<S> {
                 InPlace::Looked(look) => Some(look),
                 InPlace::NoGet => None,
             };
-            if !self.admission.take_turn(&self.shared.turns, cx) {
+            let lane = if self.pipeline.unfinished() > 0 { Lane::Pipelined } else { Lane::Single };
+            if !self.admission.take_turn(&self.shared.turns, lane, cx) {
                 return (Dispatched::Busy, progress);
             }
             progress = true;

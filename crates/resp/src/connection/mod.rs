@@ -31,6 +31,7 @@ use sextant_environment::room::Share;
 use sextant_environment::shutdown::Shutdown;
 use tokio::io::AsyncReadExt;
 
+pub(crate) use self::admission::Turns;
 use self::admission::{Admission, Leave};
 use self::dispatch::Dispatched;
 use self::linger::linger;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use sextant_common::operation::Lane;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{Look, SetCondition, Store};
 use tokio::sync::{oneshot, watch};
@@ -91,17 +92,17 @@ impl Store for GatedStore {
         Ok(keys.into_iter().map(Some).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, _: SetCondition) -> Result<bool> {
+    async fn set(&self, key: Bytes, value: Bytes, _: SetCondition, _: Lane) -> Result<bool> {
         self.pass(format!("set {}", names(&[key, value]))).await?;
         Ok(true)
     }
 
-    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
+    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {
         let keys: Vec<Bytes> = pairs.into_iter().map(|(k, _)| k).collect();
         self.pass(format!("mset {}", names(&keys))).await
     }
 
-    async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn delete(&self, keys: Vec<Bytes>, _: Lane) -> Result<u64> {
         self.pass(format!("del {}", names(&keys))).await?;
         Ok(keys.len() as u64)
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use sextant_common::Result;
+use sextant_common::operation::Lane;
 use sextant_resp::{Look, SetCondition, Store};
 
 type Shard = RwLock<HashMap<Box<[u8]>, Bytes>>;
@@ -50,7 +51,7 @@ impl Store for MemoryStore {
         Ok(keys.iter().map(|key| self.read(key)).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition) -> Result<bool> {
+    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition, _: Lane) -> Result<bool> {
         let mut shard = self.shard(&key).write();
         let met = match condition {
             SetCondition::Always => true,
@@ -69,14 +70,14 @@ impl Store for MemoryStore {
         Ok(met)
     }
 
-    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
+    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {
         for (key, value) in pairs {
-            self.set(key, value, SetCondition::Always).await?;
+            self.set(key, value, SetCondition::Always, Lane::Single).await?;
         }
         Ok(())
     }
 
-    async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn delete(&self, keys: Vec<Bytes>, _: Lane) -> Result<u64> {
         Ok(keys.iter().filter(|key| self.shard(key).write().remove(&***key).is_some()).count() as u64)
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use sextant_common::Result;
+use sextant_common::operation::Lane;
 use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
@@ -119,7 +120,7 @@ impl Store for Map {
         Ok(keys.iter().map(|key| data.get(key).cloned()).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition) -> Result<bool> {
+    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition, _: Lane) -> Result<bool> {
         // So that commands that touch the same key have something to wait for.
         tokio::task::yield_now().await;
         let mut data = self.data.lock();
@@ -134,14 +135,14 @@ impl Store for Map {
         Ok(applies)
     }
 
-    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>) -> Result<()> {
+    async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {
         for (key, value) in pairs {
-            self.set(key, value, SetCondition::Always).await?;
+            self.set(key, value, SetCondition::Always, Lane::Single).await?;
         }
         Ok(())
     }
 
-    async fn delete(&self, keys: Vec<Bytes>) -> Result<u64> {
+    async fn delete(&self, keys: Vec<Bytes>, _: Lane) -> Result<u64> {
         tokio::task::yield_now().await;
         let mut data = self.data.lock();
         Ok(keys.iter().filter(|key| data.remove(*key).is_some()).count() as u64)

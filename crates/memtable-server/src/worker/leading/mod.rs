@@ -64,7 +64,7 @@ impl Leading {
     /// This node leads `term`, and its own first entry is the last of the log's terms.
     pub fn begin(replica: &Replica, term: u64) -> Self {
         let shared = &replica.shared;
-        let epoch = Epoch { term, incarnation: 1 };
+        let epoch = shared.desk.next_epoch(term);
         let (mode, drift_ppm) = (replica.configuration().mode, replica.configuration().drift_ppm);
         // In a term that this node has led before, what Raft was asked for then still counts.
         let voters = replica.standing.counted(term, &Memberships::of(&replica.raft), None);

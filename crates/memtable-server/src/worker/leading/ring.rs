@@ -1,7 +1,7 @@
 //! A new incarnation of the ring within the term: after a group was refused whose bits may be out, and when the mode of leases or
 //! their bound on drift changes.
 
-use sextant_common::ids::{Epoch, Serial};
+use sextant_common::ids::Serial;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::ProbeEvent;
 
@@ -16,7 +16,7 @@ impl Leading {
     pub fn renew_ring(&mut self, replica: &mut Replica) {
         let (mode, drift_ppm) = (replica.configuration().mode, replica.configuration().drift_ppm);
         let (tenure, shared) = (&mut self.tenure, &replica.shared);
-        let epoch = Epoch { term: tenure.term, incarnation: tenure.epoch.incarnation + 1 };
+        let epoch = shared.desk.next_epoch(tenure.term);
         tenure.hold_until_ns = tenure.hold_until_ns.max(shared.desk.reopen(epoch, mode, drift_ppm));
         tenure.epoch = epoch;
         shared.env.tell(|| ProbeEvent::RingRenewed {

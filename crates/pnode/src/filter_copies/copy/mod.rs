@@ -138,9 +138,7 @@ pub(crate) fn apply(
 fn take(copies: &mut FilterCopies, manifest: &ManifestView, run: &Run, serial: u64) {
     if let Run::Invalidated { slots } = run {
         let slots = slots.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
-        for (slot, serial) in slots.zip(serial + 1..) {
-            copies.slots.invalidate(slot as usize, Serial(serial));
-        }
+        copies.slots.invalidate(slots.map(|slot| slot as usize), Serial(serial));
     }
     let Some((table, generation)) = run.memtable() else { return };
     // What the manifest has flushed needs no filter any more; its entries count all the same.

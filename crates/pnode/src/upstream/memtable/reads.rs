@@ -112,13 +112,16 @@ impl Call for ReadCall {
         for hint in &reply.leaders {
             self.news.not_leader(PartitionId(hint.partition), Some(hint.into()));
         }
-        for (id, answer) in (reply.batch..).zip(reply.replies) {
+        for (nth, answer) in (0u64..).zip(reply.replies) {
             let with = answer.registration.checked_sub(1).and_then(|at| reply.registrations.get(at as usize));
             let registration = with.map(|with| Registration {
                 epoch: with.epoch.unwrap_or_default().into(),
                 serial: Serial(with.serial),
             });
-            each(id, read_reply(answer).map(|says| MemtableAnswer { says, registration }));
+            each(
+                reply.batch.wrapping_add(nth),
+                read_reply(answer).map(|says| MemtableAnswer { says, registration }),
+            );
         }
         Some(reply.batch)
     }
