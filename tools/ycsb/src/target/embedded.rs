@@ -62,7 +62,7 @@ impl Target for Embedded {
             pnode: self.pnodes[index % self.pnodes.len()].clone(),
             table: self.table.clone(),
             read: ReadOptions { mode, deadline: Some(self.deadline) },
-            write: WriteOptions { request: None, deadline: Some(self.deadline) },
+            write: WriteOptions { deadline: Some(self.deadline), ..WriteOptions::default() },
         })
     }
 
