@@ -20,7 +20,7 @@ pub const ADMIN_PORT_OFFSET: u16 = 1000;
 /// Default bound on the bytes of long requests, and of long replies: eight values of the largest size.
 const LARGE_BYTES_DEFAULT: usize = 64 * 1024 * 1024;
 /// Default bound on commands under way: twice what the sessions of two partitions can have outstanding.
-const COMMANDS_DEFAULT: usize = 4096;
+const COMMANDS_DEFAULT: usize = 1024;
 
 /// A p-node as a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,7 +67,8 @@ pub struct PNodeConfig {
     /// front ends; further reads of such wait until their deadline and are then refused (`TRYAGAIN`).
     #[serde(default = "large_bytes_default")]
     pub read_bytes_max: usize,
-    /// RESP commands that may be under way at a time, of all connections; further ones wait in their sockets.
+    /// RESP commands of pipelines that may be under way at a time, of all connections; further ones wait in their sockets. As many again
+    /// are for connections that have nothing under way.
     #[serde(default = "commands_default")]
     pub commands_max: usize,
     /// Threads that serve the RESP front end; 0: by cores, one up to three, then one for two. One that is alone is the p-node's own,

@@ -49,7 +49,7 @@ impl Default for RespConfig {
             listen: "127.0.0.1:6379".into(),
             max_connections: 10_000,
             max_pipeline: 1024,
-            max_commands: 4096,
+            max_commands: 1024,
             max_large_bytes: 64 * 1024 * 1024,
             max_reply_bytes: 64 * 1024 * 1024,
             max_request_bytes: 64 * 1024 * 1024,

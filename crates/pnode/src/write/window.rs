@@ -14,9 +14,15 @@ pub(super) const FIRST: usize = 256;
 /// An answer may take so many times what it takes with few writes under way ..
 const SLOWDOWN_MAX: u64 = 3;
 /// .. and may take this in any case: a turn or two of whoever has to do with it, on a busy machine.
-const QUICK_NS: u64 = Duration::from_millis(15).as_nanos() as u64;
-/// The weight of a new answer among those with few writes under way: one in so many.
-const MEMORY: u64 = 16;
+const QUICK_NS: u64 = Duration::from_millis(20).as_nanos() as u64;
+/// With few writes under way, a quicker answer counts at once for one part in so many ..
+const QUICKER: u64 = 8;
+/// .. and a slower one, which may be one of a burst, for one in so many.
+const SLOWER: u64 = 512;
+/// After so many rounds of answers that were all among many, a look is taken at what they take among few.
+const BLIND_ROUNDS_MAX: u32 = 200;
+/// So many answers are a look.
+const LOOK: u32 = 64;
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -24,6 +30,10 @@ pub(super) struct Window {
     limit: usize,
     /// What an answer takes with few writes under way, smoothed. 0: not known.
     unhurried_ns: u64,
+    /// Rounds since it was last seen.
+    blind_rounds: u32,
+    /// Answers still to be seen before there may be more than [`FEW`] again.
+    looking: u32,
     /// Since the limit was looked at.
     answers: usize,
     answers_ns: u64,
@@ -34,12 +44,21 @@ impl Window {
     /// Never more than `most`, which is at least [`FEW`].
     pub fn up_to(most: usize) -> Self {
         let limit = FIRST.min(most);
-        Self { most, limit, unhurried_ns: 0, answers: 0, answers_ns: 0, some_waited: false }
+        Self {
+            most,
+            limit,
+            unhurried_ns: 0,
+            blind_rounds: 0,
+            looking: 0,
+            answers: 0,
+            answers_ns: 0,
+            some_waited: false,
+        }
     }
 
     /// Writes that may be under way.
     pub fn limit(&self) -> usize {
-        self.limit
+        if self.looking > 0 { FEW } else { self.limit }
     }
 
     /// Somebody has to wait because the limit is reached.
@@ -50,9 +69,11 @@ impl Window {
     /// A write has ended after `took_ns`, which `beside` others may have made longer: those that were under way when it began, and those
     /// that have begun since.
     pub fn ended(&mut self, beside: usize, took_ns: u64) {
-        if beside < FEW {
-            let before = if self.unhurried_ns == 0 { took_ns } else { self.unhurried_ns };
-            self.unhurried_ns = before - before / MEMORY + took_ns / MEMORY;
+        if beside < 2 * FEW {
+            self.unhurried(took_ns);
+        }
+        if self.looking > 0 {
+            return;
         }
         self.answers += 1;
         self.answers_ns = self.answers_ns.saturating_add(took_ns);
@@ -61,7 +82,20 @@ impl Window {
         }
     }
 
+    fn unhurried(&mut self, took_ns: u64) {
+        let before = if self.unhurried_ns == 0 { took_ns } else { self.unhurried_ns };
+        let weight = if took_ns < before { QUICKER } else { SLOWER };
+        self.unhurried_ns = before - before / weight + took_ns / weight;
+        self.blind_rounds = 0;
+        self.looking = self.looking.saturating_sub(1);
+    }
+
     fn adapt(&mut self) {
+        self.blind_rounds += 1;
+        if self.blind_rounds >= BLIND_ROUNDS_MAX {
+            self.blind_rounds = 0;
+            self.looking = LOOK;
+        }
         let mean_ns = self.answers_ns / self.answers as u64;
         let bearable_ns = self.unhurried_ns.saturating_mul(SLOWDOWN_MAX).max(QUICK_NS);
         if mean_ns > bearable_ns {
