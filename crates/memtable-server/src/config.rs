@@ -61,6 +61,9 @@ pub struct Tuning {
     pub log_entries_per_append: u64,
     /// Entries of a partition's bf-log that its leader keeps for p-nodes, 8 bytes each; one that lags more takes whole filters.
     pub bf_log_serials: u64,
+    /// The option `filter_inserts` of the default table, in partitions that have none yet: every new key leaves a bit, so that reads of
+    /// absent keys ask nobody.
+    pub default_filter_inserts: bool,
     /// A table's memtable is frozen when it reaches this size (per partition).
     pub memtable_bytes: u64,
     /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
@@ -104,6 +107,7 @@ impl Default for Tuning {
             log_entries_kept: 2_000,
             log_entries_per_append: 512,
             bf_log_serials: SERIALS_MAX,
+            default_filter_inserts: true,
             memtable_bytes: 64 * MIB,
             freeze_log_bytes: 256 * MIB,
             freeze_age_ms: 30 * 60 * 1000,

@@ -194,6 +194,7 @@ impl Plan {
         if rng.u64(0..4) > 0 || registers {
             self.cache_bytes = 1 << 20;
         }
+        self.tuning.default_filter_inserts = rng.u64(0..4) == 0;
         self
     }
 

@@ -30,6 +30,18 @@ pub(crate) enum Said {
 }
 
 impl RecordCache {
+    /// Whether an answer is likely to be kept.
+    #[inline]
+    pub fn guesses_kept(&self, hash: u64) -> bool {
+        self.guess.is_kept(hash)
+    }
+
+    /// Whether the answer to a read was kept.
+    #[inline]
+    pub fn was_kept(&self, hash: u64, kept: bool) {
+        self.guess.was_kept(hash, kept);
+    }
+
     /// What was kept of a key and may be used. `copies`: under a lease. `searched`: whose SSTables the read goes by.
     #[inline]
     pub fn kept(

@@ -11,6 +11,7 @@
 //!   not known or not here, the entry is dropped. Compactions change no newest record, so they empty no cache.
 
 mod carry;
+mod guess;
 mod kept;
 mod map;
 
@@ -24,6 +25,7 @@ use sextant_rules::mutant::{self, Mutant};
 use crate::metrics::{CacheEvent, PNodeMetrics};
 use crate::view::{Flushed, ManifestView, ReadKey};
 
+use guess::Guess;
 use map::{Entry, Kind, Map, Probe};
 
 pub use carry::{Carry, carry_stamp};
@@ -49,6 +51,7 @@ impl CachedRecord {
 
 pub(crate) struct RecordCache {
     map: Option<Map>,
+    guess: Guess,
     on: AtomicBool,
     largest_entry_bytes: u64,
     metrics: Arc<PNodeMetrics>,
@@ -58,7 +61,13 @@ impl RecordCache {
     /// `bytes`: 0: off for good.
     pub fn new(bytes: u64, metrics: Arc<PNodeMetrics>) -> Self {
         let map = (bytes > 0).then(|| map::with_room_for(bytes));
-        Self { map, on: AtomicBool::new(true), largest_entry_bytes: bytes / LARGEST_ENTRY_SHARE, metrics }
+        Self {
+            map,
+            guess: Guess::new(),
+            on: AtomicBool::new(true),
+            largest_entry_bytes: bytes / LARGEST_ENTRY_SHARE,
+            metrics,
+        }
     }
 
     /// A switch for measurement; switching off also empties.

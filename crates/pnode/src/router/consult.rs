@@ -26,6 +26,7 @@ pub(crate) struct Consult {
     pub cached: Option<CachedRecord>,
     /// What the leader has answered before, and would answer again.
     pub kept: Option<Kept>,
+    /// Not looked for if what was kept is the answer.
     pub in_memtable_filter: bool,
     /// A pda read for which no lease was valid.
     pub lacked_a_lease: bool,
@@ -65,7 +66,7 @@ impl Consult {
     }
 }
 
-/// Looks at the clock, then at the filters, in this order; `view` was loaded before. Allocates only if there are SSTables to be
+/// Looks at the clock, then at what was kept and at the filters, in this order; `view` was loaded before. Allocates only if there are SSTables to be
 /// asked.
 #[inline]
 pub(crate) fn consult(
@@ -78,18 +79,24 @@ pub(crate) fn consult(
 ) -> Consult {
     let searched = view.manifest.version;
     let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
-    let in_memtable_filter = copies.is_some_and(|c| c.contains(table.id, key.hash));
     let kept = || {
         let unleased = if mutant::active(Mutant::KeptWithoutLease) { view.copies.as_ref() } else { None };
         cache.kept(copies.or(unleased)?, searched, table.id, key)
     };
     let is_final = |kept: &Kept| !matches!(kept.said, Said::NoEntry(_));
     // Whichever is more likely to be the answer is looked for first.
-    let early = if in_memtable_filter { kept() } else { None };
-    let cached =
-        if early.as_ref().is_some_and(is_final) { None } else { cache.lookup(&view.manifest, table.id, key) };
+    let guessed = copies.is_some() && cache.guesses_kept(key.hash);
+    let early = if guessed { kept() } else { None };
+    let is_known = early.as_ref().is_some_and(is_final);
+    let in_memtable_filter = !is_known && copies.is_some_and(|c| c.contains(table.id, key.hash));
+    let early = if in_memtable_filter && !guessed { kept() } else { early };
+    let is_known = early.as_ref().is_some_and(is_final);
+    let cached = if is_known { None } else { cache.lookup(&view.manifest, table.id, key) };
     let has_value = cached.as_ref().is_some_and(|record| record.value.is_some());
-    let kept = if in_memtable_filter || has_value { early } else { kept() };
+    let kept = if guessed || in_memtable_filter || has_value { early } else { kept() };
+    if copies.is_some() {
+        cache.was_kept(key.hash, kept.as_ref().is_some_and(is_final));
+    }
     let known = cached.is_some() || kept.as_ref().is_some_and(is_final);
     let candidates = if known { Vec::new() } else { candidates(view, table, key, mode) };
     let plan = route(Facts {
@@ -97,7 +104,8 @@ pub(crate) fn consult(
         leased: copies.is_some(),
         in_memtable_filter,
         sst_candidates: cached.is_some() || !candidates.is_empty(),
-        filter_inserts: table.options.filter_inserts,
+        // What this partition's leader goes by, and no other's.
+        filter_inserts: view.manifest.table(table.id).is_some_and(|t| t.filter_inserts),
         no_entry: kept.as_ref().is_some_and(|kept| !is_final(kept)),
     });
     Consult {

@@ -63,6 +63,8 @@ pub(crate) struct TableView {
     pub flushed_generation: Generation,
     /// The version that the last flush made.
     pub last_flush_version: ManifestVersion,
+    /// Its option in this partition.
+    pub filter_inserts: bool,
     /// Newest first.
     pub ssts: Vec<Arc<Sst>>,
     /// Recent flushes of this table, oldest first.
@@ -128,6 +130,7 @@ impl ManifestView {
                 table: table.table,
                 flushed_generation: table.flushed_generation,
                 last_flush_version: table.last_flush_version,
+                filter_inserts: table.options.filter_inserts,
                 ssts,
                 flushes,
             }

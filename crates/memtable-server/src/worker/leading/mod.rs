@@ -99,7 +99,11 @@ impl Leading {
     /// Every cluster has the default table, under the same id in every partition. Idempotent, so each leader sees to it.
     fn ensure_default_table(&mut self, replica: &Replica) {
         if replica.partition.manifest().table(DEFAULT_TABLE).is_none() {
-            let (name, options) = (DEFAULT_TABLE_NAME.to_owned(), TableOptions::default());
+            let options = TableOptions {
+                filter_inserts: replica.tuning.default_filter_inserts,
+                ..TableOptions::default()
+            };
+            let name = DEFAULT_TABLE_NAME.to_owned();
             let term = self.tenure.term;
             self.command(
                 Command::EnsureTable(EnsureTable { term, name, options, id: Some(DEFAULT_TABLE) }),
