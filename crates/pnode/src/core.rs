@@ -28,7 +28,7 @@ use crate::view::Views;
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 /// How long to wait before looking whether the leader has moved on. Nearly every request is answered sooner, and the watch
 /// costs something.
-const PATIENCE: Duration = Duration::from_millis(30);
+pub(crate) const PATIENCE: Duration = Duration::from_millis(30);
 
 /// A write's two deadlines: when it is to be taken by the leader, or else certainly never; and when the answer is to be here.
 #[derive(Clone, Copy, Debug)]

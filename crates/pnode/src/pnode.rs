@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use sextant_common::ids::TableId;
 use sextant_common::manifest::{TableInfo, TableOptions};
-use sextant_common::operation::{Operation, ReadMode, Record, WriteOutcome};
+use sextant_common::operation::{Lane, Operation, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
@@ -21,7 +21,7 @@ use crate::record_cache::RecordCache;
 use crate::router::{Look, Missed, Reader, SstSearch};
 use crate::tables::Tables;
 use crate::upstream::LargeReads;
-use crate::write::Writer;
+use crate::write::{BlindWrites, Writer};
 
 /// How long a server may take for the release of leases: they end by themselves.
 const RELEASE_MAX: Duration = Duration::from_millis(300);
@@ -38,7 +38,7 @@ struct Parts {
     core: Arc<Core>,
     tables: Arc<Tables>,
     reader: Reader,
-    writer: Writer,
+    writer: Arc<Writer>,
     /// Ends what the copies run.
     shutdown: ShutdownTrigger,
 }
@@ -55,7 +55,7 @@ impl PNode {
             let cache = Arc::new(RecordCache::new(core.config.cache_bytes, core.metrics.clone()));
             let large_reads = Arc::new(LargeReads::new(core.config.read_bytes_max));
             let search = SstSearch::new(&core, &large_reads);
-            let writer = Writer::new(&core, &copies, &tables, search.clone(), cache.clone());
+            let writer = Arc::new(Writer::new(&core, &copies, &tables, search.clone(), cache.clone()));
             let reader = Reader::new(&core, &copies, &tables, search, cache, large_reads);
             Ok(PNode { parts: Arc::new(Parts { core, tables, reader, writer, shutdown: trigger }) })
         })
@@ -127,7 +127,7 @@ impl PNode {
         Box::pin(async move {
             let missed = match options.mode {
                 ReadMode::Pda => match self.look(table, key) {
-                    Look::Known(answer) => return Ok(answer),
+                    Look::Known(answer) => return Ok(known(answer).await),
                     Look::Missed(missed) => missed,
                 },
                 _ => Missed::default(),
@@ -140,7 +140,7 @@ impl PNode {
     pub async fn get_bytes(&self, table: &str, key: Bytes, options: ReadOptions) -> Result<Option<Record>> {
         let missed = match options.mode {
             ReadMode::Pda => match self.look(table, &key) {
-                Look::Known(answer) => return Ok(answer),
+                Look::Known(answer) => return Ok(known(answer).await),
                 Look::Missed(missed) => missed,
             },
             _ => Missed::default(),
@@ -167,7 +167,10 @@ impl PNode {
         keys: &'a [Bytes],
         options: ReadOptions,
     ) -> BoxFuture<'a, Result<Vec<Option<Record>>>> {
-        Box::pin(async move { self.multi_get_after(Missed::default(), table, keys, options).await })
+        Box::pin(async move {
+            let answers = self.multi_get_after(Missed::default(), table, keys, options).await?;
+            Ok(known(answers).await)
+        })
     }
 
     /// Several reads, of whose keys the first one was looked at already.
@@ -189,6 +192,12 @@ impl PNode {
             self.core().check_running()?;
             self.parts.writer.write(ops, options).await
         })
+    }
+
+    /// Puts, each a write of its own, together: see [`Writer::puts`].
+    pub(crate) fn puts(&self, table: &str, puts: &[(Bytes, Bytes)], lane: Lane) -> Option<BlindWrites> {
+        self.core().check_running().ok()?;
+        self.parts.writer.puts(table, puts, lane, None)
     }
 
     /// Scans a range in key order. A page of several partitions is no snapshot: see [`crate::ScanPage`].
@@ -267,7 +276,19 @@ impl PNode {
     }
 
     #[cfg(test)]
+    pub(crate) fn writer(&self) -> &Arc<Writer> {
+        &self.parts.writer
+    }
+
+    #[cfg(test)]
     pub(crate) fn reader(&self) -> &Reader {
         &self.parts.reader
     }
+}
+
+/// An answer that was at hand. Who asks only for such, in a loop, leaves room for other tasks of its runtime now and then all the same.
+#[inline]
+async fn known<T>(answer: T) -> T {
+    tokio::task::coop::consume_budget().await;
+    answer
 }

@@ -27,4 +27,4 @@ mod store;
 pub use config::RespConfig;
 pub use metrics::RespMetrics;
 pub use server::RespServer;
-pub use store::{Look, SetCondition, Store};
+pub use store::{Look, SetCondition, SetDone, Store, one_by_one};

@@ -3,6 +3,7 @@
 use std::future::Future;
 
 use bytes::Bytes;
+use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use sextant_common::Result;
 use sextant_common::operation::Lane;
 
@@ -25,6 +26,9 @@ pub enum Look<M> {
     /// It has to be asked for; the read that does goes on from here.
     Missed(M),
 }
+
+/// What became of some of the sets of a [`Store::set_each`]: their places, and the outcomes.
+pub type SetDone = Vec<(usize, Result<()>)>;
 
 /// A key-value store, cheap to clone.
 ///
@@ -60,6 +64,16 @@ pub trait Store: Clone + Send + Sync + 'static {
         lane: Lane,
     ) -> impl Future<Output = Result<bool>> + Send;
 
+    /// Sets without a condition that have come together, each on its own: they take effect in any order, and what becomes of one says
+    /// nothing about the others. The stream ends when all are told of.
+    fn set_each(
+        &self,
+        puts: Vec<(Bytes, Bytes)>,
+        lane: Lane,
+    ) -> impl Stream<Item = SetDone> + Send + 'static {
+        one_by_one(self, puts, lane)
+    }
+
     /// The keys are distinct. Atomic for the keys of one partition only.
     fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, lane: Lane) -> impl Future<Output = Result<()>> + Send;
 
@@ -71,4 +85,21 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Sections for `INFO`: a title, and pairs of field and value.
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)>;
+}
+
+/// [`Store::set_each`] for a store that has no better way.
+pub fn one_by_one<S: Store>(
+    store: &S,
+    puts: Vec<(Bytes, Bytes)>,
+    lane: Lane,
+) -> impl Stream<Item = SetDone> + Send + 'static {
+    let sets: FuturesUnordered<_> = puts
+        .into_iter()
+        .enumerate()
+        .map(|(at, (key, value))| {
+            let store = store.clone();
+            async move { (at, store.set(key, value, SetCondition::Always, lane).await.map(|_| ())) }
+        })
+        .collect();
+    sets.map(|done| vec![done])
 }

@@ -63,7 +63,7 @@ struct Forming {
     requests: Vec<RequestResult>,
     /// Index into `requests` by (session, number): a retry may stand in the same group as its original.
     by_number: HashMap<(u64, u64), usize>,
-    overlay: HashMap<(TableId, Bytes), Version>,
+    overlay: HashMap<TableId, HashMap<Bytes, Version>>,
     hashes: HashMap<TableId, Vec<u64>>,
     /// By ordinal.
     bookmarks: Vec<Option<Bookmark>>,
@@ -98,7 +98,12 @@ impl Forming {
 
 impl Partition {
     /// Decides on requests in their order. `now_ms`: the leader's wall clock.
-    pub fn evaluate(&self, term: u64, requests: &[WriteRequest], now_ms: u64) -> Evaluated {
+    pub fn evaluate<'r>(
+        &self,
+        term: u64,
+        requests: impl IntoIterator<Item = &'r WriteRequest>,
+        now_ms: u64,
+    ) -> Evaluated {
         let time_ms = self.time_ms().max(now_ms);
         let mut forming = Forming {
             term,
@@ -112,7 +117,8 @@ impl Partition {
             hashes: HashMap::new(),
             bookmarks: Vec::new(),
         };
-        let verdicts = requests.iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
+        let verdicts =
+            requests.into_iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
         let nothing = forming.requests.is_empty() || mutant::active(Mutant::FailedForgotten);
         if forming.ordinal == 0 && nothing {
             return Evaluated { verdicts, ..Evaluated::default() };
@@ -162,7 +168,9 @@ impl Partition {
         // First all conditions, each against the state before the batch plus the batch's earlier operations; then effects.
         let mut results = Vec::with_capacity(request.ops.len());
         let mut effects: Vec<Effect> = Vec::with_capacity(request.ops.len());
+        // What the request's earlier operations have done.
         let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
+        let has_more = request.ops.len() > 1;
         let mut failed = false;
         for (i, op) in request.ops.iter().enumerate() {
             let (newest, bookmark) = match local.get(&(op.table, &op.key)) {
@@ -190,7 +198,9 @@ impl Partition {
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
             results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq) });
             effects.push(Effect { op: i, leaves_bit, bookmark });
-            local.insert((op.table, &op.key), Version { seq, value: op.effect.value().cloned() });
+            if has_more {
+                local.insert((op.table, &op.key), Version { seq, value: op.effect.value().cloned() });
+            }
         }
         if failed {
             for result in &mut results {
@@ -228,14 +238,13 @@ impl Partition {
             forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
         }
         let version = Version { seq: forming.first_seq + u64::from(ordinal), value: value.cloned() };
-        forming.overlay.insert((op.table, op.key.clone()), version);
+        forming.overlay.entry(op.table).or_default().insert(op.key.clone(), version);
     }
 
     /// The newest state, and where the key is in the active memtable if it was looked for there.
     fn newest(&self, op: &WriteOp, forming: &Forming) -> (Newest, Option<Bookmark>) {
-        if !forming.overlay.is_empty()
-            && let Some(version) = forming.overlay.get(&(op.table, op.key.clone()))
-        {
+        let here = forming.overlay.get(&op.table);
+        if let Some(version) = here.and_then(|keys| keys.get(&op.key)) {
             return (Newest::InActive(seen(op, version.seq, version.value.as_deref())), None);
         }
         let Some(table) = self.tables.get(&op.table) else { return (Newest::Nowhere, None) };

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use sextant_common::ids::TableId;
 use sextant_common::key::filter_hash;
 use sextant_memtable_server::lease::ring::Run;
@@ -53,6 +54,32 @@ async fn a_recent_record_is_known_until_it_is_written_again() {
     assert_eq!(read(&pnode, "k").await, None);
     assert_eq!(known(&pnode, "k"), Some(None), "a tombstone is kept, too");
     assert_eq!(pnode.metrics().kept(KeptEvent::Kept), 3);
+}
+
+#[tokio::test]
+async fn reads_of_what_is_known_leave_room_for_other_tasks() {
+    const ENOUGH: usize = 10_000;
+    let (cluster, pnode) = start(|_| ()).await;
+    put(&cluster, &pnode, "k", Some("1"), true).await;
+    assert_eq!(read(&pnode, "k").await, some("1"));
+    let key = Bytes::from_static(b"k");
+    for form in 0..3 {
+        // A runtime of one thread: the other task runs only while the reads make room.
+        let other = tokio::spawn(async {});
+        let mut reads = 0;
+        while !other.is_finished() {
+            assert!(reads < ENOUGH, "nobody else had a turn");
+            reads += 1;
+            match form {
+                0 => drop(pnode.get("", &key, ReadOptions::default()).await.unwrap()),
+                1 => drop(pnode.get_bytes("", key.clone(), ReadOptions::default()).await.unwrap()),
+                _ => drop(
+                    pnode.multi_get("", std::slice::from_ref(&key), ReadOptions::default()).await.unwrap(),
+                ),
+            }
+        }
+    }
+    assert_eq!(cluster.leader().reads(), 1);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The p-node against fakes of its servers, over real connections.
 
+mod batches;
 mod kept;
 mod leases;
 mod read_failures;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
-use sextant_common::operation::{Condition, Lane, OpOutcome, Operation, ReadMode};
+use sextant_common::operation::{Condition, Lane, OpOutcome, Operation, ReadMode, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{Look, SetCondition, Store};
+use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
 
 use super::shares::{Place, Shares};
 use crate::api::{ReadOptions, WriteOptions};
@@ -32,7 +32,7 @@ impl RespStore {
     }
 
     /// A place among the commands of the key's partition, for as long as one is under way.
-    fn enter(&self, key: &[u8]) -> Result<Option<Place<'_>>> {
+    fn enter(&self, key: &[u8]) -> Result<Option<Place>> {
         let core = self.pnode.core();
         let Some(table) = core.views.tables.get("") else { return Ok(None) };
         let partition = core.views.slot_map.partition_of(key, &table.options);
@@ -71,6 +71,10 @@ fn in_lane(lane: Lane) -> WriteOptions {
     WriteOptions { lane, ..WriteOptions::default() }
 }
 
+fn without_outcomes(done: Vec<(usize, Result<WriteOutcome>)>) -> SetDone {
+    done.into_iter().map(|(at, outcome)| (at, outcome.map(drop))).collect()
+}
+
 impl Store for RespStore {
     type Missed = router::Missed;
 
@@ -105,6 +109,42 @@ impl Store for RespStore {
         let _place = self.enter(&key)?;
         let op = Operation::put("", key, value).only_if(condition);
         Ok(self.pnode.write(vec![op], in_lane(lane)).await?.applied)
+    }
+
+    fn set_each(
+        &self,
+        puts: Vec<(Bytes, Bytes)>,
+        lane: Lane,
+    ) -> impl Stream<Item = SetDone> + Send + 'static {
+        let (mut places, mut refused, mut taken) = (Vec::with_capacity(puts.len()), Vec::new(), Vec::new());
+        let mut entered = Vec::with_capacity(puts.len());
+        for (at, put) in puts.into_iter().enumerate() {
+            match self.enter(&put.0) {
+                Ok(place) => {
+                    places.push(place);
+                    taken.push(at);
+                    entered.push(put);
+                }
+                Err(e) => refused.push((at, Err(e))),
+            }
+        }
+        let under_way = match self.pnode.puts("", &entered, lane) {
+            Some(writes) => writes.map(without_outcomes).left_stream(),
+            None => {
+                // Each takes a place of its own.
+                places.iter_mut().for_each(|place| drop(place.take()));
+                one_by_one(self, entered, lane).right_stream()
+            }
+        };
+        let under_way = under_way.map(move |mut done| {
+            for (at, _) in &mut done {
+                drop(places[*at].take());
+                *at = taken[*at];
+            }
+            done
+        });
+        let refused = (!refused.is_empty()).then_some(refused);
+        futures::stream::iter(refused).chain(under_way)
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, lane: Lane) -> Result<()> {

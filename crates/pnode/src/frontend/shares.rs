@@ -3,21 +3,22 @@
 //! Commands whose partition has no leader wait for their deadline. They must not take all the turns that there are: beyond its share
 //! they are refused at once, while everybody else's are executed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use sextant_common::ids::PartitionId;
 use sextant_common::{Error, ErrorKind, Result};
 
 pub(super) struct Shares {
-    under_way: Vec<AtomicUsize>,
+    under_way: Vec<Arc<AtomicUsize>>,
     most: usize,
 }
 
 /// A command under way.
 #[derive(Debug)]
-pub(super) struct Place<'s>(&'s AtomicUsize);
+pub(super) struct Place(Arc<AtomicUsize>);
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -26,13 +27,13 @@ impl Drop for Place<'_> {
 impl Shares {
     /// A partition without a leader may have half of all commands.
     pub fn new(partitions: u32, commands_max: usize) -> Self {
-        let under_way = (0..partitions).map(|_| AtomicUsize::new(0)).collect();
+        let under_way = (0..partitions).map(|_| Arc::default()).collect();
         Self { under_way, most: (commands_max / 2).max(1) }
     }
 
-    pub fn enter(&self, partition: PartitionId, has_leader: bool) -> Result<Place<'_>> {
+    pub fn enter(&self, partition: PartitionId, has_leader: bool) -> Result<Place> {
         let count = &self.under_way[partition.0 as usize];
-        let place = Place(count);
+        let place = Place(count.clone());
         if count.fetch_add(1, Ordering::Relaxed) >= self.most && !has_leader {
             drop(place);
             let why = format!("partition {partition} has no leader, and many commands wait for one already");

@@ -18,8 +18,8 @@ mod pages;
 mod retry;
 mod sstable;
 
+pub(crate) use coalescer::{Answers, Patience};
 use coalescer::{Call, Coalescer, Limits};
-pub(crate) use coalescer::{Patience, Slip};
 pub(crate) use health::Health;
 pub(crate) use large::{LARGE_ANSWER_MAX, LargeReads, OnTheWay, VALUE_BYTES_MAX, busy, held};
 pub(crate) use leaders::{Hint, Leaders};

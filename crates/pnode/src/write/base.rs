@@ -74,7 +74,7 @@ impl Bases {
 
 /// A blind put of a key that no SSTable has may be taken for an INSERT, which leaves no bf-log entry: so it says what the
 /// filters say, if they rule the key out. It never waits for this.
-fn base_at_once(view: &PartitionView, op: &PreparedOp) -> Option<Base> {
+pub(super) fn base_at_once(view: &PartitionView, op: &PreparedOp) -> Option<Base> {
     if !matches!(op.op.effect, Effect::Put(_)) {
         return None;
     }

@@ -1,6 +1,6 @@
 //! Writes: conditions proved against SSTables, sent to the leader, retried without ever taking effect twice.
 //!
-//! Owns: sessions (`sessions`), their numbers (`numbers`) and how many of them are under way (`window`, pure), the bases of conditions (`base`), what an answer means (`attempt`, pure),
+//! Owns: writes that ask nothing and travel in batches (`blind`), sessions (`sessions`), their numbers (`numbers`) and how many of them are under way (`window`, pure), the bases of conditions (`base`), what an answer means (`attempt`, pure),
 //! the loop that sends and retries ([`Writer`]). Does not own the evaluation of conditions: the sequencer decides.
 //!
 //! Invariants: a retry repeats session and number; a number is given up only when its answer is here or nobody waits for it
@@ -8,10 +8,12 @@
 
 mod attempt;
 mod base;
+mod blind;
 mod numbers;
 mod prepare;
 mod sessions;
 mod window;
 mod writer;
 
+pub(crate) use blind::BlindWrites;
 pub(crate) use writer::Writer;

@@ -3,16 +3,19 @@
 //!
 //! Numbers are given out in order; those outstanding lie within a span, because the server keeps only so many results a
 //! session, and are as many as the leader can make use of ([`Window`]). Everybody else waits in line, here, where there are two of them:
-//! a caller who has nothing under way does not wait behind pipelines. `acked_below` is the smallest outstanding number.
+//! a caller who has nothing under way does not wait behind pipelines. Whoever brings many writes waits once, and is given numbers as
+//! they become free. `acked_below` is the smallest outstanding number.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 use sextant_common::ids::PartitionId;
 use sextant_common::operation::Lane;
 use sextant_environment::Clock;
-use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
+use slab::Slab;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::window::Window;
 
@@ -27,23 +30,41 @@ struct State {
     next: u64,
     outstanding: BTreeSet<u64>,
     window: Window,
-    singles: Line,
-    pipelined: Line,
+    /// Who waits, or has been given what it waited for and has not taken it.
+    waiters: Slab<Waiter>,
+    /// Those that there were.
+    came: u64,
+    singles: Queue,
+    pipelined: Queue,
     singles_in_a_row: usize,
 }
 
-/// Who waits, in the order of coming.
+struct Waiter {
+    /// The how manieth it is: its place in the slab is another's later.
+    came: u64,
+    /// So many numbers more.
+    wants: usize,
+    offered: Vec<Offered>,
+    waker: Option<Waker>,
+}
+
+/// Those who wait, in the order of coming.
 #[derive(Default)]
-struct Line {
-    waiting: VecDeque<oneshot::Sender<Offered>>,
+struct Queue {
+    waiting: VecDeque<Place>,
     /// Of them, those who have left.
     gone: usize,
+}
+
+/// Of a waiter.
+struct Place {
+    at: usize,
+    came: u64,
 }
 
 /// A number, on its way to whoever waits for it.
 #[derive(Debug)]
 struct Offered {
-    session: u64,
     number: u64,
     before: usize,
 }
@@ -51,18 +72,18 @@ struct Offered {
 struct Slot {
     state: Mutex<State>,
     /// One at a time opens a session.
-    opening: Semaphore,
+    opening: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
 }
 
 pub(super) struct Numbers {
     /// By partition: for small writes, and for large ones.
-    slots: Vec<[Slot; 2]>,
+    slots: Vec<[Arc<Slot>; 2]>,
 }
 
 /// A number that is outstanding until this is dropped.
-pub(super) struct Ticket<'s> {
-    slot: &'s Slot,
+pub(super) struct Ticket {
+    slot: Arc<Slot>,
     pub session: u64,
     pub number: u64,
     /// That were under way when it began.
@@ -70,11 +91,7 @@ pub(super) struct Ticket<'s> {
     begun_ns: u64,
 }
 
-impl<'s> Ticket<'s> {
-    fn new(slot: &'s Slot, Offered { session, number, before }: Offered) -> Self {
-        Self { slot, session, number, before, begun_ns: slot.clock.holder_ns() }
-    }
-
+impl Ticket {
     /// All answers below this number are here, or nobody waits for them.
     pub fn acked_below(&self) -> u64 {
         let state = self.slot.state.lock();
@@ -86,7 +103,7 @@ impl<'s> Ticket<'s> {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Ticket {
     fn drop(&mut self) {
         let took_ns = self.slot.clock.holder_ns().saturating_sub(self.begun_ns);
         let mut state = self.slot.state.lock();
@@ -99,96 +116,128 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// How a write begins.
-pub(super) enum Begun<'s> {
-    Ticket(Ticket<'s>),
-    /// There is no session, and the caller is the one to open it.
-    Opening(Opening<'s>),
+/// How writes begin.
+pub(super) enum Begun {
+    /// In the session that there is.
+    InSession(Line),
+    /// There is none, and the caller is the one to open it.
+    Opening(Opening),
 }
 
 /// The turn to open a session; dropped, it passes to the next.
-pub(super) struct Opening<'s> {
-    slot: &'s Slot,
-    _turn: Option<SemaphorePermit<'s>>,
+pub(super) struct Opening {
+    slot: Arc<Slot>,
+    _turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Opening<'_> {
+impl Opening {
     /// The session is registered: numbers are given out.
     pub fn opened(self, session: u64) {
         *self.slot.state.lock() = State::of(session);
     }
 }
 
-/// What there is for a write that wants a number.
-enum Offer<'s> {
-    Ticket(Ticket<'s>),
-    NoSession,
-    Line(InLine<'s>),
-}
+/// There is another session now, or none: who still waits has to begin again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SessionGone;
 
-/// A place in line; given up when dropped.
-struct InLine<'s> {
-    slot: &'s Slot,
-    lane: Lane,
+/// Numbers for some writes, as they become free. What was not taken is given up when this is dropped.
+pub(super) struct Line {
+    slot: Arc<Slot>,
     session: u64,
-    offered: oneshot::Receiver<Offered>,
-    served: bool,
+    lane: Lane,
+    /// Numbers still to come.
+    wants: usize,
+    /// Of the waiter.
+    at: usize,
 }
 
-impl<'s> InLine<'s> {
-    /// None: there is another session, or none.
-    async fn wait(mut self) -> Option<Ticket<'s>> {
-        let offered = (&mut self.offered).await;
-        self.served = true;
-        Some(Ticket::new(self.slot, offered.ok()?))
+impl Line {
+    /// Numbers still to come.
+    pub fn wants(&self) -> usize {
+        self.wants
+    }
+
+    /// Gives what there is to `each`. Pending: there is nothing, and the task is woken when there is. Not to be polled when nothing
+    /// more is to come.
+    pub fn poll(&mut self, each: &mut impl FnMut(Ticket), cx: &Context<'_>) -> Poll<Result<(), SessionGone>> {
+        let begun_ns = self.slot.clock.holder_ns();
+        let mut state = self.slot.state.lock();
+        if state.session != self.session {
+            return Poll::Ready(Err(SessionGone));
+        }
+        let waiter = &mut state.waiters[self.at];
+        if waiter.offered.is_empty() {
+            if !waiter.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+                waiter.waker = Some(cx.waker().clone());
+            }
+            return Poll::Pending;
+        }
+        let offered = std::mem::take(&mut waiter.offered);
+        drop(state);
+        self.wants -= offered.len();
+        for Offered { number, before } in offered {
+            each(Ticket { slot: self.slot.clone(), session: self.session, number, before, begun_ns });
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// The only number that is wanted.
+    pub async fn one(&mut self) -> Result<Ticket, SessionGone> {
+        let mut ticket = None;
+        loop {
+            std::future::poll_fn(|cx| self.poll(&mut |one| ticket = Some(one), cx)).await?;
+            if let Some(ticket) = ticket.take() {
+                return Ok(ticket);
+            }
+        }
     }
 }
 
-impl Drop for InLine<'_> {
+impl Drop for Line {
     fn drop(&mut self) {
-        if self.served {
-            return;
-        }
         let mut state = self.slot.state.lock();
-        self.offered.close();
         if state.session != self.session {
             return;
         }
-        match self.offered.try_recv() {
-            Ok(offered) => {
-                state.outstanding.remove(&offered.number);
-                state.hand_out();
+        let waiter = state.waiters.remove(self.at);
+        if waiter.wants > 0 {
+            let (queue, waiters) = state.queue(self.lane);
+            queue.leave(waiters);
+        }
+        if !waiter.offered.is_empty() {
+            for Offered { number, .. } in &waiter.offered {
+                state.outstanding.remove(number);
             }
-            Err(_) => state.line(self.lane).leave(),
+            state.hand_out();
         }
     }
 }
 
 impl Numbers {
     pub fn new(partitions: u32, clock: &Arc<dyn Clock>) -> Self {
-        let slot =
-            || Slot { state: Mutex::new(State::of(0)), opening: Semaphore::new(1), clock: clock.clone() };
+        let slot = || {
+            let opening = Arc::new(Semaphore::new(1));
+            Arc::new(Slot { state: Mutex::new(State::of(0)), opening, clock: clock.clone() })
+        };
         Self { slots: (0..partitions).map(|_| [slot(), slot()]).collect() }
     }
 
-    /// A number in the partition's session, or the turn to open one. Waits in line while enough is under way, or while somebody else
-    /// opens a session; the caller sets the deadline.
-    pub async fn begin(&self, partition: PartitionId, large: bool, lane: Lane) -> Begun<'_> {
+    /// Numbers for `writes` writes (at least one) in the partition's session. None: there is no session.
+    pub fn line(&self, partition: PartitionId, large: bool, lane: Lane, writes: usize) -> Option<Line> {
+        self.slots[partition.0 as usize][usize::from(large)].line(lane, writes)
+    }
+
+    /// A place in the line for one number, or the turn to open a session; waits while somebody else opens one.
+    pub async fn begin(&self, partition: PartitionId, large: bool, lane: Lane) -> Begun {
         let slot = &self.slots[partition.0 as usize][usize::from(large)];
         loop {
-            match slot.offer(lane) {
-                Offer::Ticket(ticket) => return Begun::Ticket(ticket),
-                Offer::Line(line) => {
-                    if let Some(ticket) = line.wait().await {
-                        return Begun::Ticket(ticket);
-                    }
-                }
-                Offer::NoSession => {
-                    let turn = slot.opening.acquire().await;
-                    if slot.state.lock().session == 0 {
-                        return Begun::Opening(Opening { slot, _turn: turn.ok() });
-                    }
-                }
+            if let Some(line) = slot.line(lane, 1) {
+                return Begun::InSession(line);
+            }
+            let turn = slot.opening.clone().acquire_owned().await;
+            if slot.state.lock().session == 0 {
+                return Begun::Opening(Opening { slot: slot.clone(), _turn: turn.ok() });
             }
         }
     }
@@ -198,28 +247,36 @@ impl Numbers {
         for slot in &self.slots[partition.0 as usize] {
             let mut state = slot.state.lock();
             if state.session == session {
-                // Whoever waits in line is told so.
-                *state = State::of(0);
+                let gone = std::mem::replace(&mut *state, State::of(0));
+                drop(state);
+                gone.waiters.into_iter().filter_map(|(_, waiter)| waiter.waker).for_each(Waker::wake);
             }
         }
     }
 }
 
 impl Slot {
-    fn offer(&self, lane: Lane) -> Offer<'_> {
+    fn line(self: &Arc<Self>, lane: Lane, writes: usize) -> Option<Line> {
         let mut state = self.state.lock();
         if state.session == 0 {
-            return Offer::NoSession;
+            return None;
         }
-        if state.has_room() {
-            return Offer::Ticket(Ticket::new(self, state.take()));
+        state.came += 1;
+        let mut waiter = Waiter { came: state.came, wants: writes, offered: Vec::new(), waker: None };
+        // Where there is room, nobody waits.
+        while waiter.wants > 0 && state.has_room() {
+            waiter.offered.push(state.take());
+            waiter.wants -= 1;
         }
-        if state.outstanding.len() >= state.window.limit() {
-            state.window.is_short();
+        let (waits, came) = (waiter.wants > 0, waiter.came);
+        let at = state.waiters.insert(waiter);
+        if waits {
+            if state.outstanding.len() >= state.window.limit() {
+                state.window.is_short();
+            }
+            state.queue(lane).0.waiting.push_back(Place { at, came });
         }
-        let (offer, offered) = oneshot::channel();
-        state.line(lane).waiting.push_back(offer);
-        Offer::Line(InLine { slot: self, lane, session: state.session, offered, served: false })
+        Some(Line { slot: self.clone(), session: state.session, lane, wants: writes, at })
     }
 }
 
@@ -230,17 +287,20 @@ impl State {
             next: 1,
             outstanding: BTreeSet::new(),
             window: Window::up_to(PNODE_SPAN as usize),
-            singles: Line::default(),
-            pipelined: Line::default(),
+            waiters: Slab::new(),
+            came: 0,
+            singles: Queue::default(),
+            pipelined: Queue::default(),
             singles_in_a_row: 0,
         }
     }
 
-    fn line(&mut self, lane: Lane) -> &mut Line {
-        match lane {
+    fn queue(&mut self, lane: Lane) -> (&mut Queue, &mut Slab<Waiter>) {
+        let queue = match lane {
             Lane::Single => &mut self.singles,
             Lane::Pipelined => &mut self.pipelined,
-        }
+        };
+        (queue, &mut self.waiters)
     }
 
     fn has_room(&self) -> bool {
@@ -253,19 +313,25 @@ impl State {
         self.next += 1;
         let before = self.outstanding.len();
         self.outstanding.insert(number);
-        Offered { session: self.session, number, before }
+        Offered { number, before }
     }
 
     /// Gives what there is room for to those who wait.
     fn hand_out(&mut self) {
         while self.has_room()
-            && let Some(next) = self.next_in_line()
+            && let Some(lane) = self.next_lane()
         {
             let offered = self.take();
-            // Whoever leaves at this moment finds it, and gives it back.
-            if let Err(offered) = next.send(offered) {
-                self.outstanding.remove(&offered.number);
-                self.next = offered.number;
+            let (queue, waiters) = self.queue(lane);
+            let Some(waiter) = queue.next(waiters).and_then(|at| waiters.get_mut(at)) else { return };
+            waiter.offered.push(offered);
+            waiter.wants -= 1;
+            let (is_served, waker) = (waiter.wants == 0, waiter.waker.take());
+            if is_served {
+                queue.waiting.pop_front();
+            }
+            if let Some(waker) = waker {
+                waker.wake();
             }
         }
         if self.outstanding.len() >= self.window.limit()
@@ -275,42 +341,46 @@ impl State {
         }
     }
 
-    fn next_in_line(&mut self) -> Option<oneshot::Sender<Offered>> {
-        let pipelined_first = self.singles_in_a_row >= SINGLES_IN_A_ROW;
-        if pipelined_first && let Some(next) = self.pipelined.next() {
-            self.singles_in_a_row = 0;
-            return Some(next);
-        }
-        if let Some(next) = self.singles.next() {
+    /// Which line has the next number. None: nobody waits.
+    fn next_lane(&mut self) -> Option<Lane> {
+        let singles_first = self.singles_in_a_row < SINGLES_IN_A_ROW || self.pipelined.is_empty();
+        if singles_first && !self.singles.is_empty() {
             self.singles_in_a_row += 1;
-            return Some(next);
+            return Some(Lane::Single);
         }
         self.singles_in_a_row = 0;
-        self.pipelined.next()
+        (!self.pipelined.is_empty()).then_some(Lane::Pipelined)
     }
 }
 
-impl Line {
+impl Place {
+    fn is_in(&self, waiters: &Slab<Waiter>) -> bool {
+        waiters.get(self.at).is_some_and(|waiter| waiter.came == self.came)
+    }
+}
+
+impl Queue {
     fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.len() == self.gone
     }
 
-    /// Those who have left are passed over.
-    fn next(&mut self) -> Option<oneshot::Sender<Offered>> {
-        while let Some(next) = self.waiting.pop_front() {
-            if !next.is_closed() {
-                return Some(next);
+    /// Who is first. Those who have left are passed over.
+    fn next(&mut self, waiters: &Slab<Waiter>) -> Option<usize> {
+        while let Some(place) = self.waiting.front() {
+            if place.is_in(waiters) {
+                return Some(place.at);
             }
-            self.gone = self.gone.saturating_sub(1);
+            self.waiting.pop_front();
+            self.gone -= 1;
         }
         None
     }
 
-    /// Somebody has left: what that leaves behind is never more than half of the line.
-    fn leave(&mut self) {
+    /// Somebody who waited is in the slab no more: what that leaves behind is never more than half of the queue.
+    fn leave(&mut self, waiters: &Slab<Waiter>) {
         self.gone += 1;
         if self.gone * 2 > self.waiting.len() {
-            self.waiting.retain(|waiting| !waiting.is_closed());
+            self.waiting.retain(|place| place.is_in(waiters));
             self.gone = 0;
         }
     }
@@ -334,21 +404,25 @@ mod tests {
         Numbers::new(1, &clock)
     }
 
-    async fn begin_in(numbers: &Numbers, lane: Lane) -> Ticket<'_> {
+    async fn begin_in(numbers: &Numbers, lane: Lane) -> Ticket {
         static NEXT: AtomicU64 = AtomicU64::new(100);
         loop {
             match numbers.begin(P, false, lane).await {
-                Begun::Ticket(ticket) => return ticket,
+                Begun::InSession(mut line) => {
+                    if let Ok(ticket) = line.one().await {
+                        return ticket;
+                    }
+                }
                 Begun::Opening(turn) => turn.opened(NEXT.fetch_add(1, Ordering::SeqCst)),
             }
         }
     }
 
-    async fn begin(numbers: &Numbers) -> Ticket<'_> {
+    async fn begin(numbers: &Numbers) -> Ticket {
         begin_in(numbers, Lane::Single).await
     }
 
-    async fn begin_many(numbers: &Numbers, count: usize) -> Vec<Ticket<'_>> {
+    async fn begin_many(numbers: &Numbers, count: usize) -> Vec<Ticket> {
         let mut tickets = Vec::new();
         for _ in 0..count {
             tickets.push(begin(numbers).await);
@@ -414,6 +488,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_place_of_one_who_left_may_be_another_s_in_the_other_line() {
+        let numbers = numbers();
+        let mut tickets = begin_many(&numbers, FIRST).await;
+        let mut singles: Vec<_> = (0..3).map(|_| Box::pin(begin(&numbers))).collect();
+        for waiter in &mut singles {
+            assert!(futures::poll!(waiter.as_mut()).is_pending());
+        }
+        drop(singles.remove(0));
+        let mut pipelined = pin!(begin_in(&numbers, Lane::Pipelined));
+        assert!(futures::poll!(pipelined.as_mut()).is_pending());
+        drop(tickets.pop());
+        assert!(futures::poll!(pipelined.as_mut()).is_pending(), "it is not the first of the single ones");
+        let _first = singles.remove(0).await;
+        tickets.truncate(FIRST - 3);
+        let _second = singles.remove(0).await;
+        assert_eq!(pipelined.await.number, FIRST as u64 + 3);
+    }
+
+    #[tokio::test]
+    async fn whoever_wants_many_waits_once_and_gives_back_what_it_does_not_take() {
+        let numbers = numbers();
+        let mut tickets = begin_many(&numbers, FIRST - 2).await;
+        let mut line = numbers.line(P, false, Lane::Single, 5).unwrap();
+        let mut taken = Vec::new();
+        let cx = &Context::from_waker(Waker::noop());
+        assert!(line.poll(&mut |ticket| taken.push(ticket), cx).is_ready());
+        assert_eq!((taken.len(), line.wants()), (2, 3));
+        assert!(line.poll(&mut |ticket| taken.push(ticket), cx).is_pending());
+        let mut behind = pin!(begin(&numbers));
+        assert!(futures::poll!(behind.as_mut()).is_pending());
+        // Two are on their way to it when it leaves.
+        tickets.truncate(FIRST - 4);
+        assert!(futures::poll!(behind.as_mut()).is_pending());
+        drop(line);
+        assert_eq!(behind.await.number, FIRST as u64 + 3);
+    }
+
+    #[tokio::test]
     async fn whoever_has_nothing_under_way_does_not_wait_behind_pipelines() {
         let numbers = numbers();
         let mut tickets = begin_many(&numbers, FIRST).await;
@@ -442,9 +554,7 @@ mod tests {
             panic!("there is no session yet")
         };
         turn.opened(7);
-        let Begun::Ticket(large) = numbers.begin(P, true, Lane::Single).await else {
-            panic!("it was opened")
-        };
+        let large = numbers.line(P, true, Lane::Single, 1).unwrap().one().await.unwrap();
         for _ in 0..2 * PNODE_SPAN {
             assert_ne!(begin(&numbers).await.session, large.session);
         }
@@ -495,7 +605,7 @@ mod tests {
             // Else a waiter who was served may seem to wait: tokio lets a task go on only so long.
             runtime.block_on(tokio::task::unconstrained(async {
                 drop(begin(&numbers).await);
-                let mut tickets: Vec<Ticket<'_>> = Vec::new();
+                let mut tickets: Vec<Ticket> = Vec::new();
                 let mut waiting = Vec::new();
                 let mut used = BTreeSet::new();
                 for (step, pipelined, which) in steps {

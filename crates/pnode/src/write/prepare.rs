@@ -22,6 +22,12 @@ pub(super) struct PreparedOp {
 }
 
 impl PreparedOp {
+    pub fn of(table: Arc<TableInfo>, slots: &SlotMap, op: Operation) -> Result<Self> {
+        op.check()?;
+        let partition = slots.partition_of(&op.key, &table.options);
+        Ok(Self { hash: filter_hash(&op.key), table, partition, op })
+    }
+
     pub fn at(&self) -> ReadKey<'_> {
         ReadKey { partition: self.partition, key: &self.op.key, hash: self.hash }
     }
@@ -41,18 +47,17 @@ pub(super) async fn prepare(
     check_batch(ops.len(), ops.iter().map(Operation::written_bytes).sum())?;
     let mut prepared: Vec<PreparedOp> = Vec::with_capacity(ops.len());
     for op in ops {
-        op.check()?;
         let table = match prepared.last() {
             Some(before) if before.op.table == op.table => before.table.clone(),
             _ => tables.get(&op.table, deadline).await?,
         };
-        let partition = slots.partition_of(&op.key, &table.options);
-        if prepared.first().is_some_and(|first| first.partition != partition) {
+        let op = PreparedOp::of(table, slots, op)?;
+        if prepared.first().is_some_and(|first| first.partition != op.partition) {
             return Err(Error::invalid(
                 "the keys of a batch must be of one partition: keys with the same {hash tag} are",
             ));
         }
-        prepared.push(PreparedOp { hash: filter_hash(&op.key), table, partition, op });
+        prepared.push(op);
     }
     Ok(prepared)
 }

@@ -8,7 +8,7 @@ use sextant_common::ids::PartitionId;
 use sextant_common::operation::{Lane, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 
-use super::numbers::{Begun, Numbers, Ticket};
+use super::numbers::{Begun, Line, Numbers, SessionGone, Ticket};
 use crate::core::Core;
 use crate::upstream::{Backoff, Deadline};
 
@@ -43,6 +43,11 @@ impl Sessions {
         self.numbers.forget(partition, session);
     }
 
+    /// Numbers for small writes, as they become free. None: no session is open.
+    pub fn line(&self, partition: PartitionId, lane: Lane, writes: usize) -> Option<Line> {
+        self.numbers.line(partition, false, lane, writes)
+    }
+
     /// A number for a write; waits while enough is under way, or for a session to be opened.
     pub async fn ticket(
         &self,
@@ -50,17 +55,19 @@ impl Sessions {
         large: bool,
         lane: Lane,
         deadline: Deadline,
-    ) -> Result<Ticket<'_>> {
+    ) -> Result<Ticket> {
         loop {
-            let begun = async { Ok(self.numbers.begin(partition, large, lane).await) };
+            let begun = async {
+                Ok(match self.numbers.begin(partition, large, lane).await {
+                    Begun::InSession(mut line) => Ok(line.one().await),
+                    Begun::Opening(turn) => Err(turn),
+                })
+            };
             let begun = deadline.limit(&*self.core.env.clock, Duration::MAX, begun).await;
-            let begun = begun.map_err(|_| {
-                let why = "the write was not executed: too many are before it";
-                Error::new(ErrorKind::Overloaded, why)
-            })?;
-            match begun {
-                Begun::Ticket(ticket) => return Ok(ticket),
-                Begun::Opening(turn) => {
+            match begun.map_err(|_| too_many_before())? {
+                Ok(Ok(ticket)) => return Ok(ticket),
+                Ok(Err(SessionGone)) => {}
+                Err(turn) => {
                     let session = self.core.env.rng.nonzero_u64();
                     self.open_in(partition, session, deadline).await?;
                     self.core.metrics.sessions_opened.inc();
@@ -98,4 +105,9 @@ impl Sessions {
             }
         }
     }
+}
+
+/// Its turn does not come in time.
+pub(super) fn too_many_before() -> Error {
+    Error::new(ErrorKind::Overloaded, "the write was not executed: too many are before it")
 }

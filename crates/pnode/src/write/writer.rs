@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::operation::{Lane, Operation, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 
 use super::attempt::{Attempt, classify};
 use super::base::Bases;
+use super::blind::{self, BlindWrites};
 use super::numbers::Ticket;
 use super::prepare::{PreparedOp, is_large, prepare};
 use super::sessions::Sessions;
@@ -17,21 +20,21 @@ use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::router::{SearchFailed, SstSearch};
 use crate::tables::Tables;
-use crate::upstream::{Backoff, Passage, Patience, SentOp, SentWrite, Slip, more_telling};
+use crate::upstream::{Answers, Backoff, Passage, Patience, SentOp, SentWrite, WriteSays, more_telling};
 
 /// How long a leader may take for a request that it has taken, before the request is sent again (under the same number): a
 /// publication that waits for a lease, and a busy disk.
-const ANSWER_MAX: Duration = Duration::from_secs(3);
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Longest pause while the server is overloaded.
 const OVERLOAD_PAUSE_MAX: Duration = Duration::from_millis(250);
 
 /// Under which session and number a request travels.
-enum Identity<'e> {
-    Own(Ticket<'e>),
+pub(super) enum Identity {
+    Own(Ticket),
     Callers(RequestId),
 }
 
-impl Identity<'_> {
+impl Identity {
     fn request_id(&self) -> RequestId {
         match self {
             Identity::Own(t) => {
@@ -42,12 +45,18 @@ impl Identity<'_> {
     }
 }
 
+/// An attempt that was made already, and who was asked.
+pub(super) struct Made {
+    pub attempt: Attempt,
+    pub leader: Option<NodeId>,
+}
+
 pub(crate) struct Writer {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     copies: Arc<Copies>,
-    tables: Arc<Tables>,
+    pub(super) tables: Arc<Tables>,
     bases: Bases,
-    sessions: Sessions,
+    pub(super) sessions: Sessions,
 }
 
 impl Writer {
@@ -72,27 +81,64 @@ impl Writer {
         self.sessions.open().await
     }
 
-    pub async fn write(&self, ops: Vec<Operation>, options: WriteOptions) -> Result<WriteOutcome> {
+    pub async fn write(self: &Arc<Self>, ops: Vec<Operation>, options: WriteOptions) -> Result<WriteOutcome> {
         let deadlines = self.core.write_deadlines(options.deadline);
         if ops.is_empty() {
             return Ok(WriteOutcome { applied: true, results: Vec::new() });
         }
         let ops = prepare(&self.tables, &self.core.views.slot_map, ops, deadlines.taken).await?;
+        if options.request.is_none() && blind::is_blind(&ops) {
+            return BlindWrites::start(self, ops, options.lane, deadlines).one().await;
+        }
         self.core.metrics.writes.inc();
-        let mut identity = match options.request {
-            Some(request) => {
-                if request.session == 0 {
-                    return Err(Error::invalid("request: session 0 is no session"));
-                }
-                Identity::Callers(request)
+        let identity = match options.request {
+            Some(RequestId { session: 0, .. }) => {
+                return Err(Error::invalid("request: session 0 is no session"));
             }
-            None => {
-                let large = is_large(&ops);
-                let ticket = self.sessions.ticket(ops[0].partition, large, options.lane, deadlines.taken);
-                Identity::Own(ticket.await?)
-            }
+            Some(request) => Identity::Callers(request),
+            None => self.own_identity(&ops, options.lane, deadlines).await?,
         };
-        let result = self.write_until_known(&ops, &mut identity, deadlines).await;
+        self.write_until_known(&ops, identity, deadlines, None).await
+    }
+
+    /// Puts that are each a write of their own. None: they are to be written one by one, because the table is not known yet, or one of
+    /// them is to be refused.
+    pub fn puts(
+        self: &Arc<Self>,
+        table: &str,
+        puts: &[(Bytes, Bytes)],
+        lane: Lane,
+        deadline: Option<Duration>,
+    ) -> Option<BlindWrites> {
+        let info = self.core.views.tables.get(table)?;
+        let slots = &self.core.views.slot_map;
+        let put = |(key, value): &(Bytes, Bytes)| {
+            PreparedOp::of(info.clone(), slots, Operation::put(table, key.clone(), value.clone()))
+        };
+        let ops = puts.iter().map(put).collect::<Result<_>>().ok()?;
+        Some(BlindWrites::start(self, ops, lane, self.core.write_deadlines(deadline)))
+    }
+
+    /// A number of the p-node's own.
+    pub(super) async fn own_identity(
+        &self,
+        ops: &[PreparedOp],
+        lane: Lane,
+        deadlines: WriteDeadlines,
+    ) -> Result<Identity> {
+        let ticket = self.sessions.ticket(ops[0].partition, is_large(ops), lane, deadlines.taken);
+        ticket.await.map(Identity::Own)
+    }
+
+    /// `made`: the first attempt, if it was made already.
+    pub(super) async fn write_until_known(
+        &self,
+        ops: &[PreparedOp],
+        identity: Identity,
+        deadlines: WriteDeadlines,
+        made: Option<Made>,
+    ) -> Result<WriteOutcome> {
+        let result = self.attempts(ops, identity, deadlines, made).await;
         if let Err(e) = &result
             && e.kind == ErrorKind::OutcomeUnknown
         {
@@ -101,11 +147,12 @@ impl Writer {
         result
     }
 
-    async fn write_until_known<'e>(
-        &'e self,
+    async fn attempts(
+        &self,
         ops: &[PreparedOp],
-        identity: &mut Identity<'e>,
+        mut identity: Identity,
         deadlines: WriteDeadlines,
+        mut made: Option<Made>,
     ) -> Result<WriteOutcome> {
         let clock = &*self.core.env.clock;
         let partition = ops[0].partition;
@@ -133,20 +180,27 @@ impl Writer {
             }
             // Whether it was executed is worth more time than executing it.
             let deadline = if maybe_executed { deadlines.answered } else { deadlines.taken };
-            let leader = self.core.leaders.get(partition).node;
             let spans = WriteDeadlines { taken: deadline, ..deadlines };
-            let error = match self.write_once(ops, identity.request_id(), spans, alone).await {
+            let Made { attempt: became, leader } = match made.take() {
+                Some(made) => made,
+                None => {
+                    let leader = self.core.leaders.get(partition).node;
+                    let attempt = self.write_once(ops, identity.request_id(), spans, alone).await;
+                    Made { attempt, leader }
+                }
+            };
+            let error = match became {
                 Attempt::Done(outcome) => return Ok(outcome),
                 Attempt::Refused(error) => return Err(unknown(maybe_executed, error)),
                 Attempt::UnknownSession => {
                     let error =
                         Error::new(ErrorKind::UnknownSession, "the session has expired or was never opened");
-                    let Identity::Own(ticket) = identity else { return Err(unknown(maybe_executed, error)) };
+                    let Identity::Own(ticket) = &identity else { return Err(unknown(maybe_executed, error)) };
                     self.sessions.forget(partition, ticket.session);
                     if maybe_executed {
                         return Err(unknown(true, error));
                     }
-                    *identity = Identity::Own(
+                    identity = Identity::Own(
                         self.sessions.ticket(partition, is_large(ops), Lane::Single, deadline).await?,
                     );
                     error
@@ -225,31 +279,36 @@ impl Writer {
             }
         };
         drop(view);
-        let slip = Slip::default();
+        let answers = Answers::to(1);
         // As long as the leader may let it wait for its turn, and then for its execution.
         let answer = deadline.left(clock).saturating_add(ANSWER_MAX);
         let patience = Patience { leave_by_ns: deadline.at_ns(), answer };
         let sent = ops.iter().zip(bases).map(|(op, base)| SentOp { table: op.table.id, op: &op.op, base });
         let write = SentWrite { partition, id, ops: sent, left: deadline.left(clock) };
-        let by = Passage { large: is_large(ops), alone, slip: &slip, patience };
+        let by = Passage { large: is_large(ops), alone, answers: &answers, patience };
         let asked =
             self.core.ask_leader(partition, deadlines.answered, Duration::MAX, |peer| peer.write(write, by));
         let (node, says) = match asked.await {
             Ok(answer) => answer,
             Err(Unanswered::NotSent(e)) => return Attempt::NotSent(e),
             // Whatever ended the wait: what has not left by now never will.
-            Err(Unanswered::Lost(e)) if slip.withdraw() => return Attempt::NotSent(e),
+            Err(Unanswered::Lost(e)) if answers.slip(0).withdraw() => return Attempt::NotSent(e),
             Err(Unanswered::Lost(e)) => return Attempt::Unknown(e),
         };
-        if says.status == WriteStatus::NotLeader {
-            self.core.leaders.suspect(partition, node);
-        }
         if says.status == WriteStatus::StaleManifest
             && self.core.views.peek(partition).manifest.version <= searched
         {
             // The answer brought no manifest.
             let _ = self.copies.refresh_manifest(partition, searched, deadline).await;
         }
-        classify(says, ops.len())
+        self.judge(partition, node, says, ops.len())
+    }
+
+    /// What `node` has said about a write to `partition`.
+    pub(super) fn judge(&self, partition: PartitionId, node: NodeId, says: WriteSays, ops: usize) -> Attempt {
+        if says.status == WriteStatus::NotLeader {
+            self.core.leaders.suspect(partition, node);
+        }
+        classify(says, ops)
     }
 }

@@ -48,6 +48,11 @@ impl Request {
     }
 }
 
+/// The reply to a `SET` without a condition.
+pub(crate) fn set_status(done: Result<()>) -> Reply {
+    done.map_or_else(|e| store_error(&e), |()| Reply::OK)
+}
+
 fn set_reply(applied: bool, reply: SetReply) -> Reply {
     match (reply, applied) {
         (SetReply::Status, true) => Reply::OK,

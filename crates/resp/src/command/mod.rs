@@ -22,6 +22,7 @@ use crate::shared::Shared;
 use crate::store::Store;
 
 pub(crate) use ahead::{Ahead, look_ahead};
+pub(crate) use execution::set_status;
 pub(crate) use request::Request;
 
 /// What a connection remembers between commands.

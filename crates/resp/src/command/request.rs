@@ -33,6 +33,16 @@ pub(crate) enum Request {
 }
 
 impl Request {
+    /// Key and value of a `SET` without a condition; any other request comes back.
+    pub fn into_put(self) -> Result<(Bytes, Bytes), Self> {
+        match self {
+            Self::Set { key, value, condition: SetCondition::Always, reply: SetReply::Status } => {
+                Ok((key, value))
+            }
+            other => Err(other),
+        }
+    }
+
     pub fn access(&self) -> Access {
         match self {
             Self::Get(_) | Self::Strlen(_) | Self::MultiGet(_) | Self::Exists(_) => Access::Read,

@@ -34,7 +34,8 @@ pub(super) enum Dispatched {
 }
 
 impl<S: Store> Connection<S> {
-    /// Runs a command. It is polled once right here: many stores answer at once, and need no place among the running.
+    /// Runs a command. It is polled once right here: many stores answer at once, and need no place among the running. (But for sets
+    /// without a condition, which the turn hands over together.)
     pub(super) fn start(
         &mut self,
         ticket: Ticket,
@@ -43,9 +44,15 @@ impl<S: Store> Connection<S> {
         leave: Leave,
         cx: &mut Context<'_>,
     ) -> Option<Due> {
+        let request = match request.into_put() {
+            Ok(put) => {
+                self.sets.begin(ticket, protocol, leave, put);
+                return None;
+            }
+            Err(request) => request,
+        };
         let access = request.access();
-        let lane = if self.pipeline.unfinished() > 1 { Lane::Pipelined } else { Lane::Single };
-        let mut running = Box::pin(request.run(self.shared.store.clone(), ahead, lane));
+        let mut running = Box::pin(request.run(self.shared.store.clone(), ahead, self.lane()));
         let ready = match running.as_mut().poll(cx) {
             Poll::Ready(reply) if reply.size() <= SHORT_BYTES => return Some((reply, protocol, None)),
             Poll::Ready(reply) => Some(reply),

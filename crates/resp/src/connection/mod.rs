@@ -16,6 +16,7 @@ mod dispatch;
 mod linger;
 mod output;
 mod pipeline;
+mod sets;
 mod watch;
 
 use std::future::Future;
@@ -26,6 +27,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
+use sextant_common::operation::Lane;
 use sextant_environment::env;
 use sextant_environment::room::Share;
 use sextant_environment::shutdown::Shutdown;
@@ -37,6 +39,7 @@ use self::dispatch::Dispatched;
 use self::linger::linger;
 use self::output::{BUFFER_KEPT_BYTES, Output};
 use self::pipeline::{Pipeline, Ticket};
+use self::sets::Sets;
 use self::watch::Watch;
 use crate::command::{Ahead, Conversation, Request};
 use crate::frame::{Parser, Protocol, Reply};
@@ -66,6 +69,7 @@ pub(crate) struct Connection<S: Store> {
     output: Output,
     pipeline: Pipeline<(Request, Protocol, Leave), Due>,
     running: FuturesUnordered<BoxFuture<'static, (Ticket, Due)>>,
+    sets: Sets,
     /// Commands that were unblocked; empty between uses.
     started: Vec<(Ticket, (Request, Protocol, Leave))>,
     admission: Admission,
@@ -102,6 +106,7 @@ impl<S: Store> Connection<S> {
             output: Output::default(),
             pipeline: Pipeline::default(),
             running: FuturesUnordered::new(),
+            sets: Sets::default(),
             started: Vec::new(),
             admission: Admission::default(),
             intake: Intake::Open,
@@ -138,6 +143,7 @@ impl<S: Store> Connection<S> {
             let mut progress = self.collect(cx);
             let (dispatched, some) = self.dispatch(cx);
             progress |= some;
+            progress |= self.sets.hand_over(&self.shared, self.lane());
             self.encode_due();
             progress |= self.write(cx);
             if dispatched == Dispatched::NeedsInput {
@@ -172,7 +178,16 @@ impl<S: Store> Connection<S> {
             progress = true;
             self.finished(ticket, due, cx);
         }
+        while let Poll::Ready(done) = self.sets.poll_done(cx) {
+            progress = true;
+            done.into_iter().for_each(|(ticket, due)| self.finished(ticket, due, cx));
+        }
         progress
+    }
+
+    /// In which line of the store's those stand that were just started.
+    fn lane(&self) -> Lane {
+        if self.pipeline.unfinished() > 1 { Lane::Pipelined } else { Lane::Single }
     }
 
     fn finished(&mut self, ticket: Ticket, due: Due, cx: &mut Context<'_>) {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::Stream;
 use parking_lot::Mutex;
 use sextant_common::operation::Lane;
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{Look, SetCondition, Store};
+use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
 use tokio::sync::{oneshot, watch};
 
 #[derive(Clone)]
@@ -19,12 +20,19 @@ struct State {
     started: watch::Sender<Vec<String>>,
     /// Which keys were looked at, in order.
     looked: Mutex<Vec<String>>,
+    /// How many sets came together, each time.
+    batches: Mutex<Vec<usize>>,
 }
 
 impl GatedStore {
     pub fn new() -> Self {
         let started = watch::Sender::new(Vec::new());
-        Self(Arc::new(State { gates: Mutex::default(), started, looked: Mutex::default() }))
+        Self(Arc::new(State {
+            gates: Mutex::default(),
+            started,
+            looked: Mutex::default(),
+            batches: Mutex::default(),
+        }))
     }
 
     /// Waits until so many operations have been started, and names them all.
@@ -37,6 +45,11 @@ impl GatedStore {
     /// Which keys were looked at without waiting, in order.
     pub fn looked(&self) -> Vec<String> {
         self.0.looked.lock().clone()
+    }
+
+    /// How many sets without a condition were handed over together, each time.
+    pub fn batches(&self) -> Vec<usize> {
+        self.0.batches.lock().clone()
     }
 
     pub fn finish(&self, operation: &str) {
@@ -95,6 +108,15 @@ impl Store for GatedStore {
     async fn set(&self, key: Bytes, value: Bytes, _: SetCondition, _: Lane) -> Result<bool> {
         self.pass(format!("set {}", names(&[key, value]))).await?;
         Ok(true)
+    }
+
+    fn set_each(
+        &self,
+        puts: Vec<(Bytes, Bytes)>,
+        lane: Lane,
+    ) -> impl Stream<Item = SetDone> + Send + 'static {
+        self.0.batches.lock().push(puts.len());
+        one_by_one(self, puts, lane)
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {

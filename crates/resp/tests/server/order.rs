@@ -17,7 +17,8 @@ async fn commands_on_one_key_keep_their_order_and_others_do_not_wait() {
     let (store, _server, mut client) = connected(config()).await;
     client.send(b"set a 1\r\nget a\r\nset b 2\r\nmget a c\r\nget d\r\nset a 3\r\nget hot\r\nping\r\n").await;
     // Commands are looked at in their order: once `get d` has started, `get a` and `mget a c` were held back.
-    assert_eq!(store.started(3).await, ["set a 1", "set b 2", "get d"]);
+    // What is set without a condition goes to the store when the input is empty, together.
+    assert_eq!(store.started(3).await, ["get d", "set a 1", "set b 2"]);
     store.finish("get d");
     store.finish("set a 1");
     client.expect(b"+OK\r\n").await;
@@ -35,7 +36,7 @@ async fn commands_on_one_key_keep_their_order_and_others_do_not_wait() {
 async fn a_read_at_hand_does_not_overtake_a_write_of_its_key() {
     let (store, _server, mut client) = connected(config()).await;
     client.send(b"set hot 1\r\nget hot\r\nstrlen hot\r\nget z\r\n").await;
-    assert_eq!(store.started(2).await, ["set hot 1", "get z"]);
+    assert_eq!(store.started(2).await, ["get z", "set hot 1"]);
     store.finish("set hot 1");
     // Both are asked of the store itself now.
     assert_eq!(store.started(4).await[2..], ["get hot", "get hot"]);
@@ -61,8 +62,26 @@ async fn a_key_is_looked_at_once_and_the_read_that_asks_goes_on_from_there() {
 async fn a_read_that_waits_for_a_write_is_not_told_what_was_there_before() {
     let (store, _server, mut client) = connected(config()).await;
     client.send(b"set a 1\r\nget a\r\nget z\r\n").await;
-    assert_eq!(store.started(2).await, ["set a 1", "get z"]);
+    assert_eq!(store.started(2).await, ["get z", "set a 1"]);
     assert_eq!(store.looked(), ["z"]);
+}
+
+#[tokio::test]
+async fn sets_that_come_together_go_to_the_store_together_and_are_answered_each_on_its_own() {
+    let (store, _server, mut client) = connected(config()).await;
+    // The second set of `a` waits for the first; one with a condition, or of several keys, goes its own way.
+    client.send(b"set a 1\r\nset b 1\r\nset a 2\r\nsetnx c 1\r\nmset d 1 e 1\r\nset f 1\r\n").await;
+    assert_eq!(store.started(5).await, ["set c 1", "mset d e", "set a 1", "set b 1", "set f 1"]);
+    assert_eq!(store.batches(), [3]);
+    store.finish("set f 1");
+    store.fail("set a 1", ErrorKind::Unavailable);
+    store.finish("set b 1");
+    assert_eq!(store.started(6).await[5..], ["set a 2"]);
+    assert_eq!(store.batches(), [3, 1]);
+    for operation in ["set a 2", "set c 1", "mset d e"] {
+        store.finish(operation);
+    }
+    client.expect(b"-CLUSTERDOWN told to\r\n+OK\r\n+OK\r\n:1\r\n+OK\r\n+OK\r\n").await;
 }
 
 #[tokio::test]

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use sextant_common::{Error, Result};
+use sextant_common::Error;
 use sextant_environment::Clock;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use super::in_flight::{InFlight, after};
-use super::{Call, Entry, Limits};
+use super::{Call, Caller, Entry, Limits};
 use crate::metrics::PNodeMetrics;
 
 /// How long opening a stream may take.
@@ -62,8 +62,8 @@ impl<C: Call> Driver<C> {
                 End::Renewed => continue,
                 End::Broken(error) => error,
             };
-            for caller in in_flight.drain().chain(waiting.drain(..).map(|e| e.reply)) {
-                let _ = caller.send(Err(error.clone()));
+            for caller in in_flight.drain().chain(waiting.drain(..).map(|e| e.caller)) {
+                caller.answer(Err(error.clone()));
             }
         }
     }
@@ -73,7 +73,7 @@ impl<C: Call> Driver<C> {
         &mut self,
         requests: &mut mpsc::Receiver<Entry<C>>,
         waiting: &mut VecDeque<Entry<C>>,
-        in_flight: &mut InFlight<oneshot::Sender<Result<C::Reply>>>,
+        in_flight: &mut InFlight<Caller<C::Reply>>,
     ) -> End {
         let (messages, outbound) = mpsc::channel(1);
         // Take what came along with the first request, and send before the server answers the opening of the stream.
@@ -159,7 +159,7 @@ impl<C: Call> Driver<C> {
     fn next_message(
         &mut self,
         waiting: &mut VecDeque<Entry<C>>,
-        in_flight: &mut InFlight<oneshot::Sender<Result<C::Reply>>>,
+        in_flight: &mut InFlight<Caller<C::Reply>>,
     ) -> Option<C::Batch> {
         let by_reply_size = REPLY_BYTES_AIM / self.widest_reply_bytes.max(1);
         let most = self.limits.requests_per_message.min(by_reply_size.max(1));
@@ -169,7 +169,7 @@ impl<C: Call> Driver<C> {
         while requests.len() < most
             && let Some(mut entry) = waiting.pop_front()
         {
-            if entry.reply.is_closed() {
+            if entry.caller.is_gone() {
                 continue;
             }
             let more = C::request_bytes(&entry.request);
@@ -177,13 +177,13 @@ impl<C: Call> Driver<C> {
                 waiting.push_front(entry);
                 break;
             }
-            if !entry.slip.send(now_ns) {
+            if !entry.caller.leaves(now_ns) {
                 continue;
             }
             bytes += more;
             C::leaves(&mut entry.request, Duration::from_nanos(now_ns.saturating_sub(entry.queued_ns)));
             requests.push(entry.request);
-            in_flight.push(entry.reply);
+            in_flight.push(entry.caller);
         }
         if requests.is_empty() {
             return None;
@@ -195,18 +195,18 @@ impl<C: Call> Driver<C> {
         Some(self.call.batch(first_id, requests))
     }
 
-    fn deliver(&mut self, reply: C::BatchReply, in_flight: &mut InFlight<oneshot::Sender<Result<C::Reply>>>) {
+    fn deliver(&mut self, reply: C::BatchReply, in_flight: &mut InFlight<Caller<C::Reply>>) {
         let mut widest = self.widest_reply_bytes;
         let complete = self.call.replies(reply, &mut |id, reply| {
             widest = C::reply_bytes(&reply).max(widest - widest / 64);
             if let Some(caller) = in_flight.take(id) {
-                let _ = caller.send(Ok(reply));
+                caller.answer(Ok(reply));
             }
         });
         self.widest_reply_bytes = widest;
         if let Some(first_id) = complete {
             for caller in in_flight.finish_message(first_id) {
-                let _ = caller.send(Err(Error::unavailable("the answer lacks a reply")));
+                caller.answer(Err(Error::unavailable("the answer lacks a reply")));
             }
         }
     }

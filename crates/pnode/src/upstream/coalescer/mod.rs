@@ -15,6 +15,7 @@
 
 mod driver;
 mod in_flight;
+mod parcel;
 mod slip;
 #[cfg(test)]
 mod tests;
@@ -27,14 +28,16 @@ use futures::stream::BoxStream;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Clock;
 use sextant_environment::env::error_of;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::metrics::{MessageKind, PNodeMetrics};
 use driver::Driver;
 use in_flight::after;
-pub(crate) use slip::Slip;
+pub(crate) use parcel::Answers;
+use parcel::{Caller, stopping};
+use slip::Slip;
 
 /// The replies on a stream.
 pub(crate) type Inbound<T> = BoxStream<'static, Result<T, Status>>;
@@ -115,9 +118,8 @@ const QUEUE_MAX: usize = 4096;
 
 struct Entry<C: Call> {
     request: C::Request,
-    slip: Slip,
     queued_ns: u64,
-    reply: oneshot::Sender<Result<C::Reply>>,
+    caller: Caller<C::Reply>,
 }
 
 /// The callers' end.
@@ -171,31 +173,37 @@ impl<C: Call> Coalescer<C> {
     /// Sends a request along with others. An error says that it may or may not have reached the server. The caller sets
     /// the deadline.
     pub async fn ask(&self, request: C::Request) -> Result<C::Reply> {
-        self.enqueue(request, Slip::default()).await
+        self.enqueue(request, &Answers::to(1)).await
     }
 
-    async fn enqueue(&self, request: C::Request, slip: Slip) -> Result<C::Reply> {
-        let (reply, answer) = oneshot::channel();
+    async fn enqueue(&self, request: C::Request, answers: &Answers<C::Reply>) -> Result<C::Reply> {
         let queued_ns = self.clock.holder_ns();
-        self.queue.send(Entry { request, slip, queued_ns, reply }).await.map_err(|_| stopping())?;
-        answer.await.map_err(|_| stopping())?
+        let entry = Entry { request, queued_ns, caller: answers.caller(0) };
+        self.queue.send(entry).await.map_err(|_| stopping())?;
+        answers.one().await
     }
 
-    /// As [`Coalescer::ask`] (or `alone`), with a limit to each stage. After an error, or if this is dropped, the slip tells
-    /// whether the request left.
+    /// Hands a request over if there is room, without waiting for anything; its answer comes to `answers`, as the one to request `at`.
+    /// False: there is no room, or the p-node stops; it will not leave, and is not answered.
+    pub fn hand_over(&self, request: C::Request, answers: &Answers<C::Reply>, at: usize) -> bool {
+        let Ok(room) = self.queue.try_reserve() else { return false };
+        let queued_ns = self.clock.holder_ns();
+        room.send(Entry { request, queued_ns, caller: answers.caller(at) });
+        true
+    }
+
+    /// As [`Coalescer::ask`] (or `alone`), with a limit to each stage. After an error, or if this is dropped, the first slip of `answers`
+    /// tells whether the request left.
     pub async fn ask_within(
         &self,
         request: C::Request,
         alone: bool,
-        slip: &Slip,
+        answers: &Answers<C::Reply>,
         patience: Patience,
     ) -> Result<C::Reply> {
+        let slip = answers.slip(0);
         let answer = async {
-            if alone {
-                self.send_alone(request, slip.clone()).await
-            } else {
-                self.enqueue(request, slip.clone()).await
-            }
+            if alone { self.send_alone(request, slip).await } else { self.enqueue(request, answers).await }
         };
         let mut answer = std::pin::pin!(answer);
         loop {
@@ -225,7 +233,7 @@ impl<C: Call> Coalescer<C> {
         }
     }
 
-    async fn send_alone(&self, mut request: C::Request, slip: Slip) -> Result<C::Reply> {
+    async fn send_alone(&self, mut request: C::Request, slip: &Slip) -> Result<C::Reply> {
         let queued_ns = self.clock.holder_ns();
         let units = C::request_bytes(&request).div_ceil(UNIT_BYTES).clamp(1, self.alone_max.max(1));
         let _room = self.alone.acquire_many(units as u32).await.map_err(|_| stopping())?;
@@ -249,8 +257,4 @@ impl<C: Call> Coalescer<C> {
         });
         first.ok_or_else(|| Error::unavailable("an answer without a reply"))
     }
-}
-
-fn stopping() -> Error {
-    Error::new(ErrorKind::Stopping, "the p-node is stopping")
 }

@@ -2,15 +2,14 @@
 //!
 //! Invariant: a request is sent or withdrawn, never both; whoever comes first decides.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const WAITING: u64 = 0;
 const WITHDRAWN: u64 = 1;
 
 /// Shared by the caller and whoever sends.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Slip(Arc<AtomicU64>);
+#[derive(Debug, Default)]
+pub(crate) struct Slip(AtomicU64);
 
 impl Slip {
     /// To be called right before the request leaves. False: it was withdrawn, and must not leave.
@@ -39,7 +38,7 @@ mod tests {
     fn what_was_withdrawn_never_leaves_and_what_has_left_cannot_be_withdrawn() {
         let slip = Slip::default();
         assert_eq!(slip.sent_ns(), None);
-        assert!(slip.clone().withdraw() && slip.withdraw(), "twice is the same as once");
+        assert!(slip.withdraw() && slip.withdraw(), "twice is the same as once");
         assert!(!slip.send(7));
         let slip = Slip::default();
         assert!(slip.send(7) && !slip.send(8));

@@ -258,10 +258,10 @@ fn asks_within(
     c: &Arc<Coalescer<Numbers>>,
     number: u32,
     clock: &ManualClock,
-) -> (Slip, tokio::task::JoinHandle<Result<u32>>) {
-    let (slip, patience, c) = (Slip::default(), patience(clock), c.clone());
-    let its = slip.clone();
-    (slip, tokio::spawn(async move { c.ask_within(number, false, &its, patience).await }))
+) -> (Arc<Answers<u32>>, tokio::task::JoinHandle<Result<u32>>) {
+    let (answers, patience, c) = (Arc::new(Answers::to(1)), patience(clock), c.clone());
+    let its = answers.clone();
+    (answers, tokio::spawn(async move { c.ask_within(number, false, &its, patience).await }))
 }
 
 #[tokio::test]
@@ -277,13 +277,13 @@ async fn what_is_too_much_in_bytes_waits_and_is_withdrawn_at_its_deadline() {
     let (also, patient) = asks_within(&c, 1, &clock);
     clock.advance(Duration::from_millis(49));
     assert!(futures::poll!(inbound.next()).is_pending());
-    assert_eq!((waits.sent_ns(), also.sent_ns()), (None, None));
+    assert_eq!((waits.slip(0).sent_ns(), also.slip(0).sent_ns()), (None, None));
     clock.advance(Duration::from_millis(1));
     for refused in [late, patient] {
         let error = refused.await.unwrap().unwrap_err();
         assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
     }
-    assert!(waits.withdraw() && also.withdraw(), "they were certainly not sent");
+    assert!(waits.slip(0).withdraw() && also.slip(0).withdraw(), "they were certainly not sent");
     replies.send(Ok(answer(m1))).unwrap();
     replies.send(Ok(answer(m2))).unwrap();
     for task in first {
@@ -308,7 +308,7 @@ async fn what_was_sent_cannot_be_withdrawn_and_its_answer_has_a_time_of_its_own(
     clock.advance(Duration::from_millis(50));
     let error = asked.await.unwrap().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
-    assert!(!slip.withdraw());
+    assert!(!slip.slip(0).withdraw());
 }
 
 #[tokio::test]
@@ -322,9 +322,9 @@ async fn a_stream_that_breaks_leaves_what_waited_behind_it_unsent() {
     let (waits, second) = asks_within(&c, 20, &clock);
     tokio::task::yield_now().await;
     replies.send(Err(Status::unavailable("gone"))).unwrap();
-    assert!(first.await.unwrap().is_err() && !sent.withdraw());
+    assert!(first.await.unwrap().is_err() && !sent.slip(0).withdraw());
     tokio::task::yield_now().await;
     // It is either told so, or sent on the next stream: its slip says which, and the two never contradict each other.
-    assert_eq!(waits.withdraw(), waits.sent_ns().is_none());
+    assert_eq!(waits.slip(0).withdraw(), waits.slip(0).sent_ns().is_none());
     drop(second);
 }

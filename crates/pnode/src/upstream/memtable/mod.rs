@@ -26,7 +26,7 @@ use tonic::transport::Channel;
 
 use super::leaders::Hint;
 use super::pages::page;
-use super::{Coalescer, Leaders, Limits, MemtablePageSays, OnTheWay, PageRequest, VALUE_BYTES_MAX};
+use super::{Answers, Coalescer, Leaders, Limits, MemtablePageSays, OnTheWay, PageRequest, VALUE_BYTES_MAX};
 use crate::metrics::PNodeMetrics;
 use crate::view::Views;
 use reads::ReadCall;
@@ -182,7 +182,18 @@ impl MemtablePeer {
         by: Passage<'_>,
     ) -> Result<WriteSays> {
         let writes = if by.large { &self.bulk_writes } else { &self.writes };
-        writes.ask_within(write.into(), by.alone, by.slip, by.patience).await?
+        writes.ask_within(write.into(), by.alone, by.answers, by.patience).await?
+    }
+
+    /// Hands a small write over to travel along with others, without waiting for anything; its answer comes to `answers`. False: there is
+    /// no room.
+    pub fn hand_over<'o>(
+        &self,
+        write: SentWrite<impl Iterator<Item = SentOp<'o>>>,
+        answers: &Answers<Result<WriteSays>>,
+        at: usize,
+    ) -> bool {
+        self.writes.hand_over(write.into(), answers, at)
     }
 
     /// The streams of writes perhaps lead to the server's predecessor.

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use super::News;
 use crate::metrics::MessageKind;
 use crate::upstream::coalescer::Inbound;
-use crate::upstream::{Call, Patience, Slip};
+use crate::upstream::{Answers, Call, Patience};
 
 /// An operation as it is sent: borrowed, because it may have to be sent again. Its leader gets it as a
 /// [`WriteOp`](sextant_common::operation::WriteOp).
@@ -52,8 +52,8 @@ pub(crate) struct Passage<'p> {
     pub large: bool,
     /// Not along with others.
     pub alone: bool,
-    /// Says whether it has left.
-    pub slip: &'p Slip,
+    /// Its answer's, which say too whether it has left.
+    pub answers: &'p Answers<Result<WriteSays>>,
     pub patience: Patience,
 }
 

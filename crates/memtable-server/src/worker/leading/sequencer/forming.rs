@@ -97,17 +97,17 @@ impl Leading {
         }
         let now_ns = replica.shared.env.clock.holder_ns();
         let late = |write: &QueuedWrite| write.deadline_ns <= now_ns;
-        let (mut requests, mut writes) = (Vec::new(), Vec::new());
+        let mut writes = Vec::new();
         for write in self.sequencer.backlog.next_group(replica.tuning.group_bytes, late) {
             if late(&write) {
                 write.reply.send(WriteFate::Overloaded(LATE.into()));
                 continue;
             }
-            requests.push(write.request.clone());
             writes.push(write);
         }
         let now_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
-        let evaluated = replica.partition.evaluate(term, &requests, now_ms);
+        let requests = writes.iter().map(|write| &write.request);
+        let evaluated = replica.partition.evaluate(term, requests, now_ms);
         let mut decided = Vec::with_capacity(writes.len());
         for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
             let (fate, unchanged) = match verdict {

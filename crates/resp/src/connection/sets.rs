@@ -1,0 +1,71 @@
+//! Sets without a condition: those that one turn has started go to the store together.
+//!
+//! Owns what is started and not yet handed over, and who waits for what was. Most writes are such sets, and a pipeline of them costs one
+//! stream, not a future for each.
+
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use futures::stream::{BoxStream, SelectAll, StreamExt};
+use sextant_common::operation::Lane;
+
+use super::Due;
+use super::admission::Leave;
+use super::pipeline::Ticket;
+use crate::command::set_status;
+use crate::command_table::Access;
+use crate::frame::Protocol;
+use crate::shared::Shared;
+use crate::store::Store;
+
+#[derive(Default)]
+pub(super) struct Sets {
+    puts: Vec<(Bytes, Bytes)>,
+    /// By the place in `puts`.
+    waiting: Vec<Option<Waiting>>,
+    under_way: SelectAll<BoxStream<'static, Vec<(Ticket, Due)>>>,
+}
+
+/// A command that waits for its set.
+struct Waiting {
+    ticket: Ticket,
+    protocol: Protocol,
+    _leave: Leave,
+}
+
+impl Sets {
+    pub fn begin(&mut self, ticket: Ticket, protocol: Protocol, leave: Leave, put: (Bytes, Bytes)) {
+        self.puts.push(put);
+        self.waiting.push(Some(Waiting { ticket, protocol, _leave: leave }));
+    }
+
+    /// Hands over what was started. False: nothing was.
+    pub fn hand_over<S: Store>(&mut self, shared: &Arc<Shared<S>>, lane: Lane) -> bool {
+        if self.puts.is_empty() {
+            return false;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let shared = shared.clone();
+        let since_ns = shared.now_ns();
+        let sets = shared.store.set_each(std::mem::take(&mut self.puts), lane);
+        self.under_way.push(Box::pin(sets.map(move |done| {
+            let waited_s = shared.now_ns().saturating_sub(since_ns) as f64 / 1e9;
+            let due = done.into_iter().filter_map(|(at, result)| {
+                let Waiting { ticket, protocol, .. } = waiting.get_mut(at)?.take()?;
+                shared.metrics.waited(Access::Write).observe(waited_s);
+                Some((ticket, (set_status(result), protocol, None)))
+            });
+            due.collect()
+        })));
+        true
+    }
+
+    /// What is done. Pending: nothing, and the task is woken when something is.
+    pub fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<Vec<(Ticket, Due)>> {
+        match self.under_way.poll_next_unpin(cx) {
+            Poll::Ready(Some(done)) => Poll::Ready(done),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
