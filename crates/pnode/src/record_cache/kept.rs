@@ -4,6 +4,7 @@
 //! used, the filters say, which are consulted under a lease ([`FilterCopies::may_use`]). Freezes, flushes and compactions end no entry.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 
@@ -52,7 +53,7 @@ impl RecordCache {
         at: ReadKey<'_>,
     ) -> Option<Kept> {
         let entry = self.map()?.get(&Probe { kind: Kind::Kept, table, at })?;
-        let Entry::Kept(kept) = &*entry else { return None };
+        let Entry::Kept { kept, used } = &*entry else { return None };
         if !copies.may_use(kept.registration, table, at.hash) {
             self.metrics.count_kept(KeptEvent::Over);
             return None;
@@ -60,7 +61,16 @@ impl RecordCache {
         if matches!(kept.said, Said::NoEntry(version) if version > searched) {
             return None;
         }
+        if !used.load(Ordering::Relaxed) {
+            used.store(true, Ordering::Relaxed);
+        }
         Some(kept.clone())
+    }
+
+    /// Whether what was kept of a key the last time has spared a read its leader: then it is worth keeping again.
+    pub fn was_worth_keeping(&self, table: TableId, at: ReadKey<'_>) -> bool {
+        let entry = self.map().and_then(|map| map.get(&Probe { kind: Kind::Kept, table, at }));
+        matches!(entry.as_deref(), Some(Entry::Kept { used, .. }) if used.load(Ordering::Relaxed))
     }
 
     /// Keeps an answer, however late it arrived: whether it is over is asked when it is used.
@@ -72,7 +82,8 @@ impl RecordCache {
             Said::Record(record) => Said::Record(record.copied()),
             said => said.clone(),
         };
-        let entry = Entry::Kept(Kept { said, registration: kept.registration });
+        let kept = Kept { said, registration: kept.registration };
+        let entry = Entry::Kept { kept, used: AtomicBool::new(false) };
         map.insert(Probe { kind: Kind::Kept, table, at }.copied(), Arc::new(entry));
         self.metrics.count_kept(KeptEvent::Kept);
     }
@@ -123,6 +134,20 @@ mod tests {
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), Some(kept));
         copies.slots.invalidate([slot].into_iter(), Serial(7));
         assert_eq!(cache.kept(&copies, V1, T1, at(b"k")), None);
+    }
+
+    #[test]
+    fn what_has_spared_a_read_its_leader_was_worth_keeping_until_it_is_kept_again() {
+        let (cache, copies) = (cache(), copies(EPOCH, 7, 64));
+        let worth = || cache.was_worth_keeping(T1, at(b"k"));
+        assert!(!worth());
+        cache.keep(T1, at(b"k"), &kept(record(), 7));
+        assert!(!worth());
+        assert!(cache.kept(&copies, V1, T1, at(b"k")).is_some() && worth());
+        copies.slots.invalidate([registration_slot(T1, filter_hash(b"k"), 64)].into_iter(), Serial(7));
+        assert!(cache.kept(&copies, V1, T1, at(b"k")).is_none() && worth());
+        cache.keep(T1, at(b"k"), &kept(record(), 8));
+        assert!(!worth());
     }
 
     #[test]

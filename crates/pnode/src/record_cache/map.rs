@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use bytes::Bytes;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -31,7 +31,11 @@ pub(super) enum Entry {
         stamp: AtomicU64,
         record: CachedRecord,
     },
-    Kept(Kept),
+    Kept {
+        kept: Kept,
+        /// It has spared a read its leader.
+        used: AtomicBool,
+    },
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -115,8 +119,8 @@ impl Weighter<Key, Arc<Entry>> for ByBytes {
     fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
         let record = match &**entry {
             Entry::Sstable { record, .. } => record,
-            Entry::Kept(Kept { said: Said::Record(record), .. }) => record,
-            Entry::Kept(_) => &CachedRecord { value: None, seq: Seq(0) },
+            Entry::Kept { kept: Kept { said: Said::Record(record), .. }, .. } => record,
+            Entry::Kept { .. } => &CachedRecord { value: None, seq: Seq(0) },
         };
         weight(key.key.len(), record)
     }

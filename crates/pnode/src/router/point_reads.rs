@@ -254,7 +254,8 @@ impl PointReads {
         let mut request = read.of_memtables(searched);
         // Writes wait for whoever registers: not for what could not be kept, or not be used.
         let useful = read.mode == ReadMode::Pda && !consult.lacked_a_lease && self.cache.is_on();
-        request.register = useful && self.registrar.wants(read.hash);
+        let was_useful = self.cache.was_worth_keeping(read.table.id, read.at());
+        request.register = useful && self.registrar.wants(read.hash, was_useful);
         if request.register {
             self.core.metrics.count_kept(KeptEvent::Asked);
         }

@@ -1,5 +1,5 @@
 //! Whose answers a p-node asks its leaders to register. A registration costs a write of its key an entry in the bf-log, and the wait
-//! for all holders; so what is read once is not registered.
+//! for all holders; so what is read once is not registered, and what was kept and used before a write ended it is, at once.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -21,17 +21,17 @@ impl Registrar {
         Self { which, tags: (0..tags).map(|_| AtomicU32::new(0)).collect() }
     }
 
-    /// Whether the answer of a leader that is about to be asked is to be kept.
-    pub fn wants(&self, hash: u64) -> bool {
+    /// Whether the answer of a leader that is about to be asked is to be kept. `was_useful`: the last one that was kept of the key.
+    pub fn wants(&self, hash: u64, was_useful: bool) -> bool {
         match self.which {
             RegisterReads::Off => false,
             RegisterReads::Every => true,
             RegisterReads::Second => {
                 let (tag, place) = ((hash >> 32) as u32 | 1, &self.tags[hash as usize % TAGS]);
-                let is_second = place.load(Ordering::Relaxed) == tag;
+                let wanted = was_useful || place.load(Ordering::Relaxed) == tag;
                 // Once it is kept, it comes again when a write has ended that.
-                place.store(if is_second { 0 } else { tag }, Ordering::Relaxed);
-                is_second
+                place.store(if wanted { 0 } else { tag }, Ordering::Relaxed);
+                wanted
             }
         }
     }
@@ -45,20 +45,27 @@ mod tests {
     fn a_key_is_registered_when_it_is_asked_for_again() {
         let registrar = Registrar::new(RegisterReads::Second);
         let (a, b) = (5 << 32 | 7, 6 << 32 | 8);
-        let wants = [a, b, a, a, b, a].map(|hash| registrar.wants(hash));
+        let wants = [a, b, a, a, b, a].map(|hash| registrar.wants(hash, false));
         assert_eq!(wants, [false, false, true, false, true, true]);
+    }
+
+    #[test]
+    fn what_was_useful_is_registered_at_once() {
+        let registrar = Registrar::new(RegisterReads::Second);
+        assert_eq!([true, false, true].map(|useful| registrar.wants(5 << 32, useful)), [true, false, true]);
+        assert!(!Registrar::new(RegisterReads::Off).wants(5 << 32, true));
     }
 
     #[test]
     fn keys_of_one_place_forget_each_other() {
         let registrar = Registrar::new(RegisterReads::Second);
         let (a, b) = (4 << 32 | 7, 6 << 32 | 7);
-        assert_eq!([a, b, a, a].map(|hash| registrar.wants(hash)), [false, false, false, true]);
+        assert_eq!([a, b, a, a].map(|hash| registrar.wants(hash, false)), [false, false, false, true]);
     }
 
     #[test]
     fn every_read_or_none() {
-        assert!(Registrar::new(RegisterReads::Every).wants(1));
-        assert!(!Registrar::new(RegisterReads::Off).wants(1));
+        assert!(Registrar::new(RegisterReads::Every).wants(1, false));
+        assert!(!Registrar::new(RegisterReads::Off).wants(1, false));
     }
 }
