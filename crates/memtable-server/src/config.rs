@@ -79,7 +79,7 @@ pub struct Tuning {
     /// Replicas of each SSTable, and how many must be durable before the flush flag.
     pub sst_replicas: usize,
     pub sst_replicas_required: usize,
-    /// A table of a partition with so many SSTables is compacted into one. 0: only on command.
+    /// A table of a partition with so many SSTables is compacted into one; 1 counts as 2. 0: only on command.
     pub compaction_trigger: usize,
     /// Replaced SSTables are deleted after this time.
     pub sst_delete_grace_ms: u64,

@@ -17,7 +17,8 @@ const MANY: usize = 3;
 const HEAD: &[&str] = &[
     "Of each rule: what it says, and what goes wrong otherwise; where it is kept, its source, tests that hold it; builds that break \
      it (a link: a patch). Written by `cargo xtask rules` from `crates/rules/src/catalogue/` and `measured.rs`: change those. \
-     *§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*.",
+     *§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*. \
+     A broken build that is no patch lives where its name is asked for: `grep -rn Mutant:: crates tests`.",
     "**model N**: steps of the shortest trace to a violation in the [model](model.md) (`tests/model/tests/mutants.rs`, \
      `election.rs`); what it leads to is said if *else* does not. \
      `cargo run --release -p sextant-model -- --mutant NAME --trace`",

@@ -10,7 +10,7 @@ use sextant_common::ids::Serial;
 use sextant_environment::clock::WallInterval;
 use sextant_environment::config::LeaseMode;
 
-use crate::publication::{Permission, forbids};
+use crate::publication::{Permission, forbids, is_covered, is_ended};
 
 /// A holder's random id.
 pub type HolderId = [u8; 16];
@@ -93,8 +93,8 @@ impl Grantor {
                 return;
             }
             h.acked = serial.0;
-            let in_time = h.grants.iter().any(|g| g.serial < serial.0 && !g.expired(now));
-            while h.grants.front().is_some_and(|g| g.serial < h.acked) {
+            let in_time = h.grants.iter().any(|g| is_ended(g.serial, serial.0) && !g.expired(now));
+            while h.grants.front().is_some_and(|g| is_ended(g.serial, h.acked)) {
                 h.grants.pop_front();
             }
             if in_time {
@@ -146,7 +146,7 @@ impl Grantor {
     pub fn may_publish(&mut self, serial: Serial, now: Now) -> Permission {
         let mut until = 0;
         for holder in self.holders.values_mut() {
-            if holder.acked >= serial.0 {
+            if is_covered(holder.acked, serial.0) {
                 continue;
             }
             let before = holder.grants.len();

@@ -5,4 +5,4 @@ mod queue;
 mod rule;
 
 pub use queue::{Appended, Next, PublishQueue};
-pub use rule::{Permission, forbids, permission};
+pub use rule::{Permission, forbids, is_covered, is_ended, permission};

@@ -19,7 +19,20 @@ pub enum Permission {
 /// group count, so renewals never extend the wait.
 #[inline]
 pub fn forbids(granted: u64, acked: u64, serial: u64) -> bool {
-    acked < serial && granted < serial
+    !is_covered(acked, serial) && granted < serial
+}
+
+/// Whether a holder that has acknowledged everything up to `acked` forbids nothing at this serial, whatever it was granted.
+#[inline]
+pub fn is_covered(acked: u64, serial: u64) -> bool {
+    acked >= serial
+}
+
+/// Whether a lease granted at serial `granted` binds no longer, however long it would last, when its holder acknowledges everything up
+/// to `acked`: whoever acknowledges a serial uses no lease from before it any more.
+#[inline]
+pub fn is_ended(granted: u64, acked: u64) -> bool {
+    granted < acked
 }
 
 /// The publish rule for an entry of the log that its predecessors no longer hold up. `hold_until_ns`: when the last lease of a ring
@@ -43,6 +56,13 @@ pub fn permission(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_acknowledged_is_forbidden_by_no_lease_and_no_lease_outlives_a_later_acknowledgement() {
+        assert!([5, 6].into_iter().all(|acked| is_covered(acked, 5) && !forbids(0, acked, 5)));
+        assert!(!is_covered(4, 5) && forbids(0, 4, 5));
+        assert!(is_ended(4, 5) && !is_ended(5, 5));
+    }
 
     #[test]
     fn leases_of_a_ring_before_hold_up_everything_also_what_left_no_bits() {

@@ -53,6 +53,7 @@ pub(crate) fn set_status(done: Result<()>) -> Reply {
     done.map_or_else(|e| store_error(&e), |()| Reply::OK)
 }
 
+/// The reply to a `SET` with a condition, and to `SETNX`; without one it is [`set_status`].
 fn set_reply(applied: bool, reply: SetReply) -> Reply {
     match (reply, applied) {
         (SetReply::Status, true) => Reply::OK,

@@ -7,8 +7,14 @@ macro_rules! leases {
             says: "A group waits until every lease granted below its serial is acknowledged up to it, or has expired.",
             otherwise: "a stale read under a lease",
             source: "design 6; PDA 4.1, 4.3",
-            kept_in: ["crates/memtable-server/src/publication/rule.rs", "crates/memtable-server/src/lease/grantor.rs"],
+            kept_in: [
+                "crates/memtable-server/src/publication/rule.rs",
+                "crates/memtable-server/src/lease/grantor.rs",
+                "crates/memtable-server/src/worker/leading/publisher/publish.rs",
+            ],
             tests: [
+                "what_is_acknowledged_is_forbidden_by_no_lease_and_no_lease_outlives_a_later_acknowledgement",
+                "an_acknowledgement_frees_the_group",
                 "a_group_beyond_an_unacknowledged_lease_waits_for_its_expiry",
                 "a_lease_forbids_only_groups_after_its_grant_that_its_holder_has_not_acknowledged",
             ],

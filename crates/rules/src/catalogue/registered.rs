@@ -123,6 +123,8 @@ macro_rules! registered {
             broken_by: SlotsStartAtNothing "slots-start-at-nothing"
                 "A new leader begins every slot with no seq." [Covered],
         }
+    }
+    "Tables from outside (not built: in the model alone)" {
         "a-load-is-announced" {
             says:
                 "Before a table from outside replaces what is there (or drops it), an announcement is published: from \

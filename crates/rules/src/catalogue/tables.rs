@@ -1,8 +1,8 @@
-//! Flushes and merges: how SSTables come about.
+//! Flushes and compactions: how SSTables come about.
 
 macro_rules! tables {
     ($next:ident $($later:ident)* => $($before:tt)*) => { $next! { $($later)* => $($before)*
-    "Flushes and merges" {
+    "Flushes and compactions" {
         "a-flush-follows-publication" {
             says: "A memtable is flushed when everything up to its freeze is published.",
             otherwise: "one p-node sees the new value, another the old one under its lease",
@@ -32,16 +32,17 @@ macro_rules! tables {
                 [Model, Patch("table-replaced")],
         }
         "a-tombstone-stays-above-older-tables" {
-            says: "A merge drops tombstones only if no older table outside its inputs can hold their keys.",
+            says: "A compaction drops tombstones only if no older table outside its inputs can hold their keys.",
             otherwise: "a deleted record comes back",
             source: "design 10",
             kept_in: [
                 "crates/memtable-server/src/worker/leading/upkeep/compactions.rs",
+                "crates/memtable-server/src/flush/compaction.rs",
                 "crates/memtable-server/src/partition/commit.rs",
             ],
             tests: ["a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_table"],
             broken_by: TombstoneDroppedEarly "tombstone-dropped-early"
-                "A merge of the newer tables drops tombstones." [Model, Patch("tombstone-dropped-early")],
+                "A compaction of the newer tables drops tombstones." [Model, Patch("tombstone-dropped-early")],
         }
     }
     } };

@@ -11,6 +11,7 @@ mod plan;
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::limits::COMPACTION_INPUTS_MAX;
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::CompactionOrder;
 use tokio::sync::oneshot;
@@ -18,9 +19,6 @@ use tokio::sync::oneshot;
 use self::job::Job;
 use self::plan::Plan;
 use crate::store::{Store, recorded};
-
-/// Most inputs of one compaction: each has a file and buffers of half a megabyte.
-const INPUTS_MAX: usize = 256;
 
 impl Store {
     /// Returns the output, durable; none if no record was left. Dropping the future gives the compaction up.
@@ -45,9 +43,9 @@ impl Store {
 
     fn plan(&self, order: CompactionOrder) -> Result<Plan> {
         let CompactionOrder { inputs: mut ids, output, table, options, drop_tombstones, origin } = order;
-        if ids.is_empty() || ids.len() > INPUTS_MAX {
+        if ids.is_empty() || ids.len() > COMPACTION_INPUTS_MAX {
             return Err(Error::invalid(format!(
-                "a compaction has 1 to {INPUTS_MAX} inputs, not {}",
+                "a compaction has 1 to {COMPACTION_INPUTS_MAX} inputs, not {}",
                 ids.len()
             )));
         }

@@ -1,4 +1,5 @@
-//! A compaction that was asked for and found sound.
+//! A compaction that was asked for and found sound. What is asked for is chosen by the partition's leader: memtable-server,
+//! `worker/leading/upkeep/compactions.rs`.
 
 use std::sync::Arc;
 

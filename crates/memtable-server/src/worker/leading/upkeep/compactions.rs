@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sextant_common::error::Result;
 use sextant_common::ids::{Generation, TableId};
+use sextant_common::limits::COMPACTION_INPUTS_MAX;
 use sextant_common::manifest::{Generations, Manifest, SstMeta, TableManifest};
 use tokio::sync::oneshot;
 
@@ -55,16 +56,24 @@ impl Compactions {
     }
 }
 
-/// What becomes one, newest first: all SSTables of the table. So the result reaches back to the table's beginning, and needs
-/// no tombstones. Fewer must be the oldest ones (a partition refuses others), and [`generations`] rests on their being all.
-pub(in crate::worker) fn inputs(entry: &TableManifest) -> Vec<SstMeta> {
-    entry.ssts.clone()
+/// What becomes one, newest first: all SSTables of the table, or as many of the oldest as a compaction takes. So the result reaches
+/// back to the table's beginning, and needs no tombstones (`flush/compaction.rs` drops them). A partition refuses others than the oldest.
+pub(in crate::worker) fn inputs(entry: &TableManifest) -> &[SstMeta] {
+    &entry.ssts[entry.ssts.len().saturating_sub(COMPACTION_INPUTS_MAX)..]
 }
 
-/// What the result stands for: everything up to the newest input, which is the newest table.
-pub(in crate::worker) fn generations(entry: &TableManifest) -> Generations {
-    let newest = entry.ssts.first().map(|sst| sst.generations).unwrap_or_default();
-    let last = if newest.are_known() { newest.last } else { entry.flushed_generation.max(Generation(1)) };
+/// What the result of these inputs stands for: everything up to the newest of them.
+pub(in crate::worker) fn generations(entry: &TableManifest, inputs: &[SstMeta]) -> Generations {
+    let newest = inputs.first().map(|sst| sst.generations).unwrap_or_default();
+    let newer = entry.ssts.len() - inputs.len();
+    let last = if newest.are_known() {
+        newest.last
+    } else if newer == 0 {
+        entry.flushed_generation.max(Generation(1))
+    } else {
+        // Old tables, between newer ones: nobody knows.
+        return Generations::default();
+    };
     Generations { first: Generation(1), last }
 }
 
@@ -155,13 +164,18 @@ mod tests {
     fn the_result_stands_for_everything_that_its_inputs_did() {
         for times in 1..5 {
             let entry = flushed(T, times);
-            let result = generations(&entry);
+            let result = generations(&entry, inputs(&entry));
             assert_eq!(result, Generations::new(1, times));
             assert!(inputs(&entry).iter().all(|input| result.contains(&input.generations)));
+            // Of some of the oldest: no more than they.
+            for oldest in 0..times as usize {
+                let some = &entry.ssts[oldest..];
+                assert_eq!(generations(&entry, some), Generations::new(1, some[0].generations.last.0));
+            }
         }
         let compacted_before = entry(T, 7, &[Generations::new(6, 6), Generations::new(1, 5)]);
         assert_eq!(
-            generations(&compacted_before),
+            generations(&compacted_before, inputs(&compacted_before)),
             Generations::new(1, 6),
             "memtable 7 was empty: it left no table"
         );
@@ -170,13 +184,22 @@ mod tests {
     #[test]
     fn tables_that_do_not_say_what_they_hold_stand_for_all_that_was_flushed() {
         let unknown = Generations::default();
-        assert_eq!(generations(&entry(T, 4, &[unknown, unknown])), Generations::new(1, 4));
-        assert_eq!(generations(&entry(T, 6, &[Generations::new(5, 6), unknown])), Generations::new(1, 6));
-        assert_eq!(
-            generations(&entry(T, 0, &[unknown])),
-            Generations::new(1, 1),
-            "a known range all the same"
-        );
+        let of_all = |entry: TableManifest| generations(&entry, inputs(&entry));
+        assert_eq!(of_all(entry(T, 4, &[unknown, unknown])), Generations::new(1, 4));
+        assert_eq!(of_all(entry(T, 6, &[Generations::new(5, 6), unknown])), Generations::new(1, 6));
+        assert_eq!(of_all(entry(T, 0, &[unknown])), Generations::new(1, 1), "a known range all the same");
+        let newer = entry(T, 6, &[Generations::new(5, 6), unknown]);
+        assert_eq!(generations(&newer, &newer.ssts[1..]), unknown, "not what the newer one holds");
+    }
+
+    #[test]
+    fn of_more_than_a_compaction_takes_the_oldest_are_inputs() {
+        let times = COMPACTION_INPUTS_MAX as u64 + 3;
+        let entry = flushed(T, times);
+        let inputs = inputs(&entry);
+        assert_eq!(inputs.len(), COMPACTION_INPUTS_MAX);
+        assert_eq!(inputs.last(), entry.ssts.last());
+        assert_eq!(generations(&entry, inputs), Generations::new(1, times - 3));
     }
 
     #[test]

@@ -134,7 +134,7 @@ impl Leading {
         }
     }
 
-    /// Compacts all SSTables of a table into one. On demand this is done even for a single one (it drops tombstones).
+    /// Compacts [`compactions::inputs`] into one SSTable. On demand this is done even for a single one (it drops tombstones).
     pub fn compact(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
         let answer = |done: Option<oneshot::Sender<_>>, result| drop(done.map(|done| done.send(result)));
         let Some(entry) = replica.partition.manifest().table(table) else {
@@ -148,18 +148,19 @@ impl Leading {
         if !self.upkeep.compactions.under_way.insert(table) {
             return;
         }
+        let inputs = compactions::inputs(entry);
         replica.background.compact(CompactionJob {
             term: self.tenure.term,
             epoch: self.tenure.epoch,
             table,
             options: entry.options.clone(),
-            inputs: compactions::inputs(entry),
             plan: replica.partition.last(),
             origin: Origin {
                 lineage: replica.configuration().lineage,
                 name: entry.name.clone(),
-                generations: compactions::generations(entry),
+                generations: compactions::generations(entry, inputs),
             },
+            inputs: inputs.to_vec(),
         });
     }
 
