@@ -11,7 +11,7 @@ mod rules;
 mod sim;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -28,6 +28,8 @@ usage: cargo xtask <command>
   storm [option..]  overload a cluster, and watch what other clients notice; --help: options
   rolling [option..]
                     restart one server after the other under load, and count what clients notice; --help: options
+  hosts [option..]  build the image, break the containers of deploy/compose.yaml under load, and check every answer; skipped
+                    where there is no Docker; --help: options
   peers [option..]  compare with Redis and etcd on this machine; writes docs/benchmarks/peers.md; --help: options
   instructions [--update]
                     count the instructions of the hottest functions, and fail if one takes more than 5 % more than in
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         ["verify", ref names @ ..] => steps_named(names).and_then(|steps| run(&steps)),
         ["fix"] => run(&FIX),
         ["chaos" | "failover" | "storm" | "rolling", ..] => break_things(&arguments),
+        ["hosts", ..] => hosts(&arguments),
         ["peers", ref options @ ..] => peers(options),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
         ["instructions"] => instructions::check(false),
@@ -137,6 +140,21 @@ fn break_things(arguments: &[&str]) -> Result<(), String> {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("xtask: {} failed ({status})", arguments.join(" "))),
         Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
+    }
+}
+
+/// The same for containers, of an image of this tree.
+fn hosts(arguments: &[&str]) -> Result<(), String> {
+    let asked = Command::new("docker").arg("info").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !asked.is_ok_and(|status| status.success()) {
+        println!("SKIP(docker): a cluster of containers: no Docker answers here");
+        return Ok(());
+    }
+    let built = Command::new(Path::new(root()).join("deploy/docker/build")).status();
+    match built {
+        Ok(status) if status.success() => break_things(arguments),
+        Ok(status) => Err(format!("xtask: deploy/docker/build failed ({status})")),
+        Err(e) => Err(format!("xtask: cannot start deploy/docker/build: {e}")),
     }
 }
 

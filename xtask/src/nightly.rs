@@ -10,7 +10,7 @@ use crate::root;
 /// A name, and the words of a command line. Steps of one name belong together.
 type Step = (&'static str, &'static [&'static str]);
 
-const STEPS: [Step; 14] = [
+const STEPS: [Step; 15] = [
     ("verify", &["cargo", "xtask", "verify"]),
     ("release", &["cargo", "build", "--release", "--locked"]),
     ("instructions", &["cargo", "xtask", "instructions"]),
@@ -24,6 +24,7 @@ const STEPS: [Step; 14] = [
     ("chaos", &["cargo", "xtask", "chaos", "--minutes", "10"]),
     ("failover", &["cargo", "xtask", "failover", "--runs", "5"]),
     ("storm", &["cargo", "xtask", "storm"]),
+    ("hosts", &["cargo", "xtask", "hosts"]),
     ("rolling", &["cargo", "xtask", "rolling"]),
     ("fuzz", &["cargo", "xtask", "fuzz", "--seconds", "60"]),
     ("model", &["cargo", "run", "--release", "--package", "sextant-model", "--", "election"]),

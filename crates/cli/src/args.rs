@@ -61,6 +61,72 @@ pub enum Command {
     Ycsb(YcsbArgs),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
+    /// Write or check the configuration files of a cluster
+    Config(ConfigArgs),
+    /// Ask a server whether it is ready (for container health checks)
+    Health(HealthArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigArgs {
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Write the files of a new cluster: one that all servers share, and one for each server
+    Init(ConfigInitArgs),
+    /// Check the files of a cluster together
+    Check(ConfigCheckArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigInitArgs {
+    /// Hosts of the memtable servers: three, or five to survive two failures
+    #[arg(long, value_name = "HOST[:PORT],..", required = true, value_delimiter = ',')]
+    pub memtable: Vec<String>,
+    /// Hosts of the sstable servers: three, or more
+    #[arg(long, value_name = "HOST[:PORT],..", required = true, value_delimiter = ',')]
+    pub sstable: Vec<String>,
+    /// Hosts of the p-nodes
+    #[arg(long, value_name = "HOST[:PORT],..", required = true, value_delimiter = ',')]
+    pub pnode: Vec<String>,
+    /// Name of the cluster
+    #[arg(long, value_name = "NAME", default_value = "sextant")]
+    pub id: String,
+    /// Partitions, fixed when the cluster is first started
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub partitions: u32,
+    /// Where the servers keep their data, on their hosts
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/sextant")]
+    pub data: PathBuf,
+    /// Where the files go
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub out: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct ConfigCheckArgs {
+    /// Configuration files of servers of one cluster
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct HealthArgs {
+    /// HTTP address of the server
+    #[arg(long, value_name = "ADDR", required_unless_present = "config", conflicts_with = "config")]
+    pub server: Option<String>,
+    /// The configuration of a server on this host, which says its HTTP address
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Only whether it lives, not whether it is ready
+    #[arg(long)]
+    pub live: bool,
+    /// How long to wait for the answer, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub deadline_ms: u64,
 }
 
 #[derive(Debug, Args)]
@@ -402,6 +468,10 @@ mod tests {
             "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",
             "ycsb update --share 0.05 --embedded --cluster f --cache off --coalesce off",
             "check history.jsonl --json",
+            "config init --memtable a,b,c --sstable d,e,f --pnode g,h",
+            "config check memtable-1.toml pnode-1.toml",
+            "health --server 127.0.0.1:7390",
+            "health --config memtable-1.toml --live",
         ] {
             let args = std::iter::once("sextant").chain(line.split_whitespace());
             if let Err(e) = Cli::try_parse_from(args) {

@@ -51,6 +51,8 @@ fn run(command: Command) -> Exit {
             Command::Admin(args) => commands::admin::run(args.command).await,
             Command::Ycsb(args) => commands::ycsb::run(args).await,
             Command::Check(args) => commands::check::run(args),
+            Command::Config(args) => commands::config::run(args.command),
+            Command::Health(args) => commands::health::run(args).await,
         }
     });
     // Tasks that are left (a read that nobody waits for any more) must not hold up the exit.

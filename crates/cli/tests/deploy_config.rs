@@ -67,3 +67,59 @@ fn all_samples_are_of_one_cluster() {
     assert_eq!(memtable.cluster, sstable.cluster);
     assert_eq!(memtable.cluster, pnode.cluster);
 }
+
+/// The command's output, which succeeds.
+fn sextant(args: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sextant")).args(args).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{args:?}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    printed
+}
+
+#[test]
+fn the_files_of_compose_are_those_that_config_init_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().to_str().unwrap();
+    sextant(&[
+        "config",
+        "init",
+        "--memtable=memtable-1,memtable-2,memtable-3",
+        "--sstable=sstable-1,sstable-2,sstable-3",
+        "--pnode=pnode-1,pnode-2",
+        "--id=compose",
+        "--out",
+        out,
+    ]);
+    let deployed = sample("../compose");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let text = |dir: &std::path::Path| std::fs::read_to_string(dir.join(&name)).unwrap();
+        assert_eq!(text(dir.path()), text(&deployed), "{name}");
+        files.push(name);
+    }
+    assert_eq!(files.len(), std::fs::read_dir(&deployed).unwrap().count());
+    let checked: Vec<String> = files
+        .iter()
+        .filter(|name| *name != "cluster.toml")
+        .map(|name| deployed.join(name).to_str().unwrap().to_owned())
+        .collect();
+    let args: Vec<&str> = ["config", "check"].into_iter().chain(checked.iter().map(String::as_str)).collect();
+    assert_eq!(sextant(&args), "8 files, 0 errors, 0 warnings\n");
+    // Every file has its container, and every container its file.
+    let compose = std::fs::read_to_string(sample("../compose.yaml")).unwrap();
+    for name in checked.iter().filter_map(|path| path.rsplit('/').next()) {
+        let role = name.split('-').next().unwrap();
+        let command = format!("command: [{role}, --config, /etc/sextant/{name}]");
+        assert_eq!(compose.matches(&command).count(), 1, "{command}");
+    }
+    assert_eq!(compose.matches("command: [").count(), checked.len());
+}
+
+#[test]
+fn the_samples_of_config_pass_the_check() {
+    let samples = ["memtable.toml", "sstable.toml", "pnode.toml"].map(sample);
+    let mut args = vec!["config", "check"];
+    args.extend(samples.iter().map(|path| path.to_str().unwrap()));
+    assert!(sextant(&args).contains("0 errors"));
+}

@@ -22,6 +22,31 @@ pub enum Command {
     Storm(StormArgs),
     /// Restart one server after the other under load; any error that a client sees is a failure
     Rolling(RollingArgs),
+    /// Break the containers of deploy/compose.yaml one after the other under load, and check every answer; needs Docker and
+    /// the image (deploy/docker/build)
+    Hosts(HostsArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct HostsArgs {
+    /// Only these faults: kill, pause, cut, move, wipe, restart
+    #[arg(long, value_name = "FAULT,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Only these servers, as compose.yaml names them
+    #[arg(long, value_name = "SERVER,..", value_delimiter = ',')]
+    pub servers: Vec<String>,
+    /// How long each fault is held, in seconds
+    #[arg(long, value_name = "S", default_value_t = 4.0)]
+    pub hold: f64,
+    /// Write the table to this file
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    /// Keep the history in this directory; default: a temporary one, kept on failure
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// The repository; default: the working directory
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use clap::Parser;
 use sextant_chaos::args::{Cli, Command};
 use sextant_chaos::host::confine::{self, Confined};
-use sextant_chaos::{failover, rolling, run, storm};
+use sextant_chaos::{failover, hosts, rolling, run, storm};
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     // Before there are threads: the process may be replaced.
     let confined = match &cli.command {
-        Command::Storm(_) | Command::Rolling(_) => {
+        Command::Storm(_) | Command::Rolling(_) | Command::Hosts(_) => {
             Confined::No("nothing is broken that would need it".into())
         }
         _ => confine::enter(),
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
             Command::Failover(args) => failover::run(args, confined).await,
             Command::Storm(args) => storm::run(args).await,
             Command::Rolling(args) => rolling::run(args).await,
+            Command::Hosts(args) => hosts::run(args).await,
         }
     });
     runtime.shutdown_background();

@@ -2,7 +2,9 @@
 
 pub mod admin;
 pub mod check;
+pub mod config;
 pub mod dev;
+pub mod health;
 pub mod kv;
 pub mod server;
 pub mod status;

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sextant_environment::clock::{SystemClock, WallSource};
-use sextant_environment::config::load;
+use sextant_environment::config::load_role;
 use sextant_environment::{Env, logging};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNodeConfig, PNodeServer};
@@ -14,7 +14,7 @@ use crate::exit::{CommandResult, Exit, Failure};
 use crate::process::{StopSignals, raise_file_limit};
 
 pub async fn memtable(path: &Path) -> CommandResult {
-    let config: MemtableServerConfig = load(path)?;
+    let config: MemtableServerConfig = load_role(path, "memtable")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
     let server = MemtableServer::start(env(config.clock), config).await?;
@@ -22,7 +22,7 @@ pub async fn memtable(path: &Path) -> CommandResult {
 }
 
 pub async fn sstable(path: &Path) -> CommandResult {
-    let config: SstServerConfig = load(path)?;
+    let config: SstServerConfig = load_role(path, "sstable")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
     let server = SstServer::start(Env::real(), config).await?;
@@ -31,13 +31,13 @@ pub async fn sstable(path: &Path) -> CommandResult {
 
 /// OS threads of a p-node. (What is wrong with its configuration is told when it starts.)
 pub fn pnode_workers(path: &Path) -> Option<usize> {
-    let config: PNodeConfig = load(path).ok()?;
+    let config: PNodeConfig = load_role(path, "pnode").ok()?;
     let threads = Env::real().serving_threads(config.resp_threads);
     (threads == 1).then_some(1)
 }
 
 pub async fn pnode(path: &Path) -> CommandResult {
-    let config: PNodeConfig = load(path)?;
+    let config: PNodeConfig = load_role(path, "pnode")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
     let server = PNodeServer::start(env(config.clock), config).await?;

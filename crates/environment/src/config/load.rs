@@ -6,10 +6,13 @@
 //! `[1, 2]`, `{ id = 1 }`) is taken as that, anything else as a string. Variables without a double underscore are not
 //! configuration: other parts of the program and of the platform use them.
 //!
+//! What all servers of a cluster share may stand in a file of its own: `cluster = "cluster.toml"` (a path from where the naming file is)
+//! takes that file's contents as the section `[cluster]`. A field `role` says whose configuration it is ([`load_role`]).
+//!
 //! An error is one line that says where (file and line, or the variable), which field, and what is allowed.
 //!
-//! Invariant: every value keeps a span into one virtual text: the file, followed by the values of the variables. That is how
-//! an error found after the merge still knows its origin.
+//! Invariant: every value keeps a span into one virtual text: the file, the file that it names, then the values of the variables. That
+//! is how an error found after the merge still knows its origin.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,6 +24,10 @@ use toml::de::{DeTable, DeValue};
 
 const PREFIX: &str = "SEXTANT_";
 const NESTING: &str = "__";
+/// The section that may stand in a file of its own.
+const SHARED: &str = "cluster";
+const ROLE: &str = "role";
+const ROLES: [&str; 3] = ["memtable", "sstable", "pnode"];
 
 /// One clear line for people.
 #[derive(Debug, thiserror::Error)]
@@ -30,27 +37,128 @@ pub struct ConfigError(pub String);
 /// Reads `path`, applies `SEXTANT_*` environment variables, and reports unknown fields (of types that deny them). What the
 /// values mean together is for the type's own `validate()`.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
-    let name = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| ConfigError(format!("{name}: {e}")))?;
-    parse(
-        &text,
-        &name,
-        std::env::vars_os().filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))),
-    )
+    read(path, None, environment())
 }
 
-/// As [`load`], from a text that errors call `name`, and from given variables.
+/// As [`load`]; a file that says that it is another role's is refused.
+pub fn load_role<T: DeserializeOwned>(path: &Path, role: &str) -> Result<T, ConfigError> {
+    read(path, Some(role), environment())
+}
+
+/// As [`load_role`], whatever the environment says.
+pub fn load_file<T: DeserializeOwned>(path: &Path, role: &str) -> Result<T, ConfigError> {
+    read(path, Some(role), Vec::new())
+}
+
+/// What the file says of its role.
+pub fn role_of(path: &Path) -> Result<Option<String>, ConfigError> {
+    let file = Text::read(path)?;
+    let origins = Origins::new(&file, None, Vec::new());
+    let mut root = DeTable::parse(&file.text).map_err(|e| origins.error(&e))?;
+    take_role(root.get_mut(), &origins).map(|role| role.map(|(role, _)| role))
+}
+
+fn environment() -> Vec<(String, String)> {
+    let variables = std::env::vars_os();
+    variables.filter_map(|(k, v)| Some((k.into_string().ok()?, v.into_string().ok()?))).collect()
+}
+
+fn read<T: DeserializeOwned>(
+    path: &Path,
+    role: Option<&str>,
+    variables: Vec<(String, String)>,
+) -> Result<T, ConfigError> {
+    let named = |shared: &str| {
+        let beside = path.parent().unwrap_or(Path::new("")).join(shared);
+        Text::read(&beside)
+    };
+    parse_text(&Text::read(path)?, role, variables, named)
+}
+
+/// As [`load`], from a text that errors call `name`, and from given variables. No other file is read.
 pub fn parse<T: DeserializeOwned>(
     text: &str,
     name: &str,
     variables: impl IntoIterator<Item = (String, String)>,
 ) -> Result<T, ConfigError> {
-    let origins = Origins::new(text, name, variables);
-    let mut root = DeTable::parse(text).map_err(|e| origins.error(&e))?;
+    let text = Text { name: name.to_owned(), text: text.to_owned() };
+    let named = |shared: &str| Err(ConfigError(format!("{name}: cluster: {shared:?} is not read here")));
+    parse_text(&text, None, variables.into_iter().collect(), named)
+}
+
+fn parse_text<T: DeserializeOwned>(
+    file: &Text,
+    role: Option<&str>,
+    variables: Vec<(String, String)>,
+    named: impl Fn(&str) -> Result<Text, ConfigError>,
+) -> Result<T, ConfigError> {
+    let shared = match shared_file(&file.text) {
+        Some(shared) => Some(named(&shared)?),
+        None => None,
+    };
+    let origins = Origins::new(file, shared, variables);
+    let mut root = DeTable::parse(&file.text).map_err(|e| origins.error(&e))?;
+    if let Some((said, span)) = take_role(root.get_mut(), &origins)?
+        && role.is_some_and(|role| role != said)
+    {
+        let (origin, role) = (origins.origin(Some(span)), role.unwrap_or_default());
+        return Err(ConfigError(format!(
+            "{origin}: role: this configures a {said} server, not a {role} server"
+        )));
+    }
+    if let Some(shared) = &origins.shared {
+        let section = DeTable::parse(&shared.document).map_err(|e| origins.error(&e))?;
+        let value = Spanned::new(section.span(), DeValue::Table(section.into_inner()));
+        root.get_mut().insert(Spanned::new(0..0, Cow::Borrowed(SHARED)), value);
+    }
     for variable in &origins.variables {
         set(root.get_mut(), variable)?;
     }
     T::deserialize(toml::de::Deserializer::from(root)).map_err(|e| origins.error(&e))
+}
+
+/// The file that the section `cluster` is to come from.
+fn shared_file(text: &str) -> Option<String> {
+    let root = DeTable::parse(text).ok()?;
+    match root.get_ref().get(SHARED)?.get_ref() {
+        DeValue::String(file) => Some(file.to_string()),
+        _ => None,
+    }
+}
+
+/// It is no field of any configuration.
+fn take_role(
+    root: &mut DeTable<'_>,
+    origins: &Origins<'_>,
+) -> Result<Option<(String, Range<usize>)>, ConfigError> {
+    let Some(role) = root.remove(ROLE) else { return Ok(None) };
+    let span = role.span();
+    match role.into_inner() {
+        DeValue::String(role) if ROLES.contains(&&*role) => Ok(Some((role.into_owned(), span))),
+        _ => {
+            let origin = origins.origin(Some(span));
+            Err(ConfigError(format!(
+                "{origin}: role: one of {}",
+                ROLES.map(|role| format!("{role:?}")).join(", ")
+            )))
+        }
+    }
+}
+
+/// A file, and what errors call it.
+struct Text {
+    name: String,
+    text: String,
+}
+
+impl Text {
+    fn read(path: &Path) -> Result<Self, ConfigError> {
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Self { name, text }),
+            Err(e) => Err(ConfigError(format!("{name}: {e}"))),
+        }
+    }
 }
 
 /// One environment variable that sets a field.
@@ -65,20 +173,34 @@ struct Variable {
     span: Range<usize>,
 }
 
+/// The file that holds the section `cluster`.
+struct Shared {
+    name: String,
+    /// Its text, after as many line feeds as put its spans at `start`.
+    document: String,
+    start: usize,
+}
+
 /// Which part of the virtual text came from where.
 struct Origins<'a> {
-    text: &'a str,
-    name: &'a str,
+    file: &'a Text,
+    shared: Option<Shared>,
     variables: Vec<Variable>,
 }
 
 impl<'a> Origins<'a> {
-    fn new(text: &'a str, name: &'a str, variables: impl IntoIterator<Item = (String, String)>) -> Self {
+    fn new(file: &'a Text, shared: Option<Text>, variables: Vec<(String, String)>) -> Self {
         let mut named: Vec<_> = variables.into_iter().filter(|(name, _)| is_configuration(name)).collect();
         // A section comes before its fields, and the outcome does not depend on the order of the environment.
         named.sort();
         let mut variables = Vec::new();
-        let mut start = text.len() + 1;
+        let mut start = file.text.len() + 1;
+        let shared = shared.map(|Text { name, text }| {
+            let document = format!("{}{text}", "\n".repeat(start));
+            let shared = Shared { name, start, document };
+            start = shared.document.len() + 1;
+            shared
+        });
         for (name, raw) in named {
             let path =
                 name[PREFIX.len()..].split(NESTING).map(str::to_lowercase).filter(|part| !part.is_empty());
@@ -88,7 +210,7 @@ impl<'a> Origins<'a> {
             variables.push(Variable { name, path, document, raw, span: start..end });
             start = end;
         }
-        Self { text, name, variables }
+        Self { file, shared, variables }
     }
 
     /// `<origin>: <field>: <what is wrong>`
@@ -96,7 +218,7 @@ impl<'a> Origins<'a> {
         let field = field_of(e);
         // What is missing at the top level is missing on no line.
         let nowhere = field.is_none() && e.message().starts_with("missing field");
-        let mut parts = vec![if nowhere { self.name.to_owned() } else { self.origin(e.span()) }];
+        let mut parts = vec![if nowhere { self.file.name.clone() } else { self.origin(e.span()) }];
         parts.extend(field);
         parts.push(one_line(e.message()));
         if self.variable(e.span()).is_some() && e.message().contains("expected a string") {
@@ -114,11 +236,16 @@ impl<'a> Origins<'a> {
         if let Some(variable) = self.variable(span.clone()) {
             return format!("environment variable {}", variable.name);
         }
-        let Some(before) = span.and_then(|span| self.text.as_bytes().get(..span.start)) else {
-            return self.name.to_owned();
+        let Some(start) = span.map(|span| span.start) else { return self.file.name.clone() };
+        let (name, before) = match &self.shared {
+            Some(shared) if start >= shared.start => {
+                (&shared.name, shared.document.as_bytes().get(shared.start..start))
+            }
+            _ => (&self.file.name, self.file.text.as_bytes().get(..start)),
         };
+        let Some(before) = before else { return name.clone() };
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        format!("{}:{line}", self.name)
+        format!("{name}:{line}")
     }
 }
 
@@ -222,6 +349,48 @@ lease_ms = 100
     fn read(text: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
         let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         parse(text, "s.toml", variables).map_err(|e| e.to_string())
+    }
+
+    fn beside(text: &str, shared: &str, variables: &[(&str, &str)]) -> Result<Config, String> {
+        let variables = variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let file = Text { name: "s.toml".into(), text: text.into() };
+        let named = |name: &str| Ok(Text { name: format!("/etc/{name}"), text: shared.to_owned() });
+        parse_text(&file, Some("memtable"), variables, named).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_is_shared_may_stand_in_a_file_of_its_own() {
+        let (own, shared) = TEXT.split_once("[cluster]\n").unwrap();
+        let shared = &shared.replace("[cluster.lease]", "[lease]");
+        let naming = format!("role = \"memtable\"\ncluster = \"all.toml\"{own}");
+        assert_eq!(beside(&naming, shared, &[]).unwrap(), read(TEXT, &[]).unwrap());
+        let variables = [("SEXTANT_CLUSTER__LEASE__LEASE_MS", "250")];
+        assert_eq!(beside(&naming, shared, &variables).unwrap(), read(TEXT, &variables).unwrap());
+        // Errors name the file that they are in.
+        for (from, to, expected) in [
+            ("lease_ms = 100", "lease_ms = \"x\"", "/etc/all.toml:7: cluster.lease.lease_ms: invalid type"),
+            (
+                "partitions = 4",
+                "partitions = 4\nnonsense = 1",
+                "/etc/all.toml:3: cluster: unknown field `nonsense`",
+            ),
+            ("partitions = 4", "partitions =", "/etc/all.toml:2: "),
+        ] {
+            let error = beside(&naming, &shared.replace(from, to), &[]).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let error = beside(&naming.replace("listen =", "liste ="), shared, &[]).unwrap_err();
+        assert!(error.starts_with("s.toml:3: liste"), "{error}");
+        let error = beside(&naming, shared, &[("SEXTANT__CACHE_BYTES", "x")]).unwrap_err();
+        assert!(error.starts_with("environment variable SEXTANT__CACHE_BYTES: "), "{error}");
+    }
+
+    #[test]
+    fn the_configuration_of_another_role_is_refused() {
+        let error = beside(&format!("role = \"pnode\"\n{TEXT}"), "", &[]).unwrap_err();
+        assert_eq!(error, "s.toml:1: role: this configures a pnode server, not a memtable server");
+        let error = beside(&format!("role = 5\n{TEXT}"), "", &[]).unwrap_err();
+        assert_eq!(error, "s.toml:1: role: one of \"memtable\", \"sstable\", \"pnode\"");
     }
 
     #[test]

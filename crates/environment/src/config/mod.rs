@@ -10,7 +10,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::key::SLOTS;
 
-pub use load::{ConfigError, load, parse};
+pub use load::{ConfigError, load, load_file, load_role, parse, role_of};
 pub use sextant_common::configuration::LeaseMode;
 
 /// One server of a tier.

@@ -5,7 +5,7 @@
 //! started again, and is waited for until it is ready, as an operator does it. Promised: no error, at any client. Measured: the
 //! longest silence of each probe, and the longest operation.
 
-mod probe;
+pub(crate) mod probe;
 mod report;
 
 use std::path::{Path, PathBuf};

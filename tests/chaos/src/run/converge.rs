@@ -25,6 +25,18 @@ const READ_TRIES: usize = 20;
 /// # Errors
 /// What was the matter last.
 pub async fn wait(bed: &Testbed, clients: &[Client]) -> Result<(), String> {
+    let converged = wait_for(clients).await;
+    if converged.is_err() {
+        for id in Id::all() {
+            let status = bed.status(id).await;
+            println!("{id}: {}", status.map_or_else(|| "does not answer".into(), |s| s.to_string()));
+        }
+    }
+    converged
+}
+
+/// The same, by what clients see. `clients`: one of each p-node.
+pub async fn wait_for(clients: &[Client]) -> Result<(), String> {
     let mut last = String::new();
     let converged = async {
         while let Err(why) = serves(clients).await {
@@ -32,14 +44,8 @@ pub async fn wait(bed: &Testbed, clients: &[Client]) -> Result<(), String> {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     };
-    if tokio::time::timeout(CONVERGE_WITHIN, converged).await.is_ok() {
-        return Ok(());
-    }
-    for id in Id::all() {
-        let status = bed.status(id).await;
-        println!("{id}: {}", status.map_or_else(|| "does not answer".into(), |s| s.to_string()));
-    }
-    Err(last)
+    let in_time = tokio::time::timeout(CONVERGE_WITHIN, converged).await.is_ok();
+    if in_time { Ok(()) } else { Err(last) }
 }
 
 /// Keys of its own: outside of the history.

@@ -3,7 +3,7 @@
 //! The verdict fails if an answer was wrong (the checker's two checks), if that could not be decided, if the cluster did not
 //! come back to service after healing, or if a server ended that nobody ended. How long anything took is not judged.
 
-mod converge;
+pub(crate) mod converge;
 mod report;
 
 use std::collections::BTreeMap;

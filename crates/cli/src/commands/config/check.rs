@@ -1,0 +1,286 @@
+//! `sextant config check`: each file by itself, and all of a cluster together.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use sextant_common::ids::NodeId;
+use sextant_environment::config::{ClusterConfig, Server, load_file, role_of};
+use sextant_memtable_server::MemtableServerConfig;
+use sextant_pnode::PNodeConfig;
+use sextant_sstable_server::SstServerConfig;
+
+use crate::args::ConfigCheckArgs;
+use crate::exit::{CommandResult, Exit, Failure};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Role {
+    Memtable,
+    Sstable,
+    PNode,
+}
+
+impl Role {
+    const ALL: [Role; 3] = [Role::Memtable, Role::Sstable, Role::PNode];
+
+    fn name(self) -> &'static str {
+        match self {
+            Role::Memtable => "memtable",
+            Role::Sstable => "sstable",
+            Role::PNode => "pnode",
+        }
+    }
+}
+
+/// What is compared of a file.
+struct Configured {
+    path: PathBuf,
+    role: Role,
+    id: NodeId,
+    cluster: ClusterConfig,
+    /// Of its gRPC service.
+    listen: String,
+}
+
+/// A finding: an error keeps a server from starting, or a cluster from working; a warning may be meant.
+#[derive(Debug, PartialEq, Eq)]
+enum Finding {
+    Error(String),
+    Warning(String),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Error(what) => write!(f, "error: {what}"),
+            Finding::Warning(what) => write!(f, "warning: {what}"),
+        }
+    }
+}
+
+pub fn run(args: &ConfigCheckArgs) -> CommandResult {
+    let findings = check(&args.files);
+    let mut stdout = std::io::stdout().lock();
+    for finding in &findings {
+        writeln!(stdout, "{finding}")?;
+    }
+    let errors = findings.iter().filter(|f| matches!(f, Finding::Error(_))).count();
+    writeln!(stdout, "{} files, {errors} errors, {} warnings", args.files.len(), findings.len() - errors)?;
+    match errors {
+        0 => Ok(()),
+        _ => Err(Failure::silent(Exit::Usage)),
+    }
+}
+
+fn check(files: &[PathBuf]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut sound = Vec::new();
+    for path in files {
+        match read(path) {
+            Ok(configured) => sound.push(configured),
+            Err(why) => findings.push(Finding::Error(why)),
+        }
+    }
+    together(&sound, &mut findings);
+    findings
+}
+
+/// What one file says, if it says it well.
+fn read(path: &Path) -> Result<Configured, String> {
+    let named = |e: sextant_common::Error| format!("{}: {}", path.display(), e.message);
+    let role = role(path)?;
+    let loaded = |e: sextant_environment::config::ConfigError| e.to_string();
+    let (id, cluster, listen) = match role {
+        Role::Memtable => {
+            let config: MemtableServerConfig = load_file(path, role.name()).map_err(loaded)?;
+            config.validate().map_err(named)?;
+            (config.id, config.cluster, config.listen)
+        }
+        Role::Sstable => {
+            let config: SstServerConfig = load_file(path, role.name()).map_err(loaded)?;
+            config.validate().map_err(named)?;
+            (config.id, config.cluster, config.listen)
+        }
+        Role::PNode => {
+            let config: PNodeConfig = load_file(path, role.name()).map_err(loaded)?;
+            config.validate().map_err(named)?;
+            (config.id, config.cluster, config.grpc)
+        }
+    };
+    Ok(Configured { path: path.to_owned(), role, id, cluster, listen })
+}
+
+/// As the file says, or else its name.
+fn role(path: &Path) -> Result<Role, String> {
+    let said = role_of(path).map_err(|e| e.to_string())?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    let role = Role::ALL.into_iter().find(|role| match &said {
+        Some(said) => said == role.name(),
+        None => name.starts_with(role.name()),
+    });
+    role.ok_or_else(|| {
+        format!("{}: whose? Add a line role = \"memtable\", \"sstable\" or \"pnode\"", path.display())
+    })
+}
+
+fn together(all: &[Configured], findings: &mut Vec<Finding>) {
+    let Some(first) = all.first() else { return };
+    for other in &all[1..] {
+        compare(first, other, findings);
+    }
+    let mut by_id: BTreeMap<(Role, NodeId), &Configured> = BTreeMap::new();
+    for one in all {
+        if let Some(before) = by_id.insert((one.role, one.id), one) {
+            let (a, b) = (before.path.display(), one.path.display());
+            findings.push(Finding::Error(format!("{a} and {b} are both {} {}", one.role.name(), one.id)));
+        }
+        listens_where_it_is_reached(one, findings);
+    }
+    let servers = first.cluster.memtable.iter().chain(&first.cluster.sstable);
+    let mut by_addr: BTreeMap<&str, NodeId> = BTreeMap::new();
+    for server in servers {
+        if by_addr.insert(&server.addr, server.id).is_some() {
+            let what = format!("{}: two servers have the address {}", first.path.display(), server.addr);
+            findings.push(Finding::Error(what));
+        }
+    }
+    for role in [Role::Memtable, Role::Sstable] {
+        let lacking: Vec<String> = tier(&first.cluster, role)
+            .iter()
+            .filter(|server| !by_id.contains_key(&(role, server.id)))
+            .map(|server| server.id.to_string())
+            .collect();
+        if !lacking.is_empty() {
+            let what = format!("not checked: no file of {} {}", role.name(), lacking.join(", "));
+            findings.push(Finding::Warning(what));
+        }
+    }
+    let voters = first.cluster.memtable.len();
+    if voters % 2 == 0 {
+        let what = format!("{voters} memtable servers survive no more failures than {}", voters - 1);
+        findings.push(Finding::Warning(what));
+    }
+}
+
+/// What all files of a cluster must say alike.
+fn compare(first: &Configured, other: &Configured, findings: &mut Vec<Finding>) {
+    let (a, b) = (&first.cluster, &other.cluster);
+    let where_ = format!("{} and {}", first.path.display(), other.path.display());
+    let ids = |servers: &[Server]| servers.iter().map(|s| s.id).collect::<Vec<_>>();
+    let differ = [
+        ("cluster.id", a.id != b.id),
+        ("cluster.partitions", a.partitions != b.partitions),
+        ("the ids of cluster.memtable", ids(&a.memtable) != ids(&b.memtable)),
+        ("the ids of cluster.sstable", ids(&a.sstable) != ids(&b.sstable)),
+        ("cluster.lease", a.lease != b.lease),
+    ];
+    for (what, _) in differ.iter().filter(|(_, differ)| *differ) {
+        findings.push(Finding::Error(format!("{where_} do not agree on {what}")));
+    }
+    for (tier, ours, theirs) in [("memtable", &a.memtable, &b.memtable), ("sstable", &a.sstable, &b.sstable)]
+    {
+        for (one, two) in ours.iter().zip(theirs.iter()).filter(|(one, two)| one.id == two.id) {
+            if one.addr != two.addr {
+                findings.push(Finding::Warning(format!(
+                    "{where_} reach {tier} {} at {} and at {}: good only if that is one server",
+                    one.id, one.addr, two.addr
+                )));
+            }
+        }
+    }
+}
+
+fn tier(cluster: &ClusterConfig, role: Role) -> &[Server] {
+    match role {
+        Role::Memtable => &cluster.memtable,
+        Role::Sstable => &cluster.sstable,
+        Role::PNode => &[],
+    }
+}
+
+fn listens_where_it_is_reached(one: &Configured, findings: &mut Vec<Finding>) {
+    let port = |addr: &str| addr.rsplit_once(':').map(|(_, port)| port.to_owned());
+    let Some(reached) = tier(&one.cluster, one.role).iter().find(|server| server.id == one.id) else {
+        return;
+    };
+    if port(&reached.addr) != port(&one.listen) {
+        findings.push(Finding::Warning(format!(
+            "{}: it listens on {}, and the others reach it at {}: good only if something forwards that",
+            one.path.display(),
+            one.listen,
+            reached.addr
+        )));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHARED: &str = "id = \"c\"\npartitions = 4\nmemtable = [{ id = 1, addr = \"m:7300\" }]\n\
+                          sstable = [{ id = 1, addr = \"s:7350\" }]\n";
+
+    fn own(role: &str, id: u32, rest: &str) -> String {
+        format!("role = \"{role}\"\nid = {id}\ncluster = \"cluster.toml\"\n{rest}")
+    }
+
+    /// Findings for these files beside a `cluster.toml`.
+    fn findings(files: &[(&str, String)]) -> Vec<String> {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("cluster.toml"), SHARED).unwrap();
+        let write = |(name, text): &(&str, String)| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let paths: Vec<PathBuf> = files.iter().map(write).collect();
+        let shown = check(&paths).into_iter().map(|f| f.to_string());
+        shown.map(|f| f.replace(&format!("{}/", dir.path().display()), "")).collect()
+    }
+
+    fn sound() -> Vec<(&'static str, String)> {
+        vec![
+            ("m.toml", own("memtable", 1, "listen = \"0.0.0.0:7300\"\ndata_dir = \"/m\"\n")),
+            ("s.toml", own("sstable", 1, "listen = \"0.0.0.0:7350\"\ndata_dir = \"/s\"\n")),
+            ("p.toml", own("pnode", 1, "grpc = \"0.0.0.0:7400\"\n")),
+        ]
+    }
+
+    #[test]
+    fn a_sound_cluster_has_no_findings() {
+        assert_eq!(findings(&sound()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_not_there_is_said() {
+        assert_eq!(findings(&sound()[1..]), ["warning: not checked: no file of memtable 1"]);
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_files() {
+        type Mistake = fn(&mut Vec<(&'static str, String)>);
+        let cases: [(Mistake, &str); 7] = [
+            (|f| f[0].1 += "nonsense = 1\n", "error: m.toml:6: unknown field `nonsense`"),
+            (|f| f[0].1 = f[0].1.replace("id = 1", "id = 2"), "error: m.toml: "),
+            (|f| f[1].1 = f[1].1.replace("7350", "7351"), "warning: s.toml: it listens on 0.0.0.0:7351"),
+            (|f| f.push(("p2.toml", f[2].1.clone())), "error: p.toml and p2.toml are both pnode 1"),
+            (|f| f[2].1 = f[2].1.replace("\"pnode\"", "\"sstable\""), "error: p.toml:"),
+            (|f| f[2].1 = f[2].1.replace("role = \"pnode\"\n", ""), "error: p.toml: whose?"),
+            (
+                |f| {
+                    let inline = "cluster = { id = \"c\", partitions = 5, memtable = [{ id = 1, addr = \"x:7300\" }], \
+                                  sstable = [{ id = 1, addr = \"s:7350\" }] }";
+                    f[2].1 = f[2].1.replace("cluster = \"cluster.toml\"", inline);
+                },
+                "error: m.toml and p.toml do not agree on cluster.partitions",
+            ),
+        ];
+        for (mistake, expected) in cases {
+            let mut files = sound();
+            mistake(&mut files);
+            let found = findings(&files);
+            assert!(found.iter().any(|f| f.starts_with(expected)), "{found:?}: not {expected}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! `sextant config init`: one file that all servers of a cluster share, and one for each server.
+
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::Path;
+
+use crate::args::ConfigInitArgs;
+use crate::exit::{CommandResult, Failure};
+
+/// What all share.
+const SHARED_FILE: &str = "cluster.toml";
+
+/// What a role listens on, if nothing else is said: gRPC, and how far from it the others are.
+struct Ports {
+    grpc: u16,
+    http: i32,
+    resp: i32,
+}
+
+const MEMTABLE: Ports = Ports { grpc: 7300, http: 90, resp: 0 };
+const SSTABLE: Ports = Ports { grpc: 7350, http: 90, resp: 0 };
+const PNODE: Ports = Ports { grpc: 7400, http: 80, resp: -1020 };
+
+/// A host, as others reach it, and the port of its gRPC service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Host {
+    name: String,
+    port: u16,
+}
+
+pub fn run(args: &ConfigInitArgs) -> CommandResult {
+    let files = files(args).map_err(Failure::usage)?;
+    std::fs::create_dir_all(&args.out).map_err(|e| failed(&args.out, &e))?;
+    // All or none.
+    if let Some((name, _)) = files.iter().find(|(name, _)| args.out.join(name).exists()) {
+        let path = args.out.join(name);
+        return Err(Failure::usage(format!("{}: exists already, and is not overwritten", path.display())));
+    }
+    let mut stdout = std::io::stdout().lock();
+    for (name, text) in &files {
+        let path = args.out.join(name);
+        std::fs::write(&path, text).map_err(|e| failed(&path, &e))?;
+        writeln!(stdout, "{}", path.display())?;
+    }
+    Ok(())
+}
+
+fn failed(path: &Path, e: &std::io::Error) -> Failure {
+    Failure::error(format!("{}: {e}", path.display()))
+}
+
+/// The files' names and contents.
+fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
+    let memtable = hosts(&args.memtable, &MEMTABLE)?;
+    let sstable = hosts(&args.sstable, &SSTABLE)?;
+    let pnode = hosts(&args.pnode, &PNODE)?;
+    let mut taken = HashMap::new();
+    let mut files = vec![(SHARED_FILE.to_owned(), shared(args, &memtable, &sstable))];
+    for (role, ports, hosts) in
+        [("memtable", MEMTABLE, &memtable), ("sstable", SSTABLE, &sstable), ("pnode", PNODE, &pnode)]
+    {
+        for (id, host) in (1..).zip(hosts) {
+            let name = format!("{role}-{id}");
+            let mut port = |offset: i32, service: &str| {
+                let port = u16::try_from(i32::from(host.port) + offset).ok().filter(|port| *port > 0);
+                let port = port.ok_or_else(|| format!("{name}: no port {offset} from {}", host.port))?;
+                match taken.insert((host.name.clone(), port), format!("{name} ({service})")) {
+                    None => Ok(port),
+                    Some(other) => {
+                        let host = &host.name;
+                        Err(format!(
+                            "{other} and {name} ({service}) would both listen on {host}:{port}: name a host once a role, or \
+                             with ports of its own, as in {host}:{}",
+                            port.saturating_add(1)
+                        ))
+                    }
+                }
+            };
+            let (grpc, http) = (port(0, "gRPC")?, port(ports.http, "HTTP")?);
+            let mut text = format!("role = \"{role}\"\nid = {id}\ncluster = \"{SHARED_FILE}\"\n");
+            if role == "pnode" {
+                let resp = port(ports.resp, "RESP")?;
+                text +=
+                    "# For clients. Administration listens on loopback only, 1000 above the port of gRPC.\n";
+                text += &format!("grpc = \"0.0.0.0:{grpc}\"\nresp = \"0.0.0.0:{resp}\"\n");
+            } else {
+                let tier = if role == "memtable" { &memtable } else { &sstable };
+                text += &format!("# The others reach it as {}.\n", addr(&tier[id - 1]));
+                text += &format!("listen = \"0.0.0.0:{grpc}\"\n");
+            }
+            text += &format!("# /metrics, /health/live, /health/ready, /status\nhttp = \"0.0.0.0:{http}\"\n");
+            if role != "pnode" {
+                let dir = args.data.join(&name);
+                text += "# Belongs to this server alone.\n";
+                text += &format!("data_dir = {}\n", toml::Value::from(dir.display().to_string()));
+            }
+            files.push((format!("{name}.toml"), text));
+        }
+    }
+    Ok(files)
+}
+
+fn shared(args: &ConfigInitArgs, memtable: &[Host], sstable: &[Host]) -> String {
+    let servers = |hosts: &[Host]| {
+        let lines: Vec<String> = (1..)
+            .zip(hosts)
+            .map(|(id, host)| format!("    {{ id = {id}, addr = \"{}\" }},\n", addr(host)))
+            .collect();
+        lines.concat()
+    };
+    format!(
+        "# What all servers of the cluster share: the same file beside every server's own. All settings: deploy/config.\n\
+         id = {id}\n\
+         # Fixed when the cluster is first started.\n\
+         partitions = {partitions}\n\
+         memtable = [\n{memtable}]\n\
+         sstable = [\n{sstable}]\n",
+        id = toml::Value::from(args.id.as_str()),
+        partitions = args.partitions,
+        memtable = servers(memtable),
+        sstable = servers(sstable),
+    )
+}
+
+fn addr(host: &Host) -> String {
+    format!("{}:{}", host.name, host.port)
+}
+
+fn hosts(names: &[String], ports: &Ports) -> Result<Vec<Host>, String> {
+    names.iter().map(|name| host(name.trim(), ports.grpc)).collect()
+}
+
+/// `name`, `name:port`, `10.0.0.1`, `10.0.0.1:port`, `[::1]`, `[::1]:port`.
+fn host(text: &str, default: u16) -> Result<Host, String> {
+    let bad =
+        || format!("{text:?} is no host or host:port (an IPv6 address stands in brackets: [::1]:{default})");
+    let (name, port) = match text.rsplit_once(':') {
+        Some((name, port)) if !text.ends_with(']') => (name, port.parse().map_err(|_| bad())?),
+        _ => (text, default),
+    };
+    let in_brackets = name.starts_with('[') && name.ends_with(']');
+    let is_sound = match in_brackets {
+        true => name[1..name.len() - 1].parse::<std::net::Ipv6Addr>().is_ok(),
+        false => {
+            !name.is_empty()
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'))
+        }
+    };
+    if !is_sound || port == 0 {
+        return Err(bad());
+    }
+    Ok(Host { name: name.to_owned(), port })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use sextant_environment::config::load_file;
+    use sextant_memtable_server::MemtableServerConfig;
+    use sextant_pnode::PNodeConfig;
+    use sextant_sstable_server::SstServerConfig;
+
+    use super::*;
+
+    fn names(hosts: &[&str]) -> Vec<String> {
+        hosts.iter().map(|h| (*h).to_owned()).collect()
+    }
+
+    fn args(memtable: &[&str], sstable: &[&str], pnode: &[&str]) -> ConfigInitArgs {
+        ConfigInitArgs {
+            memtable: names(memtable),
+            sstable: names(sstable),
+            pnode: names(pnode),
+            id: "a \"name\"".into(),
+            partitions: 4,
+            data: PathBuf::from("/var/lib/sextant"),
+            out: PathBuf::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_what_the_servers_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut args = args(&["m1", "10.0.0.2", "[::1]:7000"], &["m1"], &["m1", "p2"]);
+        args.out = dir.path().join("new");
+        run(&args).unwrap();
+        let path = |name: &str| args.out.join(name);
+        let memtable: MemtableServerConfig = load_file(&path("memtable-3.toml"), "memtable").unwrap();
+        memtable.validate().unwrap();
+        assert_eq!(memtable.cluster.id, "a \"name\"");
+        let addrs: Vec<&str> = memtable.cluster.memtable.iter().map(|s| s.addr.as_str()).collect();
+        assert_eq!(addrs, ["m1:7300", "10.0.0.2:7300", "[::1]:7000"]);
+        assert_eq!((memtable.id.0, memtable.listen.as_str()), (3, "0.0.0.0:7000"));
+        assert_eq!(memtable.data_dir, PathBuf::from("/var/lib/sextant/memtable-3"));
+        let sstable: SstServerConfig = load_file(&path("sstable-1.toml"), "sstable").unwrap();
+        sstable.validate().unwrap();
+        assert_eq!(sstable.cluster, memtable.cluster);
+        let pnode: PNodeConfig = load_file(&path("pnode-2.toml"), "pnode").unwrap();
+        pnode.validate().unwrap();
+        assert_eq!((pnode.grpc.as_str(), pnode.resp.as_deref()), ("0.0.0.0:7400", Some("0.0.0.0:6380")));
+        // A second time nothing is overwritten.
+        std::fs::remove_file(path("cluster.toml")).unwrap();
+        assert!(run(&args).is_err());
+        assert!(!path("cluster.toml").exists());
+    }
+
+    #[test]
+    fn servers_of_one_host_need_ports_of_their_own() {
+        let clash = files(&args(&["a", "a"], &["b"], &["c"])).unwrap_err();
+        assert!(
+            clash.contains("memtable-1 (gRPC) and memtable-2 (gRPC) would both listen on a:7300"),
+            "{clash}"
+        );
+        files(&args(&["a", "a:7301", "a:7302"], &["a", "a:7351"], &["a", "a:7401"])).unwrap();
+    }
+
+    #[test]
+    fn hosts_are_names_or_addresses() {
+        for good in ["h", "h.example", "h_1:2", "10.0.0.1", "[fe80::1]", "[::]:5"] {
+            host(good, 1).unwrap();
+        }
+        for bad in ["", ":1", "h:", "h:0", "h:70000", "::1", "a b", "[x]", "h/x"] {
+            assert!(host(bad, 1).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! Whether a server is ready: what a container's health check or a load balancer's script asks.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use serde::Deserialize;
+use sextant_environment::Env;
+use sextant_environment::config::load;
+
+use crate::args::HealthArgs;
+use crate::exit::{CommandResult, Failure};
+
+/// A reason is a line.
+const ANSWER_BYTES_MAX: usize = 4096;
+
+pub async fn run(args: HealthArgs) -> CommandResult {
+    let server = match (&args.server, &args.config) {
+        (Some(server), _) => server.clone(),
+        (None, Some(config)) => server_of(config)?,
+        (None, None) => return Err(Failure::usage("either --server or --config")),
+    };
+    let path = if args.live { "/health/live" } else { "/health/ready" };
+    let asked = tokio::time::timeout(Duration::from_millis(args.deadline_ms), ask(&server, path)).await;
+    let (status, answer) = match asked {
+        Ok(Ok(answered)) => answered,
+        Ok(Err(why)) => return Err(Failure::error(format!("{server}: {why}"))),
+        Err(_) => return Err(Failure::error(format!("{server}: no answer within {} ms", args.deadline_ms))),
+    };
+    match status.is_success() {
+        true => println!("{}", answer.trim()),
+        false => return Err(Failure::negative(format!("{server}: {}", answer.trim()))),
+    }
+    Ok(())
+}
+
+async fn ask(
+    server: &str,
+    path: &str,
+) -> Result<(hyper::StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
+    let stream = Env::real().net.connect(server.to_owned()).await?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let request = hyper::Request::get(path).header(hyper::header::HOST, server).body(Empty::<Bytes>::new())?;
+    let response = sender.send_request(request).await?;
+    let status = response.status();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await?.to_bytes();
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
+}
+
+/// Of any role.
+#[derive(Deserialize)]
+struct Listens {
+    http: Option<String>,
+}
+
+fn server_of(config: &Path) -> Result<String, Failure> {
+    let Listens { http } = load(config)?;
+    let http =
+        http.ok_or_else(|| Failure::usage(format!("{}: it says no http address", config.display())))?;
+    Ok(reachable(&http))
+}
+
+/// Where this host reaches what listens on all of its addresses.
+fn reachable(listens: &str) -> String {
+    match listens.rsplit_once(':') {
+        Some(("0.0.0.0" | "", port)) => format!("127.0.0.1:{port}"),
+        Some(("[::]", port)) => format!("[::1]:{port}"),
+        _ => listens.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_listens_everywhere_is_asked_on_loopback() {
+        let cases = ["0.0.0.0:7390", "[::]:7390", "10.0.0.1:1", "h:1"].map(reachable);
+        assert_eq!(cases, ["127.0.0.1:7390", "[::1]:7390", "10.0.0.1:1", "h:1"]);
+    }
+}

@@ -1,0 +1,155 @@
+//! The cluster of `deploy/compose.yaml`, under a project name of its own, and what can be done to its containers.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use sextant_common::error::{Error, Result};
+
+use crate::host::shell::run;
+
+/// The file, from the repository's root.
+const FILE: &str = "deploy/compose.yaml";
+/// Where its ports are published: beside a cluster that somebody runs from the same file.
+const BIND: &str = "127.0.7.1";
+/// And its network.
+const SUBNET: &str = "172.31.77.0/24";
+/// Addresses in it that Docker, which begins below, does not give by itself.
+const OTHER_ADDRESSES: &str = "172.31.77.2";
+/// Containers are stopped for so long before they are killed.
+const STOP_SECONDS: &str = "30";
+const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
+const LOOK_AGAIN: Duration = Duration::from_millis(200);
+
+pub struct Compose {
+    /// `docker-compose`, or `docker compose`.
+    program: Vec<&'static str>,
+    file: PathBuf,
+    project: String,
+}
+
+impl Compose {
+    /// Whether there is a Docker that can be used, and the image.
+    pub async fn probe(root: PathBuf) -> Result<Self> {
+        run(&["docker", "info"])
+            .await
+            .map_err(|e| Error::unavailable(format!("no Docker: {}", e.message)))?;
+        run(&["docker", "image", "inspect", "sextant:latest"])
+            .await
+            .map_err(|_| Error::unavailable("no image sextant:latest: run deploy/docker/build first"))?;
+        let plugin = run(&["docker", "compose", "version"]).await.is_ok();
+        let program = if plugin { vec!["docker", "compose"] } else { vec!["docker-compose"] };
+        let project = format!("sextant-hosts-{}", std::process::id());
+        Ok(Self { program, file: root.join(FILE), project })
+    }
+
+    async fn compose(&self, words: &[&str]) -> Result<String> {
+        let (bind, subnet) = (format!("SEXTANT_BIND={BIND}"), format!("SEXTANT_SUBNET={SUBNET}"));
+        let file = self.file.display().to_string();
+        let mut all = vec!["env", &bind, &subnet];
+        all.extend(&self.program);
+        all.extend(["--project-name", &self.project, "--file", &file]);
+        all.extend(words);
+        run(&all).await
+    }
+
+    pub async fn up(&self) -> Result<()> {
+        self.compose(&["up", "--detach"]).await.map(drop)
+    }
+
+    /// Removes everything, volumes included.
+    pub async fn down(&self) -> Result<()> {
+        self.compose(&["down", "--volumes", "--timeout", STOP_SECONDS]).await.map(drop)
+    }
+
+    pub async fn logs(&self) -> Result<String> {
+        self.compose(&["logs", "--no-color", "--tail", "200"]).await
+    }
+
+    /// The p-nodes, for clients on this machine.
+    pub fn pnodes(&self) -> Vec<String> {
+        vec![format!("{BIND}:7400"), format!("{BIND}:7401")]
+    }
+
+    /// The container of a service, running or not.
+    async fn container(&self, service: &str) -> Result<String> {
+        let filters = [("project", self.project.as_str()), ("service", service)];
+        let [project, service_is] = filters.map(|(what, is)| format!("label=com.docker.compose.{what}={is}"));
+        let found =
+            run(&["docker", "ps", "--all", "--quiet", "--filter", &project, "--filter", &service_is]).await?;
+        match found.lines().next() {
+            Some(id) => Ok(id.to_owned()),
+            None => Err(Error::unavailable(format!("no container of {service}"))),
+        }
+    }
+
+    pub async fn docker(&self, words: &[&str], service: &str) -> Result<()> {
+        let container = self.container(service).await?;
+        let all: Vec<&str> =
+            ["docker"].into_iter().chain(words.iter().copied()).chain([container.as_str()]).collect();
+        run(&all).await.map(drop)
+    }
+
+    /// `sextant` with these words, within the service's container.
+    pub async fn sextant(&self, service: &str, words: &[&str]) -> Result<String> {
+        let container = self.container(service).await?;
+        run(&[&["docker", "exec", &container, "/sextant"], words].concat()).await
+    }
+
+    fn network(&self) -> String {
+        format!("{}_cluster", self.project)
+    }
+
+    pub async fn disconnect(&self, service: &str) -> Result<()> {
+        let container = self.container(service).await?;
+        run(&["docker", "network", "disconnect", &self.network(), &container]).await.map(drop)
+    }
+
+    /// `elsewhere`: under the so many'th of the addresses that nothing else gets.
+    pub async fn connect(&self, service: &str, elsewhere: Option<u8>) -> Result<()> {
+        let container = self.container(service).await?;
+        let network = self.network();
+        let mut words = vec!["docker", "network", "connect", "--alias", service];
+        let other = elsewhere.map(|nth| format!("{OTHER_ADDRESSES}{nth:02}"));
+        if let Some(other) = &other {
+            words.extend(["--ip", other]);
+        }
+        words.extend([network.as_str(), container.as_str()]);
+        run(&words).await.map(drop)
+    }
+
+    pub async fn address(&self, service: &str) -> Result<String> {
+        let format = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}";
+        let container = self.container(service).await?;
+        Ok(run(&["docker", "inspect", "--format", format, &container]).await?.trim().to_owned())
+    }
+
+    /// The container with its volume is gone, and comes again with an empty one.
+    pub async fn remove(&self, service: &str) -> Result<()> {
+        self.compose(&["rm", "--stop", "--force", service]).await?;
+        run(&["docker", "volume", "rm", &format!("{}_{service}", self.project)]).await.map(drop)
+    }
+
+    pub async fn restart(&self, service: &str) -> Result<()> {
+        self.docker(&["restart", "--time", STOP_SECONDS], service).await
+    }
+
+    /// Whether the service's health check says so now.
+    async fn is_healthy(&self, service: &str) -> bool {
+        let Ok(container) = self.container(service).await else { return false };
+        let ask = ["health", "--config", &format!("/etc/sextant/{service}.toml")].map(str::to_owned);
+        let words = ask.each_ref().map(String::as_str);
+        run(&[&["docker", "exec", &container, "/sextant"][..], &words].concat()).await.is_ok()
+    }
+
+    pub async fn wait_healthy(&self, services: &[&str]) -> Result<()> {
+        let healthy = async {
+            for service in services {
+                while !self.is_healthy(service).await {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                }
+            }
+        };
+        let waited = tokio::time::timeout(HEALTHY_WITHIN, healthy).await;
+        waited.map_err(|_| Error::unavailable(format!("not healthy within {} s", HEALTHY_WITHIN.as_secs())))
+    }
+}
