@@ -380,7 +380,7 @@ lease_ms = 100
             assert!(error.starts_with(expected), "{error}");
         }
         let error = beside(&naming.replace("listen =", "liste ="), shared, &[]).unwrap_err();
-        assert!(error.starts_with("s.toml:3: liste"), "{error}");
+        assert!(error.starts_with("s.toml:3: unknown field `liste`"), "{error}");
         let error = beside(&naming, shared, &[("SEXTANT__CACHE_BYTES", "x")]).unwrap_err();
         assert!(error.starts_with("environment variable SEXTANT__CACHE_BYTES: "), "{error}");
     }
