@@ -1,6 +1,6 @@
 //! The data directory: whose it is, who holds it, and where its files are.
 //!
-//! Files: `IDENTITY` (JSON: format version, tier, cluster, node), `LOCK`, one `<SstId>.sst` a table, and `*.tmp` while a table
+//! Files: `IDENTITY` (JSON: format version, tier, cluster, node, partitions), `LOCK`, one `<SstId>.sst` a table, and `*.tmp` while a table
 //! is being written; those are removed at start. All calls block.
 
 use std::path::{Path, PathBuf};
@@ -18,6 +18,8 @@ const FORMAT: u32 = 1;
 const TIER: &str = "sstable";
 const IDENTITY_FILE: &str = "IDENTITY";
 const LOCK_FILE: &str = "LOCK";
+/// A file that its directories have.
+const OF_A_MEMTABLE_SERVER: &str = "INCARNATION";
 const TABLE_EXTENSION: &str = "sst";
 const TEMPORARY_EXTENSION: &str = "tmp";
 
@@ -28,6 +30,9 @@ struct Identity {
     tier: String,
     cluster: String,
     node: NodeId,
+    /// How many the cluster has. None: written by a version that did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    partitions: Option<u32>,
 }
 
 /// An open data directory: nobody else has it until it is dropped or [`DataDir::release`]d.
@@ -47,7 +52,7 @@ impl std::fmt::Debug for DataDir {
 impl DataDir {
     /// Opens the directory of a node, or makes it if it does not exist. A directory of another cluster, node, tier or
     /// format is refused.
-    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, cluster: &str, node: NodeId) -> Result<Self> {
+    pub fn open(vfs: Arc<dyn Vfs>, dir: &Path, cluster: &str, partitions: u32, node: NodeId) -> Result<Self> {
         vfs.create_dir_all(dir)?;
         let lock = vfs.lock(&dir.join(LOCK_FILE)).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => Error::new(
@@ -56,7 +61,13 @@ impl DataDir {
             ),
             _ => e.into(),
         })?;
-        let expected = Identity { format: FORMAT, tier: TIER.into(), cluster: cluster.into(), node };
+        let expected = Identity {
+            format: FORMAT,
+            tier: TIER.into(),
+            cluster: cluster.into(),
+            node,
+            partitions: Some(partitions),
+        };
         check_identity(&*vfs, dir, &expected)?;
         let files = vfs.list(dir)?;
         let stale: Vec<_> = files.iter().filter(|p| has_extension(p, TEMPORARY_EXTENSION)).collect();
@@ -139,11 +150,13 @@ fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: &Identity) -> Result<()> 
     let path = dir.join(IDENTITY_FILE);
     let refuse = |what: String| Err(Error::invalid(format!("data directory {}: {what}", dir.display())));
     if !vfs.exists(&path) {
+        if vfs.exists(&dir.join(OF_A_MEMTABLE_SERVER)) {
+            return refuse("it is a memtable server's: not touched".into());
+        }
         if vfs.list(dir)?.iter().any(|p| has_extension(p, TABLE_EXTENSION)) {
             return refuse(format!("it has tables but no {IDENTITY_FILE}: not touched"));
         }
-        let text = serde_json::to_string(expected).map_err(|e| Error::internal(e.to_string()))?;
-        return Ok(write_file_atomically(vfs, &path, text.as_bytes())?);
+        return write_identity(vfs, &path, expected);
     }
     let found: Identity = match serde_json::from_slice(&read_file(vfs, &path)?) {
         Ok(found) => found,
@@ -152,13 +165,25 @@ fn check_identity(vfs: &dyn Vfs, dir: &Path, expected: &Identity) -> Result<()> 
     if found.format != expected.format {
         return refuse(format!("it has format {}, this program knows format {FORMAT}", found.format));
     }
-    if found != *expected {
+    if (&found.tier, &found.cluster, found.node) != (&expected.tier, &expected.cluster, expected.node) {
         return refuse(format!(
             "it belongs to {} server {} of cluster {:?}, not to {TIER} server {} of cluster {:?}",
             found.tier, found.node, found.cluster, expected.node, expected.cluster
         ));
     }
-    Ok(())
+    match (found.partitions, expected.partitions) {
+        (Some(found), Some(configured)) if found != configured => refuse(format!(
+            "it is of a cluster with {found} partitions, but cluster.partitions is {configured}: the number is fixed when a \
+             cluster is first started"
+        )),
+        (Some(_), _) => Ok(()),
+        (None, _) => write_identity(vfs, &path, expected),
+    }
+}
+
+fn write_identity(vfs: &dyn Vfs, path: &Path, identity: &Identity) -> Result<()> {
+    let text = serde_json::to_string(identity).map_err(|e| Error::internal(e.to_string()))?;
+    Ok(write_file_atomically(vfs, path, text.as_bytes())?)
 }
 
 /// A file that becomes a table or, if this is dropped before, vanishes.
@@ -199,7 +224,7 @@ mod tests {
     use crate::testing::sst_id;
 
     fn open(vfs: &FaultyVfs, cluster: &str, node: u64) -> Result<DataDir> {
-        DataDir::open(Arc::new(vfs.clone()), Path::new("/data"), cluster, NodeId(node))
+        DataDir::open(Arc::new(vfs.clone()), Path::new("/data"), cluster, 4, NodeId(node))
     }
 
     #[test]
@@ -212,6 +237,32 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::Invalid);
             assert!(error.message.contains("server 1 of cluster \"a\""), "{error}");
         }
+    }
+
+    #[test]
+    fn the_number_of_partitions_is_fixed_when_a_directory_is_first_used() {
+        let vfs = FaultyVfs::new(1);
+        let open_with =
+            |partitions| DataDir::open(Arc::new(vfs.clone()), Path::new("/data"), "a", partitions, NodeId(1));
+        let path = Path::new("/data/IDENTITY");
+        // As a version wrote it that did not say.
+        vfs.create_dir_all(Path::new("/data")).unwrap();
+        let old = r#"{"format":1,"tier":"sstable","cluster":"a","node":1}"#;
+        write_file_atomically(&vfs, path, old.as_bytes()).unwrap();
+        drop(open_with(4).unwrap());
+        for other in [3, 5] {
+            let error = open_with(other).unwrap_err();
+            assert!(error.message.contains("a cluster with 4 partitions"), "{error}");
+        }
+        drop(open_with(4).unwrap());
+    }
+
+    #[test]
+    fn the_directory_of_a_memtable_server_is_refused() {
+        let vfs = FaultyVfs::new(1);
+        vfs.create_dir_all(Path::new("/data")).unwrap();
+        vfs.open(Path::new("/data/INCARNATION"), OpenMode::CreateNew).unwrap();
+        assert!(open(&vfs, "a", 1).unwrap_err().message.contains("memtable server's"));
     }
 
     #[test]

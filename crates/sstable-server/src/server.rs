@@ -143,11 +143,11 @@ impl SstServer {
 
 async fn open_catalog(env: &Env, config: &SstServerConfig) -> Result<Arc<Catalog>> {
     let stopping = || Error::new(ErrorKind::Stopping, "the runtime is stopping");
-    let (vfs, path, cluster, id) =
-        (env.vfs.clone(), config.data_dir.clone(), config.cluster.id.clone(), config.id);
+    let (vfs, path, id) = (env.vfs.clone(), config.data_dir.clone(), config.id);
+    let (cluster, partitions) = (config.cluster.id.clone(), config.cluster.partitions);
     let cache = Arc::new(BlockCache::new(config.block_cache_bytes));
     let open = move || -> Result<_> {
-        let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, id)?, cache));
+        let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, partitions, id)?, cache));
         let stored = catalog.stored()?;
         Ok((catalog, stored))
     };

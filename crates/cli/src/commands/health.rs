@@ -1,5 +1,6 @@
 //! Whether a server is ready: what a container's health check or a load balancer's script asks.
 
+use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -30,8 +31,8 @@ pub async fn run(args: HealthArgs) -> CommandResult {
         Err(_) => return Err(Failure::error(format!("{server}: no answer within {} ms", args.deadline_ms))),
     };
     match status.is_success() {
-        true => println!("{}", answer.trim()),
-        false => return Err(Failure::negative(format!("{server}: {}", answer.trim()))),
+        true => writeln!(std::io::stdout().lock(), "{}", answer.trim())?,
+        false => return Err(Failure::negative(format!("{server}: {status}: {}", answer.trim()))),
     }
     Ok(())
 }

@@ -108,7 +108,8 @@ fn parse_text<T: DeserializeOwned>(
     }
     if let Some(shared) = &origins.shared {
         let section = DeTable::parse(&shared.document).map_err(|e| origins.error(&e))?;
-        let value = Spanned::new(section.span(), DeValue::Table(section.into_inner()));
+        let span = shared.start..shared.document.len();
+        let value = Spanned::new(span, DeValue::Table(section.into_inner()));
         root.get_mut().insert(Spanned::new(0..0, Cow::Borrowed(SHARED)), value);
     }
     for variable in &origins.variables {
@@ -375,6 +376,7 @@ lease_ms = 100
                 "/etc/all.toml:3: cluster: unknown field `nonsense`",
             ),
             ("partitions = 4", "partitions =", "/etc/all.toml:2: "),
+            ("partitions = 4", "", "/etc/all.toml:1: cluster: missing field `partitions`"),
         ] {
             let error = beside(&naming, &shared.replace(from, to), &[]).unwrap_err();
             assert!(error.starts_with(expected), "{error}");

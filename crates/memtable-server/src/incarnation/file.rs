@@ -1,7 +1,7 @@
 //! The file INCARNATION, and what the files of all directories of a server say together.
 //!
 //! TOML: `format = 1`, `cluster`, `node`, `incarnation` (16 hex digits), `run` (how often the server was started with these
-//! directories; 0: never yet), `lost` (in the data directory's file: partitions whose group this server has to be let into again),
+//! directories; 0: never yet), `partitions` (of the cluster; 0 or not there: not known yet), `lost` (in the data directory's file: partitions whose group this server has to be let into again),
 //! `before` (in the data directory's file: the incarnation that the log devices may still have, while the server takes another one).
 
 use std::path::{Path, PathBuf};
@@ -23,10 +23,16 @@ struct Text {
     node: u64,
     incarnation: String,
     run: u64,
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    partitions: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     lost: Vec<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     before: Option<String>,
+}
+
+fn is_unknown(partitions: &u32) -> bool {
+    *partitions == 0
 }
 
 /// What a directory's file says.
@@ -36,6 +42,8 @@ pub struct Record {
     pub node: u64,
     pub incarnation: u64,
     pub run: u64,
+    /// How many the cluster has: which keys this server's partitions hold. 0: written by a version that did not say.
+    pub partitions: u32,
     pub lost: Vec<u32>,
     /// The server takes another incarnation: log devices that still have this one are to follow.
     pub before: Option<u64>,
@@ -64,6 +72,7 @@ impl Record {
             node: text.node,
             incarnation: number(&text.incarnation)?,
             run: text.run,
+            partitions: text.partitions,
             lost: text.lost,
             before: text.before.as_deref().map(number).transpose()?,
         }))
@@ -76,6 +85,7 @@ impl Record {
             node: self.node,
             incarnation: format!("{:016x}", self.incarnation),
             run: self.run,
+            partitions: self.partitions,
             lost: self.lost.clone(),
             before: self.before.map(|before| format!("{before:016x}")),
         };
@@ -186,7 +196,8 @@ mod tests {
     use super::*;
 
     fn record(incarnation: u64, run: u64) -> Option<Record> {
-        Some(Record { cluster: "prod".into(), node: 2, incarnation, run, lost: Vec::new(), before: None })
+        let cluster = "prod".into();
+        Some(Record { cluster, node: 2, incarnation, run, partitions: 4, lost: Vec::new(), before: None })
     }
 
     fn dir(name: &str, record: Option<Record>, holds: bool) -> Found {

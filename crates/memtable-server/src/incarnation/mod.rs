@@ -49,6 +49,9 @@ impl std::fmt::Debug for Incarnation {
     }
 }
 
+/// A file that its directories have.
+const OF_AN_SSTABLE_SERVER: &str = "IDENTITY";
+
 impl Incarnation {
     /// Reads the files of all directories, or makes them if nothing was ever written here. Before the log is opened. Blocks. The lock
     /// keeps other processes off the data directory.
@@ -69,6 +72,10 @@ impl Incarnation {
         let mut found = Vec::new();
         for (at, dir) in dirs.iter().enumerate() {
             vfs.create_dir_all(dir)?;
+            if vfs.exists(&dir.join(OF_AN_SSTABLE_SERVER)) {
+                let whose = format!("{} is an sstable server's: not touched", dir.display());
+                return Err(Error::invalid(whose));
+            }
             let holds =
                 if at == 0 { holds_snapshot(vfs, dir)? } else { sextant_raft_log::holds_records(vfs, dir)? };
             found.push(Found { dir: dir.clone(), record: Record::read(vfs, dir)?, holds });
@@ -82,6 +89,7 @@ impl Incarnation {
                     node: config.id.0,
                     incarnation: env.rng.nonzero_u64(),
                     run: 0,
+                    partitions: config.cluster.partitions,
                     lost: Vec::new(),
                     before: None,
                 };
@@ -89,6 +97,7 @@ impl Incarnation {
                 record
             }
         };
+        let record = with_partitions(record, config)?;
         let incarnation = Incarnation {
             env: env.clone(),
             dirs,
@@ -205,7 +214,7 @@ impl Incarnation {
     #[cfg(test)]
     pub fn for_tests(env: &Env, id: u64) -> std::sync::Arc<Self> {
         let (cluster, lost, before) = ("test".into(), Vec::new(), None);
-        let record = Record { cluster, node: 1, incarnation: id, run: 1, lost, before };
+        let record = Record { cluster, node: 1, incarnation: id, run: 1, partitions: 1, lost, before };
         std::sync::Arc::new(Self {
             env: env.clone(),
             dirs: Vec::new(),
@@ -215,6 +224,20 @@ impl Incarnation {
             writing: Mutex::default(),
         })
     }
+}
+
+/// Keys would be looked for in other partitions than they are in: what is there would seem absent, and be written beside itself.
+fn with_partitions(record: Record, config: &MemtableServerConfig) -> Result<Record> {
+    let partitions = config.cluster.partitions;
+    if record.partitions != 0 && record.partitions != partitions {
+        return Err(Error::invalid(format!(
+            "{} is of a cluster with {} partitions, but cluster.partitions is {partitions}: the number is fixed when a cluster is first \
+             started",
+            config.data_dir.display(),
+            record.partitions
+        )));
+    }
+    Ok(Record { partitions, ..record })
 }
 
 /// The data directory's file last.
@@ -289,6 +312,36 @@ mod tests {
             assert_eq!((file.incarnation, file.before, file.run), (incarnation.id(), None, 1));
         }
         incarnation
+    }
+
+    #[test]
+    fn the_number_of_partitions_is_fixed_when_directories_are_first_used() {
+        let (_disk, env, incarnation) = used(1);
+        // As a version wrote it that did not say.
+        let old = Record { partitions: 0, ..incarnation.record.lock().clone() };
+        incarnation.write_all(&old).unwrap();
+        drop(incarnation);
+        let open_with = |partitions| {
+            let mut config = config();
+            config.cluster.partitions = partitions;
+            Incarnation::open(&env, &config).map(|(incarnation, _lock)| incarnation.began())
+        };
+        open_with(2).unwrap().unwrap();
+        for other in [1, 3] {
+            let error = open_with(other).map(drop).unwrap_err();
+            assert!(error.message.contains("a cluster with 2 partitions"), "{error}");
+            assert_eq!(error.kind, ErrorKind::Invalid);
+        }
+        open_with(2).unwrap().unwrap();
+    }
+
+    #[test]
+    fn the_directory_of_an_sstable_server_is_refused() {
+        let env = Env { vfs: Arc::new(FaultyVfs::new(1)), ..Env::real() };
+        env.vfs.create_dir_all(Path::new("/log1")).unwrap();
+        env.vfs.open(Path::new("/log1/IDENTITY"), OpenMode::CreateNew).unwrap();
+        let error = Incarnation::open(&env, &config()).map(drop).unwrap_err();
+        assert!(error.message.contains("/log1 is an sstable server's"), "{error}");
     }
 
     fn lost_partitions() -> BTreeSet<PartitionId> {

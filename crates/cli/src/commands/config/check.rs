@@ -120,7 +120,7 @@ fn role(path: &Path) -> Result<Role, String> {
         None => name.starts_with(role.name()),
     });
     role.ok_or_else(|| {
-        format!("{}: whose? Add a line role = \"memtable\", \"sstable\" or \"pnode\"", path.display())
+        format!("{}: whose? Add a line role = \"memtable\", \"sstable\" or \"pnode\" (a file that others name is checked with them)", path.display())
     })
 }
 
@@ -212,6 +212,14 @@ fn listens_where_it_is_reached(one: &Configured, findings: &mut Vec<Finding>) {
             reached.addr
         )));
     }
+    if reached.addr.starts_with('[') && one.listen.starts_with("0.0.0.0:") {
+        findings.push(Finding::Error(format!(
+            "{}: it listens on IPv4 only ({}), and the others reach it at {}: let it listen on [::]",
+            one.path.display(),
+            one.listen,
+            reached.addr
+        )));
+    }
 }
 
 #[cfg(test)]
@@ -260,10 +268,18 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_files() {
         type Mistake = fn(&mut Vec<(&'static str, String)>);
-        let cases: [(Mistake, &str); 7] = [
+        let cases: [(Mistake, &str); 8] = [
             (|f| f[0].1 += "nonsense = 1\n", "error: m.toml:6: unknown field `nonsense`"),
             (|f| f[0].1 = f[0].1.replace("id = 1", "id = 2"), "error: m.toml: "),
             (|f| f[1].1 = f[1].1.replace("7350", "7351"), "warning: s.toml: it listens on 0.0.0.0:7351"),
+            (
+                |f| {
+                    let inline = "cluster = { id = \"c\", partitions = 4, memtable = [{ id = 1, addr = \"[::1]:7300\" }], \
+                                  sstable = [{ id = 1, addr = \"s:7350\" }] }";
+                    f[0].1 = f[0].1.replace("cluster = \"cluster.toml\"", inline);
+                },
+                "error: m.toml: it listens on IPv4 only",
+            ),
             (|f| f.push(("p2.toml", f[2].1.clone())), "error: p.toml and p2.toml are both pnode 1"),
             (|f| f[2].1 = f[2].1.replace("\"pnode\"", "\"sstable\""), "error: p.toml:"),
             (|f| f[2].1 = f[2].1.replace("role = \"pnode\"\n", ""), "error: p.toml: whose?"),

@@ -4,11 +4,16 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
+use sextant_pnode::ADMIN_PORT_OFFSET;
+
 use crate::args::ConfigInitArgs;
 use crate::exit::{CommandResult, Failure};
 
 /// What all share.
 const SHARED_FILE: &str = "cluster.toml";
+
+/// Longest name of a cluster, in bytes.
+const CLUSTER_ID_MAX: usize = 64;
 
 /// What a role listens on, if nothing else is said: gRPC, and how far from it the others are.
 struct Ports {
@@ -32,17 +37,33 @@ pub fn run(args: &ConfigInitArgs) -> CommandResult {
     let files = files(args).map_err(Failure::usage)?;
     std::fs::create_dir_all(&args.out).map_err(|e| failed(&args.out, &e))?;
     // All or none.
-    if let Some((name, _)) = files.iter().find(|(name, _)| args.out.join(name).exists()) {
-        let path = args.out.join(name);
-        return Err(Failure::usage(format!("{}: exists already, and is not overwritten", path.display())));
-    }
-    let mut stdout = std::io::stdout().lock();
+    let mut written = Vec::new();
     for (name, text) in &files {
         let path = args.out.join(name);
-        std::fs::write(&path, text).map_err(|e| failed(&path, &e))?;
+        if let Err(failure) = create(&path, text) {
+            written.iter().for_each(|path| drop(std::fs::remove_file(path)));
+            return Err(failure);
+        }
+        written.push(path);
+    }
+    let mut stdout = std::io::stdout().lock();
+    for path in &written {
         writeln!(stdout, "{}", path.display())?;
     }
     Ok(())
+}
+
+fn create(path: &Path, text: &str) -> CommandResult {
+    match std::fs::File::create_new(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(Failure::usage(format!("{}: exists already, and is not overwritten", path.display())))
+        }
+        Err(e) => Err(failed(path, &e)),
+        Ok(mut file) => file.write_all(text.as_bytes()).map_err(|e| {
+            let _ = std::fs::remove_file(path);
+            failed(path, &e)
+        }),
+    }
 }
 
 fn failed(path: &Path, e: &std::io::Error) -> Failure {
@@ -51,6 +72,9 @@ fn failed(path: &Path, e: &std::io::Error) -> Failure {
 
 /// The files' names and contents.
 fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
+    if args.id.is_empty() || args.id.len() > CLUSTER_ID_MAX {
+        return Err(format!("--id has 1 to {CLUSTER_ID_MAX} bytes"));
+    }
     let memtable = hosts(&args.memtable, &MEMTABLE)?;
     let sstable = hosts(&args.sstable, &SSTABLE)?;
     let pnode = hosts(&args.pnode, &PNODE)?;
@@ -77,18 +101,21 @@ fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
                 }
             };
             let (grpc, http) = (port(0, "gRPC")?, port(ports.http, "HTTP")?);
+            // All addresses of the kind that the host is reached by.
+            let any = if host.name.starts_with('[') { "[::]" } else { "0.0.0.0" };
             let mut text = format!("role = \"{role}\"\nid = {id}\ncluster = \"{SHARED_FILE}\"\n");
             if role == "pnode" {
                 let resp = port(ports.resp, "RESP")?;
+                port(i32::from(ADMIN_PORT_OFFSET), "administration")?;
                 text +=
                     "# For clients. Administration listens on loopback only, 1000 above the port of gRPC.\n";
-                text += &format!("grpc = \"0.0.0.0:{grpc}\"\nresp = \"0.0.0.0:{resp}\"\n");
+                text += &format!("grpc = \"{any}:{grpc}\"\nresp = \"{any}:{resp}\"\n");
             } else {
                 let tier = if role == "memtable" { &memtable } else { &sstable };
                 text += &format!("# The others reach it as {}.\n", addr(&tier[id - 1]));
-                text += &format!("listen = \"0.0.0.0:{grpc}\"\n");
+                text += &format!("listen = \"{any}:{grpc}\"\n");
             }
-            text += &format!("# /metrics, /health/live, /health/ready, /status\nhttp = \"0.0.0.0:{http}\"\n");
+            text += &format!("# /metrics, /health/live, /health/ready, /status\nhttp = \"{any}:{http}\"\n");
             if role != "pnode" {
                 let dir = args.data.join(&name);
                 text += "# Belongs to this server alone.\n";
@@ -191,7 +218,8 @@ mod tests {
         assert_eq!(memtable.cluster.id, "a \"name\"");
         let addrs: Vec<&str> = memtable.cluster.memtable.iter().map(|s| s.addr.as_str()).collect();
         assert_eq!(addrs, ["m1:7300", "10.0.0.2:7300", "[::1]:7000"]);
-        assert_eq!((memtable.id.0, memtable.listen.as_str()), (3, "0.0.0.0:7000"));
+        assert_eq!((memtable.id.0, memtable.listen.as_str()), (3, "[::]:7000"));
+        assert_eq!(memtable.http.as_deref(), Some("[::]:7090"));
         assert_eq!(memtable.data_dir, PathBuf::from("/var/lib/sextant/memtable-3"));
         let sstable: SstServerConfig = load_file(&path("sstable-1.toml"), "sstable").unwrap();
         sstable.validate().unwrap();
@@ -199,10 +227,11 @@ mod tests {
         let pnode: PNodeConfig = load_file(&path("pnode-2.toml"), "pnode").unwrap();
         pnode.validate().unwrap();
         assert_eq!((pnode.grpc.as_str(), pnode.resp.as_deref()), ("0.0.0.0:7400", Some("0.0.0.0:6380")));
-        // A second time nothing is overwritten.
+        // A second time nothing is overwritten, and nothing left half done.
         std::fs::remove_file(path("cluster.toml")).unwrap();
         assert!(run(&args).is_err());
         assert!(!path("cluster.toml").exists());
+        assert!(path("pnode-2.toml").exists());
     }
 
     #[test]
@@ -212,6 +241,8 @@ mod tests {
             clash.contains("memtable-1 (gRPC) and memtable-2 (gRPC) would both listen on a:7300"),
             "{clash}"
         );
+        let clash = files(&args(&["a"], &["a"], &["a:6300"])).unwrap_err();
+        assert!(clash.contains("memtable-1 (gRPC) and pnode-1 (administration)"), "{clash}");
         files(&args(&["a", "a:7301", "a:7302"], &["a", "a:7351"], &["a", "a:7401"])).unwrap();
     }
 
