@@ -49,9 +49,6 @@ impl std::fmt::Debug for Incarnation {
     }
 }
 
-/// A file that its directories have.
-const OF_AN_SSTABLE_SERVER: &str = "IDENTITY";
-
 impl Incarnation {
     /// Reads the files of all directories, or makes them if nothing was ever written here. Before the log is opened. Blocks. The lock
     /// keeps other processes off the data directory.
@@ -72,10 +69,6 @@ impl Incarnation {
         let mut found = Vec::new();
         for (at, dir) in dirs.iter().enumerate() {
             vfs.create_dir_all(dir)?;
-            if vfs.exists(&dir.join(OF_AN_SSTABLE_SERVER)) {
-                let whose = format!("{} is an sstable server's: not touched", dir.display());
-                return Err(Error::invalid(whose));
-            }
             let holds =
                 if at == 0 { holds_snapshot(vfs, dir)? } else { sextant_raft_log::holds_records(vfs, dir)? };
             found.push(Found { dir: dir.clone(), record: Record::read(vfs, dir)?, holds });
@@ -333,15 +326,6 @@ mod tests {
             assert_eq!(error.kind, ErrorKind::Invalid);
         }
         open_with(2).unwrap().unwrap();
-    }
-
-    #[test]
-    fn the_directory_of_an_sstable_server_is_refused() {
-        let env = Env { vfs: Arc::new(FaultyVfs::new(1)), ..Env::real() };
-        env.vfs.create_dir_all(Path::new("/log1")).unwrap();
-        env.vfs.open(Path::new("/log1/IDENTITY"), OpenMode::CreateNew).unwrap();
-        let error = Incarnation::open(&env, &config()).map(drop).unwrap_err();
-        assert!(error.message.contains("/log1 is an sstable server's"), "{error}");
     }
 
     fn lost_partitions() -> BTreeSet<PartitionId> {
