@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sextant_common::ids::NodeId;
+use sextant_dev_cluster::Role;
 use sextant_environment::config::{ClusterConfig, Server, load_file, role_of};
 use sextant_memtable_server::MemtableServerConfig;
 use sextant_pnode::PNodeConfig;
@@ -14,24 +15,7 @@ use sextant_sstable_server::SstServerConfig;
 use crate::args::ConfigCheckArgs;
 use crate::exit::{CommandResult, Exit, Failure};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Role {
-    Memtable,
-    Sstable,
-    PNode,
-}
-
-impl Role {
-    const ALL: [Role; 3] = [Role::Memtable, Role::Sstable, Role::PNode];
-
-    fn name(self) -> &'static str {
-        match self {
-            Role::Memtable => "memtable",
-            Role::Sstable => "sstable",
-            Role::PNode => "pnode",
-        }
-    }
-}
+const ROLES: [Role; 3] = [Role::Memtable, Role::Sstable, Role::PNode];
 
 /// What is compared of a file.
 struct Configured {
@@ -115,12 +99,13 @@ fn read(path: &Path) -> Result<Configured, String> {
 fn role(path: &Path) -> Result<Role, String> {
     let said = role_of(path).map_err(|e| e.to_string())?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let role = Role::ALL.into_iter().find(|role| match &said {
+    let role = ROLES.into_iter().find(|role| match &said {
         Some(said) => said == role.name(),
         None => name.starts_with(role.name()),
     });
     role.ok_or_else(|| {
-        format!("{}: whose? Add a line role = \"memtable\", \"sstable\" or \"pnode\" (a file that others name is checked with them)", path.display())
+        let roles = "\"memtable\", \"sstable\" or \"pnode\" (a file that others name is checked with them)";
+        format!("{}: whose? Add a line role = {roles}", path.display())
     })
 }
 

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
+use sextant_common::ids::NodeId;
+use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_pnode::ADMIN_PORT_OFFSET;
 
 use crate::args::ConfigInitArgs;
@@ -11,9 +13,6 @@ use crate::exit::{CommandResult, Failure};
 
 /// What all share.
 const SHARED_FILE: &str = "cluster.toml";
-
-/// Longest name of a cluster, in bytes.
-const CLUSTER_ID_MAX: usize = 64;
 
 /// What a role listens on, if nothing else is said: gRPC, and how far from it the others are.
 struct Ports {
@@ -72,12 +71,10 @@ fn failed(path: &Path, e: &std::io::Error) -> Failure {
 
 /// The files' names and contents.
 fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
-    if args.id.is_empty() || args.id.len() > CLUSTER_ID_MAX {
-        return Err(format!("--id has 1 to {CLUSTER_ID_MAX} bytes"));
-    }
     let memtable = hosts(&args.memtable, &MEMTABLE)?;
     let sstable = hosts(&args.sstable, &SSTABLE)?;
     let pnode = hosts(&args.pnode, &PNODE)?;
+    cluster(args, &memtable, &sstable).validate().map_err(|e| e.message.into_owned())?;
     let mut taken = HashMap::new();
     let mut files = vec![(SHARED_FILE.to_owned(), shared(args, &memtable, &sstable))];
     for (role, ports, hosts) in
@@ -125,6 +122,19 @@ fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
         }
     }
     Ok(files)
+}
+
+fn cluster(args: &ConfigInitArgs, memtable: &[Host], sstable: &[Host]) -> ClusterConfig {
+    let servers = |hosts: &[Host]| {
+        (1..).zip(hosts).map(|(id, host)| Server { id: NodeId(id), addr: addr(host) }).collect()
+    };
+    ClusterConfig {
+        id: args.id.clone(),
+        partitions: args.partitions,
+        memtable: servers(memtable),
+        sstable: servers(sstable),
+        lease: LeaseConfig::default(),
+    }
 }
 
 fn shared(args: &ConfigInitArgs, memtable: &[Host], sstable: &[Host]) -> String {
@@ -244,6 +254,14 @@ mod tests {
         let clash = files(&args(&["a"], &["a"], &["a:6300"])).unwrap_err();
         assert!(clash.contains("memtable-1 (gRPC) and pnode-1 (administration)"), "{clash}");
         files(&args(&["a", "a:7301", "a:7302"], &["a", "a:7351"], &["a", "a:7401"])).unwrap();
+    }
+
+    #[test]
+    fn a_name_that_no_cluster_may_have_is_refused() {
+        for id in [String::new(), "x".repeat(65)] {
+            let refused = files(&ConfigInitArgs { id, ..args(&["a"], &["b"], &["c"]) }).unwrap_err();
+            assert!(refused.contains("cluster.id"), "{refused}");
+        }
     }
 
     #[test]
