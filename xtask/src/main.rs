@@ -5,9 +5,11 @@
 mod deny;
 mod fuzz;
 mod instructions;
+mod metrics;
 mod mutants;
 mod nightly;
 mod rules;
+mod seeing;
 mod sim;
 
 use std::path::{Path, PathBuf};
@@ -40,6 +42,8 @@ usage: cargo xtask <command>
   sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
                     [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants];
                     broken builds: --mutants all|M,M.. [--themed]
+  metrics           write docs/metrics.md from a cluster that is started for it
+  seeing            check that alerts and dashboards use metrics and labels that there are, and that promtool takes the alerts
   rules             write docs/rules.md from the catalogue in crates/rules
   proto             write crates/proto/src/generated from the protobuf files
 ";
@@ -79,6 +83,8 @@ fn main() -> ExitCode {
         ["instructions"] => instructions::check(false),
         ["instructions", "--update"] => instructions::check(true),
         ["deny"] => deny::check(),
+        ["metrics", ref options @ ..] => metrics::write(options),
+        ["seeing"] => seeing::check(),
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
         ["rules"] => rules::write(),

@@ -58,11 +58,15 @@ pub enum Command {
     /// Maintenance
     Admin(AdminArgs),
     /// Generate load (YCSB's workloads A to F)
-    Ycsb(YcsbArgs),
+    Ycsb(YcsbCommand),
     /// Check a recorded history for linearizability
     Check(CheckArgs),
     /// Write or check the configuration files of a cluster
     Config(ConfigArgs),
+    /// Make a private authority, and certificates for servers and users
+    Cert(CertArgs),
+    /// Make, change and list the cluster's users
+    User(UserArgs),
     /// Ask a server whether it is ready (for container health checks)
     Health(HealthArgs),
 }
@@ -98,6 +102,9 @@ pub struct ConfigInitArgs {
     /// Partitions, fixed when the cluster is first started
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub partitions: u32,
+    /// Encrypt all connections, with the certificates (`sextant cert`) that the servers find here, on their hosts
+    #[arg(long, value_name = "DIR")]
+    pub tls: Option<PathBuf>,
     /// Where the servers keep their data, on their hosts
     #[arg(long, value_name = "DIR", default_value = "/var/lib/sextant")]
     pub data: PathBuf,
@@ -127,6 +134,8 @@ pub struct HealthArgs {
     /// How long to wait for the answer, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deadline_ms: u64,
+    #[command(flatten)]
+    pub tls: TlsArgs,
 }
 
 #[derive(Debug, Args)]
@@ -168,6 +177,147 @@ pub struct ServerArgs {
     /// Configuration (TOML); SEXTANT_* environment variables go over it
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
+    /// Start although others than this machine can reach it and nobody has to show who they are
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// How a client command shows and checks certificates, in a cluster whose ports are encrypted.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TlsArgs {
+    /// Connect with TLS; authorities (PEM) of the servers' certificates [env: SEXTANT_TLS_CA]
+    #[arg(long, value_name = "FILE")]
+    pub tls_ca: Option<PathBuf>,
+    /// The certificate to show (PEM) [env: SEXTANT_TLS_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// Its private key (PEM) [env: SEXTANT_TLS_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+}
+
+/// Who a client command is, in a cluster that has users. The password is in the file, or in SEXTANT_PASSWORD.
+#[derive(Clone, Debug, Default, Args)]
+pub struct UserOptions {
+    /// User; without, who the certificate names [env: SEXTANT_USER]
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// File whose first line is the user's password [env: SEXTANT_PASSWORD, the password itself]
+    #[arg(long, value_name = "FILE")]
+    pub password_file: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct UserArgs {
+    #[command(subcommand)]
+    pub command: UserCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum UserCommand {
+    /// Print the hash of the password on standard input, for `superusers` in a p-node's configuration
+    Hash,
+    /// Make or change a user
+    Set(UserSetArgs),
+    /// Remove a user
+    Remove(UserRemoveArgs),
+    /// List users and their rules
+    List(UserListArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct UserSetArgs {
+    pub name: String,
+    /// on, off, '~app:*', '%R~shared:*', resetkeys, 'table=*', +@read, +@write, +@admin, +@all, -@all, nopass, resetpass, .. (docs/security.md)
+    #[arg(value_name = "RULE", allow_hyphen_values = true)]
+    pub rules: Vec<String>,
+    /// Add the password on standard input (an argument would be seen in the process list)
+    #[arg(long)]
+    pub password_stdin: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct UserRemoveArgs {
+    pub name: String,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct UserListArgs {
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct YcsbCommand {
+    #[command(flatten)]
+    pub args: YcsbArgs,
+    #[command(flatten)]
+    pub tls: TlsArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CertArgs {
+    #[command(subcommand)]
+    pub command: CertCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CertCommand {
+    /// Make the authority of a cluster: ca.pem, which everybody gets, and ca.key, which nobody else gets
+    Init(CertInitArgs),
+    /// Issue the certificates of servers: memtable-1.pem and memtable-1.key, and so on
+    Server(CertServerArgs),
+    /// Issue the certificate of a user: user-NAME.pem and user-NAME.key
+    User(CertUserArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CertInitArgs {
+    /// Name of the cluster, as in its configuration
+    #[arg(long, value_name = "NAME", default_value = "sextant")]
+    pub cluster: String,
+    /// Where the files go
+    #[arg(long, value_name = "DIR", default_value = "certs")]
+    pub dir: PathBuf,
+    /// How long it is valid
+    #[arg(long, value_name = "N", default_value_t = 3650)]
+    pub days: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct IssueArgs {
+    /// Where the authority is, and where the certificates go
+    #[arg(long, value_name = "DIR", default_value = "certs")]
+    pub dir: PathBuf,
+    /// How long a certificate is valid
+    #[arg(long, value_name = "N", default_value_t = 365)]
+    pub days: u64,
+    /// Replace certificates that are there
+    #[arg(long)]
+    pub renew: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CertServerArgs {
+    /// Configuration files of the servers
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Further names and addresses under which clients reach them; those in the files, and the local ones, need not be named
+    #[arg(long, value_name = "HOST,..", value_delimiter = ',')]
+    pub host: Vec<String>,
+    #[command(flatten)]
+    pub issue: IssueArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CertUserArgs {
+    pub name: String,
+    #[command(flatten)]
+    pub issue: IssueArgs,
 }
 
 /// How a client command reaches the cluster.
@@ -179,6 +329,10 @@ pub struct Connection {
     /// How long the command may take, in milliseconds; administration that takes longer by nature has its own minimum
     #[arg(long, value_name = "MS", default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..))]
     pub deadline_ms: u64,
+    #[command(flatten)]
+    pub tls: TlsArgs,
+    #[command(flatten)]
+    pub user: UserOptions,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -470,6 +624,16 @@ mod tests {
             "check history.jsonl --json",
             "config init --memtable a,b,c --sstable d,e,f --pnode g,h",
             "config check memtable-1.toml pnode-1.toml",
+            "memtable --config FILE --insecure",
+            "cert init --cluster prod --dir certs",
+            "cert server memtable-1.toml pnode-1.toml --host db.example.org --days 90 --renew",
+            "cert user alice",
+            "get a --server h:1 --tls-ca certs/ca.pem --tls-cert certs/user-alice.pem --tls-key certs/user-alice.key",
+            "user hash",
+            "user set alice on ~app:* +@read -@write --password-stdin --server h:1",
+            "user remove alice",
+            "user list --user root --password-file f",
+            "get a --user alice --password-file f",
             "health --server 127.0.0.1:7390",
             "health --config memtable-1.toml --live",
         ] {

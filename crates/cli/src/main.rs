@@ -3,6 +3,7 @@
 mod args;
 mod commands;
 mod exit;
+mod network;
 mod process;
 
 use clap::Parser;
@@ -23,7 +24,7 @@ fn main() -> std::process::ExitCode {
 
 fn run(command: Command) -> Exit {
     let workers = match &command {
-        Command::Ycsb(args) => args.workers(),
+        Command::Ycsb(ycsb) => ycsb.args.workers(),
         Command::Memtable(_) => Some(process::voter_workers()),
         Command::Pnode(args) => commands::server::pnode_workers(&args.config),
         _ => None,
@@ -35,9 +36,9 @@ fn run(command: Command) -> Exit {
     let result = runtime.block_on(async {
         match command {
             Command::Dev(args) => commands::dev::run(args).await,
-            Command::Memtable(args) => commands::server::memtable(&args.config).await,
-            Command::Sstable(args) => commands::server::sstable(&args.config).await,
-            Command::Pnode(args) => commands::server::pnode(&args.config).await,
+            Command::Memtable(args) => commands::server::memtable(&args).await,
+            Command::Sstable(args) => commands::server::sstable(&args).await,
+            Command::Pnode(args) => commands::server::pnode(&args).await,
             Command::Get(args) => commands::kv::get(args).await,
             Command::Mget(args) => commands::kv::mget(args).await,
             Command::Put(args) => commands::kv::put(args).await,
@@ -52,6 +53,8 @@ fn run(command: Command) -> Exit {
             Command::Ycsb(args) => commands::ycsb::run(args).await,
             Command::Check(args) => commands::check::run(args),
             Command::Config(args) => commands::config::run(args.command),
+            Command::Cert(args) => commands::cert::run(&args.command),
+            Command::User(args) => commands::user::run(args.command).await,
             Command::Health(args) => commands::health::run(args).await,
         }
     });

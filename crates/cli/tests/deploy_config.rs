@@ -110,7 +110,7 @@ fn the_files_of_compose_are_those_that_config_init_writes() {
     let compose = std::fs::read_to_string(sample("../compose.yaml")).unwrap();
     for name in checked.iter().filter_map(|path| path.rsplit('/').next()) {
         let role = name.split('-').next().unwrap();
-        let command = format!("command: [{role}, --config, /etc/sextant/{name}]");
+        let command = format!("command: [{role}, --config, /etc/sextant/{name}, --insecure]");
         assert_eq!(compose.matches(&command).count(), 1, "{command}");
     }
     assert_eq!(compose.matches("command: [").count(), checked.len());

@@ -5,22 +5,32 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
-use sextant_environment::env::{grpc_channel, status_of};
+use sextant_environment::env::status_of;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::whereabouts_client::WhereaboutsClient;
 use tonic::Status;
-use tonic::transport::Channel;
 
 use crate::client::Client;
 use crate::retry::{Repeat, timed};
+use crate::wire::Wire;
 
 impl Client {
     /// Runs one command of an operator, which may be repeated. `attempt` is given the service of one p-node.
     pub(crate) async fn administer<T, F, A>(&self, deadline: Duration, attempt: F) -> Result<T>
     where
-        F: Fn(AdminClient<Channel>, Duration) -> A,
+        F: Fn(AdminClient<Wire>, Duration) -> A,
+        A: Future<Output = Result<T, Status>>,
+    {
+        let of = |channel| AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        self.administer_at(deadline, |channel, limit| attempt(of(channel), limit)).await
+    }
+
+    /// As [`Self::administer`], with whatever service there is.
+    pub(crate) async fn administer_at<T, F, A>(&self, deadline: Duration, attempt: F) -> Result<T>
+    where
+        F: Fn(Wire, Duration) -> A,
         A: Future<Output = Result<T, Status>>,
     {
         let attempt = &attempt;
@@ -30,13 +40,12 @@ impl Client {
     }
 
     /// Asked for each command anew: commands are rare, and a p-node may have been started again somewhere else.
-    async fn administration(&self, at: usize, limit: Duration) -> Result<AdminClient<Channel>, Status> {
+    async fn administration(&self, at: usize, limit: Duration) -> Result<Wire, Status> {
         let endpoints = &self.inner.endpoints;
         let mut whereabouts = WhereaboutsClient::new(endpoints.channel(at));
         let told = whereabouts.admin(timed(v1::WhereIsAdminRequest {}, limit)).await?.into_inner();
         let addr = reached(endpoints.addr(at), &told.addr).map_err(status_of)?;
-        let channel = grpc_channel(&self.inner.env.net, &addr);
-        Ok(AdminClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        Ok(endpoints.says().over(&self.inner.env.net, &addr))
     }
 }
 

@@ -8,11 +8,11 @@ use sextant_common::operation::ReadMode;
 use sextant_environment::Env;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::kv_client::KvClient;
-use tonic::transport::Channel;
 
 use crate::endpoints::Endpoints;
 use crate::options::ClientOptions;
 use crate::sessions::SessionPool;
+use crate::wire::{Says, Wire};
 
 /// A client of a cluster. Cheap to clone; clones share connections and sessions, but have read mode and deadline of
 /// their own.
@@ -38,7 +38,8 @@ impl Client {
     /// is bad.
     pub async fn connect(env: Env, addrs: Vec<String>, options: ClientOptions) -> Result<Client> {
         options.validate()?;
-        let endpoints = Endpoints::new(&env.net, &addrs, options.connections)?;
+        let endpoints =
+            Endpoints::new(&env.net, &addrs, options.connections, Says::new(options.credentials.as_ref())?)?;
         let inner = Inner { env, endpoints, sessions: SessionPool::new(), use_sessions: options.sessions };
         Ok(Client {
             inner: Arc::new(inner),
@@ -88,7 +89,7 @@ impl std::fmt::Debug for Client {
     }
 }
 
-pub(crate) fn kv(channel: Channel) -> KvClient<Channel> {
+pub(crate) fn kv(channel: Wire) -> KvClient<Wire> {
     KvClient::new(channel)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX)

@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
-use sextant_environment::env::{Network, grpc_channel};
-use tonic::transport::Channel;
+use sextant_environment::config::check_reached;
+use sextant_environment::env::Network;
+
+use crate::wire::{Says, Wire};
 
 /// First pause of a p-node that failed.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -21,11 +23,12 @@ const ENDPOINTS_MAX: usize = 256;
 
 pub(crate) struct Endpoints {
     list: Vec<Endpoint>,
+    says: Says,
 }
 
 struct Endpoint {
     addr: String,
-    channels: Vec<Channel>,
+    channels: Vec<Wire>,
     next_channel: AtomicUsize,
     health: Health,
 }
@@ -37,23 +40,28 @@ struct Health {
 }
 
 impl Endpoints {
-    pub fn new(net: &Arc<dyn Network>, addrs: &[String], connections: usize) -> Result<Self> {
+    pub fn new(net: &Arc<dyn Network>, addrs: &[String], connections: usize, says: Says) -> Result<Self> {
         if addrs.is_empty() || addrs.len() > ENDPOINTS_MAX {
             return Err(Error::invalid(format!("1 to {ENDPOINTS_MAX} p-node addresses are needed")));
         }
         let list = addrs
             .iter()
             .map(|addr| {
-                check_addr(addr)?;
+                check_reached("bad address", addr)?;
                 Ok(Endpoint {
                     addr: addr.clone(),
-                    channels: (0..connections).map(|_| grpc_channel(net, addr)).collect(),
+                    channels: (0..connections).map(|_| says.over(net, addr)).collect(),
                     next_channel: AtomicUsize::new(0),
                     health: Health::default(),
                 })
             })
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { list })
+        Ok(Self { list, says })
+    }
+
+    /// Who the client is, for connections elsewhere.
+    pub fn says(&self) -> &Says {
+        &self.says
     }
 
     pub fn len(&self) -> usize {
@@ -65,7 +73,7 @@ impl Endpoints {
         pick(self.list.len(), now_ns, failed, |i| self.list[i].health.paused_until_ns.load(Relaxed))
     }
 
-    pub fn channel(&self, at: usize) -> Channel {
+    pub fn channel(&self, at: usize) -> Wire {
         let endpoint = &self.list[at];
         match &endpoint.channels[..] {
             [only] => only.clone(),
@@ -108,16 +116,6 @@ fn pick(count: usize, now_ns: u64, failed: Option<usize>, paused_until_ns: impl 
         .unwrap_or(0)
 }
 
-fn check_addr(addr: &str) -> Result<()> {
-    let bad = || Error::invalid(format!("bad address {addr:?}: host:port is needed"));
-    let (host, port) = addr.rsplit_once(':').ok_or_else(bad)?;
-    let uri_safe = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-    if host.is_empty() || !host.chars().all(uri_safe) || port.parse::<u16>().is_err() {
-        return Err(bad());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -147,15 +145,5 @@ mod tests {
         assert_eq!(pause(0), PAUSE_MIN);
         assert_eq!(pause(1), PAUSE_MIN * 2);
         assert_eq!(pause(u32::MAX), PAUSE_MAX);
-    }
-
-    #[test]
-    fn addresses_are_checked() {
-        for good in ["127.0.0.1:7400", "localhost:1", "[::1]:7400", "pnode-0.sextant:7400"] {
-            assert!(check_addr(good).is_ok(), "{good}");
-        }
-        for bad in ["", "localhost", ":7400", "host:", "host:99999", "http://host:1", "a b:1"] {
-            assert!(check_addr(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
+use sextant_environment::env::Whom;
 
 /// Largest body that is read: a `/metrics` page has some hundred kilobytes.
 const BODY_BYTES_MAX: usize = 16 * 1024 * 1024;
@@ -41,7 +42,8 @@ pub fn get<'a>(
     Box::pin(async move {
         let unavailable = |e: &dyn std::fmt::Display| Error::unavailable(format!("http://{addr}{path}: {e}"));
         let exchange = async {
-            let connection = env.net.connect(addr.to_owned()).await.map_err(|e| unavailable(&e))?;
+            let connection =
+                env.net.connect(addr.to_owned(), Whom::Host).await.map_err(|e| unavailable(&e))?;
             let (mut sender, driver) =
                 hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(connection))
                     .await

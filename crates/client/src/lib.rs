@@ -21,11 +21,13 @@ mod read;
 mod retry;
 mod scan;
 mod sessions;
+mod users;
+mod wire;
 mod write;
 
 pub use admin::Maintenance;
 pub use client::Client;
-pub use options::ClientOptions;
+pub use options::{ClientOptions, Credentials};
 pub use scan::{ScanOptions, ScanPage, ScanRecord, ScanStream};
 
 pub use sextant_common::configuration::{ConfigurationChange, LeaseMode};

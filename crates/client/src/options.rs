@@ -18,8 +18,24 @@ pub struct ClientOptions {
     /// Whether writes carry a session and a request number. Without, a write whose answer is lost is not retried and
     /// ends as `OutcomeUnknown`. Default: true.
     pub sessions: bool,
+    /// Who the client is, where the cluster has users; none: who its certificate says, if it shows one.
+    pub credentials: Option<Credentials>,
     /// HTTP/2 connections to each p-node, used in turn. Default: 1.
     pub connections: usize,
+}
+
+/// Name and password of a user. Travels with each call: over TLS, unless nobody else is on the network.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    pub user: String,
+    pub password: String,
+}
+
+/// Without the password.
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
 }
 
 impl Default for ClientOptions {
@@ -29,6 +45,7 @@ impl Default for ClientOptions {
             attempt_timeout: Duration::from_secs(1),
             mode: ReadMode::Pda,
             sessions: true,
+            credentials: None,
             connections: 1,
         }
     }

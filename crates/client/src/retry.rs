@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use tonic::Status;
-use tonic::transport::Channel;
 
 use crate::client::Client;
 use crate::failure::Failure;
+use crate::wire::Wire;
 
 /// First wait before the p-nodes are asked a second time.
 const BACKOFF_MIN: Duration = Duration::from_millis(5);
@@ -93,6 +93,8 @@ impl Retry {
             | ErrorKind::UnknownTable
             | ErrorKind::Corrupt
             | ErrorKind::Disk
+            | ErrorKind::Unauthenticated
+            | ErrorKind::Denied
             | ErrorKind::Internal => false,
         };
         if !again || (self.repeat == Repeat::Unsafe && self.ambiguous) {
@@ -151,7 +153,7 @@ impl Client {
     /// time is bounded here, and told to the p-node by [`timed`].
     pub(crate) async fn call<T, F, A>(&self, repeat: Repeat, deadline: Duration, mut attempt: F) -> Result<T>
     where
-        F: FnMut(Channel, Duration) -> A,
+        F: FnMut(Wire, Duration) -> A,
         A: Future<Output = Result<T, Status>>,
     {
         let endpoints = &self.inner.endpoints;

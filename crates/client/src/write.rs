@@ -10,11 +10,11 @@ use sextant_common::ids::Seq;
 use sextant_common::limits;
 use sextant_common::operation::{Effect, Expected, OpOutcome, Operation, WriteOutcome};
 use sextant_proto::v1;
-use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use crate::client::{Client, kv};
 use crate::retry::{Repeat, timed};
+use crate::wire::Wire;
 
 impl Client {
     /// Writes a record, whether it exists or not. Returns its version.
@@ -197,12 +197,12 @@ trait Write: Clone + Send + Sync {
     fn numbered(&self, id: v1::RequestId) -> Self;
     fn send(
         self,
-        channel: Channel,
+        channel: Wire,
         limit: Duration,
     ) -> impl Future<Output = Result<Response<v1::KvWriteReply>, Status>> + Send;
 }
 
-async fn send<W: Write>(write: W, channel: Channel, limit: Duration) -> Result<v1::KvWriteReply, Status> {
+async fn send<W: Write>(write: W, channel: Wire, limit: Duration) -> Result<v1::KvWriteReply, Status> {
     Ok(write.send(channel, limit).await?.into_inner())
 }
 
@@ -220,7 +220,7 @@ macro_rules! write_requests {
 
             async fn send(
                 self,
-                channel: Channel,
+                channel: Wire,
                 limit: Duration,
             ) -> Result<Response<v1::KvWriteReply>, Status> {
                 kv(channel).$method(timed(self.0, limit)).await

@@ -27,6 +27,10 @@ pub enum ErrorKind {
     Disk,
     /// The server is stopping.
     Stopping,
+    /// The caller has not shown who it is, or not convincingly.
+    Unauthenticated,
+    /// The caller may not do this.
+    Denied,
     /// A bug: please report it.
     Internal,
 }
@@ -79,7 +83,7 @@ impl From<std::io::Error> for Error {
 
 impl ErrorKind {
     /// Each kind with its name.
-    pub const ALL: [(ErrorKind, &'static str); 12] = [
+    pub const ALL: [(ErrorKind, &'static str); 14] = [
         (ErrorKind::Retry, "retry"),
         (ErrorKind::NotLeader, "not-leader"),
         (ErrorKind::Invalid, "invalid"),
@@ -91,6 +95,8 @@ impl ErrorKind {
         (ErrorKind::Corrupt, "corrupt"),
         (ErrorKind::Disk, "disk"),
         (ErrorKind::Stopping, "stopping"),
+        (ErrorKind::Unauthenticated, "unauthenticated"),
+        (ErrorKind::Denied, "denied"),
         (ErrorKind::Internal, "internal"),
     ];
 

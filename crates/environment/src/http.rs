@@ -28,7 +28,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::env::{Connection, Env, Listener};
+use crate::env::{Connection, Door, Env, Listener};
 use crate::shutdown::Shutdown;
 use sextant_common::error::{Error, ErrorKind, Result};
 
@@ -78,8 +78,9 @@ pub fn serve<'a>(
 ) -> BoxFuture<'a, Result<SocketAddr>> {
     Box::pin(async move {
         let cannot = |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("http address {addr}: {e}"));
-        let listener = env.net.bind(addr.to_owned()).await.map_err(cannot)?;
+        let listener = env.net.bind(addr.to_owned(), Door::Http).await.map_err(cannot)?;
         let bound = listener.local_addr().map_err(cannot)?;
+        env.net.register(&mut state.registry.lock());
         tokio::spawn(accept_all(listener, router(state), shutdown));
         Ok(bound)
     })
@@ -155,6 +156,7 @@ async fn serve_connection(
     mut shutdown: Shutdown,
     _place: OwnedSemaphorePermit,
 ) {
+    let Ok(connection) = connection.established().await else { return };
     let serving = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
@@ -195,7 +197,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     use super::*;
-    use crate::env::Network;
+    use crate::env::{Network, Whom};
     use crate::shutdown::{self, ShutdownTrigger};
 
     fn state(is_ready: Arc<AtomicBool>) -> HttpState {
@@ -238,7 +240,7 @@ mod tests {
     }
 
     impl Network for Memory {
-        fn bind(&self, addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        fn bind(&self, addr: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
             let receiver = self.incoming.lock().take();
             Box::pin(async move {
                 match receiver {
@@ -248,7 +250,7 @@ mod tests {
             })
         }
 
-        fn connect(&self, _addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+        fn connect(&self, _addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
             Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
         }
     }

@@ -7,7 +7,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
 use sextant_environment::clock::WallSource;
-use sextant_environment::config::ClusterConfig;
+use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens};
 use sextant_raft_log::RaftLogConfig;
 
 use crate::lease::ring::SERIALS_MAX;
@@ -30,6 +30,9 @@ pub struct MemtableServerConfig {
     pub log_devices: Vec<PathBuf>,
     #[serde(default)]
     pub clock: WallSource,
+    /// Certificates; without, connections are not encrypted. For whoever builds the [`sextant_environment::Env`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
     #[serde(default)]
     pub tuning: Tuning,
 }
@@ -134,6 +137,14 @@ impl MemtableServerConfig {
         let bad = |what: String| Err(Error::invalid(what));
         if !self.cluster.memtable.iter().any(|s| s.id == self.id) {
             return bad(format!("id {} is not in cluster.memtable", self.id));
+        }
+        for (field, addr) in [("listen", Some(&self.listen)), ("http", self.http.as_ref())] {
+            if let Some(addr) = addr {
+                check_listens(field, addr)?;
+            }
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            return bad("data_dir is empty".into());
         }
         let t = &self.tuning;
         if t.log_segment_bytes < 1024 * 1024 {

@@ -55,9 +55,12 @@ impl Metrics {
             registry.register(name, help, counter.clone());
             counter
         };
-        let read_messages = counter("memtable_read_messages", "Messages with memtable reads");
-        let reads = counter("memtable_reads", "Memtable reads");
-        let stale_reads = counter("memtable_stale_reads", "Reads answered StaleManifest");
+        let read_messages = counter("memtable_read_messages", "Messages of p-nodes with memtable reads");
+        let reads = counter("memtable_reads", "Memtable reads in these messages");
+        let stale_reads = counter(
+            "memtable_stale_reads",
+            "Memtable reads that were not answered because a flush had made the reader's manifest too old",
+        );
         let registered_reads = counter("memtable_registered_reads", "Answers that p-nodes may keep");
         let registrations_refused = counter(
             "memtable_registrations_refused",
@@ -67,32 +70,61 @@ impl Metrics {
             "memtable_invalidations",
             "Registration slots that were written to: what p-nodes kept of their keys is over",
         );
-        let write_messages = counter("memtable_write_messages", "Messages with writes");
-        let write_requests = counter("memtable_write_requests", "Write requests");
-        let stale_writes = counter("memtable_stale_writes", "Conditions voided by a flush");
+        let write_messages = counter("memtable_write_messages", "Messages of p-nodes with writes");
+        let write_requests = counter("memtable_write_requests", "Write requests in these messages");
+        let stale_writes = counter(
+            "memtable_stale_writes",
+            "Writes whose condition was not evaluated because a flush had made the writer's manifest too old",
+        );
         let overloaded = counter(
             "memtable_overloaded",
             "Writes refused: flushing cannot keep up, the log has no room, or the queue is full",
         );
-        let refused_proposals = counter("memtable_refused_proposals", "Groups that Raft refused");
-        let pulls = counter("memtable_lease_pulls", "Lease pulls answered");
-        let leases = counter("memtable_leases_granted", "Leases granted");
-        let whole_filters = counter("memtable_whole_filters", "Whole-filter transfers");
+        let refused_proposals = counter(
+            "memtable_refused_proposals",
+            "Groups of writes that Raft did not take: the leader's lease had lapsed, or leadership was changing",
+        );
+        let pulls = counter("memtable_lease_pulls", "Lease pulls of p-nodes that were answered");
+        let leases = counter(
+            "memtable_leases_granted",
+            "Leases granted to p-nodes, by leaders of partitions on this server",
+        );
+        let whole_filters = counter(
+            "memtable_whole_filters",
+            "Whole filters of memtables sent to p-nodes, because these lagged too far behind the bf-log",
+        );
         let scan_pages = counter("memtable_scan_pages", "Scan pages answered");
-        let elections_won = counter("memtable_elections_won", "Terms led by this server");
+        let elections_won =
+            counter("memtable_elections_won", "Terms that this server began to lead, of any partition");
         let handovers = counter(
             "memtable_handovers",
             "Leaderships that this server handed over: asked to, without a vote of its own, or because of its log device",
         );
-        let truncations = counter("memtable_truncations", "Truncations of the log");
-        let flushes = counter("memtable_flushes", "Flush flags applied");
+        let truncations = counter(
+            "memtable_truncations",
+            "Times that entries were cut off the log of a partition, because another leader had others there",
+        );
+        let flushes = counter(
+            "memtable_flushes",
+            "Flushes that took effect: a memtable became an SSTable (on every replica of the partition)",
+        );
         let flush_failures = counter("memtable_flush_failures", "Flushes that failed and were tried again");
-        let compactions = counter("memtable_compactions", "Compactions applied");
-        let compaction_failures = counter("memtable_compaction_failures", "Compactions that failed");
-        let snapshots_installed = counter("memtable_snapshots_installed", "Snapshots taken from a leader");
+        let compactions = counter(
+            "memtable_compactions",
+            "Compactions that took effect: SSTables became one (on every replica of the partition)",
+        );
+        let compaction_failures =
+            counter("memtable_compaction_failures", "Compactions that failed and are tried again");
+        let snapshots_installed = counter(
+            "memtable_snapshots_installed",
+            "Snapshots that this server took from a leader, because the log did not reach back far enough",
+        );
         let snapshots_refused =
             counter("memtable_snapshots_refused", "Snapshots of a leader that the disk did not take");
-        let votes_dropped = counter("memtable_votes_dropped", "Vote requests dropped by the vote guard");
+        let votes_dropped = counter(
+            "memtable_votes_dropped",
+            "Requests for a vote that were dropped because a leader's lease may still live",
+        );
         let lost_members = counter(
             "memtable_lost_members",
             "Members that a leader of this server found without their memory: replaced or restored disks",
@@ -100,21 +132,25 @@ impl Metrics {
         let propose_to_publish = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
         registry.register(
             "memtable_propose_to_publish_seconds",
-            "From proposal of a group to its publication",
+            "Time from the proposal of a group of writes to its publication: log, replication and commit wait",
             propose_to_publish.clone(),
         );
         let commit_wait = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
         registry.register(
             "memtable_commit_wait_seconds",
-            "From commit of a group to its publication",
+            "Time from the commit of a group of writes to its publication: waiting for leases and predecessors",
             commit_wait.clone(),
         );
         let group_writes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
-        registry.register("memtable_group_writes", "Writes in a group", group_writes.clone());
+        registry.register(
+            "memtable_group_writes",
+            "Writes in a group, as it was proposed",
+            group_writes.clone(),
+        );
         let (unflushed_bytes, memory_limit_bytes) = (ByPartition::default(), ByPartition::default());
         registry.register(
             "memtable_unflushed_bytes",
-            "Memory of memtables that are not yet flushed",
+            "Bytes of memtables that are not yet flushed",
             unflushed_bytes.clone(),
         );
         registry.register(

@@ -133,6 +133,7 @@ impl Cluster {
                 data_dir: dir.path().join(format!("memtable-{i}")),
                 log_devices: vec![],
                 clock: Default::default(),
+                tls: None,
                 tuning: Tuning { log_segment_bytes: 4 << 20, disk_stall_ms: 500, ..Tuning::default() },
             };
             servers.push(MemtableServer::start(env, config).await.unwrap());

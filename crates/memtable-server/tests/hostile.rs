@@ -46,6 +46,7 @@ impl Alone {
             data_dir: dir.path().join("memtable"),
             log_devices: vec![],
             clock: Default::default(),
+            tls: None,
             tuning: Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() },
         };
         let server = MemtableServer::start(env.clone(), server).await.unwrap();

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sextant_access::AccessConfig;
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
 use sextant_environment::clock::WallSource;
-use sextant_environment::config::ClusterConfig;
+use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens, host_port};
 
 /// Default size of the record cache.
 const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
@@ -79,6 +80,12 @@ pub struct PNodeConfig {
     /// bound) is always safe.
     #[serde(default)]
     pub clock: WallSource,
+    /// Certificates; without, connections are not encrypted. For whoever builds the [`sextant_environment::Env`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
+    /// Users and their rights; without, whoever comes in may do everything.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub access: Option<AccessConfig>,
 }
 
 /// Which answers of leaders a p-node keeps until their keys are written to (it asks them to be registered).
@@ -147,6 +154,8 @@ impl PNodeConfig {
             commands_max: COMMANDS_DEFAULT,
             resp_threads: 0,
             clock: WallSource::default(),
+            tls: None,
+            access: None,
         }
     }
 
@@ -161,10 +170,8 @@ impl PNodeConfig {
             ("http", self.http.as_ref()),
         ];
         for (name, addr) in named {
-            if let Some(addr) = addr
-                && !addr.contains(':')
-            {
-                return Err(Error::invalid(format!("{name}: {addr:?} is not host:port")));
+            if let Some(addr) = addr {
+                check_listens(name, addr)?;
             }
         }
         if self.max_connections == 0 {
@@ -173,13 +180,16 @@ impl PNodeConfig {
         if self.large_bytes_max == 0 || self.reply_bytes_max == 0 || self.commands_max == 0 {
             return Err(Error::invalid("large_bytes_max, reply_bytes_max, commands_max: 1 or more"));
         }
+        if let Some(access) = &self.access {
+            access.validate()?;
+        }
         self.library().validate()
     }
 
     /// Where administration listens. (Port 0 as the port of `grpc` stays what it is: any free one.)
     pub fn admin_addr(&self) -> String {
         let derived = || {
-            let port = self.grpc.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok()).unwrap_or(0);
+            let port = host_port(&self.grpc).map_or(0, |(_, port)| port);
             let above = port.checked_add(ADMIN_PORT_OFFSET).unwrap_or_else(|| port - ADMIN_PORT_OFFSET);
             format!("127.0.0.1:{}", if port == 0 { 0 } else { above })
         };

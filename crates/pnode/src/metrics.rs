@@ -246,7 +246,11 @@ impl PNodeMetrics {
         let r = registry.sub_registry_with_prefix("sextant_pnode");
         let family = "by mode and by the tiers that were asked";
         r.register("reads", format!("Point reads {family}"), self.reads_family.clone());
-        r.register("read_wrong_turns", "Extra requests of reads, by cause", self.wrong_turns_family.clone());
+        r.register(
+            "read_wrong_turns",
+            "Requests that reads made in vain, or had to make once more, by cause",
+            self.wrong_turns_family.clone(),
+        );
         r.register("upstream_messages", "Messages to other servers, by kind", self.messages_family.clone());
         r.register("upstream_entries", "Requests in these messages, by kind", self.entries_family.clone());
         r.register(
@@ -266,7 +270,7 @@ impl PNodeMetrics {
         );
         r.register(
             "expired_lease_reads",
-            "Those of them that found a lease, but one that was over",
+            "pda reads done as bda because the lease was over (part of sextant_pnode_no_lease_reads_total)",
             self.expired_lease_reads.clone(),
         );
         r.register(
@@ -279,8 +283,12 @@ impl PNodeMetrics {
             "Reads whose lease was certainly over while the wall clock said that it lasts",
             self.wall_clock_contradictions.clone(),
         );
-        r.register("read_retries", "Reads started again", self.read_retries.clone());
-        r.register("writes", "Write requests", self.writes.clone());
+        r.register(
+            "read_retries",
+            "Point reads that were started again, after an error or a stale manifest",
+            self.read_retries.clone(),
+        );
+        r.register("writes", "Write requests to memtable servers, sent again or not", self.writes.clone());
         r.register("write_retries", "Write requests sent again", self.write_retries.clone());
         r.register("writes_unknown", "Writes whose outcome stayed unknown", self.writes_unknown.clone());
         r.register(
@@ -288,27 +296,51 @@ impl PNodeMetrics {
             "Sessions opened for the p-node's own writes",
             self.sessions_opened.clone(),
         );
-        r.register("scan_pages", "Pages of scans", self.scan_pages.clone());
+        r.register("scan_pages", "Pages of scans that clients were given", self.scan_pages.clone());
         r.register(
             "scan_pages_redone",
-            "Pages of scans that had to be redone",
+            "Pages of scans that had to be read again, because a flush or a compaction came between",
             self.scan_pages_redone.clone(),
         );
-        r.register("pulls", "Replies to pulls", self.pulls.clone());
-        r.register("pulls_failed", "Pulls without a reply", self.pulls_failed.clone());
-        r.register("pull_seconds", "Time from a pull to the installed view", self.pull_seconds.clone());
-        r.register("bf_log_entries", "bf-log entries applied", self.bf_log_entries.clone());
+        r.register(
+            "pulls",
+            "Replies of memtable servers to pulls, which bring bf-logs and leases",
+            self.pulls.clone(),
+        );
+        r.register(
+            "pulls_failed",
+            "Streams of pulls to a memtable server that broke off",
+            self.pulls_failed.clone(),
+        );
+        r.register(
+            "pull_seconds",
+            "Time from a pull until its reply is in use, without the time that the server held it back",
+            self.pull_seconds.clone(),
+        );
+        r.register(
+            "bf_log_entries",
+            "Entries of bf-logs that were added to copies of filters",
+            self.bf_log_entries.clone(),
+        );
         r.register(
             "whole_filter_fetches",
-            "Whole filters of partitions fetched",
+            "Whole filters of memtables fetched, because the bf-log did not reach back far enough",
             self.whole_filter_fetches.clone(),
         );
-        r.register("whole_filter_bytes", "Bytes of them", self.whole_filter_bytes.clone());
+        r.register(
+            "whole_filter_bytes",
+            "Bytes of the whole filters of memtables that were fetched",
+            self.whole_filter_bytes.clone(),
+        );
         r.register("sst_filter_fetches", "Filters of SSTables fetched", self.sst_filter_fetches.clone());
-        r.register("sst_filter_bytes", "Bytes of them", self.sst_filter_bytes.clone());
+        r.register(
+            "sst_filter_bytes",
+            "Bytes of the filters of SSTables that were fetched",
+            self.sst_filter_bytes.clone(),
+        );
         r.register(
             "manifest_refreshes",
-            "Manifests asked for outside of pulls",
+            "Manifests asked for outside of pulls, because one at hand was too old",
             self.manifest_refreshes.clone(),
         );
     }

@@ -8,9 +8,10 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
+use sextant_access::{Desk, Outcomes};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
-use sextant_environment::env::{Listener, Listening};
+use sextant_environment::env::{Door, Listener, Listening};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::room::Room;
@@ -18,6 +19,7 @@ use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::kv_server::KvServer;
+use sextant_proto::v1::users_server::UsersServer;
 use sextant_proto::v1::whereabouts_server::WhereaboutsServer;
 use sextant_resp::{RespConfig, RespMetrics, RespServer};
 use tokio::runtime::RuntimeFlavor;
@@ -27,7 +29,10 @@ use tonic::transport::server::Router;
 use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
-use crate::frontend::{AdminService, KvService, RespStore, WhereaboutsService, counted, own_status};
+use crate::frontend::{
+    AdminService, Gate, KvService, RespStore, UserRecord, UsersService, WhereaboutsService, counted,
+    own_status,
+};
 use crate::pnode::PNode;
 
 /// Calls of one connection that may be under way.
@@ -65,9 +70,12 @@ impl PNodeServer {
             let (stop, stopping) = shutdown::channel();
             let mut registry = Registry::default();
             pnode.metrics().register(&mut registry);
-            let (admin, admin_ended) = serve_admin(&env, &config, pnode.clone(), stopping.clone()).await?;
+            let gate = Gate(desk(&env, &config, &pnode, &mut registry, &stopping)?);
+            let (admin, admin_ended) =
+                serve_admin(&env, &config, pnode.clone(), gate.clone(), stopping.clone()).await?;
             let large = Room::new(config.large_bytes_max);
-            let kv = KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max));
+            let kv =
+                KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max), gate.clone());
             let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, stopping.clone()).await?;
             let grpc_ended = vec![kv_ended, admin_ended];
             let resp = match &config.resp {
@@ -84,7 +92,7 @@ impl PNodeServer {
                     };
                     let metrics = RespMetrics::register(&mut registry);
                     let store = RespStore::new(pnode.clone(), config.commands_max);
-                    Some(RespServer::start_with(env.clone(), settings, store, metrics, large).await?)
+                    Some(RespServer::start_with(env.clone(), settings, store, metrics, large, gate.0).await?)
                 }
             };
             let http = match &config.http {
@@ -150,6 +158,27 @@ fn resp_threads(env: &Env, asked: usize) -> usize {
     }
 }
 
+/// Who may do what, if that is asked; kept current until the server stops.
+fn desk(
+    env: &Env,
+    config: &PNodeConfig,
+    pnode: &PNode,
+    registry: &mut Registry,
+    stopping: &Shutdown,
+) -> Result<Option<Arc<Desk>>> {
+    let outcomes = Outcomes::register(registry);
+    let Some(access) = &config.access else { return Ok(None) };
+    let desk = Desk::new(env.clone(), access, Arc::new(UserRecord(pnode.clone())), outcomes)?;
+    let (watched, mut stopping) = (desk.clone(), stopping.clone());
+    tokio::spawn(async move {
+        tokio::select! {
+            () = watched.watch() => {}
+            () = stopping.wait() => {}
+        }
+    });
+    Ok(Some(desk))
+}
+
 /// For clients.
 async fn serve_kv(
     env: &Env,
@@ -161,7 +190,7 @@ async fn serve_kv(
     let kv = KvServer::new(kv)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let listener = bind(env, "grpc", &config.grpc).await?;
+    let listener = bind(env, Door::Grpc, &config.grpc).await?;
     let addr = listener.local_addr().map_err(|e| cannot("grpc", &e))?;
     let router = builder().add_service(kv).add_service(whereabouts(admin));
     Ok((addr, spawn(listener, config.max_connections, router, stopping)))
@@ -172,13 +201,16 @@ async fn serve_admin(
     env: &Env,
     config: &PNodeConfig,
     pnode: PNode,
+    gate: Gate,
     stopping: Shutdown,
 ) -> Result<(SocketAddr, JoinHandle<()>)> {
-    let listener = bind(env, "admin", &config.admin_addr()).await?;
+    let listener = bind(env, Door::Admin, &config.admin_addr()).await?;
     let addr = listener.local_addr().map_err(|e| cannot("admin", &e))?;
     // Operators' tools may name this address as well as the clients' one.
-    let router =
-        builder().add_service(AdminServer::new(AdminService::new(pnode))).add_service(whereabouts(addr));
+    let router = builder()
+        .add_service(AdminServer::new(AdminService::new(pnode, gate.clone())))
+        .add_service(UsersServer::new(UsersService::new(gate)))
+        .add_service(whereabouts(addr));
     Ok((addr, spawn(listener, ADMIN_CONNECTIONS_MAX, router, stopping)))
 }
 
@@ -190,8 +222,8 @@ fn cannot(name: &str, e: &std::io::Error) -> Error {
     Error::new(ErrorKind::Invalid, format!("{name}: {e}"))
 }
 
-async fn bind(env: &Env, name: &str, addr: &str) -> Result<Box<dyn Listener>> {
-    env.net.bind(addr.to_owned()).await.map_err(|e| cannot(name, &e))
+async fn bind(env: &Env, door: Door, addr: &str) -> Result<Box<dyn Listener>> {
+    env.net.bind(addr.to_owned(), door).await.map_err(|e| cannot(door.name(), &e))
 }
 
 /// Answers hold their room until they have left.

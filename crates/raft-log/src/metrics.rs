@@ -63,11 +63,28 @@ impl Metrics {
         let segments = Family::<DeviceLabel, Gauge>::default();
         let queue_records = Gauge::default();
         registry.register("fsyncs", "Calls of fdatasync that a batch waited for", fsyncs.clone());
-        registry.register_with_unit("batch", "Bytes written at once", Unit::Bytes, bytes.clone());
-        registry.register("batch_records", "Records written at once", records.clone());
+        registry.register_with_unit(
+            "batch",
+            "Bytes that were written to a log device at once",
+            Unit::Bytes,
+            bytes.clone(),
+        );
+        registry.register(
+            "batch_records",
+            "Records that were written to a log device at once",
+            records.clone(),
+        );
         registry.register_with_unit("fsync", "Time of one fdatasync", Unit::Seconds, seconds.clone());
-        registry.register("segments", "Segments that hold needed records", segments.clone());
-        registry.register("queue_records", "Records that wait for a device", queue_records.clone());
+        registry.register(
+            "segments",
+            "Segment files of the log, which are there because records in them are still needed",
+            segments.clone(),
+        );
+        registry.register(
+            "queue_records",
+            "Records that wait to be written, on all log devices",
+            queue_records.clone(),
+        );
         let devices = (0..devices as u32).map(|device| {
             let label = DeviceLabel { device };
             DeviceMetrics {

@@ -27,6 +27,8 @@ struct About {
     name: Bytes,
     library: Bytes,
     library_version: Bytes,
+    /// Empty: the default one.
+    user: String,
     protocol: Protocol,
 }
 
@@ -52,6 +54,15 @@ impl ClientEntry {
         } else {
             about.library_version = kept(value);
         }
+    }
+
+    /// For logs.
+    pub fn peer(&self) -> String {
+        self.peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string())
+    }
+
+    pub fn set_user(&self, name: &str) {
+        self.about.lock().user = name.to_owned();
     }
 
     pub fn set_protocol(&self, protocol: Protocol) {
@@ -102,12 +113,13 @@ impl Clients {
         let mut line = String::new();
         let _ = writeln!(
             line,
-            "id={} addr={peer} laddr={} name={} age={} flags=N db=0 sub=0 psub=0 multi=-1 user=default redir=-1 resp={} \
+            "id={} addr={peer} laddr={} name={} age={} flags=N db=0 sub=0 psub=0 multi=-1 user={} redir=-1 resp={} \
              lib-name={} lib-ver={}",
             entry.id,
             self.local_addr,
             String::from_utf8_lossy(&about.name),
             now_ns.saturating_sub(entry.connected_ns) / 1_000_000_000,
+            if about.user.is_empty() { "default" } else { &about.user },
             if about.protocol == Protocol::Resp3 { 3 } else { 2 },
             String::from_utf8_lossy(&about.library),
             String::from_utf8_lossy(&about.library_version),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sextant_common::{Error, Result};
+use sextant_environment::config::check_listens;
 
 /// Least `max_request_bytes`: the longest inline request must fit.
 const REQUEST_BYTES_MIN: usize = 64 * 1024;
@@ -62,9 +63,7 @@ impl Default for RespConfig {
 impl RespConfig {
     pub fn validate(&self) -> Result<()> {
         let bad = |what: String| Err(Error::invalid(what));
-        if !self.listen.contains(':') {
-            return bad(format!("resp.listen: {:?} is not host:port", self.listen));
-        }
+        check_listens("resp.listen", &self.listen)?;
         if self.max_connections == 0 {
             return bad("resp.max_connections must be at least 1".into());
         }

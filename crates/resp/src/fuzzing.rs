@@ -22,6 +22,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         large: Room::new(config.max_large_bytes),
         turns: Turns::new(config.max_commands),
         replies: Replies::new(config.max_reply_bytes),
+        access: None,
         metrics: RespMetrics::register(&mut Registry::default()).0,
         env,
         config,

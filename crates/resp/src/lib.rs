@@ -23,6 +23,7 @@ mod replies;
 mod server;
 mod shared;
 mod store;
+mod who;
 
 pub use config::RespConfig;
 pub use metrics::RespMetrics;

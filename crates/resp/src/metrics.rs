@@ -32,6 +32,7 @@ pub(crate) struct Metrics {
     pub refused: Counter,
     pub protocol_errors: Counter,
     pub error_replies: Counter,
+    pub refused_commands: Counter,
     pub bytes_read: Counter,
     pub bytes_written: Counter,
     /// By id; the last is for unknown commands.
@@ -54,6 +55,7 @@ impl RespMetrics {
         let refused = counter("connections_refused", "Connections refused for want of room");
         let protocol_errors = counter("protocol_errors", "Connections closed because of malformed input");
         let error_replies = counter("error_replies", "Error replies sent");
+        let refused_commands = counter("commands_refused", "Commands whose user may not run them");
         let bytes_read = counter("read_bytes", "Bytes read from clients");
         let bytes_written = counter("written_bytes", "Bytes written to clients");
         let by_command = Family::<CommandLabel, Counter>::default();
@@ -80,6 +82,7 @@ impl RespMetrics {
             refused,
             protocol_errors,
             error_replies,
+            refused_commands,
             bytes_read,
             bytes_written,
             commands,

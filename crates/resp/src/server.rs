@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use sextant_access::Desk;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
-use sextant_environment::env::{self, DetachedConnection, Listener};
+use sextant_environment::env::{self, DetachedConnection, Door, Listener};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use tokio::io::AsyncWriteExt;
@@ -65,10 +66,11 @@ impl RespServer {
         metrics: RespMetrics,
     ) -> Result<RespServer> {
         let large = Room::new(config.max_large_bytes);
-        Self::start_with(env, config, store, metrics, large).await
+        Self::start_with(env, config, store, metrics, large, None).await
     }
 
-    /// Listens and serves in the background. Long requests take their room from `large`, which other front ends may share. Must be called within a tokio runtime, which accepts the connections; they
+    /// Listens and serves in the background. Long requests take their room from `large`, which other front ends may share; with `access`
+    /// clients have to be users. Must be called within a tokio runtime, which accepts the connections; they
     /// are served by `config.threads` threads of their own.
     pub async fn start_with<S: Store>(
         env: Env,
@@ -76,9 +78,10 @@ impl RespServer {
         store: S,
         metrics: RespMetrics,
         large: Room,
+        access: Option<Arc<Desk>>,
     ) -> Result<RespServer> {
         config.validate()?;
-        let bound = env.net.bind(config.listen.clone()).await;
+        let bound = env.net.bind(config.listen.clone(), Door::Resp).await;
         let listener = bound.map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
         let local_addr = listener.local_addr()?;
         let (stop, stopping) = shutdown::channel();
@@ -88,6 +91,7 @@ impl RespServer {
             started_ns: env.clock.holder_ns(),
             key_seed: env.rng.next_u64(),
             large,
+            access,
             replies: Replies::new(config.max_reply_bytes),
             turns: Turns::new(config.max_commands),
             metrics: metrics.0,
@@ -188,10 +192,16 @@ async fn serve<S: Store>(
                 let Some((connection, place)) = arrived else { break };
                 match connection.attach() {
                     Ok(io) => {
-                        let connection = Connection::new(shared.clone(), io);
-                        let stopping = stopping.clone();
+                        let (shared, mut stopping) = (shared.clone(), stopping.clone());
                         connections.spawn(async move {
-                            connection.run(stopping).await;
+                            let established = tokio::select! {
+                                biased;
+                                established = io.established() => established,
+                                () = stopping.wait() => return,
+                            };
+                            if let Ok(io) = established {
+                                Connection::new(shared, io).run(stopping).await;
+                            }
                             drop(place);
                         });
                     }

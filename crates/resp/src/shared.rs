@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use sextant_access::Desk;
 use sextant_environment::Env;
 use sextant_environment::room::Room;
 
@@ -26,6 +27,8 @@ pub(crate) struct Shared<S> {
     pub large: Room,
     pub turns: Turns,
     pub replies: Replies,
+    /// None: everybody may do everything.
+    pub access: Option<Arc<Desk>>,
 }
 
 impl<S> Shared<S> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
-use sextant_environment::config::ClusterConfig;
+use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens};
 
 /// Plain data; [`SstServerConfig::validate`] checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,9 @@ pub struct SstServerConfig {
     /// Verification reads at most so many bytes a second.
     #[serde(default = "defaults::scrub_bytes_per_s")]
     pub scrub_bytes_per_s: u64,
+    /// Certificates; without, connections are not encrypted. For whoever builds the [`sextant_environment::Env`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsConfig>,
 }
 
 mod defaults {
@@ -94,6 +97,7 @@ impl SstServerConfig {
             copies_max: defaults::copies_max(),
             scrub_interval_s: defaults::scrub_interval_s(),
             scrub_bytes_per_s: defaults::scrub_bytes_per_s(),
+            tls: None,
         }
     }
 
@@ -104,8 +108,8 @@ impl SstServerConfig {
             return bad(format!("id is {}: cluster.sstable has no such server", self.id));
         }
         for (field, addr) in [("listen", Some(&self.listen)), ("http", self.http.as_ref())] {
-            if addr.is_some_and(|a| !a.contains(':')) {
-                return bad(format!("{field} is not host:port"));
+            if let Some(addr) = addr {
+                check_listens(field, addr)?;
             }
         }
         if self.data_dir.as_os_str().is_empty() {

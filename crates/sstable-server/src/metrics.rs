@@ -32,15 +32,24 @@ impl JobMetrics {
             seconds: Histogram::new(exponential_buckets(0.001, 4.0, 11)),
             bytes: Counter::default(),
         };
-        registry.register(name, format!("{what}, by outcome"), metrics.outcomes.clone());
+        registry.register(
+            name,
+            format!("{what}, by outcome: ok, or the kind of the error"),
+            metrics.outcomes.clone(),
+        );
         let (seconds, bytes) = (format!("{name}_duration"), format!("{name}_written"));
         registry.register_with_unit(
             seconds,
-            format!("Time of: {what}"),
+            format!("{what}: time of each, well ended or not"),
             Unit::Seconds,
             metrics.seconds.clone(),
         );
-        registry.register_with_unit(bytes, format!("Bytes of: {what}"), Unit::Bytes, metrics.bytes.clone());
+        registry.register_with_unit(
+            bytes,
+            format!("{what}: bytes that were written by those that ended well"),
+            Unit::Bytes,
+            metrics.bytes.clone(),
+        );
         metrics
     }
 
@@ -91,14 +100,14 @@ impl Metrics {
             registry.register(name, help, counter.clone());
             counter
         };
-        let gets = counter("gets", "Keys that were looked up");
-        let get_batches = counter("get_batches", "Batches of gets");
+        let gets = counter("gets", "Keys that p-nodes looked up");
+        let get_batches = counter("get_batches", "Batches of gets, one message each");
         let disk_batches =
             counter("get_batches_from_disk", "Batches of gets of which a block was not cached");
         let gone = counter("gets_table_gone", "Gets that named a table which is not here");
         let corrupt = counter("gets_corrupt", "Gets that met damaged bytes");
-        let io_errors = counter("gets_io_error", "Gets that the disk refused");
-        let scans = counter("scans", "Pages of scans");
+        let io_errors = counter("gets_io_error", "Gets that failed because the disk returned an error");
+        let scans = counter("scans", "Pages of scans that were asked for");
         let scanned_records = counter("scan_records", "Records that scans returned");
         let filtered = counter("filtered", "Lookups that a table's range or filter answered");
         let false_positives = counter("filter_false_positives", "Lookups that a filter let pass in vain");
@@ -108,7 +117,7 @@ impl Metrics {
         let deleted = counter("tables_deleted", "Tables deleted");
         let scrubbed_bytes = counter("scrubbed_bytes", "Bytes that verification has read");
         let scrub_failures = counter("scrub_failures", "Tables that verification found damaged");
-        let ingest = JobMetrics::register(registry, "ingests", "Tables received");
+        let ingest = JobMetrics::register(registry, "ingests", "Tables received from memtable servers");
         let compact = JobMetrics::register(registry, "compactions", "Compactions");
         let copy = JobMetrics::register(registry, "copies", "Tables copied from another replica");
         Self {
@@ -166,7 +175,11 @@ impl Collector for CatalogCollector {
             ("tables", "Tables on this server", count),
             ("table_bytes", "Bytes of all tables", bytes),
             ("tables_damaged", "Tables that failed a check and wait for their repair", damaged),
-            ("block_cache_bytes", "Bytes in the block cache", self.0.cache().used_bytes() as i64),
+            (
+                "block_cache_bytes",
+                "Bytes of decompressed blocks in the block cache",
+                self.0.cache().used_bytes() as i64,
+            ),
         ];
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(value);

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
-use sextant_environment::env::{Listening, Party, grpc_incoming, internal_calls};
+use sextant_environment::env::{Door, Listening, Party, grpc_incoming, internal_calls};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
@@ -70,7 +70,7 @@ impl SstServer {
             let metrics = Metrics::register(&mut registry, catalog.clone());
             let cannot =
                 |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("address {}: {e}", config.listen));
-            let listener = env.net.bind(config.listen.clone()).await.map_err(cannot)?;
+            let listener = env.net.bind(config.listen.clone(), Door::Members).await.map_err(cannot)?;
             let addr = listener.local_addr().map_err(cannot)?;
             let store = Arc::new(Store::new(env, config, catalog, metrics, shutdown.clone()));
             let http_addr = match store.config.http.clone() {

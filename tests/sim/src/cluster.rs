@@ -93,6 +93,7 @@ impl Cluster {
                 data_dir: "/disk".into(),
                 log_devices: vec![],
                 clock: Default::default(),
+                tls: None,
                 tuning: plan.tuning.clone(),
             };
             let counters = counters.clone();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sextant_common::error::Result;
 use sextant_environment::Env;
-use sextant_environment::env::free_port;
+use sextant_environment::env::{Door, free_port};
 
 /// The ports of a cluster, by what they are for (`memtable-1`, `pnode-2-resp`).
 pub type Remembered = BTreeMap<String, u16>;
@@ -39,7 +39,7 @@ pub fn loopback(port: u16) -> String {
 
 /// Whether somebody could listen there now.
 pub async fn is_free(env: &Env, port: u16) -> bool {
-    env.net.bind(loopback(port)).await.is_ok()
+    env.net.bind(loopback(port), Door::Members).await.is_ok()
 }
 
 #[cfg(test)]
@@ -59,7 +59,7 @@ mod tests {
     #[tokio::test]
     async fn a_taken_port_is_not_free() {
         let env = Env::real();
-        let listener = env.net.bind(loopback(0)).await.unwrap();
+        let listener = env.net.bind(loopback(0), Door::Members).await.unwrap();
         let port = listener.local_addr().unwrap().port();
         assert!(!is_free(&env, port).await);
     }

@@ -61,6 +61,10 @@ impl Launcher {
         let mut words =
             self.placement.as_ref().map_or_else(Vec::new, |p| p.0.wrap(member.role, member.index));
         words.extend([binary, member.role.name(), "--config", config].map(str::to_owned));
+        if self.placement.is_some() {
+            // On addresses of a network of its own, which only who has placed it there reaches.
+            words.push("--insecure".to_owned());
+        }
         let args: Vec<&str> = words[1..].iter().map(String::as_str).collect();
         let log = member.log_path(&self.data);
         Ok(Running::Process(keeper.start(Path::new(&words[0]), &args, &log).await?))

@@ -4,6 +4,7 @@ use sextant_client::{Client, ClientOptions};
 use sextant_common::ErrorKind;
 use sextant_dev_cluster::{DevCluster, DevOptions, Role};
 use sextant_environment::Env;
+use sextant_environment::env::Door;
 
 async fn client(cluster: &DevCluster) -> Client {
     Client::connect(Env::real(), cluster.grpc_addrs(), ClientOptions::default()).await.unwrap()
@@ -52,7 +53,7 @@ async fn data_survives_the_restart_of_any_server_and_of_all() {
 async fn a_taken_port_is_named_and_nothing_is_left_running() {
     let dir = tempfile::tempdir().unwrap();
     let env = Env::real();
-    let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+    let listener = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let options = DevOptions { grpc_port: port, pnodes: 1, ..DevOptions::on_free_ports(dir.path()) };
     let error = DevCluster::start(env, options).await.err().expect("it cannot start");

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-const FILES: [&str; 8] = ["types", "log", "raft", "rows", "lease", "sstable", "kv", "admin"];
+const FILES: [&str; 9] = ["types", "log", "raft", "rows", "lease", "sstable", "kv", "admin", "users"];
 
 /// The file that is generated: named after the protobuf package.
 pub const GENERATED: &str = "sextant.v1.rs";

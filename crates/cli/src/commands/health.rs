@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,22 +10,26 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
 use sextant_environment::Env;
-use sextant_environment::config::load;
+use sextant_environment::config::{TlsConfig, load};
+use sextant_environment::env::{Network, Whom};
+use sextant_tls::{ClientFiles, TlsNetwork};
 
 use crate::args::HealthArgs;
 use crate::exit::{CommandResult, Failure};
+use crate::network;
 
 /// A reason is a line.
 const ANSWER_BYTES_MAX: usize = 4096;
 
 pub async fn run(args: HealthArgs) -> CommandResult {
-    let server = match (&args.server, &args.config) {
-        (Some(server), _) => server.clone(),
+    let (server, net, whom) = match (&args.server, &args.config) {
+        (Some(server), _) => (server.clone(), network::client(&args.tls)?.net, Whom::Host),
         (None, Some(config)) => server_of(config)?,
         (None, None) => return Err(Failure::usage("either --server or --config")),
     };
     let path = if args.live { "/health/live" } else { "/health/ready" };
-    let asked = tokio::time::timeout(Duration::from_millis(args.deadline_ms), ask(&server, path)).await;
+    let asked =
+        tokio::time::timeout(Duration::from_millis(args.deadline_ms), ask(&net, &server, whom, path)).await;
     let (status, answer) = match asked {
         Ok(Ok(answered)) => answered,
         Ok(Err(why)) => return Err(Failure::error(format!("{server}: {why}"))),
@@ -38,10 +43,12 @@ pub async fn run(args: HealthArgs) -> CommandResult {
 }
 
 async fn ask(
+    net: &Arc<dyn Network>,
     server: &str,
+    whom: Whom,
     path: &str,
 ) -> Result<(hyper::StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
-    let stream = Env::real().net.connect(server.to_owned()).await?;
+    let stream = net.connect(server.to_owned(), whom).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = hyper::Request::get(path).header(hyper::header::HOST, server).body(Empty::<Bytes>::new())?;
@@ -55,13 +62,31 @@ async fn ask(
 #[derive(Deserialize)]
 struct Listens {
     http: Option<String>,
+    tls: Option<TlsConfig>,
+    cluster: Named,
 }
 
-fn server_of(config: &Path) -> Result<String, Failure> {
-    let Listens { http } = load(config)?;
+#[derive(Deserialize)]
+struct Named {
+    id: String,
+}
+
+/// Its address, and how it is known there: by the certificate that it shares with whoever reads its configuration.
+fn server_of(config: &Path) -> Result<(String, Arc<dyn Network>, Whom), Failure> {
+    let Listens { http, tls, cluster } = load(config)?;
     let http =
         http.ok_or_else(|| Failure::usage(format!("{}: it says no http address", config.display())))?;
-    Ok(reachable(&http))
+    let (net, whom) = match tls {
+        None => (Env::real().net, Whom::Host),
+        Some(tls) => {
+            let tls = tls.within(config.parent().unwrap_or(Path::new("")));
+            let files = ClientFiles { ca: tls.ca, shown: Some((tls.cert, tls.key)) };
+            let net = TlsNetwork::client(Env::real(), files, &cluster.id)
+                .map_err(|e| Failure::usage(format!("{}: {}", config.display(), e.message)))?;
+            (Arc::new(net) as Arc<dyn Network>, Whom::Member(None))
+        }
+    };
+    Ok((reachable(&http), net, whom))
 }
 
 /// Where this host reaches what listens on all of its addresses.

@@ -20,7 +20,7 @@ fn bytes(argument: OsString) -> Bytes {
 }
 
 async fn client_of(table: &TableArgs) -> Result<Client, Failure> {
-    Ok(client(&table.connection).await?)
+    client(&table.connection).await
 }
 
 pub async fn get(args: GetArgs) -> CommandResult {

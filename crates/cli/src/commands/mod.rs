@@ -1,6 +1,7 @@
 //! One file a group of commands.
 
 pub mod admin;
+pub mod cert;
 pub mod check;
 pub mod config;
 pub mod dev;
@@ -8,19 +9,24 @@ pub mod health;
 pub mod kv;
 pub mod server;
 pub mod status;
+pub mod user;
 pub mod ycsb;
 
 use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions};
-use sextant_common::Result;
-use sextant_environment::Env;
 
 use crate::args::Connection;
+use crate::exit::Failure;
+use crate::network;
 
 /// A client as the command line asks for it.
-async fn client(connection: &Connection) -> Result<Client> {
-    let options =
-        ClientOptions { deadline: Duration::from_millis(connection.deadline_ms), ..ClientOptions::default() };
-    Client::connect(Env::real(), connection.server.clone(), options).await
+async fn client(connection: &Connection) -> Result<Client, Failure> {
+    let options = ClientOptions {
+        deadline: Duration::from_millis(connection.deadline_ms),
+        credentials: network::credentials(&connection.user)?,
+        ..ClientOptions::default()
+    };
+    let env = network::client(&connection.tls)?;
+    Ok(Client::connect(env, connection.server.clone(), options).await?)
 }

@@ -5,27 +5,52 @@ use std::sync::Arc;
 
 use sextant_environment::clock::{SystemClock, WallSource};
 use sextant_environment::config::load_role;
+use sextant_environment::env::{Network, Party};
 use sextant_environment::{Env, logging};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};
 
+use crate::args::ServerArgs;
 use crate::exit::{CommandResult, Exit, Failure};
+use crate::network::Posture;
 use crate::process::{StopSignals, raise_file_limit};
 
-pub async fn memtable(path: &Path) -> CommandResult {
+pub async fn memtable(args: &ServerArgs) -> CommandResult {
+    let path = &args.config;
     let config: MemtableServerConfig = load_role(path, "memtable")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
-    let server = MemtableServer::start(env(config.clock), config).await?;
+    let posture = Posture {
+        path,
+        tls: config.tls.as_ref(),
+        cluster: &config.cluster.id,
+        me: Party::memtable(config.id),
+        listens: [Some(&config.listen), config.http.as_ref()].into_iter().flatten().map(|a| &**a).collect(),
+        has_users: false,
+        insecure: args.insecure,
+    };
+    let env = env(posture.network()?, config.clock);
+    let server = MemtableServer::start(env, config).await?;
     until_stopped(signals, server.shutdown()).await
 }
 
-pub async fn sstable(path: &Path) -> CommandResult {
+pub async fn sstable(args: &ServerArgs) -> CommandResult {
+    let path = &args.config;
     let config: SstServerConfig = load_role(path, "sstable")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
-    let server = SstServer::start(Env::real(), config).await?;
+    let posture = Posture {
+        path,
+        tls: config.tls.as_ref(),
+        cluster: &config.cluster.id,
+        me: Party::sstable(config.id),
+        listens: [Some(&config.listen), config.http.as_ref()].into_iter().flatten().map(|a| &**a).collect(),
+        has_users: false,
+        insecure: args.insecure,
+    };
+    let env = Env { net: posture.network()?, ..Env::real() };
+    let server = SstServer::start(env, config).await?;
     until_stopped(signals, server.shutdown()).await
 }
 
@@ -36,17 +61,31 @@ pub fn pnode_workers(path: &Path) -> Option<usize> {
     (threads == 1).then_some(1)
 }
 
-pub async fn pnode(path: &Path) -> CommandResult {
+pub async fn pnode(args: &ServerArgs) -> CommandResult {
+    let path = &args.config;
     let config: PNodeConfig = load_role(path, "pnode")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
-    let server = PNodeServer::start(env(config.clock), config).await?;
+    let admin = config.admin_addr();
+    let others = [config.resp.as_ref(), config.http.as_ref()];
+    let listens = [&config.grpc, &admin].into_iter().chain(others.into_iter().flatten());
+    let posture = Posture {
+        path,
+        tls: config.tls.as_ref(),
+        cluster: &config.cluster.id,
+        me: Party::pnode(config.id),
+        listens: listens.map(|addr| &**addr).collect(),
+        has_users: config.access.is_some(),
+        insecure: args.insecure,
+    };
+    let env = env(posture.network()?, config.clock);
+    let server = PNodeServer::start(env, config).await?;
     until_stopped(signals, server.shutdown()).await
 }
 
-/// The real world, with the bound on the wall clock's error that the configuration states.
-fn env(clock: WallSource) -> Env {
-    Env { clock: Arc::new(SystemClock::new(clock)), ..Env::real() }
+/// The real world, with this network, and with the bound on the wall clock's error that the configuration states.
+fn env(net: Arc<dyn Network>, clock: WallSource) -> Env {
+    Env { net, clock: Arc::new(SystemClock::new(clock)), ..Env::real() }
 }
 
 /// A bad value names its file, as a bad line does.

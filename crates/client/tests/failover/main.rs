@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sextant_client::{Client, ClientOptions};
 use sextant_environment::Env;
-use sextant_environment::env::grpc_incoming;
+use sextant_environment::env::{Door, grpc_incoming};
 use sextant_proto::v1::kv_server::KvServer;
 
 use self::server::FakeServer;
@@ -23,7 +23,7 @@ struct Cluster {
 }
 
 async fn serve(env: &Env, server: FakeServer) -> String {
-    let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+    let listener = env.net.bind("127.0.0.1:0".into(), Door::Grpc).await.unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let routes = tonic::transport::Server::builder().add_service(KvServer::new(server));
     tokio::spawn(routes.serve_with_incoming(grpc_incoming(listener)));

@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use sextant_environment::Env;
 use sextant_environment::clock::{Clock, WallInterval};
-use sextant_environment::env::{Connection, Listener, Network};
+use sextant_environment::env::{Connection, Door, Listener, Network, Whom};
 use tokio::sync::mpsc;
 
 /// Bytes that one end may be ahead of the other.
@@ -34,7 +34,7 @@ struct MemoryListener {
 }
 
 impl Network for MemoryNetwork {
-    fn bind(&self, _addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+    fn bind(&self, _addr: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
         let mut listeners = self.listeners.lock();
         let addr = SocketAddr::from(([127, 0, 0, 1], 1000 + listeners.len() as u16));
         let (sender, arriving) = mpsc::unbounded_channel();
@@ -42,7 +42,7 @@ impl Network for MemoryNetwork {
         Box::pin(async move { Ok(Box::new(MemoryListener { addr, arriving }) as Box<dyn Listener>) })
     }
 
-    fn connect(&self, addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+    fn connect(&self, addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
         let listener = addr.parse().ok().and_then(|addr| self.listeners.lock().get(&addr).cloned());
         Box::pin(async move {
             let refused = || io::Error::new(io::ErrorKind::ConnectionRefused, "connection refused");

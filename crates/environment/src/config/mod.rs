@@ -1,6 +1,8 @@
 //! Configuration that all roles share. Plain data: documented defaults, `validate()`, unknown fields reported.
 
+mod address;
 mod load;
+mod tls;
 
 use std::time::Duration;
 
@@ -10,8 +12,10 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::key::SLOTS;
 
+pub use address::{check_listens, check_reached, host_port, is_host, is_loopback};
 pub use load::{ConfigError, load, load_file, load_role, parse, role_of};
 pub use sextant_common::configuration::LeaseMode;
+pub use tls::{ClientCertificates, TlsConfig};
 
 /// One server of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,8 +147,8 @@ impl ClusterConfig {
             if ids[0].0 == 0 || ids.windows(2).any(|w| w[0] == w[1]) {
                 return bad(format!("cluster.{tier}: server ids are 1 or more, and unique"));
             }
-            if let Some(server) = servers.iter().find(|s| !s.addr.contains(':')) {
-                return bad(format!("cluster.{tier}: {:?} is not host:port", server.addr));
+            for server in servers {
+                check_reached(&format!("cluster.{tier}"), &server.addr)?;
             }
         }
         self.lease.validate()

@@ -1,7 +1,7 @@
 //! Servers of one cluster recognise each other: every internal call names the cluster, who calls, and who is called. The
 //! services between servers answer nobody else. (An address that was reused, or a mistake in a file, must not mix two clusters'
-//! data, nor take one server's answers for another's; and what clients may do goes through p-nodes.) It is no authentication:
-//! who can reach these ports is the network's business.
+//! data, nor take one server's answers for another's; and what clients may do goes through p-nodes.) By itself it is no
+//! authentication. Where connections are encrypted, it is: the caller must be who its certificate says that it is.
 //!
 //! The names travel in the `user-agent` header, as `sextant-cluster/<fingerprint in hex> sextant-from/<role>-<id>
 //! sextant-to/<role>-<id>`.
@@ -11,8 +11,10 @@ use std::fmt;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
+use super::identity::Holder;
+use super::net::Caller;
 use crate::config::ClusterConfig;
-use sextant_common::error::Error;
+use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::NodeId;
 
 const CLUSTER: &str = "sextant-cluster/";
@@ -39,6 +41,17 @@ impl PartyRole {
             Self::PNode => "pnode",
             Self::Tool => "tool",
         }
+    }
+
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.name() == name)
+    }
+}
+
+/// As in configuration: `memtable`.
+impl fmt::Display for PartyRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -67,15 +80,14 @@ impl Party {
 
     fn parse(text: &str) -> Option<Self> {
         let (role, id) = text.rsplit_once('-')?;
-        let role = PartyRole::ALL.into_iter().find(|r| r.name() == role)?;
-        Some(Self { role, id: NodeId(id.parse().ok()?) })
+        Some(Self { role: PartyRole::named(role)?, id: NodeId(id.parse().ok()?) })
     }
 }
 
 /// `memtable-1`.
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.role.name(), self.id)
+        write!(f, "{}-{}", self.role, self.id)
     }
 }
 
@@ -95,12 +107,21 @@ pub fn internal_calls(
 ) -> impl Fn(tonic::Request<()>) -> Result<tonic::Request<()>, Status> + Clone + use<> {
     let mine = format!("{:016x}", cluster.fingerprint());
     move |request| {
-        check(request.metadata(), &mine, me).map_err(super::status_of)?;
-        Ok(request)
+        let from = check(request.metadata(), &mine, me).map_err(super::status_of)?;
+        let caller = request.extensions().get::<Caller>();
+        match caller.and_then(|caller| caller.identity.as_deref()) {
+            Some(shown) if shown.holder != Holder::Server(from) => {
+                let why = format!("the caller says it is {from}, its certificate says {shown}");
+                Err(super::status_of(Error::new(ErrorKind::Denied, why)))
+            }
+            // Without encryption nobody has to show who it is; with it, nobody comes in without.
+            _ => Ok(request),
+        }
     }
 }
 
-fn check(metadata: &MetadataMap, mine: &str, me: Party) -> Result<(), Error> {
+/// Who the caller says that it is.
+fn check(metadata: &MetadataMap, mine: &str, me: Party) -> Result<Party, Error> {
     match named(metadata, CLUSTER) {
         Some(cluster) if cluster == mine => {}
         Some(_) => {
@@ -114,14 +135,14 @@ fn check(metadata: &MetadataMap, mine: &str, me: Party) -> Result<(), Error> {
             )));
         }
     }
-    if named(metadata, FROM).and_then(Party::parse).is_none() {
-        return Err(Error::invalid("the caller does not say which server it is"));
-    }
+    let from = named(metadata, FROM)
+        .and_then(Party::parse)
+        .ok_or_else(|| Error::invalid("the caller does not say which server it is"))?;
     match named(metadata, TO) {
         Some(to) if Party::parse(to) != Some(me) => {
             Err(Error::invalid(format!("this is {me}, not {to}: check the addresses in [cluster]")))
         }
-        _ => Ok(()),
+        _ => Ok(from),
     }
 }
 
@@ -131,6 +152,9 @@ fn named<'m>(metadata: &'m MetadataMap, what: &str) -> Option<&'m str> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::identity::Identity;
     use super::*;
     use crate::config::{LeaseConfig, Server};
 
@@ -142,6 +166,27 @@ mod tests {
             memtable: vec![server.clone()],
             sstable: vec![server],
             lease: LeaseConfig::default(),
+        }
+    }
+
+    #[test]
+    fn who_shows_a_certificate_is_who_it_says() {
+        let me = Party::memtable(NodeId(1));
+        let admit = internal_calls(&cluster("a"), me);
+        let call = |from: Party, shown: Option<Identity>| {
+            let mut request = tonic::Request::new(());
+            let agent = user_agent(&cluster("a"), from, Some(me));
+            request.metadata_mut().insert("user-agent", agent.parse().unwrap());
+            request.extensions_mut().insert(Caller { addr: None, identity: shown.map(Arc::new) });
+            admit(request).map(|_| ()).map_err(|status| (status.code(), status.message().to_owned()))
+        };
+        let other = Party::sstable(NodeId(2));
+        call(other, None).unwrap();
+        call(other, Some(Identity::server("a", other))).unwrap();
+        for shown in [Identity::server("a", me), Identity::user("a", "alice")] {
+            let (code, why) = call(other, Some(shown)).unwrap_err();
+            assert_eq!(code, tonic::Code::PermissionDenied);
+            assert!(why.contains("says it is sstable-2"), "{why}");
         }
     }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use super::Env;
-use super::net::{Connection, Listener, Network};
+use super::net::{Connection, Door, Listener, Network, Whom};
 
 /// Listeners are closed by the tasks that accept, as soon as these notice.
 const CLOSED_MAX: Duration = Duration::from_secs(5);
@@ -44,8 +45,8 @@ struct Counting {
 }
 
 impl Network for Counting {
-    fn bind(&self, addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        let (bound, open) = (self.net.bind(addr), self.open.clone());
+    fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        let (bound, open) = (self.net.bind(addr, door), self.open.clone());
         Box::pin(async move {
             let listener = bound.await?;
             open.send_modify(|open| *open += 1);
@@ -53,8 +54,12 @@ impl Network for Counting {
         })
     }
 
-    fn connect(&self, addr: String) -> BoxFuture<'static, io::Result<Connection>> {
-        self.net.connect(addr)
+    fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>> {
+        self.net.connect(addr, whom)
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.net.register(registry);
     }
 }
 
@@ -98,14 +103,14 @@ mod tests {
     #[tokio::test]
     async fn closed_means_that_the_address_can_be_had_again() {
         let (env, listening) = Listening::counted(Env::real());
-        let one = env.net.bind("127.0.0.1:0".into()).await.unwrap();
-        let two = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+        let one = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
+        let two = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
         let addr = two.local_addr().unwrap().to_string();
         let mut closed = Box::pin(listening.closed());
         drop(one);
         assert!(closed.as_mut().now_or_never().is_none());
         drop(two);
         closed.await;
-        Env::real().net.bind(addr).await.unwrap();
+        Env::real().net.bind(addr, Door::Members).await.unwrap();
     }
 }

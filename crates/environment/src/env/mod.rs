@@ -1,6 +1,7 @@
 //! The environment that a server runs in: everything that is not a pure function of its input.
 
 mod handshake;
+mod identity;
 mod listening;
 mod net;
 mod ports;
@@ -18,10 +19,11 @@ use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
 pub use handshake::{Party, PartyRole, internal_calls};
+pub use identity::{Holder, Identity};
 pub use listening::Listening;
 pub use net::{
-    Connection, DetachedConnection, Listener, Network, TcpNetwork, cluster_channel, grpc_channel,
-    grpc_incoming, grpc_incoming_spread,
+    Caller, Connection, DetachedConnection, Door, Handshake, Listener, Network, TcpNetwork, Whom, attached,
+    cluster_channel, established, grpc_channel, grpc_incoming, grpc_incoming_spread,
 };
 pub use ports::{free_addrs, free_port};
 pub use status::{KIND_HEADER, error_of, status_of};
@@ -155,12 +157,12 @@ mod tests {
     #[tokio::test]
     async fn connections_arrive_until_the_stream_is_dropped() {
         let net = Env::real().net;
-        let listener = net.bind("127.0.0.1:0".into()).await.unwrap();
+        let listener = net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
         let addr = listener.local_addr().unwrap().to_string();
-        let in_use = net.bind(addr.clone()).await.err().unwrap();
+        let in_use = net.bind(addr.clone(), Door::Members).await.err().unwrap();
         assert!(in_use.to_string().contains(&addr), "{in_use}");
         let mut incoming = Box::pin(grpc_incoming(listener));
-        let mut near = net.connect(addr.clone()).await.unwrap();
+        let mut near = net.connect(addr.clone(), Whom::Host).await.unwrap();
         let mut far = incoming.next().await.unwrap().unwrap();
         assert!(near.peer.is_some_and(|peer| peer.to_string() == addr) && far.peer.is_some());
         near.write_all(b"ping").await.unwrap();
@@ -169,7 +171,7 @@ mod tests {
         assert_eq!(&buf, b"ping");
         drop(incoming);
         // The listener closes as soon as its task notices.
-        while net.connect(addr.clone()).await.is_ok() {
+        while net.connect(addr.clone(), Whom::Host).await.is_ok() {
             tokio::task::yield_now().await;
         }
     }

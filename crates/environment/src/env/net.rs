@@ -8,59 +8,129 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use futures::{Stream, StreamExt};
+use prometheus_client::registry::Registry;
 
 use super::handshake::Party;
+use super::identity::Identity;
 use crate::config::ClusterConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
+
+/// What a listener is for, and so who may come in where connections are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Door {
+    /// Calls between servers of the cluster.
+    Members,
+    /// Clients, over gRPC.
+    Grpc,
+    /// Clients, over the Redis protocol.
+    Resp,
+    /// Operators, over gRPC.
+    Admin,
+    /// Metrics, health, status.
+    Http,
+}
+
+impl Door {
+    pub const ALL: [Self; 5] = [Self::Members, Self::Grpc, Self::Resp, Self::Admin, Self::Http];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Members => "members",
+            Self::Grpc => "grpc",
+            Self::Resp => "resp",
+            Self::Admin => "admin",
+            Self::Http => "http",
+        }
+    }
+}
+
+/// Who is to be at the other end of a connection that this side opens, where connections are encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// Whoever has a certificate for the host that the address names.
+    Host,
+    /// A server of this cluster; which one, if that is known. Hosts and addresses may change: its certificate names the server.
+    Member(Option<Party>),
+}
+
+/// What is left to be done on a connection that was accepted, before anything can be read from it.
+pub trait Handshake: Send + Sync + 'static {
+    fn perform(&self, connection: Connection) -> BoxFuture<'static, io::Result<Connection>>;
+}
 
 /// A byte stream to a peer. Nagle's algorithm is off.
 pub struct Connection {
-    io: Stream,
+    io: Io,
     pub peer: Option<SocketAddr>,
+    /// Who the peer is, by its certificate.
+    pub identity: Option<Arc<Identity>>,
+    handshake: Option<Arc<dyn Handshake>>,
 }
 
-enum Stream {
+enum Io {
     Tcp(tokio::net::TcpStream),
-    Other(Box<dyn Io>),
+    Other(Box<dyn ByteStream>),
 }
 
 /// A connection that belongs to no runtime: on its way from the thread that accepted it to the one that serves it.
 pub struct DetachedConnection {
     io: DetachedStream,
     peer: Option<SocketAddr>,
+    identity: Option<Arc<Identity>>,
+    handshake: Option<Arc<dyn Handshake>>,
 }
 
 enum DetachedStream {
     Tcp(std::net::TcpStream),
-    Other(Box<dyn Io>),
+    Other(Box<dyn ByteStream>),
 }
 
 impl Connection {
     pub fn new(io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static, peer: Option<SocketAddr>) -> Self {
-        Self { io: Stream::Other(Box::new(io)), peer }
+        Self { io: Io::Other(Box::new(io)), peer, identity: None, handshake: None }
     }
 
     fn tcp(stream: tokio::net::TcpStream, peer: Option<SocketAddr>) -> Self {
-        Self { io: Stream::Tcp(stream), peer }
+        Self { io: Io::Tcp(stream), peer, identity: None, handshake: None }
+    }
+
+    /// The same, of a peer that has shown who it is.
+    pub fn of(self, identity: Option<Arc<Identity>>) -> Self {
+        Self { identity, ..self }
+    }
+
+    /// The same, but nothing may be read from it or written to it before [`Self::established`] has returned it.
+    pub fn before(self, handshake: Arc<dyn Handshake>) -> Self {
+        Self { handshake: Some(handshake), ..self }
+    }
+
+    /// Returns when the peer may speak: to be awaited where the connection is served, so that one that takes its time delays nobody
+    /// else. Fails if the peer may not come in.
+    pub fn established(mut self) -> BoxFuture<'static, io::Result<Connection>> {
+        match self.handshake.take() {
+            Some(handshake) => handshake.perform(self),
+            None => Box::pin(std::future::ready(Ok(self))),
+        }
     }
 
     /// Takes a TCP socket off this runtime's reactor, so that another runtime can serve it without waking this one for
     /// every message. Streams of another kind (a simulation's) are passed on as they are.
     pub fn detach(self) -> io::Result<DetachedConnection> {
         let io = match self.io {
-            Stream::Tcp(stream) => DetachedStream::Tcp(stream.into_std()?),
-            Stream::Other(io) => DetachedStream::Other(io),
+            Io::Tcp(stream) => DetachedStream::Tcp(stream.into_std()?),
+            Io::Other(io) => DetachedStream::Other(io),
         };
-        Ok(DetachedConnection { io, peer: self.peer })
+        Ok(DetachedConnection { io, peer: self.peer, identity: self.identity, handshake: self.handshake })
     }
 
-    fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn Io + '_)> {
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn ByteStream + '_)> {
         match &mut self.get_mut().io {
-            Stream::Tcp(stream) => Pin::new(stream),
-            Stream::Other(io) => Pin::new(&mut **io),
+            Io::Tcp(stream) => Pin::new(stream),
+            Io::Other(io) => Pin::new(&mut **io),
         }
     }
 }
@@ -69,10 +139,10 @@ impl DetachedConnection {
     /// Registers the connection with the runtime that this is called in.
     pub fn attach(self) -> io::Result<Connection> {
         let io = match self.io {
-            DetachedStream::Tcp(stream) => Stream::Tcp(tokio::net::TcpStream::from_std(stream)?),
-            DetachedStream::Other(io) => Stream::Other(io),
+            DetachedStream::Tcp(stream) => Io::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            DetachedStream::Other(io) => Io::Other(io),
         };
-        Ok(Connection { io, peer: self.peer })
+        Ok(Connection { io, peer: self.peer, identity: self.identity, handshake: self.handshake })
     }
 }
 
@@ -84,8 +154,11 @@ pub trait Listener: Send + 'static {
 
 pub trait Network: Send + Sync + 'static {
     /// `addr` is `host:port`.
-    fn bind(&self, addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
-    fn connect(&self, addr: String) -> BoxFuture<'static, io::Result<Connection>>;
+    fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
+    fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>>;
+
+    /// Its metrics, if it has any.
+    fn register(&self, _: &mut Registry) {}
 }
 
 /// Real TCP.
@@ -109,7 +182,7 @@ impl Listener for TcpAcceptor {
 }
 
 impl Network for TcpNetwork {
-    fn bind(&self, addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+    fn bind(&self, addr: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             let listener = tokio::net::TcpListener::bind(&addr)
                 .await
@@ -118,7 +191,7 @@ impl Network for TcpNetwork {
         })
     }
 
-    fn connect(&self, addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+    fn connect(&self, addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
         Box::pin(async move {
             let stream = tokio::net::TcpStream::connect(&addr).await?;
             stream.set_nodelay(true)?;
@@ -137,7 +210,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// A gRPC channel to `addr` (`host:port`) that connects when it is first used and again whenever it has to. Deadlines of
 /// calls are the caller's.
 pub fn grpc_channel(net: &Arc<dyn Network>, addr: &str) -> tonic::transport::Channel {
-    channel(net, addr, None)
+    channel(net, addr, None, Whom::Host)
 }
 
 /// The same, between servers of a cluster: its calls say which one, who calls and who is called, as far as the caller knows
@@ -149,10 +222,15 @@ pub fn cluster_channel(
     from: Party,
     to: Option<Party>,
 ) -> tonic::transport::Channel {
-    channel(net, addr, Some(super::handshake::user_agent(cluster, from, to)))
+    channel(net, addr, Some(super::handshake::user_agent(cluster, from, to)), Whom::Member(to))
 }
 
-fn channel(net: &Arc<dyn Network>, addr: &str, user_agent: Option<String>) -> tonic::transport::Channel {
+fn channel(
+    net: &Arc<dyn Network>,
+    addr: &str,
+    user_agent: Option<String>,
+    whom: Whom,
+) -> tonic::transport::Channel {
     let net = net.clone();
     let target = addr.to_owned();
     let uri = format!("http://{addr}");
@@ -172,16 +250,41 @@ fn channel(net: &Arc<dyn Network>, addr: &str, user_agent: Option<String>) -> to
         .initial_connection_window_size(Some(16 * 1024 * 1024))
         .tcp_nodelay(true);
     endpoint.connect_with_connector_lazy(tower::service_fn(move |_: axum::http::Uri| {
-        let connecting = net.connect(target.clone());
+        let connecting = net.connect(target.clone(), whom);
         async move { connecting.await.map(hyper_util::rt::TokioIo::new) }
     }))
+}
+
+/// Handshakes under way at a time, of one listener's connections in one runtime. A slow one is cut off by its own deadline.
+const HANDSHAKES_MAX: usize = 4096;
+
+/// The connections of a stream when they are [`Connection::established`]; those that are refused are left out.
+pub fn established<T: Send + 'static>(
+    connections: impl Stream<Item = io::Result<T>> + Send + 'static,
+    establish: impl Fn(T) -> BoxFuture<'static, io::Result<T>> + Send + Sync + 'static,
+) -> impl Stream<Item = io::Result<T>> + Send + 'static {
+    let handshakes = connections.map(move |connection| {
+        let established = connection.map(&establish);
+        async move {
+            match established {
+                // Who was refused is logged and counted by who refuses.
+                Ok(established) => established.await.ok().map(Ok),
+                Err(e) => Some(Err(e)),
+            }
+        }
+    });
+    handshakes.buffer_unordered(HANDSHAKES_MAX).filter_map(std::future::ready)
 }
 
 /// The accepted connections of a listener as a stream for tonic's `serve_with_incoming`. A failed accept is logged and
 /// does not end the server.
 pub fn grpc_incoming(
-    mut listener: Box<dyn Listener>,
-) -> impl tokio_stream::Stream<Item = io::Result<Connection>> + Send + 'static {
+    listener: Box<dyn Listener>,
+) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
+    established(accepted(listener), Connection::established)
+}
+
+fn accepted(mut listener: Box<dyn Listener>) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
     let (tx, rx) = tokio::sync::mpsc::channel(16);
     tokio::spawn(async move {
         loop {
@@ -205,17 +308,17 @@ pub fn grpc_incoming(
 }
 
 /// As [`grpc_incoming`], for as many runtimes as there are streams, in turn: each stream is to be polled in the runtime that
-/// serves its connections. Ends when the first of them is dropped.
+/// serves its connections, after [`attached`]. Ends when the first of them is dropped.
 pub fn grpc_incoming_spread(
     listener: Box<dyn Listener>,
     runtimes: usize,
 ) -> Vec<tokio_stream::wrappers::ReceiverStream<io::Result<DetachedConnection>>> {
     let (ends, streams): (Vec<_>, Vec<_>) = (0..runtimes).map(|_| tokio::sync::mpsc::channel(16)).unzip();
     tokio::spawn(async move {
-        let mut accepted = std::pin::pin!(grpc_incoming(listener));
+        let mut accepted = std::pin::pin!(accepted(listener));
         for end in ends.iter().cycle() {
             let connection = tokio::select! {
-                connection = tokio_stream::StreamExt::next(&mut accepted) => connection,
+                connection = accepted.next() => connection,
                 () = end.closed() => return,
             };
             let Some(connection) = connection else { return };
@@ -227,11 +330,26 @@ pub fn grpc_incoming_spread(
     streams.into_iter().map(tokio_stream::wrappers::ReceiverStream::new).collect()
 }
 
+/// The connections of a stream, [attached](DetachedConnection::attach) to the runtime that polls it and [`established`].
+pub fn attached(
+    detached: impl Stream<Item = io::Result<DetachedConnection>> + Send + 'static,
+) -> impl Stream<Item = io::Result<Connection>> + Send + 'static {
+    established(detached.map(|connection| connection?.attach()), Connection::established)
+}
+
+/// What the handler of a call finds in its extensions.
+#[derive(Clone, Debug, Default)]
+pub struct Caller {
+    pub addr: Option<SocketAddr>,
+    /// By its certificate.
+    pub identity: Option<Arc<Identity>>,
+}
+
 impl tonic::transport::server::Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.peer
+        Caller { addr: self.peer, identity: self.identity.clone() }
     }
 }
 
@@ -256,8 +374,8 @@ impl AsyncWrite for Connection {
 
     fn is_write_vectored(&self) -> bool {
         match &self.io {
-            Stream::Tcp(stream) => stream.is_write_vectored(),
-            Stream::Other(io) => io.is_write_vectored(),
+            Io::Tcp(stream) => stream.is_write_vectored(),
+            Io::Other(io) => io.is_write_vectored(),
         }
     }
 

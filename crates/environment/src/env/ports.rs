@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 
-use super::Env;
+use super::{Door, Env};
 use sextant_common::error::{Error, ErrorKind, Result};
 
 /// Where free ports are looked for: below the range that Linux and macOS give to outgoing connections, which could otherwise
@@ -26,7 +26,7 @@ pub fn free_port(env: &Env) -> BoxFuture<'_, Result<u16>> {
             if !GIVEN.lock().insert(port) {
                 continue;
             }
-            if env.net.bind(format!("127.0.0.1:{port}")).await.is_ok() {
+            if env.net.bind(format!("127.0.0.1:{port}"), Door::Members).await.is_ok() {
                 return Ok(port);
             }
         }
@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(ports.len(), 50);
         assert!(ports.iter().all(|p| FREE_PORTS.contains(p)));
         for addr in addrs {
-            env.net.bind(addr).await.expect("nobody listens there");
+            env.net.bind(addr, Door::Members).await.expect("nobody listens there");
         }
     }
 }

@@ -21,6 +21,8 @@ pub fn status_of(error: Error) -> Status {
         ErrorKind::OutcomeUnknown => Code::Unknown,
         ErrorKind::Corrupt => Code::DataLoss,
         ErrorKind::Disk => Code::Aborted,
+        ErrorKind::Unauthenticated => Code::Unauthenticated,
+        ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::Internal => Code::Internal,
     };
     let mut status = Status::new(code, error.message);
@@ -38,6 +40,8 @@ pub fn error_of(status: Status) -> Error {
         Code::NotFound => ErrorKind::UnknownTable,
         Code::ResourceExhausted => ErrorKind::Overloaded,
         Code::DataLoss => ErrorKind::Corrupt,
+        Code::Unauthenticated => ErrorKind::Unauthenticated,
+        Code::PermissionDenied => ErrorKind::Denied,
         Code::Internal | Code::Unimplemented => ErrorKind::Internal,
         _ => ErrorKind::Unavailable,
     });

@@ -295,6 +295,7 @@ mod tests {
             data_dir: "/data".into(),
             log_devices: vec![],
             clock: Default::default(),
+            tls: None,
             tuning: Default::default(),
         }
     }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use sextant_common::error::Result;
-use sextant_environment::env::{DetachedConnection, Listener, Party, grpc_incoming_spread, internal_calls};
+use sextant_environment::env::{
+    DetachedConnection, Listener, Party, attached, grpc_incoming_spread, internal_calls,
+};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::shutdown::Shutdown;
 use sextant_proto::MESSAGE_BYTES_MAX;
@@ -69,7 +71,7 @@ async fn serve_here(
         .add_service(service!(RowsServer, RowsShell { context: context.clone() }))
         .add_service(service!(LeaseServer, LeaseShell { context: context.clone() }))
         .add_service(service!(AdminServer, AdminShell { context: context.clone() }));
-    let incoming = incoming.map(|connection| connection.and_then(DetachedConnection::attach));
+    let incoming = attached(incoming);
     let mut at_once = shutdown.clone();
     // Long-lived streams would hold a graceful end up for ever: peers fail over instead.
     tokio::select! {

@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
-use sextant_environment::env::Listening;
+use sextant_environment::env::{Door, Listening};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_raft_log::RaftLog;
@@ -66,8 +66,9 @@ impl MemtableServer {
             config.validate()?;
             let (env, listening) = Listening::counted(env);
             let started_ns = env.clock.holder_ns();
-            let mut registry = Registry::with_prefix("sextant");
-            let metrics = Arc::new(Metrics::register(&mut registry));
+            // What every server registers names itself in full.
+            let mut registry = Registry::default();
+            let metrics = Arc::new(Metrics::register(registry.sub_registry_with_prefix("sextant")));
             let (stop, shutdown) = shutdown::channel();
             let (drain, draining) = shutdown::channel();
             let lease = &config.cluster.lease;
@@ -83,10 +84,12 @@ impl MemtableServer {
             // Whoever waits for the log is answered where Raft runs.
             let (log, registry) = {
                 let (env, log, ids) = (env.clone(), config.log(), ids.clone());
-                threads
-                    .first()
-                    .run(async move { (RaftLog::open(env, log, &ids, &mut registry).await, registry) })
-                    .await?
+                let opening = async move {
+                    let opened =
+                        RaftLog::open(env, log, &ids, registry.sub_registry_with_prefix("sextant")).await;
+                    (opened, registry)
+                };
+                threads.first().run(opening).await?
             };
             let log = Arc::new(log?);
             let report = log.report();
@@ -112,7 +115,7 @@ impl MemtableServer {
                 skipped_writes: replicas.iter().map(|r| r.partition.counters.skipped).sum(),
             };
 
-            let listener = env.net.bind(config.listen.clone()).await?;
+            let listener = env.net.bind(config.listen.clone(), Door::Members).await?;
             let addr = listener.local_addr()?;
             let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
             let mut peers_of = Vec::new();

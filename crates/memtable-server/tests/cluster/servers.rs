@@ -255,6 +255,7 @@ pub fn server_config(cluster: &ClusterConfig, tuning: &Tuning, dir: &Path, i: us
         data_dir: dir.join(format!("memtable-{i}")),
         log_devices: vec![],
         clock: Default::default(),
+        tls: None,
         tuning: tuning.clone(),
     }
 }

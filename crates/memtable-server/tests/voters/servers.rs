@@ -74,6 +74,7 @@ impl Cluster {
             data_dir: self.dir.path().join(format!("memtable-{i}")),
             log_devices: vec![],
             clock: Default::default(),
+            tls: None,
             tuning: Tuning { log_segment_bytes: 4 << 20, ..Tuning::default() },
         };
         self.servers[i] = Some(MemtableServer::start(self.env.clone(), config).await.unwrap());

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::ids::NodeId;
-use sextant_environment::env::{error_of, grpc_channel};
+use sextant_environment::env::{Whom, error_of, grpc_channel};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::kv_client::KvClient;
@@ -26,7 +26,7 @@ async fn server(cluster: &Cluster) -> (PNodeServer, KvClient<Channel>, AdminClie
 }
 
 async fn exchange(cluster: &Cluster, addr: std::net::SocketAddr, request: &str, enough: &str) -> String {
-    let mut connection = cluster.env.net.connect(addr.to_string()).await.unwrap();
+    let mut connection = cluster.env.net.connect(addr.to_string(), Whom::Host).await.unwrap();
     connection.write_all(request.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     while !String::from_utf8_lossy(&answer).contains(enough) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::FuturesUnordered;
+use sextant_access::Class;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
@@ -15,6 +16,7 @@ use sextant_proto::v1::admin_server::Admin;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::gate::Gate;
 use super::kv::deadline;
 use super::status::cluster_status;
 use crate::pnode::PNode;
@@ -30,11 +32,26 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Clone)]
 pub(crate) struct AdminService {
     pnode: PNode,
+    gate: Gate,
 }
 
 impl AdminService {
-    pub fn new(pnode: PNode) -> Self {
-        Self { pnode }
+    pub fn new(pnode: PNode, gate: Gate) -> Self {
+        Self { pnode, gate }
+    }
+
+    /// Only for who may; who did is in the log.
+    async fn admit<T>(&self, request: &Request<T>, what: &str) -> Result<(), Status> {
+        let who = self.gate.who(request).await.map_err(status_of)?;
+        if let Err(refused) = who.may(Class::Admin) {
+            tracing::warn!(target: "audit", "{} may not {what}", who.name());
+            return Err(status_of(refused));
+        }
+        // Looking is no act.
+        if what != "ask for the status" {
+            tracing::info!(target: "audit", "{} asks to {what}", who.name());
+        }
+        Ok(())
     }
 
     /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did. `call` is given the
@@ -157,6 +174,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.admit(&request, "freeze memtables").await?;
         self.maintain(request, |mut admin, part| async move { admin.freeze(part).await }).await
     }
 
@@ -164,6 +182,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.admit(&request, "flush").await?;
         self.maintain(request, |mut admin, part| async move { admin.flush(part).await }).await
     }
 
@@ -171,6 +190,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::MaintenanceRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.admit(&request, "compact").await?;
         self.maintain(request, |mut admin, part| async move { admin.compact(part).await }).await
     }
 
@@ -178,6 +198,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::ConfigureRequest>,
     ) -> Result<Response<v1::MaintenanceReply>, Status> {
+        self.admit(&request, "configure partitions").await?;
         let limit = deadline(request.metadata());
         let request = request.into_inner();
         let call = |mut admin: AdminClient<Channel>, partitions| {
@@ -192,6 +213,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::EnsureTableRequest>,
     ) -> Result<Response<v1::EnsureTableReply>, Status> {
+        self.admit(&request, "create a table").await?;
         let r = request.into_inner();
         if r.id != 0 {
             return Err(status_of(Error::invalid("a p-node allocates the id of a table: ask for id 0")));
@@ -214,6 +236,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::TransferRequest>,
     ) -> Result<Response<v1::TransferReply>, Status> {
+        self.admit(&request, "transfer a leadership").await?;
         let limit = deadline(request.metadata()).unwrap_or(TRANSFER_DEADLINE);
         let request = request.into_inner();
         self.ask_leader(limit, |mut admin| async move { admin.transfer(request).await }).await
@@ -224,6 +247,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::ChangeVotersRequest>,
     ) -> Result<Response<v1::ChangeVotersReply>, Status> {
+        self.admit(&request, "change voters").await?;
         let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
         let request = request.into_inner();
         let call = |mut admin: AdminClient<Channel>| {
@@ -238,6 +262,7 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::RecoverRequest>,
     ) -> Result<Response<v1::RecoverReply>, Status> {
+        self.admit(&request, "recover partitions").await?;
         let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
         let founder = self.pnode.core().memtables.iter().next();
         let (node, peer) =
@@ -251,7 +276,8 @@ impl Admin for AdminService {
         }
     }
 
-    async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+    async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
+        self.admit(&request, "ask for the status").await?;
         let json = cluster_status(&self.pnode).await.to_string();
         Ok(Response::new(v1::StatusReply { json }))
     }

@@ -1,13 +1,13 @@
 //! A bound on client connections: beyond it, they wait in the kernel's queue.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use sextant_environment::env::{Connection, Listener};
+use futures::Stream;
+use sextant_environment::env::{Caller, Connection, Listener, established};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::wrappers::ReceiverStream;
@@ -24,7 +24,14 @@ pub(crate) struct Counted {
 }
 
 /// The accepted connections of a listener, at most `max` at a time.
-pub(crate) fn counted(mut listener: Box<dyn Listener>, max: usize) -> ReceiverStream<io::Result<Counted>> {
+pub(crate) fn counted(
+    listener: Box<dyn Listener>,
+    max: usize,
+) -> impl Stream<Item = io::Result<Counted>> + Send + 'static {
+    established(accepted(listener, max), |counted: Counted| Box::pin(counted.established()))
+}
+
+fn accepted(mut listener: Box<dyn Listener>, max: usize) -> ReceiverStream<io::Result<Counted>> {
     let (accepted, incoming) = mpsc::channel(HANDOVER_MAX);
     let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
     tokio::spawn(async move {
@@ -51,8 +58,14 @@ pub(crate) fn counted(mut listener: Box<dyn Listener>, max: usize) -> ReceiverSt
     ReceiverStream::new(incoming)
 }
 
+impl Counted {
+    async fn established(self) -> io::Result<Self> {
+        Ok(Self { connection: self.connection.established().await?, ..self })
+    }
+}
+
 impl tonic::transport::server::Connected for Counted {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Self::ConnectInfo {
         self.connection.connect_info()

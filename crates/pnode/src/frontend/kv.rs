@@ -5,6 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use sextant_access::Class;
 use sextant_common::ids::PartitionId;
 use sextant_common::key::prefix_end;
 use sextant_common::limits::LARGE_BYTES;
@@ -19,6 +20,7 @@ use sextant_proto::{MESSAGE_BYTES_MAX, v1};
 use tonic::metadata::MetadataMap;
 use tonic::{Request, Response, Status};
 
+use super::gate::{Gate, Who, is_for_clients};
 use crate::api::{ReadOptions, ScanPage, ScanRange, WriteOptions};
 use crate::pnode::PNode;
 
@@ -36,11 +38,16 @@ pub(crate) struct KvService {
     large: Room,
     /// Large writes that wait for that room are in memory; what finds no room here either is refused at once.
     waiting: Room,
+    gate: Gate,
 }
 
 impl KvService {
-    pub fn new(pnode: PNode, large: Room, waiting: Room) -> Self {
-        Self { pnode, large, waiting }
+    pub fn new(pnode: PNode, large: Room, waiting: Room, gate: Gate) -> Self {
+        Self { pnode, large, waiting, gate }
+    }
+
+    async fn who<T>(&self, request: &Request<T>) -> Result<Who, Status> {
+        self.gate.who(request).await.map_err(status_of)
     }
 
     /// Room for a large write, until it is answered. (Its bytes are here already: so only some may wait.)
@@ -65,19 +72,22 @@ impl KvService {
 
     async fn write(
         &self,
+        who: &Who,
         op: Operation,
         request: Option<v1::RequestId>,
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
-        self.write_batch(vec![op], request, deadline).await
+        self.write_batch(who, vec![op], request, deadline).await
     }
 
     async fn write_batch(
         &self,
+        who: &Who,
         ops: Vec<Operation>,
         request: Option<v1::RequestId>,
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
+        ops.iter().try_for_each(|op| who.may_write(op)).map_err(status_of)?;
         let began_ns = self.pnode.core().env.clock.holder_ns();
         let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
         let waited_ns = self.pnode.core().env.clock.holder_ns().saturating_sub(began_ns);
@@ -93,8 +103,10 @@ impl Kv for KvService {
     type ScanStream = BoxStream<'static, Result<v1::KvScanPage, Status>>;
 
     async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
+        let who = self.who(&request).await?;
         let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
+        who.may_key(Class::Read, &request.table, &request.key).map_err(status_of)?;
         let record = self.pnode.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
         Ok(laden(value.collect(), record.into()))
@@ -104,8 +116,11 @@ impl Kv for KvService {
         &self,
         request: Request<v1::KvMultiGetRequest>,
     ) -> Result<Response<v1::KvMultiGetReply>, Status> {
+        let who = self.who(&request).await?;
         let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
+        let may_read = |key| who.may_key(Class::Read, &request.table, key);
+        request.keys.iter().try_for_each(|key| may_read(key)).map_err(status_of)?;
         let records =
             self.pnode.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
         let size = |r: &Option<Record>| r.as_ref().map_or(0, |r| r.value.len()) + RECORD_OVERHEAD_BYTES;
@@ -120,50 +135,57 @@ impl Kv for KvService {
     }
 
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+        let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
-        self.write(Operation::put(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+        self.write(&who, Operation::put(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
     }
 
     async fn insert(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
+        let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
-        self.write(Operation::insert(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+        self.write(&who, Operation::insert(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
     }
 
     async fn delete(
         &self,
         request: Request<v1::KvDeleteRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
         let delete = if r.check_exists { Operation::delete_checked } else { Operation::delete };
-        self.write(delete(&r.table, r.key), r.request, deadline(&metadata)).await
+        self.write(&who, delete(&r.table, r.key), r.request, deadline(&metadata)).await
     }
 
     async fn compare_and_set(
         &self,
         request: Request<v1::KvCompareAndSetRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
         let id = r.request;
         let op = Operation::try_from(r).map_err(status_of)?;
-        self.write(op, id, deadline(&metadata)).await
+        self.write(&who, op, id, deadline(&metadata)).await
     }
 
     async fn batch(
         &self,
         request: Request<v1::KvBatchRequest>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
+        let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
         let ops =
             r.ops.into_iter().map(Operation::try_from).collect::<Result<Vec<_>>>().map_err(status_of)?;
-        self.write_batch(ops, r.request, deadline(&metadata)).await
+        self.write_batch(&who, ops, r.request, deadline(&metadata)).await
     }
 
     async fn scan(&self, request: Request<v1::KvScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
+        let who = self.who(&request).await?;
         let r = request.into_inner();
         let (start, end) = match r.prefix.is_empty() {
             true => (r.start, r.end),
             false => (r.prefix.clone(), prefix_end(&r.prefix)),
         };
+        who.may_scan(&r.table, &start, &end).map_err(status_of)?;
         let range = ScanRange {
             start,
             end,
@@ -189,7 +211,9 @@ impl Kv for KvService {
         &self,
         request: Request<v1::KvCreateTableRequest>,
     ) -> Result<Response<v1::KvCreateTableReply>, Status> {
+        let who = self.who(&request).await?;
         let r = request.into_inner();
+        who.may(Class::Admin).and_then(|()| is_for_clients(&r.name)).map_err(status_of)?;
         let options = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let (id, created) = self.pnode.create_table(&r.name, options).await.map_err(status_of)?;
         Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
@@ -197,16 +221,19 @@ impl Kv for KvService {
 
     async fn list_tables(
         &self,
-        _: Request<v1::KvListTablesRequest>,
+        request: Request<v1::KvListTablesRequest>,
     ) -> Result<Response<v1::KvListTablesReply>, Status> {
-        let tables = self.pnode.tables().await.map_err(status_of)?;
+        self.who(&request).await?;
+        let mut tables = self.pnode.tables().await.map_err(status_of)?;
+        tables.retain(|table| is_for_clients(&table.name).is_ok());
         Ok(Response::new(v1::KvListTablesReply { tables: tables.into_iter().map(Into::into).collect() }))
     }
 
     async fn open_session(
         &self,
-        _: Request<v1::KvOpenSessionRequest>,
+        request: Request<v1::KvOpenSessionRequest>,
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
+        self.who(&request).await?.may(Class::Write).map_err(status_of)?;
         Ok(Response::new(v1::KvOpenSessionReply {
             session: self.pnode.open_session().await.map_err(status_of)?,
         }))

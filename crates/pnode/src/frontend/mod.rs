@@ -5,15 +5,21 @@
 
 mod admin;
 mod connections;
+mod gate;
 mod kv;
 mod resp_store;
 mod shares;
 mod status;
+mod users;
+mod users_service;
 mod whereabouts;
 
 pub(crate) use admin::AdminService;
 pub(crate) use connections::counted;
+pub(crate) use gate::Gate;
 pub(crate) use kv::KvService;
 pub(crate) use resp_store::RespStore;
 pub(crate) use status::own_status;
+pub(crate) use users::UserRecord;
+pub(crate) use users_service::UsersService;
 pub(crate) use whereabouts::WhereaboutsService;

@@ -15,7 +15,7 @@ use sextant_common::ids::{
 };
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
 use sextant_environment::Env;
-use sextant_environment::env::grpc_incoming;
+use sextant_environment::env::{Door, grpc_incoming};
 
 pub use cluster::{Cluster, until};
 pub use fake_memtable::FakeMemtable;
@@ -35,7 +35,7 @@ impl Process {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let net = env.net.clone();
         let bound = runtime.spawn(async move {
-            let listener = net.bind("127.0.0.1:0".into()).await.unwrap();
+            let listener = net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
             let addr = listener.local_addr().unwrap();
             tokio::spawn(async move { drop(routes.serve_with_incoming(grpc_incoming(listener)).await) });
             addr

@@ -6,10 +6,11 @@ use super::{Conversation, is};
 use crate::frame::{Command, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::who::not_permitted;
 
 pub(super) fn client<S: Store>(
     command: &Command<'_>,
-    conversation: &Conversation,
+    conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> Reply {
     const SUBCOMMANDS: [(&str, usize); 8] = [
@@ -28,6 +29,9 @@ pub(super) fn client<S: Store>(
     };
     if len != 0 && command.len() != len {
         return wrong_arity(&format!("client|{name}"));
+    }
+    if name == "list" && !conversation.who.may_administrate() {
+        return not_permitted(conversation.who.name(), "client|list");
     }
     match name {
         "id" => Reply::Integer(conversation.entry.id() as i64),

@@ -64,6 +64,8 @@ pub(crate) fn store_error(error: &Error) -> Reply {
         ErrorKind::OutcomeUnknown => "OUTCOMEUNKNOWN",
         ErrorKind::Corrupt => "CORRUPT",
         ErrorKind::Disk => "MISCONF",
+        ErrorKind::Unauthenticated => "NOAUTH",
+        ErrorKind::Denied => "NOPERM",
         ErrorKind::Internal => "ERR internal error:",
         ErrorKind::Invalid | ErrorKind::UnknownTable | ErrorKind::UnknownSession => "ERR",
     };

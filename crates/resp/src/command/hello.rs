@@ -4,19 +4,25 @@ use bytes::Bytes;
 
 use super::errors::{NOT_AN_INTEGER, SYNTAX};
 use super::info::REDIS_VERSION;
-use super::{Conversation, is};
+use super::{Action, Conversation, acl, is};
 use crate::frame::{Command, Protocol, Reply, parse_integer};
+use crate::who::DEFAULT_USER;
 
 /// Redis' number of databases: an index beyond it is "out of range", one below it must be 0 here.
 const DATABASES: i64 = 16;
 
-pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> Reply {
+pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> Action {
+    greet(command, conversation).unwrap_or_else(Action::Reply)
+}
+
+/// What is to be done, or why it is refused.
+fn greet(command: &Command<'_>, conversation: &mut Conversation) -> Result<Action, Reply> {
     let protocol = match (command.len() > 1).then(|| parse_integer(command.arg(1))) {
         None => conversation.protocol,
-        Some(None) => return Reply::error("ERR Protocol version is not an integer or out of range"),
+        Some(None) => return Err(Reply::error("ERR Protocol version is not an integer or out of range")),
         Some(Some(2)) => Protocol::Resp2,
         Some(Some(3)) => Protocol::Resp3,
-        Some(Some(_)) => return Reply::error("NOPROTO unsupported protocol version"),
+        Some(Some(_)) => return Err(Reply::error("NOPROTO unsupported protocol version")),
     };
     let mut user = None;
     let mut name = None;
@@ -29,23 +35,40 @@ pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> R
         } else if is(command.arg(i), "setname") && left >= 1 {
             let bytes = command.bytes(i + 1);
             if !is_valid_name(&bytes) {
-                return bad_name();
+                return Err(bad_name());
             }
             name = Some(bytes);
             i += 2;
         } else {
             let option = String::from_utf8_lossy(command.arg(i)).into_owned();
-            return Reply::error(format!("ERR Syntax error in HELLO option '{option}'"));
+            return Err(Reply::error(format!("ERR Syntax error in HELLO option '{option}'")));
         }
     }
-    if let Some(i) = user
-        && let Err(refused) = authenticate(command.arg(i))
-    {
-        return refused;
+    // Whoever asks for something beyond the greeting must be somebody.
+    let then = move |conversation: &mut Conversation| {
+        if conversation.who.is_nobody() {
+            return Reply::error(
+                "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+                 <user> <pass> option can be used to authenticate the client and select the RESP protocol version at \
+                 the same time",
+            );
+        }
+        if let Some(name) = &name {
+            conversation.entry.set_name(name);
+        }
+        greeted(protocol, conversation)
+    };
+    match (user, conversation.who.desk().cloned()) {
+        (None, _) => Ok(Action::Reply(then(conversation))),
+        (Some(i), None) => authenticate(command.arg(i)).map(|()| Action::Reply(then(conversation))),
+        (Some(i), Some(desk)) => {
+            let from = conversation.entry.peer();
+            Ok(acl::authenticate(desk, command.arg(i), command.arg(i + 1), from, then))
+        }
     }
-    if let Some(name) = name {
-        conversation.entry.set_name(&name);
-    }
+}
+
+fn greeted(protocol: Protocol, conversation: &mut Conversation) -> Reply {
     conversation.protocol = protocol;
     conversation.entry.set_protocol(protocol);
     Reply::Map(vec![
@@ -59,15 +82,24 @@ pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> R
     ])
 }
 
-pub(super) fn auth(command: &Command<'_>) -> Reply {
-    match command.len() {
+pub(super) fn auth(command: &Command<'_>, conversation: &mut Conversation) -> Action {
+    if let Some(desk) = conversation.who.desk().cloned() {
+        let from = conversation.entry.peer();
+        let (name, password) = match command.len() {
+            2 => (DEFAULT_USER.as_bytes(), command.arg(1)),
+            3 => (command.arg(1), command.arg(2)),
+            _ => return Action::Reply(SYNTAX),
+        };
+        return acl::authenticate(desk, name, password, from, |_| Reply::OK);
+    }
+    Action::Reply(match command.len() {
         2 => Reply::error(
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
              configuration is correct?",
         ),
         3 => authenticate(command.arg(1)).err().unwrap_or(Reply::OK),
         _ => SYNTAX,
-    }
+    })
 }
 
 /// As a Redis without a password: the default user may have any, and nobody else exists.
@@ -92,6 +124,7 @@ pub(super) fn reset(conversation: &mut Conversation) -> Reply {
     conversation.protocol = Protocol::Resp2;
     conversation.entry.set_protocol(Protocol::Resp2);
     conversation.entry.set_name(&Bytes::new());
+    conversation.who.reset();
     Reply::Simple("RESET")
 }
 

@@ -4,6 +4,7 @@
 //! ([`Action::Reply`]); those that concern keys become a [`Request`], which the connection runs against the store when no
 //! earlier command stands in its way.
 
+mod acl;
 mod ahead;
 mod client;
 mod config;
@@ -15,12 +16,16 @@ mod info;
 mod introspection;
 mod request;
 
+use futures::future::BoxFuture;
+
 use crate::clients::ClientEntry;
 use crate::command_table::{self, Id};
 use crate::frame::{Command, Protocol, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::who::Who;
 
+pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use execution::set_status;
 pub(crate) use request::Request;
@@ -29,6 +34,7 @@ pub(crate) use request::Request;
 pub(crate) struct Conversation {
     pub protocol: Protocol,
     pub entry: std::sync::Arc<ClientEntry>,
+    pub who: Who,
 }
 
 /// What to do about a command.
@@ -36,6 +42,8 @@ pub(crate) enum Action {
     Reply(Reply),
     /// Ask the store.
     Run(Request),
+    /// Nothing that comes after it is looked at before it is ready.
+    Wait(BoxFuture<'static, Waited>),
     /// Answer, if there is anything to say, and close the connection.
     Close(Option<Reply>),
 }
@@ -51,6 +59,10 @@ pub(crate) fn decode<S: Store>(
     };
     if !spec.accepts(command.len()) {
         return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
+    }
+    if let Err(refused) = conversation.who.permit(spec, command) {
+        shared.metrics.refused_commands.inc();
+        return (Some(spec.id), Action::Reply(refused));
     }
     (Some(spec.id), run(spec.id, command, conversation, shared))
 }
@@ -81,8 +93,9 @@ fn run<S: Store>(
         Id::Ping if command.len() == 2 => Reply::Bulk(command.bytes(1)),
         Id::Ping => Reply::Simple("PONG"),
         Id::Echo => Reply::Bulk(command.bytes(1)),
-        Id::Hello => hello::hello(command, conversation),
-        Id::Auth => hello::auth(command),
+        Id::Hello => return hello::hello(command, conversation),
+        Id::Auth => return hello::auth(command, conversation),
+        Id::Acl => return acl::acl(command, conversation),
         Id::Select => hello::select(command),
         Id::Reset => hello::reset(conversation),
         Id::Client => client::client(command, conversation, shared),

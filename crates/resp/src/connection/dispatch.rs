@@ -25,6 +25,9 @@ enum InPlace<M> {
     NoGet,
 }
 
+/// Longest request of who is nobody yet, in bytes: a name and a password.
+const STRANGERS_BYTES_MAX: usize = 16 * 1024;
+
 /// Why dispatching stopped.
 #[derive(PartialEq, Eq)]
 pub(super) enum Dispatched {
@@ -82,6 +85,15 @@ impl<S: Store> Connection<S> {
     pub(super) fn dispatch(&mut self, cx: &mut Context<'_>) -> (Dispatched, bool) {
         let mut progress = false;
         loop {
+            if let Some(waiting) = &mut self.waiting {
+                let Poll::Ready(waited) = waiting.as_mut().poll(cx) else {
+                    return (Dispatched::Busy, progress);
+                };
+                self.waiting = None;
+                let reply = waited(&mut self.conversation);
+                self.reply(reply);
+                progress = true;
+            }
             if self.intake == Intake::Closed {
                 return (Dispatched::NeedsInput, progress);
             }
@@ -96,6 +108,13 @@ impl<S: Store> Connection<S> {
             }
             match self.parser.parse(&mut self.input) {
                 Ok(true) => {}
+                Ok(false)
+                    if self.parser.announced() > STRANGERS_BYTES_MAX && self.conversation.who.is_nobody() =>
+                {
+                    self.reply(Reply::error("NOAUTH Authentication required."));
+                    self.close_intake();
+                    return (Dispatched::NeedsInput, true);
+                }
                 Ok(false) => return (Dispatched::NeedsInput, progress),
                 Err(error) => {
                     self.shared.metrics.protocol_errors.inc();
@@ -125,6 +144,7 @@ impl<S: Store> Connection<S> {
             }
             match action {
                 Action::Reply(reply) => self.reply(reply),
+                Action::Wait(waiting) => self.waiting = Some(waiting),
                 Action::Run(request) => self.admit(request, looked, cx),
                 Action::Close(reply) => {
                     if let Some(reply) = reply {
@@ -146,7 +166,7 @@ impl<S: Store> Connection<S> {
             return InPlace::NoGet;
         }
         let key = self.parser.arg(&self.input, 1);
-        if limits::check_key(key).is_err() {
+        if limits::check_key(key).is_err() || !self.conversation.who.may_read(key) {
             return InPlace::NoGet;
         }
         let value = match self.shared.store.look(key) {

@@ -41,11 +41,12 @@ use self::output::{BUFFER_KEPT_BYTES, Output};
 use self::pipeline::{Pipeline, Ticket};
 use self::sets::Sets;
 use self::watch::Watch;
-use crate::command::{Ahead, Conversation, Request};
+use crate::command::{Ahead, Conversation, Request, Waited};
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::who::Who;
 
 /// Least room for a read: some hundred small commands, and little enough for ten thousand idle connections.
 const READ_BYTES: usize = 16 * 1024;
@@ -73,6 +74,8 @@ pub(crate) struct Connection<S: Store> {
     /// Commands that were unblocked; empty between uses.
     started: Vec<(Ticket, (Request, Protocol, Leave))>,
     admission: Admission,
+    /// Holds up what comes after it.
+    waiting: Option<BoxFuture<'static, Waited>>,
     intake: Intake,
     /// The peer is gone: replies are dropped.
     broken: bool,
@@ -96,9 +99,13 @@ enum Intake {
 impl<S: Store> Connection<S> {
     pub fn new(shared: Arc<Shared<S>>, io: env::Connection) -> Self {
         let entry = shared.clients.add(io.peer, shared.now_ns());
+        let mut who = Who::new(shared.access.clone(), io.identity.as_deref());
+        if !who.is_nobody() {
+            entry.set_user(who.name());
+        }
         let period = shared.config.idle_timeout().map_or(STALL_TIMEOUT, |idle| idle.min(STALL_TIMEOUT)) / 2;
         Self {
-            conversation: Conversation { protocol: Protocol::default(), entry },
+            conversation: Conversation { protocol: Protocol::default(), entry, who },
             parser: Parser::new(shared.config.max_request_bytes),
             shared,
             io,
@@ -109,6 +116,7 @@ impl<S: Store> Connection<S> {
             sets: Sets::default(),
             started: Vec::new(),
             admission: Admission::default(),
+            waiting: None,
             intake: Intake::Open,
             broken: false,
             held_bytes: 0,

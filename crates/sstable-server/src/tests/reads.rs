@@ -1,5 +1,5 @@
 use sextant_common::ErrorKind;
-use sextant_environment::env::error_of;
+use sextant_environment::env::{Whom, error_of};
 
 use super::*;
 use crate::testing::sst_id;
@@ -299,7 +299,7 @@ async fn a_restart_on_a_real_disk_keeps_everything() {
 
 async fn http_get(env: &Env, addr: std::net::SocketAddr, path: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut connection = env.net.connect(addr.to_string()).await.unwrap();
+    let mut connection = env.net.connect(addr.to_string(), Whom::Host).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();

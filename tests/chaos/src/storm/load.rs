@@ -9,7 +9,7 @@ use futures::StreamExt;
 use sextant_client::{Client, ClientOptions, ScanOptions};
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
-use sextant_environment::env::Connection;
+use sextant_environment::env::{Connection, Whom};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
@@ -196,7 +196,7 @@ pub struct Resp {
 
 impl Resp {
     pub async fn connect(env: &Env, addr: &str) -> Result<Self> {
-        Ok(Self { io: env.net.connect(addr.to_owned()).await?, input: BytesMut::new() })
+        Ok(Self { io: env.net.connect(addr.to_owned(), Whom::Host).await?, input: BytesMut::new() })
     }
 
     pub async fn send(&mut self, request: &[u8]) -> Result<()> {

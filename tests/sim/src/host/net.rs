@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use futures::future::BoxFuture;
-use sextant_environment::env::{Connection, Listener, Network};
+use sextant_environment::env::{Connection, Door, Listener, Network, Whom};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use turmoil::net::{TcpListener, TcpStream};
 
@@ -27,7 +27,7 @@ struct Gated {
 }
 
 impl Network for SimNetwork {
-    fn bind(&self, addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+    fn bind(&self, addr: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
         let host = self.0.clone();
         Box::pin(async move {
             let inner = TcpListener::bind(addr).await?;
@@ -35,7 +35,7 @@ impl Network for SimNetwork {
         })
     }
 
-    fn connect(&self, addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+    fn connect(&self, addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
         let host = self.0.clone();
         Box::pin(async move {
             let io = match TcpStream::connect(addr).await {

@@ -73,7 +73,7 @@ fn check(files: &[PathBuf]) -> Vec<Finding> {
 /// What one file says, if it says it well.
 fn read(path: &Path) -> Result<Configured, String> {
     let named = |e: sextant_common::Error| format!("{}: {}", path.display(), e.message);
-    let role = role(path)?;
+    let role = role_of_file(path)?;
     let loaded = |e: sextant_environment::config::ConfigError| e.to_string();
     let (id, cluster, listen) = match role {
         Role::Memtable => {
@@ -96,7 +96,7 @@ fn read(path: &Path) -> Result<Configured, String> {
 }
 
 /// As the file says, or else its name.
-fn role(path: &Path) -> Result<Role, String> {
+pub fn role_of_file(path: &Path) -> Result<Role, String> {
     let said = role_of(path).map_err(|e| e.to_string())?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let role = ROLES.into_iter().find(|role| match &said {

@@ -118,6 +118,13 @@ fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
                 text += "# Belongs to this server alone.\n";
                 text += &format!("data_dir = {}\n", toml::Value::from(dir.display().to_string()));
             }
+            if let Some(dir) = &args.tls {
+                let file = |file: String| toml::Value::from(dir.join(file).display().to_string());
+                text += "\n# Every port speaks TLS. Clients show a certificate of the same authority; so do servers, their own.\n";
+                text += &format!("[tls]\nca = {}\n", file("ca.pem".into()));
+                text += &format!("cert = {}\n", file(format!("{name}.pem")));
+                text += &format!("key = {}\n", file(format!("{name}.key")));
+            }
             files.push((format!("{name}.toml"), text));
         }
     }
@@ -211,6 +218,7 @@ mod tests {
             pnode: names(pnode),
             id: "a \"name\"".into(),
             partitions: 4,
+            tls: None,
             data: PathBuf::from("/var/lib/sextant"),
             out: PathBuf::new(),
         }

@@ -9,7 +9,9 @@ use parking_lot::Mutex;
 use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
-use sextant_environment::env::{Connection, Listener, Network as Net, Party, cluster_channel, grpc_incoming};
+use sextant_environment::env::{
+    Connection, Door, Listener, Network as Net, Party, Whom, cluster_channel, grpc_incoming,
+};
 use sextant_proto::v1;
 use sextant_proto::v1::raft_server::{Raft as RaftService, RaftServer};
 use sextant_raft_log::log_id;
@@ -24,11 +26,11 @@ struct Refusing {
 }
 
 impl Net for Refusing {
-    fn bind(&self, _addr: String) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+    fn bind(&self, _addr: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
         Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
     }
 
-    fn connect(&self, _addr: String) -> BoxFuture<'static, io::Result<Connection>> {
+    fn connect(&self, _addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
         self.when_tried.lock().get_or_insert(self.taken.load(Ordering::SeqCst));
         Box::pin(async { Err(io::ErrorKind::ConnectionRefused.into()) })
     }
@@ -102,7 +104,7 @@ impl Curt {
 
 /// Starts a peer; a network to it.
 async fn curt(env: &Env, asked: impl Fn() + Send + Sync + 'static) -> Network {
-    let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+    let listener = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
     let addr = listener.local_addr().unwrap().to_string();
     let curt = Curt { asked: Arc::new(asked) };
     let routes = tonic::transport::Server::builder().add_service(RaftServer::new(curt));
@@ -253,7 +255,7 @@ async fn a_stream_that_is_given_up_takes_nothing_more() {
 #[tokio::test]
 async fn openraft_is_told_when_it_goes_on_before_what_is_purged() {
     let env = Env::real();
-    let listener = env.net.bind("127.0.0.1:0".into()).await.unwrap();
+    let listener = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
     let mut network = network(&env, &listener.local_addr().unwrap().to_string());
     let request = AppendEntriesRequest { prev_log_id: Some(log_id(1, 6)), ..empty_append() };
     assert!(leads_nowhere(&request, Some(7)));

@@ -1,0 +1,549 @@
+//! Where it is asked who somebody is: the users that are known here, and those who may always come in.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Registry;
+use ring::hmac;
+use serde::{Deserialize, Serialize};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
+use tokio::sync::Semaphore;
+
+use crate::password;
+use crate::rights::{Principal, Rights};
+use crate::user::{User, check_name};
+use crate::users::Users;
+
+/// How soon a change that was made elsewhere is known here.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Passwords that are being compared at a time, each with 19 MiB and a core of its own, and those that wait for that.
+const COMPARISONS_MAX: usize = 2;
+const WAITING_MAX: usize = 256;
+/// Comparisons whose outcome is remembered, so that a client that shows its password with every call costs little.
+const REMEMBERED_MAX: usize = 1024;
+/// Rounds of a change against others' changes.
+const ROUNDS_MAX: usize = 16;
+/// At most one line about refusals in so long.
+const LINE_EVERY_NS: u64 = 1_000_000_000;
+/// Who says nothing is this one, if it exists and needs no password.
+const DEFAULT_USER: &str = "default";
+
+/// The section `[access]` of a p-node: with it, who comes in has to be a user, and may do what that user may.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessConfig {
+    /// Users who may do everything, whatever the cluster's list says: names, and hashes of their passwords (`sextant user hash`), or ""
+    /// for one that shows a certificate. At least one, who makes the others.
+    pub superusers: BTreeMap<String, String>,
+}
+
+impl AccessConfig {
+    pub fn validate(&self) -> Result<()> {
+        if self.superusers.is_empty() {
+            return Err(Error::invalid("access.superusers: at least one, or nobody could make users"));
+        }
+        for (name, phc) in &self.superusers {
+            let named = |e: Error| Error::invalid(format!("access.superusers.{name}: {}", e.message));
+            check_name(name).map_err(named)?;
+            if !phc.is_empty() {
+                password::check(phc).map_err(named)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The list as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub text: String,
+    /// Of this content; never 0.
+    pub version: u64,
+}
+
+/// Where the list is kept, for all p-nodes of a cluster.
+pub trait Keeper: Send + Sync + 'static {
+    fn load(&self) -> BoxFuture<'_, Result<Option<Stored>>>;
+
+    /// Replaces what was stored as version `expected` (0: nothing was). False if something else is stored by now.
+    fn store(&self, text: String, expected: u64) -> BoxFuture<'_, Result<bool>>;
+}
+
+pub struct Desk {
+    env: Env,
+    keeper: Arc<dyn Keeper>,
+    superusers: BTreeMap<String, String>,
+    known: ArcSwap<Known>,
+    /// Rises with each change of what is known.
+    generation: AtomicU64,
+    comparisons: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    remembered: Mutex<HashMap<hmac_tag::Tag, ()>>,
+    key: hmac::Key,
+    outcomes: Outcomes,
+    lines: Mutex<Lines>,
+}
+
+struct Known {
+    users: Users,
+    /// 0: nothing is stored.
+    version: u64,
+    /// Whether it was ever asked for with success.
+    loaded: bool,
+}
+
+#[derive(Default)]
+struct Lines {
+    last_ns: Option<u64>,
+    left_out: u64,
+}
+
+/// What became of those that said who they are: a metric, also where nobody is asked.
+#[derive(Clone, Debug)]
+pub struct Outcomes(Family<Outcome, Counter>);
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+impl Outcomes {
+    pub fn register(registry: &mut Registry) -> Self {
+        let outcomes = Self(Family::default());
+        ["ok", "wrong", "undecided"].into_iter().for_each(|outcome| drop(outcomes.of(outcome)));
+        let help = "Users that said who they are, by what became of it";
+        registry.register("sextant_access_authentications", help, outcomes.0.clone());
+        outcomes
+    }
+
+    fn of(&self, outcome: &'static str) -> Counter {
+        self.0.get_or_create(&Outcome { outcome }).clone()
+    }
+}
+
+mod hmac_tag {
+    /// Of name, password and the hashes that it was compared with.
+    pub type Tag = [u8; 32];
+}
+
+impl Desk {
+    /// Knows the superusers; the others as soon as [`Self::watch`] has loaded them.
+    pub fn new(
+        env: Env,
+        config: &AccessConfig,
+        keeper: Arc<dyn Keeper>,
+        outcomes: Outcomes,
+    ) -> Result<Arc<Self>> {
+        config.validate()?;
+        let random = ring::rand::SystemRandom::new();
+        let key = hmac::Key::generate(hmac::HMAC_SHA256, &random)
+            .map_err(|_| Error::internal("the operating system gives no random numbers"))?;
+        Ok(Arc::new(Self {
+            env,
+            keeper,
+            superusers: config.superusers.clone(),
+            known: ArcSwap::from_pointee(Known { users: Users::default(), version: 0, loaded: false }),
+            generation: AtomicU64::new(1),
+            comparisons: Arc::new(Semaphore::new(COMPARISONS_MAX)),
+            waiting: AtomicUsize::new(0),
+            remembered: Mutex::default(),
+            key,
+            outcomes,
+            lines: Mutex::default(),
+        }))
+    }
+
+    /// Rises whenever rights may have changed: whoever remembers a principal asks [`Self::find`] again.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// A user by name, who has shown who it is before (or by a certificate).
+    pub fn find(&self, name: &str) -> Option<Arc<Principal>> {
+        if self.superusers.contains_key(name) {
+            return Some(Arc::new(Principal { name: name.to_owned(), rights: Rights::all() }));
+        }
+        let known = self.known.load();
+        let user = known.users.get(name).filter(|user| user.enabled)?;
+        Some(Arc::new(Principal { name: name.to_owned(), rights: user.rights.clone() }))
+    }
+
+    /// Who says nothing, if that is somebody.
+    pub fn anonymous(&self) -> Option<Arc<Principal>> {
+        let known = self.known.load();
+        known.users.get(DEFAULT_USER).filter(|user| user.nopass)?;
+        self.find(DEFAULT_USER)
+    }
+
+    /// Who `name` is, if this is its password. `from` is for the log.
+    pub async fn authenticate(&self, name: &str, password: &[u8], from: &str) -> Result<Arc<Principal>> {
+        let authenticated = self.compare(name, password).await;
+        match &authenticated {
+            Ok(_) => self.count("ok"),
+            Err(e) if e.kind == ErrorKind::Unauthenticated => {
+                self.count("wrong");
+                self.log(name, from);
+            }
+            Err(_) => self.count("undecided"),
+        }
+        authenticated
+    }
+
+    async fn compare(&self, name: &str, password: &[u8]) -> Result<Arc<Principal>> {
+        if password.len() > password::PASSWORD_BYTES_MAX || check_name(name).is_err() {
+            return Err(wrong());
+        }
+        let user = match self.superusers.get(name) {
+            Some(phc) => Some(User {
+                passwords: Some(phc.clone()).filter(|phc| !phc.is_empty()).into_iter().collect(),
+                enabled: true,
+                ..User::default()
+            }),
+            None => {
+                let known = self.known.load();
+                if !known.loaded {
+                    return Err(Error::unavailable("the list of users is not known yet"));
+                }
+                known.users.get(name).cloned()
+            }
+        };
+        // Nobody is told whether a name is a user's: that takes as long.
+        let user = user.unwrap_or_else(nobody);
+        if user.nopass && user.enabled {
+            return self.find(name).ok_or_else(wrong);
+        }
+        let tag = self.tag(name, password, &user);
+        let enabled = user.enabled;
+        let is_right = self.remembered.lock().contains_key(&tag) || {
+            let is_right = self.knows(user, password).await?;
+            if is_right {
+                let mut remembered = self.remembered.lock();
+                if remembered.len() >= REMEMBERED_MAX {
+                    remembered.clear();
+                }
+                remembered.insert(tag, ());
+            }
+            is_right
+        };
+        match is_right && enabled {
+            true => self.find(name).ok_or_else(wrong),
+            false => Err(wrong()),
+        }
+    }
+
+    /// On a thread of its own, of which there are few.
+    async fn knows(&self, user: User, password: &[u8]) -> Result<bool> {
+        struct Waits<'a>(&'a AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _waits = Waits(&self.waiting);
+        if before >= WAITING_MAX {
+            return Err(Error::new(ErrorKind::Overloaded, "too many passwords are being compared"));
+        }
+        let permit = self.comparisons.clone().acquire_owned().await;
+        let password = password.to_vec();
+        let compared = self.env.blocking(move || {
+            let _permit = permit;
+            user.knows(&password)
+        });
+        compared.await.ok_or_else(|| Error::new(ErrorKind::Stopping, "the server is stopping"))
+    }
+
+    fn tag(&self, name: &str, password: &[u8], user: &User) -> hmac_tag::Tag {
+        let mut context = hmac::Context::with_key(&self.key);
+        let mut part = |bytes: &[u8]| {
+            context.update(&(bytes.len() as u64).to_le_bytes());
+            context.update(bytes);
+        };
+        part(name.as_bytes());
+        part(password);
+        user.passwords.iter().for_each(|phc| part(phc.as_bytes()));
+        let mut tag = [0; 32];
+        tag.copy_from_slice(context.sign().as_ref());
+        tag
+    }
+
+    /// All users of the cluster's list, as lines without secrets, and the superusers.
+    pub fn list(&self) -> Vec<(String, String)> {
+        let known = self.known.load();
+        let supers = self.superusers.keys().map(|name| (name.clone(), "superuser".to_owned()));
+        let others = known.users.iter().filter(|(name, _)| !self.superusers.contains_key(*name));
+        supers.chain(others.map(|(name, user)| (name.to_owned(), user.words(false)))).collect()
+    }
+
+    /// One of the cluster's list.
+    pub fn user(&self, name: &str) -> Option<User> {
+        self.known.load().users.get(name).cloned()
+    }
+
+    /// Makes or changes a user, on behalf of `by`, who must be allowed to.
+    pub async fn set(self: &Arc<Self>, by: &str, name: &str, words: Vec<String>) -> Result<()> {
+        check_name(name)?;
+        if self.superusers.contains_key(name) {
+            return Err(Error::invalid(format!(
+                "{name} is a superuser: the p-nodes' configuration says what it may"
+            )));
+        }
+        self.change(|users| {
+            let (name, words, rng) = (name.to_owned(), words.clone(), self.env.rng.clone());
+            let changed = self.env.blocking(move || {
+                let mut users = users;
+                users.set(&name, &words, &*rng).map(|()| users)
+            });
+            async move {
+                changed
+                    .await
+                    .unwrap_or_else(|| Err(Error::new(ErrorKind::Stopping, "the server is stopping")))
+            }
+        })
+        .await?;
+        tracing::info!(target: "audit", "{by} changed user {name}");
+        Ok(())
+    }
+
+    /// Whether there was one.
+    pub async fn remove(self: &Arc<Self>, by: &str, name: &str) -> Result<bool> {
+        let mut was_there = false;
+        self.change(|mut users| {
+            was_there = users.remove(name);
+            std::future::ready(Ok(users))
+        })
+        .await?;
+        if was_there {
+            tracing::info!(target: "audit", "{by} removed user {name}");
+        }
+        Ok(was_there)
+    }
+
+    /// The stored list, changed; as often as others change it meanwhile.
+    async fn change<F>(&self, mut change: impl FnMut(Users) -> F) -> Result<()>
+    where
+        F: Future<Output = Result<Users>>,
+    {
+        for _ in 0..ROUNDS_MAX {
+            let stored = self.keeper.load().await?;
+            let (text, version) = stored.map_or((None, 0), |stored| (Some(stored.text), stored.version));
+            let before = text.map_or(Ok(Users::default()), |text| Users::parse(&text, &*self.env.rng))?;
+            let after = change(before.clone()).await?;
+            if after == before && version != 0 {
+                return self.refresh().await;
+            }
+            if self.keeper.store(after.to_text(), version).await? {
+                return self.refresh().await;
+            }
+        }
+        Err(Error::retry("others change the users all the time: try again"))
+    }
+
+    /// Loads the list, if it has changed.
+    pub async fn refresh(&self) -> Result<()> {
+        let stored = self.keeper.load().await?;
+        let version = stored.as_ref().map_or(0, |stored| stored.version);
+        let known = self.known.load();
+        if known.loaded && known.version == version {
+            return Ok(());
+        }
+        let users = match stored {
+            Some(stored) => Users::parse(&stored.text, &*self.env.rng)?,
+            None => Users::default(),
+        };
+        self.known.store(Arc::new(Known { users, version, loaded: true }));
+        self.generation.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Keeps the list current, until it is dropped.
+    pub async fn watch(self: Arc<Self>) {
+        let mut failed = false;
+        loop {
+            match self.refresh().await {
+                Ok(()) => failed = false,
+                Err(e) if !failed => {
+                    tracing::warn!("the list of users was not read; what was known of it counts: {e}");
+                    failed = true;
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn count(&self, outcome: &'static str) {
+        self.outcomes.of(outcome).inc();
+    }
+
+    /// Names are data of who knocks: only plain ones are repeated.
+    fn log(&self, name: &str, from: &str) {
+        let left_out = {
+            let mut lines = self.lines.lock();
+            let now_ns = self.env.clock.holder_ns();
+            if lines.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < LINE_EVERY_NS) {
+                lines.left_out += 1;
+                return;
+            }
+            lines.last_ns = Some(now_ns);
+            std::mem::take(&mut lines.left_out)
+        };
+        let name = if check_name(name).is_ok() { name } else { "a name that is none" };
+        tracing::warn!(target: "audit", "wrong password for {name} from {from}; {left_out} more since the last such line");
+    }
+}
+
+impl std::fmt::Debug for Desk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Desk")
+    }
+}
+
+/// Somebody whose password is compared for as long as anybody's, and never right.
+fn nobody() -> User {
+    const PHC: &str =
+        "$argon2id$v=19$m=19456,t=2,p=1$c2V4dGFudHNleHRhbnQ$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+    User { passwords: vec![PHC.to_owned()], ..User::default() }
+}
+
+fn wrong() -> Error {
+    Error::new(ErrorKind::Unauthenticated, "invalid username-password pair or user is disabled")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// In memory; others may change it between a load and a store.
+    #[derive(Default)]
+    struct Memory {
+        stored: Mutex<Option<Stored>>,
+        interfere: Mutex<Vec<String>>,
+    }
+
+    impl Keeper for Memory {
+        fn load(&self) -> BoxFuture<'_, Result<Option<Stored>>> {
+            let stored = self.stored.lock().clone();
+            if let Some(text) = self.interfere.lock().pop() {
+                let version = stored.as_ref().map_or(0, |stored| stored.version) + 1;
+                *self.stored.lock() = Some(Stored { text, version });
+            }
+            Box::pin(std::future::ready(Ok(stored)))
+        }
+
+        fn store(&self, text: String, expected: u64) -> BoxFuture<'_, Result<bool>> {
+            let mut stored = self.stored.lock();
+            let current = stored.as_ref().map_or(0, |stored| stored.version);
+            if current == expected {
+                *stored = Some(Stored { text, version: current + 1 });
+            }
+            Box::pin(std::future::ready(Ok(current == expected)))
+        }
+    }
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn desk(keeper: &Arc<Memory>) -> Arc<Desk> {
+        let env = Env::real();
+        let root = password::hash(b"root's", &*env.rng).unwrap();
+        let outcomes = Outcomes::register(&mut Registry::default());
+        let superusers = [("root".to_owned(), root), ("by-certificate".to_owned(), String::new())].into();
+        Desk::new(env, &AccessConfig { superusers }, keeper.clone(), outcomes).unwrap()
+    }
+
+    #[tokio::test]
+    async fn users_are_made_by_one_and_known_to_all() {
+        let keeper = Arc::new(Memory::default());
+        let (one, two) = (desk(&keeper), desk(&keeper));
+        // Before the list is known only superusers are.
+        one.authenticate("root", b"root's", "x").await.unwrap().may(crate::Class::Admin).unwrap();
+        assert_eq!(one.authenticate("alice", b"a", "x").await.unwrap_err().kind, ErrorKind::Unavailable);
+
+        one.set("root", "alice", words("on >a ~app:* +@read")).await.unwrap();
+        two.refresh().await.unwrap();
+        for desk in [&one, &two] {
+            let alice = desk.authenticate("alice", b"a", "x").await.unwrap();
+            alice.may_key(crate::Class::Read, "", b"app:1").unwrap();
+            for refused in [
+                alice.may_key(crate::Class::Read, "", b"other"),
+                alice.may_key(crate::Class::Read, "table", b"app:1"),
+                alice.may_key(crate::Class::Write, "", b"app:1"),
+                alice.may(crate::Class::Admin),
+                alice.may_scan("", b"", b""),
+            ] {
+                assert_eq!(refused.unwrap_err().kind, ErrorKind::Denied);
+            }
+            for (name, password) in
+                [("alice", "b"), ("bob", "a"), ("root", "a"), ("by-certificate", ""), ("a b", "")]
+            {
+                let error = desk.authenticate(name, password.as_bytes(), "x").await.unwrap_err();
+                assert_eq!(error.kind, ErrorKind::Unauthenticated, "{name}");
+            }
+        }
+
+        // Taken away: by name, and by what was remembered of the password.
+        let before = two.generation();
+        one.set("root", "alice", words("off")).await.unwrap();
+        two.refresh().await.unwrap();
+        assert!(two.generation() > before && two.find("alice").is_none());
+        two.authenticate("alice", b"a", "x").await.unwrap_err();
+        assert!(one.remove("root", "alice").await.unwrap() && !one.remove("root", "alice").await.unwrap());
+        assert!(one.set("root", "root", words("off")).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn changes_of_two_do_not_undo_each_other() {
+        let keeper = Arc::new(Memory::default());
+        let desk = desk(&keeper);
+        let mut others = Users::default();
+        others.set("bob", &words("on"), &*Env::real().rng).unwrap();
+        keeper.interfere.lock().push(others.to_text());
+        desk.set("root", "alice", words("on")).await.unwrap();
+        let names: Vec<_> = desk.list().into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["by-certificate", "root", "alice", "bob"]);
+    }
+
+    #[tokio::test]
+    async fn a_list_that_cannot_be_read_changes_nothing() {
+        let keeper = Arc::new(Memory::default());
+        let desk = desk(&keeper);
+        desk.set("root", "alice", words("on nopass")).await.unwrap();
+        *keeper.stored.lock() = Some(Stored { text: "rubbish".into(), version: 77 });
+        assert_eq!(desk.refresh().await.unwrap_err().kind, ErrorKind::Corrupt);
+        assert!(desk.find("alice").is_some());
+        assert_eq!(desk.set("root", "bob", words("on")).await.unwrap_err().kind, ErrorKind::Corrupt);
+    }
+
+    #[tokio::test]
+    async fn who_says_nothing_is_the_default_user_if_that_needs_no_password() {
+        let keeper = Arc::new(Memory::default());
+        let desk = desk(&keeper);
+        for (rules, is_let_in) in
+            [("on", false), ("on >secret", false), ("on nopass +@read ~*", true), ("off", false)]
+        {
+            desk.set("root", "default", words(rules)).await.unwrap();
+            assert_eq!(desk.anonymous().is_some(), is_let_in, "{rules}");
+        }
+    }
+
+    #[test]
+    fn a_configuration_that_lets_nobody_in_is_refused() {
+        let with = |name: &str, phc: &str| {
+            AccessConfig { superusers: [(name.to_owned(), phc.to_owned())].into() }.validate()
+        };
+        with("root", "").unwrap();
+        assert!(AccessConfig::default().validate().is_err());
+        assert!(with("a b", "").is_err() && with("root", "secret").is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! What one user may do.
+
+use sextant_common::{Error, ErrorKind, Result};
+
+use crate::pattern::Pattern;
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Reads records.
+    Read,
+    /// Changes records.
+    Write,
+    /// Administrates: tables, users, the cluster.
+    Admin,
+}
+
+impl Class {
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Admin];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// A pattern of keys, and what may be done to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyRule {
+    pub pattern: Pattern,
+    pub read: bool,
+    pub write: bool,
+}
+
+/// The default of a new user: nothing, in the default table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rights {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+    pub(crate) admin: bool,
+    pub(crate) keys: Vec<KeyRule>,
+    pub(crate) tables: Vec<Pattern>,
+}
+
+/// Of the default table, which may also go without a name.
+pub(crate) const DEFAULT_TABLE: &str = "default";
+
+impl Default for Rights {
+    fn default() -> Self {
+        Self {
+            read: false,
+            write: false,
+            admin: false,
+            keys: Vec::new(),
+            tables: vec![Pattern::exactly(DEFAULT_TABLE)],
+        }
+    }
+}
+
+impl Rights {
+    /// Everything.
+    pub fn all() -> Self {
+        let keys = vec![KeyRule { pattern: Pattern::all(), read: true, write: true }];
+        Self { read: true, write: true, admin: true, keys, tables: vec![Pattern::all()] }
+    }
+
+    fn has(&self, class: Class) -> bool {
+        match class {
+            Class::Read => self.read,
+            Class::Write => self.write,
+            Class::Admin => self.admin,
+        }
+    }
+
+    fn covers(&self, class: Class, covers: impl Fn(&Pattern) -> bool) -> bool {
+        self.keys.iter().any(|rule| {
+            let applies = match class {
+                Class::Read => rule.read,
+                Class::Write => rule.write,
+                Class::Admin => true,
+            };
+            applies && covers(&rule.pattern)
+        })
+    }
+}
+
+/// A user who has shown who it is, with the rights of that moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Principal {
+    pub name: String,
+    pub rights: Rights,
+}
+
+impl Principal {
+    /// Whether commands of this class may be used at all.
+    pub fn may(&self, class: Class) -> Result<()> {
+        match self.rights.has(class) {
+            true => Ok(()),
+            false => {
+                Err(denied(format!("user {} has no permission for commands that {}", self.name, does(class))))
+            }
+        }
+    }
+
+    /// Whether this may be done to the key of a table ("": the default one).
+    pub fn may_key(&self, class: Class, table: &str, key: &[u8]) -> Result<()> {
+        self.may_in(class, table)?;
+        match self.rights.covers(class, |pattern| pattern.covers(key)) {
+            true => Ok(()),
+            // Not which key: errors carry none.
+            false => Err(denied(format!(
+                "user {} has no permission to {} one of the keys",
+                self.name,
+                class.name()
+            ))),
+        }
+    }
+
+    /// Whether all keys from `start` to `end` (exclusive; empty: to the last) may be read.
+    pub fn may_scan(&self, table: &str, start: &[u8], end: &[u8]) -> Result<()> {
+        self.may_in(Class::Read, table)?;
+        match self.rights.covers(Class::Read, |pattern| pattern.covers_range(start, end)) {
+            true => Ok(()),
+            false => Err(denied(format!("user {} has no permission to read all of this range", self.name))),
+        }
+    }
+
+    fn may_in(&self, class: Class, table: &str) -> Result<()> {
+        self.may(class)?;
+        let table = if table.is_empty() { DEFAULT_TABLE } else { table };
+        match self.rights.tables.iter().any(|pattern| pattern.covers(table.as_bytes())) {
+            true => Ok(()),
+            false => Err(denied(format!("user {} has no permission for table {table}", self.name))),
+        }
+    }
+}
+
+fn does(class: Class) -> &'static str {
+    match class {
+        Class::Read => "read",
+        Class::Write => "write",
+        Class::Admin => "administrate",
+    }
+}
+
+fn denied(why: String) -> Error {
+    Error::new(ErrorKind::Denied, why)
+}

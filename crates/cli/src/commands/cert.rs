@@ -1,0 +1,155 @@
+//! `sextant cert`: a private authority, and certificates of it, for small set-ups and tests.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use sextant_common::ids::NodeId;
+use sextant_dev_cluster::Role;
+use sextant_environment::Env;
+use sextant_environment::config::{ClusterConfig, host_port, load_file};
+use sextant_environment::env::{Holder, Party, PartyRole};
+use sextant_memtable_server::MemtableServerConfig;
+use sextant_pnode::PNodeConfig;
+use sextant_sstable_server::SstServerConfig;
+use sextant_tls::authority::{Authority, Issued};
+
+use super::config::role_of_file;
+use crate::args::{CertCommand, CertInitArgs, CertServerArgs, CertUserArgs, IssueArgs};
+use crate::exit::{CommandResult, Failure};
+
+const AUTHORITY: &str = "ca";
+/// Readable for the owner only.
+const KEY_MODE: u32 = 0o600;
+const CERT_MODE: u32 = 0o644;
+
+pub fn run(command: &CertCommand) -> CommandResult {
+    match command {
+        CertCommand::Init(args) => init(args),
+        CertCommand::Server(args) => servers(args),
+        CertCommand::User(args) => user(args),
+    }
+}
+
+fn init(args: &CertInitArgs) -> CommandResult {
+    let issued = Authority::create(&args.cluster, now_s(), args.days)?;
+    std::fs::create_dir_all(&args.dir).map_err(|e| failed(&args.dir, &e))?;
+    // An authority that is replaced is lost, and all that it has issued with it.
+    write(&args.dir, AUTHORITY, &issued, false)
+}
+
+fn servers(args: &CertServerArgs) -> CommandResult {
+    let authority = authority(&args.issue)?;
+    // All are read before the first is issued.
+    let named = args.files.iter().map(|path| server(path)).collect::<Result<Vec<_>, _>>()?;
+    for (party, cluster, mut hosts) in named {
+        if cluster != authority.cluster() {
+            let of = authority.cluster();
+            return Err(Failure::usage(format!(
+                "{party} is of cluster {cluster:?}, the authority is of {of:?}"
+            )));
+        }
+        hosts.extend(args.host.iter().cloned());
+        let issued = authority.issue(Holder::Server(party), &hosts, now_s(), args.issue.days)?;
+        write(&args.issue.dir, &party.to_string(), &issued, args.issue.renew)?;
+    }
+    Ok(())
+}
+
+fn user(args: &CertUserArgs) -> CommandResult {
+    let is_name = |name: &str| {
+        !name.is_empty()
+            && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'@'))
+    };
+    if !is_name(&args.name) || args.name.starts_with('.') {
+        return Err(Failure::usage(format!(
+            "{:?}: a user's name has letters, digits, '-', '_', '.', '@'",
+            args.name
+        )));
+    }
+    let holder = Holder::User(args.name.clone());
+    let issued = authority(&args.issue)?.issue(holder, &[], now_s(), args.issue.days)?;
+    write(&args.issue.dir, &format!("user-{}", args.name), &issued, args.issue.renew)
+}
+
+fn authority(args: &IssueArgs) -> Result<Authority, Failure> {
+    let read = |extension: &str| {
+        let path = args.dir.join(AUTHORITY).with_extension(extension);
+        std::fs::read_to_string(&path).map_err(|e| Failure::usage(format!("{}: {e}", path.display())))
+    };
+    let (cert, key) = (read("pem")?, read("key")?);
+    Authority::load(&cert, &key)
+        .map_err(|e| Failure::usage(format!("{}: {}", args.dir.join("ca.pem").display(), e.message)))
+}
+
+/// Which server a configuration is of, its cluster's name, and the hosts under which it is reached.
+fn server(path: &Path) -> Result<(Party, String, Vec<String>), Failure> {
+    let role = role_of_file(path).map_err(Failure::usage)?;
+    let reached = |cluster: &ClusterConfig, id: NodeId| {
+        let tier = if role == Role::Memtable { &cluster.memtable } else { &cluster.sstable };
+        let mut of_id = tier.iter().filter(|server| server.id == id);
+        of_id.find_map(|server| host_of(&server.addr)).into_iter().collect()
+    };
+    Ok(match role {
+        Role::Memtable => {
+            let config: MemtableServerConfig = load_file(path, role.name())?;
+            let hosts = reached(&config.cluster, config.id);
+            (Party::memtable(config.id), config.cluster.id, hosts)
+        }
+        Role::Sstable => {
+            let config: SstServerConfig = load_file(path, role.name())?;
+            let hosts = reached(&config.cluster, config.id);
+            (Party { role: PartyRole::Sstable, id: config.id }, config.cluster.id, hosts)
+        }
+        Role::PNode => {
+            let config: PNodeConfig = load_file(path, role.name())?;
+            let listens =
+                [Some(&config.grpc), config.admin.as_ref(), config.resp.as_ref(), config.http.as_ref()];
+            let hosts = listens.into_iter().flatten().filter_map(|addr| host_of(addr)).collect();
+            (Party::pnode(config.id), config.cluster.id, hosts)
+        }
+    })
+}
+
+/// A host that a certificate can name: not "all addresses".
+fn host_of(addr: &str) -> Option<String> {
+    let (host, _) = host_port(addr)?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    (!matches!(host, "0.0.0.0" | "::")).then(|| host.to_owned())
+}
+
+/// `name.pem` and `name.key`, whose names are printed.
+fn write(dir: &Path, name: &str, issued: &Issued, renew: bool) -> CommandResult {
+    let (cert, key) = (dir.join(format!("{name}.pem")), dir.join(format!("{name}.key")));
+    if !renew && let Some(there) = [&cert, &key].into_iter().find(|path| path.exists()) {
+        return Err(Failure::usage(format!("{}: exists already, and is not overwritten", there.display())));
+    }
+    let files = [(&key, &issued.key, KEY_MODE), (&cert, &issued.cert, CERT_MODE)];
+    // Whole or not at all, each; a server that looks in between finds that they do not fit each other, and looks again.
+    for (path, text, mode) in files {
+        let beside = path.with_extension("new");
+        place(&beside, path, text, mode).map_err(|e| {
+            let _ = std::fs::remove_file(&beside);
+            failed(path, &e)
+        })?;
+    }
+    writeln!(std::io::stdout(), "{}\n{}", cert.display(), key.display())?;
+    Ok(())
+}
+
+fn place(beside: &PathBuf, path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
+    let _ = std::fs::remove_file(beside);
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(beside)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(beside, path)
+}
+
+fn failed(path: &Path, e: &std::io::Error) -> Failure {
+    Failure::error(format!("{}: {e}", path.display()))
+}
+
+/// Certificates are for the calendar.
+fn now_s() -> u64 {
+    Env::real().clock.wall_guess_ns() / 1_000_000_000
+}

@@ -1,0 +1,515 @@
+//! Who is kept out: a cluster of processes that speaks TLS on every port, and those who knock at them.
+//! `docs/security.md` says what is promised.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_client::{Client, ClientOptions, Credentials, ScanOptions};
+use sextant_common::ErrorKind;
+use sextant_common::ids::NodeId;
+use sextant_environment::Env;
+use sextant_environment::config::{ClientCertificates, ClusterConfig, LeaseConfig, Server, TlsConfig};
+use sextant_environment::env::{Holder, Party, PartyRole, Whom, cluster_channel, free_addrs};
+use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
+use sextant_tls::authority::Authority;
+use sextant_tls::{ClientFiles, TlsNetwork};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// For whatever takes time on a busy machine, and would otherwise hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What who speaks no TLS hears.
+const TLS_ALERT: u8 = 0x15;
+const HALF_OPEN: usize = 1000;
+
+const MEMTABLE: Party = Party { role: PartyRole::Memtable, id: NodeId(1) };
+const SSTABLE: Party = Party { role: PartyRole::Sstable, id: NodeId(1) };
+const PNODE: Party = Party { role: PartyRole::PNode, id: NodeId(1) };
+
+struct Servers {
+    dir: TempDir,
+    config: ClusterConfig,
+    /// Name and address of every port.
+    ports: Vec<(&'static str, String)>,
+    children: Vec<Child>,
+}
+
+impl Drop for Servers {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn sextant() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_sextant"))
+}
+
+/// The command's output, which succeeds.
+fn run(args: &[&str]) -> String {
+    let output = sextant().args(args).output().unwrap();
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{args:?}: {printed}{}", String::from_utf8_lossy(&output.stderr));
+    printed
+}
+
+fn now_s() -> u64 {
+    Env::real().clock.wall_guess_ns() / 1_000_000_000
+}
+
+impl Servers {
+    /// A server of each tier, ready; certificates by `sextant cert`.
+    async fn start(clients: &str) -> Self {
+        Self::start_with(clients, "").await
+    }
+
+    /// `access`: a section of the p-node's configuration.
+    async fn start_with(clients: &str, access: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let addrs = free_addrs(&Env::real(), 7).await.unwrap();
+        let [memtable, memtable_http, sstable, sstable_http, grpc, resp, http] =
+            <[String; 7]>::try_from(addrs).unwrap();
+        let [admin] = <[String; 1]>::try_from(free_addrs(&Env::real(), 1).await.unwrap()).unwrap();
+        let shared = format!(
+            "id = \"prod\"\npartitions = 2\nmemtable = [{{ id = 1, addr = \"{memtable}\" }}]\n\
+             sstable = [{{ id = 1, addr = \"{sstable}\" }}]\n"
+        );
+        std::fs::write(dir.path().join("cluster.toml"), shared).unwrap();
+        let data = |name: &str| format!("data_dir = {:?}\n", dir.path().join("data").join(name));
+        let ports = [
+            (
+                "memtable",
+                format!("listen = \"{memtable}\"\nhttp = \"{memtable_http}\"\n{}", data("memtable")),
+            ),
+            ("sstable", format!("listen = \"{sstable}\"\nhttp = \"{sstable_http}\"\n{}", data("sstable"))),
+            (
+                "pnode",
+                format!("grpc = \"{grpc}\"\nresp = \"{resp}\"\nhttp = \"{http}\"\nadmin = \"{admin}\"\n"),
+            ),
+        ];
+        for (role, listens) in ports {
+            let tls = format!(
+                "[tls]\nca = \"certs/ca.pem\"\ncert = \"certs/{role}-1.pem\"\nkey = \"certs/{role}-1.key\"\n\
+                 clients = \"{clients}\"\n"
+            );
+            let text = format!("role = \"{role}\"\nid = 1\ncluster = \"cluster.toml\"\n{listens}{tls}");
+            let text = if role == "pnode" { text + access } else { text };
+            std::fs::write(dir.path().join(format!("{role}-1.toml")), text).unwrap();
+        }
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let certs = path("certs");
+        run(&["cert", "init", "--cluster", "prod", "--dir", &certs]);
+        let files = ["memtable", "sstable", "pnode"].map(|role| path(&format!("{role}-1.toml")));
+        run(&["cert", "server", &files[0], &files[1], &files[2], "--dir", &certs]);
+        run(&["cert", "user", "alice", "--dir", &certs]);
+        let server = |addr: &str| vec![Server { id: NodeId(1), addr: addr.to_owned() }];
+        let config = ClusterConfig {
+            id: "prod".into(),
+            partitions: 2,
+            memtable: server(&memtable),
+            sstable: server(&sstable),
+            lease: LeaseConfig::default(),
+        };
+        let ports = vec![
+            ("memtable", memtable),
+            ("memtable http", memtable_http),
+            ("sstable", sstable),
+            ("sstable http", sstable_http),
+            ("grpc", grpc),
+            ("resp", resp),
+            ("http", http),
+            ("admin", admin),
+        ];
+        let mut servers = Servers { dir, config, ports, children: Vec::new() };
+        for (role, file) in ["memtable", "sstable", "pnode"].iter().zip(&files) {
+            let mut command = sextant();
+            command.args([role, "--config", file]).stdout(Stdio::null()).stderr(Stdio::null());
+            servers.children.push(command.spawn().unwrap());
+        }
+        let ready = async {
+            for file in &files {
+                while !sextant().args(["health", "--config", file]).output().unwrap().status.success() {
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        };
+        tokio::time::timeout(PATIENCE, ready).await.expect("all servers are ready");
+        servers
+    }
+
+    fn cert(&self, name: &str) -> PathBuf {
+        self.dir.path().join("certs").join(name)
+    }
+
+    fn addr(&self, port: &str) -> &str {
+        &self.ports.iter().find(|(name, _)| *name == port).unwrap().1
+    }
+
+    fn files(&self, name: &str) -> Option<(PathBuf, PathBuf)> {
+        Some((self.cert(&format!("{name}.pem")), self.cert(&format!("{name}.key"))))
+    }
+
+    /// The environment of somebody who trusts this cluster's authority, and shows this.
+    fn who_shows(&self, shown: Option<(PathBuf, PathBuf)>) -> Env {
+        let files = ClientFiles { ca: self.cert("ca.pem"), shown };
+        let net = TlsNetwork::client(Env::real(), files, "prod").unwrap();
+        Env { net: Arc::new(net), ..Env::real() }
+    }
+
+    async fn client(&self, env: Env) -> Client {
+        let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
+        Client::connect(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
+    }
+
+    async fn user(&self, env: Env, user: &str, password: &str) -> Client {
+        let credentials = Some(Credentials { user: user.into(), password: password.into() });
+        let options = ClientOptions { deadline: PATIENCE, credentials, ..ClientOptions::default() };
+        Client::connect(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
+    }
+
+    /// `/metrics` of a server.
+    async fn metrics(&self, port: &str) -> String {
+        let env = self.who_shows(self.files("user-alice"));
+        sextant_client::http::get(&env, self.addr(port), "/metrics", PATIENCE).await.unwrap().text()
+    }
+}
+
+/// Certificate and key of `holder`, of this authority.
+fn issue(authority: &Authority, dir: &Path, holder: Holder, from_s: u64) -> Option<(PathBuf, PathBuf)> {
+    let issued = authority.issue(holder, &[], from_s, 1).unwrap();
+    let (cert, key) = (dir.join(format!("{from_s}.pem")), dir.join(format!("{from_s}.key")));
+    std::fs::write(&cert, issued.cert).unwrap();
+    std::fs::write(&key, issued.key).unwrap();
+    Some((cert, key))
+}
+
+/// Whether anything comes back on a new connection to `addr` after `said`.
+async fn is_answered(env: &Env, addr: &str, said: &[u8]) -> bool {
+    let asked = async {
+        let mut connection = env.net.connect(addr.to_owned(), Whom::Host).await?;
+        connection.write_all(said).await?;
+        let mut first = [0];
+        connection.read_exact(&mut first).await?;
+        std::io::Result::Ok(first[0])
+    };
+    let first = tokio::time::timeout(PATIENCE, asked).await.expect("an answer or a refusal");
+    first.is_ok_and(|first| first != TLS_ALERT)
+}
+
+/// What makes any server say something: a command, a request, the beginning of HTTP/2.
+fn first_words(port: &str) -> &'static [u8] {
+    match port {
+        "resp" => b"PING\r\n",
+        "http" | "memtable http" | "sstable http" => b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n",
+        _ => b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_comes_in_at_any_port_without_a_good_certificate() {
+    let servers = Servers::start("required").await;
+    let read = |name: &str| std::fs::read_to_string(servers.cert(name)).unwrap();
+    let authority = Authority::load(&read("ca.pem"), &read("ca.key")).unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let stranger = Authority::create("prod", now_s(), 1).unwrap();
+    let stranger = Authority::load(&stranger.cert, &stranger.key).unwrap();
+    let alice = || Holder::User("alice".into());
+
+    let good = servers.who_shows(servers.files("user-alice"));
+    let strangers = [
+        ("no TLS", Env::real()),
+        ("no certificate", servers.who_shows(None)),
+        ("expired", servers.who_shows(issue(&authority, elsewhere.path(), alice(), now_s() - 5 * 86_400))),
+        ("unknown authority", servers.who_shows(issue(&stranger, elsewhere.path(), alice(), now_s()))),
+        (
+            "unknown authority, of a server",
+            servers.who_shows(issue(&stranger, elsewhere.path(), Holder::Server(PNODE), now_s() + 1)),
+        ),
+    ];
+    for (port, addr) in &servers.ports {
+        for (who, env) in &strangers {
+            assert!(!is_answered(env, addr, first_words(port)).await, "{who} is answered at {port}");
+        }
+        let members_only = ["memtable", "sstable"].contains(port);
+        assert_eq!(is_answered(&good, addr, first_words(port)).await, !members_only, "alice at {port}");
+        if members_only {
+            let member = servers.who_shows(servers.files("pnode-1"));
+            assert!(is_answered(&member, addr, first_words(port)).await, "a p-node at {port}");
+        }
+    }
+    let metrics = servers.metrics("http").await;
+    for (door, outcome) in [("resp", "no_certificate"), ("grpc", "expired"), ("admin", "unknown_authority")] {
+        let counted = format!("sextant_tls_handshakes_total{{door=\"{door}\",outcome=\"{outcome}\"}}");
+        assert!(metrics.contains(&counted), "{counted} is not in {metrics}");
+    }
+    // Every server shows them, under the same names.
+    for port in ["http", "memtable http", "sstable http"] {
+        let metrics = servers.metrics(port).await;
+        for sample in ["handshakes_total{", "certificate_expires_seconds 1", "reload_failed 0\n"] {
+            assert!(metrics.contains(&format!("\nsextant_tls_{sample}")), "{port}: {sample}: {metrics}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_is_only_who_its_certificate_names() {
+    let servers = Servers::start("required").await;
+    let pnode = servers.who_shows(servers.files("pnode-1"));
+    let addr = servers.addr("memtable");
+    let ask = |from: Party, to: Option<Party>| {
+        let mut admin = AdminClient::new(cluster_channel(&pnode.net, addr, &servers.config, from, to));
+        async move { admin.status(v1::StatusRequest {}).await.map(|_| ()) }
+    };
+    ask(PNODE, Some(MEMTABLE)).await.unwrap();
+    let refused = ask(SSTABLE, Some(MEMTABLE)).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::PermissionDenied);
+    assert!(refused.message().contains("its certificate says sextant://prod/pnode/1"), "{refused}");
+    // And a server that is not the one that was meant is not spoken to.
+    let meant = ask(PNODE, Some(Party::memtable(NodeId(2)))).await.unwrap_err();
+    assert_eq!(meant.code(), tonic::Code::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_says_nothing_is_no_harm_to_others() {
+    let servers = Servers::start("optional").await;
+    let client = servers.client(servers.who_shows(None)).await;
+    client.put("", "k", "v").await.unwrap();
+    let mut silent = Vec::new();
+    for at in 0..HALF_OPEN {
+        let (_, addr) = &servers.ports[at % servers.ports.len()];
+        if let Ok(mut connection) = tokio::net::TcpStream::connect(addr).await {
+            // Some begin a handshake, and leave it at that.
+            if at % 2 == 0 {
+                let _ = connection.write_all(b"\x16\x03\x01\x02\0\x01\0").await;
+            }
+            silent.push(connection);
+        }
+    }
+    for i in 0..50 {
+        client.put("", "k", format!("{i}")).await.unwrap();
+        assert_eq!(client.get("", "k").await.unwrap().unwrap().value, format!("{i}"));
+    }
+    // A new client comes in too.
+    let other = servers.client(servers.who_shows(servers.files("user-alice"))).await;
+    assert_eq!(other.get("", "k").await.unwrap().unwrap().value, "49");
+    let cut_off = async {
+        for connection in &mut silent {
+            while connection.read(&mut [0; 64]).await.is_ok_and(|read| read > 0) {}
+        }
+    };
+    tokio::time::timeout(PATIENCE, cut_off).await.expect("all silent ones are cut off");
+    let metrics = servers.metrics("http").await;
+    assert!(metrics.contains("outcome=\"timeout\""), "{metrics}");
+}
+
+/// A connection of a Redis client.
+struct Resp(sextant_environment::env::Connection);
+
+impl Resp {
+    async fn connect(env: &Env, addr: &str) -> Self {
+        Self(env.net.connect(addr.to_owned(), Whom::Host).await.unwrap())
+    }
+
+    async fn line(&mut self) -> std::io::Result<String> {
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            line.push(self.0.read_u8().await?);
+        }
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+    }
+
+    /// The first line of the answer to an inline command; of a bulk string, its first.
+    async fn say(&mut self, command: &str) -> String {
+        let answer = async {
+            self.0.write_all(format!("{command}\r\n").as_bytes()).await?;
+            let line = self.line().await?;
+            match line.starts_with('$') && line != "$-1" {
+                true => self.line().await,
+                false => Ok(line),
+            }
+        };
+        let answer = tokio::time::timeout(PATIENCE, answer).await.expect("an answer");
+        answer.unwrap_or_else(|e| format!("(closed: {e})"))
+    }
+
+    /// Says it again until the answer begins so.
+    async fn say_until(&mut self, command: &str, begins: &str) {
+        let said = async {
+            while !self.say(command).await.starts_with(begins) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, said).await.unwrap_or_else(|_| panic!("{command}: never {begins}"));
+    }
+}
+
+/// The hash of this password, by the command.
+fn hash_of(password: &str) -> String {
+    use std::io::Write;
+
+    let mut hashing =
+        sextant().args(["user", "hash"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    hashing.stdin.take().unwrap().write_all(password.as_bytes()).unwrap();
+    let output = hashing.wait_with_output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
+    let access = format!("[access.superusers]\nroot = \"{}\"\nalice = \"\"\n", hash_of("r00t"));
+    let servers = Servers::start_with("optional", &access).await;
+    let (plain, alice) = (servers.who_shows(None), servers.who_shows(servers.files("user-alice")));
+    let resp_addr = servers.addr("resp");
+
+    // Nobody may do nothing, but say who it is.
+    let mut nobody = Resp::connect(&plain, resp_addr).await;
+    for command in ["GET a", "SET a 1", "DEL a", "PING", "INFO", "CLIENT LIST", "ACL LIST", "CONFIG GET *"] {
+        let answer = nobody.say(command).await;
+        assert!(answer.starts_with("-NOAUTH"), "{command}: {answer}");
+    }
+    for wrong in ["AUTH root wrong", "AUTH wrong", "AUTH nobody r00t", "AUTH alice x", "HELLO 3 AUTH root x"]
+    {
+        // The list may not be known yet.
+        nobody.say_until(wrong, "-WRONGPASS").await;
+    }
+    assert!(nobody.say("HELLO 3").await.starts_with("-NOAUTH"));
+    // What comes behind in a pipeline is not looked at before the password is.
+    assert_eq!(nobody.say("AUTH root r00t\r\nACL WHOAMI").await, "+OK");
+    assert_eq!(nobody.say("").await, "root");
+    let mut root = Resp::connect(&plain, resp_addr).await;
+    assert_eq!(root.say("AUTH root r00t").await, "+OK");
+    root.say_until("SET app:1 one", "+OK").await;
+    assert_eq!(root.say("SET other 1").await, "+OK");
+
+    // A certificate is as good as a password, and both have the rules' rights.
+    let mut by_certificate = Resp::connect(&alice, resp_addr).await;
+    assert_eq!(by_certificate.say("ACL SETUSER bob on >b0b ~app:* +@read +@write -@write").await, "+OK");
+    let mut bob = Resp::connect(&plain, resp_addr).await;
+    assert_eq!(bob.say("AUTH bob b0b").await, "+OK");
+    for (command, begins) in [
+        ("GET app:1", "one"),
+        ("GET other", "-NOPERM No permissions to access a key"),
+        ("MGET app:1 other", "-NOPERM No permissions"),
+        ("SET app:1 x", "-NOPERM User bob has no permissions to run the 'set' command"),
+        ("DEL app:1", "-NOPERM"),
+        ("CONFIG GET *", "-NOPERM"),
+        ("CLIENT LIST", "-NOPERM"),
+        ("ACL LIST", "-NOPERM"),
+        ("ACL SETUSER bob +@all", "-NOPERM"),
+    ] {
+        let answer = bob.say(command).await;
+        assert!(answer.starts_with(begins), "{command}: {answer}");
+    }
+
+    // The same over gRPC.
+    let bob_calls = servers.user(plain.clone(), "bob", "b0b").await;
+    assert_eq!(bob_calls.get("", "app:1").await.unwrap().unwrap().value, "one");
+    let refused = [
+        bob_calls.get("", "other").await.map(|_| ()),
+        bob_calls.put("", "app:1", "x").await.map(|_| ()),
+        bob_calls.get("sextant.access", "users").await.map(|_| ()),
+        bob_calls.multi_get("", vec!["app:1".into(), "other".into()]).await.map(|_| ()),
+        bob_calls.create_table("t", &Default::default()).await.map(|_| ()),
+        bob_calls.flush(None).await.map(|_| ()),
+        bob_calls.status().await.map(|_| ()),
+        bob_calls.users().await.map(|_| ()),
+        bob_calls.set_user("bob", &["+@all".to_owned()]).await,
+    ];
+    for (at, refused) in refused.into_iter().enumerate() {
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::Denied, "{at}");
+    }
+    let scanned = bob_calls.scan("", ScanOptions::prefix("a")).collect_records().await;
+    assert_eq!(scanned.unwrap_err().kind, ErrorKind::Denied);
+    let scanned = bob_calls.scan("", ScanOptions::prefix("app:")).collect_records().await;
+    assert_eq!(scanned.unwrap().len(), 1);
+    for (user, password) in [("bob", "wrong"), ("nobody", "b0b")] {
+        let error = servers.user(plain.clone(), user, password).await.get("", "app:1").await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Unauthenticated, "{user}");
+    }
+    let error = servers.client(plain.clone()).await.get("", "app:1").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unauthenticated);
+    // Not even who may do everything reads hashes.
+    let root_calls = servers.client(alice.clone()).await;
+    let error = root_calls.get("sextant.access", "users").await.unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Denied);
+
+    // What is taken away is taken from connections that are there, too.
+    root_calls.set_user("bob", &["off".to_owned()]).await.unwrap();
+    let listed = root_calls.users().await.unwrap();
+    assert!(listed.iter().any(|(name, rules)| name == "bob" && rules.starts_with("off")), "{listed:?}");
+    assert!(!format!("{listed:?}").contains("argon2"));
+    bob.say_until("GET app:1", "-NOAUTH").await;
+    assert!(root_calls.remove_user("bob").await.unwrap());
+    assert_eq!(bob.say("AUTH bob b0b").await.split(' ').next(), Some("-WRONGPASS"));
+    let metrics = servers.metrics("http").await;
+    assert!(metrics.contains("sextant_access_authentications_total{outcome=\"wrong\"}"), "{metrics}");
+}
+
+#[test]
+fn a_server_that_others_can_reach_is_not_open_by_mistake() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let out = path("config");
+    run(&[
+        "config",
+        "init",
+        "--memtable",
+        "a",
+        "--sstable",
+        "b",
+        "--pnode",
+        "c",
+        "--out",
+        &out,
+        "--data",
+        &path("d"),
+    ]);
+    for role in ["memtable", "sstable", "pnode"] {
+        let file = format!("{out}/{role}-1.toml");
+        let output = sextant().args([role, "--config", &file]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("0.0.0.0") && said.contains("--insecure") && said.contains("[tls]"), "{said}");
+    }
+}
+
+#[test]
+fn keys_are_for_their_owner_and_nothing_is_overwritten() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let dir = tempfile::tempdir().unwrap();
+    let certs = dir.path().join("certs");
+    let certs = certs.to_str().unwrap();
+    run(&["cert", "init", "--dir", certs]);
+    run(&["cert", "user", "bob", "--dir", certs]);
+    for key in ["ca.key", "user-bob.key"] {
+        let mode = std::fs::metadata(Path::new(certs).join(key)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{key}");
+    }
+    let refuse = |args: &[&str], why: &str| {
+        let output = sextant().args(args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(why), "{args:?}: {said}");
+    };
+    refuse(&["cert", "init", "--dir", certs], "exists already");
+    refuse(&["cert", "user", "bob", "--dir", certs], "exists already");
+    refuse(&["cert", "user", "../bob", "--dir", certs], "a user's name");
+    refuse(&["cert", "user", "eve", "--dir", certs, "--days", "0"], "days: 1 to");
+    refuse(&["cert", "user", "eve", "--dir", "/nowhere"], "/nowhere/ca.pem");
+    run(&["cert", "user", "bob", "--dir", certs, "--renew"]);
+}
+
+/// The type that the files above are written as.
+#[test]
+fn the_section_tls_is_what_the_documents_say() {
+    let tls: TlsConfig = toml::from_str("ca = \"a\"\ncert = \"b\"\nkey = \"c\"\n").unwrap();
+    assert_eq!(tls.clients, ClientCertificates::Required);
+    assert!(
+        toml::from_str::<TlsConfig>("ca = \"a\"\ncert = \"b\"\nkey = \"c\"\nclients = \"no\"\n").is_err()
+    );
+}

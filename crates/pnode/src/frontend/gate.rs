@@ -1,0 +1,127 @@
+//! Who calls over gRPC, and what it may do.
+
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use sextant_access::{Class, Desk, Principal};
+use sextant_common::operation::Operation;
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::env::{Caller, Holder};
+use tonic::Request;
+use tonic::metadata::MetadataMap;
+
+/// Tables of the database's own begin with this: no client reads or writes them.
+pub(crate) const OWN_TABLES: &str = "sextant.";
+
+/// Without a desk everybody may do everything.
+#[derive(Clone)]
+pub(crate) struct Gate(pub Option<Arc<Desk>>);
+
+/// Who makes a call; `None`: there is no access control.
+pub(crate) struct Who(Option<Arc<Principal>>);
+
+impl Gate {
+    /// By user and password (`authorization: Basic`, RFC 7617), or else by certificate.
+    pub async fn who<T>(&self, request: &Request<T>) -> Result<Who> {
+        let Some(desk) = &self.0 else { return Ok(Who(None)) };
+        let caller = request.extensions().get::<Caller>();
+        let said = credentials(request.metadata())?;
+        let principal = match said {
+            Some((name, password)) => {
+                let from = caller.and_then(|caller| caller.addr);
+                let from = from.map_or_else(|| "an unknown address".to_owned(), |addr| addr.to_string());
+                desk.authenticate(&name, &password, &from).await?
+            }
+            None => {
+                let shown = caller.and_then(|caller| caller.identity.as_deref());
+                let named = match shown.map(|shown| &shown.holder) {
+                    Some(Holder::User(name)) => desk.find(name),
+                    // Servers are no users.
+                    _ => desk.anonymous(),
+                };
+                named.ok_or_else(|| {
+                    Error::new(
+                        ErrorKind::Unauthenticated,
+                        "say who you are: a user's certificate, or name and password",
+                    )
+                })?
+            }
+        };
+        Ok(Who(Some(principal)))
+    }
+}
+
+impl Who {
+    /// For logs.
+    pub fn name(&self) -> &str {
+        self.0.as_ref().map_or("anybody", |who| &who.name)
+    }
+
+    pub fn may(&self, class: Class) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |who| who.may(class))
+    }
+
+    pub fn may_key(&self, class: Class, table: &str, key: &[u8]) -> Result<()> {
+        is_for_clients(table)?;
+        self.0.as_ref().map_or(Ok(()), |who| who.may_key(class, table, key))
+    }
+
+    /// A conditional write tells what was there: that is reading too.
+    pub fn may_write(&self, op: &Operation) -> Result<()> {
+        self.may_key(Class::Write, &op.table, &op.key)?;
+        match op.condition.value() {
+            Some(_) => self.may_key(Class::Read, &op.table, &op.key),
+            None => Ok(()),
+        }
+    }
+
+    pub fn may_scan(&self, table: &str, start: &[u8], end: &[u8]) -> Result<()> {
+        is_for_clients(table)?;
+        self.0.as_ref().map_or(Ok(()), |who| who.may_scan(table, start, end))
+    }
+}
+
+pub(crate) fn is_for_clients(table: &str) -> Result<()> {
+    match table.starts_with(OWN_TABLES) {
+        true => Err(Error::new(
+            ErrorKind::Denied,
+            format!("tables whose names begin with {OWN_TABLES} are the database's own"),
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Name and password, if the call has them.
+fn credentials(metadata: &MetadataMap) -> Result<Option<(String, Vec<u8>)>> {
+    let Some(header) = metadata.get("authorization") else { return Ok(None) };
+    let unreadable =
+        || Error::new(ErrorKind::Unauthenticated, "authorization: Basic, and name:password in base64");
+    let encoded = header.to_str().ok().and_then(|text| text.split_once(' '));
+    let (_, encoded) =
+        encoded.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic")).ok_or_else(unreadable)?;
+    let said = BASE64_STANDARD.decode(encoded.trim()).map_err(|_| unreadable())?;
+    let colon = said.iter().position(|byte| *byte == b':').ok_or_else(unreadable)?;
+    let name = String::from_utf8(said[..colon].to_vec()).map_err(|_| unreadable())?;
+    Ok(Some((name, said[colon + 1..].to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_are_basic_ones() {
+        let read = |header: &str| {
+            let mut metadata = MetadataMap::new();
+            metadata.insert("authorization", header.parse().unwrap());
+            credentials(&metadata)
+        };
+        assert_eq!(read("Basic YWxpY2U6YTpi").unwrap(), Some(("alice".into(), b"a:b".to_vec())));
+        assert_eq!(read("basic YWxpY2U6").unwrap(), Some(("alice".into(), Vec::new())));
+        for bad in ["Basic", "Bearer abc", "Basic !!", "Basic YWxpY2U=", "YWxpY2U6YTpi"] {
+            assert_eq!(read(bad).unwrap_err().kind, ErrorKind::Unauthenticated, "{bad}");
+        }
+        assert_eq!(credentials(&MetadataMap::new()).unwrap(), None);
+    }
+}

@@ -1,0 +1,128 @@
+//! Who a connection is, and what it may do.
+
+use std::sync::Arc;
+
+use sextant_access::{Class, Desk, Principal};
+use sextant_environment::env::{Holder, Identity};
+
+use crate::command_table::{Id, Spec};
+use crate::frame::{Command, Reply};
+
+/// Without access control: everybody, who may do everything.
+pub(crate) struct Who {
+    desk: Option<Arc<Desk>>,
+    /// By the connection's certificate.
+    shown: Option<String>,
+    /// As whom it has authenticated, or what it has shown.
+    name: Option<String>,
+    principal: Option<Arc<Principal>>,
+    /// Of the desk, when `principal` was found.
+    generation: u64,
+}
+
+impl Who {
+    pub fn new(desk: Option<Arc<Desk>>, identity: Option<&Identity>) -> Self {
+        let shown = identity.and_then(|identity| match &identity.holder {
+            Holder::User(name) => Some(name.clone()),
+            // Servers are no users.
+            Holder::Server(_) => None,
+        });
+        Self { desk, name: shown.clone(), shown, principal: None, generation: 0 }
+    }
+
+    pub fn desk(&self) -> Option<&Arc<Desk>> {
+        self.desk.as_ref()
+    }
+
+    /// From now on it is this one.
+    pub fn becomes(&mut self, principal: Arc<Principal>) {
+        self.name = Some(principal.name.clone());
+        // Found again by name: rights may have changed while the password was compared.
+        self.generation = 0;
+    }
+
+    /// Only what the certificate says counts again.
+    pub fn reset(&mut self) {
+        self.name = self.shown.clone();
+        self.generation = 0;
+    }
+
+    /// `None`: nobody, who may only say who it is.
+    pub fn principal(&mut self) -> Option<&Arc<Principal>> {
+        let desk = self.desk.as_ref()?;
+        let generation = desk.generation();
+        if generation != self.generation {
+            self.generation = generation;
+            self.principal = match &self.name {
+                Some(name) => desk.find(name),
+                None => desk.anonymous(),
+            };
+        }
+        self.principal.as_ref()
+    }
+
+    /// As it is called; without access control everybody is the default user.
+    pub fn name(&mut self) -> &str {
+        if self.desk.is_none() {
+            return DEFAULT_USER;
+        }
+        self.principal().map_or(DEFAULT_USER, |principal| &principal.name)
+    }
+
+    pub fn is_nobody(&mut self) -> bool {
+        self.desk.is_some() && self.principal().is_none()
+    }
+
+    /// Of the default table.
+    pub fn may_read(&mut self, key: &[u8]) -> bool {
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may_key(Class::Read, "", key).is_ok())
+    }
+
+    pub fn may_administrate(&mut self) -> bool {
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may(Class::Admin).is_ok())
+    }
+
+    /// Whether the command may be run; if not, what Redis says.
+    pub fn permit(&mut self, spec: &Spec, command: &Command<'_>) -> Result<(), Reply> {
+        if self.desk.is_none() || spec.flags.contains(&"no_auth") {
+            return Ok(());
+        }
+        let Some(who) = self.principal() else {
+            return Err(Reply::error("NOAUTH Authentication required."));
+        };
+        let class = [("readonly", Class::Read), ("write", Class::Write), ("admin", Class::Admin)]
+            .into_iter()
+            .find_map(|(flag, class)| spec.flags.contains(&flag).then_some(class));
+        // What concerns the connection alone is everybody's.
+        let Some(class) = class else { return Ok(()) };
+        if who.may(class).is_err() {
+            return Err(not_permitted(&who.name, spec.name));
+        }
+        let (first, last, step) = spec.keys;
+        if first == 0 {
+            return Ok(());
+        }
+        let len = command.len() as i64;
+        let last = if last < 0 { len + last } else { last };
+        let mut at = first;
+        while at <= last && at < len {
+            if who.may_key(class, "", command.arg(at as usize)).is_err() {
+                return Err(Reply::error("NOPERM No permissions to access a key"));
+            }
+            at += step;
+        }
+        // `SET k v GET` and its like answer with what was there.
+        let reads_too =
+            spec.id == Id::Set && (3..command.len()).any(|i| command.arg(i).eq_ignore_ascii_case(b"get"));
+        if reads_too && who.may_key(Class::Read, "", command.arg(1)).is_err() {
+            return Err(Reply::error("NOPERM No permissions to access a key"));
+        }
+        Ok(())
+    }
+}
+
+pub(crate) const DEFAULT_USER: &str = "default";
+
+pub(crate) fn not_permitted(user: &str, command: &str) -> Reply {
+    Reply::error(format!("NOPERM User {user} has no permissions to run the '{command}' command"))
+}

@@ -1,0 +1,38 @@
+//! What a certificate says, beyond what TLS itself looks at.
+
+use std::time::Duration;
+
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, RootCertStore};
+use sextant_environment::env::Identity;
+
+/// Of whom it is, if it names somebody of a cluster. The chain is not looked at.
+pub(crate) fn identity_of(certificate: &CertificateDer<'_>) -> Option<Identity> {
+    let names = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let mut names = names.valid_uri_names();
+    names.find_map(Identity::parse)
+}
+
+/// Whether a server's chain leads to an authority, now; and when the first certificate of it expires, in seconds since 1970.
+pub(crate) fn check(
+    chain: &[CertificateDer<'_>],
+    roots: &RootCertStore,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> Result<u64, rustls::Error> {
+    let Some((leaf, between)) = chain.split_first() else {
+        return Err(rustls::Error::NoCertificatesPresented);
+    };
+    let parsed = ParsedCertificate::try_from(leaf)?;
+    let at = |time| verify_server_cert_signed_by_trust_anchor(&parsed, roots, between, time, algorithms.all);
+    at(UnixTime::now())?;
+    // Asked whether it is good at the end of all days, a verifier says until when it is.
+    match at(UnixTime::since_unix_epoch(Duration::from_secs(u64::from(u32::MAX) * 64))) {
+        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext { not_after, .. })) => {
+            Ok(not_after.as_secs())
+        }
+        _ => Ok(u64::MAX),
+    }
+}

@@ -1,0 +1,292 @@
+//! The network, encrypted.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures::future::BoxFuture;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use rustls::pki_types::ServerName;
+use sextant_common::error::{Error, Result};
+use sextant_environment::Env;
+use sextant_environment::config::{ClientCertificates, TlsConfig};
+use sextant_environment::env::{
+    Connection, Door, Handshake, Holder, Identity, Listener, Network, Party, Whom,
+};
+use tokio_rustls::{TlsAcceptor, TlsConnector};
+
+use crate::certificate::identity_of;
+use crate::files::{ClientFiles, Contents, Files};
+use crate::material::Material;
+use crate::refusals::Refusals;
+
+/// A handshake is two round trips: who needs longer than this has something else in mind.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How soon new files are noticed.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// TLS over another network.
+pub struct TlsNetwork {
+    env: Env,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    cluster: String,
+    files: Files,
+    /// Of a server.
+    clients: Option<ClientCertificates>,
+    current: ArcSwap<Material>,
+    refusals: Refusals,
+    /// Seconds since 1970; 0: no certificate.
+    expires: Gauge,
+    reloads_failed: Gauge,
+}
+
+impl TlsNetwork {
+    /// Of the server `me` of the cluster. `Invalid` if a file is missing or wrong, or if the certificate is not this server's.
+    pub fn server(env: Env, config: &TlsConfig, cluster: &str, me: Party) -> Result<Self> {
+        let net = Self::new(env, Files::from(config), cluster, Some(config.clients))?;
+        let mine = Identity::server(cluster, me);
+        let material = net.shared.current.load();
+        if material.identity.as_ref() != Some(&mine) {
+            let named = material.identity.as_ref().map_or("nobody".to_owned(), Identity::to_string);
+            let cert = config.cert.display();
+            return Err(Error::invalid(format!(
+                "tls: {cert}: this is {mine}, the certificate names {named}"
+            )));
+        }
+        drop(material);
+        Ok(net)
+    }
+
+    /// Of a client of the cluster, which connects only.
+    pub fn client(env: Env, files: ClientFiles, cluster: &str) -> Result<Self> {
+        Self::new(env, files.into(), cluster, None)
+    }
+
+    fn new(env: Env, files: Files, cluster: &str, clients: Option<ClientCertificates>) -> Result<Self> {
+        let material = Material::new(&files, &files.read()?, clients)?;
+        let shared = Shared {
+            cluster: cluster.to_owned(),
+            files,
+            clients,
+            current: ArcSwap::from_pointee(material),
+            refusals: Refusals::new(env.clock.clone()),
+            expires: Gauge::default(),
+            reloads_failed: Gauge::default(),
+        };
+        shared.tell_expiry();
+        Ok(Self { env, shared: Arc::new(shared) })
+    }
+
+    /// Looks after the files, until it is dropped: new ones are for handshakes from then on; connections that are there stay.
+    pub fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (env, shared) = (self.env.clone(), self.shared.clone());
+        async move {
+            let mut seen = None;
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let looking = shared.clone();
+                let before = seen.take();
+                seen = env.blocking(move || looking.look(before)).await.flatten();
+            }
+        }
+    }
+
+    /// Reads the files again. The ones before stay in use if these are not good.
+    #[cfg(test)]
+    pub(crate) fn reload(&self) -> Result<()> {
+        self.shared.take(&self.shared.files.read()?)
+    }
+}
+
+impl Shared {
+    /// Takes new contents, and returns what it saw.
+    fn look(&self, before: Option<Result<Contents, String>>) -> Option<Result<Contents, String>> {
+        let contents = self.files.read().map_err(|e| e.to_string());
+        if before.as_ref() == Some(&contents) {
+            return before;
+        }
+        let is_first = before.is_none();
+        match contents.as_ref().map_err(Clone::clone).and_then(|c| self.take(c).map_err(|e| e.to_string())) {
+            Ok(()) if is_first => {}
+            Ok(()) => tracing::info!(
+                "the certificates were read again: valid until {} (seconds since 1970)",
+                self.expires.get()
+            ),
+            Err(e) => tracing::error!("{e}: the certificates read before stay in use"),
+        }
+        Some(contents)
+    }
+
+    fn take(&self, contents: &Contents) -> Result<()> {
+        let taken = Material::new(&self.files, contents, self.clients).and_then(|material| {
+            let before = self.current.load();
+            if material.identity != before.identity {
+                let cert = self.files.cert().display();
+                return Err(Error::invalid(format!("tls: {cert}: it names somebody else than before")));
+            }
+            Ok(material)
+        });
+        self.reloads_failed.set(i64::from(taken.is_err()));
+        self.current.store(Arc::new(taken?));
+        self.tell_expiry();
+        Ok(())
+    }
+
+    fn tell_expiry(&self) {
+        let expires = self.current.load().expires.unwrap_or(0);
+        self.expires.set(i64::try_from(expires).unwrap_or(i64::MAX));
+    }
+
+    /// Whether who has shown `identity` may come in by `door`.
+    fn admit(&self, door: Door, identity: Option<Identity>) -> io::Result<Option<Identity>> {
+        match identity {
+            Some(shown) if shown.cluster != self.cluster => {
+                Err(denied(format!("{shown} is of another cluster")))
+            }
+            Some(shown) if door == Door::Members && !matches!(shown.holder, Holder::Server(_)) => {
+                Err(denied(format!("{shown} is no server")))
+            }
+            Some(shown) => Ok(Some(shown)),
+            None if door == Door::Members => {
+                Err(denied("the certificate names no server of a cluster".into()))
+            }
+            None => Ok(None),
+        }
+    }
+
+    async fn accept(&self, connection: Connection, door: Door) -> io::Result<Connection> {
+        let config = self.current.load().door(door).map_err(|e| io::Error::other(e.to_string()))?;
+        let peer = connection.peer;
+        let stream = TlsAcceptor::from(config).accept(connection).await?;
+        let identity = match stream.get_ref().1.peer_certificates() {
+            Some([shown, ..]) => match identity_of(shown) {
+                Some(identity) => Some(identity),
+                None => return Err(denied("the certificate names nobody of a cluster".into())),
+            },
+            _ => None,
+        };
+        let identity = self.admit(door, identity)?;
+        Ok(Connection::new(stream, peer).of(identity.map(Arc::new)))
+    }
+
+    async fn connect(&self, connection: Connection, addr: &str, whom: Whom) -> io::Result<Connection> {
+        let (config, name) = {
+            let current = self.current.load();
+            match whom {
+                Whom::Host => (current.hosts.clone(), server_name(addr)?),
+                // Nobody looks at the name.
+                Whom::Member(_) => (current.members.clone(), ServerName::from(std::net::Ipv4Addr::LOCALHOST)),
+            }
+        };
+        let peer = connection.peer;
+        let stream = TlsConnector::from(config).connect(name, connection).await?;
+        let identity = match stream.get_ref().1.peer_certificates() {
+            Some([shown, ..]) => identity_of(shown),
+            _ => None,
+        };
+        if let Whom::Member(meant) = whom {
+            let is_member = identity.as_ref().is_some_and(|shown| match &shown.holder {
+                Holder::Server(party) => {
+                    shown.cluster == self.cluster && meant.is_none_or(|meant| meant == *party)
+                }
+                Holder::User(_) => false,
+            });
+            if !is_member {
+                let shown = identity.map_or("nobody of a cluster".to_owned(), |shown| shown.to_string());
+                let meant = meant.map_or("a server".to_owned(), |meant| meant.to_string());
+                let cluster = &self.cluster;
+                return Err(denied(format!(
+                    "{addr}: its certificate names {shown}, not {meant} of {cluster}"
+                )));
+            }
+        }
+        Ok(Connection::new(stream, peer).of(identity.map(Arc::new)))
+    }
+}
+
+impl Network for TlsNetwork {
+    fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        let (bound, shared) = (self.env.net.bind(addr, door), self.shared.clone());
+        Box::pin(async move {
+            let inner = bound.await?;
+            let handshake = Arc::new(Accepting { shared, door });
+            Ok(Box::new(TlsListener { inner, handshake }) as Box<dyn Listener>)
+        })
+    }
+
+    fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>> {
+        let (connecting, shared) = (self.env.net.connect(addr.clone(), whom), self.shared.clone());
+        Box::pin(async move {
+            let connection = connecting.await?;
+            in_time(shared.connect(connection, &addr, whom)).await
+        })
+    }
+
+    fn register(&self, registry: &mut Registry) {
+        self.shared.refusals.register(registry);
+        let expires = "When the first certificate of this server's chain expires, in seconds since 1970";
+        registry.register("sextant_tls_certificate_expires_seconds", expires, self.shared.expires.clone());
+        let failed =
+            "1 if the certificates' files have changed and cannot be used; those read before stay in use";
+        registry.register("sextant_tls_reload_failed", failed, self.shared.reloads_failed.clone());
+    }
+}
+
+struct TlsListener {
+    inner: Box<dyn Listener>,
+    handshake: Arc<Accepting>,
+}
+
+struct Accepting {
+    shared: Arc<Shared>,
+    door: Door,
+}
+
+impl Listener for TlsListener {
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.inner.local_addr()
+    }
+
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>> {
+        Box::pin(async { Ok(self.inner.accept().await?.before(self.handshake.clone())) })
+    }
+}
+
+impl Handshake for Accepting {
+    fn perform(&self, connection: Connection) -> BoxFuture<'static, io::Result<Connection>> {
+        let (shared, door) = (self.shared.clone(), self.door);
+        Box::pin(async move {
+            let peer =
+                connection.peer.map_or_else(|| "an unknown address".to_owned(), |peer| peer.to_string());
+            let accepted = in_time(shared.accept(connection, door)).await;
+            match &accepted {
+                Ok(_) => shared.refusals.let_in(door.name()),
+                Err(e) => shared.refusals.refused(door.name(), &peer, e),
+            }
+            accepted
+        })
+    }
+}
+
+async fn in_time(handshake: impl Future<Output = io::Result<Connection>>) -> io::Result<Connection> {
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// The host of `host:port`.
+fn server_name(addr: &str) -> io::Result<ServerName<'static>> {
+    let host = addr.rsplit_once(':').map_or(addr, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let named = ServerName::try_from(host);
+    named.map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, format!("{addr}: {e}")))
+}
+
+fn denied(why: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, why)
+}
