@@ -7,6 +7,7 @@
 //! A list that cannot be read changes nothing.
 
 mod desk;
+mod limits;
 mod password;
 mod pattern;
 mod rights;
@@ -14,6 +15,7 @@ mod user;
 mod users;
 
 pub use desk::{AccessConfig, Desk, Keeper, Outcomes, Stored};
+pub use limits::{Allowance, Allowances, Limits, LimitsConfig, Place};
 pub use password::hash;
 pub use rights::{Class, Principal, Rights};
 pub use user::{User, check_name};

@@ -7,16 +7,19 @@
 //! Here is only what a release build needs: the disk that forgets and the clock that tests set are in the crate
 //! `simulated`.
 
+pub mod calls;
 pub mod clock;
 pub mod config;
 pub mod env;
 pub mod freight;
 pub mod http;
+pub mod latency;
 pub mod logging;
 pub mod process;
 pub mod rng;
 pub mod room;
 pub mod shutdown;
+pub mod slow_log;
 pub mod vfs;
 
 pub use clock::Clock;

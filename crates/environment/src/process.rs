@@ -2,12 +2,14 @@
 
 use std::fmt::Write;
 
-/// OpenMetrics lines: CPU seconds, resident memory, open files. What the system does not tell is left out.
+/// OpenMetrics lines: which version this is, CPU seconds, resident memory, open files. What the system does not tell is left out.
 pub fn metrics() -> String {
     let mut out = String::new();
     let mut family = |name: &str, kind: &str, help: &str, sample: &str, value: f64| {
         let _ = write!(out, "# HELP {name} {help}.\n# TYPE {name} {kind}\n{sample} {value}\n");
     };
+    let sample = concat!("sextant_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
+    family("sextant_build_info", "gauge", "1, with the version of this server", sample, 1.0);
     if let Some(seconds) = cpu_seconds() {
         let (name, sample) = ("process_cpu_seconds", "process_cpu_seconds_total");
         family(name, "counter", "User and system CPU time spent", sample, seconds);

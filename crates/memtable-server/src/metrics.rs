@@ -6,6 +6,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use sextant_common::ids::PartitionId;
+use sextant_environment::latency::Latencies;
 
 /// Label `partition`.
 type ByPartition = Family<[(&'static str, String); 1], Gauge>;
@@ -39,10 +40,14 @@ pub struct Metrics {
     pub snapshots_refused: Counter,
     pub votes_dropped: Counter,
     pub lost_members: Counter,
+    /// A message of reads, from its arrival until its answer is made.
+    pub read_batch_seconds: Latencies,
+    /// A write, from its arrival until its answer is on its way, whatever it says.
+    pub write_seconds: Latencies,
     /// From proposal to publication, in seconds: log write, replication and commit wait together.
-    pub propose_to_publish: Histogram,
+    pub propose_to_publish: Latencies,
     /// From commit to publication, in seconds: what leases and predecessors made a group wait.
-    pub commit_wait: Histogram,
+    pub commit_wait: Latencies,
     pub group_writes: Histogram,
     unflushed_bytes: ByPartition,
     memory_limit_bytes: ByPartition,
@@ -129,13 +134,25 @@ impl Metrics {
             "memtable_lost_members",
             "Members that a leader of this server found without their memory: replaced or restored disks",
         );
-        let propose_to_publish = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
+        let read_batch_seconds = Latencies::default();
+        registry.register(
+            "memtable_read_batch_seconds",
+            "Time from the arrival of a message of reads until its answer is made",
+            read_batch_seconds.clone(),
+        );
+        let write_seconds = Latencies::default();
+        registry.register(
+            "memtable_write_seconds",
+            "Time from the arrival of a write until its answer is on its way, whatever it says",
+            write_seconds.clone(),
+        );
+        let propose_to_publish = Latencies::default();
         registry.register(
             "memtable_propose_to_publish_seconds",
             "Time from the proposal of a group of writes to its publication: log, replication and commit wait",
             propose_to_publish.clone(),
         );
-        let commit_wait = Histogram::new(exponential_buckets(50e-6, 2.0, 16));
+        let commit_wait = Latencies::default();
         registry.register(
             "memtable_commit_wait_seconds",
             "Time from the commit of a group of writes to its publication: waiting for leases and predecessors",
@@ -185,6 +202,8 @@ impl Metrics {
             snapshots_refused,
             votes_dropped,
             lost_members,
+            read_batch_seconds,
+            write_seconds,
             propose_to_publish,
             commit_wait,
             group_writes,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sextant_access::AccessConfig;
+use sextant_access::{AccessConfig, LimitsConfig};
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
 use sextant_environment::clock::WallSource;
@@ -13,6 +13,8 @@ use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens, host_
 const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 /// Default deadline of an operation: several elections long.
 const DEADLINE_MS_DEFAULT: u64 = 5_000;
+/// Default threshold of the slow log: longer than a disk that is well takes, shorter than an election.
+const SLOW_MS_DEFAULT: u64 = 100;
 /// Default bound on client connections of each front end.
 const CONNECTIONS_DEFAULT: usize = 10_000;
 
@@ -76,6 +78,9 @@ pub struct PNodeConfig {
     /// so that what asks a server is handed to no other thread.
     #[serde(default)]
     pub resp_threads: usize,
+    /// What takes a client so many milliseconds is told in the log, with where the time went, and is in `SLOWLOG`; 0: nothing is.
+    #[serde(default = "slow_ms_default")]
+    pub slow_ms: u64,
     /// Where the bound on the wall clock's error comes from. For whoever builds the [`sextant_environment::Env`]; the default (no
     /// bound) is always safe.
     #[serde(default)]
@@ -83,6 +88,9 @@ pub struct PNodeConfig {
     /// Certificates; without, connections are not encrypted. For whoever builds the [`sextant_environment::Env`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsConfig>,
+    /// What each user may take of this p-node; none by default.
+    #[serde(default)]
+    pub limits: LimitsConfig,
     /// Users and their rights; without, whoever comes in may do everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub access: Option<AccessConfig>,
@@ -114,6 +122,9 @@ pub struct LibraryConfig {
     pub read_bytes_max: usize,
 }
 
+fn slow_ms_default() -> u64 {
+    SLOW_MS_DEFAULT
+}
 fn cache_bytes_default() -> u64 {
     CACHE_BYTES_DEFAULT
 }
@@ -153,8 +164,10 @@ impl PNodeConfig {
             read_bytes_max: LARGE_BYTES_DEFAULT,
             commands_max: COMMANDS_DEFAULT,
             resp_threads: 0,
+            slow_ms: SLOW_MS_DEFAULT,
             clock: WallSource::default(),
             tls: None,
+            limits: LimitsConfig::default(),
             access: None,
         }
     }
@@ -180,6 +193,7 @@ impl PNodeConfig {
         if self.large_bytes_max == 0 || self.reply_bytes_max == 0 || self.commands_max == 0 {
             return Err(Error::invalid("large_bytes_max, reply_bytes_max, commands_max: 1 or more"));
         }
+        self.limits.validate()?;
         if let Some(access) = &self.access {
             access.validate()?;
         }

@@ -14,6 +14,7 @@ use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::Party;
+use sextant_environment::slow_log::{self, Tier};
 
 use crate::config::LibraryConfig;
 use crate::lease::Drift;
@@ -160,6 +161,20 @@ impl Core {
     where
         F: Future<Output = Result<T>> + 'e,
     {
+        let answer = self.answer_of_leader(partition, deadline, at_most, request);
+        slow_log::asking(Tier::Memtables, &*self.env.clock, answer).await
+    }
+
+    async fn answer_of_leader<'e, T, F>(
+        &'e self,
+        partition: PartitionId,
+        deadline: Deadline,
+        at_most: Duration,
+        request: impl FnOnce(&'e MemtablePeer) -> F,
+    ) -> Result<(NodeId, T), Unanswered>
+    where
+        F: Future<Output = Result<T>> + 'e,
+    {
         let clock = &*self.env.clock;
         let Some(node) = self.leaders.get(partition).node else {
             return Err(Unanswered::NotSent(Error::unavailable(format!(
@@ -211,7 +226,7 @@ impl Core {
         let mut leader = self.leaders.watch(partition);
         // A leader that was found meanwhile is asked at once.
         let found = leader.wait_for(|l| l.is_certain() && l.node != before);
-        let _ = tokio::time::timeout(step, found).await;
+        let _ = slow_log::asking(Tier::Pause, clock, tokio::time::timeout(step, found)).await;
         !deadline.is_over(clock)
     }
 }

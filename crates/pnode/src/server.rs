@@ -8,20 +8,22 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use sextant_access::{Desk, Outcomes};
+use sextant_access::{Allowances, Desk, Outcomes};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
+use sextant_environment::calls::{Calls, CallsLayer};
 use sextant_environment::env::{Door, Listener, Listening};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_environment::slow_log::SlowLog;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::kv_server::KvServer;
 use sextant_proto::v1::users_server::UsersServer;
 use sextant_proto::v1::whereabouts_server::WhereaboutsServer;
-use sextant_resp::{RespConfig, RespMetrics, RespServer};
+use sextant_resp::{Common, RespConfig, RespMetrics, RespServer};
 use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
@@ -47,6 +49,9 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long calls under way get to finish when the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
+/// What is called here, for the figures of calls.
+const SERVICES: [&str; 4] = ["Kv", "Admin", "Users", "Whereabouts"];
+
 /// A running p-node. Dropping it stops it without waiting.
 pub struct PNodeServer {
     pnode: PNode,
@@ -70,13 +75,26 @@ impl PNodeServer {
             let (stop, stopping) = shutdown::channel();
             let mut registry = Registry::default();
             pnode.metrics().register(&mut registry);
-            let gate = Gate(desk(&env, &config, &pnode, &mut registry, &stopping)?);
+            let allowances = Allowances::new(env.clock.clone(), config.limits.clone(), &mut registry);
+            let gate = Gate {
+                desk: desk(&env, &config, &pnode, &mut registry, &stopping)?,
+                allowances: allowances.clone(),
+            };
+            let slow = SlowLog::new(env.clock.clone(), config.slow_ms, &mut registry);
+            let calls = CallsLayer(Calls::register(
+                env.clock.clone(),
+                sextant_proto::METHODS,
+                &SERVICES,
+                slow.clone(),
+                &mut registry,
+            ));
+            let admins = AdminService::new(pnode.clone(), gate.clone());
             let (admin, admin_ended) =
-                serve_admin(&env, &config, pnode.clone(), gate.clone(), stopping.clone()).await?;
+                serve_admin(&env, &config, admins, gate.clone(), (calls.clone(), stopping.clone())).await?;
             let large = Room::new(config.large_bytes_max);
             let kv =
                 KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max), gate.clone());
-            let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, stopping.clone()).await?;
+            let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, (calls, stopping.clone())).await?;
             let grpc_ended = vec![kv_ended, admin_ended];
             let resp = match &config.resp {
                 None => None,
@@ -88,11 +106,13 @@ impl PNodeServer {
                         max_large_bytes: config.large_bytes_max,
                         max_reply_bytes: config.reply_bytes_max,
                         threads: resp_threads(&env, config.resp_threads),
+                        idle_timeout_ms: config.limits.idle_s.saturating_mul(1_000),
                         ..RespConfig::default()
                     };
                     let metrics = RespMetrics::register(&mut registry);
+                    let common = Common { large, access: gate.desk, slow, allowances };
                     let store = RespStore::new(pnode.clone(), config.commands_max);
-                    Some(RespServer::start_with(env.clone(), settings, store, metrics, large, gate.0).await?)
+                    Some(RespServer::start_with(env.clone(), settings, store, metrics, common).await?)
                 }
             };
             let http = match &config.http {
@@ -185,14 +205,14 @@ async fn serve_kv(
     config: &PNodeConfig,
     kv: KvService,
     admin: SocketAddr,
-    stopping: Shutdown,
+    (calls, stopping): (CallsLayer, Shutdown),
 ) -> Result<(SocketAddr, JoinHandle<()>)> {
     let kv = KvServer::new(kv)
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let listener = bind(env, Door::Grpc, &config.grpc).await?;
     let addr = listener.local_addr().map_err(|e| cannot("grpc", &e))?;
-    let router = builder().add_service(kv).add_service(whereabouts(admin));
+    let router = builder(calls).add_service(kv).add_service(whereabouts(admin));
     Ok((addr, spawn(listener, config.max_connections, router, stopping)))
 }
 
@@ -200,15 +220,15 @@ async fn serve_kv(
 async fn serve_admin(
     env: &Env,
     config: &PNodeConfig,
-    pnode: PNode,
+    admins: AdminService,
     gate: Gate,
-    stopping: Shutdown,
+    (calls, stopping): (CallsLayer, Shutdown),
 ) -> Result<(SocketAddr, JoinHandle<()>)> {
     let listener = bind(env, Door::Admin, &config.admin_addr()).await?;
     let addr = listener.local_addr().map_err(|e| cannot("admin", &e))?;
     // Operators' tools may name this address as well as the clients' one.
-    let router = builder()
-        .add_service(AdminServer::new(AdminService::new(pnode, gate.clone())))
+    let router = builder(calls)
+        .add_service(AdminServer::new(admins))
         .add_service(UsersServer::new(UsersService::new(gate)))
         .add_service(whereabouts(addr));
     Ok((addr, spawn(listener, ADMIN_CONNECTIONS_MAX, router, stopping)))
@@ -226,11 +246,12 @@ async fn bind(env: &Env, door: Door, addr: &str) -> Result<Box<dyn Listener>> {
     env.net.bind(addr.to_owned(), door).await.map_err(|e| cannot(door.name(), &e))
 }
 
-/// Answers hold their room until they have left.
-type Laden = Stack<FreightLayer, Identity>;
+/// Calls are measured; answers hold their room until they have left.
+type Laden = Stack<FreightLayer, Stack<CallsLayer, Identity>>;
 
-fn builder() -> Server<Laden> {
+fn builder(calls: CallsLayer) -> Server<Laden> {
     Server::builder()
+        .layer(calls)
         .layer(FreightLayer)
         .tcp_nodelay(true)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)

@@ -12,5 +12,8 @@ pub mod v1 {
     include!("generated/sextant.v1.rs");
 }
 
+/// All methods of all services: path, service, method. Generated with them.
+pub const METHODS: &[(&str, &str, &str)] = include!("generated/methods.rs");
+
 /// The largest gRPC message that any of our services accepts: a batch of the largest size plus its framing.
 pub const MESSAGE_BYTES_MAX: usize = 24 * 1024 * 1024;

@@ -28,6 +28,7 @@ pub(crate) enum Id {
     Role,
     Dbsize,
     Acl,
+    Slowlog,
 }
 
 /// What a command does to its keys.
@@ -53,7 +54,7 @@ pub(crate) struct Spec {
 const NO_KEYS: (i64, i64, i64) = (0, 0, 0);
 
 #[rustfmt::skip]
-pub(crate) static COMMANDS: [Spec; 24] = [
+pub(crate) static COMMANDS: [Spec; 25] = [
     Spec { id: Id::Get, name: "get", arity: 2, flags: &["readonly", "fast"], keys: (1, 1, 1) },
     Spec { id: Id::Set, name: "set", arity: -3, flags: &["write", "denyoom"], keys: (1, 1, 1) },
     Spec { id: Id::Mget, name: "mget", arity: -2, flags: &["readonly", "fast"], keys: (1, -1, 1) },
@@ -78,6 +79,7 @@ pub(crate) static COMMANDS: [Spec; 24] = [
     Spec { id: Id::Role, name: "role", arity: 1, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Dbsize, name: "dbsize", arity: 1, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Acl, name: "acl", arity: -2, flags: &[], keys: NO_KEYS },
+    Spec { id: Id::Slowlog, name: "slowlog", arity: -2, flags: &["admin"], keys: NO_KEYS },
 ];
 
 impl Spec {

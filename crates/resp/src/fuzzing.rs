@@ -3,10 +3,13 @@
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
+use sextant_access::Allowances;
 use sextant_environment::room::Room;
 use sextant_environment::{Env, env, shutdown};
 
 use crate::clients::Clients;
+use sextant_environment::slow_log::SlowLog;
+
 use crate::connection::{Connection, Turns};
 use crate::replies::Replies;
 use crate::shared::Shared;
@@ -16,6 +19,8 @@ use crate::{RespConfig, RespMetrics, Store};
 pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Connection) {
     let local_addr = std::net::SocketAddr::from(([127, 0, 0, 1], 6379));
     let shared = Arc::new(Shared {
+        allowances: Allowances::none(env.clock.clone()),
+        slow: SlowLog::off(env.clock.clone()),
         clients: Clients::new(local_addr),
         started_ns: env.clock.holder_ns(),
         key_seed: env.rng.next_u64(),

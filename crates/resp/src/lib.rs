@@ -27,5 +27,5 @@ mod who;
 
 pub use config::RespConfig;
 pub use metrics::RespMetrics;
-pub use server::RespServer;
+pub use server::{Common, RespServer};
 pub use store::{Look, SetCondition, SetDone, Store, one_by_one};

@@ -6,19 +6,14 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
+use sextant_environment::latency::Latencies;
 
-use crate::command_table::{Access, COMMANDS, Id};
+use crate::command_table::{COMMANDS, Id};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CommandLabel {
     command: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct AccessLabel {
-    access: &'static str,
 }
 
 /// Cheap to clone. One set for each registry: registering twice would name every metric twice.
@@ -37,8 +32,8 @@ pub(crate) struct Metrics {
     pub bytes_written: Counter,
     /// By id; the last is for unknown commands.
     commands: Vec<Counter>,
-    waited_read: Histogram,
-    waited_write: Histogram,
+    /// The same.
+    took: Vec<Latencies>,
 }
 
 impl RespMetrics {
@@ -60,22 +55,16 @@ impl RespMetrics {
         let bytes_written = counter("written_bytes", "Bytes written to clients");
         let by_command = Family::<CommandLabel, Counter>::default();
         registry.register("commands", "Commands received", by_command.clone());
-        let commands = COMMANDS
-            .iter()
-            .map(|spec| spec.name)
-            .chain(["unknown"])
-            .map(|command| by_command.get_or_create_owned(&CommandLabel { command }))
-            .collect();
-        // 16 us to about 17 s.
-        let waited = Family::<AccessLabel, Histogram>::new_with_constructor(|| {
-            Histogram::new(exponential_buckets(16e-6, 2.0, 21))
-        });
-        registry.register_with_unit(
-            "command_wait",
-            "Time that commands waited for the store (those that waited at all)",
-            Unit::Seconds,
-            waited.clone(),
+        let took = Family::<CommandLabel, Latencies>::default();
+        registry.register(
+            "command_seconds",
+            "Time from when a command was read until its reply was there",
+            took.clone(),
         );
+        let labels = COMMANDS.iter().map(|spec| spec.name).chain(["unknown"]);
+        let labels = labels.map(|command| CommandLabel { command });
+        let commands = labels.clone().map(|label| by_command.get_or_create_owned(&label)).collect();
+        let took = labels.map(|label| took.get_or_create_owned(&label)).collect();
         Self(Arc::new(Metrics {
             connections,
             accepted,
@@ -86,22 +75,18 @@ impl RespMetrics {
             bytes_read,
             bytes_written,
             commands,
-            waited_read: waited.get_or_create_owned(&AccessLabel { access: "read" }),
-            waited_write: waited.get_or_create_owned(&AccessLabel { access: "write" }),
+            took,
         }))
     }
 }
 
 impl Metrics {
     pub fn commands(&self, id: Option<Id>) -> &Counter {
-        &self.commands[id.map_or(COMMANDS.len(), |id| id as usize)]
+        &self.commands[place(id)]
     }
 
-    pub fn waited(&self, access: Access) -> &Histogram {
-        match access {
-            Access::Read => &self.waited_read,
-            Access::Write => &self.waited_write,
-        }
+    pub fn took(&self, id: Option<Id>) -> &Latencies {
+        &self.took[place(id)]
     }
 
     /// The `Stats` section of `INFO`.
@@ -121,29 +106,40 @@ impl Metrics {
     }
 }
 
+/// Among the commands; the last place is for those that are unknown.
+fn place(id: Option<Id>) -> usize {
+    id.map_or(COMMANDS.len(), |id| id as usize)
+}
+
 /// Counts of one connection that are added to the shared counters once a turn: a pipeline of equal commands costs one
-/// atomic operation, not one each.
+/// atomic operation, not one each, and those of them that were answered at once have taken equally long.
 #[derive(Default)]
 pub(crate) struct Tally {
     last: Option<Option<Id>>,
     count: u64,
+    at_once: u64,
 }
 
 impl Tally {
-    pub fn add(&mut self, id: Option<Id>, metrics: &Metrics) {
+    /// `took_ns`: how long it has been since the command was read; `at_once`: whether it is answered.
+    pub fn add(&mut self, id: Option<Id>, at_once: bool, metrics: &Metrics, took_ns: impl FnOnce() -> u64) {
         if self.last != Some(id) {
-            self.flush(metrics);
+            self.flush(metrics, took_ns);
             self.last = Some(id);
         }
         self.count += 1;
+        self.at_once += u64::from(at_once);
     }
 
-    pub fn flush(&mut self, metrics: &Metrics) {
+    pub fn flush(&mut self, metrics: &Metrics, took_ns: impl FnOnce() -> u64) {
         if let Some(id) = self.last
             && self.count > 0
         {
             metrics.commands(id).inc_by(self.count);
-            self.count = 0;
+            if self.at_once > 0 {
+                metrics.took(id).observe_many_ns(took_ns(), self.at_once);
+            }
+            (self.count, self.at_once) = (0, 0);
         }
     }
 }
@@ -157,12 +153,14 @@ mod tests {
         let metrics = RespMetrics::register(&mut Registry::default()).0;
         let mut tally = Tally::default();
         for id in [Some(Id::Get), Some(Id::Get), None, Some(Id::Get), Some(Id::Set)] {
-            tally.add(id, &metrics);
+            tally.add(id, id != Some(Id::Set), &metrics, || 10_000);
         }
-        tally.flush(&metrics);
-        tally.flush(&metrics);
+        tally.flush(&metrics, || 10_000);
+        tally.flush(&metrics, || 10_000);
         assert_eq!(metrics.commands(Some(Id::Get)).get(), 3);
         assert_eq!(metrics.commands(Some(Id::Set)).get(), 1);
         assert_eq!(metrics.commands(None).get(), 1);
+        let took = [Some(Id::Get), None, Some(Id::Set)].map(|id| metrics.took(id).count());
+        assert_eq!(took, [3, 1, 0], "a SET that waits is observed when it is done");
     }
 }

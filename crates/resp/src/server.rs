@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use sextant_access::Desk;
+use sextant_access::{Allowances, Desk};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::{self, DetachedConnection, Door, Listener};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_environment::slow_log::SlowLog;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
@@ -44,6 +45,17 @@ pub struct RespServer {
     ended: mpsc::Receiver<()>,
 }
 
+/// What a front end has in common with others.
+pub struct Common {
+    /// Long requests take their room from it.
+    pub large: Room,
+    /// With one, clients have to be users.
+    pub access: Option<Arc<Desk>>,
+    pub slow: SlowLog,
+    /// What each user may take.
+    pub allowances: Arc<Allowances>,
+}
+
 /// A thread that serves connections, or the caller's runtime.
 struct Lane {
     handover: mpsc::Sender<(DetachedConnection, Place)>,
@@ -58,7 +70,7 @@ struct Place {
 }
 
 impl RespServer {
-    /// As [`RespServer::start_with`], with room of its own for long requests.
+    /// As [`RespServer::start_with`], with room of its own for long requests, without users and without a slow log.
     pub async fn start<S: Store>(
         env: Env,
         config: RespConfig,
@@ -66,20 +78,20 @@ impl RespServer {
         metrics: RespMetrics,
     ) -> Result<RespServer> {
         let large = Room::new(config.max_large_bytes);
-        Self::start_with(env, config, store, metrics, large, None).await
+        let (slow, allowances) = (SlowLog::off(env.clock.clone()), Allowances::none(env.clock.clone()));
+        Self::start_with(env, config, store, metrics, Common { large, access: None, slow, allowances }).await
     }
 
-    /// Listens and serves in the background. Long requests take their room from `large`, which other front ends may share; with `access`
-    /// clients have to be users. Must be called within a tokio runtime, which accepts the connections; they
+    /// Listens and serves in the background. Must be called within a tokio runtime, which accepts the connections; they
     /// are served by `config.threads` threads of their own.
     pub async fn start_with<S: Store>(
         env: Env,
         config: RespConfig,
         store: S,
         metrics: RespMetrics,
-        large: Room,
-        access: Option<Arc<Desk>>,
+        common: Common,
     ) -> Result<RespServer> {
+        let Common { large, access, slow, allowances } = common;
         config.validate()?;
         let bound = env.net.bind(config.listen.clone(), Door::Resp).await;
         let listener = bound.map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
@@ -92,6 +104,8 @@ impl RespServer {
             key_seed: env.rng.next_u64(),
             large,
             access,
+            slow,
+            allowances,
             replies: Replies::new(config.max_reply_bytes),
             turns: Turns::new(config.max_commands),
             metrics: metrics.0,

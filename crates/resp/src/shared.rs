@@ -3,11 +3,14 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use sextant_access::Desk;
+use bytes::Bytes;
+use sextant_access::{Allowances, Desk};
 use sextant_environment::Env;
 use sextant_environment::room::Room;
+use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
 
-use crate::clients::Clients;
+use crate::clients::{ClientEntry, Clients};
+use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::metrics::Metrics;
@@ -27,6 +30,8 @@ pub(crate) struct Shared<S> {
     pub large: Room,
     pub turns: Turns,
     pub replies: Replies,
+    pub slow: SlowLog,
+    pub allowances: Arc<Allowances>,
     /// None: everybody may do everything.
     pub access: Option<Arc<Desk>>,
 }
@@ -35,4 +40,40 @@ impl<S> Shared<S> {
     pub fn now_ns(&self) -> u64 {
         self.env.clock.holder_ns()
     }
+
+    /// How long ago that was.
+    pub fn since(&self, then_ns: u64) -> u64 {
+        self.now_ns().saturating_sub(then_ns)
+    }
+
+    /// A command is done that had to wait.
+    pub fn took(
+        &self,
+        id: Id,
+        since_ns: u64,
+        key: Option<Bytes>,
+        client: &ClientEntry,
+        trace: Option<&Trace>,
+    ) {
+        let took_ns = self.since(since_ns);
+        self.metrics.took(Some(id)).observe_ns(took_ns);
+        if self.slow.is_slow(took_ns) {
+            self.slow.note(done(id, took_ns, key, client), trace);
+        }
+    }
+
+    /// The same of a set, which waits for nobody but the leader.
+    pub fn set_took(&self, took_ns: u64, key: Bytes, client: &ClientEntry) {
+        self.metrics.took(Some(Id::Set)).observe_ns(took_ns);
+        if self.slow.is_slow(took_ns) {
+            let trace = Trace::of(Tier::Memtables, took_ns);
+            self.slow.note(done(Id::Set, took_ns, Some(key), client), Some(&trace));
+        }
+    }
+}
+
+/// For the slow log.
+fn done(id: Id, took_ns: u64, key: Option<Bytes>, client: &ClientEntry) -> Done<'static> {
+    let request = Some(format!("of connection {}", client.id()));
+    Done { operation: COMMANDS[id as usize].name, client: client.peer(), request, key, took_ns }
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use sextant_access::{Class, Desk, Principal};
+use sextant_access::{Allowance, Allowances, Class, Desk, Place, Principal};
+use sextant_common::Result;
 use sextant_environment::env::{Holder, Identity};
 
 use crate::command_table::{Id, Spec};
@@ -18,16 +19,32 @@ pub(crate) struct Who {
     principal: Option<Arc<Principal>>,
     /// Of the desk, when `principal` was found.
     generation: u64,
+    allowances: Arc<Allowances>,
+    /// None: no limits.
+    limits: Option<Limited>,
+}
+
+/// A user with limits.
+struct Limited {
+    user: String,
+    allowance: Arc<Allowance>,
+    /// Refused: the user has as many connections as it may.
+    place: Result<Place>,
 }
 
 impl Who {
-    pub fn new(desk: Option<Arc<Desk>>, identity: Option<&Identity>) -> Self {
+    pub fn new(desk: Option<Arc<Desk>>, identity: Option<&Identity>, allowances: Arc<Allowances>) -> Self {
         let shown = identity.and_then(|identity| match &identity.holder {
             Holder::User(name) => Some(name.clone()),
             // Servers are no users.
             Holder::Server(_) => None,
         });
-        Self { desk, name: shown.clone(), shown, principal: None, generation: 0 }
+        let name = shown.clone();
+        let mut who = Self { desk, name, shown, principal: None, generation: 0, allowances, limits: None };
+        if who.desk.is_none() {
+            who.enter(Some(DEFAULT_USER.to_owned()));
+        }
+        who
     }
 
     pub fn desk(&self) -> Option<&Arc<Desk>> {
@@ -57,8 +74,31 @@ impl Who {
                 Some(name) => desk.find(name),
                 None => desk.anonymous(),
             };
+            self.enter(self.principal.as_ref().map(|principal| principal.name.clone()));
         }
         self.principal.as_ref()
+    }
+
+    /// Takes a place among the connections of this user, if it has limits, and leaves the one that was taken.
+    fn enter(&mut self, user: Option<String>) {
+        if self.limits.as_ref().map(|limited| &limited.user) == user.as_ref() {
+            return;
+        }
+        self.limits = user.and_then(|user| {
+            let allowance = self.allowances.of(&user)?;
+            Some(Limited { place: allowance.enter(), user, allowance })
+        });
+    }
+
+    /// What its user may take, if that is limited. Err: not even this connection.
+    #[inline]
+    pub fn allowance(&mut self) -> Result<Option<&Arc<Allowance>>> {
+        if self.desk.is_some() {
+            self.principal();
+        }
+        let Some(limited) = &self.limits else { return Ok(None) };
+        limited.place.as_ref().map_err(Clone::clone)?;
+        Ok(Some(&limited.allowance))
     }
 
     /// As it is called; without access control everybody is the default user.
@@ -83,7 +123,7 @@ impl Who {
     }
 
     /// Whether the command may be run; if not, what Redis says.
-    pub fn permit(&mut self, spec: &Spec, command: &Command<'_>) -> Result<(), Reply> {
+    pub fn permit(&mut self, spec: &Spec, command: &Command<'_>) -> std::result::Result<(), Reply> {
         if self.desk.is_none() || spec.flags.contains(&"no_auth") {
             return Ok(());
         }

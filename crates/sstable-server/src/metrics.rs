@@ -10,6 +10,8 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use sextant_environment::latency::Latencies;
+
 use crate::catalog::Catalog;
 use crate::table::reader::Tally;
 
@@ -71,6 +73,8 @@ impl JobMetrics {
 pub struct Metrics {
     pub gets: Counter,
     pub get_batches: Counter,
+    /// From the arrival of a batch until its answer is made.
+    pub get_batch_seconds: Latencies,
     /// Batches that had to wait for the disk.
     pub disk_batches: Counter,
     pub gone: Counter,
@@ -117,12 +121,19 @@ impl Metrics {
         let deleted = counter("tables_deleted", "Tables deleted");
         let scrubbed_bytes = counter("scrubbed_bytes", "Bytes that verification has read");
         let scrub_failures = counter("scrub_failures", "Tables that verification found damaged");
+        let get_batch_seconds = Latencies::default();
+        registry.register(
+            "get_batch_seconds",
+            "Time from the arrival of a batch of gets until its answer is made",
+            get_batch_seconds.clone(),
+        );
         let ingest = JobMetrics::register(registry, "ingests", "Tables received from memtable servers");
         let compact = JobMetrics::register(registry, "compactions", "Compactions");
         let copy = JobMetrics::register(registry, "copies", "Tables copied from another replica");
         Self {
             gets,
             get_batches,
+            get_batch_seconds,
             disk_batches,
             gone,
             corrupt,

@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
+use sextant_environment::calls::{Calls, CallsLayer};
 use sextant_environment::env::{Door, Listening, Party, grpc_incoming, internal_calls};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
+use sextant_environment::slow_log::SlowLog;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::sst_server::SstServer as SstGrpc;
@@ -41,6 +43,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Streams of one peer at a time: scans and copies beside its long-lived ones.
 const STREAMS_MAX: u32 = 1024;
 
+/// What is called here, for the figures of calls.
+const SERVICES: [&str; 2] = ["Sst", "Admin"];
 /// A running sstable server. Dropping it stops it without waiting.
 pub struct SstServer {
     addr: SocketAddr,
@@ -72,6 +76,13 @@ impl SstServer {
                 |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("address {}: {e}", config.listen));
             let listener = env.net.bind(config.listen.clone(), Door::Members).await.map_err(cannot)?;
             let addr = listener.local_addr().map_err(cannot)?;
+            let calls = Calls::register(
+                env.clock.clone(),
+                sextant_proto::METHODS,
+                &SERVICES,
+                SlowLog::off(env.clock.clone()),
+                &mut registry,
+            );
             let store = Arc::new(Store::new(env, config, catalog, metrics, shutdown.clone()));
             let http_addr = match store.config.http.clone() {
                 Some(http) => {
@@ -81,7 +92,7 @@ impl SstServer {
                 None => None,
             };
             let tasks = vec![
-                tokio::spawn(serve(store.clone(), grpc_incoming(listener), shutdown)),
+                tokio::spawn(serve(store.clone(), calls, grpc_incoming(listener), shutdown)),
                 tokio::spawn(store.clone().scrub()),
             ];
             tracing::info!(
@@ -179,6 +190,7 @@ fn http_state(store: &Arc<Store>, registry: Registry) -> HttpState {
 
 async fn serve(
     store: Arc<Store>,
+    calls: Arc<Calls>,
     incoming: impl tokio_stream::Stream<Item = std::io::Result<sextant_environment::env::Connection>>
     + Send
     + 'static,
@@ -190,6 +202,7 @@ async fn serve(
     let me = Party::sstable(store.config.id);
     let internal = InterceptorLayer::new(internal_calls(&store.config.cluster, me));
     let served = Server::builder()
+        .layer(CallsLayer(calls))
         .layer(internal)
         .layer(FreightLayer)
         .tcp_nodelay(true)

@@ -48,6 +48,8 @@ pub enum WriteFate {
 pub struct Answer {
     /// The request's, on its stream.
     pub id: u64,
+    /// When the request arrived.
+    pub since_ns: u64,
     pub fate: WriteFate,
     /// Its share of what may be on its way to the client.
     pub room: Option<OwnedSemaphorePermit>,
@@ -56,15 +58,21 @@ pub struct Answer {
 /// Where the answer to a write goes.
 pub struct ReplySink {
     id: u64,
+    since_ns: u64,
     /// The queue is unbounded, so that a worker never waits for a client; it holds no more than there is room for.
     to: Option<mpsc::UnboundedSender<Answer>>,
     room: Option<OwnedSemaphorePermit>,
 }
 
 impl ReplySink {
-    /// `room`: for the answer, given back when the client has it.
-    pub fn new(id: u64, to: mpsc::UnboundedSender<Answer>, room: Option<OwnedSemaphorePermit>) -> Self {
-        Self { id, to: Some(to), room }
+    /// `since_ns`: when the request arrived; `room`: for the answer, given back when the client has it.
+    pub fn new(
+        id: u64,
+        since_ns: u64,
+        to: mpsc::UnboundedSender<Answer>,
+        room: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        Self { id, since_ns, to: Some(to), room }
     }
 
     pub fn send(mut self, fate: WriteFate) {
@@ -73,7 +81,8 @@ impl ReplySink {
 
     fn give(&mut self, fate: WriteFate) {
         if let Some(to) = self.to.take() {
-            let _ = to.send(Answer { id: self.id, fate, room: self.room.take() });
+            let Self { id, since_ns, .. } = *self;
+            let _ = to.send(Answer { id, since_ns, fate, room: self.room.take() });
         }
     }
 }
@@ -91,8 +100,8 @@ mod tests {
     #[test]
     fn a_write_is_answered_once_and_whoever_forgets_it_says_that_the_outcome_is_unknown() {
         let (to, mut answers) = mpsc::unbounded_channel();
-        ReplySink::new(1, to.clone(), None).send(WriteFate::Executed(Vec::new()));
-        drop(ReplySink::new(2, to, None));
+        ReplySink::new(1, 0, to.clone(), None).send(WriteFate::Executed(Vec::new()));
+        drop(ReplySink::new(2, 0, to, None));
         let mut told = Vec::new();
         while let Ok(answer) = answers.try_recv() {
             told.push((answer.id, matches!(answer.fate, WriteFate::Unknown(_))));

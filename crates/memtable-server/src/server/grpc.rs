@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::Stream;
+use prometheus_client::registry::Registry;
 use sextant_common::error::Result;
+use sextant_environment::Env;
+use sextant_environment::calls::{Calls, CallsLayer};
 use sextant_environment::env::{
     DetachedConnection, Listener, Party, attached, grpc_incoming_spread, internal_calls,
 };
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::shutdown::Shutdown;
+use sextant_environment::slow_log::SlowLog;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::lease_server::LeaseServer;
@@ -28,18 +32,27 @@ use crate::service::rows::RowsShell;
 /// How long a peer may be silent before it is asked whether it is there, and before it counts as gone.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
+/// What is called here, for the figures of calls.
+const SERVICES: [&str; 4] = ["Raft", "Rows", "Lease", "Admin"];
+
+pub(super) fn calls(env: &Env, registry: &mut Registry) -> Arc<Calls> {
+    let slow = SlowLog::off(env.clock.clone());
+    Calls::register(env.clock.clone(), sextant_proto::METHODS, &SERVICES, slow, registry)
+}
+
 /// Serves until the shutdown, and a moment longer for answers that are on their way.
 pub(super) fn serve(
     listener: Box<dyn Listener>,
     threads: &PartitionThreads,
-    context: &Arc<Context>,
+    (context, calls): (&Arc<Context>, &Arc<Calls>),
     cluster: &Bytes,
     shutdown: &Shutdown,
 ) -> Result<()> {
     let spread = grpc_incoming_spread(listener, threads.count());
     threads.all().zip(spread).try_for_each(|(thread, incoming)| {
         let (context, cluster, shutdown) = (context.clone(), cluster.clone(), shutdown.clone());
-        thread.spawn(async move { serve_here(incoming, &context, cluster, shutdown).await })
+        let calls = CallsLayer(calls.clone());
+        thread.spawn(async move { serve_here(incoming, &context, calls, cluster, shutdown).await })
     })
 }
 
@@ -47,6 +60,7 @@ pub(super) fn serve(
 async fn serve_here(
     incoming: impl Stream<Item = std::io::Result<DetachedConnection>> + Send + 'static,
     context: &Arc<Context>,
+    calls: CallsLayer,
     cluster: Bytes,
     mut shutdown: Shutdown,
 ) {
@@ -59,6 +73,7 @@ async fn serve_here(
     }
     let me = Party::memtable(context.node);
     let router = tonic::transport::Server::builder()
+        .layer(calls)
         .layer(tonic::service::InterceptorLayer::new(internal_calls(&context.cluster, me)))
         .layer(FreightLayer)
         .tcp_nodelay(true)

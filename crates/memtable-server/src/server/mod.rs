@@ -69,6 +69,7 @@ impl MemtableServer {
             // What every server registers names itself in full.
             let mut registry = Registry::default();
             let metrics = Arc::new(Metrics::register(registry.sub_registry_with_prefix("sextant")));
+            let calls = grpc::calls(&env, &mut registry);
             let (stop, shutdown) = shutdown::channel();
             let (drain, draining) = shutdown::channel();
             let lease = &config.cluster.lease;
@@ -267,7 +268,7 @@ impl MemtableServer {
                 draining,
                 shutdown: shutdown.clone(),
             });
-            grpc::serve(listener, &threads, &context, &cluster, &shutdown)?;
+            grpc::serve(listener, &threads, (&context, &calls), &cluster, &shutdown)?;
             let http = match &config.http {
                 Some(at) => Some(http::serve(&env, at, registry, &context, shutdown).await?),
                 None => None,

@@ -4,27 +4,52 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use sextant_access::{Class, Desk, Principal};
+use sextant_access::{Allowance, Allowances, Class, Desk, Place, Principal};
 use sextant_common::operation::Operation;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{Caller, Holder};
+use tokio::sync::OwnedSemaphorePermit;
 use tonic::Request;
 use tonic::metadata::MetadataMap;
 
+/// Whose limits count where clients need not be users.
+const DEFAULT_USER: &str = "default";
 /// Tables of the database's own begin with this: no client reads or writes them.
 pub(crate) const OWN_TABLES: &str = "sextant.";
 
-/// Without a desk everybody may do everything.
 #[derive(Clone)]
-pub(crate) struct Gate(pub Option<Arc<Desk>>);
+pub(crate) struct Gate {
+    /// Without one everybody may do everything.
+    pub desk: Option<Arc<Desk>>,
+    pub allowances: Arc<Allowances>,
+}
 
-/// Who makes a call; `None`: there is no access control.
-pub(crate) struct Who(Option<Arc<Principal>>);
+/// Who makes a call, until it is answered.
+pub(crate) struct Who {
+    /// None: there is no access control.
+    principal: Option<Arc<Principal>>,
+    /// None: it has no limits.
+    limits: Option<(Arc<Allowance>, Place)>,
+}
 
 impl Gate {
     /// By user and password (`authorization: Basic`, RFC 7617), or else by certificate.
     pub async fn who<T>(&self, request: &Request<T>) -> Result<Who> {
-        let Some(desk) = &self.0 else { return Ok(Who(None)) };
+        let principal = self.principal(request).await?;
+        let user = principal.as_ref().map_or(DEFAULT_USER, |who| &who.name);
+        let limits = match self.allowances.of(user) {
+            None => None,
+            Some(allowance) => {
+                allowance.pay_or_refuse()?;
+                let place = allowance.enter()?;
+                Some((allowance, place))
+            }
+        };
+        Ok(Who { principal, limits })
+    }
+
+    async fn principal<T>(&self, request: &Request<T>) -> Result<Option<Arc<Principal>>> {
+        let Some(desk) = &self.desk else { return Ok(None) };
         let caller = request.extensions().get::<Caller>();
         let said = credentials(request.metadata())?;
         let principal = match said {
@@ -48,23 +73,28 @@ impl Gate {
                 })?
             }
         };
-        Ok(Who(Some(principal)))
+        Ok(Some(principal))
     }
 }
 
 impl Who {
+    /// What a request carries, until it is answered.
+    pub fn carry(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
+        self.limits.as_ref().map_or(Ok(None), |(allowance, _)| allowance.try_carry(bytes))
+    }
+
     /// For logs.
     pub fn name(&self) -> &str {
-        self.0.as_ref().map_or("anybody", |who| &who.name)
+        self.principal.as_ref().map_or("anybody", |who| &who.name)
     }
 
     pub fn may(&self, class: Class) -> Result<()> {
-        self.0.as_ref().map_or(Ok(()), |who| who.may(class))
+        self.principal.as_ref().map_or(Ok(()), |who| who.may(class))
     }
 
     pub fn may_key(&self, class: Class, table: &str, key: &[u8]) -> Result<()> {
         is_for_clients(table)?;
-        self.0.as_ref().map_or(Ok(()), |who| who.may_key(class, table, key))
+        self.principal.as_ref().map_or(Ok(()), |who| who.may_key(class, table, key))
     }
 
     /// A conditional write tells what was there: that is reading too.
@@ -78,7 +108,7 @@ impl Who {
 
     pub fn may_scan(&self, table: &str, start: &[u8], end: &[u8]) -> Result<()> {
         is_for_clients(table)?;
-        self.0.as_ref().map_or(Ok(()), |who| who.may_scan(table, start, end))
+        self.principal.as_ref().map_or(Ok(()), |who| who.may_scan(table, start, end))
     }
 }
 

@@ -14,6 +14,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::status_of;
 use sextant_environment::freight::Freight;
 use sextant_environment::room::{Room, Share};
+use sextant_environment::slow_log;
 use sextant_proto::convert::operation::read_mode_from_wire;
 use sextant_proto::v1::kv_server::Kv;
 use sextant_proto::{MESSAGE_BYTES_MAX, v1};
@@ -88,6 +89,8 @@ impl KvService {
         deadline: Option<Duration>,
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         ops.iter().try_for_each(|op| who.may_write(op)).map_err(status_of)?;
+        let _carried = who.carry(ops.iter().map(Operation::carried_bytes).sum()).map_err(status_of)?;
+        ops.first().into_iter().for_each(|op| slow_log::about(&op.key));
         let began_ns = self.pnode.core().env.clock.holder_ns();
         let _room = self.room_for(&ops, deadline).await.map_err(status_of)?;
         let waited_ns = self.pnode.core().env.clock.holder_ns().saturating_sub(began_ns);
@@ -107,6 +110,7 @@ impl Kv for KvService {
         let options = read_options(request.get_ref().mode, request.metadata()).map_err(status_of)?;
         let request = request.into_inner();
         who.may_key(Class::Read, &request.table, &request.key).map_err(status_of)?;
+        slow_log::about(&request.key);
         let record = self.pnode.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
         Ok(laden(value.collect(), record.into()))
@@ -121,6 +125,7 @@ impl Kv for KvService {
         let request = request.into_inner();
         let may_read = |key| who.may_key(Class::Read, &request.table, key);
         request.keys.iter().try_for_each(|key| may_read(key)).map_err(status_of)?;
+        request.keys.first().into_iter().for_each(slow_log::about);
         let records =
             self.pnode.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
         let size = |r: &Option<Record>| r.as_ref().map_or(0, |r| r.value.len()) + RECORD_OVERHEAD_BYTES;

@@ -26,7 +26,7 @@ impl UsersService {
         who.may(Class::Admin)?;
         let none =
             || Error::invalid("there are no users here: the p-node's configuration has no section [access]");
-        Ok((self.gate.0.clone().ok_or_else(none)?, who.name().to_owned()))
+        Ok((self.gate.desk.clone().ok_or_else(none)?, who.name().to_owned()))
     }
 }
 

@@ -8,6 +8,7 @@ use sextant_common::ids::{NodeId, Seq, SstId};
 use sextant_common::operation::Record;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::room::Purse;
+use sextant_environment::slow_log::{self, Tier};
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::core::Core;
@@ -77,6 +78,18 @@ impl SstSearch {
 
     /// Searches `candidates` (newest first) for a key: the first one that has it, with a value or a tombstone, ends the search.
     pub async fn search(
+        &self,
+        candidates: &[Arc<Sst>],
+        key: &Bytes,
+        hash: u64,
+        purse: Option<&Purse>,
+        deadline: Deadline,
+    ) -> Result<SstFound, SearchFailed> {
+        let found = self.search_replicas(candidates, key, hash, purse, deadline);
+        slow_log::asking(Tier::Sstables, &*self.core.env.clock, found).await
+    }
+
+    async fn search_replicas(
         &self,
         candidates: &[Arc<Sst>],
         key: &Bytes,

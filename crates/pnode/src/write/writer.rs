@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::operation::{Lane, Operation, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::slow_log::{self, Tier};
 
 use super::attempt::{Attempt, classify};
 use super::base::Bases;
@@ -88,7 +89,8 @@ impl Writer {
         }
         let ops = prepare(&self.tables, &self.core.views.slot_map, ops, deadlines.taken).await?;
         if options.request.is_none() && blind::is_blind(&ops) {
-            return BlindWrites::start(self, ops, options.lane, deadlines).one().await;
+            let written = BlindWrites::start(self, ops, options.lane, deadlines);
+            return slow_log::asking(Tier::Memtables, &*self.core.env.clock, written.one()).await;
         }
         self.core.metrics.writes.inc();
         let identity = match options.request {

@@ -15,6 +15,7 @@ mod hello;
 mod info;
 mod introspection;
 mod request;
+mod slowlog;
 
 use futures::future::BoxFuture;
 
@@ -41,7 +42,7 @@ pub(crate) struct Conversation {
 pub(crate) enum Action {
     Reply(Reply),
     /// Ask the store.
-    Run(Request),
+    Run(Id, Request),
     /// Nothing that comes after it is looked at before it is ready.
     Wait(BoxFuture<'static, Waited>),
     /// Answer, if there is anything to say, and close the connection.
@@ -84,7 +85,7 @@ fn run<S: Store>(
         | Id::Del
         | Id::Unlink => {
             return match data::decode(id, command) {
-                Ok(request) => Action::Run(request),
+                Ok(request) => Action::Run(id, request),
                 Err(reply) => Action::Reply(reply),
             };
         }
@@ -102,6 +103,7 @@ fn run<S: Store>(
         Id::Command => introspection::command(command),
         Id::Config => config::config(command),
         Id::Info => info::info(command, shared),
+        Id::Slowlog => slowlog::slowlog(command, shared),
         Id::Time => info::time(shared),
         Id::Role => Reply::Array(vec![Reply::bulk("master"), Reply::Integer(0), Reply::Array(vec![])]),
         Id::Dbsize => Reply::error("ERR DBSIZE is not supported: keys are not counted"),

@@ -50,6 +50,15 @@ impl Request {
         }
     }
 
+    /// For the slow log.
+    pub fn first_key(&self) -> Option<Bytes> {
+        match self {
+            Self::Get(key) | Self::Strlen(key) | Self::Set { key, .. } => Some(key.clone()),
+            Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => keys.first().cloned(),
+            Self::MultiSet(pairs) => pairs.first().map(|(key, _)| key.clone()),
+        }
+    }
+
     /// The only key, if there is just one.
     pub fn single_key(&self) -> Option<&[u8]> {
         match self {

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use sextant_access::Allowance;
 use sextant_common::operation::Lane;
 use sextant_environment::room::{Purse, Room, Share};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,6 +33,7 @@ const UPLOAD_BYTES_PER_S: usize = 256 * 1024;
 pub(super) struct Leave {
     _turn: Option<OwnedSemaphorePermit>,
     _room: Vec<Share>,
+    _carried: Option<OwnedSemaphorePermit>,
 }
 
 /// Of the command that is being received.
@@ -47,6 +49,11 @@ pub(super) struct Admission {
     turn: Option<OwnedSemaphorePermit>,
     waiting_turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     waiting_in: Lane,
+    /// For the user's limits: the next command is paid for, or when the next may be.
+    paid: bool,
+    pause: Option<Pin<Box<Sleep>>>,
+    carried: Option<OwnedSemaphorePermit>,
+    taking_bytes: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
 }
 
 /// A permit for each command that may be under way.
@@ -135,10 +142,60 @@ impl Admission {
         }
     }
 
+    /// Whether the user has an operation left. If not, the task is woken when it may have.
+    pub fn may_begin(&mut self, allowance: &Allowance, cx: &mut Context<'_>) -> bool {
+        while !self.paid {
+            if let Some(pause) = &mut self.pause {
+                if pause.as_mut().poll(cx).is_pending() {
+                    return false;
+                }
+                self.pause = None;
+            }
+            match allowance.pay() {
+                Ok(()) => self.paid = true,
+                Err(wait) => self.pause = Some(Box::pin(tokio::time::sleep(wait))),
+            }
+        }
+        true
+    }
+
+    /// What was paid for has begun.
+    pub fn begun(&mut self) {
+        self.paid = false;
+    }
+
+    /// Whether the command's bytes are within what the user may have under way. If not, the task is woken when they are.
+    pub fn may_carry(&mut self, allowance: &Arc<Allowance>, bytes: usize, cx: &mut Context<'_>) -> bool {
+        if self.carried.is_some() {
+            return true;
+        }
+        if self.taking_bytes.is_none() {
+            match allowance.try_carry(bytes) {
+                Ok(None) => return true,
+                Ok(taken) => {
+                    self.carried = taken;
+                    return true;
+                }
+                Err(_) => self.taking_bytes = Some(Box::pin(allowance.clone().carry(bytes))),
+            }
+        }
+        match poll_once(&mut self.taking_bytes, cx) {
+            Some(taken) => {
+                self.carried = taken;
+                true
+            }
+            None => false,
+        }
+    }
+
     /// For the command that was received.
     pub fn leave(&mut self) -> Leave {
         self.due = None;
-        Leave { _turn: self.turn.take(), _room: std::mem::take(&mut self.room) }
+        Leave {
+            _turn: self.turn.take(),
+            _room: std::mem::take(&mut self.room),
+            _carried: self.carried.take(),
+        }
     }
 }
 
@@ -148,6 +205,7 @@ impl Admission {
         self.turn = None;
         self.due = None;
         self.room.clear();
+        self.carried = None;
     }
 
     /// The connection cannot go on for a reason of its own: others come first.

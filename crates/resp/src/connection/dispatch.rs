@@ -5,15 +5,16 @@
 use std::future::Future;
 use std::task::{Context, Poll};
 
+use sextant_common::Result;
 use sextant_common::limits;
 use sextant_common::operation::Lane;
+use sextant_environment::slow_log;
 
-use super::admission::Leave;
 use super::pipeline::{Admitted, Keys, Ticket};
-use super::{Connection, Due, EXPECTED_BYTES_MAX, Intake, OUTPUT_BYTES_HIGH};
+use super::{Asked, Connection, Due, EXPECTED_BYTES_MAX, Intake, OUTPUT_BYTES_HIGH};
 use crate::command::{self, Action, Ahead, Request};
 use crate::command_table::{Access, Id};
-use crate::frame::{Protocol, Reply};
+use crate::frame::Reply;
 use crate::replies::SHORT_BYTES;
 use crate::store::{Look, Store};
 
@@ -42,40 +43,43 @@ impl<S: Store> Connection<S> {
     pub(super) fn start(
         &mut self,
         ticket: Ticket,
-        (request, ahead): (Request, Ahead<S::Missed>),
-        protocol: Protocol,
-        leave: Leave,
+        asked: Asked,
+        ahead: Ahead<S::Missed>,
         cx: &mut Context<'_>,
     ) -> Option<Due> {
+        let Asked { id, request, protocol, leave, since_ns } = asked;
         let request = match request.into_put() {
             Ok(put) => {
-                self.sets.begin(ticket, protocol, leave, put);
+                self.sets.begin(ticket, protocol, leave, since_ns, put);
                 return None;
             }
             Err(request) => request,
         };
-        let access = request.access();
-        let mut running = Box::pin(request.run(self.shared.store.clone(), ahead, self.lane()));
+        let (access, key) = (request.access(), request.first_key());
+        let run = request.run(self.shared.store.clone(), ahead, self.lane());
+        let mut running = Box::pin(slow_log::traced(run));
         let ready = match running.as_mut().poll(cx) {
-            Poll::Ready(reply) if reply.size() <= SHORT_BYTES => return Some((reply, protocol, None)),
+            Poll::Ready(reply) if reply.size() <= SHORT_BYTES => {
+                self.shared.metrics.took(Some(id)).observe_ns(self.shared.since(since_ns));
+                return Some((reply, protocol, None));
+            }
             Poll::Ready(reply) => Some(reply),
             Poll::Pending => None,
         };
-        let shared = self.shared.clone();
-        let since_ns = shared.now_ns();
+        let (shared, client) = (self.shared.clone(), self.conversation.entry.clone());
         self.running.push(Box::pin(async move {
             let reply = match ready {
                 Some(reply) => reply,
-                None => running.await,
+                None => running.as_mut().await,
             };
+            let trace = running.as_mut().take_value();
             // Whoever has no room for the answer to a write says nothing else instead: these are short.
             let (reply, room) = match access {
                 Access::Read => shared.replies.admit(reply).await,
                 Access::Write => (reply, None),
             };
             drop(leave);
-            let waited_ns = shared.now_ns().saturating_sub(since_ns);
-            shared.metrics.waited(access).observe(waited_ns as f64 / 1e9);
+            shared.took(id, since_ns, key, &client, trace.as_ref());
             (ticket, (reply, protocol, room))
         }));
         None
@@ -123,6 +127,18 @@ impl<S: Store> Connection<S> {
                     return (Dispatched::NeedsInput, true);
                 }
             }
+            match self.within_limits(cx) {
+                Ok(true) => {}
+                Ok(false) => {
+                    self.admission.leave_line();
+                    return (Dispatched::Busy, progress);
+                }
+                Err(refused) => {
+                    self.reply(Reply::error(format!("ERR {}", refused.message)));
+                    self.close_intake();
+                    return (Dispatched::NeedsInput, true);
+                }
+            }
             let looked = match self.get_in_place() {
                 InPlace::Answered => {
                     progress = true;
@@ -135,17 +151,23 @@ impl<S: Store> Connection<S> {
             if !self.admission.take_turn(&self.shared.turns, lane, cx) {
                 return (Dispatched::Busy, progress);
             }
+            if !self.bytes_within_limits(cx) {
+                self.admission.leave_line();
+                return (Dispatched::Busy, progress);
+            }
+            self.admission.begun();
             progress = true;
             let Self { parser, input, conversation, shared, .. } = self;
             let (id, action) = parser.take(input, |command| command::decode(command, conversation, shared));
-            self.tally.add(id, &self.shared.metrics);
-            if !matches!(action, Action::Run(_)) {
+            let at_once = !matches!(action, Action::Run(..) | Action::Wait(_));
+            self.count(id, at_once);
+            if !matches!(action, Action::Run(..)) {
                 self.admission.give_back();
             }
             match action {
                 Action::Reply(reply) => self.reply(reply),
                 Action::Wait(waiting) => self.waiting = Some(waiting),
-                Action::Run(request) => self.admit(request, looked, cx),
+                Action::Run(id, request) => self.admit(id, request, looked, cx),
                 Action::Close(reply) => {
                     if let Some(reply) = reply {
                         self.reply(reply);
@@ -154,6 +176,22 @@ impl<S: Store> Connection<S> {
                 }
             }
         }
+    }
+
+    /// Whether the user may begin one more command now. Err: it may not even have this connection.
+    #[inline]
+    fn within_limits(&mut self, cx: &mut Context<'_>) -> Result<bool> {
+        match self.conversation.who.allowance()? {
+            Some(allowance) => Ok(self.admission.may_begin(allowance, cx)),
+            None => Ok(true),
+        }
+    }
+
+    /// Whether the user may have the command's bytes under way now.
+    fn bytes_within_limits(&mut self, cx: &mut Context<'_>) -> bool {
+        let Ok(Some(allowance)) = self.conversation.who.allowance() else { return true };
+        let bytes = (0..self.parser.len()).map(|at| self.parser.arg(&self.input, at).len()).sum();
+        self.admission.may_carry(allowance, bytes, cx)
     }
 
     /// The hottest case: a `GET` with nothing before it, whose value the store has at hand. Answered from where it lies in
@@ -176,12 +214,19 @@ impl<S: Store> Connection<S> {
         let reply = Reply::optional(value);
         self.output.put(&reply, self.conversation.protocol, None);
         self.parser.skip(&mut self.input);
-        self.tally.add(Some(Id::Get), &self.shared.metrics);
+        self.admission.begun();
+        self.count(Some(Id::Get), true);
         InPlace::Answered
     }
 
+    #[inline]
+    fn count(&mut self, id: Option<Id>, at_once: bool) {
+        let Self { tally, shared, read_ns, .. } = self;
+        tally.add(id, at_once, &shared.metrics, || shared.since(*read_ns));
+    }
+
     /// `looked`: at the key of a `GET`, just now.
-    fn admit(&mut self, request: Request, looked: Option<Look<S::Missed>>, cx: &mut Context<'_>) {
+    fn admit(&mut self, id: Id, request: Request, looked: Option<Look<S::Missed>>, cx: &mut Context<'_>) {
         let leave = self.admission.leave();
         let access = request.access();
         let unhindered = self.pipeline.unfinished() == 0;
@@ -189,16 +234,19 @@ impl<S: Store> Connection<S> {
         let keys_of = |request: &Request| Keys::of(request, self.shared.key_seed);
         if access == Access::Read && (unhindered || !self.pipeline.blocks_read(&keys_of(&request))) {
             ahead = match command::look_ahead(&request, &self.shared.store, looked) {
-                Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => return self.reply(reply),
+                Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => {
+                    self.shared.metrics.took(Some(id)).observe_ns(self.shared.since(self.read_ns));
+                    return self.reply(reply);
+                }
                 ahead => ahead,
             };
         }
         let keys = keys_of(&request);
-        let protocol = self.conversation.protocol;
+        let (protocol, since_ns) = (self.conversation.protocol, self.read_ns);
+        let asked = Asked { id, request, protocol, leave, since_ns };
         // Whoever waits for a write looks after it.
-        if let Admitted::Start(ticket, (request, protocol, leave)) =
-            self.pipeline.admit(keys, access, (request, protocol, leave))
-            && let Some(due) = self.start(ticket, (request, ahead), protocol, leave, cx)
+        if let Admitted::Start(ticket, asked) = self.pipeline.admit(keys, access, asked)
+            && let Some(due) = self.start(ticket, asked, ahead, cx)
         {
             self.finished(ticket, due, cx);
         }

@@ -42,6 +42,7 @@ use self::pipeline::{Pipeline, Ticket};
 use self::sets::Sets;
 use self::watch::Watch;
 use crate::command::{Ahead, Conversation, Request, Waited};
+use crate::command_table::Id;
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
 use crate::shared::Shared;
@@ -61,6 +62,17 @@ const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// A reply, the protocol it is to be encoded in (that of the time when its command arrived), and its room if it is a long one.
 type Due = (Reply, Protocol, Option<Share>);
 
+/// A command on keys, from when it was decoded until it is done.
+struct Asked {
+    id: Id,
+    request: Request,
+    /// That of the time when it arrived.
+    protocol: Protocol,
+    leave: Leave,
+    /// When it was read.
+    since_ns: u64,
+}
+
 pub(crate) struct Connection<S: Store> {
     shared: Arc<Shared<S>>,
     io: env::Connection,
@@ -68,11 +80,11 @@ pub(crate) struct Connection<S: Store> {
     parser: Parser,
     input: BytesMut,
     output: Output,
-    pipeline: Pipeline<(Request, Protocol, Leave), Due>,
+    pipeline: Pipeline<Asked, Due>,
     running: FuturesUnordered<BoxFuture<'static, (Ticket, Due)>>,
     sets: Sets,
     /// Commands that were unblocked; empty between uses.
-    started: Vec<(Ticket, (Request, Protocol, Leave))>,
+    started: Vec<(Ticket, Asked)>,
     admission: Admission,
     /// Holds up what comes after it.
     waiting: Option<BoxFuture<'static, Waited>>,
@@ -84,6 +96,8 @@ pub(crate) struct Connection<S: Store> {
     /// The size of replies to expect: the largest, fading with each that is smaller.
     expected_bytes: usize,
     tally: Tally,
+    /// When input was last read.
+    read_ns: u64,
     watch: Watch,
 }
 
@@ -99,7 +113,7 @@ enum Intake {
 impl<S: Store> Connection<S> {
     pub fn new(shared: Arc<Shared<S>>, io: env::Connection) -> Self {
         let entry = shared.clients.add(io.peer, shared.now_ns());
-        let mut who = Who::new(shared.access.clone(), io.identity.as_deref());
+        let mut who = Who::new(shared.access.clone(), io.identity.as_deref(), shared.allowances.clone());
         if !who.is_nobody() {
             entry.set_user(who.name());
         }
@@ -122,6 +136,7 @@ impl<S: Store> Connection<S> {
             held_bytes: 0,
             expected_bytes: 0,
             tally: Tally::default(),
+            read_ns: 0,
             watch: Watch::new(period),
         }
     }
@@ -151,7 +166,7 @@ impl<S: Store> Connection<S> {
             let mut progress = self.collect(cx);
             let (dispatched, some) = self.dispatch(cx);
             progress |= some;
-            progress |= self.sets.hand_over(&self.shared, self.lane());
+            progress |= self.sets.hand_over(&self.shared, &self.conversation.entry, self.lane());
             self.encode_due();
             progress |= self.write(cx);
             if dispatched == Dispatched::NeedsInput {
@@ -164,11 +179,11 @@ impl<S: Store> Connection<S> {
                 self.admission.forbear();
             }
             if self.intake == Intake::Closed && self.pipeline.is_empty() && self.output.is_empty() {
-                self.tally.flush(&self.shared.metrics);
+                self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
                 return Poll::Ready(());
             }
             if !progress {
-                self.tally.flush(&self.shared.metrics);
+                self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
                 if self.input.is_empty() && self.input.capacity() > BUFFER_KEPT_BYTES {
                     self.input = BytesMut::new();
                 }
@@ -209,8 +224,8 @@ impl<S: Store> Connection<S> {
             // One of those that are unblocked may finish at once; it is finished here rather than in a recursion, which
             // could be as deep as the pipeline is long.
             next = None;
-            for (ticket, (request, protocol, leave)) in started.drain(..) {
-                match self.start(ticket, (request, Ahead::default()), protocol, leave, cx) {
+            for (ticket, asked) in started.drain(..) {
+                match self.start(ticket, asked, Ahead::default(), cx) {
                     Some(due) if next.is_none() => next = Some((ticket, due)),
                     Some(due) => self.running.push(Box::pin(std::future::ready((ticket, due)))),
                     None => {}
@@ -271,6 +286,7 @@ impl<S: Store> Connection<S> {
             Poll::Ready(Ok(0)) => self.end_intake(),
             Poll::Ready(Ok(read)) => {
                 self.shared.metrics.bytes_read.inc_by(read as u64);
+                self.read_ns = self.shared.now_ns();
                 self.watch.note();
             }
             Poll::Ready(Err(_)) => self.break_off(),

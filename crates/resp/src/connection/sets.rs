@@ -13,8 +13,8 @@ use sextant_common::operation::Lane;
 use super::Due;
 use super::admission::Leave;
 use super::pipeline::Ticket;
+use crate::clients::ClientEntry;
 use crate::command::set_status;
-use crate::command_table::Access;
 use crate::frame::Protocol;
 use crate::shared::Shared;
 use crate::store::Store;
@@ -32,28 +32,42 @@ struct Waiting {
     ticket: Ticket,
     protocol: Protocol,
     _leave: Leave,
+    since_ns: u64,
+    key: Bytes,
 }
 
 impl Sets {
-    pub fn begin(&mut self, ticket: Ticket, protocol: Protocol, leave: Leave, put: (Bytes, Bytes)) {
+    pub fn begin(
+        &mut self,
+        ticket: Ticket,
+        protocol: Protocol,
+        leave: Leave,
+        since_ns: u64,
+        put: (Bytes, Bytes),
+    ) {
+        let key = put.0.clone();
         self.puts.push(put);
-        self.waiting.push(Some(Waiting { ticket, protocol, _leave: leave }));
+        self.waiting.push(Some(Waiting { ticket, protocol, _leave: leave, since_ns, key }));
     }
 
     /// Hands over what was started. False: nothing was.
-    pub fn hand_over<S: Store>(&mut self, shared: &Arc<Shared<S>>, lane: Lane) -> bool {
+    pub fn hand_over<S: Store>(
+        &mut self,
+        shared: &Arc<Shared<S>>,
+        client: &Arc<ClientEntry>,
+        lane: Lane,
+    ) -> bool {
         if self.puts.is_empty() {
             return false;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
-        let shared = shared.clone();
-        let since_ns = shared.now_ns();
+        let (shared, client) = (shared.clone(), client.clone());
         let sets = shared.store.set_each(std::mem::take(&mut self.puts), lane);
         self.under_way.push(Box::pin(sets.map(move |done| {
-            let waited_s = shared.now_ns().saturating_sub(since_ns) as f64 / 1e9;
+            let now_ns = shared.now_ns();
             let due = done.into_iter().filter_map(|(at, result)| {
-                let Waiting { ticket, protocol, .. } = waiting.get_mut(at)?.take()?;
-                shared.metrics.waited(Access::Write).observe(waited_s);
+                let Waiting { ticket, protocol, since_ns, key, .. } = waiting.get_mut(at)?.take()?;
+                shared.set_took(now_ns.saturating_sub(since_ns), key, &client);
                 Some((ticket, (set_status(result), protocol, None)))
             });
             due.collect()

@@ -211,5 +211,5 @@ async fn commands_are_described() {
             b"*1\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n",
         )
         .await;
-    client.ask(b"command count\r\n", b":24\r\n").await;
+    client.ask(b"command count\r\n", b":25\r\n").await;
 }

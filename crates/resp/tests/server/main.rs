@@ -6,6 +6,7 @@ mod limits;
 mod memory;
 mod order;
 mod real_client;
+mod users;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -53,9 +53,11 @@ impl SstService {
 
 /// A batch of gets, and the room that its answers take until they have left.
 async fn answer(store: &Arc<Store>, batch: GetBatch) -> Result<(GetBatchReply, Option<Share>)> {
-    let number = batch.batch;
+    let (number, clock) = (batch.batch, &*store.env.clock);
+    let began_ns = clock.holder_ns();
     let (answers, room) = store.get_batch(gets_from_wire(batch)?).await?;
     let replies = answers.into_iter().map(get_to_wire).collect();
+    store.metrics.get_batch_seconds.observe_ns(clock.holder_ns().saturating_sub(began_ns));
     Ok((GetBatchReply { batch: number, replies }, room))
 }
 

@@ -79,6 +79,8 @@ impl RowsShell {
     /// The same with the room that its large values take until it has left. (Until then its values are those of the
     /// memtables; it is encoded when the connection asks for it.)
     pub(super) async fn answer(&self, batch: v1::ReadBatch) -> (v1::ReadBatchReply, Option<Share>) {
+        let clock = &*self.context.env.clock;
+        let began_ns = clock.holder_ns();
         let mut reply = self.read_batch(batch).await;
         let is_large = |r: &v1::ReadReply| r.value.len() > limits::LARGE_BYTES;
         let bytes: usize = reply.replies.iter().filter(|r| is_large(r)).map(|r| r.value.len()).sum();
@@ -91,6 +93,8 @@ impl RowsShell {
                 None
             }
         };
+        let took_ns = clock.holder_ns().saturating_sub(began_ns);
+        self.context.metrics.read_batch_seconds.observe_ns(took_ns);
         (reply, room)
     }
 

@@ -26,6 +26,7 @@ impl RowsShell {
         let (to, mut answered) = mpsc::unbounded_channel();
         let room = Room::of_a_stream();
         let (out, replies) = mpsc::channel::<Packed>(REPLIES_QUEUED);
+        let mut packer = self.packer();
         let admitted = room.clone();
         tokio::spawn(async move {
             let mut shutdown = self.context.shutdown.clone();
@@ -43,7 +44,6 @@ impl RowsShell {
             }
         });
         tokio::spawn(async move {
-            let mut packer = Packer::default();
             while let Some(packed) = packer.next(&mut answered).await {
                 if out.send(packed).await.is_err() {
                     room.close();
@@ -68,11 +68,15 @@ impl RowsShell {
             self.submit(write, &to, None);
         }
         drop(to);
-        let mut packer = Packer::default();
+        let mut packer = self.packer();
         while let Some(packed) = packer.next(&mut answered).await {
             replies.extend(packed.message.replies);
         }
         Ok(v1::WriteBatchReply { replies })
+    }
+
+    fn packer(&self) -> Packer {
+        Packer::timed(self.context.env.clock.clone(), self.context.metrics.write_seconds.clone())
     }
 
     /// Hands a write to its partition's worker, or refuses it.
@@ -83,7 +87,8 @@ impl RowsShell {
         room: Option<OwnedSemaphorePermit>,
     ) {
         self.context.metrics.write_requests.inc();
-        let reply = ReplySink::new(request.id, to.clone(), room);
+        let now_ns = self.context.env.clock.holder_ns();
+        let reply = ReplySink::new(request.id, now_ns, to.clone(), room);
         let handle = match self.context.partition(request.partition) {
             Ok(handle) => handle,
             Err(e) => return reply.send(WriteFate::UnknownPartition(e.message)),
@@ -92,7 +97,7 @@ impl RowsShell {
             0 => WRITE_DEADLINE,
             ms => Duration::from_millis(u64::from(ms)),
         };
-        let deadline_ns = self.context.env.clock.holder_ns() + wait.as_nanos() as u64;
+        let deadline_ns = now_ns + wait.as_nanos() as u64;
         let (request, bytes) = match write_from_wire(request) {
             Ok(converted) => converted,
             Err(e) => return reply.send(WriteFate::Invalid(e.message)),

@@ -14,10 +14,13 @@ mod tests;
 mod wire;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
 use prost::Message as _;
 use sextant_common::ids::{ManifestVersion, PartitionId};
 use sextant_common::manifest::Manifest;
+use sextant_environment::Clock;
+use sextant_environment::latency::Latencies;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -39,6 +42,8 @@ pub struct Packed {
 /// Puts the answers of one stream, or of one unary call, into messages.
 #[derive(Default)]
 pub struct Packer {
+    /// How long writes took until they are here.
+    took: Option<(Arc<dyn Clock>, Latencies)>,
     waiting: VecDeque<Answer>,
     /// Did not fit into the message before.
     next: Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)>,
@@ -47,6 +52,10 @@ pub struct Packer {
 }
 
 impl Packer {
+    pub fn timed(clock: Arc<dyn Clock>, took: Latencies) -> Self {
+        Self { took: Some((clock, took)), ..Self::default() }
+    }
+
     /// The next message: what is there, or the first that comes. None: no more answers will come.
     pub async fn next(&mut self, answers: &mut mpsc::UnboundedReceiver<Answer>) -> Option<Packed> {
         if self.is_empty() {
@@ -54,9 +63,17 @@ impl Packer {
             if answers.recv_many(&mut batch, MESSAGE_ANSWERS).await == 0 {
                 return None;
             }
+            self.observe(&batch);
             self.waiting.extend(batch);
         }
         Some(self.pack())
+    }
+
+    fn observe(&self, batch: &[Answer]) {
+        if let Some((clock, took)) = &self.took {
+            let now_ns = clock.holder_ns();
+            batch.iter().for_each(|answer| took.observe_ns(now_ns.saturating_sub(answer.since_ns)));
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -83,7 +100,7 @@ impl Packer {
     }
 
     fn convert_next(&mut self) -> Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)> {
-        let Answer { id, fate, room } = self.waiting.pop_front()?;
+        let Answer { id, fate, room, .. } = self.waiting.pop_front()?;
         let stale = match &fate {
             WriteFate::Stale(manifest) if self.is_news(manifest) => Some(manifest.clone()),
             _ => None,

@@ -13,7 +13,7 @@ use crate::replica::ReplySink;
 fn results(n: usize) -> Answer {
     let seq = Seq(u64::MAX);
     let result = RecordedOutcome { applied: true, existed: true, failed: false, seq };
-    Answer { id: u64::MAX, fate: WriteFate::Executed(vec![result; n]), room: None }
+    Answer { id: u64::MAX, since_ns: 0, fate: WriteFate::Executed(vec![result; n]), room: None }
 }
 
 fn encoded(answer: Answer) -> v1::WriteReply {
@@ -61,7 +61,7 @@ async fn a_manifest_goes_out_once_a_version_whoever_asks() {
     let stale = |partition: u32, version: u64| {
         let mut manifest = Manifest::empty(PartitionId(partition));
         manifest.version = ManifestVersion(version);
-        ReplySink::new(1, to.clone(), None).send(WriteFate::Stale(Arc::new(manifest)));
+        ReplySink::new(1, 0, to.clone(), None).send(WriteFate::Stale(Arc::new(manifest)));
     };
     for (partition, version) in [(0, 3), (0, 3), (1, 3), (0, 4), (0, 3), (1, 3)] {
         stale(partition, version);
@@ -87,7 +87,7 @@ async fn who_does_not_take_its_answers_gets_no_more_writes_in() {
     let has_room = || room.0.available_permits() >= answer_bytes(&write);
     while has_room() {
         let share = room.take(&write).await;
-        ReplySink::new(1, to.clone(), share).send(WriteFate::Executed(Vec::new()));
+        ReplySink::new(1, 0, to.clone(), share).send(WriteFate::Executed(Vec::new()));
     }
     let mut packer = Packer::default();
     let message = packer.next(&mut answers).await.unwrap();

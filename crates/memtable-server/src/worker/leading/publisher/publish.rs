@@ -51,10 +51,10 @@ impl Replica {
     fn answer(&self, waiting: Waiting) {
         if waiting.proposed_ns > 0 {
             let now_ns = self.shared.env.clock.holder_ns();
-            let since = |ns: u64| now_ns.saturating_sub(ns) as f64 / 1e9;
-            self.metrics.propose_to_publish.observe(since(waiting.proposed_ns));
+            let since = |ns: u64| now_ns.saturating_sub(ns);
+            self.metrics.propose_to_publish.observe_ns(since(waiting.proposed_ns));
             let known = waiting.committed_ns > 0;
-            self.metrics.commit_wait.observe(if known { since(waiting.committed_ns) } else { 0.0 });
+            self.metrics.commit_wait.observe_ns(if known { since(waiting.committed_ns) } else { 0 });
         }
         waiting.replies.into_iter().for_each(Reply::give);
         if let Some(pending) = waiting.pending {

@@ -154,7 +154,7 @@ mod tests {
             request: WriteRequest { id: RequestId::default(), ops: Vec::new() },
             share: QueueShare::for_tests(10),
             deadline_ns,
-            reply: ReplySink::new(id, answers.clone(), None),
+            reply: ReplySink::new(id, 0, answers.clone(), None),
         }
     }
 

@@ -1,0 +1,142 @@
+//! What one user may take, and what is told of its slow commands.
+
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+use sextant_access::{Allowances, LimitsConfig};
+use sextant_environment::Env;
+use sextant_environment::room::Room;
+use sextant_environment::slow_log::SlowLog;
+use sextant_resp::{Common, RespMetrics, RespServer, Store};
+
+use super::gated::GatedStore;
+use super::memory::MemoryStore;
+use super::{Raw, config};
+
+const KEEPS_ITS_PLACE: &[u8] = b"+PONG\r\n";
+
+struct Watched {
+    server: RespServer,
+    registry: Registry,
+}
+
+impl Watched {
+    async fn start<S: Store>(store: S, limits: LimitsConfig, slow_ms: u64) -> Self {
+        limits.validate().unwrap();
+        let (env, mut registry) = (Env::real(), Registry::default());
+        let common = Common {
+            large: Room::new(64 << 20),
+            access: None,
+            slow: SlowLog::new(env.clock.clone(), slow_ms, &mut registry),
+            allowances: Allowances::new(env.clock.clone(), limits, &mut registry),
+        };
+        let metrics = RespMetrics::register(&mut registry);
+        let server = RespServer::start_with(env, config(), store, metrics, common).await.unwrap();
+        Self { server, registry }
+    }
+
+    async fn client(&self) -> Raw {
+        Raw::connect(self.server.local_addr()).await
+    }
+
+    fn shows(&self, line: &str) -> bool {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
+        text.lines().any(|shown| shown == line)
+    }
+}
+
+fn user(limits: sextant_access::Limits) -> LimitsConfig {
+    LimitsConfig { user: limits, ..LimitsConfig::default() }
+}
+
+#[tokio::test]
+async fn a_user_has_so_many_connections_and_another_when_one_is_closed() {
+    let limits = sextant_access::Limits { connections: 1, ..Default::default() };
+    let watched = Watched::start(MemoryStore::new(true), user(limits), 0).await;
+    let mut first = watched.client().await;
+    first.ask(b"ping\r\n", KEEPS_ITS_PLACE).await;
+    let mut second = watched.client().await;
+    second.ask(b"get a\r\n", b"-ERR user default may have at most 1 connections at this p-node\r\n").await;
+    second.expect_end().await;
+    first.ask(b"ping\r\n", KEEPS_ITS_PLACE).await;
+    assert!(watched.shows("sextant_access_limit_reached_total{limit=\"connections\"} 1"));
+    first.send(b"quit\r\n").await;
+    first.expect(b"+OK\r\n").await;
+    first.expect_end().await;
+    // The place is free as soon as the server has forgotten the connection.
+    loop {
+        let mut third = watched.client().await;
+        third.send(b"ping\r\n").await;
+        let mut sign = [0];
+        tokio::io::AsyncReadExt::read_exact(&mut third.0, &mut sign).await.unwrap();
+        if sign == *b"+" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_user_that_wants_more_operations_gets_them_later() {
+    let limits = sextant_access::Limits { operations_per_s: 50, ..Default::default() };
+    for fast in [true, false] {
+        let watched = Watched::start(MemoryStore::new(fast), user(limits), 0).await;
+        let mut client = watched.client().await;
+        client.send(&b"set a 1\r\nget a\r\n".repeat(30)).await;
+        client.expect(&b"+OK\r\n$1\r\n1\r\n".repeat(30)).await;
+        assert!(!watched.shows("sextant_access_limit_reached_total{limit=\"operations\"} 0"));
+        assert!(watched.shows("sextant_resp_command_seconds_count{command=\"set\"} 30"));
+    }
+}
+
+#[tokio::test]
+async fn a_user_has_so_many_bytes_under_way() {
+    let limits = sextant_access::Limits { bytes_in_flight: 1 << 20, ..Default::default() };
+    let store = GatedStore::new();
+    let watched = Watched::start(store.clone(), user(limits), 0).await;
+    let set = |key: &str| {
+        let value = vec![b'v'; 600 << 10];
+        let head = format!("*3\r\n$3\r\nset\r\n$1\r\n{key}\r\n${}\r\n", value.len());
+        [head.as_bytes(), &value, b"\r\n"].concat()
+    };
+    let (mut first, mut second) = (watched.client().await, watched.client().await);
+    first.send(&set("a")).await;
+    assert_eq!(store.started(1).await.len(), 1);
+    second.send(&set("b")).await;
+    while !watched.shows("sextant_access_limit_reached_total{limit=\"bytes\"} 1") {
+        tokio::task::yield_now().await;
+    }
+    let started = store.started(1).await;
+    assert_eq!(started.len(), 1, "{started:?}");
+    store.finish(&started[0]);
+    first.expect(b"+OK\r\n").await;
+    let started = store.started(2).await;
+    store.finish(&started[1]);
+    second.expect(b"+OK\r\n").await;
+}
+
+#[tokio::test]
+async fn what_was_slow_is_listed_with_where_the_time_went() {
+    let store = GatedStore::new();
+    let watched = Watched::start(store.clone(), LimitsConfig::default(), 1).await;
+    let mut client = watched.client().await;
+    for (command, reply) in [(&b"get a\r\n"[..], &b"$1\r\na\r\n"[..]), (b"set b 1\r\n", b"+OK\r\n")] {
+        let before = store.started(0).await.len();
+        client.send(command).await;
+        let started = store.started(before + 1).await;
+        // It is slow because the store is.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        store.finish(&started[before]);
+        client.expect(reply).await;
+    }
+    client.ask(b"slowlog len\r\n", b":2\r\n").await;
+    client.send(b"slowlog get 1\r\n").await;
+    client.expect(b"*1\r\n*6\r\n:1\r\n").await;
+    let mut rest = vec![0; 4096];
+    let read = tokio::io::AsyncReadExt::read(&mut client.0, &mut rest).await.unwrap();
+    let text = String::from_utf8_lossy(&rest[..read]).into_owned();
+    assert!(text.contains("$3\r\nset\r\n$1\r\nb\r\n") && text.contains("memtables "), "{text}");
+    assert!(text.contains("127.0.0.1:") && text.contains("of connection "), "{text}");
+    client.ask(b"slowlog get -2\r\n", b"-ERR syntax error\r\n").await;
+    client.ask(b"slowlog reset\r\nslowlog len\r\n", b"+OK\r\n:0\r\n").await;
+}
