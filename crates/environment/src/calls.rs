@@ -70,9 +70,12 @@ impl Calls {
         let took = Family::<MethodLabels, Latencies>::default();
         let help = "Time until a gRPC call was answered (a stream: accepted), by service and method";
         registry.register("sextant_grpc_call_seconds", help, took.clone());
-        let failed = Family::default();
+        let failed = Family::<FailureLabels, Counter>::default();
         let help = "gRPC calls that were answered with an error, by service, method and status";
         registry.register("sextant_grpc_calls_failed", help, failed.clone());
+        // So that its labels are seen before anything fails.
+        let (service, method) = UNKNOWN;
+        failed.get_or_create(&FailureLabels { service, method, code: name(Code::Unimplemented) });
         let method = |(service, method)| {
             let labels = MethodLabels { service, method };
             let took = took.get_or_create_owned(&labels);
