@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod exit;
 mod network;
+mod notify;
 mod process;
 
 use clap::Parser;
