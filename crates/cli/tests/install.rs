@@ -372,3 +372,29 @@ fn systemd_takes_the_units() {
         }
     }
 }
+
+/// What [package.metadata.deb] names, there is; and the package has what the script installs.
+#[test]
+fn the_package_has_every_unit_and_no_file_that_is_gone() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest: toml::Table = std::fs::read_to_string(here.join("Cargo.toml")).unwrap().parse().unwrap();
+    let deb = &manifest["package"]["metadata"]["deb"];
+    for asset in deb["assets"].as_array().unwrap() {
+        let source = asset[0].as_str().unwrap();
+        // Made by the build, or several.
+        if !source.starts_with("target/") && !source.contains('*') {
+            assert!(here.join(source).exists(), "{source}");
+        }
+    }
+    let scripts = here.join(deb["maintainer-scripts"].as_str().unwrap());
+    for script in ["postinst", "prerm", "postrm"] {
+        let checked = Command::new("sh").arg("-n").arg(scripts.join(script)).status().unwrap();
+        assert!(checked.success(), "{script}");
+    }
+    // In /usr/bin, where the package has the binary.
+    let build = std::fs::read_to_string(deploy("debian/build")).unwrap();
+    assert!(build.contains("s,/usr/local/bin/sextant,/usr/bin/sextant,"));
+    for role in ROLES {
+        assert!(unit(role).contains("ExecStart=/usr/local/bin/sextant "), "{role}");
+    }
+}
