@@ -69,6 +69,8 @@ pub enum Command {
     User(UserArgs),
     /// Ask a server whether it is ready (for container health checks)
     Health(HealthArgs),
+    /// Check what servers need of this host and of the others: clocks, disks, memory, ports, network. 1: something is bad
+    Doctor(DoctorArgs),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +120,19 @@ pub struct ConfigCheckArgs {
     /// Configuration files of servers of one cluster
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
+    /// With the SEXTANT_* environment variables over each file, as a server takes them: for one server's file, where it runs
+    #[arg(long)]
+    pub env: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Configuration of a server on this host, with SEXTANT_* environment variables over it; without, only the machine is checked
+    #[arg(long, value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -636,6 +651,9 @@ mod tests {
             "get a --user alice --password-file f",
             "health --server 127.0.0.1:7390",
             "health --config memtable-1.toml --live",
+            "doctor",
+            "doctor --config memtable-1.toml --config pnode-1.toml --json",
+            "config check --env memtable-1.toml",
         ] {
             let args = std::iter::once("sextant").chain(line.split_whitespace());
             if let Err(e) = Cli::try_parse_from(args) {

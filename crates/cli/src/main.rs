@@ -4,7 +4,9 @@ mod args;
 mod commands;
 mod exit;
 mod network;
+mod notify;
 mod process;
+mod server_file;
 
 use clap::Parser;
 
@@ -56,6 +58,7 @@ fn run(command: Command) -> Exit {
             Command::Cert(args) => commands::cert::run(&args.command),
             Command::User(args) => commands::user::run(args.command).await,
             Command::Health(args) => commands::health::run(args).await,
+            Command::Doctor(args) => commands::doctor::run(&args).await,
         }
     });
     // Tasks that are left (a read that nobody waits for any more) must not hold up the exit.

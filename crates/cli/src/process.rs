@@ -23,6 +23,14 @@ pub fn runtime(workers: Option<usize>) -> std::io::Result<tokio::runtime::Runtim
     builder.enable_all().build()
 }
 
+/// The soft and the hard limit on open files.
+pub fn file_limit() -> Option<(u64, u64)> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the call only writes the struct that it is given.
+    let answered = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } == 0;
+    answered.then_some((limit.rlim_cur, limit.rlim_max))
+}
+
 /// Raises the soft limit on open files to the hard one: connections, log segments and SSTables are files, and the usual
 /// soft limit of 1024 is for programs that use select().
 pub fn raise_file_limit() {

@@ -123,3 +123,16 @@ fn the_samples_of_config_pass_the_check() {
     args.extend(samples.iter().map(|path| path.to_str().unwrap()));
     assert!(sextant(&args).contains("0 errors"));
 }
+
+#[test]
+fn what_the_environment_says_is_checked_when_that_is_asked_for() {
+    let check = |args: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_sextant"));
+        command.args(["config", "check"]).args(args).arg(sample("sstable.toml"));
+        let output = command.env("SEXTANT__ID", "4").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    assert_eq!(check(&[]).0, Some(0), "a file by itself is as it is");
+    let (code, printed) = check(&["--env"]);
+    assert!(code == Some(2) && printed.contains("cluster.sstable has no such server"), "{printed}");
+}

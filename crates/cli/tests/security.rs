@@ -513,3 +513,33 @@ fn the_section_tls_is_what_the_documents_say() {
         toml::from_str::<TlsConfig>("ca = \"a\"\ncert = \"b\"\nkey = \"c\"\nclients = \"no\"\n").is_err()
     );
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_talks_as_the_server_would() {
+    let servers = Servers::start("required").await;
+    let file = servers.dir.path().join("memtable-1.toml");
+    let doctor = || {
+        let output = sextant().args(["doctor", "--config"]).arg(&file).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (_, printed) = doctor();
+    let (memtable, sstable) = (servers.addr("memtable"), servers.addr("sstable"));
+    for line in [
+        "ok       certificate of memtable-1: it is good for ".to_owned(),
+        format!("ok       port {memtable} (members) of memtable-1: in use by this server, which runs "),
+        format!("ok       server of sstable-1 ({sstable}): version "),
+    ] {
+        assert!(printed.lines().any(|printed| printed.starts_with(&line)), "{line}: {printed}");
+    }
+    let connection = format!("connection of sstable-1 ({sstable}): ");
+    let is_encrypted = |line: &str| line.contains(&connection) && line.contains(", and TLS ");
+    assert!(printed.lines().any(is_encrypted), "{printed}");
+
+    // With a certificate of somebody else nobody would talk to it.
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace("certs/memtable-1.", "certs/sstable-1.")).unwrap();
+    let (code, printed) = doctor();
+    let why = printed.lines().find(|line| line.starts_with("bad      certificate of memtable-1: "));
+    assert_eq!((code, why.is_some_and(|why| why.contains("/sstable/1"))), (Some(1), true), "{printed}");
+    assert!(printed.contains("cannot be told: its certificate is no good"), "{printed}");
+}

@@ -75,7 +75,8 @@ impl Calls {
         registry.register("sextant_grpc_calls_failed", help, failed.clone());
         // So that its labels are seen before anything fails.
         let (service, method) = UNKNOWN;
-        failed.get_or_create(&FailureLabels { service, method, code: name(Code::Unimplemented) });
+        let first = FailureLabels { service, method, code: name(Code::Unimplemented) };
+        let _: Counter = failed.get_or_create_owned(&first);
         let method = |(service, method)| {
             let labels = MethodLabels { service, method };
             let took = took.get_or_create_owned(&labels);

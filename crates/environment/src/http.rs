@@ -28,9 +28,9 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::env::{Connection, Door, Env, Listener};
+use crate::env::{Connection, Door, Env, Listener, cannot_listen};
 use crate::shutdown::Shutdown;
-use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::error::Result;
 
 /// Enough for several scrapers, probes and curious people; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 64;
@@ -69,7 +69,7 @@ impl std::fmt::Debug for HttpState {
 }
 
 /// Listens on `addr` (`host:port`; port 0: any free one) and serves in the background until `shutdown`. Returns the address
-/// as soon as it is bound; fails with [`ErrorKind::Invalid`] if it cannot be.
+/// as soon as it is bound; fails as [`cannot_listen`] says if it cannot be.
 pub fn serve<'a>(
     env: &'a Env,
     addr: &'a str,
@@ -77,7 +77,7 @@ pub fn serve<'a>(
     shutdown: Shutdown,
 ) -> BoxFuture<'a, Result<SocketAddr>> {
     Box::pin(async move {
-        let cannot = |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("http address {addr}: {e}"));
+        let cannot = |e: std::io::Error| cannot_listen("http", &e);
         let listener = env.net.bind(addr.to_owned(), Door::Http).await.map_err(cannot)?;
         let bound = listener.local_addr().map_err(cannot)?;
         env.net.register(&mut state.registry.lock());
@@ -193,6 +193,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use prometheus_client::metrics::counter::Counter;
+    use sextant_common::error::ErrorKind;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::mpsc;
 
@@ -349,12 +350,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_in_use_is_the_operators_mistake() {
+    async fn an_address_in_use_may_be_had_later_and_is_named() {
         let server = start().await;
         let (_trigger, shutdown) = shutdown::channel();
         let error =
             serve(&server.env, "here:80", state(server.is_ready.clone()), shutdown).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Invalid);
+        assert_eq!(error.kind, ErrorKind::Unavailable);
         assert!(error.message.contains("here:80"), "{error}");
     }
 

@@ -29,7 +29,7 @@ const COMMANDS_DEFAULT: usize = 1024;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PNodeConfig {
-    /// Unique in its tier; 1 or more.
+    /// Names it in logs and certificates; 1 or more. Several p-nodes may have the same.
     pub id: NodeId,
     pub cluster: ClusterConfig,
     /// `host:port` of the gRPC service Kv.

@@ -9,10 +9,10 @@ use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use sextant_access::{Allowances, Desk, Outcomes};
-use sextant_common::{Error, ErrorKind, Result};
+use sextant_common::Result;
 use sextant_environment::Env;
 use sextant_environment::calls::{Calls, CallsLayer};
-use sextant_environment::env::{Door, Listener, Listening};
+use sextant_environment::env::{Door, Listener, Listening, cannot_listen};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::room::Room;
@@ -211,7 +211,7 @@ async fn serve_kv(
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX);
     let listener = bind(env, Door::Grpc, &config.grpc).await?;
-    let addr = listener.local_addr().map_err(|e| cannot("grpc", &e))?;
+    let addr = listener.local_addr().map_err(|e| cannot_listen("grpc", &e))?;
     let router = builder(calls).add_service(kv).add_service(whereabouts(admin));
     Ok((addr, spawn(listener, config.max_connections, router, stopping)))
 }
@@ -225,7 +225,7 @@ async fn serve_admin(
     (calls, stopping): (CallsLayer, Shutdown),
 ) -> Result<(SocketAddr, JoinHandle<()>)> {
     let listener = bind(env, Door::Admin, &config.admin_addr()).await?;
-    let addr = listener.local_addr().map_err(|e| cannot("admin", &e))?;
+    let addr = listener.local_addr().map_err(|e| cannot_listen("admin", &e))?;
     // Operators' tools may name this address as well as the clients' one.
     let router = builder(calls)
         .add_service(AdminServer::new(admins))
@@ -238,12 +238,8 @@ fn whereabouts(admin: SocketAddr) -> WhereaboutsServer<WhereaboutsService> {
     WhereaboutsServer::new(WhereaboutsService { admin })
 }
 
-fn cannot(name: &str, e: &std::io::Error) -> Error {
-    Error::new(ErrorKind::Invalid, format!("{name}: {e}"))
-}
-
 async fn bind(env: &Env, door: Door, addr: &str) -> Result<Box<dyn Listener>> {
-    env.net.bind(addr.to_owned(), door).await.map_err(|e| cannot(door.name(), &e))
+    env.net.bind(addr.to_owned(), door).await.map_err(|e| cannot_listen(door.name(), &e))
 }
 
 /// Calls are measured; answers hold their room until they have left.

@@ -34,7 +34,8 @@ impl RaftLog {
     /// a task there answers whoever waits for durability, one wake a batch.
     ///
     /// Errors: [`sextant_common::ErrorKind::Corrupt`] names file and offset of damage;
-    /// [`sextant_common::ErrorKind::Invalid`] if the directory is another server's, of another format, or in use.
+    /// [`sextant_common::ErrorKind::Invalid`] if the directory is another server's or of another format;
+    /// [`sextant_common::ErrorKind::Unavailable`] while another process has it.
     pub fn open<'a>(
         env: Env,
         config: RaftLogConfig,

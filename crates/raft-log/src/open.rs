@@ -129,7 +129,7 @@ fn scan_device(env: &Env, config: &RaftLogConfig, device: usize) -> Result<(Lock
     env.vfs.create_dir_all(dir)?;
     let lock = env.vfs.lock(&dir.join("LOCK")).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {
-            Error::invalid(format!("log device {} is in use by another process", dir.display()))
+            Error::unavailable(format!("log device {} is in use by another process", dir.display()))
         }
         _ => Error::from(e),
     })?;

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use sextant_access::{Allowances, Desk};
-use sextant_common::{Error, ErrorKind, Result};
+use sextant_common::Result;
 use sextant_environment::Env;
-use sextant_environment::env::{self, DetachedConnection, Door, Listener};
+use sextant_environment::env::{self, DetachedConnection, Door, Listener, cannot_listen};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_environment::slow_log::SlowLog;
@@ -94,7 +94,7 @@ impl RespServer {
         let Common { large, access, slow, allowances } = common;
         config.validate()?;
         let bound = env.net.bind(config.listen.clone(), Door::Resp).await;
-        let listener = bound.map_err(|e| Error::new(ErrorKind::Unavailable, e.to_string()))?;
+        let listener = bound.map_err(|e| cannot_listen(Door::Resp.name(), &e))?;
         let local_addr = listener.local_addr()?;
         let (stop, stopping) = shutdown::channel();
         let (serving, ended) = mpsc::channel(1);

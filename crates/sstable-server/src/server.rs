@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::calls::{Calls, CallsLayer};
-use sextant_environment::env::{Door, Listening, Party, grpc_incoming, internal_calls};
+use sextant_environment::env::{Door, Listening, Party, cannot_listen, grpc_incoming, internal_calls};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
@@ -63,7 +63,8 @@ impl std::fmt::Debug for SstServer {
 
 impl SstServer {
     /// Opens the data directory with all tables, listens, and serves on the calling runtime. Fails with
-    /// [`ErrorKind::Invalid`] if the configuration or the directory is not this server's.
+    /// [`ErrorKind::Invalid`] if the configuration or the directory is not this server's, with `Unavailable` if somebody else has
+    /// its port.
     pub fn start(env: Env, config: SstServerConfig) -> BoxFuture<'static, Result<SstServer>> {
         Box::pin(async move {
             config.validate()?;
@@ -72,8 +73,7 @@ impl SstServer {
             let catalog = open_catalog(&env, &config).await?;
             let mut registry = Registry::default();
             let metrics = Metrics::register(&mut registry, catalog.clone());
-            let cannot =
-                |e: std::io::Error| Error::new(ErrorKind::Invalid, format!("address {}: {e}", config.listen));
+            let cannot = |e: std::io::Error| cannot_listen("listen", &e);
             let listener = env.net.bind(config.listen.clone(), Door::Members).await.map_err(cannot)?;
             let addr = listener.local_addr().map_err(cannot)?;
             let calls = Calls::register(

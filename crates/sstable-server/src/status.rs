@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use sextant_environment::clock::WallReading;
 
 use crate::store::Store;
 
@@ -13,6 +14,7 @@ const DAMAGED_NAMED_MAX: usize = 100;
 struct Status {
     role: &'static str,
     version: &'static str,
+    wall: WallReading,
     node: u64,
     cluster: String,
     uptime_s: u64,
@@ -97,6 +99,7 @@ impl Store {
         let status = Status {
             role: "sstable-server",
             version: env!("CARGO_PKG_VERSION"),
+            wall: WallReading::of(&*self.env.clock),
             node: self.config.id.0,
             cluster: self.config.cluster.id.clone(),
             uptime_s: self.elapsed_ns(self.started_ns) / 1_000_000_000,

@@ -83,6 +83,11 @@ impl TlsNetwork {
         Ok(Self { env, shared: Arc::new(shared) })
     }
 
+    /// When the first certificate of the chain expires, in seconds since 1970; 0: there is none.
+    pub fn expires_s(&self) -> u64 {
+        self.shared.current.load().expires.unwrap_or(0)
+    }
+
     /// Looks after the files, until it is dropped: new ones are for handshakes from then on; connections that are there stay.
     pub fn watch(&self) -> impl Future<Output = ()> + Send + 'static {
         let (env, shared) = (self.env.clone(), self.shared.clone());

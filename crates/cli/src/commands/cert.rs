@@ -14,9 +14,9 @@ use sextant_pnode::PNodeConfig;
 use sextant_sstable_server::SstServerConfig;
 use sextant_tls::authority::{Authority, Issued};
 
-use super::config::role_of_file;
 use crate::args::{CertCommand, CertInitArgs, CertServerArgs, CertUserArgs, IssueArgs};
 use crate::exit::{CommandResult, Failure};
+use crate::server_file::role_of_file;
 
 const AUTHORITY: &str = "ca";
 /// Readable for the owner only.

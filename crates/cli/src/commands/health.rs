@@ -28,8 +28,11 @@ pub async fn run(args: HealthArgs) -> CommandResult {
         (None, None) => return Err(Failure::usage("either --server or --config")),
     };
     let path = if args.live { "/health/live" } else { "/health/ready" };
-    let asked =
-        tokio::time::timeout(Duration::from_millis(args.deadline_ms), ask(&net, &server, whom, path)).await;
+    let asked = tokio::time::timeout(
+        Duration::from_millis(args.deadline_ms),
+        ask(&net, &server, whom, path, ANSWER_BYTES_MAX),
+    )
+    .await;
     let (status, answer) = match asked {
         Ok(Ok(answered)) => answered,
         Ok(Err(why)) => return Err(Failure::error(format!("{server}: {why}"))),
@@ -42,11 +45,13 @@ pub async fn run(args: HealthArgs) -> CommandResult {
     Ok(())
 }
 
-async fn ask(
+/// A GET; an answer of more than `bytes_max` is an error.
+pub async fn ask(
     net: &Arc<dyn Network>,
     server: &str,
     whom: Whom,
     path: &str,
+    bytes_max: usize,
 ) -> Result<(hyper::StatusCode, String), Box<dyn std::error::Error + Send + Sync>> {
     let stream = net.connect(server.to_owned(), whom).await?;
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
@@ -54,7 +59,7 @@ async fn ask(
     let request = hyper::Request::get(path).header(hyper::header::HOST, server).body(Empty::<Bytes>::new())?;
     let response = sender.send_request(request).await?;
     let status = response.status();
-    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await?.to_bytes();
+    let body = Limited::new(response.into_body(), bytes_max).collect().await?.to_bytes();
     Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
@@ -90,7 +95,7 @@ fn server_of(config: &Path) -> Result<(String, Arc<dyn Network>, Whom), Failure>
 }
 
 /// Where this host reaches what listens on all of its addresses.
-fn reachable(listens: &str) -> String {
+pub fn reachable(listens: &str) -> String {
     match listens.rsplit_once(':') {
         Some(("0.0.0.0" | "", port)) => format!("127.0.0.1:{port}"),
         Some(("[::]", port)) => format!("[::1]:{port}"),

@@ -5,6 +5,7 @@ pub mod cert;
 pub mod check;
 pub mod config;
 pub mod dev;
+pub mod doctor;
 pub mod health;
 pub mod kv;
 pub mod server;

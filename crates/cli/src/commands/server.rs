@@ -1,5 +1,6 @@
 //! One server, as a process of its own.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use sextant_sstable_server::{SstServer, SstServerConfig};
 use crate::args::ServerArgs;
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::network::Posture;
+use crate::notify;
 use crate::process::{StopSignals, raise_file_limit};
 
 pub async fn memtable(args: &ServerArgs) -> CommandResult {
@@ -26,12 +28,13 @@ pub async fn memtable(args: &ServerArgs) -> CommandResult {
         tls: config.tls.as_ref(),
         cluster: &config.cluster.id,
         me: Party::memtable(config.id),
-        listens: [Some(&config.listen), config.http.as_ref()].into_iter().flatten().map(|a| &**a).collect(),
+        listens: listens([Some(&config.listen), config.http.as_ref()]),
         has_users: false,
         insecure: args.insecure,
     };
     let env = env(posture.network()?, config.clock);
     let server = MemtableServer::start(env, config).await?;
+    serves([Some(server.addr()), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
 }
 
@@ -45,12 +48,13 @@ pub async fn sstable(args: &ServerArgs) -> CommandResult {
         tls: config.tls.as_ref(),
         cluster: &config.cluster.id,
         me: Party::sstable(config.id),
-        listens: [Some(&config.listen), config.http.as_ref()].into_iter().flatten().map(|a| &**a).collect(),
+        listens: listens([Some(&config.listen), config.http.as_ref()]),
         has_users: false,
         insecure: args.insecure,
     };
     let env = Env { net: posture.network()?, ..Env::real() };
     let server = SstServer::start(env, config).await?;
+    serves([Some(server.addr()), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
 }
 
@@ -67,20 +71,29 @@ pub async fn pnode(args: &ServerArgs) -> CommandResult {
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
     let admin = config.admin_addr();
-    let others = [config.resp.as_ref(), config.http.as_ref()];
-    let listens = [&config.grpc, &admin].into_iter().chain(others.into_iter().flatten());
     let posture = Posture {
         path,
         tls: config.tls.as_ref(),
         cluster: &config.cluster.id,
         me: Party::pnode(config.id),
-        listens: listens.map(|addr| &**addr).collect(),
+        listens: listens([Some(&config.grpc), Some(&admin), config.resp.as_ref(), config.http.as_ref()]),
         has_users: config.access.is_some(),
         insecure: args.insecure,
     };
     let env = env(posture.network()?, config.clock);
     let server = PNodeServer::start(env, config).await?;
+    serves([Some(server.grpc_addr()), server.resp_addr(), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
+}
+
+fn listens<'a>(addrs: impl IntoIterator<Item = Option<&'a String>>) -> Vec<&'a str> {
+    addrs.into_iter().flatten().map(|addr| &**addr).collect()
+}
+
+/// Tells whoever started the process where it listens.
+fn serves(addrs: impl IntoIterator<Item = Option<SocketAddr>>) {
+    let addrs: Vec<String> = addrs.into_iter().flatten().map(|addr| addr.to_string()).collect();
+    notify::serves(&addrs);
 }
 
 /// The real world, with this network, and with the bound on the wall clock's error that the configuration states.
@@ -96,12 +109,15 @@ fn named(path: &Path, e: &sextant_common::Error) -> Failure {
 fn begin() -> Result<StopSignals, Failure> {
     logging::init();
     raise_file_limit();
-    Ok(StopSignals::listen()?)
+    let signals = StopSignals::listen()?;
+    notify::starts();
+    Ok(signals)
 }
 
 /// Waits for a signal, then drains. A second signal ends the process undrained.
 async fn until_stopped(mut signals: StopSignals, shutdown: impl Future<Output = ()>) -> CommandResult {
     signals.wait().await;
+    notify::stops();
     match signals.drain(shutdown).await {
         Some(()) => Ok(()),
         None => Err(Failure::silent(Exit::Negative)),

@@ -6,12 +6,16 @@
 //!
 //! Both monotonic clocks drift from true time by at most the drift bound rho, which the lease configuration states.
 
+mod kernel;
 mod simulated;
 mod source;
 mod system;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+pub use kernel::KernelClock;
 pub use simulated::SimulatedErrorClock;
 pub use source::WallSource;
 pub use system::SystemClock;
@@ -36,6 +40,24 @@ impl WallInterval {
     }
 }
 
+/// What a server's status says of its wall clock, so that others can compare it with theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WallReading {
+    /// Microseconds since 1970: the best single guess.
+    pub unix_us: u64,
+    /// The most by which the guess is wrong, as far as the server knows; none: it knows no bound.
+    pub error_us: Option<u64>,
+}
+
+impl WallReading {
+    pub fn of(clock: &dyn Clock) -> Self {
+        let (interval, now_ns) = (clock.wall(), clock.wall_guess_ns());
+        let error_ns = now_ns.abs_diff(interval.earliest_ns).max(now_ns.abs_diff(interval.latest_ns));
+        let error_us = interval.is_synchronised().then(|| error_ns.div_ceil(1000));
+        Self { unix_us: now_ns / 1000, error_us }
+    }
+}
+
 pub trait Clock: Send + Sync + 'static {
     /// Wall time as an interval.
     fn wall(&self) -> WallInterval;
@@ -52,3 +74,15 @@ pub trait Clock: Send + Sync + 'static {
 }
 
 pub type SharedClock = Arc<dyn Clock>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reading_says_how_wrong_it_may_be() {
+        let fixed = WallReading::of(&SystemClock::new(WallSource::Fixed { error_us: 20_000_000 }));
+        assert!(fixed.error_us.is_some_and(|error_us| error_us >= 20_000_000), "{fixed:?}");
+        assert_eq!(WallReading::of(&SystemClock::default()).error_us, None);
+    }
+}

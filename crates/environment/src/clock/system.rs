@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-use super::{Clock, WallInterval, WallSource};
+use super::{Clock, KernelClock, WallInterval, WallSource};
 
 /// Keeps 0 free for "never".
 const START_NS: u64 = 1_000_000_000;
@@ -146,7 +146,7 @@ impl SystemClock {
             }
             // The clocks are read before the kernel is asked: a step in between shows at the next reading.
             let (real_ns, boot_ns) = (read(libc::CLOCK_REALTIME), read(libc::CLOCK_BOOTTIME));
-            let error_ns = ask_kernel().and_then(|report| report.error_ns(floor_us, cap_us));
+            let error_ns = KernelClock::ask().and_then(|kernel| kernel.error_ns(floor_us, cap_us));
             self.bound.store(Arc::new(Bound { error_ns, real_ns, boot_ns }));
         }
         WallInterval::UNSYNCHRONISED
@@ -159,57 +159,6 @@ fn read(clock: libc::clockid_t) -> u64 {
     let result = unsafe { libc::clock_gettime(clock, &mut time) };
     assert_eq!(result, 0, "clock_gettime({clock}) failed");
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// What `adjtimex` says.
-#[derive(Clone, Copy, Debug)]
-struct KernelReport {
-    /// `TIME_OK`, a leap second ahead or going on, or `TIME_ERROR`.
-    state: i32,
-    status: i32,
-    maxerror_us: i64,
-    /// What is still to be slewed.
-    offset_ns: i64,
-}
-
-/// The kernel's bound where nobody has disciplined the clock for long, or ever.
-const MAXERROR_LIMIT_US: i64 = 16_000_000;
-/// The kernel adds to its bound once a second, 500 us: the reading may be so much behind.
-const UPDATE_LAG_NS: u64 = 500_000;
-
-impl KernelReport {
-    /// A bound on the wall clock's error; None: not synchronised.
-    fn error_ns(&self, floor_us: u64, cap_us: u64) -> Option<u64> {
-        // A leap second moves clocks by a second, not all at the same moment: while one is announced there is no bound.
-        if self.state != libc::TIME_OK || self.status & libc::STA_UNSYNC != 0 {
-            return None;
-        }
-        // An error of 0 is no estimate: daemons that serve PTP clear the field. The operator must know better.
-        if !(0..MAXERROR_LIMIT_US).contains(&self.maxerror_us) || (self.maxerror_us == 0 && floor_us == 0) {
-            return None;
-        }
-        let estimate_ns = self.maxerror_us as u64 * 1000 + UPDATE_LAG_NS + self.offset_ns.unsigned_abs();
-        let error_ns = estimate_ns.max(floor_us.saturating_mul(1000));
-        (error_ns <= cap_us.saturating_mul(1000)).then_some(error_ns)
-    }
-}
-
-fn ask_kernel() -> Option<KernelReport> {
-    // SAFETY: all zeroes is a valid `timex`; with no modes set the kernel only fills it in.
-    let (state, timex) = unsafe {
-        let mut timex: libc::timex = std::mem::zeroed();
-        (libc::adjtimex(&mut timex), timex)
-    };
-    if state < 0 {
-        return None;
-    }
-    let unit_ns = if timex.status & libc::STA_NANO != 0 { 1 } else { 1000 };
-    Some(KernelReport {
-        state,
-        status: timex.status,
-        maxerror_us: timex.maxerror,
-        offset_ns: timex.offset.saturating_mul(unit_ns),
-    })
 }
 
 impl Clock for SystemClock {
@@ -240,33 +189,6 @@ mod tests {
 
     use super::*;
 
-    const GOOD: KernelReport =
-        KernelReport { state: libc::TIME_OK, status: 0, maxerror_us: 2_000, offset_ns: -300 };
-
-    #[test]
-    fn the_kernels_bound_is_taken_with_its_lag_and_offset() {
-        assert_eq!(GOOD.error_ns(0, 100_000), Some(2_500_300));
-        assert_eq!(GOOD.error_ns(5_000, 100_000), Some(5_000_000), "the floor");
-        assert_eq!(GOOD.error_ns(0, 2_500), None, "above the cap");
-        let ptp = KernelReport { maxerror_us: 0, ..GOOD };
-        assert_eq!(ptp.error_ns(0, 100_000), None, "no estimate");
-        assert_eq!(ptp.error_ns(50, 100_000), Some(500_300));
-    }
-
-    #[test]
-    fn an_unsynchronised_kernel_gives_no_bound() {
-        for report in [
-            KernelReport { state: libc::TIME_ERROR, ..GOOD },
-            KernelReport { state: libc::TIME_INS, ..GOOD },
-            KernelReport { state: libc::TIME_OOP, ..GOOD },
-            KernelReport { status: libc::STA_UNSYNC | libc::STA_NANO, ..GOOD },
-            KernelReport { maxerror_us: MAXERROR_LIMIT_US, ..GOOD },
-            KernelReport { maxerror_us: -1, ..GOOD },
-        ] {
-            assert_eq!(report.error_ns(0, u64::MAX), None, "{report:?}");
-        }
-    }
-
     #[test]
     fn a_cached_bound_grows_and_a_step_voids_it() {
         let bound = Bound { error_ns: Some(1_000_000), real_ns: 5_000_000_000, boot_ns: 700 };
@@ -284,7 +206,7 @@ mod tests {
     fn the_kernel_answers() {
         let clock = SystemClock::new(WallSource::Kernel { floor_us: 1_000, cap_us: u64::MAX });
         let interval = clock.wall();
-        let synchronised = ask_kernel().and_then(|report| report.error_ns(1_000, u64::MAX)).is_some();
+        let synchronised = KernelClock::ask().and_then(|kernel| kernel.error_ns(1_000, u64::MAX)).is_some();
         assert_eq!(interval.is_synchronised(), synchronised);
         if synchronised {
             let now = clock.wall_guess_ns();

@@ -59,7 +59,7 @@ impl fmt::Display for PartyRole {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Party {
     pub role: PartyRole,
-    /// Unique among servers of the role; 0 for what has none (an embedded p-node, a tool).
+    /// Unique among servers of a tier (p-nodes may share one); 0 for what has none (an embedded p-node, a tool).
     pub id: NodeId,
 }
 

@@ -23,7 +23,7 @@ pub use identity::{Holder, Identity};
 pub use listening::Listening;
 pub use net::{
     Caller, Connection, DetachedConnection, Door, Handshake, Listener, Network, TcpNetwork, Whom, attached,
-    cluster_channel, established, grpc_channel, grpc_incoming, grpc_incoming_spread,
+    cannot_listen, cluster_channel, established, grpc_channel, grpc_incoming, grpc_incoming_spread,
 };
 pub use ports::{free_addrs, free_port};
 pub use status::{KIND_HEADER, error_of, status_of};
@@ -132,6 +132,7 @@ impl std::fmt::Debug for Env {
 #[cfg(test)]
 mod tests {
     use futures::StreamExt;
+    use sextant_common::ErrorKind;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -152,6 +153,23 @@ mod tests {
     #[tokio::test]
     async fn work_that_panics_gives_nothing() {
         assert_eq!(Env::real().blocking(|| panic!("on purpose")).await, None::<()>);
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_in_use_may_be_had_later_and_what_is_forbidden_may_not() {
+        let listen = async |addr: &str| {
+            let bound = Env::real().net.bind(addr.to_owned(), Door::Members).await;
+            cannot_listen("listen", &bound.err().unwrap())
+        };
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let holder = Env::real().net.bind(taken.to_string(), Door::Members).await.unwrap();
+        let in_use = listen(&taken.to_string()).await;
+        assert!(in_use.kind == ErrorKind::Unavailable && in_use.message.starts_with("listen: "), "{in_use}");
+        // An address for documentation: no host has it.
+        assert_eq!(listen("192.0.2.1:0").await.kind, ErrorKind::Unavailable);
+        let forbidden = std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        assert_eq!(cannot_listen("listen", &forbidden).kind, ErrorKind::Invalid);
+        drop(holder);
     }
 
     #[tokio::test]

@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use super::handshake::Party;
 use super::identity::Identity;
 use crate::config::ClusterConfig;
+use sextant_common::error::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -150,6 +151,16 @@ pub trait Listener: Send + 'static {
     /// The address that was bound (with the port that was chosen, if 0 was asked for).
     fn local_addr(&self) -> io::Result<SocketAddr>;
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>>;
+}
+
+/// Why a server cannot listen where its configuration says. A port that somebody has, or an address that this host does not have
+/// (yet), may be had later: `Unavailable`. Anything else is for whoever wrote the configuration: `Invalid`.
+pub fn cannot_listen(what: &str, e: &io::Error) -> Error {
+    let kind = match e.kind() {
+        io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => ErrorKind::Unavailable,
+        _ => ErrorKind::Invalid,
+    };
+    Error::new(kind, format!("{what}: {e}"))
 }
 
 pub trait Network: Send + Sync + 'static {

@@ -54,13 +54,14 @@ impl Incarnation {
     /// keeps other processes off the data directory.
     ///
     /// Errors: [`ErrorKind::Corrupt`] or [`ErrorKind::Invalid`] if the directories are not this server's or do not belong
-    /// together, with what to do.
+    /// together, with what to do; `Unavailable` while another process has the lock.
     pub fn open(env: &Env, config: &MemtableServerConfig) -> Result<(Incarnation, DirectoryLock)> {
         let vfs = env.vfs.as_ref();
         vfs.create_dir_all(&config.data_dir)?;
         let lock = vfs.lock(&config.data_dir.join("INCARNATION.lock")).map_err(|e| match e.kind() {
             std::io::ErrorKind::WouldBlock => {
-                Error::invalid(format!("{} is in use by another process", config.data_dir.display()))
+                // One that is about to end, maybe: it may be had later.
+                Error::unavailable(format!("{} is in use by another process", config.data_dir.display()))
             }
             _ => Error::from(e),
         })?;

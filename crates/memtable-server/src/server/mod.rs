@@ -17,7 +17,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
-use sextant_environment::env::{Door, Listening};
+use sextant_environment::env::{Door, Listening, cannot_listen};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_raft_log::RaftLog;
@@ -116,8 +116,9 @@ impl MemtableServer {
                 skipped_writes: replicas.iter().map(|r| r.partition.counters.skipped).sum(),
             };
 
-            let listener = env.net.bind(config.listen.clone(), Door::Members).await?;
-            let addr = listener.local_addr()?;
+            let cannot = |e: std::io::Error| cannot_listen("listen", &e);
+            let listener = env.net.bind(config.listen.clone(), Door::Members).await.map_err(cannot)?;
+            let addr = listener.local_addr().map_err(cannot)?;
             let cluster = Bytes::from(format!("{}/{:016x}", config.cluster.id, config.cluster.fingerprint()));
             let mut peers_of = Vec::new();
             for thread in threads.all() {

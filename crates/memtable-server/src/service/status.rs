@@ -3,6 +3,7 @@
 use openraft::async_runtime::WatchReceiver;
 use serde_json::{Value, json};
 use sextant_common::manifest::SstMeta;
+use sextant_environment::clock::WallReading;
 
 use super::Context;
 use crate::replica::{Handle, Leader, Numbers};
@@ -14,6 +15,8 @@ pub fn json(context: &Context) -> String {
     let uptime_ns = context.env.clock.holder_ns().saturating_sub(context.started_ns);
     json!({
         "role": "memtable",
+        "version": env!("CARGO_PKG_VERSION"),
+        "wall": WallReading::of(&*context.env.clock),
         "node": context.node.0,
         "incarnation": context.partitions.values().next().map(|h| format!("{:016x}", h.shared.incarnation.id())),
         "cluster": context.cluster.id,

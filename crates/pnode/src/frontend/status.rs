@@ -6,6 +6,7 @@ use futures::future::join_all;
 use serde_json::{Value, json};
 use sextant_common::ids::PartitionId;
 use sextant_common::operation::ReadMode;
+use sextant_environment::clock::WallReading;
 use sextant_environment::config::Server;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -30,6 +31,9 @@ pub(crate) fn own_status(pnode: &PNode) -> Value {
     });
     json!({
         "role": "pnode",
+        "version": env!("CARGO_PKG_VERSION"),
+        "wall": WallReading::of(&*core.env.clock),
+        "node": core.config.id.0,
         "cluster": core.config.cluster.id,
         "partitions": partitions,
         "tables": core.views.tables.all().iter().map(|t| json!({"id": t.id, "name": t.name})).collect::<Vec<_>>(),

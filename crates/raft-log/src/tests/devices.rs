@@ -222,7 +222,7 @@ async fn a_directory_of_another_cluster_or_node_is_refused() {
     append(&log.partition(PartitionId(0)), vec![marked(0, 1, 1, 10)]).await.unwrap();
     // While it is open, nobody else gets it.
     let error = server.open().await.err().unwrap();
-    assert!(error.kind == ErrorKind::Invalid && error.message.contains("in use"), "{error}");
+    assert!(error.kind == ErrorKind::Unavailable && error.message.contains("in use"), "{error}");
     log.shutdown().await;
     let other = |change: fn(&mut Server)| {
         let mut other = Server::new(2);

@@ -7,15 +7,11 @@ use std::path::{Path, PathBuf};
 
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
-use sextant_environment::config::{ClusterConfig, Server, load_file, role_of};
-use sextant_memtable_server::MemtableServerConfig;
-use sextant_pnode::PNodeConfig;
-use sextant_sstable_server::SstServerConfig;
+use sextant_environment::config::{ClusterConfig, Server};
 
 use crate::args::ConfigCheckArgs;
 use crate::exit::{CommandResult, Exit, Failure};
-
-const ROLES: [Role; 3] = [Role::Memtable, Role::Sstable, Role::PNode];
+use crate::server_file::{ServerFile, Variables};
 
 /// What is compared of a file.
 struct Configured {
@@ -44,7 +40,8 @@ impl fmt::Display for Finding {
 }
 
 pub fn run(args: &ConfigCheckArgs) -> CommandResult {
-    let findings = check(&args.files);
+    let variables = if args.env { Variables::Applied } else { Variables::Ignored };
+    let findings = check(&args.files, variables);
     let mut stdout = std::io::stdout().lock();
     for finding in &findings {
         writeln!(stdout, "{finding}")?;
@@ -57,11 +54,11 @@ pub fn run(args: &ConfigCheckArgs) -> CommandResult {
     }
 }
 
-fn check(files: &[PathBuf]) -> Vec<Finding> {
+fn check(files: &[PathBuf], variables: Variables) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut sound = Vec::new();
     for path in files {
-        match read(path) {
+        match read(path, variables) {
             Ok(configured) => sound.push(configured),
             Err(why) => findings.push(Finding::Error(why)),
         }
@@ -71,41 +68,14 @@ fn check(files: &[PathBuf]) -> Vec<Finding> {
 }
 
 /// What one file says, if it says it well.
-fn read(path: &Path) -> Result<Configured, String> {
-    let named = |e: sextant_common::Error| format!("{}: {}", path.display(), e.message);
-    let role = role_of_file(path)?;
-    let loaded = |e: sextant_environment::config::ConfigError| e.to_string();
-    let (id, cluster, listen) = match role {
-        Role::Memtable => {
-            let config: MemtableServerConfig = load_file(path, role.name()).map_err(loaded)?;
-            config.validate().map_err(named)?;
-            (config.id, config.cluster, config.listen)
-        }
-        Role::Sstable => {
-            let config: SstServerConfig = load_file(path, role.name()).map_err(loaded)?;
-            config.validate().map_err(named)?;
-            (config.id, config.cluster, config.listen)
-        }
-        Role::PNode => {
-            let config: PNodeConfig = load_file(path, role.name()).map_err(loaded)?;
-            config.validate().map_err(named)?;
-            (config.id, config.cluster, config.grpc)
-        }
-    };
-    Ok(Configured { path: path.to_owned(), role, id, cluster, listen })
-}
-
-/// As the file says, or else its name.
-pub fn role_of_file(path: &Path) -> Result<Role, String> {
-    let said = role_of(path).map_err(|e| e.to_string())?;
-    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-    let role = ROLES.into_iter().find(|role| match &said {
-        Some(said) => said == role.name(),
-        None => name.starts_with(role.name()),
-    });
-    role.ok_or_else(|| {
-        let roles = "\"memtable\", \"sstable\" or \"pnode\" (a file that others name is checked with them)";
-        format!("{}: whose? Add a line role = {roles}", path.display())
+fn read(path: &Path, variables: Variables) -> Result<Configured, String> {
+    let file = ServerFile::read(path, variables)?;
+    Ok(Configured {
+        path: path.to_owned(),
+        role: file.role(),
+        id: file.id(),
+        cluster: file.cluster().clone(),
+        listen: file.listen().to_owned(),
     })
 }
 
@@ -117,8 +87,7 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
     let mut by_id: BTreeMap<(Role, NodeId), &Configured> = BTreeMap::new();
     for one in all {
         if let Some(before) = by_id.insert((one.role, one.id), one) {
-            let (a, b) = (before.path.display(), one.path.display());
-            findings.push(Finding::Error(format!("{a} and {b} are both {} {}", one.role.name(), one.id)));
+            findings.push(both_are(before, one));
         }
         listens_where_it_is_reached(one, findings);
     }
@@ -145,6 +114,16 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
     if voters % 2 == 0 {
         let what = format!("{voters} memtable servers survive no more failures than {}", voters - 1);
         findings.push(Finding::Warning(what));
+    }
+}
+
+/// An id is a server's own, but for p-nodes: leases and sessions do not rest on theirs.
+fn both_are(before: &Configured, one: &Configured) -> Finding {
+    let (a, b) = (before.path.display(), one.path.display());
+    let what = format!("{a} and {b} are both {} {}", one.role.name(), one.id);
+    match one.role {
+        Role::PNode => Finding::Warning(format!("{what}: only logs and certificates do not tell them apart")),
+        Role::Memtable | Role::Sstable => Finding::Error(what),
     }
 }
 
@@ -228,7 +207,7 @@ mod tests {
             path
         };
         let paths: Vec<PathBuf> = files.iter().map(write).collect();
-        let shown = check(&paths).into_iter().map(|f| f.to_string());
+        let shown = check(&paths, Variables::Ignored).into_iter().map(|f| f.to_string());
         shown.map(|f| f.replace(&format!("{}/", dir.path().display()), "")).collect()
     }
 
@@ -253,7 +232,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_files() {
         type Mistake = fn(&mut Vec<(&'static str, String)>);
-        let cases: [(Mistake, &str); 8] = [
+        let cases: [(Mistake, &str); 9] = [
             (|f| f[0].1 += "nonsense = 1\n", "error: m.toml:6: unknown field `nonsense`"),
             (|f| f[0].1 = f[0].1.replace("id = 1", "id = 2"), "error: m.toml: "),
             (|f| f[1].1 = f[1].1.replace("7350", "7351"), "warning: s.toml: it listens on 0.0.0.0:7351"),
@@ -265,7 +244,8 @@ mod tests {
                 },
                 "error: m.toml: it listens on IPv4 only",
             ),
-            (|f| f.push(("p2.toml", f[2].1.clone())), "error: p.toml and p2.toml are both pnode 1"),
+            (|f| f.push(("p2.toml", f[2].1.clone())), "warning: p.toml and p2.toml are both pnode 1"),
+            (|f| f.push(("s2.toml", f[1].1.clone())), "error: s.toml and s2.toml are both sstable 1"),
             (|f| f[2].1 = f[2].1.replace("\"pnode\"", "\"sstable\""), "error: p.toml:"),
             (|f| f[2].1 = f[2].1.replace("role = \"pnode\"\n", ""), "error: p.toml: whose?"),
             (

@@ -3,8 +3,6 @@
 mod check;
 mod init;
 
-pub use check::role_of_file;
-
 use crate::args::ConfigCommand;
 use crate::exit::CommandResult;
 

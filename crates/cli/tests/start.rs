@@ -1,0 +1,172 @@
+//! How a server starts: what it tells systemd, and by which exit code it says that it could not.
+
+use std::io::Read;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use sextant_environment::Env;
+use sextant_environment::env::free_addrs;
+
+/// For whatever takes time on a busy machine, and would otherwise hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Wrong configuration: nobody tries again.
+const USAGE: i32 = 2;
+/// Could not be done now: systemd starts it again.
+const FAILED: i32 = 3;
+
+/// A server of three of its role, whose others are nowhere.
+async fn file(dir: &Path, role: &str) -> PathBuf {
+    let addrs = free_addrs(&Env::real(), 7).await.unwrap();
+    let server = |index: usize| format!("{{ id = {}, addr = \"{}\" }}", index % 3 + 1, addrs[index]);
+    let tier = |first: usize| (first..first + 3).map(server).collect::<Vec<_>>().join(", ");
+    let listens = match role {
+        "memtable" => format!("listen = {:?}\n", addrs[0]),
+        "sstable" => format!("listen = {:?}\n", addrs[3]),
+        _ => format!("grpc = {:?}\nadmin = \"127.0.0.1:0\"\nresp = \"127.0.0.1:0\"\n", addrs[6]),
+    };
+    let data = match role {
+        "pnode" => String::new(),
+        _ => format!("data_dir = {:?}\n", dir.join(role)),
+    };
+    let path = dir.join(format!("{role}-1.toml"));
+    let text = format!(
+        "id = 1\nhttp = \"127.0.0.1:0\"\n{listens}{data}[cluster]\nid = \"c\"\npartitions = 1\nmemtable = [{}]\nsstable = [{}]\n",
+        tier(0),
+        tier(3)
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+fn server(role: &str, file: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sextant"));
+    command.args([role, "--config"]).arg(file).env_remove("NOTIFY_SOCKET");
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+}
+
+fn next(socket: &UnixDatagram) -> String {
+    let mut buffer = [0; 1024];
+    let length = socket.recv(&mut buffer).expect("the server says something");
+    String::from_utf8_lossy(&buffer[..length]).into_owned()
+}
+
+fn terminate(child: &Child) {
+    // SAFETY: kill has no memory effects.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGTERM) }, 0);
+}
+
+/// It is started, tells this socket what it has to, and is stopped.
+fn tells(mut command: Command, socket: &UnixDatagram) {
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    assert!(next(socket).starts_with("STATUS=starting"));
+    let ready = next(socket);
+    assert!(ready.starts_with("READY=1\nSTATUS=listening on 127.0.0.1:"), "{ready}");
+    terminate(&child);
+    assert!(next(socket).starts_with("STOPPING=1\nSTATUS="));
+    assert!(child.wait().unwrap().success());
+}
+
+#[tokio::test]
+async fn systemd_hears_when_a_server_listens_and_when_it_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    // None of the others is up: units that waited for each other would wait for ever.
+    for role in ["memtable", "sstable", "pnode"] {
+        let mut command = server(role, &file(dir.path(), role).await);
+        command.env("NOTIFY_SOCKET", &path);
+        tells(command, &socket);
+    }
+}
+
+#[tokio::test]
+async fn a_socket_without_a_file_is_told_too_and_one_that_is_gone_is_no_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let name = dir.path().join("notify").display().to_string();
+    let socket = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap()).unwrap();
+    let file = file(dir.path(), "sstable").await;
+    let mut command = server("sstable", &file);
+    command.env("NOTIFY_SOCKET", format!("@{name}"));
+    tells(command, &socket);
+
+    let mut command = server("sstable", &file);
+    command.env("NOTIFY_SOCKET", dir.path().join("nowhere"));
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let live = async {
+        let listen = std::fs::read_to_string(&file).unwrap();
+        let addr = listen.lines().find_map(|line| line.strip_prefix("listen = ")).unwrap().replace('"', "");
+        while tokio::net::TcpStream::connect(&addr).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, live).await.expect("it listens");
+    terminate(&child);
+    assert!(child.wait().unwrap().success());
+}
+
+/// The exit code, and the line on standard error that is ours.
+fn ended(mut command: Command) -> (Option<i32>, String) {
+    let mut child = command.spawn().unwrap();
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let line = said.lines().filter_map(|line| line.strip_prefix("sextant: ")).collect();
+    (child.wait().unwrap().code(), line)
+}
+
+/// Restarted by hand while the one before still drains, for example.
+#[tokio::test]
+async fn a_directory_that_another_process_has_may_be_free_later() {
+    let dir = tempfile::tempdir().unwrap();
+    for role in ["memtable", "sstable"] {
+        let path = dir.path().join(format!("notify-{role}"));
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let file = file(dir.path(), role).await;
+        let mut command = server(role, &file);
+        let mut first = command.env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
+        while !next(&socket).starts_with("READY=1") {}
+        let (code, said) = ended(server(role, &file));
+        assert!(
+            code == Some(FAILED) && said.contains("in use by another process"),
+            "{role}: {code:?}: {said}"
+        );
+        terminate(&first);
+        assert!(first.wait().unwrap().success());
+    }
+}
+
+#[tokio::test]
+async fn a_port_that_somebody_has_may_be_free_later_and_a_wrong_one_is_wrong_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = format!("{:?}", taken.local_addr().unwrap().to_string());
+    for (role, field) in [
+        ("memtable", "listen"),
+        ("sstable", "listen"),
+        ("sstable", "http"),
+        ("pnode", "grpc"),
+        ("pnode", "admin"),
+        ("pnode", "resp"),
+    ] {
+        let file = file(dir.path(), role).await;
+        let set = |value: &str| {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let lines = text.lines().map(|line| match line.starts_with(&format!("{field} = ")) {
+                true => format!("{field} = {value}\n"),
+                false => format!("{line}\n"),
+            });
+            std::fs::write(&file, lines.collect::<String>()).unwrap();
+        };
+        set(&addr);
+        let (code, said) = ended(server(role, &file));
+        assert!(code == Some(FAILED) && said.contains("in use"), "{role} {field}: {code:?}: {said}");
+        set("\"127.0.0.1:99999\"");
+        let (code, said) = ended(server(role, &file));
+        assert!(code == Some(USAGE) && said.contains(field), "{role} {field}: {code:?}: {said}");
+    }
+}
