@@ -10,6 +10,7 @@
 pub mod calls;
 pub mod clock;
 pub mod config;
+pub mod disk_space;
 pub mod env;
 pub mod freight;
 pub mod http;

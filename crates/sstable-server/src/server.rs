@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::calls::{Calls, CallsLayer};
+use sextant_environment::disk_space::DiskSpace;
 use sextant_environment::env::{Door, Listening, Party, cannot_listen, grpc_incoming, internal_calls};
 use sextant_environment::freight::FreightLayer;
 use sextant_environment::http::{self, HttpState};
@@ -76,6 +77,7 @@ impl SstServer {
             let cannot = |e: std::io::Error| cannot_listen("listen", &e);
             let listener = env.net.bind(config.listen.clone(), Door::Members).await.map_err(cannot)?;
             let addr = listener.local_addr().map_err(cannot)?;
+            DiskSpace::register(vec![config.data_dir.clone()], &mut registry);
             let calls = Calls::register(
                 env.clock.clone(),
                 sextant_proto::METHODS,

@@ -13,7 +13,8 @@ pub const ROLES: [&str; 3] = ["p-node", "Memtable server", "sstable server"];
 pub const EVERY: &str = "Every server";
 
 /// Label values that are not listed: there are as many as a cluster has, or they appear with what happened.
-const OPEN_LABELS: [&str; 7] = ["partition", "device", "outcome", "service", "method", "code", "version"];
+const OPEN_LABELS: [&str; 8] =
+    ["partition", "device", "directory", "outcome", "service", "method", "code", "version"];
 
 /// Longest line of a document.
 const LINE_CHARS_MAX: usize = 120;

@@ -4,6 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use sextant_common::error::Result;
 use sextant_common::ids::PartitionId;
@@ -11,7 +15,7 @@ use sextant_environment::Env;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::shutdown::Shutdown;
 
-use crate::replica::Handle;
+use crate::replica::{Handle, ReplicaState};
 use crate::service::{Context, status};
 
 /// Why a server that has lost its memory of a partition is not ready. `unfounded`: why nobody may let it in.
@@ -23,13 +27,37 @@ fn waits_to_be_let_in(partition: PartitionId, unfounded: Option<&str>) -> String
     unfounded.map_or(waits.clone(), |why| format!("{waits}; {why}"))
 }
 
+/// Which partitions this server leads and serves, when somebody looks.
+struct Serving(Vec<Arc<ReplicaState>>);
+
+impl std::fmt::Debug for Serving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Serving({} partitions)", self.0.len())
+    }
+}
+
+impl Collector for Serving {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> std::fmt::Result {
+        let (name, help) = ("sextant_memtable_serving", "1: this server leads the partition and serves it");
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for replica in &self.0 {
+            let label = [("partition", replica.id.0.to_string())];
+            let serves = ConstGauge::new(i64::from(replica.serving().is_some()));
+            serves.encode(family.encode_family(&label)?)?;
+        }
+        Ok(())
+    }
+}
+
 pub(super) async fn serve(
     env: &Env,
     at: &str,
-    registry: Registry,
+    mut registry: Registry,
     context: &Arc<Context>,
     shutdown: Shutdown,
 ) -> Result<SocketAddr> {
+    let replicas = context.partitions.values().map(|handle| handle.shared.clone());
+    registry.register_collector(Box::new(Serving(replicas.collect())));
     let (ready, shown) = (context.clone(), context.clone());
     let state = HttpState {
         registry: Arc::new(Mutex::new(registry)),

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
+use sextant_environment::disk_space::DiskSpace;
 use sextant_environment::env::{Door, Listening, cannot_listen};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
@@ -70,6 +71,8 @@ impl MemtableServer {
             let mut registry = Registry::default();
             let metrics = Arc::new(Metrics::register(registry.sub_registry_with_prefix("sextant")));
             let calls = grpc::calls(&env, &mut registry);
+            let directories = [config.data_dir.clone()].into_iter().chain(config.devices());
+            DiskSpace::register(directories.collect(), &mut registry);
             let (stop, shutdown) = shutdown::channel();
             let (drain, draining) = shutdown::channel();
             let lease = &config.cluster.lease;
