@@ -9,7 +9,13 @@ use super::figures::bytes;
 use super::report::{Check, Finding};
 use crate::process::file_limit;
 
-const CGROUPS: &str = "/sys/fs/cgroup";
+/// A hierarchy of control groups: how its line in `/proc/self/cgroup` goes on after the number, and where it is mounted.
+type Hierarchy = (&'static str, &'static str);
+
+/// Version 2.
+const UNIFIED: Hierarchy = ("::/", "/sys/fs/cgroup");
+/// Of memory alone, in version 1.
+const MEMORY: Hierarchy = (":memory:/", "/sys/fs/cgroup/memory");
 /// Connections of members and clients, log segments, tables: below it a busy server runs out of them (the units in
 /// `deploy/systemd` set as many, or more).
 const FILES_ENOUGH: u64 = 65_536;
@@ -18,7 +24,7 @@ const FILES_MIN: u64 = 1_024;
 
 pub fn check(patients: &[Patient]) -> Vec<Check> {
     let cores = Env::real().workers.cores();
-    let quota = cgroup_limits("cpu.max", cpu_quota).into_iter().reduce(f64::min);
+    let quota = cgroup_limits(UNIFIED, "cpu.max", cpu_quota).into_iter().reduce(f64::min);
     let cores_check = judge_cores(cores, quota).about("cores").with("cores", cores);
     let files_check = match file_limit() {
         None => Finding::warning("the system does not tell").about("open files"),
@@ -43,7 +49,10 @@ fn memory_check(patients: &[Patient]) -> Check {
     let subject = "memory";
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let machine = meminfo_bytes(&meminfo, "MemTotal");
-    let group = cgroup_limits("memory.max", |text| text.trim().parse().ok()).into_iter().min();
+    let group = [(UNIFIED, "memory.max"), (MEMORY, "memory.limit_in_bytes")]
+        .into_iter()
+        .flat_map(|(hierarchy, file)| cgroup_limits(hierarchy, file, |text| text.trim().parse().ok()))
+        .min();
     let Some(there) = machine.into_iter().chain(group).min() else {
         return Finding::warning("the system does not tell").about(subject);
     };
@@ -89,19 +98,22 @@ fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
 }
 
 /// What this process' control group and those around it say in `file`.
-fn cgroup_limits<T>(file: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
+fn cgroup_limits<T>(hierarchy: Hierarchy, file: &str, parse: impl Fn(&str) -> Option<T>) -> Vec<T> {
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    let limits = around(&groups).into_iter().filter_map(|group| {
+    let limits = around(&groups, hierarchy).into_iter().filter_map(|group| {
         let text = std::fs::read_to_string(group.join(file)).ok()?;
         parse(&text)
     });
     limits.collect()
 }
 
-/// The directories of the group in `/proc/self/cgroup` (version 2: `0::/path`), from the inside.
-fn around(groups: &str) -> Vec<PathBuf> {
-    let Some(own) = groups.lines().find_map(|line| line.strip_prefix("0::/")) else { return Vec::new() };
-    let root = Path::new(CGROUPS);
+/// The directories of the group in `/proc/self/cgroup` (`0::/path`), from the inside.
+fn around(groups: &str, (line, root): Hierarchy) -> Vec<PathBuf> {
+    let own = |text: &str| {
+        text.trim_start_matches(|c: char| c.is_ascii_digit()).strip_prefix(line).map(str::to_owned)
+    };
+    let Some(own) = groups.lines().find_map(own) else { return Vec::new() };
+    let root = Path::new(root);
     root.join(own).ancestors().take_while(|dir| dir.starts_with(root)).map(Path::to_owned).collect()
 }
 
@@ -149,10 +161,13 @@ mod tests {
             (cpu_quota("150000 100000\n"), cpu_quota("max 100000\n"), cpu_quota("")),
             (Some(1.5), None, None)
         );
-        let groups = around("12:pids:/x\n0::/system.slice/a.service\n");
-        let expected =
-            ["system.slice/a.service", "system.slice", ""].map(|path| Path::new(CGROUPS).join(path));
-        assert_eq!(groups, expected);
-        assert!(around("").is_empty());
+        let groups = "12:memory:/x\n0::/system.slice/a.service\n";
+        let under = |root: &str, paths: &[&str]| -> Vec<PathBuf> {
+            paths.iter().map(|path| Path::new(root).join(path)).collect()
+        };
+        let unified = under("/sys/fs/cgroup", &["system.slice/a.service", "system.slice", ""]);
+        assert_eq!(around(groups, UNIFIED), unified);
+        assert_eq!(around(groups, MEMORY), under("/sys/fs/cgroup/memory", &["x", ""]));
+        assert!(around("", UNIFIED).is_empty());
     }
 }

@@ -17,7 +17,7 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 pub struct Ports {
     pub checks: Vec<Check>,
-    /// One of the servers, if any of them runs.
+    /// A server whose disks are in use, as far as its ports tell.
     pub running: Option<Party>,
 }
 
@@ -44,8 +44,8 @@ pub async fn check(patients: &[Patient]) -> Ports {
             let found = judge(bound.map_err(|e| (e.kind(), e.to_string())), answers.as_ref());
             ports.checks.push(found.about(subject));
         }
-        if let Some(Answers::Itself(_)) = answers {
-            ports.running = Some(patient.party());
+        if answers.is_some() && !patient.file.directories().is_empty() {
+            ports.running.get_or_insert(patient.party());
         }
     }
     ports

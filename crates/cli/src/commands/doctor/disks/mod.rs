@@ -91,7 +91,7 @@ fn trial_checks(trial: &Trial, dir: &Path, running: Option<Party>) -> Vec<Check>
             judge_throughput(per_s).about(subject).with("bytes_per_s", per_s)
         }
         (None, Some(party)) => {
-            Finding::ok(format!("not tried: it would hold up {party}, which runs")).about(subject)
+            Finding::ok(format!("not tried: it would hold up {party}, which seems to run")).about(subject)
         }
         (None, None) => Finding::warning("not tried: too little space").about(subject),
     };
