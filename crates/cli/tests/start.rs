@@ -130,6 +130,10 @@ async fn a_directory_that_another_process_has_may_be_free_later() {
         let mut command = server(role, &file);
         let mut first = command.env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
         while !next(&socket).starts_with("READY=1") {}
+        // Where it is looked for, nobody is: only the directory tells.
+        let text = std::fs::read_to_string(&file).unwrap();
+        let listen = text.lines().find_map(|line| line.strip_prefix("listen = ")).unwrap();
+        std::fs::write(&file, text.replace(&format!("addr = {listen}"), "addr = \"127.0.0.1:1\"")).unwrap();
         let (code, said) = ended(server(role, &file));
         assert!(
             code == Some(FAILED) && said.contains("in use by another process"),
@@ -168,5 +172,32 @@ async fn a_port_that_somebody_has_may_be_free_later_and_a_wrong_one_is_wrong_for
         set("\"127.0.0.1:99999\"");
         let (code, said) = ended(server(role, &file));
         assert!(code == Some(USAGE) && said.contains(field), "{role} {field}: {code:?}: {said}");
+    }
+}
+
+#[tokio::test]
+async fn a_second_server_of_one_id_does_not_start_beside_the_first() {
+    let dir = tempfile::tempdir().unwrap();
+    for role in ["memtable", "sstable"] {
+        let first = file(dir.path(), role).await;
+        let socket_path = dir.path().join(format!("{role}.notify"));
+        let socket = UnixDatagram::bind(&socket_path).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut command = server(role, &first);
+        let mut running = command.env("NOTIFY_SOCKET", &socket_path).stderr(Stdio::null()).spawn().unwrap();
+        while !next(&socket).starts_with("READY=1") {}
+        // On another host, so to speak: neither port nor directory is the first one's.
+        let text = std::fs::read_to_string(&first).unwrap();
+        let listen = text.lines().find(|line| line.starts_with("listen = ")).unwrap().to_owned();
+        let data = text.lines().find(|line| line.starts_with("data_dir = ")).unwrap().to_owned();
+        let elsewhere = format!("data_dir = {:?}", dir.path().join(format!("{role}-elsewhere")));
+        let second = dir.path().join(format!("{role}-second.toml"));
+        std::fs::write(&second, text.replace(&listen, "listen = \"127.0.0.1:0\"").replace(&data, &elsewhere))
+            .unwrap();
+        let (code, line) = ended(server(role, &second));
+        assert_eq!(code, Some(FAILED), "{line}");
+        assert!(line.contains("runs already") && line.contains("two servers with one id"), "{line}");
+        terminate(&running);
+        assert!(running.wait().unwrap().success());
     }
 }

@@ -1,6 +1,7 @@
 //! One file a group of commands.
 
 pub mod admin;
+mod alone;
 pub mod cert;
 pub mod check;
 pub mod config;

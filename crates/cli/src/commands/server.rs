@@ -12,6 +12,7 @@ use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNodeConfig, PNodeServer};
 use sextant_sstable_server::{SstServer, SstServerConfig};
 
+use super::alone::nobody_else;
 use crate::args::ServerArgs;
 use crate::exit::{CommandResult, Exit, Failure};
 use crate::network::Posture;
@@ -23,16 +24,19 @@ pub async fn memtable(args: &ServerArgs) -> CommandResult {
     let config: MemtableServerConfig = load_role(path, "memtable")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
+    let me = Party::memtable(config.id);
     let posture = Posture {
         path,
         tls: config.tls.as_ref(),
         cluster: &config.cluster.id,
-        me: Party::memtable(config.id),
+        me,
         listens: listens([Some(&config.listen), config.http.as_ref()]),
         has_users: false,
         insecure: args.insecure,
     };
     let env = env(posture.network()?, config.clock);
+    let named = config.cluster.memtable.iter().find(|server| server.id == config.id);
+    nobody_else(&env.net, &config.cluster, me, named).await?;
     let server = MemtableServer::start(env, config).await?;
     serves([Some(server.addr()), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
@@ -43,16 +47,19 @@ pub async fn sstable(args: &ServerArgs) -> CommandResult {
     let config: SstServerConfig = load_role(path, "sstable")?;
     config.validate().map_err(|e| named(path, &e))?;
     let signals = begin()?;
+    let me = Party::sstable(config.id);
     let posture = Posture {
         path,
         tls: config.tls.as_ref(),
         cluster: &config.cluster.id,
-        me: Party::sstable(config.id),
+        me,
         listens: listens([Some(&config.listen), config.http.as_ref()]),
         has_users: false,
         insecure: args.insecure,
     };
     let env = Env { net: posture.network()?, ..Env::real() };
+    let named = config.cluster.sstable.iter().find(|server| server.id == config.id);
+    nobody_else(&env.net, &config.cluster, me, named).await?;
     let server = SstServer::start(env, config).await?;
     serves([Some(server.addr()), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
