@@ -64,6 +64,9 @@ impl LimitsConfig {
                     "{name}.bytes_in_flight is {bytes}: 0, or at least {BYTES_MIN}"
                 )));
             }
+            if limits.bytes_in_flight > u64::from(u32::MAX) {
+                return Err(Error::invalid(format!("{name}.bytes_in_flight: less than 4 GiB")));
+            }
         }
         Ok(())
     }
@@ -94,23 +97,35 @@ pub struct Allowance {
     bytes: Arc<Semaphore>,
 }
 
-/// Time that is paid for: it runs ahead of the clock by at most a second.
+/// Time that is paid for. What may begin at once is paid for at most a second ahead of the clock.
 #[derive(Debug, Default)]
 struct Bucket {
     paid_until_ns: u64,
 }
 
 impl Bucket {
-    /// Pays for one of `per_s` operations a second, or says how long to wait.
-    fn pay(&mut self, per_s: u64, now_ns: u64) -> Result<(), Duration> {
+    /// When the next of `per_s` operations a second may begin: after how long, and until when time is paid for then.
+    fn next(&self, per_s: u64, now_ns: u64) -> (Duration, u64) {
         let price_ns = (SECOND_NS / per_s.max(1)).max(1);
-        let from_ns = self.paid_until_ns.max(now_ns);
-        let ahead_ns = from_ns + price_ns - now_ns;
-        if ahead_ns > SECOND_NS.max(price_ns) {
-            return Err(Duration::from_nanos(ahead_ns - SECOND_NS.max(price_ns)));
+        let until_ns = self.paid_until_ns.max(now_ns).saturating_add(price_ns);
+        let wait_ns = (until_ns - now_ns).saturating_sub(SECOND_NS.max(price_ns));
+        (Duration::from_nanos(wait_ns), until_ns)
+    }
+
+    /// Pays for one, and says when it may begin: who comes first begins first, and nobody has to ask again.
+    fn book(&mut self, per_s: u64, now_ns: u64) -> Duration {
+        let (wait, until_ns) = self.next(per_s, now_ns);
+        self.paid_until_ns = until_ns;
+        wait
+    }
+
+    /// Pays for one that begins now, or for none.
+    fn pay(&mut self, per_s: u64, now_ns: u64) -> bool {
+        let (wait, until_ns) = self.next(per_s, now_ns);
+        if wait.is_zero() {
+            self.paid_until_ns = until_ns;
         }
-        self.paid_until_ns = from_ns + price_ns;
-        Ok(())
+        wait.is_zero()
     }
 }
 
@@ -179,36 +194,45 @@ fn permits(bytes: u64) -> u32 {
 }
 
 impl Allowance {
-    /// A place among the user's connections.
-    pub fn enter(self: &Arc<Self>) -> Result<Place> {
+    /// A place among the user's connections, if there is one.
+    pub fn try_enter(self: &Arc<Self>) -> Option<Place> {
         let place = Place(self.clone());
         let before = self.connections.fetch_add(1, Ordering::Relaxed);
-        match self.limits.connections {
-            max if max > 0 && before >= max => {
-                self.reached[0].inc();
-                Err(self.refusal(format!("at most {max} connections")))
-            }
-            _ => Ok(place),
-        }
+        let max = self.limits.connections;
+        (max == 0 || before < max).then_some(place)
     }
 
-    /// Counts an operation; or says how long to wait until the next may be begun.
-    pub fn pay(&self) -> Result<(), Duration> {
+    /// The same for whoever asks something and is refused without one.
+    pub fn enter(self: &Arc<Self>) -> Result<Place> {
+        self.try_enter().ok_or_else(|| {
+            self.reached[0].inc();
+            self.refusal(format!("at most {} connections", self.limits.connections))
+        })
+    }
+
+    /// Counts an operation, and says after how long it may begin.
+    pub fn book(&self) -> Duration {
         let per_s = self.limits.operations_per_s;
         if per_s == 0 {
-            return Ok(());
+            return Duration::ZERO;
         }
-        let paid = self.bucket.lock().pay(per_s, self.clock.holder_ns());
-        if paid.is_err() {
+        let now_ns = self.clock.holder_ns();
+        let wait = self.bucket.lock().book(per_s, now_ns);
+        if !wait.is_zero() {
             self.reached[1].inc();
         }
-        paid
+        wait
     }
 
-    /// As [`Self::pay`], for whoever does not wait.
+    /// As [`Self::book`], for whoever does not wait.
     pub fn pay_or_refuse(&self) -> Result<()> {
         let per_s = self.limits.operations_per_s;
-        self.pay().map_err(|_| self.refusal(format!("at most {per_s} operations a second")))
+        let now_ns = self.clock.holder_ns();
+        if per_s == 0 || self.bucket.lock().pay(per_s, now_ns) {
+            return Ok(());
+        }
+        self.reached[1].inc();
+        Err(self.refusal(format!("at most {per_s} operations a second")))
     }
 
     /// Bytes of a request, until it is answered: at once, or not at all. (One that is larger than the limit takes all of it.)
@@ -269,14 +293,18 @@ mod tests {
     fn a_second_of_operations_may_come_at_once_and_then_they_come_as_time_goes() {
         let mut bucket = Bucket::default();
         let began = 5 * SECOND_NS;
-        assert_eq!((0..100).filter(|_| bucket.pay(10, began).is_ok()).count(), 10);
-        let wait = bucket.pay(10, began).unwrap_err();
-        assert_eq!(wait, Duration::from_millis(100));
-        bucket.pay(10, began + 100_000_000).unwrap();
-        bucket.pay(10, began + 100_000_000).unwrap_err();
-        assert_eq!((0..100).filter(|_| bucket.pay(10, began + 10 * SECOND_NS).is_ok()).count(), 10);
-        // Less than one a second: the first may come.
-        assert_eq!((0..5).filter(|_| Bucket::default().pay(u64::MAX, 0).is_ok()).count(), 5);
+        assert_eq!((0..100).filter(|_| bucket.pay(10, began)).count(), 10);
+        assert!(bucket.pay(10, began + 100_000_000));
+        assert!(!bucket.pay(10, began + 100_000_000));
+        assert_eq!((0..100).filter(|_| bucket.pay(10, began + 10 * SECOND_NS)).count(), 10);
+        assert!(Bucket::default().pay(u64::MAX, 0));
+    }
+
+    #[test]
+    fn whoever_waits_has_a_place_of_its_own() {
+        let mut bucket = Bucket::default();
+        let waits: Vec<u64> = (0..13).map(|_| bucket.book(10, 7).as_millis() as u64).collect();
+        assert_eq!(waits, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 100, 200, 300]);
     }
 
     #[tokio::test]
@@ -296,7 +324,12 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused() {
-        for bad in ["idle_s = 99999999999", "user.bytes_in_flight = 5", "users.a.bytes_in_flight = 1"] {
+        for bad in [
+            "idle_s = 99999999999",
+            "user.bytes_in_flight = 5",
+            "users.a.bytes_in_flight = 1",
+            "user.bytes_in_flight = 4294967296",
+        ] {
             assert!(toml::from_str::<LimitsConfig>(bad).unwrap().validate().is_err(), "{bad}");
         }
         assert!(toml::from_str::<LimitsConfig>("user.rate = 5").is_err());

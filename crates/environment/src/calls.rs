@@ -184,7 +184,7 @@ where
             request: request_id(request.headers()),
         };
         let inner = slow_log::traced(self.inner.call(request));
-        Answer { inner, call, calls: self.calls.clone() }
+        Answer { inner, call: Some(call), calls: self.calls.clone() }
     }
 }
 
@@ -198,8 +198,20 @@ pin_project! {
     pub struct Answer<F> {
         #[pin]
         inner: TaskLocalFuture<Trace, F>,
-        call: Call,
+        // None: it is answered.
+        call: Option<Call>,
         calls: Arc<Calls>,
+    }
+
+    impl<F> PinnedDrop for Answer<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            // Its caller has given up.
+            if let Some(call) = this.call.take() {
+                let trace = this.inner.as_mut().take_value();
+                this.calls.answered(&call, Code::Cancelled, trace.as_ref());
+            }
+        }
     }
 }
 
@@ -214,7 +226,9 @@ where
         let answer = ready!(this.inner.as_mut().poll(cx));
         let trace = this.inner.take_value();
         let code = answer.as_ref().map_or(Code::Internal, |answer| code(answer.headers()));
-        this.calls.answered(this.call, code, trace.as_ref());
+        if let Some(call) = this.call.take() {
+            this.calls.answered(&call, code, trace.as_ref());
+        }
         Poll::Ready(answer)
     }
 }
@@ -300,7 +314,7 @@ mod tests {
         let [second, first] = slow.latest(10).try_into().unwrap();
         let line = first.to_string();
         assert!(line.starts_with("Kv.Get took ") && line.contains(": memtables "), "{line}");
-        assert!(line.ends_with("client unknown, request r-7, key \"k\\n1\""), "{line}");
+        assert!(line.ends_with("client unknown, request \"r-7\", key \"k\\n1\""), "{line}");
         assert_eq!((second.id, second.request), (1, None));
         assert!(text(&registry).contains("sextant_slow_operations_total 2"));
     }

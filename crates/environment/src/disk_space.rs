@@ -35,7 +35,9 @@ impl Collector for DiskSpace {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             for directory in &self.0 {
                 let Some(space) = space(directory) else { continue };
-                let label = [("directory", directory.display().to_string())];
+                // In a label some characters would have to be escaped.
+                let shown = directory.display().to_string().replace(['"', '\\', '\n'], "_");
+                let label = [("directory", shown)];
                 ConstGauge::new(of(space) as f64).encode(family.encode_family(&label)?)?;
             }
         }

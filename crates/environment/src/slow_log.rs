@@ -78,6 +78,12 @@ impl Wait {
         self.asked.set(self.asked.get().saturating_add(1));
     }
 
+    /// What is not answered yet has been waited for until now.
+    fn until(&self, now_ns: u64) -> u64 {
+        let open_ns = if self.open.get() > 0 { now_ns.saturating_sub(self.since_ns.get()) } else { 0 };
+        self.waited_ns.get().saturating_add(open_ns)
+    }
+
     fn end(&self, now_ns: u64) {
         self.open.set(self.open.get().saturating_sub(1));
         if self.open.get() == 0 {
@@ -105,11 +111,20 @@ pub fn traced<F: Future>(operation: F) -> TaskLocalFuture<Trace, F> {
 /// Waits for a tier: adds to the trace of the operation that this is a part of.
 pub async fn asking<F: Future>(tier: Tier, clock: &dyn Clock, answer: F) -> F::Output {
     let begun = TRACE.try_with(|trace| trace.waits[tier as usize].begin(clock.holder_ns()));
-    let answer = answer.await;
-    if begun.is_ok() {
-        let _ = TRACE.try_with(|trace| trace.waits[tier as usize].end(clock.holder_ns()));
+    let _asked = begun.is_ok().then_some(Asked { tier, clock });
+    answer.await
+}
+
+/// Ends a wait, answered or given up.
+struct Asked<'a> {
+    tier: Tier,
+    clock: &'a dyn Clock,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let _ = TRACE.try_with(|trace| trace.waits[self.tier as usize].end(self.clock.holder_ns()));
     }
-    answer
 }
 
 /// Tells the trace which key the operation is about: the first, if there are several.
@@ -200,9 +215,10 @@ impl SlowLog {
             client: done.client,
             request: done.request,
             key: key.map(|key| Bytes::copy_from_slice(&key[..key.len().min(KEY_BYTES_MAX)])),
-            time_went: time_went(done.took_ns, trace),
+            time_went: time_went(done.took_ns, now_ns, trace),
         };
-        if let Some((line, unsaid)) = self.0.kept.lock().keep(slow, now_ns / SECOND_NS) {
+        let said = self.0.kept.lock().keep(slow, now_ns / SECOND_NS);
+        if let Some((line, unsaid)) = said {
             tracing::warn!(target: "slow", unsaid, "{line}");
         }
     }
@@ -251,14 +267,15 @@ impl Kept {
 }
 
 /// What no tier was waited for is the p-node's own, and the time that it had no turn.
-fn time_went(took_ns: u64, trace: Option<&Trace>) -> String {
+fn time_went(took_ns: u64, now_ns: u64, trace: Option<&Trace>) -> String {
     let mut text = String::new();
     let mut itself_ns = took_ns;
     for tier in Tier::ALL {
         let Some(wait) = trace.map(|trace| &trace.waits[tier as usize]) else { continue };
         if wait.asked.get() > 0 {
-            itself_ns = itself_ns.saturating_sub(wait.waited_ns.get());
-            text += &format!("{} {} ({}), ", tier.name(), Ms(wait.waited_ns.get()), wait.asked.get());
+            let waited_ns = wait.until(now_ns);
+            itself_ns = itself_ns.saturating_sub(waited_ns);
+            text += &format!("{} {} ({}), ", tier.name(), Ms(waited_ns), wait.asked.get());
         }
     }
     text + &format!("itself {}", Ms(itself_ns))
@@ -284,7 +301,7 @@ impl fmt::Display for Slow {
             self.client
         )?;
         if let Some(request) = &self.request {
-            write!(f, ", request {request}")?;
+            write!(f, ", request {request:?}")?;
         }
         if let Some(key) = &self.key {
             write!(f, ", key \"{}\"", key.escape_ascii())?;
@@ -327,9 +344,12 @@ mod tests {
         trace.waits[Tier::Memtables as usize].end(120_000_000);
         trace.waits[Tier::Pause as usize].begin(120_000_000);
         trace.waits[Tier::Pause as usize].end(150_000_000);
-        let went = time_went(151_000_000, Some(&trace));
+        let went = time_went(151_000_000, 0, Some(&trace));
         assert_eq!(went, "memtables 120.0 ms (1), pause 30.0 ms (1), itself 1.0 ms");
-        assert_eq!(time_went(5_000_000, None), "itself 5.0 ms");
+        assert_eq!(time_went(5_000_000, 0, None), "itself 5.0 ms");
+        trace.waits[Tier::Sstables as usize].begin(150_000_000);
+        let given_up = time_went(152_000_000, 152_000_000, Some(&trace));
+        assert!(given_up.contains("sstables 2.0 ms (1)"), "{given_up}");
     }
 
     #[test]

@@ -62,11 +62,11 @@ impl<S> Shared<S> {
         }
     }
 
-    /// The same of a set, which waits for nobody but the leader.
-    pub fn set_took(&self, took_ns: u64, key: Bytes, client: &ClientEntry) {
+    /// The same of a set, which has waited for the leader, and for nobody else, for so long.
+    pub fn set_took(&self, took_ns: u64, leader_ns: u64, key: Bytes, client: &ClientEntry) {
         self.metrics.took(Some(Id::Set)).observe_ns(took_ns);
         if self.slow.is_slow(took_ns) {
-            let trace = Trace::of(Tier::Memtables, took_ns);
+            let trace = Trace::of(Tier::Memtables, leader_ns);
             self.slow.note(done(Id::Set, took_ns, Some(key), client), Some(&trace));
         }
     }

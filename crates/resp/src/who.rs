@@ -28,8 +28,8 @@ pub(crate) struct Who {
 struct Limited {
     user: String,
     allowance: Arc<Allowance>,
-    /// Refused: the user has as many connections as it may.
-    place: Result<Place>,
+    /// None: the user has as many connections as it may.
+    place: Option<Place>,
 }
 
 impl Who {
@@ -86,18 +86,26 @@ impl Who {
         }
         self.limits = user.and_then(|user| {
             let allowance = self.allowances.of(&user)?;
-            Some(Limited { place: allowance.enter(), user, allowance })
+            Some(Limited { place: allowance.try_enter(), user, allowance })
         });
     }
 
-    /// What its user may take, if that is limited. Err: not even this connection.
+    /// Whether its user has limits.
     #[inline]
-    pub fn allowance(&mut self) -> Result<Option<&Arc<Allowance>>> {
+    pub fn has_limits(&mut self) -> bool {
         if self.desk.is_some() {
             self.principal();
         }
-        let Some(limited) = &self.limits else { return Ok(None) };
-        limited.place.as_ref().map_err(Clone::clone)?;
+        self.limits.is_some()
+    }
+
+    /// What its user may take, if that is limited. Err: not even this connection.
+    pub fn allowance(&mut self) -> Result<Option<&Arc<Allowance>>> {
+        let Some(limited) = &mut self.limits else { return Ok(None) };
+        if limited.place.is_none() {
+            // There may be one by now.
+            limited.place = Some(limited.allowance.enter()?);
+        }
         Ok(Some(&limited.allowance))
     }
 

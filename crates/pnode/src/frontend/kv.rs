@@ -203,6 +203,8 @@ impl Kv for KvService {
         let freight = Freight::default();
         let leaving = freight.clone();
         let pages = pages.map(move |page| {
+            // Under way for as long as there are pages.
+            let _ = &who;
             let values = page.iter().flat_map(|page| &page.records).map(|(_, record)| &record.value);
             values.filter(|value| value.len() > LARGE_BYTES).for_each(|value| leaving.add(value.clone()));
             page.map(scan_page).map_err(status_of)
@@ -228,7 +230,7 @@ impl Kv for KvService {
         &self,
         request: Request<v1::KvListTablesRequest>,
     ) -> Result<Response<v1::KvListTablesReply>, Status> {
-        self.who(&request).await?;
+        let _who = self.who(&request).await?;
         let mut tables = self.pnode.tables().await.map_err(status_of)?;
         tables.retain(|table| is_for_clients(&table.name).is_ok());
         Ok(Response::new(v1::KvListTablesReply { tables: tables.into_iter().map(Into::into).collect() }))
@@ -238,7 +240,8 @@ impl Kv for KvService {
         &self,
         request: Request<v1::KvOpenSessionRequest>,
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
-        self.who(&request).await?.may(Class::Write).map_err(status_of)?;
+        let who = self.who(&request).await?;
+        who.may(Class::Write).map_err(status_of)?;
         Ok(Response::new(v1::KvOpenSessionReply {
             session: self.pnode.open_session().await.map_err(status_of)?,
         }))

@@ -22,7 +22,7 @@ impl UsersService {
 
     /// The desk, and the name of who may use it.
     async fn desk<T>(&self, request: &Request<T>) -> Result<(Arc<Desk>, String)> {
-        let who = self.gate.who(request).await?;
+        let who = self.gate.operator(request).await?;
         who.may(Class::Admin)?;
         let none =
             || Error::invalid("there are no users here: the p-node's configuration has no section [access]");

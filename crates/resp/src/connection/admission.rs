@@ -144,19 +144,25 @@ impl Admission {
 
     /// Whether the user has an operation left. If not, the task is woken when it may have.
     pub fn may_begin(&mut self, allowance: &Allowance, cx: &mut Context<'_>) -> bool {
-        while !self.paid {
-            if let Some(pause) = &mut self.pause {
-                if pause.as_mut().poll(cx).is_pending() {
-                    return false;
-                }
-                self.pause = None;
-            }
-            match allowance.pay() {
-                Ok(()) => self.paid = true,
-                Err(wait) => self.pause = Some(Box::pin(tokio::time::sleep(wait))),
+        if !self.paid && self.pause.is_none() {
+            let wait = allowance.book();
+            if !wait.is_zero() {
+                self.pause = Some(Box::pin(tokio::time::sleep(wait)));
             }
         }
+        if let Some(pause) = &mut self.pause {
+            if pause.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.pause = None;
+        }
+        self.paid = true;
         true
+    }
+
+    /// Whether the next command waits for its turn, or for what its user may take.
+    pub fn waits(&self) -> bool {
+        self.pause.is_some() || self.taking_bytes.is_some() || self.waiting_turn.is_some()
     }
 
     /// What was paid for has begun.
@@ -191,6 +197,7 @@ impl Admission {
     /// For the command that was received.
     pub fn leave(&mut self) -> Leave {
         self.due = None;
+        self.taking_bytes = None;
         Leave {
             _turn: self.turn.take(),
             _room: std::mem::take(&mut self.room),
@@ -206,6 +213,7 @@ impl Admission {
         self.due = None;
         self.room.clear();
         self.carried = None;
+        self.taking_bytes = None;
     }
 
     /// The connection cannot go on for a reason of its own: others come first.
@@ -214,9 +222,16 @@ impl Admission {
         self.waiting_turn = None;
     }
 
+    /// The same, and it may not go on at all for as long as its client likes: what is given to it meanwhile would be lost to all.
+    pub fn leave_all_lines(&mut self) {
+        self.leave_line();
+        self.taking_bytes = None;
+        self.carried = None;
+    }
+
     /// Whether it holds room that others may wait for. (While it waits for more of it, it does not read: its client may be gone.)
     pub fn holds_room(&self) -> bool {
-        !self.room.is_empty() && self.waiting_turn.is_none()
+        !self.room.is_empty() && !self.waits()
     }
 }
 

@@ -13,7 +13,7 @@ use sextant_environment::slow_log;
 use super::pipeline::{Admitted, Keys, Ticket};
 use super::{Asked, Connection, Due, EXPECTED_BYTES_MAX, Intake, OUTPUT_BYTES_HIGH};
 use crate::command::{self, Action, Ahead, Request};
-use crate::command_table::{Access, Id};
+use crate::command_table::{self, Access, Id};
 use crate::frame::Reply;
 use crate::replies::SHORT_BYTES;
 use crate::store::{Look, Store};
@@ -60,7 +60,7 @@ impl<S: Store> Connection<S> {
         let mut running = Box::pin(slow_log::traced(run));
         let ready = match running.as_mut().poll(cx) {
             Poll::Ready(reply) if reply.size() <= SHORT_BYTES => {
-                self.shared.metrics.took(Some(id)).observe_ns(self.shared.since(since_ns));
+                self.shared.took(id, since_ns, key, &self.conversation.entry, None);
                 return Some((reply, protocol, None));
             }
             Poll::Ready(reply) => Some(reply),
@@ -90,10 +90,12 @@ impl<S: Store> Connection<S> {
         let mut progress = false;
         loop {
             if let Some(waiting) = &mut self.waiting {
-                let Poll::Ready(waited) = waiting.as_mut().poll(cx) else {
+                let Poll::Ready(waited) = waiting.1.as_mut().poll(cx) else {
                     return (Dispatched::Busy, progress);
                 };
+                let id = waiting.0;
                 self.waiting = None;
+                self.shared.metrics.took(id).observe_ns(self.shared.since(self.read_ns));
                 let reply = waited(&mut self.conversation);
                 self.reply(reply);
                 progress = true;
@@ -107,7 +109,7 @@ impl<S: Store> Connection<S> {
                 || (expected > EXPECTED_BYTES_MAX && self.pipeline.unfinished() > 0)
             {
                 // It may be long before it can go on.
-                self.admission.leave_line();
+                self.admission.leave_all_lines();
                 return (Dispatched::Busy, progress);
             }
             match self.parser.parse(&mut self.input) {
@@ -131,6 +133,11 @@ impl<S: Store> Connection<S> {
                 Ok(true) => {}
                 Ok(false) => {
                     self.admission.leave_line();
+                    if self.broken {
+                        // Nobody waits for what its user may not have yet.
+                        self.close_intake();
+                        return (Dispatched::NeedsInput, true);
+                    }
                     return (Dispatched::Busy, progress);
                 }
                 Err(refused) => {
@@ -166,7 +173,7 @@ impl<S: Store> Connection<S> {
             }
             match action {
                 Action::Reply(reply) => self.reply(reply),
-                Action::Wait(waiting) => self.waiting = Some(waiting),
+                Action::Wait(waiting) => self.waiting = Some((id, waiting)),
                 Action::Run(id, request) => self.admit(id, request, looked, cx),
                 Action::Close(reply) => {
                     if let Some(reply) = reply {
@@ -181,14 +188,30 @@ impl<S: Store> Connection<S> {
     /// Whether the user may begin one more command now. Err: it may not even have this connection.
     #[inline]
     fn within_limits(&mut self, cx: &mut Context<'_>) -> Result<bool> {
-        match self.conversation.who.allowance()? {
-            Some(allowance) => Ok(self.admission.may_begin(allowance, cx)),
-            None => Ok(true),
+        if !self.conversation.who.has_limits() || self.says_who_it_is() {
+            return Ok(true);
         }
+        let Some(allowance) = self.conversation.who.allowance()? else { return Ok(true) };
+        let had_to_wait = self.admission.waits();
+        let may = self.admission.may_begin(allowance, cx);
+        if may && had_to_wait {
+            // What its user's limit took is not how long the command took.
+            self.read_ns = self.shared.now_ns();
+        }
+        Ok(may)
+    }
+
+    /// Commands that no limit of another user's, or of those who have not said yet who they are, may keep away.
+    fn says_who_it_is(&self) -> bool {
+        let name = self.parser.arg(&self.input, 0);
+        command_table::find(name).is_some_and(|spec| spec.flags.contains(&"no_auth"))
     }
 
     /// Whether the user may have the command's bytes under way now.
     fn bytes_within_limits(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.conversation.who.has_limits() || self.says_who_it_is() {
+            return true;
+        }
         let Ok(Some(allowance)) = self.conversation.who.allowance() else { return true };
         let bytes = (0..self.parser.len()).map(|at| self.parser.arg(&self.input, at).len()).sum();
         self.admission.may_carry(allowance, bytes, cx)
@@ -235,7 +258,8 @@ impl<S: Store> Connection<S> {
         if access == Access::Read && (unhindered || !self.pipeline.blocks_read(&keys_of(&request))) {
             ahead = match command::look_ahead(&request, &self.shared.store, looked) {
                 Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => {
-                    self.shared.metrics.took(Some(id)).observe_ns(self.shared.since(self.read_ns));
+                    let client = &self.conversation.entry;
+                    self.shared.took(id, self.read_ns, request.first_key(), client, None);
                     return self.reply(reply);
                 }
                 ahead => ahead,

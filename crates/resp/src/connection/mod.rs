@@ -45,6 +45,7 @@ use crate::command::{Ahead, Conversation, Request, Waited};
 use crate::command_table::Id;
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
+use crate::replies::SHORT_BYTES;
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::who::Who;
@@ -87,7 +88,7 @@ pub(crate) struct Connection<S: Store> {
     started: Vec<(Ticket, Asked)>,
     admission: Admission,
     /// Holds up what comes after it.
-    waiting: Option<BoxFuture<'static, Waited>>,
+    waiting: Option<(Option<Id>, BoxFuture<'static, Waited>)>,
     intake: Intake,
     /// The peer is gone: replies are dropped.
     broken: bool,
@@ -273,7 +274,16 @@ impl<S: Store> Connection<S> {
 
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
         let missing = self.parser.missing(&self.input);
-        if !self.admission.may_read(&self.shared.large, self.parser.announced(), cx) {
+        let announced = self.parser.announced();
+        // Its user's room first: whoever waits for that must not hold everybody's.
+        if announced > SHORT_BYTES
+            && self.conversation.who.has_limits()
+            && let Ok(Some(allowance)) = self.conversation.who.allowance()
+            && !self.admission.may_carry(allowance, announced, cx)
+        {
+            return false;
+        }
+        if !self.admission.may_read(&self.shared.large, announced, cx) {
             return false;
         }
         if self.input.capacity() - self.input.len() < READ_BYTES / 2 {
@@ -323,7 +333,8 @@ impl<S: Store> Connection<S> {
                 self.break_off();
                 cx.waker().wake_by_ref();
             }
-            let idle = self.output.is_empty() && self.pipeline.is_empty();
+            let waits = self.admission.waits() || self.waiting.is_some();
+            let idle = self.output.is_empty() && self.pipeline.is_empty() && !waits;
             if idle && self.shared.config.idle_timeout().is_some_and(|limit| silent >= limit) {
                 tracing::debug!(client = self.conversation.entry.id(), "closed: idle");
                 self.close_intake();

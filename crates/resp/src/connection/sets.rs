@@ -61,13 +61,14 @@ impl Sets {
             return false;
         }
         let mut waiting = std::mem::take(&mut self.waiting);
-        let (shared, client) = (shared.clone(), client.clone());
+        let (shared, client, handed_ns) = (shared.clone(), client.clone(), shared.now_ns());
         let sets = shared.store.set_each(std::mem::take(&mut self.puts), lane);
         self.under_way.push(Box::pin(sets.map(move |done| {
             let now_ns = shared.now_ns();
             let due = done.into_iter().filter_map(|(at, result)| {
                 let Waiting { ticket, protocol, since_ns, key, .. } = waiting.get_mut(at)?.take()?;
-                shared.set_took(now_ns.saturating_sub(since_ns), key, &client);
+                let leader_ns = now_ns.saturating_sub(handed_ns);
+                shared.set_took(now_ns.saturating_sub(since_ns), leader_ns, key, &client);
                 Some((ticket, (set_status(result), protocol, None)))
             });
             due.collect()
