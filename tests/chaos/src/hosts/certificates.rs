@@ -1,4 +1,4 @@
-//! The certificates of the cluster, as an operator makes them: by `deploy/compose/certificates`.
+//! The certificates of the cluster, as an operator makes them: by `deploy/docker/certificates`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,10 +7,9 @@ use sextant_common::error::Result;
 use sextant_environment::Env;
 use sextant_tls::{ClientFiles, TlsNetwork};
 
-use super::compose::BIND;
 use crate::host::shell::run;
 
-const SCRIPT: &str = "deploy/compose/certificates";
+const SCRIPT: &str = "deploy/docker/certificates";
 /// A user's, among the directories of servers.
 const CLIENT: &str = "client";
 
@@ -18,10 +17,10 @@ const CLIENT: &str = "client";
 pub struct Certificates(PathBuf);
 
 impl Certificates {
-    /// In a new directory.
-    pub async fn make(root: &Path, dir: &Path, image: &str) -> Result<Self> {
+    /// In a new directory. `host`: where clients on this machine reach the p-nodes.
+    pub async fn make(root: &Path, dir: &Path, image: &str, host: &str) -> Result<Self> {
         let (script, image) = (root.join(SCRIPT), format!("SEXTANT_IMAGE={image}"));
-        run(&["env", &image, &script.to_string_lossy(), &dir.to_string_lossy(), BIND]).await?;
+        run(&["env", &image, &script.to_string_lossy(), &dir.to_string_lossy(), host]).await?;
         Ok(Self(dir.to_owned()))
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
 
+use super::addresses::Addresses;
 use super::certificates::Certificates;
 use crate::host::shell::run;
 
@@ -13,12 +14,6 @@ const FILE: &str = "deploy/compose.yaml";
 const TLS_FILE: &str = "deploy/compose.tls.yaml";
 /// What `deploy/docker/build` makes.
 pub const IMAGE: &str = "sextant:latest";
-/// Where its ports are published: beside a cluster that somebody runs from the same file.
-pub const BIND: &str = "127.0.7.1";
-/// And its network.
-const SUBNET: &str = "172.31.77.0/24";
-/// Addresses in it that Docker, which begins below, does not give by itself.
-const OTHER_ADDRESSES: &str = "172.31.77.2";
 /// Containers are stopped for so long before they are killed.
 const STOP_SECONDS: &str = "30";
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
@@ -30,6 +25,7 @@ pub struct Compose {
     root: PathBuf,
     pub project: String,
     pub image: String,
+    addresses: Addresses,
     /// Without, everything is open.
     pub certificates: Option<Certificates>,
     /// Further files, which change what those of the repository say.
@@ -48,21 +44,23 @@ impl Compose {
         let plugin = run(&["docker", "compose", "version"]).await.is_ok();
         let program = if plugin { vec!["docker", "compose"] } else { vec!["docker-compose"] };
         let project = format!("sextant-hosts-{}", std::process::id());
+        let addresses = Addresses::claim().await?;
         let (root, image) = (root.to_owned(), image.to_owned());
-        Ok(Self { program, root, project, image, certificates: None, overrides: Vec::new() })
+        Ok(Self { program, root, project, image, addresses, certificates: None, overrides: Vec::new() })
     }
 
     /// Certificates on everything from now on, which are made here.
     pub async fn encrypt(&mut self, dir: &Path) -> Result<()> {
-        self.certificates = Some(Certificates::make(&self.root, dir, &self.image).await?);
+        self.certificates =
+            Some(Certificates::make(&self.root, dir, &self.image, &self.addresses.bind()).await?);
         Ok(())
     }
 
     async fn compose(&self, words: &[&str]) -> Result<String> {
         let file = |name: &str| self.root.join(name).display().to_string();
         let mut variables = vec![
-            format!("SEXTANT_BIND={BIND}"),
-            format!("SEXTANT_SUBNET={SUBNET}"),
+            format!("SEXTANT_BIND={}", self.addresses.bind()),
+            format!("SEXTANT_SUBNET={}", self.addresses.subnet()),
             format!("SEXTANT_IMAGE={}", self.image),
         ];
         let mut files = vec![file(FILE)];
@@ -95,7 +93,7 @@ impl Compose {
 
     /// The p-nodes, for clients on this machine.
     pub fn pnodes(&self) -> Vec<String> {
-        vec![format!("{BIND}:7400"), format!("{BIND}:7401")]
+        [7400, 7401].map(|port| format!("{}:{port}", self.addresses.bind())).to_vec()
     }
 
     /// The container of a service, running or not.
@@ -143,7 +141,7 @@ impl Compose {
         let container = self.container(service).await?;
         let network = self.network();
         let mut words = vec!["docker", "network", "connect", "--alias", service];
-        let other = elsewhere.map(|nth| format!("{OTHER_ADDRESSES}{nth:02}"));
+        let other = elsewhere.map(|nth| self.addresses.unusual(nth));
         if let Some(other) = &other {
             words.extend(["--ip", other]);
         }
