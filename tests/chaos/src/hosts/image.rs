@@ -13,7 +13,8 @@ const USER: &str = "10001:10001";
 pub async fn of_program(tag: &str, program: &Path, name: &str) -> Result<()> {
     let context = tempfile::Builder::new().prefix("sextant-image-").tempdir()?;
     let root = context.path().join("root");
-    std::fs::create_dir_all(root.join("var/lib/sextant"))?;
+    std::fs::create_dir_all(&root)?;
+    std::fs::create_dir(context.path().join("data"))?;
     let shown = program.to_string_lossy();
     let linked = run(&["ldd", &shown]).await.map_err(|e| Error::unavailable(e.message))?;
     for library in libraries(&linked) {
@@ -23,7 +24,7 @@ pub async fn of_program(tag: &str, program: &Path, name: &str) -> Result<()> {
     }
     std::fs::copy(program, root.join(name))?;
     let dockerfile = format!(
-        "FROM scratch\nCOPY root/ /\nCOPY --chown={USER} root/var/lib/sextant /var/lib/sextant\nUSER {USER}\n\
+        "FROM scratch\nCOPY root/ /\nCOPY --chown={USER} data /var/lib/sextant\nUSER {USER}\n\
          ENTRYPOINT [\"/{name}\"]\n"
     );
     std::fs::write(context.path().join("Dockerfile"), dockerfile)?;
