@@ -46,8 +46,8 @@ impl Stage {
             std::fs::write(&logs, self.compose.logs().await.unwrap_or_default())?;
             println!("kept: {} (history.jsonl: `sextant check`; containers.log)", self.place.dir.display());
         }
-        clients::remove_all(&self.compose).await?;
-        self.compose.down().await
+        let removed = clients::remove_all(&self.compose).await;
+        self.compose.down().await.and(removed)
     }
 }
 

@@ -63,8 +63,8 @@ pub async fn run(args: ZonesArgs) -> Result<bool> {
     let work = spread(&stage.env, &stage.compose, &args, &stage.place.dir);
     let report = until_interrupted(work).await;
     let passed = report.as_ref().is_ok_and(Report::passed);
-    stage.strike(passed).await?;
-    Line::remove_all().await?;
+    let struck = stage.strike(passed).await;
+    Line::remove_all().await.and(struck)?;
     let report = report?;
     print!("{report}");
     if let Some(path) = &args.markdown {
