@@ -100,6 +100,9 @@ pub struct ZonesArgs {
     /// Each time, in each mode
     #[arg(long, value_name = "S", default_value_t = 3.0)]
     pub seconds: f64,
+    /// p-nodes keep no records: what is in an SSTable is read there each time
+    #[arg(long)]
+    pub no_cache: bool,
     /// Write the tables to this file
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,

@@ -5,7 +5,6 @@ use std::path::Path;
 use sextant_common::error::{Error, Result};
 
 use super::compose::Compose;
-use super::zones::Line;
 use crate::host::shell::run;
 
 /// Says which of them are a run's.
@@ -30,15 +29,16 @@ impl Ended {
     }
 }
 
-/// Runs `image` with these words on the cluster's network. `far`: in zone B, some time after its start.
+/// Runs `image` with these words where `beside` is: a client of its own, at that server's address.
 pub async fn client(
     compose: &Compose,
-    far: Option<&Line>,
+    beside: &str,
     image: &str,
     out: &Path,
     words: &[&str],
 ) -> Result<Ended> {
-    let (label, network) = (format!("{LABEL}={}", compose.project), compose.network());
+    let label = format!("{LABEL}={}", compose.project);
+    let network = format!("container:{}", compose.container(beside).await?);
     let volume = format!("{}:{OUT}", out.display());
     let mounted = compose.certificates.as_ref().map(|made| made.mounted()).unwrap_or_default();
     let mut all =
@@ -48,9 +48,6 @@ pub async fn client(
     all.extend(words);
     let container = run(&all).await?;
     let container = container.trim();
-    if let Some(line) = far {
-        line.take(container).await?;
-    }
     let code = run(&["docker", "wait", container]).await?;
     // Both streams, in their order.
     let output = run(&["sh", "-c", "docker logs \"$0\" 2>&1", container]).await?;

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::Value;
 use sextant_common::error::{Error, Result};
 
+use super::Zone;
 use super::report::{Reading, Report};
-use super::{Line, Zone};
 use crate::args::ZonesArgs;
 use crate::hosts::clients::{OUT, client};
 use crate::hosts::compose::Compose;
@@ -25,7 +25,6 @@ const REDIS_IMAGE: &str = "sextant-redis-cli:hosts";
 
 pub struct Measure<'a> {
     pub compose: &'a Compose,
-    pub line: &'a Line,
     pub args: &'a ZonesArgs,
     /// Mounted into clients.
     pub out: &'a Path,
@@ -39,10 +38,9 @@ pub fn writable(dir: &Path) -> Result<()> {
 
 impl Measure<'_> {
     async fn ycsb(&self, zone: Zone, words: &[&str]) -> Result<String> {
-        let far = (zone == Zone::B).then_some(self.line);
         let records = self.args.records.to_string();
         let all = [&["ycsb"], words, &["--quiet", "--records", &records]].concat();
-        client(self.compose, far, &self.compose.image, self.out, &all).await?.well()
+        client(self.compose, zone.clients(), &self.compose.image, self.out, &all).await?.well()
     }
 
     /// Records in SSTables, and some of them again in memtables.
@@ -128,7 +126,6 @@ impl Measure<'_> {
             (Zone::B, &["set", "zones", "back"], "OK"),
             (Zone::A, &["get", "zones"], "back"),
         ] {
-            let far = (zone == Zone::B).then_some(self.line);
             let tls = match &self.compose.certificates {
                 Some(_) => &[
                     "--tls",
@@ -142,7 +139,7 @@ impl Measure<'_> {
                 None => &[],
             };
             let all = [&["-h", zone.pnode(), "-p", "6380"], tls, words].concat();
-            let said = client(self.compose, far, REDIS_IMAGE, self.out, &all).await?.well()?;
+            let said = client(self.compose, zone.clients(), REDIS_IMAGE, self.out, &all).await?.well()?;
             let said = said.trim().to_owned();
             println!("redis-cli {} at {}: {said}", words.join(" "), zone.pnode());
             if said != expected {

@@ -11,7 +11,7 @@ mod pump;
 mod report;
 mod tap;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
@@ -23,7 +23,7 @@ use super::stage::{Stage, until_interrupted};
 use crate::args::ZonesArgs;
 
 use delay::Quality;
-pub use line::Line;
+use line::Line;
 use measure::Measure;
 use report::Report;
 
@@ -55,11 +55,22 @@ impl Zone {
             Zone::B => "pnode-2",
         }
     }
+
+    /// Beside which server clients are: a host apart from the p-node's.
+    pub fn clients(self) -> &'static str {
+        match self {
+            Zone::A => "sstable-1",
+            Zone::B => "sstable-3",
+        }
+    }
 }
 
 /// `Ok(false)`: a client saw an error.
 pub async fn run(args: ZonesArgs) -> Result<bool> {
-    let stage = Stage::set(&args.cluster).await?;
+    let mut stage = Stage::set(&args.cluster).await?;
+    if args.no_cache {
+        stage.compose.overrides.push(without_cache(&stage.place.dir)?);
+    }
     let work = spread(&stage.env, &stage.compose, &args, &stage.place.dir);
     let report = until_interrupted(work).await;
     let passed = report.as_ref().is_ok_and(Report::passed);
@@ -71,6 +82,15 @@ pub async fn run(args: ZonesArgs) -> Result<bool> {
         std::fs::write(path, report.to_string())?;
     }
     Ok(passed)
+}
+
+/// The compose file that takes the p-nodes' caches away.
+fn without_cache(dir: &Path) -> Result<PathBuf> {
+    let file = dir.join("compose.no-cache.yaml");
+    let of =
+        |zone: Zone| format!("  {}:\n    environment: {{ SEXTANT__CACHE_BYTES: \"0\" }}\n", zone.pnode());
+    std::fs::write(&file, format!("services:\n{}", Zone::ALL.map(of).concat()))?;
+    Ok(file)
 }
 
 async fn spread(env: &Env, compose: &Compose, args: &ZonesArgs, dir: &Path) -> Result<Report> {
@@ -93,7 +113,7 @@ async fn spread(env: &Env, compose: &Compose, args: &ZonesArgs, dir: &Path) -> R
     lead_from_zone_a(env, compose).await?;
     let out = dir.join("out");
     measure::writable(&out)?;
-    let measure = Measure { compose, line: &line, args, out: &out };
+    let measure = Measure { compose, args, out: &out };
     measure.prepare(&mut report).await?;
     measure.workloads(&mut report).await?;
     measure.redis(&mut report).await?;
