@@ -5,9 +5,10 @@ use std::path::Path;
 
 use serde_json::Value;
 use sextant_common::error::{Error, Result};
+use sextant_environment::Env;
 
-use super::Zone;
 use super::report::{Reading, Report};
+use super::{Zone, lead_from_zone_a};
 use crate::args::ZonesArgs;
 use crate::hosts::clients::{OUT, client};
 use crate::hosts::compose::Compose;
@@ -24,6 +25,7 @@ const REDIS_CLI: &str = "/usr/bin/redis-cli";
 const REDIS_IMAGE: &str = "sextant-redis-cli:hosts";
 
 pub struct Measure<'a> {
+    pub env: &'a Env,
     pub compose: &'a Compose,
     pub args: &'a ZonesArgs,
     /// Mounted into clients.
@@ -74,6 +76,8 @@ impl Measure<'_> {
         self.compose.sextant("pnode-1", &["admin", "flush", "--deadline-ms", "120000"]).await?;
         self.ycsb(Zone::A, &["update", "--share", RECENT, "--grpc", BOTH]).await?;
         for round in 1..=self.args.rounds {
+            // On a starved machine there are elections, too.
+            report.moved += lead_from_zone_a(self.env, self.compose).await?;
             for workload in COMPARED {
                 for threads in &self.args.threads {
                     for zone in Zone::ALL {

@@ -113,7 +113,7 @@ async fn spread(env: &Env, compose: &Compose, args: &ZonesArgs, dir: &Path) -> R
     lead_from_zone_a(env, compose).await?;
     let out = dir.join("out");
     measure::writable(&out)?;
-    let measure = Measure { compose, args, out: &out };
+    let measure = Measure { env, compose, args, out: &out };
     measure.prepare(&mut report).await?;
     measure.workloads(&mut report).await?;
     measure.redis(&mut report).await?;
@@ -133,16 +133,18 @@ async fn leaders(compose: &Compose) -> Result<Vec<(u64, Option<u64>)>> {
     Ok(partitions.iter().filter_map(leader).collect())
 }
 
-/// Whoever leads in zone B hands it over.
-async fn lead_from_zone_a(env: &Env, compose: &Compose) -> Result<()> {
+/// Whoever leads in zone B hands it over. How many partitions that were.
+async fn lead_from_zone_a(env: &Env, compose: &Compose) -> Result<usize> {
     let began_ns = env.clock.holder_ns();
+    let mut moved = 0;
     loop {
         let found = leaders(compose).await?;
         let elsewhere: Vec<u64> =
             found.iter().filter(|(_, leader)| !matches!(leader, Some(1 | 2))).map(|(p, _)| *p).collect();
         if elsewhere.is_empty() && !found.is_empty() {
-            return Ok(());
+            return Ok(moved);
         }
+        moved = moved.max(elsewhere.len());
         if env.clock.holder_ns() - began_ns > LEADERS_WITHIN.as_nanos() as u64 {
             return Err(Error::unavailable(format!("partitions {elsewhere:?} are not led from zone A")));
         }

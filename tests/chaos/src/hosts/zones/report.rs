@@ -53,6 +53,8 @@ pub struct Report {
     pub round_trips: Vec<(Zone, Duration)>,
     /// Partitions, and who leads them at the end.
     pub leaders: Vec<(u64, Option<u64>)>,
+    /// How many had to be handed over to zone A between the rounds.
+    pub moved: usize,
     pub line: String,
     /// What clients printed that only had to work.
     pub said: Vec<(String, String)>,
@@ -97,6 +99,7 @@ impl fmt::Display for Report {
             None => format!("{partition}: none"),
         });
         writeln!(f, "leaders at the end: {}", leaders.collect::<Vec<_>>().join(", "))?;
+        writeln!(f, "handed over to zone A between rounds: {}", self.moved)?;
         writeln!(f, "the line: {}\n", self.line)?;
         for (what, said) in &self.said {
             writeln!(f, "{what:<12} {said}")?;
