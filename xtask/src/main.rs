@@ -31,7 +31,9 @@ usage: cargo xtask <command>
   rolling [option..]
                     restart one server after the other under load, and count what clients notice; --help: options
   hosts [option..]  build the image, break the containers of deploy/compose.yaml under load, and check every answer; skipped
-                    where there is no Docker; --help: options
+                    where there is no Docker; --short: a minute of it; --help: options
+  hosts zones [option..]
+                    the same containers over two zones: what the modes of reading are worth at a distance; --help: options
   peers [option..]  compare with Redis and etcd on this machine; writes docs/benchmarks/peers.md; --help: options
   instructions [--update]
                     count the instructions of the hottest functions, and fail if one takes more than 5 % more than in
@@ -149,12 +151,28 @@ fn break_things(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// The same for containers, of an image of this tree.
+/// The same for containers, of an image of this tree, or of the servers beside `CHAOS_PROGRAM`.
 fn hosts(arguments: &[&str]) -> Result<(), String> {
-    let asked = Command::new("docker").arg("info").stdout(Stdio::null()).stderr(Stdio::null()).status();
-    if !asked.is_ok_and(|status| status.success()) {
+    let answers = |words: &[&str]| {
+        let quiet = Stdio::null;
+        let asked = Command::new(words[0]).args(&words[1..]).stdout(quiet()).stderr(quiet()).status();
+        asked.is_ok_and(|status| status.success())
+    };
+    if !answers(&["docker", "info"]) {
         println!("SKIP(docker): a cluster of containers: no Docker answers here");
         return Ok(());
+    }
+    if !answers(&["docker", "compose", "version"]) && !answers(&["docker-compose", "version"]) {
+        println!("SKIP(compose): a cluster of containers: Docker has no compose here");
+        return Ok(());
+    }
+    let binary = match std::env::var_os("CHAOS_PROGRAM") {
+        Some(program) => Some(PathBuf::from(program).with_file_name("sextant")),
+        // What is not static lets itself be lied to.
+        None => arguments.contains(&"--clocks").then(|| target().join("release").join("sextant")),
+    };
+    if let Some(binary) = binary {
+        return break_things(&[arguments, &["--binary", &binary.to_string_lossy()]].concat());
     }
     let built = Command::new(Path::new(root()).join("deploy/docker/build")).status();
     match built {

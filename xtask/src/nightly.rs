@@ -10,7 +10,7 @@ use crate::root;
 /// A name, and the words of a command line. Steps of one name belong together.
 type Step = (&'static str, &'static [&'static str]);
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 18] = [
     ("verify", &["cargo", "xtask", "verify"]),
     ("release", &["cargo", "build", "--release", "--locked"]),
     ("instructions", &["cargo", "xtask", "instructions"]),
@@ -25,6 +25,9 @@ const STEPS: [Step; 15] = [
     ("failover", &["cargo", "xtask", "failover", "--runs", "5"]),
     ("storm", &["cargo", "xtask", "storm"]),
     ("hosts", &["cargo", "xtask", "hosts"]),
+    ("hosts", &["cargo", "xtask", "hosts", "--tls", "--only", "kill,cut,move,restart"]),
+    ("hosts", &["cargo", "xtask", "hosts", "--clocks", "--only", "kill,pause,cut"]),
+    ("zones", &["cargo", "xtask", "hosts", "zones", "--rounds", "1"]),
     ("rolling", &["cargo", "xtask", "rolling"]),
     ("fuzz", &["cargo", "xtask", "fuzz", "--seconds", "60"]),
     ("model", &["cargo", "run", "--release", "--package", "sextant-model", "--", "election"]),

@@ -114,6 +114,16 @@ fn the_files_of_compose_are_those_that_config_init_writes() {
         assert_eq!(compose.matches(&command).count(), 1, "{command}");
     }
     assert_eq!(compose.matches("command: [").count(), checked.len());
+    // With TLS the same, and none is open.
+    let encrypted = std::fs::read_to_string(sample("../compose.tls.yaml")).unwrap();
+    for name in checked.iter().filter_map(|path| path.rsplit('/').next()) {
+        let (server, role) = (name.trim_end_matches(".toml"), name.split('-').next().unwrap());
+        let command = format!("  {server}:\n    command: [{role}, --config, /etc/sextant/{name}]\n");
+        assert_eq!(encrypted.matches(&command).count(), 1, "{command}");
+        let its_own = format!("-./certificates}}/{server}:/etc/sextant-tls:ro");
+        assert_eq!(encrypted.matches(&its_own).count(), 1, "{its_own}");
+    }
+    assert!(!encrypted.contains("--insecure"));
 }
 
 #[test]

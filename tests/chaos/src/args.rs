@@ -28,25 +28,86 @@ pub enum Command {
 }
 
 #[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct HostsArgs {
+    #[command(subcommand)]
+    pub command: Option<HostsCommand>,
     /// Only these faults: kill, pause, cut, move, wipe, restart
     #[arg(long, value_name = "FAULT,..", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Only these servers, as compose.yaml names them
     #[arg(long, value_name = "SERVER,..", value_delimiter = ',')]
     pub servers: Vec<String>,
+    /// Three faults of three servers, held for a second
+    #[arg(long, conflicts_with_all = ["only", "servers", "hold"])]
+    pub short: bool,
     /// How long each fault is held, in seconds
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     pub hold: f64,
+    /// Every server's clocks are off, within what the servers are told; needs --binary, one that is linked with the C library
+    #[arg(long, requires = "binary")]
+    pub clocks: bool,
     /// Write the table to this file
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Keep the history in this directory; default: a temporary one, kept on failure
+    #[command(flatten)]
+    pub cluster: ContainersArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub enum HostsCommand {
+    /// Spread the containers over two zones with a delay between them, and compare the modes of reading in both
+    Zones(ZonesArgs),
+}
+
+/// Which containers.
+#[derive(Clone, Debug, Args)]
+pub struct ContainersArgs {
+    /// With TLS and certificates on every port
+    #[arg(long)]
+    pub tls: bool,
+    /// An image of this binary and the libraries that it is linked with; default: sextant:latest
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// Keep what the run writes in this directory; default: a temporary one, kept on failure
     #[arg(long, value_name = "DIR")]
     pub keep: Option<PathBuf>,
     /// The repository; default: the working directory
     #[arg(long, value_name = "DIR")]
     pub root: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ZonesArgs {
+    /// Between the zones
+    #[arg(long, value_name = "MS", default_value_t = 5.0)]
+    pub round_trip_ms: f64,
+    /// Up to so much more for each frame
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    pub jitter_ms: f64,
+    /// Of the frames, this share is lost
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    pub loss: f64,
+    /// Of 1 kB each
+    #[arg(long, value_name = "N", default_value_t = 50_000)]
+    pub records: u64,
+    /// Closed-loop clients of the p-node that is measured
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "64,4")]
+    pub threads: Vec<u32>,
+    /// How often each is measured
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub rounds: u32,
+    /// Each time, in each mode
+    #[arg(long, value_name = "S", default_value_t = 3.0)]
+    pub seconds: f64,
+    /// p-nodes keep no records: what is in an SSTable is read there each time
+    #[arg(long)]
+    pub no_cache: bool,
+    /// Write the tables to this file
+    #[arg(long, value_name = "FILE")]
+    pub markdown: Option<PathBuf>,
+    #[command(flatten)]
+    pub cluster: ContainersArgs,
 }
 
 #[derive(Clone, Debug, Args)]

@@ -1,20 +1,19 @@
 //! The cluster of `deploy/compose.yaml`, under a project name of its own, and what can be done to its containers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
 
+use super::addresses::Addresses;
+use super::certificates::Certificates;
 use crate::host::shell::run;
 
-/// The file, from the repository's root.
+/// The files, from the repository's root. The second only with TLS.
 const FILE: &str = "deploy/compose.yaml";
-/// Where its ports are published: beside a cluster that somebody runs from the same file.
-const BIND: &str = "127.0.7.1";
-/// And its network.
-const SUBNET: &str = "172.31.77.0/24";
-/// Addresses in it that Docker, which begins below, does not give by itself.
-const OTHER_ADDRESSES: &str = "172.31.77.2";
+const TLS_FILE: &str = "deploy/compose.tls.yaml";
+/// What `deploy/docker/build` makes.
+pub const IMAGE: &str = "sextant:latest";
 /// Containers are stopped for so long before they are killed.
 const STOP_SECONDS: &str = "30";
 const HEALTHY_WITHIN: Duration = Duration::from_secs(180);
@@ -23,31 +22,58 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 pub struct Compose {
     /// `docker-compose`, or `docker compose`.
     program: Vec<&'static str>,
-    file: PathBuf,
-    project: String,
+    root: PathBuf,
+    pub project: String,
+    pub image: String,
+    addresses: Addresses,
+    /// Without, everything is open.
+    pub certificates: Option<Certificates>,
+    /// Further files, which change what those of the repository say.
+    pub overrides: Vec<PathBuf>,
 }
 
 impl Compose {
     /// Whether there is a Docker that can be used, and the image.
-    pub async fn probe(root: PathBuf) -> Result<Self> {
+    pub async fn probe(root: &Path, image: &str) -> Result<Self> {
         run(&["docker", "info"])
             .await
             .map_err(|e| Error::unavailable(format!("no Docker: {}", e.message)))?;
-        run(&["docker", "image", "inspect", "sextant:latest"])
+        run(&["docker", "image", "inspect", image])
             .await
-            .map_err(|_| Error::unavailable("no image sextant:latest: run deploy/docker/build first"))?;
+            .map_err(|_| Error::unavailable(format!("no image {image}: run deploy/docker/build first")))?;
         let plugin = run(&["docker", "compose", "version"]).await.is_ok();
         let program = if plugin { vec!["docker", "compose"] } else { vec!["docker-compose"] };
         let project = format!("sextant-hosts-{}", std::process::id());
-        Ok(Self { program, file: root.join(FILE), project })
+        let addresses = Addresses::claim().await?;
+        let (root, image) = (root.to_owned(), image.to_owned());
+        Ok(Self { program, root, project, image, addresses, certificates: None, overrides: Vec::new() })
+    }
+
+    /// Certificates on everything from now on, which are made here.
+    pub async fn encrypt(&mut self, dir: &Path) -> Result<()> {
+        self.certificates =
+            Some(Certificates::make(&self.root, dir, &self.image, &self.addresses.bind()).await?);
+        Ok(())
     }
 
     async fn compose(&self, words: &[&str]) -> Result<String> {
-        let (bind, subnet) = (format!("SEXTANT_BIND={BIND}"), format!("SEXTANT_SUBNET={SUBNET}"));
-        let file = self.file.display().to_string();
-        let mut all = vec!["env", &bind, &subnet];
+        let file = |name: &str| self.root.join(name).display().to_string();
+        let mut variables = vec![
+            format!("SEXTANT_BIND={}", self.addresses.bind()),
+            format!("SEXTANT_SUBNET={}", self.addresses.subnet()),
+            format!("SEXTANT_IMAGE={}", self.image),
+        ];
+        let mut files = vec![file(FILE)];
+        if let Some(certificates) = &self.certificates {
+            variables.push(format!("SEXTANT_CERTIFICATES={}", certificates.dir().display()));
+            files.push(file(TLS_FILE));
+        }
+        files.extend(self.overrides.iter().map(|path| path.display().to_string()));
+        let mut all = vec!["env"];
+        all.extend(variables.iter().map(String::as_str));
         all.extend(&self.program);
-        all.extend(["--project-name", &self.project, "--file", &file]);
+        all.extend(["--project-name", &self.project]);
+        all.extend(files.iter().flat_map(|file| ["--file", file]));
         all.extend(words);
         run(&all).await
     }
@@ -67,11 +93,11 @@ impl Compose {
 
     /// The p-nodes, for clients on this machine.
     pub fn pnodes(&self) -> Vec<String> {
-        vec![format!("{BIND}:7400"), format!("{BIND}:7401")]
+        [7400, 7401].map(|port| format!("{}:{port}", self.addresses.bind())).to_vec()
     }
 
     /// The container of a service, running or not.
-    async fn container(&self, service: &str) -> Result<String> {
+    pub async fn container(&self, service: &str) -> Result<String> {
         let filters = [("project", self.project.as_str()), ("service", service)];
         let [project, service_is] = filters.map(|(what, is)| format!("label=com.docker.compose.{what}={is}"));
         let found =
@@ -95,8 +121,14 @@ impl Compose {
         run(&[&["docker", "exec", &container, "/sextant"], words].concat()).await
     }
 
-    fn network(&self) -> String {
+    pub fn network(&self) -> String {
         format!("{}_cluster", self.project)
+    }
+
+    /// Docker's bridge, on this machine.
+    pub async fn bridge(&self) -> Result<String> {
+        let id = run(&["docker", "network", "inspect", "--format", "{{.Id}}", &self.network()]).await?;
+        Ok(format!("br-{}", &id.trim()[..12.min(id.trim().len())]))
     }
 
     pub async fn disconnect(&self, service: &str) -> Result<()> {
@@ -109,7 +141,7 @@ impl Compose {
         let container = self.container(service).await?;
         let network = self.network();
         let mut words = vec!["docker", "network", "connect", "--alias", service];
-        let other = elsewhere.map(|nth| format!("{OTHER_ADDRESSES}{nth:02}"));
+        let other = elsewhere.map(|nth| self.addresses.unusual(nth));
         if let Some(other) = &other {
             words.extend(["--ip", other]);
         }
