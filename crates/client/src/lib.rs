@@ -33,6 +33,7 @@ pub use scan::{ScanOptions, ScanPage, ScanRecord, ScanStream};
 pub use sextant_common::configuration::{ConfigurationChange, LeaseMode};
 pub use sextant_common::manifest::TableInfo;
 pub use sextant_common::operation::{
-    Condition, Effect, Expected, OpOutcome, Operation, ReadMode, Record, WriteOutcome,
+    Condition, Effect, Expected, Misfit, OpOutcome, Operation, ReadMode, Record, Returns, Told, Update,
+    WriteOutcome,
 };
 pub use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};

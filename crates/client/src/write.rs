@@ -9,6 +9,7 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Seq;
 use sextant_common::limits;
 use sextant_common::operation::{Effect, Expected, OpOutcome, Operation, WriteOutcome};
+use sextant_proto::convert::operation::compare_and_set_effect;
 use sextant_proto::v1;
 use tonic::{Response, Status};
 
@@ -115,7 +116,7 @@ impl Client {
                 table: table.to_owned(),
                 key,
                 expected: Some(expected.into()),
-                effect: Some(effect.into()),
+                effect: Some(compare_and_set_effect(effect)?),
                 request: None,
             };
             let reply = self.write(CompareAndSet(request)).await?;
@@ -246,8 +247,7 @@ fn put_request(table: &str, key: Bytes, value: Bytes) -> Result<v1::KvPutRequest
 /// The outcome of a request with one write.
 fn single(reply: v1::KvWriteReply) -> Result<OpOutcome> {
     let WriteOutcome { applied, results } = reply.into();
-    match &results[..] {
-        [one] => Ok(OpOutcome { applied: applied && one.applied, ..*one }),
-        results => Err(Error::internal(format!("{} results for one write", results.len()))),
-    }
+    let [one] = <[OpOutcome; 1]>::try_from(results)
+        .map_err(|results| Error::internal(format!("{} results for one write", results.len())))?;
+    Ok(OpOutcome { applied: applied && one.applied, ..one })
 }

@@ -19,15 +19,20 @@ pub struct SessionMemory {
     pub floor: u64,
     /// By the requests' numbers: an outcome for each operation.
     pub answers: BTreeMap<u64, Arc<[RecordedOutcome]>>,
-    /// Operations that the answers are of.
+    /// What the answers weigh: about as many operations ([`RecordedOutcome::weight`]).
     pub ops: usize,
 }
 
 impl SessionMemory {
     pub fn new(last_used_ms: u64, floor: u64, answers: BTreeMap<u64, Arc<[RecordedOutcome]>>) -> Self {
-        let ops = answers.values().map(|outcomes| outcomes.len()).sum();
+        let ops = answers.values().map(|outcomes| weight(outcomes)).sum();
         Self { last_used_ms, floor, answers, ops }
     }
+}
+
+/// Of an answer; see [`SessionMemory::ops`].
+pub fn weight(answer: &[RecordedOutcome]) -> usize {
+    answer.iter().map(RecordedOutcome::weight).sum()
 }
 
 /// State as of a log position, from which replay can start once everything before it is durable elsewhere. `S`:

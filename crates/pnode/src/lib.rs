@@ -56,5 +56,6 @@ pub use server::PNodeServer;
 pub use sextant_common::ids::MANY_PARTITIONS;
 pub use sextant_common::key::prefix_end;
 pub use sextant_common::operation::{
-    Condition, Effect, Lane, OpOutcome, Operation, ReadMode, Record, RequestId, WriteOutcome,
+    Condition, Effect, Lane, Misfit, OpOutcome, Operation, ReadMode, Record, RequestId, Returns, Told,
+    Update, WriteOutcome,
 };

@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use sextant_common::Result;
-use sextant_common::operation::Lane;
+use sextant_common::operation::{Lane, Operation, WriteOutcome};
 
 /// When a `SET` takes effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -82,6 +82,13 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// How many of the keys exist; a key that is named twice counts twice. `first`: as for [`Store::get`], of the first key.
     fn exists(&self, keys: Vec<Bytes>, first: Self::Missed) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Whether [`Store::execute`] takes these keys together.
+    fn are_together(&self, keys: &[&[u8]]) -> bool;
+
+    /// One batch, atomic, of keys that [are together](Store::are_together), in the table that the front end serves (whatever
+    /// the operations say): what became of each operation.
+    fn execute(&self, ops: Vec<Operation>, lane: Lane) -> impl Future<Output = Result<WriteOutcome>> + Send;
 
     /// Sections for `INFO`: a title, and pairs of field and value.
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)>;

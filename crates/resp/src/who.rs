@@ -160,8 +160,11 @@ impl Who {
             at += step;
         }
         // `SET k v GET` and its like answer with what was there.
-        let reads_too =
-            spec.id == Id::Set && (3..command.len()).any(|i| command.arg(i).eq_ignore_ascii_case(b"get"));
+        let reads_too = match spec.id {
+            Id::Set => (3..command.len()).any(|i| command.arg(i).eq_ignore_ascii_case(b"get")),
+            Id::Getset | Id::Getdel | Id::Incr | Id::Decr | Id::Incrby | Id::Decrby | Id::Incrbyfloat => true,
+            _ => false,
+        };
         if reads_too && who.may_key(Class::Read, "", command.arg(1)).is_err() {
             return Err(Reply::error("NOPERM No permissions to access a key"));
         }

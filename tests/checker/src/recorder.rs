@@ -20,6 +20,8 @@ pub enum Call<'a> {
         expected: Option<&'a str>,
         new: Option<&'a str>,
     },
+    /// A put that tells what it met.
+    Swap(&'a str),
 }
 
 /// What was answered.
@@ -29,6 +31,8 @@ pub enum Returned<'a> {
     Value(Option<&'a str>),
     /// Of a put, or of a delete that does not tell whether there was a record.
     Done,
+    /// Of a swap: what it met. (Of one that cannot tell any more: `Done`.)
+    Met(Option<&'a str>),
     /// Of an insert or a cas: whether it took effect; of a delete: whether there was a record.
     Applied(bool),
 }
@@ -138,6 +142,7 @@ impl Recorder {
             Call::Insert(value) => ("insert", Some(value), None),
             Call::Delete => ("delete", None, None),
             Call::Cas { expected, new } => ("cas", expected, new),
+            Call::Swap(value) => ("swap", Some(value), None),
         };
         let mut pending = Pending {
             recorder: self,
@@ -195,6 +200,10 @@ impl Pending<'_> {
         let out = match (outcome, self.op) {
             (Returned::Value(value), _) => value,
             (Returned::Done, _) => None,
+            (Returned::Met(met), _) => {
+                self.b = met.map(str::to_owned);
+                Some("met")
+            }
             (Returned::Applied(yes), "insert") => word(yes, ("ok", "exists")),
             (Returned::Applied(yes), "delete") => word(yes, ("existed", "absent")),
             (Returned::Applied(yes), _) => word(yes, ("ok", "failed")),

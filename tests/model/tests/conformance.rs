@@ -11,7 +11,7 @@ use sextant_common::ids::{
 };
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_common::operation::{Base, Condition, Effect, RequestId, WriteOp, WriteRequest};
+use sextant_common::operation::{Base, Condition, Effect, RequestId, Returns, WriteOp, WriteRequest};
 use sextant_memtable_server::command::{Command, Compaction, EnsureTable, Flush, Freeze, Group};
 use sextant_memtable_server::lease::ring::{Ring, Run};
 use sextant_memtable_server::partition::Partition;
@@ -116,6 +116,8 @@ impl Real {
             table: TABLE,
             key: key(k),
             effect: effect(),
+            base_value: None,
+            returns: Returns::Nothing,
             condition: match w.kind {
                 WriteKind::Insert => Condition::Absent,
                 WriteKind::Replace => Condition::Present,
@@ -143,6 +145,7 @@ impl Real {
                 let given = after.writes[write].outcome == Outcome::Failed;
                 assert!(!ok && !after.proposal.on && (given || after.writes[write].deferred == Some(false)));
             }
+            Verdict::NotYet => unreachable!("a group of one request is never full"),
             Verdict::Refused(refusal) => {
                 assert_eq!(*refusal, Refusal::StaleManifest);
                 let w = &after.writes[write];

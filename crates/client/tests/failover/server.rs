@@ -109,7 +109,7 @@ impl Store {
                 None => self.records.remove(&key),
             };
         }
-        let result = v1::OpResult { applied, existed: existed.is_some(), seq };
+        let result = v1::OpResult { applied, existed: existed.is_some(), seq, ..Default::default() };
         v1::KvWriteReply { applied, results: vec![result] }
     }
 }
@@ -176,7 +176,7 @@ impl Kv for FakeServer {
             };
             if !holds {
                 let seq = found.map_or(0, |(_, s)| s);
-                let result = v1::OpResult { applied: false, existed: seq > 0, seq };
+                let result = v1::OpResult { applied: false, existed: seq > 0, seq, ..Default::default() };
                 return v1::KvWriteReply { applied: false, results: vec![result] };
             }
             match r.effect {

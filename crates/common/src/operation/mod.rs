@@ -1,8 +1,8 @@
 //! What clients ask of records, and what becomes of it: one vocabulary for clients, p-nodes, memtable servers and
 //! tools.
 //!
-//! Owns the words, and what makes sense of a single operation by itself: an [`Operation`] has an [`Effect`] and a
-//! [`Condition`]; a [`RequestId`] makes a repeated one take effect once; [`OpOutcome`] and [`WriteOutcome`] are what is
+//! Owns the words, and what makes sense of a single operation by itself: an [`Operation`] has an [`Effect`] (perhaps
+//! an [`Update`] of what is there) and a [`Condition`]; a [`RequestId`] makes a repeated one take effect once; [`OpOutcome`] and [`WriteOutcome`] are what is
 //! answered. As the leader of its partition gets it, an operation is a [`WriteOp`] with a [`Base`]. A read has a
 //! [`ReadMode`] and finds a [`Record`]. Whoever waits does so in a [`Lane`]. Does not own how conditions are decided (memtable-server `partition/rules.rs`),
 //! nor how anything travels (`proto`).
@@ -12,37 +12,45 @@ mod lane;
 mod outcome;
 mod read_mode;
 mod request;
+mod update;
 
 use bytes::Bytes;
 
-use crate::error::Result;
-use crate::limits::{check_key, check_value};
+use crate::error::{Error, Result};
+use crate::limits::{VALUE_BYTES_MAX, check_key, check_value};
 
 pub use condition::{Base, Condition, Expected};
 pub use lane::Lane;
-pub use outcome::{OpOutcome, Record, RecordedOutcome, WriteOutcome, WriteStatus};
+pub use outcome::{OpOutcome, Record, RecordedOutcome, TOLD_BYTES_MAX, WriteOutcome, WriteStatus};
 pub use read_mode::ReadMode;
 pub use request::{RequestId, WriteOp, WriteRequest};
+pub use update::{Change, Misfit, Returns, Told, Update, change, parse_decimal, parse_integer};
 
 /// What a write does to the record of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     Put(Bytes),
     Delete,
+    /// Depends on the value that is there.
+    Update(Update),
 }
 
 impl Effect {
-    /// The new value. None: a delete.
+    /// The value that is put.
     pub fn value(&self) -> Option<&Bytes> {
         match self {
             Effect::Put(value) => Some(value),
-            Effect::Delete => None,
+            Effect::Delete | Effect::Update(_) => None,
         }
     }
 
-    /// The new value's length, in bytes.
+    /// Of the value that it brings, in bytes.
     pub fn bytes(&self) -> usize {
-        self.value().map_or(0, Bytes::len)
+        match self {
+            Effect::Put(value) => value.len(),
+            Effect::Delete => 0,
+            Effect::Update(update) => update.bytes(),
+        }
     }
 }
 
@@ -56,12 +64,24 @@ pub struct Operation {
     pub condition: Condition,
     /// A failed condition skips this write only; otherwise it fails the whole batch.
     pub skip_on_failure: bool,
+    pub returns: Returns,
 }
 
 impl Operation {
     pub fn new(table: impl Into<String>, key: impl Into<Bytes>, effect: Effect) -> Self {
-        let condition = Condition::None;
-        Self { table: table.into(), key: key.into(), effect, condition, skip_on_failure: false }
+        Self {
+            table: table.into(),
+            key: key.into(),
+            effect,
+            condition: Condition::None,
+            skip_on_failure: false,
+            returns: Returns::Nothing,
+        }
+    }
+
+    /// A change that depends on the value that is there.
+    pub fn update(table: impl Into<String>, key: impl Into<Bytes>, update: Update) -> Self {
+        Self::new(table, key, Effect::Update(update))
     }
 
     /// A blind put.
@@ -94,6 +114,39 @@ impl Operation {
         self
     }
 
+    pub fn returning(mut self, returns: Returns) -> Self {
+        self.returns = returns;
+        self
+    }
+
+    /// Whether it asks nothing of the record that is there.
+    pub fn is_blind(&self) -> bool {
+        self.condition == Condition::None && !needs_value(&self.effect, self.returns)
+    }
+
+    /// What becomes of a record if this is all that happens, and what is answered: a whole database, for tests. Conditions on
+    /// versions do not hold.
+    pub fn execute(&self, before: Option<&Bytes>) -> (Change, OpOutcome) {
+        let holds = match &self.condition {
+            Condition::None => true,
+            Condition::Absent => before.is_none(),
+            Condition::Present => before.is_some(),
+            Condition::ValueEquals(expected) => before == Some(expected),
+            Condition::SeqEquals(_) => false,
+        };
+        let outcome = OpOutcome { existed: before.is_some(), ..OpOutcome::default() };
+        if !holds {
+            let told = before.filter(|_| self.returns == Returns::Before).cloned();
+            return (Change::None, OpOutcome { told: told.map_or(Told::Nothing, Told::Value), ..outcome });
+        }
+        match change(&self.effect, self.returns, before, VALUE_BYTES_MAX) {
+            Ok((change, told)) => {
+                (change, OpOutcome { applied: true, told: told.unwrap_or_default(), ..outcome })
+            }
+            Err(misfit) => (Change::None, OpOutcome { told: Told::Misfit(misfit), ..outcome }),
+        }
+    }
+
     /// What it writes: key and value, in bytes.
     pub fn written_bytes(&self) -> usize {
         self.key.len() + self.effect.bytes()
@@ -107,15 +160,24 @@ impl Operation {
     /// Whether its key and values are within the [limits](crate::limits).
     pub fn check(&self) -> Result<()> {
         check_key(&self.key)?;
+        if let Effect::Update(update) = &self.effect
+            && update.least_bytes() > VALUE_BYTES_MAX
+        {
+            return Err(Error::invalid(Misfit::TooLong.message()));
+        }
         [self.effect.value(), self.condition.value()].into_iter().flatten().try_for_each(|v| check_value(v))
     }
+}
+
+/// Whether it takes the value that is there, not only whether there is one: to change it, or to answer with it.
+pub fn needs_value(effect: &Effect, returns: Returns) -> bool {
+    matches!(effect, Effect::Update(_)) || returns == Returns::Before
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::ErrorKind;
-    use crate::limits::VALUE_BYTES_MAX;
 
     #[test]
     fn an_operation_knows_what_it_writes_and_what_it_carries() {
@@ -134,6 +196,8 @@ mod tests {
             Operation::delete("", ""),
             Operation::put("", "k", too_long()),
             Operation::delete("", "k").only_if(Condition::ValueEquals(too_long())),
+            Operation::update("", "k", Update::Append(too_long())),
+            Operation::update("", "k", Update::SetRange { offset: u32::MAX, bytes: "x".into() }),
         ] {
             assert_eq!(bad.check().unwrap_err().kind, ErrorKind::Invalid);
         }

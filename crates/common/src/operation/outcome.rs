@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use super::Told;
 use crate::ids::Seq;
 
 /// A record as a read sees it: a value and the version that wrote it.
@@ -13,7 +14,7 @@ pub struct Record {
 }
 
 /// What became of one operation of a request that was decided.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpOutcome {
     /// False: its condition failed, or another one's that failed the whole batch.
     pub applied: bool,
@@ -21,6 +22,8 @@ pub struct OpOutcome {
     pub existed: bool,
     /// The new version if applied, else the version that failed the condition (0: absent).
     pub seq: Seq,
+    /// What else there is to say.
+    pub told: Told,
 }
 
 /// What became of a batch that was decided. That one was *not* decided, or that nobody knows, is an
@@ -36,18 +39,43 @@ pub struct WriteOutcome {
 /// An [`OpOutcome`] as the log and the duplicate table keep it: a repeated request gets the same answer, and for that
 /// it has to be known whether it had failed as a whole. Clients never see `failed`: to them it is the status of the
 /// whole.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecordedOutcome {
     pub applied: bool,
     pub existed: bool,
-    /// The operation's condition did not hold, and so the whole request had no effect.
+    /// The operation's condition did not hold, or its update did not go with what is there, and so the whole request had no
+    /// effect.
     pub failed: bool,
     pub seq: Seq,
+    /// None: [`Told::Nothing`]. (Boxed, because there are many outcomes and few say more.)
+    pub told: Option<Box<Told>>,
+}
+
+/// Longest value that is kept for a repeated request, in bytes: of a longer one it learns [`Told::Forgotten`].
+pub const TOLD_BYTES_MAX: usize = 1024;
+
+impl RecordedOutcome {
+    /// As it is kept for a repeated request.
+    pub fn to_keep(&self) -> Self {
+        let told = match self.told.as_deref() {
+            Some(Told::Value(value)) if value.len() > TOLD_BYTES_MAX => Some(Box::new(Told::Forgotten)),
+            // A copy, or the value would hold what it is a slice of.
+            Some(Told::Value(value)) => Some(Box::new(Told::Value(Bytes::copy_from_slice(value)))),
+            _ => self.told.clone(),
+        };
+        Self { told, ..*self }
+    }
+
+    /// What it takes in memory, in units of an outcome that says no more than most.
+    pub fn weight(&self) -> usize {
+        self.told.as_ref().map_or(1, |told| 4 + told.bytes() / 32)
+    }
 }
 
 impl From<RecordedOutcome> for OpOutcome {
     fn from(recorded: RecordedOutcome) -> Self {
-        Self { applied: recorded.applied, existed: recorded.existed, seq: recorded.seq }
+        let RecordedOutcome { applied, existed, seq, told, .. } = recorded;
+        Self { applied, existed, seq, told: told.map_or(Told::Nothing, |told| *told) }
     }
 }
 

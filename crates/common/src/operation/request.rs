@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Base, Condition, Effect};
+use super::{Base, Condition, Effect, Returns};
 use crate::ids::TableId;
 
 /// Makes a retried write take effect once. The default names no session: nothing is remembered, and a repeated write
@@ -26,8 +26,11 @@ pub struct WriteOp {
     pub effect: Effect,
     pub condition: Condition,
     pub base: Option<Base>,
+    /// The value of `base`, if there is one and the operation needs it.
+    pub base_value: Option<Bytes>,
     /// A failed condition skips this operation only; otherwise it fails the whole request.
     pub skip_on_failure: bool,
+    pub returns: Returns,
 }
 
 /// An atomic batch of one client, all in one partition.

@@ -3,7 +3,8 @@
 //! Bytes (integers little-endian): term u64, first seq u64, time ms u64, tables u32, requests u32; then per table: id u32,
 //! generation u64, section length u32, writes u32, and the section: per write ordinal u32, flags u8 (1: tombstone, 2:
 //! leaves a bf-log entry), key length u32, value length u32, key, value; then per request: session u64, number u64, acked
-//! below u64, results u32, and per result flags u8 (1: applied, 2: existed, 4: its condition failed the request), seq u64.
+//! below u64, results u32, and per result flags u8 (1: applied, 2: existed, 4: it failed the request, 8: it tells more), seq u64,
+//! and with flag 8 what it tells: kind u8 (1: a value, 2: a length, 3: a forgotten value, 4 to 7: a misfit), length u32, bytes.
 //!
 //! A group may hold no writes: then it only records requests that changed nothing (a failed condition, operations that were
 //! all skipped), so that no copy of them can take effect after their answer was given.
@@ -11,13 +12,20 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, Seq, TableId};
-use sextant_common::operation::{RecordedOutcome, RequestId};
+use sextant_common::operation::{Misfit, RecordedOutcome, RequestId, Told};
 
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_LEAVES_BIT: u8 = 2;
 const FLAG_APPLIED: u8 = 1;
 const FLAG_EXISTED: u8 = 2;
 const FLAG_FAILED: u8 = 4;
+const FLAG_TOLD: u8 = 8;
+const TOLD_VALUE: u8 = 1;
+const TOLD_LENGTH: u8 = 2;
+const TOLD_FORGOTTEN: u8 = 3;
+/// And those after it: of which kind.
+const TOLD_MISFIT: [(u8, Misfit); 4] =
+    [(4, Misfit::NotAnInteger), (5, Misfit::NotANumber), (6, Misfit::Overflow), (7, Misfit::TooLong)];
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
@@ -63,13 +71,14 @@ impl Group {
         self.tables.iter().map(|t| t.writes.len() as u64).sum()
     }
 
+    /// Keys and values with their headers, in bytes.
+    pub fn written_bytes(&self) -> usize {
+        let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + 13;
+        self.tables.iter().flat_map(|t| &t.writes).map(bytes).sum()
+    }
+
     pub fn encode(&self, out: &mut BytesMut) {
-        let bytes: usize = self
-            .tables
-            .iter()
-            .flat_map(|t| &t.writes)
-            .map(|w| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + 13)
-            .sum();
+        let bytes = self.written_bytes();
         out.reserve(bytes + 64 + self.tables.len() * 20 + self.requests.len() * 48);
         out.put_u64_le(self.term);
         out.put_u64_le(self.first_seq);
@@ -106,8 +115,12 @@ impl Group {
                 let applied = if result.applied { FLAG_APPLIED } else { 0 };
                 let existed = if result.existed { FLAG_EXISTED } else { 0 };
                 let failed = if result.failed { FLAG_FAILED } else { 0 };
-                out.put_u8(applied | existed | failed);
+                let tells = if result.told.is_some() { FLAG_TOLD } else { 0 };
+                out.put_u8(applied | existed | failed | tells);
                 out.put_u64_le(result.seq.0);
+                if let Some(told) = &result.told {
+                    encode_told(told, out);
+                }
             }
         }
     }
@@ -147,11 +160,15 @@ impl Group {
             let mut results = Vec::with_capacity((count as usize).min(from.0.len() / 9 + 1));
             for _ in 0..count {
                 let flags = from.u8()?;
+                let seq = Seq(from.u64()?);
+                let told =
+                    if flags & FLAG_TOLD == 0 { None } else { Some(Box::new(decode_told(&mut from)?)) };
                 results.push(RecordedOutcome {
                     applied: flags & FLAG_APPLIED != 0,
                     existed: flags & FLAG_EXISTED != 0,
                     failed: flags & FLAG_FAILED != 0,
-                    seq: Seq(from.u64()?),
+                    seq,
+                    told,
                 });
             }
             group.requests.push(RequestResult { id, results });
@@ -159,6 +176,41 @@ impl Group {
         from.end()?;
         Ok(group)
     }
+}
+
+fn encode_told(told: &Told, out: &mut BytesMut) {
+    let mut put = |kind: u8, bytes: &[u8]| {
+        out.put_u8(kind);
+        out.put_u32_le(bytes.len() as u32);
+        out.put_slice(bytes);
+    };
+    match told {
+        // (A kind that nobody writes: what says nothing is not told.)
+        Told::Nothing => put(0, &[]),
+        Told::Value(value) => put(TOLD_VALUE, value),
+        Told::Length(length) => put(TOLD_LENGTH, &length.to_le_bytes()),
+        Told::Forgotten => put(TOLD_FORGOTTEN, &[]),
+        Told::Misfit(misfit) => {
+            let kind = TOLD_MISFIT.iter().find(|(_, known)| known == misfit).map_or(0, |(kind, _)| *kind);
+            put(kind, &[]);
+        }
+    }
+}
+
+fn decode_told(from: &mut Reader<'_>) -> Result<Told> {
+    let kind = from.u8()?;
+    let length = from.u32()? as usize;
+    let bytes = from.take(length)?;
+    let misfit = TOLD_MISFIT.iter().find(|(known, _)| *known == kind);
+    Ok(match kind {
+        TOLD_VALUE => Told::Value(Bytes::copy_from_slice(bytes)),
+        TOLD_LENGTH => Told::Length(Reader(bytes).u64()?),
+        TOLD_FORGOTTEN => Told::Forgotten,
+        _ => match misfit {
+            Some((_, misfit)) => Told::Misfit(*misfit),
+            None => return Err(Error::corrupt(format!("group: a result tells something of kind {kind}"))),
+        },
+    })
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -205,8 +257,21 @@ mod tests {
             .prop_map(|(ordinal, key, value, leaves_bit)| Write { ordinal, key, value, leaves_bit });
         let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8))
             .prop_map(|(t, g, writes)| TableWrites { table: TableId(t), generation: Generation(g), writes });
-        let result = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>()).prop_map(
-            |(applied, existed, failed, seq)| RecordedOutcome { applied, existed, failed, seq: Seq(seq) },
+        let told = prop_oneof![
+            bytes().prop_map(Told::Value),
+            any::<u64>().prop_map(Told::Length),
+            Just(Told::Forgotten),
+            prop::sample::select(&TOLD_MISFIT[..]).prop_map(|(_, misfit)| Told::Misfit(misfit)),
+        ];
+        let told = prop::option::of(told.prop_map(Box::new));
+        let result = (any::<bool>(), any::<bool>(), any::<bool>(), any::<u64>(), told).prop_map(
+            |(applied, existed, failed, seq, told)| RecordedOutcome {
+                applied,
+                existed,
+                failed,
+                seq: Seq(seq),
+                told,
+            },
         );
         let request = (any::<u64>(), any::<u64>(), any::<u64>(), prop::collection::vec(result, 0..4))
             .prop_map(|(session, number, acked_below, results)| RequestResult {

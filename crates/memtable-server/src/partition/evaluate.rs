@@ -3,21 +3,26 @@
 //! Conditions are evaluated against the newest **appended** state: an overlay of the group being formed, then the
 //! memtables, then what the p-node found in the SSTables at a version since which no flush of the table was applied. Whether
 //! a key is in the active memtable is asked of the memtable, never of its filter (truncation leaves bits behind).
+//!
+//! An update becomes a put of what it makes of that state: the log, and whoever replays it, knows puts only.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
 use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::filter_hash;
-use sextant_common::operation::{Condition, RecordedOutcome, WriteOp, WriteRequest};
+use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::operation::{
+    Change, Condition, Effect, RecordedOutcome, Returns, Told, WriteOp, WriteRequest, change, needs_value,
+};
 use sextant_rules::mutant::{self, Mutant};
 
 use super::Partition;
-use super::rules::{self, Asks, InMemtable};
-use super::sessions::Seen;
+use super::rules::{self, Asks, Checked, InMemtable};
+use super::sessions;
 use crate::command::{Group, RequestResult, TableWrites, Write};
 use crate::lease::ring::Run;
-use crate::memtable::{Bookmark, Memtable, Version};
+use crate::memtable::{Bookmark, Memtable, Seen, Version};
 
 pub use super::rules::Refusal;
 
@@ -31,6 +36,8 @@ pub enum Verdict {
     Unchanged { ok: bool, results: Vec<RecordedOutcome> },
     /// Nothing was decided: answer at once.
     Refused(Refusal),
+    /// The group is full of what updates made: nothing was decided, and the request belongs into the next one.
+    NotYet,
 }
 
 /// A group, and what the requests are to be answered.
@@ -49,9 +56,17 @@ pub struct Evaluated {
 
 /// The newest appended state of a key, as far as a memtable has it.
 enum Newest {
-    InActive(InMemtable),
-    InFrozen(InMemtable),
+    InActive(Known),
+    InFrozen(Known),
     Nowhere,
+}
+
+/// What an operation knows of a version.
+#[derive(Clone)]
+struct Known {
+    facts: InMemtable,
+    /// If the operation needs it, and there is one.
+    value: Option<Bytes>,
 }
 
 struct Forming {
@@ -67,12 +82,16 @@ struct Forming {
     hashes: HashMap<TableId, Vec<u64>>,
     /// By ordinal.
     bookmarks: Vec<Option<Bookmark>>,
+    /// Of the values that updates have made: how long they are in all.
+    made_bytes: usize,
 }
 
 /// What takes effect of an operation, if its request does.
-struct Effect {
+struct Effected {
     /// Of the operation in its request.
     op: usize,
+    /// None: a tombstone.
+    value: Option<Bytes>,
     leaves_bit: bool,
     bookmark: Option<Bookmark>,
 }
@@ -92,7 +111,8 @@ impl Forming {
             return;
         }
         self.by_number.insert((request.id.session, request.id.number), self.requests.len());
-        self.requests.push(RequestResult { id: request.id, results: results.to_vec() });
+        let results = results.iter().map(RecordedOutcome::to_keep).collect();
+        self.requests.push(RequestResult { id: request.id, results });
     }
 }
 
@@ -100,6 +120,17 @@ impl Partition {
     /// Decides on requests in their order. `now_ms`: the leader's wall clock.
     pub fn evaluate<'r>(
         &self,
+        term: u64,
+        requests: impl IntoIterator<Item = &'r WriteRequest>,
+        now_ms: u64,
+    ) -> Evaluated {
+        self.evaluate_up_to(usize::MAX, term, requests, now_ms)
+    }
+
+    /// The same, until updates have made values of more than `made_bytes_max` together: the rest has to wait.
+    pub fn evaluate_up_to<'r>(
+        &self,
+        made_bytes_max: usize,
         term: u64,
         requests: impl IntoIterator<Item = &'r WriteRequest>,
         now_ms: u64,
@@ -116,9 +147,15 @@ impl Partition {
             overlay: HashMap::new(),
             hashes: HashMap::new(),
             bookmarks: Vec::new(),
+            made_bytes: 0,
         };
-        let verdicts =
-            requests.into_iter().map(|r| self.evaluate_request(r, time_ms, &mut forming)).collect();
+        let mut is_full = false;
+        let mut decide = |request| {
+            // Whoever waits, waits in line: what comes later may not overtake.
+            is_full |= forming.made_bytes > made_bytes_max;
+            if is_full { Verdict::NotYet } else { self.evaluate_request(request, time_ms, &mut forming) }
+        };
+        let verdicts = requests.into_iter().map(&mut decide).collect();
         let nothing = forming.requests.is_empty() || mutant::active(Mutant::FailedForgotten);
         if forming.ordinal == 0 && nothing {
             return Evaluated { verdicts, ..Evaluated::default() };
@@ -149,16 +186,18 @@ impl Partition {
                 return Verdict::remembered(forming.requests[*at].results.clone());
             }
             let seen = match self.sessions.seen(request.id, time_ms) {
-                Seen::Duplicate(_) if mutant::active(Mutant::NoDuplicateTable) => Seen::New,
+                sessions::Seen::Duplicate(_) if mutant::active(Mutant::NoDuplicateTable) => {
+                    sessions::Seen::New
+                }
                 seen => seen,
             };
             match seen {
-                Seen::New => {}
-                Seen::Duplicate(results) => {
+                sessions::Seen::New => {}
+                sessions::Seen::Duplicate(results) => {
                     return Verdict::remembered(results.to_vec());
                 }
-                Seen::TooOld => return Verdict::Refused(Refusal::TooOld),
-                Seen::UnknownSession => return Verdict::Refused(Refusal::UnknownSession),
+                sessions::Seen::TooOld => return Verdict::Refused(Refusal::TooOld),
+                sessions::Seen::UnknownSession => return Verdict::Refused(Refusal::UnknownSession),
             }
         }
         if let Some(op) = request.ops.iter().find(|op| self.manifest.table(op.table).is_none()) {
@@ -167,24 +206,57 @@ impl Partition {
         }
         // First all conditions, each against the state before the batch plus the batch's earlier operations; then effects.
         let mut results = Vec::with_capacity(request.ops.len());
-        let mut effects: Vec<Effect> = Vec::with_capacity(request.ops.len());
+        let mut effects: Vec<Effected> = Vec::with_capacity(request.ops.len());
+        let mut made_bytes = 0;
         // What the request's earlier operations have done.
         let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
         let has_more = request.ops.len() > 1;
         let mut failed = false;
         for (i, op) in request.ops.iter().enumerate() {
-            let (newest, bookmark) = match local.get(&(op.table, &op.key)) {
-                Some(version) => (Newest::InActive(seen(op, version.seq, version.value.as_deref())), None),
+            let of_batch = local.get(&(op.table, &op.key));
+            let (newest, bookmark) = match of_batch {
+                Some(version) => (Newest::InActive(seen(op, version.seq, version.value.as_ref())), None),
                 None => self.newest(op, forming),
             };
-            let (holds, existed, seq) = match self.check(op, &newest) {
+            let (checked, before) = match self.check(op, &newest) {
                 Ok(outcome) => outcome,
                 Err(refusal) => return Verdict::Refused(refusal),
             };
+            let (holds, existed, seq) = (checked.holds, checked.existed, Seq(checked.seq));
             if !holds {
                 failed |= !op.skip_on_failure;
-                results.push(RecordedOutcome { applied: false, existed, failed: !op.skip_on_failure, seq });
+                // What the batch itself wrote before is nobody's to know, if the batch fails.
+                let told = before.filter(|_| op.returns == Returns::Before && of_batch.is_none());
+                let told = told.map(|value| Box::new(Told::Value(value)));
+                results.push(RecordedOutcome {
+                    applied: false,
+                    existed,
+                    failed: !op.skip_on_failure,
+                    seq,
+                    told,
+                });
                 continue;
+            }
+            let made = change(&op.effect, op.returns, before.as_ref(), BATCH_BYTES_MAX - made_bytes);
+            let (change, told) = match made {
+                Ok((change, told)) => (change, told.map(Box::new)),
+                Err(misfit) => {
+                    failed = true;
+                    let told = Some(Box::new(Told::Misfit(misfit)));
+                    results.push(RecordedOutcome { applied: false, existed, failed: true, seq, told });
+                    continue;
+                }
+            };
+            let value = match change {
+                Change::To(value) => Some(value),
+                Change::Removed => None,
+                Change::None => {
+                    results.push(RecordedOutcome { applied: true, existed, failed: false, seq, told });
+                    continue;
+                }
+            };
+            if matches!(op.effect, Effect::Update(_)) {
+                made_bytes += value.as_ref().map_or(0, Bytes::len);
             }
             let in_active = match &newest {
                 Newest::InActive(_) => true,
@@ -196,15 +268,17 @@ impl Partition {
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
             let leaves_bit = rules::leaves_bit(in_active, is_insert, wants_bits);
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
-            results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq) });
-            effects.push(Effect { op: i, leaves_bit, bookmark });
+            results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq), told });
             if has_more {
-                local.insert((op.table, &op.key), Version { seq, value: op.effect.value().cloned() });
+                local.insert((op.table, &op.key), Version { seq, value: value.clone() });
             }
+            effects.push(Effected { op: i, value, leaves_bit, bookmark });
         }
         if failed {
             for result in &mut results {
-                result.applied = false;
+                if std::mem::take(&mut result.applied) {
+                    result.told = None;
+                }
             }
             forming.record(request, &results);
             return Verdict::Unchanged { ok: false, results };
@@ -213,14 +287,15 @@ impl Partition {
         if effects.is_empty() {
             return Verdict::Unchanged { ok: true, results };
         }
-        for Effect { op, leaves_bit, bookmark } in effects {
-            self.add(&request.ops[op], leaves_bit, forming);
+        forming.made_bytes += made_bytes;
+        for Effected { op, value, leaves_bit, bookmark } in effects {
+            self.add(&request.ops[op], value, leaves_bit, forming);
             forming.bookmarks.push(bookmark);
         }
         Verdict::Applied(results)
     }
 
-    fn add(&self, op: &WriteOp, leaves_bit: bool, forming: &mut Forming) {
+    fn add(&self, op: &WriteOp, value: Option<Bytes>, leaves_bit: bool, forming: &mut Forming) {
         let at = *forming.tables.entry(op.table).or_insert_with(|| {
             forming.writes.push(TableWrites {
                 table: op.table,
@@ -231,48 +306,70 @@ impl Partition {
         });
         let ordinal = forming.ordinal;
         forming.ordinal += 1;
-        let value = op.effect.value();
-        let write = Write { ordinal, key: op.key.clone(), value: value.cloned(), leaves_bit };
+        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), leaves_bit };
         forming.writes[at].writes.push(write);
         if leaves_bit {
             forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
         }
-        let version = Version { seq: forming.first_seq + u64::from(ordinal), value: value.cloned() };
+        let version = Version { seq: forming.first_seq + u64::from(ordinal), value };
         forming.overlay.entry(op.table).or_default().insert(op.key.clone(), version);
     }
 
     /// The newest state, and where the key is in the active memtable if it was looked for there.
     fn newest(&self, op: &WriteOp, forming: &Forming) -> (Newest, Option<Bookmark>) {
-        let here = forming.overlay.get(&op.table);
+        let blind = mutant::active(Mutant::UpdateMissesGroup) && matches!(op.effect, Effect::Update(_));
+        let here = forming.overlay.get(&op.table).filter(|_| !blind);
         if let Some(version) = here.and_then(|keys| keys.get(&op.key)) {
-            return (Newest::InActive(seen(op, version.seq, version.value.as_deref())), None);
+            return (Newest::InActive(seen(op, version.seq, version.value.as_ref())), None);
         }
         let Some(table) = self.tables.get(&op.table) else { return (Newest::Nowhere, None) };
         // One search says all: whether it is there, whether it is a tombstone, what it is compared with, where it is written.
         let slot = table.active.seek(&op.key);
         if let Some(version) = slot.newest() {
-            return (Newest::InActive(seen(op, version.seq(), version.value())), slot.bookmark());
+            return (Newest::InActive(seen_there(op, &version)), slot.bookmark());
         }
-        let newest = |memtable: &Memtable| {
-            memtable.seek(&op.key).newest().map(|version| seen(op, version.seq(), version.value()))
-        };
+        let newest =
+            |memtable: &Memtable| memtable.seek(&op.key).newest().map(|version| seen_there(op, &version));
         let frozen = table.frozen.iter().rev().find_map(|f| newest(&f.memtable));
         (frozen.map_or(Newest::Nowhere, Newest::InFrozen), slot.bookmark())
     }
 
-    /// Whether the condition holds, whether the key existed (as far as known), and the seq that was seen.
-    fn check(&self, op: &WriteOp, newest: &Newest) -> Result<(bool, bool, Seq), Refusal> {
-        let newest = match newest {
-            Newest::InActive(version) | Newest::InFrozen(version) => Some(*version),
+    /// Whether the condition holds, what is known of the key, and its value if the operation needs it.
+    fn check(&self, op: &WriteOp, newest: &Newest) -> Result<(Checked, Option<Bytes>), Refusal> {
+        let known = match newest {
+            Newest::InActive(known) | Newest::InFrozen(known) => Some(known),
             Newest::Nowhere => None,
         };
-        let checked = rules::check(asks(&op.condition), newest, op.base, self.last_flush_version(op.table))?;
-        Ok((checked.holds, checked.existed, Seq(checked.seq)))
+        let asks = match asks(&op.condition) {
+            Asks::Nothing if needs_value(&op.effect, op.returns) => Asks::Record,
+            asks => asks,
+        };
+        let facts = known.map(|known| known.facts);
+        let checked = rules::check(asks, facts, op.base, self.last_flush_version(op.table))?;
+        let value = match known {
+            Some(known) => known.value.clone(),
+            None if !needs_value(&op.effect, op.returns) => None,
+            None if checked.existed && op.base_value.is_none() => return Err(Refusal::NeedsBase),
+            None => op.base_value.clone().filter(|_| checked.existed),
+        };
+        Ok((checked, value))
     }
 }
 
-/// What an operation sees of a version.
-fn seen(op: &WriteOp, seq: u64, value: Option<&[u8]>) -> InMemtable {
+/// What an operation sees of a version of the group.
+fn seen(op: &WriteOp, seq: u64, value: Option<&Bytes>) -> Known {
+    let needed = needs_value(&op.effect, op.returns);
+    Known { facts: facts(op, seq, value.map(|v| &v[..])), value: value.filter(|_| needed).cloned() }
+}
+
+/// The same of one that is in a memtable.
+fn seen_there(op: &WriteOp, version: &Seen<'_>) -> Known {
+    let needed = needs_value(&op.effect, op.returns);
+    let value = if needed { version.to_version().value } else { None };
+    Known { facts: facts(op, version.seq(), version.value()), value }
+}
+
+fn facts(op: &WriteOp, seq: u64, value: Option<&[u8]>) -> InMemtable {
     let value_matches = match &op.condition {
         Condition::ValueEquals(expected) => value == Some(&expected[..]),
         _ => false,

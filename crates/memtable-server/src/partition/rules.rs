@@ -23,6 +23,8 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asks {
     Nothing,
+    /// Nothing of it, but what it is: to change it, or to answer with it.
+    Record,
     /// Makes the operation an INSERT.
     Absent,
     Present,
@@ -85,7 +87,7 @@ pub fn check(
         }
     };
     let holds = match asks {
-        Asks::Nothing => true,
+        Asks::Nothing | Asks::Record => true,
         Asks::Absent | Asks::Seq(0) => !known.exists,
         Asks::Present => known.exists,
         Asks::Value => known.exists && known.value_matches,

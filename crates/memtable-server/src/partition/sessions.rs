@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use sextant_common::operation::{RecordedOutcome, RequestId};
-use sextant_common::snapshot::SessionMemory;
+use sextant_common::snapshot::{SessionMemory, weight};
 
 use crate::command::RequestResult;
 
@@ -18,7 +18,7 @@ pub const SESSION_TTL_MS: u64 = 15 * 60 * 1000;
 pub const SESSIONS_MAX: usize = 10_000;
 /// Most results kept for a session: a client may have so many requests outstanding.
 pub const RESULTS_MAX: usize = 4096;
-/// And so many operations in all (24 bytes each): large batches are remembered for a shorter while.
+/// And so many operations in all (32 bytes each, and more that tell values): large batches are remembered for a shorter while.
 pub const RESULT_OPS_MAX: usize = 128 * 1024;
 
 /// What is known of a request.
@@ -104,7 +104,7 @@ impl DuplicateTable {
         let (floor, last_used_ms) = (session.floor, session.last_used_ms);
         session.last_used_ms = now_ms;
         session.answers.insert(request.id.number, request.results.clone().into());
-        session.ops += request.results.len();
+        session.ops += weight(&request.results);
         session.floor = session.floor.max(request.id.acked_below);
         let mut forgotten = Vec::new();
         while let Some(oldest) = session.answers.first_key_value().map(|(number, _)| *number)
@@ -112,7 +112,7 @@ impl DuplicateTable {
         {
             if let Some((number, answer)) = session.answers.pop_first() {
                 session.floor = session.floor.max(number.saturating_add(1));
-                session.ops -= answer.len();
+                session.ops -= weight(&answer);
                 forgotten.push((number, answer));
             }
         }
@@ -136,7 +136,7 @@ impl DuplicateTable {
                     };
                     session.answers.extend(forgotten);
                     session.answers.remove(&number);
-                    session.ops = session.answers.values().map(|r| r.len()).sum();
+                    session.ops = session.answers.values().map(|answer| weight(answer)).sum();
                     (session.floor, session.last_used_ms) = (floor, last_used_ms);
                 }
             }

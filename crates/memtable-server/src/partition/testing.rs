@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_common::operation::{Condition, Effect, RequestId, WriteOp, WriteRequest};
+use sextant_common::operation::{Condition, Effect, RequestId, Returns, WriteOp, WriteRequest};
 
 use super::Partition;
 use super::ingest::{Body, Ingested};
@@ -33,7 +33,9 @@ pub fn put(partition: &mut Partition, table: TableId, key: &'static str, value_b
         effect: Effect::Put(vec![7; value_bytes].into()),
         condition: Condition::None,
         base: None,
+        base_value: None,
         skip_on_failure: false,
+        returns: Returns::Nothing,
     };
     let request = WriteRequest { id: RequestId::default(), ops: vec![op] };
     let group = partition.evaluate(TERM, &[request], 0).group.unwrap();

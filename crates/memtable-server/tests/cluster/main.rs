@@ -86,7 +86,7 @@ async fn a_retry_under_the_same_session_and_number_takes_effect_once() {
         let mut request = put(0, "k", "v");
         (request.session, request.request_no) = (77, number);
         request.ops[0].condition = v1::Condition::Absent.into();
-        request.ops[0].base = Some(base);
+        request.ops[0].base = Some(base.clone());
         request
     };
     let first = c.write(insert(1)).await;

@@ -8,7 +8,10 @@ use sextant_common::ids::{PartitionId, Seq, TableId};
 use sextant_proto::v1::WriteStatus;
 
 use crate::testing::{Cluster, until};
-use crate::{Condition, OpOutcome, Operation, PNode, ReadOptions, RequestId, WriteOptions, WriteOutcome};
+use crate::{
+    Condition, Misfit, OpOutcome, Operation, PNode, ReadOptions, RequestId, Returns, Told, Update,
+    WriteOptions, WriteOutcome,
+};
 
 async fn write(pnode: &PNode, op: Operation) -> WriteOutcome {
     pnode.write(vec![op], WriteOptions::default()).await.unwrap()
@@ -87,7 +90,7 @@ async fn insert_repeated_after_stale_manifest() {
     assert_eq!((outcome.applied, outcome.results[0].existed), (false, true));
     assert_eq!(read(&pnode, "k").await.unwrap(), "theirs");
     let writes = cluster.leader().state.lock().writes.clone();
-    let base = |at: usize| writes[at].ops[0].base.unwrap();
+    let base = |at: usize| writes[at].ops[0].base.clone().unwrap();
     assert_eq!((base(1).manifest_version, base(1).present), (searched.0, false));
     assert_eq!((base(2).manifest_version, base(2).present), (cluster.version(0).0, true));
     assert_eq!(writes[1].request_no, writes[2].request_no, "it was not executed: the number stays");
@@ -266,9 +269,9 @@ async fn a_blind_put_says_that_no_sstable_has_the_key() {
     write(&pnode, Operation::put("", "a", "1")).await;
     write(&pnode, Operation::delete("", "other")).await;
     let state = cluster.leader().state.lock();
-    let bases: Vec<_> = state.writes.iter().map(|w| w.ops[0].base).collect();
-    assert_eq!(bases[0].unwrap().manifest_version, state.partitions[&0].manifest.version.0);
-    assert!(!bases[0].unwrap().present);
+    let bases: Vec<_> = state.writes.iter().map(|w| w.ops[0].base.clone()).collect();
+    assert_eq!(bases[0].as_ref().unwrap().manifest_version, state.partitions[&0].manifest.version.0);
+    assert!(!bases[0].as_ref().unwrap().present);
     assert!(bases[1].is_none() && bases[2].is_none());
 }
 
@@ -316,4 +319,39 @@ async fn a_stream_that_outlives_its_server_is_left() {
     cluster.leader().state.lock().incarnation += 1;
     write(&pnode, Operation::put("", "k", "2")).await;
     assert_eq!(read(&pnode, "k").await.unwrap(), "2");
+}
+
+#[tokio::test]
+async fn an_update_is_made_of_what_is_there_in_either_tier() {
+    let mut cluster = Cluster::start(1).await;
+    cluster.add_sst(0, &[("n", Some("41"), 1), ("gone", None, 2), ("text", Some("some "), 3)]);
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    let increment =
+        |key: &'static str| Operation::update("", key, Update::Increment(1)).returning(Returns::After);
+    let told = async |op: Operation| write(&pnode, op).await.results.remove(0).told;
+    let value = |text: &'static str| Told::Value(text.into());
+    assert_eq!(told(increment("n")).await, value("42"), "from an SSTable");
+    assert_eq!(told(increment("n")).await, value("43"), "from the memtable");
+    assert_eq!(told(increment("gone")).await, value("1"));
+    assert_eq!(told(increment("new")).await, value("1"));
+    assert_eq!(told(Operation::update("", "text", Update::Append("more".into()))).await, Told::Length(9));
+    assert_eq!(read(&pnode, "text").await.unwrap(), "some more");
+    assert_eq!(told(increment("text")).await, Told::Misfit(Misfit::NotAnInteger));
+    let swap = Operation::put("", "n", "0").returning(Returns::Before);
+    assert_eq!(told(swap).await, value("43"));
+    cluster.flush(0);
+    assert_eq!(told(increment("n")).await, value("1"), "flushed meanwhile");
+    assert_eq!(read(&pnode, "n").await.unwrap(), "1");
+}
+
+#[tokio::test]
+async fn an_update_whose_answer_is_lost_takes_effect_once_and_tells_the_same() {
+    let cluster = Cluster::start(1).await;
+    let pnode = cluster.pnode().await;
+    write(&pnode, Operation::put("", "n", "1")).await;
+    cluster.leader().state.lock().lose_answers = 2;
+    let op = Operation::update("", "n", Update::Increment(1)).returning(Returns::After);
+    assert_eq!(write(&pnode, op).await.results[0].told, Told::Value("2".into()));
+    assert_eq!(read(&pnode, "n").await.unwrap(), "2");
 }

@@ -163,6 +163,20 @@ impl Store for RespStore {
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
     }
 
+    fn are_together(&self, keys: &[&[u8]]) -> bool {
+        let core = self.pnode.core();
+        // (While the table is not known yet, its leader says it.)
+        let Some(table) = core.views.tables.get("") else { return true };
+        let mut partitions = keys.iter().map(|key| core.views.slot_map.partition_of(key, &table.options));
+        let first = partitions.next();
+        partitions.all(|partition| Some(partition) == first)
+    }
+
+    async fn execute(&self, ops: Vec<Operation>, lane: Lane) -> Result<WriteOutcome> {
+        let _place = ops.first().map(|op| self.enter(&op.key)).transpose()?;
+        self.pnode.write(ops, in_lane(lane)).await
+    }
+
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
         let core = self.pnode.core();
         let metrics = self.pnode.metrics();

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::ids::Seq;
-use sextant_common::operation::{Base, Condition, Effect, ReadMode};
+use sextant_common::operation::{Base, Condition, Effect, ReadMode, needs_value};
 
 use super::prepare::PreparedOp;
 use crate::record_cache::{CachedRecord, RecordCache};
@@ -14,6 +15,19 @@ use crate::view::{PartitionView, ReadKey};
 
 /// Searches of one batch that run at once: what fills a message.
 const SEARCHES_MAX: usize = 64;
+
+/// A base, and its value if the operation needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub base: Option<Base>,
+    pub value: Option<Bytes>,
+}
+
+impl From<Option<Base>> for Found {
+    fn from(base: Option<Base>) -> Self {
+        Self { base, value: None }
+    }
+}
 
 /// Finds bases.
 pub(super) struct Bases {
@@ -28,9 +42,9 @@ impl Bases {
         view: &PartitionView,
         ops: &[PreparedOp],
         deadline: Deadline,
-    ) -> Result<Vec<Option<Base>>, SearchFailed> {
+    ) -> Result<Vec<Found>, SearchFailed> {
         if ops.iter().all(|op| !op.needs_search()) {
-            return Ok(ops.iter().map(|op| base_at_once(view, op)).collect());
+            return Ok(ops.iter().map(|op| base_at_once(view, op).into()).collect());
         }
         let bases = (0..ops.len()).map(|at| self.base(view, &ops[at], deadline));
         futures::stream::iter(bases).buffered(SEARCHES_MAX).try_collect().await
@@ -41,9 +55,9 @@ impl Bases {
         view: &PartitionView,
         op: &PreparedOp,
         deadline: Deadline,
-    ) -> Result<Option<Base>, SearchFailed> {
+    ) -> Result<Found, SearchFailed> {
         if !op.needs_search() {
-            return Ok(base_at_once(view, op));
+            return Ok(base_at_once(view, op).into());
         }
         let at = op.at();
         let found = match self.cache.lookup(&view.manifest, op.table.id, at) {
@@ -60,7 +74,7 @@ impl Bases {
             }
         };
         let value = found.as_ref().and_then(|record| record.value.as_ref());
-        Ok(Some(Base {
+        let base = Base {
             manifest: view.manifest.version,
             present: value.is_some(),
             seq: found.as_ref().filter(|_| value.is_some()).map_or(Seq(0), |record| record.seq),
@@ -68,7 +82,9 @@ impl Bases {
                 Condition::ValueEquals(expected) => value == Some(expected),
                 _ => false,
             },
-        }))
+        };
+        let value = value.filter(|_| needs_value(&op.op.effect, op.op.returns)).cloned();
+        Ok(Found { base: Some(base), value })
     }
 }
 

@@ -17,7 +17,7 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{Stream, StreamExt};
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::operation::{Condition, Lane, RequestId, WriteOutcome};
+use sextant_common::operation::{Lane, RequestId, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use tokio::time::Sleep;
 
@@ -35,7 +35,7 @@ pub(crate) type Done = (usize, Result<WriteOutcome>);
 
 /// Whether a request is a blind write.
 pub(super) fn is_blind(ops: &[PreparedOp]) -> bool {
-    matches!(ops, [op] if op.op.condition == Condition::None) && !is_large(ops)
+    matches!(ops, [op] if op.op.is_blind()) && !is_large(ops)
 }
 
 /// A batch of blind writes under way, each in its partition's session: a stream of what became of them. Dropped, it takes back what
@@ -165,8 +165,11 @@ impl BlindWrites {
         for (at, ticket) in ready {
             let Some(op) = &self.writes[at].op else { continue };
             let id = RequestId { session: ticket.session, number: ticket.number, acked_below };
-            let ops =
-                std::iter::once(SentOp { table: op.table.id, op: &op.op, base: base_at_once(&view, op) });
+            let ops = std::iter::once(SentOp {
+                table: op.table.id,
+                op: &op.op,
+                found: base_at_once(&view, op).into(),
+            });
             match peer {
                 Some((leader, peer))
                     if !left.is_zero()

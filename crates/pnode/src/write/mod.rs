@@ -15,5 +15,6 @@ mod sessions;
 mod window;
 mod writer;
 
+pub(crate) use base::Found;
 pub(crate) use blind::BlindWrites;
 pub(crate) use writer::Writer;

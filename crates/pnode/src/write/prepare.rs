@@ -6,7 +6,7 @@ use sextant_common::ids::PartitionId;
 use sextant_common::key::{SlotMap, filter_hash};
 use sextant_common::limits::{LARGE_BYTES, check_batch};
 use sextant_common::manifest::TableInfo;
-use sextant_common::operation::{Condition, Operation};
+use sextant_common::operation::Operation;
 use sextant_common::{Error, Result};
 
 use crate::tables::Tables;
@@ -33,7 +33,7 @@ impl PreparedOp {
     }
 
     pub fn needs_search(&self) -> bool {
-        self.op.condition != Condition::None
+        !self.op.is_blind()
     }
 }
 

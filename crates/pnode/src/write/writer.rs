@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, PartitionId};
+use sextant_common::limits::LARGE_BYTES;
 use sextant_common::operation::{Lane, Operation, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::slow_log::{self, Tier};
@@ -285,9 +286,11 @@ impl Writer {
         // As long as the leader may let it wait for its turn, and then for its execution.
         let answer = deadline.left(clock).saturating_add(ANSWER_MAX);
         let patience = Patience { leave_by_ns: deadline.at_ns(), answer };
-        let sent = ops.iter().zip(bases).map(|(op, base)| SentOp { table: op.table.id, op: &op.op, base });
+        let base_bytes: usize = bases.iter().filter_map(|found| found.value.as_ref()).map(Bytes::len).sum();
+        let sent = ops.iter().zip(bases).map(|(op, found)| SentOp { table: op.table.id, op: &op.op, found });
         let write = SentWrite { partition, id, ops: sent, left: deadline.left(clock) };
-        let by = Passage { large: is_large(ops), alone, answers: &answers, patience };
+        let large = is_large(ops) || base_bytes > LARGE_BYTES;
+        let by = Passage { large, alone, answers: &answers, patience };
         let asked =
             self.core.ask_leader(partition, deadlines.answered, Duration::MAX, |peer| peer.write(write, by));
         let (node, says) = match asked.await {

@@ -9,8 +9,8 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 use sextant_common::limits;
 use sextant_common::operation::{
-    Base, Condition, Effect, Expected, OpOutcome, Operation, ReadMode, Record, RequestId, WriteOp,
-    WriteOutcome, WriteRequest, WriteStatus,
+    Base, Condition, Effect, Expected, Misfit, OpOutcome, Operation, ReadMode, Record, RequestId, Returns,
+    Told, Update, WriteOp, WriteOutcome, WriteRequest, WriteStatus, parse_decimal,
 };
 
 use crate::v1;
@@ -59,18 +59,125 @@ impl From<v1::RequestId> for RequestId {
     }
 }
 
-fn effect_to_wire(effect: &Effect) -> (v1::WriteKind, Bytes) {
-    match effect {
-        Effect::Put(value) => (v1::WriteKind::WritePut, value.clone()),
-        Effect::Delete => (v1::WriteKind::WriteDelete, Bytes::new()),
+/// An effect as it stands in a message.
+#[derive(Default)]
+struct WireEffect {
+    kind: i32,
+    value: Bytes,
+    increment: i64,
+    decimal: String,
+    offset: u32,
+}
+
+impl From<&Effect> for WireEffect {
+    fn from(effect: &Effect) -> Self {
+        use v1::WriteKind as K;
+        let of = |kind: K| Self { kind: kind.into(), ..Self::default() };
+        match effect {
+            Effect::Put(value) => Self { value: value.clone(), ..of(K::WritePut) },
+            Effect::Delete => of(K::WriteDelete),
+            Effect::Update(Update::Increment(by)) => Self { increment: *by, ..of(K::WriteIncrement) },
+            Effect::Update(Update::IncrementDecimal(by)) => {
+                Self { decimal: by.to_string(), ..of(K::WriteIncrementDecimal) }
+            }
+            Effect::Update(Update::Append(bytes)) => Self { value: bytes.clone(), ..of(K::WriteAppend) },
+            Effect::Update(Update::SetRange { offset, bytes }) => {
+                Self { value: bytes.clone(), offset: *offset, ..of(K::WriteSetRange) }
+            }
+        }
     }
 }
 
-fn effect_from_wire(kind: i32, value: Bytes) -> Result<Effect> {
-    match v1::WriteKind::try_from(kind) {
-        Ok(v1::WriteKind::WritePut) => Ok(Effect::Put(value)),
-        Ok(v1::WriteKind::WriteDelete) => Ok(Effect::Delete),
-        Err(_) => Err(Error::invalid(format!("unknown kind of write {kind}"))),
+impl TryFrom<WireEffect> for Effect {
+    type Error = Error;
+
+    fn try_from(wire: WireEffect) -> Result<Self> {
+        use v1::WriteKind as K;
+        let WireEffect { kind, value, increment, decimal, offset } = wire;
+        Ok(match K::try_from(kind) {
+            Ok(K::WritePut) => Effect::Put(value),
+            Ok(K::WriteDelete) => Effect::Delete,
+            Ok(K::WriteIncrement) => Effect::Update(Update::Increment(increment)),
+            Ok(K::WriteIncrementDecimal) => {
+                let by = parse_decimal(decimal.as_bytes());
+                let by =
+                    by.ok_or_else(|| Error::invalid("an increment is no decimal number of 28 digits"))?;
+                Effect::Update(Update::IncrementDecimal(by))
+            }
+            Ok(K::WriteAppend) => Effect::Update(Update::Append(value)),
+            Ok(K::WriteSetRange) => Effect::Update(Update::SetRange { offset, bytes: value }),
+            Err(_) => return Err(Error::invalid(format!("unknown kind of write {kind}"))),
+        })
+    }
+}
+
+impl From<Returns> for v1::Returns {
+    fn from(returns: Returns) -> Self {
+        match returns {
+            Returns::Nothing => Self::Nothing,
+            Returns::Before => Self::Before,
+            Returns::After => Self::After,
+        }
+    }
+}
+
+fn returns_from_wire(returns: i32) -> Result<Returns> {
+    match v1::Returns::try_from(returns) {
+        Ok(v1::Returns::Nothing) => Ok(Returns::Nothing),
+        Ok(v1::Returns::Before) => Ok(Returns::Before),
+        Ok(v1::Returns::After) => Ok(Returns::After),
+        Err(_) => Err(Error::invalid(format!("unknown kind of answer {returns}"))),
+    }
+}
+
+/// What an outcome tells, as it stands in a message.
+#[derive(Default)]
+pub(super) struct WireTold {
+    pub value: Option<Bytes>,
+    pub length: Option<u64>,
+    pub value_forgotten: bool,
+    pub misfit: i32,
+}
+
+impl From<&Told> for WireTold {
+    fn from(told: &Told) -> Self {
+        let mut wire = Self::default();
+        match told {
+            Told::Nothing => {}
+            Told::Value(value) => wire.value = Some(value.clone()),
+            Told::Length(length) => wire.length = Some(*length),
+            Told::Forgotten => wire.value_forgotten = true,
+            Told::Misfit(misfit) => {
+                wire.misfit = match misfit {
+                    Misfit::NotAnInteger => v1::Misfit::NotAnInteger,
+                    Misfit::NotANumber => v1::Misfit::NotANumber,
+                    Misfit::Overflow => v1::Misfit::Overflow,
+                    Misfit::TooLong => v1::Misfit::TooLong,
+                }
+                .into();
+            }
+        }
+        wire
+    }
+}
+
+impl From<WireTold> for Told {
+    fn from(wire: WireTold) -> Self {
+        let misfit = match v1::Misfit::try_from(wire.misfit) {
+            Ok(v1::Misfit::None) => None,
+            Ok(v1::Misfit::NotAnInteger) => Some(Misfit::NotAnInteger),
+            Ok(v1::Misfit::NotANumber) => Some(Misfit::NotANumber),
+            Ok(v1::Misfit::Overflow) => Some(Misfit::Overflow),
+            // Of a newer server. That it failed is known without it.
+            Ok(v1::Misfit::TooLong) | Err(_) => Some(Misfit::TooLong),
+        };
+        match (misfit, wire.value, wire.length) {
+            (Some(misfit), ..) => Told::Misfit(misfit),
+            (None, Some(value), _) => Told::Value(value),
+            (None, None, Some(length)) => Told::Length(length),
+            (None, None, None) if wire.value_forgotten => Told::Forgotten,
+            (None, None, None) => Told::Nothing,
+        }
     }
 }
 
@@ -99,12 +206,16 @@ fn condition_from_wire(condition: i32, expected_value: Bytes, expected_seq: u64)
 
 impl From<Operation> for v1::KvBatchOp {
     fn from(op: Operation) -> Self {
-        let (kind, value) = effect_to_wire(&op.effect);
+        let WireEffect { kind, value, increment, decimal, offset } = (&op.effect).into();
         let (condition, expected_value, expected_seq) = condition_to_wire(&op.condition);
         Self {
+            increment,
+            decimal,
+            offset,
+            returns: v1::Returns::from(op.returns).into(),
             table: op.table,
             key: op.key,
-            kind: kind.into(),
+            kind,
             value,
             condition: condition.into(),
             expected_value,
@@ -118,12 +229,14 @@ impl TryFrom<v1::KvBatchOp> for Operation {
     type Error = Error;
 
     fn try_from(op: v1::KvBatchOp) -> Result<Self> {
+        let v1::KvBatchOp { kind, value, increment, decimal, offset, .. } = op;
         Ok(Self {
             table: op.table,
             key: op.key,
-            effect: effect_from_wire(op.kind, op.value)?,
+            effect: WireEffect { kind, value, increment, decimal, offset }.try_into()?,
             condition: condition_from_wire(op.condition, op.expected_value, op.expected_seq)?,
             skip_on_failure: op.skip_on_failure,
+            returns: returns_from_wire(op.returns)?,
         })
     }
 }
@@ -147,12 +260,13 @@ impl From<compare_and_set::Expected> for Expected {
     }
 }
 
-impl From<Effect> for compare_and_set::Effect {
-    fn from(effect: Effect) -> Self {
-        match effect {
-            Effect::Put(value) => Self::NewValue(value),
-            Effect::Delete => Self::Delete(true),
-        }
+/// # Errors
+/// `Invalid` for an update: those travel in batches.
+pub fn compare_and_set_effect(effect: Effect) -> Result<compare_and_set::Effect> {
+    match effect {
+        Effect::Put(value) => Ok(compare_and_set::Effect::NewValue(value)),
+        Effect::Delete => Ok(compare_and_set::Effect::Delete(true)),
+        Effect::Update(_) => Err(Error::invalid("compare-and-set: an update is no new value")),
     }
 }
 
@@ -179,6 +293,7 @@ impl From<Base> for v1::Base {
             present: base.present,
             seq: base.seq.0,
             value_matches: base.value_matches,
+            value: None,
         }
     }
 }
@@ -195,29 +310,39 @@ impl From<v1::Base> for Base {
 }
 
 /// A client's operation on its way to the leader. Over references, so that it can be sent again: nothing of it is
-/// copied.
-pub fn write_op_to_wire(table: TableId, op: &Operation, base: Option<Base>) -> v1::WriteOp {
-    let (kind, value) = effect_to_wire(&op.effect);
+/// copied. `base_value`: of the base, if the operation needs it.
+pub fn write_op_to_wire(
+    table: TableId,
+    op: &Operation,
+    base: Option<Base>,
+    base_value: Option<Bytes>,
+) -> v1::WriteOp {
+    let WireEffect { kind, value, increment, decimal, offset } = (&op.effect).into();
+    let base = base.map(|base| v1::Base { value: base_value, ..base.into() });
     let (condition, expected_value, expected_seq) = condition_to_wire(&op.condition);
     v1::WriteOp {
         table: table.0,
-        kind: kind.into(),
+        kind,
         key: op.key.clone(),
         value,
         condition: condition.into(),
         expected_value,
         expected_seq,
-        base: base.map(Into::into),
+        base,
         skip_on_failure: op.skip_on_failure,
+        increment,
+        decimal,
+        offset,
+        returns: v1::Returns::from(op.returns).into(),
     }
 }
 
-/// A write as its leader gets it; also what it carries (keys, values and expected values), in bytes.
+/// A write as its leader gets it; also what it carries (keys, values, expected values and those of bases), in bytes.
 pub fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize)> {
     if request.ops.is_empty() {
         return Err(Error::invalid("a write without operations"));
     }
-    let (mut bytes, mut expected_bytes) = (0, 0);
+    let (mut bytes, mut expected_bytes, mut base_bytes) = (0, 0, 0);
     let mut ops = Vec::with_capacity(request.ops.len());
     for op in request.ops {
         limits::check_key(&op.key)?;
@@ -225,30 +350,42 @@ pub fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize
         limits::check_value(&op.expected_value)?;
         bytes += op.key.len() + op.value.len();
         expected_bytes += op.expected_value.len();
+        let v1::WriteOp { kind, value, increment, decimal, offset, mut base, .. } = op;
+        let base_value = base.as_mut().and_then(|base| base.value.take());
+        if let Some(value) = &base_value {
+            limits::check_value(value)?;
+            base_bytes += value.len();
+        }
         ops.push(WriteOp {
             condition: condition_from_wire(op.condition, op.expected_value, op.expected_seq)?,
-            effect: effect_from_wire(op.kind, op.value)?,
+            effect: WireEffect { kind, value, increment, decimal, offset }.try_into()?,
             table: TableId(op.table),
             key: op.key,
-            base: op.base.map(Into::into),
+            base: base.map(Into::into),
+            base_value,
             skip_on_failure: op.skip_on_failure,
+            returns: returns_from_wire(op.returns)?,
         });
     }
-    limits::check_batch(ops.len(), bytes.max(expected_bytes))?;
+    limits::check_batch(ops.len(), bytes.max(expected_bytes).max(base_bytes))?;
     let id =
         RequestId { session: request.session, number: request.request_no, acked_below: request.acked_below };
-    Ok((WriteRequest { id, ops }, bytes + expected_bytes))
+    Ok((WriteRequest { id, ops }, bytes + expected_bytes + base_bytes))
 }
 
 impl From<OpOutcome> for v1::OpResult {
     fn from(outcome: OpOutcome) -> Self {
-        Self { applied: outcome.applied, existed: outcome.existed, seq: outcome.seq.0 }
+        let WireTold { value, length, value_forgotten, misfit } = (&outcome.told).into();
+        let OpOutcome { applied, existed, seq, .. } = outcome;
+        Self { applied, existed, seq: seq.0, value, length, value_forgotten, misfit }
     }
 }
 
 impl From<v1::OpResult> for OpOutcome {
     fn from(result: v1::OpResult) -> Self {
-        Self { applied: result.applied, existed: result.existed, seq: Seq(result.seq) }
+        let v1::OpResult { applied, existed, seq, value, length, value_forgotten, misfit } = result;
+        let told = WireTold { value, length, value_forgotten, misfit }.into();
+        Self { applied, existed, seq: Seq(seq), told }
     }
 }
 
@@ -315,7 +452,7 @@ mod tests {
             ..Default::default()
         };
         write_from_wire(request(1, 4)).unwrap();
-        assert!(write_from_wire(request(2, 0)).unwrap_err().message.contains("kind of write 2"));
+        assert!(write_from_wire(request(6, 0)).unwrap_err().message.contains("kind of write 6"));
         assert!(write_from_wire(request(0, 5)).unwrap_err().message.contains("condition 5"));
         assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
     }
@@ -329,18 +466,60 @@ mod tests {
             Condition::ValueEquals("old".into()),
             Condition::SeqEquals(Seq(7)),
         ] {
-            for effect in [Effect::Put("new".into()), Effect::Delete] {
-                let op = Operation::new("t", "k", effect).only_if(condition.clone()).skip_on_failure();
+            for (effect, returns) in [
+                (Effect::Put("new".into()), Returns::Before),
+                (Effect::Delete, Returns::Nothing),
+                (Effect::Update(Update::Increment(i64::MIN)), Returns::After),
+                (Effect::Update(Update::IncrementDecimal(parse_decimal(b"-1.25").unwrap())), Returns::After),
+                (Effect::Update(Update::Append("more".into())), Returns::Nothing),
+                (Effect::Update(Update::SetRange { offset: 7, bytes: "x".into() }), Returns::Before),
+            ] {
+                let op = Operation::new("t", "k", effect)
+                    .only_if(condition.clone())
+                    .skip_on_failure()
+                    .returning(returns);
                 assert_eq!(Operation::try_from(v1::KvBatchOp::from(op.clone())).unwrap(), op);
-                let sent = write_op_to_wire(TableId(4), &op, None);
+                let sent = write_op_to_wire(TableId(4), &op, None, None);
                 let request = v1::WriteRequest { ops: vec![sent], ..Default::default() };
                 let (received, bytes) = write_from_wire(request).unwrap();
                 assert_eq!(bytes, op.carried_bytes());
-                let WriteOp { table, key, effect, condition, .. } = received.ops[0].clone();
-                assert_eq!((table, key), (TableId(4), op.key));
+                let WriteOp { table, key, effect, condition, returns, .. } = received.ops[0].clone();
+                assert_eq!((table, key, returns), (TableId(4), op.key, op.returns));
                 assert_eq!((effect, condition), (op.effect, op.condition));
             }
         }
+    }
+
+    #[test]
+    fn outcomes_are_the_same_after_their_way() {
+        for told in [
+            Told::Nothing,
+            Told::Value(Bytes::new()),
+            Told::Value("v".into()),
+            Told::Length(0),
+            Told::Forgotten,
+            Told::Misfit(Misfit::NotAnInteger),
+            Told::Misfit(Misfit::NotANumber),
+            Told::Misfit(Misfit::Overflow),
+            Told::Misfit(Misfit::TooLong),
+        ] {
+            let outcome = OpOutcome { applied: true, existed: false, seq: Seq(7), told };
+            assert_eq!(OpOutcome::from(v1::OpResult::from(outcome.clone())), outcome);
+        }
+    }
+
+    #[test]
+    fn the_value_of_a_base_travels_with_it_and_is_counted() {
+        let op = Operation::update("t", "k", Update::Append("x".into()));
+        let base = Base { manifest: ManifestVersion(3), present: true, seq: Seq(2), value_matches: false };
+        let sent = write_op_to_wire(TableId(4), &op, Some(base), Some("old".into()));
+        let request = v1::WriteRequest { ops: vec![sent], ..Default::default() };
+        let (received, bytes) = write_from_wire(request).unwrap();
+        assert_eq!(bytes, op.carried_bytes() + 3);
+        assert_eq!(
+            (received.ops[0].base, received.ops[0].base_value.as_deref()),
+            (Some(base), Some(&b"old"[..]))
+        );
     }
 
     #[test]

@@ -8,9 +8,10 @@ use prost::Message;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
-use sextant_common::operation::RecordedOutcome;
+use sextant_common::operation::{RecordedOutcome, Told};
 use sextant_common::snapshot::{Checkpoint, SessionMemory, Snapshot};
 
+use super::operation::WireTold;
 use crate::v1;
 
 const FORMAT: u32 = 1;
@@ -87,11 +88,19 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
 }
 
 fn session_to_wire(id: u64, session: &SessionMemory) -> v1::SnapshotSession {
-    let op = |r: &RecordedOutcome| v1::SnapshotOpResult {
-        applied: r.applied,
-        existed: r.existed,
-        seq: r.seq.0,
-        failed: r.failed,
+    let op = |r: &RecordedOutcome| {
+        let WireTold { value, length, value_forgotten, misfit } =
+            r.told.as_deref().map_or_else(WireTold::default, Into::into);
+        v1::SnapshotOpResult {
+            applied: r.applied,
+            existed: r.existed,
+            seq: r.seq.0,
+            failed: r.failed,
+            value,
+            length,
+            value_forgotten,
+            misfit,
+        }
     };
     let answer = |(number, outcomes): (&u64, &Arc<[RecordedOutcome]>)| v1::SnapshotResult {
         number: *number,
@@ -106,11 +115,14 @@ fn session_to_wire(id: u64, session: &SessionMemory) -> v1::SnapshotSession {
 }
 
 fn session_from_wire(s: v1::SnapshotSession) -> (u64, SessionMemory) {
-    let op = |o: v1::SnapshotOpResult| RecordedOutcome {
-        applied: o.applied,
-        existed: o.existed,
-        failed: o.failed,
-        seq: Seq(o.seq),
+    let op = |o: v1::SnapshotOpResult| {
+        let v1::SnapshotOpResult { applied, existed, seq, failed, value, length, value_forgotten, misfit } =
+            o;
+        let told = match (WireTold { value, length, value_forgotten, misfit }).into() {
+            Told::Nothing => None,
+            told => Some(Box::new(told)),
+        };
+        RecordedOutcome { applied, existed, failed, seq: Seq(seq), told }
     };
     let answers = s.results.into_iter().map(|r| (r.number, r.ops.into_iter().map(op).collect()));
     let answers: BTreeMap<u64, Arc<[RecordedOutcome]>> = answers.collect();

@@ -159,6 +159,1194 @@ impl LeaseMode {
         }
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReadBatch {
+    #[prost(uint64, tag = "1")]
+    pub batch: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub reads: ::prost::alloc::vec::Vec<ReadRequest>,
+    /// Longer values are not sent but refused with READ_TOO_LARGE. 0: all are sent, as far as they fit into one answer.
+    #[prost(uint32, tag = "3")]
+    pub value_bytes_max: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(uint32, tag = "2")]
+    pub table: u32,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    /// The version of the SSTables that the p-node searched or will search: not merely the newest that it knows.
+    #[prost(uint64, tag = "4")]
+    pub manifest_version: u64,
+    /// The p-node would like to keep the answer: its slot is to be registered.
+    #[prost(bool, tag = "5")]
+    pub register: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadReply {
+    #[prost(enumeration = "ReadStatus", tag = "1")]
+    pub status: i32,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    /// With READ_TOO_LARGE: of the value.
+    #[prost(uint32, tag = "4")]
+    pub bytes: u32,
+    /// Which of the batch's registrations it may be kept with, from 1 on; 0: it may not be kept.
+    #[prost(uint32, tag = "5")]
+    pub registration: u32,
+}
+/// What the answers of a partition are kept with: taken before any of its slots was registered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Registration {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(message, optional, tag = "2")]
+    pub epoch: ::core::option::Option<Epoch>,
+    /// The newest of the ring, in that epoch.
+    #[prost(uint64, tag = "3")]
+    pub serial: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ReadBatchReply {
+    #[prost(uint64, tag = "1")]
+    pub batch: u64,
+    /// One for each request, in their order.
+    #[prost(message, repeated, tag = "2")]
+    pub replies: ::prost::alloc::vec::Vec<ReadReply>,
+    /// For partitions that answered STALE_MANIFEST: what is current.
+    #[prost(message, repeated, tag = "3")]
+    pub manifests: ::prost::alloc::vec::Vec<Manifest>,
+    /// For partitions that answered NOT_LEADER, where this server believes the leader to be.
+    #[prost(message, repeated, tag = "4")]
+    pub leaders: ::prost::alloc::vec::Vec<LeaderHint>,
+    /// One for each partition with answers that may be kept.
+    #[prost(message, repeated, tag = "5")]
+    pub registrations: ::prost::alloc::vec::Vec<Registration>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LeaderHint {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(uint64, tag = "2")]
+    pub node: u64,
+    #[prost(uint64, tag = "3")]
+    pub term: u64,
+}
+/// What the p-node found in the SSTables of a manifest version: decides a condition when no memtable has the key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Base {
+    #[prost(uint64, tag = "1")]
+    pub manifest_version: u64,
+    /// False: no entry, or a tombstone.
+    #[prost(bool, tag = "2")]
+    pub present: bool,
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    /// For VALUE_EQUALS: the p-node compared the value.
+    #[prost(bool, tag = "4")]
+    pub value_matches: bool,
+    /// If the operation needs it, to change it or to answer with it.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub value: ::core::option::Option<::prost::bytes::Bytes>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WriteOp {
+    #[prost(uint32, tag = "1")]
+    pub table: u32,
+    #[prost(enumeration = "WriteKind", tag = "2")]
+    pub kind: i32,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "4")]
+    pub value: ::prost::bytes::Bytes,
+    #[prost(enumeration = "Condition", tag = "5")]
+    pub condition: i32,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub expected_value: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "7")]
+    pub expected_seq: u64,
+    /// Needed for every condition but NONE.
+    #[prost(message, optional, tag = "8")]
+    pub base: ::core::option::Option<Base>,
+    /// A failed condition skips this operation only; otherwise it fails the whole request.
+    #[prost(bool, tag = "9")]
+    pub skip_on_failure: bool,
+    #[prost(sint64, tag = "10")]
+    pub increment: i64,
+    #[prost(string, tag = "11")]
+    pub decimal: ::prost::alloc::string::String,
+    #[prost(uint32, tag = "12")]
+    pub offset: u32,
+    #[prost(enumeration = "Returns", tag = "13")]
+    pub returns: i32,
+}
+/// One atomic batch of writes to one partition.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteRequest {
+    /// Correlates the reply on a stream.
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(uint32, tag = "2")]
+    pub partition: u32,
+    /// Session and request number make a retry take effect once. Session 0: no duplicate suppression.
+    #[prost(fixed64, tag = "3")]
+    pub session: u64,
+    #[prost(uint64, tag = "4")]
+    pub request_no: u64,
+    /// The client has had the answers of all requests below this number: their results may be forgotten.
+    #[prost(uint64, tag = "5")]
+    pub acked_below: u64,
+    #[prost(message, repeated, tag = "6")]
+    pub ops: ::prost::alloc::vec::Vec<WriteOp>,
+    /// The caller stops waiting after so many milliseconds; 0: the server's default.
+    #[prost(uint32, tag = "7")]
+    pub deadline_ms: u32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteBatch {
+    #[prost(message, repeated, tag = "1")]
+    pub writes: ::prost::alloc::vec::Vec<WriteRequest>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpResult {
+    #[prost(bool, tag = "1")]
+    pub applied: bool,
+    /// Whether the key existed before, as far as the condition had to find out.
+    #[prost(bool, tag = "2")]
+    pub existed: bool,
+    /// The new version if applied, else the version that failed the condition (0: absent).
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    /// What `returns` asked for, if there is one.
+    #[prost(bytes = "bytes", optional, tag = "4")]
+    pub value: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Of the value that WRITE_APPEND or WRITE_SET_RANGE left, in bytes, unless a value was asked for.
+    #[prost(uint64, optional, tag = "5")]
+    pub length: ::core::option::Option<u64>,
+    /// `value` was asked for, and is longer than what is kept for repeated requests: this one took effect when it came first.
+    #[prost(bool, tag = "6")]
+    pub value_forgotten: bool,
+    #[prost(enumeration = "Misfit", tag = "7")]
+    pub misfit: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteReply {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(enumeration = "WriteStatus", tag = "2")]
+    pub status: i32,
+    #[prost(message, repeated, tag = "3")]
+    pub results: ::prost::alloc::vec::Vec<OpResult>,
+    #[prost(string, tag = "4")]
+    pub message: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub leader: ::core::option::Option<LeaderHint>,
+    /// With STALE_MANIFEST: what is current, unless an earlier answer of this stream has brought it.
+    #[prost(message, optional, tag = "6")]
+    pub manifest: ::core::option::Option<Manifest>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WriteBatchReply {
+    #[prost(message, repeated, tag = "1")]
+    pub replies: ::prost::alloc::vec::Vec<WriteReply>,
+}
+/// A page of a scan over the memtables of one partition and table, as of one published seq.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScanPageRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(uint32, tag = "2")]
+    pub table: u32,
+    #[prost(uint64, tag = "3")]
+    pub manifest_version: u64,
+    /// Inclusive; empty: from the first key.
+    #[prost(bytes = "bytes", tag = "4")]
+    pub start: ::prost::bytes::Bytes,
+    /// Exclusive; empty: to the last key.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub end: ::prost::bytes::Bytes,
+    #[prost(bool, tag = "6")]
+    pub reverse: bool,
+    #[prost(uint32, tag = "7")]
+    pub limit_records: u32,
+    #[prost(uint32, tag = "8")]
+    pub limit_bytes: u32,
+    /// A page whose first record is longer is not sent but refused with READ_TOO_LARGE. 0: it is sent.
+    #[prost(uint32, tag = "9")]
+    pub first_bytes_max: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScanRecord {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: ::prost::bytes::Bytes,
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    #[prost(bool, tag = "4")]
+    pub tombstone: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScanPageReply {
+    #[prost(enumeration = "ReadStatus", tag = "1")]
+    pub status: i32,
+    /// The published seq of the page.
+    #[prost(uint64, tag = "2")]
+    pub snapshot_seq: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub records: ::prost::alloc::vec::Vec<ScanRecord>,
+    /// The page covers the whole range; otherwise it covers it up to (and with) the last record.
+    #[prost(bool, tag = "4")]
+    pub complete: bool,
+    #[prost(message, optional, tag = "5")]
+    pub manifest: ::core::option::Option<Manifest>,
+    #[prost(message, optional, tag = "6")]
+    pub leader: ::core::option::Option<LeaderHint>,
+    /// With READ_TOO_LARGE: of the first record.
+    #[prost(uint32, tag = "7")]
+    pub bytes: u32,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenSessionRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(fixed64, tag = "2")]
+    pub session: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OpenSessionReply {
+    #[prost(enumeration = "WriteStatus", tag = "1")]
+    pub status: i32,
+    #[prost(message, optional, tag = "2")]
+    pub leader: ::core::option::Option<LeaderHint>,
+    #[prost(string, tag = "3")]
+    pub message: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ReadStatus {
+    ReadValue = 0,
+    ReadTombstone = 1,
+    ReadNoEntry = 2,
+    ReadStaleManifest = 3,
+    ReadNotLeader = 4,
+    /// The leader is fresh or is losing its lease: ask again.
+    ReadNotReady = 5,
+    ReadUnknownTable = 6,
+    ReadUnknownPartition = 7,
+    /// The value is longer than the batch, or the page, allows; `bytes` says how long. Ask again without a limit, alone.
+    ReadTooLarge = 8,
+}
+impl ReadStatus {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::ReadValue => "READ_VALUE",
+            Self::ReadTombstone => "READ_TOMBSTONE",
+            Self::ReadNoEntry => "READ_NO_ENTRY",
+            Self::ReadStaleManifest => "READ_STALE_MANIFEST",
+            Self::ReadNotLeader => "READ_NOT_LEADER",
+            Self::ReadNotReady => "READ_NOT_READY",
+            Self::ReadUnknownTable => "READ_UNKNOWN_TABLE",
+            Self::ReadUnknownPartition => "READ_UNKNOWN_PARTITION",
+            Self::ReadTooLarge => "READ_TOO_LARGE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "READ_VALUE" => Some(Self::ReadValue),
+            "READ_TOMBSTONE" => Some(Self::ReadTombstone),
+            "READ_NO_ENTRY" => Some(Self::ReadNoEntry),
+            "READ_STALE_MANIFEST" => Some(Self::ReadStaleManifest),
+            "READ_NOT_LEADER" => Some(Self::ReadNotLeader),
+            "READ_NOT_READY" => Some(Self::ReadNotReady),
+            "READ_UNKNOWN_TABLE" => Some(Self::ReadUnknownTable),
+            "READ_UNKNOWN_PARTITION" => Some(Self::ReadUnknownPartition),
+            "READ_TOO_LARGE" => Some(Self::ReadTooLarge),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum WriteKind {
+    WritePut = 0,
+    WriteDelete = 1,
+    /// The next ones change the value that is there; where there is no record, they take it for 0 or for empty.
+    /// Adds `increment` to an integer: 64 bits, in decimal text.
+    WriteIncrement = 2,
+    /// Adds `decimal` to a decimal number: exact, up to 28 digits, 17 of them after the point.
+    WriteIncrementDecimal = 3,
+    /// Appends `value`.
+    WriteAppend = 4,
+    /// Writes `value` over what stands from `offset` on, in bytes; what is missing before is filled with zeros.
+    WriteSetRange = 5,
+}
+impl WriteKind {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::WritePut => "WRITE_PUT",
+            Self::WriteDelete => "WRITE_DELETE",
+            Self::WriteIncrement => "WRITE_INCREMENT",
+            Self::WriteIncrementDecimal => "WRITE_INCREMENT_DECIMAL",
+            Self::WriteAppend => "WRITE_APPEND",
+            Self::WriteSetRange => "WRITE_SET_RANGE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WRITE_PUT" => Some(Self::WritePut),
+            "WRITE_DELETE" => Some(Self::WriteDelete),
+            "WRITE_INCREMENT" => Some(Self::WriteIncrement),
+            "WRITE_INCREMENT_DECIMAL" => Some(Self::WriteIncrementDecimal),
+            "WRITE_APPEND" => Some(Self::WriteAppend),
+            "WRITE_SET_RANGE" => Some(Self::WriteSetRange),
+            _ => None,
+        }
+    }
+}
+/// Which value an operation is answered with, in `OpResult.value`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Returns {
+    Nothing = 0,
+    /// The one that it met, applied or not.
+    Before = 1,
+    /// The one that it left, if it was applied and left one.
+    After = 2,
+}
+impl Returns {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Nothing => "RETURNS_NOTHING",
+            Self::Before => "RETURNS_BEFORE",
+            Self::After => "RETURNS_AFTER",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "RETURNS_NOTHING" => Some(Self::Nothing),
+            "RETURNS_BEFORE" => Some(Self::Before),
+            "RETURNS_AFTER" => Some(Self::After),
+            _ => None,
+        }
+    }
+}
+/// Why an update does not go with the value that is there: nothing of its batch takes effect then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Misfit {
+    None = 0,
+    NotAnInteger = 1,
+    NotANumber = 2,
+    /// The sum has no place in 64 bits, or in 28 digits.
+    Overflow = 3,
+    /// The value would be longer than a value, or a batch, may be.
+    TooLong = 4,
+}
+impl Misfit {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::None => "MISFIT_NONE",
+            Self::NotAnInteger => "MISFIT_NOT_AN_INTEGER",
+            Self::NotANumber => "MISFIT_NOT_A_NUMBER",
+            Self::Overflow => "MISFIT_OVERFLOW",
+            Self::TooLong => "MISFIT_TOO_LONG",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MISFIT_NONE" => Some(Self::None),
+            "MISFIT_NOT_AN_INTEGER" => Some(Self::NotAnInteger),
+            "MISFIT_NOT_A_NUMBER" => Some(Self::NotANumber),
+            "MISFIT_OVERFLOW" => Some(Self::Overflow),
+            "MISFIT_TOO_LONG" => Some(Self::TooLong),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Condition {
+    None = 0,
+    /// The key does not exist: makes the operation an INSERT.
+    Absent = 1,
+    Present = 2,
+    /// The key exists and its value equals `expected_value`.
+    ValueEquals = 3,
+    /// The key's newest version has seq `expected_seq` (0: the key does not exist).
+    SeqEquals = 4,
+}
+impl Condition {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::None => "CONDITION_NONE",
+            Self::Absent => "CONDITION_ABSENT",
+            Self::Present => "CONDITION_PRESENT",
+            Self::ValueEquals => "CONDITION_VALUE_EQUALS",
+            Self::SeqEquals => "CONDITION_SEQ_EQUALS",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "CONDITION_NONE" => Some(Self::None),
+            "CONDITION_ABSENT" => Some(Self::Absent),
+            "CONDITION_PRESENT" => Some(Self::Present),
+            "CONDITION_VALUE_EQUALS" => Some(Self::ValueEquals),
+            "CONDITION_SEQ_EQUALS" => Some(Self::SeqEquals),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum WriteStatus {
+    WriteOk = 0,
+    /// A condition failed; nothing of the request took effect.
+    WriteConditionFailed = 1,
+    /// A flush completed after the version in `base`: search the SSTables again.
+    WriteStaleManifest = 2,
+    WriteNotLeader = 3,
+    /// Certainly not executed; try again.
+    WriteRetry = 4,
+    WriteUnknownTable = 5,
+    WriteUnknownPartition = 6,
+    /// The session has expired or was never opened: not executed.
+    WriteUnknownSession = 7,
+    /// The result of so old a request is no longer kept: not executed now, may have been before.
+    WriteRequestTooOld = 8,
+    /// Flushing cannot keep up, or memory is full: not executed.
+    WriteOverloaded = 9,
+    WriteInvalid = 10,
+    /// May or may not take effect. A retry with the same session and request number tells.
+    WriteOutcomeUnknown = 11,
+}
+impl WriteStatus {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::WriteOk => "WRITE_OK",
+            Self::WriteConditionFailed => "WRITE_CONDITION_FAILED",
+            Self::WriteStaleManifest => "WRITE_STALE_MANIFEST",
+            Self::WriteNotLeader => "WRITE_NOT_LEADER",
+            Self::WriteRetry => "WRITE_RETRY",
+            Self::WriteUnknownTable => "WRITE_UNKNOWN_TABLE",
+            Self::WriteUnknownPartition => "WRITE_UNKNOWN_PARTITION",
+            Self::WriteUnknownSession => "WRITE_UNKNOWN_SESSION",
+            Self::WriteRequestTooOld => "WRITE_REQUEST_TOO_OLD",
+            Self::WriteOverloaded => "WRITE_OVERLOADED",
+            Self::WriteInvalid => "WRITE_INVALID",
+            Self::WriteOutcomeUnknown => "WRITE_OUTCOME_UNKNOWN",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "WRITE_OK" => Some(Self::WriteOk),
+            "WRITE_CONDITION_FAILED" => Some(Self::WriteConditionFailed),
+            "WRITE_STALE_MANIFEST" => Some(Self::WriteStaleManifest),
+            "WRITE_NOT_LEADER" => Some(Self::WriteNotLeader),
+            "WRITE_RETRY" => Some(Self::WriteRetry),
+            "WRITE_UNKNOWN_TABLE" => Some(Self::WriteUnknownTable),
+            "WRITE_UNKNOWN_PARTITION" => Some(Self::WriteUnknownPartition),
+            "WRITE_UNKNOWN_SESSION" => Some(Self::WriteUnknownSession),
+            "WRITE_REQUEST_TOO_OLD" => Some(Self::WriteRequestTooOld),
+            "WRITE_OVERLOADED" => Some(Self::WriteOverloaded),
+            "WRITE_INVALID" => Some(Self::WriteInvalid),
+            "WRITE_OUTCOME_UNKNOWN" => Some(Self::WriteOutcomeUnknown),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod rows_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    #[derive(Debug, Clone)]
+    pub struct RowsClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl RowsClient<tonic::transport::Channel> {
+        /// Attempt to create a new client by connecting to a given endpoint.
+        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
+        where
+            D: TryInto<tonic::transport::Endpoint>,
+            D::Error: Into<StdError>,
+        {
+            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
+            Ok(Self::new(conn))
+        }
+    }
+    impl<T> RowsClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> RowsClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            RowsClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// The streams are the hot path: one long-lived stream a peer, fed by a coalescer. The unary calls carry the same
+        /// messages and exist for measurement without coalescing and for tools.
+        pub async fn read_stream(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::ReadBatch>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::ReadBatchReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Rows/ReadStream",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Rows", "ReadStream"));
+            self.inner.streaming(req, path, codec).await
+        }
+        pub async fn read(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReadBatch>,
+        ) -> std::result::Result<tonic::Response<super::ReadBatchReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Rows/Read");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Rows", "Read"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn write_stream(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::WriteBatch>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::WriteBatchReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Rows/WriteStream",
+            );
+            let mut req = request.into_streaming_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Rows", "WriteStream"));
+            self.inner.streaming(req, path, codec).await
+        }
+        pub async fn write(
+            &mut self,
+            request: impl tonic::IntoRequest<super::WriteBatch>,
+        ) -> std::result::Result<
+            tonic::Response<super::WriteBatchReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Rows/Write");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Rows", "Write"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn scan_page(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ScanPageRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScanPageReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Rows/ScanPage");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Rows", "ScanPage"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn open_session(
+            &mut self,
+            request: impl tonic::IntoRequest<super::OpenSessionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::OpenSessionReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Rows/OpenSession",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Rows", "OpenSession"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod rows_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with RowsServer.
+    #[async_trait]
+    pub trait Rows: std::marker::Send + std::marker::Sync + 'static {
+        /// Server streaming response type for the ReadStream method.
+        type ReadStreamStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::ReadBatchReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The streams are the hot path: one long-lived stream a peer, fed by a coalescer. The unary calls carry the same
+        /// messages and exist for measurement without coalescing and for tools.
+        async fn read_stream(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::ReadBatch>>,
+        ) -> std::result::Result<tonic::Response<Self::ReadStreamStream>, tonic::Status>;
+        async fn read(
+            &self,
+            request: tonic::Request<super::ReadBatch>,
+        ) -> std::result::Result<tonic::Response<super::ReadBatchReply>, tonic::Status>;
+        /// Server streaming response type for the WriteStream method.
+        type WriteStreamStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::WriteBatchReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        async fn write_stream(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::WriteBatch>>,
+        ) -> std::result::Result<
+            tonic::Response<Self::WriteStreamStream>,
+            tonic::Status,
+        >;
+        async fn write(
+            &self,
+            request: tonic::Request<super::WriteBatch>,
+        ) -> std::result::Result<tonic::Response<super::WriteBatchReply>, tonic::Status>;
+        async fn scan_page(
+            &self,
+            request: tonic::Request<super::ScanPageRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScanPageReply>, tonic::Status>;
+        async fn open_session(
+            &self,
+            request: tonic::Request<super::OpenSessionRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::OpenSessionReply>,
+            tonic::Status,
+        >;
+    }
+    #[derive(Debug)]
+    pub struct RowsServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> RowsServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for RowsServer<T>
+    where
+        T: Rows,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/sextant.v1.Rows/ReadStream" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReadStreamSvc<T: Rows>(pub Arc<T>);
+                    impl<T: Rows> tonic::server::StreamingService<super::ReadBatch>
+                    for ReadStreamSvc<T> {
+                        type Response = super::ReadBatchReply;
+                        type ResponseStream = T::ReadStreamStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::ReadBatch>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Rows>::read_stream(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReadStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Rows/Read" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReadSvc<T: Rows>(pub Arc<T>);
+                    impl<T: Rows> tonic::server::UnaryService<super::ReadBatch>
+                    for ReadSvc<T> {
+                        type Response = super::ReadBatchReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReadBatch>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Rows>::read(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Rows/WriteStream" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteStreamSvc<T: Rows>(pub Arc<T>);
+                    impl<T: Rows> tonic::server::StreamingService<super::WriteBatch>
+                    for WriteStreamSvc<T> {
+                        type Response = super::WriteBatchReply;
+                        type ResponseStream = T::WriteStreamStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::WriteBatch>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Rows>::write_stream(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteStreamSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Rows/Write" => {
+                    #[allow(non_camel_case_types)]
+                    struct WriteSvc<T: Rows>(pub Arc<T>);
+                    impl<T: Rows> tonic::server::UnaryService<super::WriteBatch>
+                    for WriteSvc<T> {
+                        type Response = super::WriteBatchReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::WriteBatch>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Rows>::write(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = WriteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Rows/ScanPage" => {
+                    #[allow(non_camel_case_types)]
+                    struct ScanPageSvc<T: Rows>(pub Arc<T>);
+                    impl<T: Rows> tonic::server::UnaryService<super::ScanPageRequest>
+                    for ScanPageSvc<T> {
+                        type Response = super::ScanPageReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ScanPageRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Rows>::scan_page(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ScanPageSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Rows/OpenSession" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenSessionSvc<T: Rows>(pub Arc<T>);
+                    impl<T: Rows> tonic::server::UnaryService<super::OpenSessionRequest>
+                    for OpenSessionSvc<T> {
+                        type Response = super::OpenSessionReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::OpenSessionRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Rows>::open_session(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenSessionSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for RowsServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "sextant.v1.Rows";
+    impl<T> tonic::server::NamedService for RowsServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
 /// Ends a memtable (the paper's compaction log entry).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogFreeze {
@@ -248,7 +1436,7 @@ pub struct LogConfigure {
     #[prost(message, optional, tag = "2")]
     pub configuration: ::core::option::Option<PartitionConfiguration>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotOpResult {
     #[prost(bool, tag = "1")]
     pub applied: bool,
@@ -256,9 +1444,18 @@ pub struct SnapshotOpResult {
     pub existed: bool,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
-    /// The operation's condition failed the whole request.
+    /// The operation failed the whole request.
     #[prost(bool, tag = "4")]
     pub failed: bool,
+    /// What else it was answered: as in OpResult.
+    #[prost(bytes = "bytes", optional, tag = "5")]
+    pub value: ::core::option::Option<::prost::bytes::Bytes>,
+    #[prost(uint64, optional, tag = "6")]
+    pub length: ::core::option::Option<u64>,
+    #[prost(bool, tag = "7")]
+    pub value_forgotten: bool,
+    #[prost(enumeration = "Misfit", tag = "8")]
+    pub misfit: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SnapshotResult {
@@ -1381,1085 +2578,6 @@ pub mod raft_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "sextant.v1.Raft";
     impl<T> tonic::server::NamedService for RaftServer<T> {
-        const NAME: &'static str = SERVICE_NAME;
-    }
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ReadBatch {
-    #[prost(uint64, tag = "1")]
-    pub batch: u64,
-    #[prost(message, repeated, tag = "2")]
-    pub reads: ::prost::alloc::vec::Vec<ReadRequest>,
-    /// Longer values are not sent but refused with READ_TOO_LARGE. 0: all are sent, as far as they fit into one answer.
-    #[prost(uint32, tag = "3")]
-    pub value_bytes_max: u32,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReadRequest {
-    #[prost(uint32, tag = "1")]
-    pub partition: u32,
-    #[prost(uint32, tag = "2")]
-    pub table: u32,
-    #[prost(bytes = "bytes", tag = "3")]
-    pub key: ::prost::bytes::Bytes,
-    /// The version of the SSTables that the p-node searched or will search: not merely the newest that it knows.
-    #[prost(uint64, tag = "4")]
-    pub manifest_version: u64,
-    /// The p-node would like to keep the answer: its slot is to be registered.
-    #[prost(bool, tag = "5")]
-    pub register: bool,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ReadReply {
-    #[prost(enumeration = "ReadStatus", tag = "1")]
-    pub status: i32,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub value: ::prost::bytes::Bytes,
-    #[prost(uint64, tag = "3")]
-    pub seq: u64,
-    /// With READ_TOO_LARGE: of the value.
-    #[prost(uint32, tag = "4")]
-    pub bytes: u32,
-    /// Which of the batch's registrations it may be kept with, from 1 on; 0: it may not be kept.
-    #[prost(uint32, tag = "5")]
-    pub registration: u32,
-}
-/// What the answers of a partition are kept with: taken before any of its slots was registered.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Registration {
-    #[prost(uint32, tag = "1")]
-    pub partition: u32,
-    #[prost(message, optional, tag = "2")]
-    pub epoch: ::core::option::Option<Epoch>,
-    /// The newest of the ring, in that epoch.
-    #[prost(uint64, tag = "3")]
-    pub serial: u64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ReadBatchReply {
-    #[prost(uint64, tag = "1")]
-    pub batch: u64,
-    /// One for each request, in their order.
-    #[prost(message, repeated, tag = "2")]
-    pub replies: ::prost::alloc::vec::Vec<ReadReply>,
-    /// For partitions that answered STALE_MANIFEST: what is current.
-    #[prost(message, repeated, tag = "3")]
-    pub manifests: ::prost::alloc::vec::Vec<Manifest>,
-    /// For partitions that answered NOT_LEADER, where this server believes the leader to be.
-    #[prost(message, repeated, tag = "4")]
-    pub leaders: ::prost::alloc::vec::Vec<LeaderHint>,
-    /// One for each partition with answers that may be kept.
-    #[prost(message, repeated, tag = "5")]
-    pub registrations: ::prost::alloc::vec::Vec<Registration>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct LeaderHint {
-    #[prost(uint32, tag = "1")]
-    pub partition: u32,
-    #[prost(uint64, tag = "2")]
-    pub node: u64,
-    #[prost(uint64, tag = "3")]
-    pub term: u64,
-}
-/// What the p-node found in the SSTables of a manifest version: decides a condition when no memtable has the key.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct Base {
-    #[prost(uint64, tag = "1")]
-    pub manifest_version: u64,
-    /// False: no entry, or a tombstone.
-    #[prost(bool, tag = "2")]
-    pub present: bool,
-    #[prost(uint64, tag = "3")]
-    pub seq: u64,
-    /// For VALUE_EQUALS: the p-node compared the value.
-    #[prost(bool, tag = "4")]
-    pub value_matches: bool,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct WriteOp {
-    #[prost(uint32, tag = "1")]
-    pub table: u32,
-    #[prost(enumeration = "WriteKind", tag = "2")]
-    pub kind: i32,
-    #[prost(bytes = "bytes", tag = "3")]
-    pub key: ::prost::bytes::Bytes,
-    #[prost(bytes = "bytes", tag = "4")]
-    pub value: ::prost::bytes::Bytes,
-    #[prost(enumeration = "Condition", tag = "5")]
-    pub condition: i32,
-    #[prost(bytes = "bytes", tag = "6")]
-    pub expected_value: ::prost::bytes::Bytes,
-    #[prost(uint64, tag = "7")]
-    pub expected_seq: u64,
-    /// Needed for every condition but NONE.
-    #[prost(message, optional, tag = "8")]
-    pub base: ::core::option::Option<Base>,
-    /// A failed condition skips this operation only; otherwise it fails the whole request.
-    #[prost(bool, tag = "9")]
-    pub skip_on_failure: bool,
-}
-/// One atomic batch of writes to one partition.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct WriteRequest {
-    /// Correlates the reply on a stream.
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    #[prost(uint32, tag = "2")]
-    pub partition: u32,
-    /// Session and request number make a retry take effect once. Session 0: no duplicate suppression.
-    #[prost(fixed64, tag = "3")]
-    pub session: u64,
-    #[prost(uint64, tag = "4")]
-    pub request_no: u64,
-    /// The client has had the answers of all requests below this number: their results may be forgotten.
-    #[prost(uint64, tag = "5")]
-    pub acked_below: u64,
-    #[prost(message, repeated, tag = "6")]
-    pub ops: ::prost::alloc::vec::Vec<WriteOp>,
-    /// The caller stops waiting after so many milliseconds; 0: the server's default.
-    #[prost(uint32, tag = "7")]
-    pub deadline_ms: u32,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct WriteBatch {
-    #[prost(message, repeated, tag = "1")]
-    pub writes: ::prost::alloc::vec::Vec<WriteRequest>,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OpResult {
-    #[prost(bool, tag = "1")]
-    pub applied: bool,
-    /// Whether the key existed before, as far as the condition had to find out.
-    #[prost(bool, tag = "2")]
-    pub existed: bool,
-    /// The new version if applied, else the version that failed the condition (0: absent).
-    #[prost(uint64, tag = "3")]
-    pub seq: u64,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct WriteReply {
-    #[prost(uint64, tag = "1")]
-    pub id: u64,
-    #[prost(enumeration = "WriteStatus", tag = "2")]
-    pub status: i32,
-    #[prost(message, repeated, tag = "3")]
-    pub results: ::prost::alloc::vec::Vec<OpResult>,
-    #[prost(string, tag = "4")]
-    pub message: ::prost::alloc::string::String,
-    #[prost(message, optional, tag = "5")]
-    pub leader: ::core::option::Option<LeaderHint>,
-    /// With STALE_MANIFEST: what is current, unless an earlier answer of this stream has brought it.
-    #[prost(message, optional, tag = "6")]
-    pub manifest: ::core::option::Option<Manifest>,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct WriteBatchReply {
-    #[prost(message, repeated, tag = "1")]
-    pub replies: ::prost::alloc::vec::Vec<WriteReply>,
-}
-/// A page of a scan over the memtables of one partition and table, as of one published seq.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ScanPageRequest {
-    #[prost(uint32, tag = "1")]
-    pub partition: u32,
-    #[prost(uint32, tag = "2")]
-    pub table: u32,
-    #[prost(uint64, tag = "3")]
-    pub manifest_version: u64,
-    /// Inclusive; empty: from the first key.
-    #[prost(bytes = "bytes", tag = "4")]
-    pub start: ::prost::bytes::Bytes,
-    /// Exclusive; empty: to the last key.
-    #[prost(bytes = "bytes", tag = "5")]
-    pub end: ::prost::bytes::Bytes,
-    #[prost(bool, tag = "6")]
-    pub reverse: bool,
-    #[prost(uint32, tag = "7")]
-    pub limit_records: u32,
-    #[prost(uint32, tag = "8")]
-    pub limit_bytes: u32,
-    /// A page whose first record is longer is not sent but refused with READ_TOO_LARGE. 0: it is sent.
-    #[prost(uint32, tag = "9")]
-    pub first_bytes_max: u32,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct ScanRecord {
-    #[prost(bytes = "bytes", tag = "1")]
-    pub key: ::prost::bytes::Bytes,
-    #[prost(bytes = "bytes", tag = "2")]
-    pub value: ::prost::bytes::Bytes,
-    #[prost(uint64, tag = "3")]
-    pub seq: u64,
-    #[prost(bool, tag = "4")]
-    pub tombstone: bool,
-}
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct ScanPageReply {
-    #[prost(enumeration = "ReadStatus", tag = "1")]
-    pub status: i32,
-    /// The published seq of the page.
-    #[prost(uint64, tag = "2")]
-    pub snapshot_seq: u64,
-    #[prost(message, repeated, tag = "3")]
-    pub records: ::prost::alloc::vec::Vec<ScanRecord>,
-    /// The page covers the whole range; otherwise it covers it up to (and with) the last record.
-    #[prost(bool, tag = "4")]
-    pub complete: bool,
-    #[prost(message, optional, tag = "5")]
-    pub manifest: ::core::option::Option<Manifest>,
-    #[prost(message, optional, tag = "6")]
-    pub leader: ::core::option::Option<LeaderHint>,
-    /// With READ_TOO_LARGE: of the first record.
-    #[prost(uint32, tag = "7")]
-    pub bytes: u32,
-}
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OpenSessionRequest {
-    #[prost(uint32, tag = "1")]
-    pub partition: u32,
-    #[prost(fixed64, tag = "2")]
-    pub session: u64,
-}
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct OpenSessionReply {
-    #[prost(enumeration = "WriteStatus", tag = "1")]
-    pub status: i32,
-    #[prost(message, optional, tag = "2")]
-    pub leader: ::core::option::Option<LeaderHint>,
-    #[prost(string, tag = "3")]
-    pub message: ::prost::alloc::string::String,
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum ReadStatus {
-    ReadValue = 0,
-    ReadTombstone = 1,
-    ReadNoEntry = 2,
-    ReadStaleManifest = 3,
-    ReadNotLeader = 4,
-    /// The leader is fresh or is losing its lease: ask again.
-    ReadNotReady = 5,
-    ReadUnknownTable = 6,
-    ReadUnknownPartition = 7,
-    /// The value is longer than the batch, or the page, allows; `bytes` says how long. Ask again without a limit, alone.
-    ReadTooLarge = 8,
-}
-impl ReadStatus {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::ReadValue => "READ_VALUE",
-            Self::ReadTombstone => "READ_TOMBSTONE",
-            Self::ReadNoEntry => "READ_NO_ENTRY",
-            Self::ReadStaleManifest => "READ_STALE_MANIFEST",
-            Self::ReadNotLeader => "READ_NOT_LEADER",
-            Self::ReadNotReady => "READ_NOT_READY",
-            Self::ReadUnknownTable => "READ_UNKNOWN_TABLE",
-            Self::ReadUnknownPartition => "READ_UNKNOWN_PARTITION",
-            Self::ReadTooLarge => "READ_TOO_LARGE",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "READ_VALUE" => Some(Self::ReadValue),
-            "READ_TOMBSTONE" => Some(Self::ReadTombstone),
-            "READ_NO_ENTRY" => Some(Self::ReadNoEntry),
-            "READ_STALE_MANIFEST" => Some(Self::ReadStaleManifest),
-            "READ_NOT_LEADER" => Some(Self::ReadNotLeader),
-            "READ_NOT_READY" => Some(Self::ReadNotReady),
-            "READ_UNKNOWN_TABLE" => Some(Self::ReadUnknownTable),
-            "READ_UNKNOWN_PARTITION" => Some(Self::ReadUnknownPartition),
-            "READ_TOO_LARGE" => Some(Self::ReadTooLarge),
-            _ => None,
-        }
-    }
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum WriteKind {
-    WritePut = 0,
-    WriteDelete = 1,
-}
-impl WriteKind {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::WritePut => "WRITE_PUT",
-            Self::WriteDelete => "WRITE_DELETE",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "WRITE_PUT" => Some(Self::WritePut),
-            "WRITE_DELETE" => Some(Self::WriteDelete),
-            _ => None,
-        }
-    }
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum Condition {
-    None = 0,
-    /// The key does not exist: makes the operation an INSERT.
-    Absent = 1,
-    Present = 2,
-    /// The key exists and its value equals `expected_value`.
-    ValueEquals = 3,
-    /// The key's newest version has seq `expected_seq` (0: the key does not exist).
-    SeqEquals = 4,
-}
-impl Condition {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::None => "CONDITION_NONE",
-            Self::Absent => "CONDITION_ABSENT",
-            Self::Present => "CONDITION_PRESENT",
-            Self::ValueEquals => "CONDITION_VALUE_EQUALS",
-            Self::SeqEquals => "CONDITION_SEQ_EQUALS",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "CONDITION_NONE" => Some(Self::None),
-            "CONDITION_ABSENT" => Some(Self::Absent),
-            "CONDITION_PRESENT" => Some(Self::Present),
-            "CONDITION_VALUE_EQUALS" => Some(Self::ValueEquals),
-            "CONDITION_SEQ_EQUALS" => Some(Self::SeqEquals),
-            _ => None,
-        }
-    }
-}
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
-#[repr(i32)]
-pub enum WriteStatus {
-    WriteOk = 0,
-    /// A condition failed; nothing of the request took effect.
-    WriteConditionFailed = 1,
-    /// A flush completed after the version in `base`: search the SSTables again.
-    WriteStaleManifest = 2,
-    WriteNotLeader = 3,
-    /// Certainly not executed; try again.
-    WriteRetry = 4,
-    WriteUnknownTable = 5,
-    WriteUnknownPartition = 6,
-    /// The session has expired or was never opened: not executed.
-    WriteUnknownSession = 7,
-    /// The result of so old a request is no longer kept: not executed now, may have been before.
-    WriteRequestTooOld = 8,
-    /// Flushing cannot keep up, or memory is full: not executed.
-    WriteOverloaded = 9,
-    WriteInvalid = 10,
-    /// May or may not take effect. A retry with the same session and request number tells.
-    WriteOutcomeUnknown = 11,
-}
-impl WriteStatus {
-    /// String value of the enum field names used in the ProtoBuf definition.
-    ///
-    /// The values are not transformed in any way and thus are considered stable
-    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
-    pub fn as_str_name(&self) -> &'static str {
-        match self {
-            Self::WriteOk => "WRITE_OK",
-            Self::WriteConditionFailed => "WRITE_CONDITION_FAILED",
-            Self::WriteStaleManifest => "WRITE_STALE_MANIFEST",
-            Self::WriteNotLeader => "WRITE_NOT_LEADER",
-            Self::WriteRetry => "WRITE_RETRY",
-            Self::WriteUnknownTable => "WRITE_UNKNOWN_TABLE",
-            Self::WriteUnknownPartition => "WRITE_UNKNOWN_PARTITION",
-            Self::WriteUnknownSession => "WRITE_UNKNOWN_SESSION",
-            Self::WriteRequestTooOld => "WRITE_REQUEST_TOO_OLD",
-            Self::WriteOverloaded => "WRITE_OVERLOADED",
-            Self::WriteInvalid => "WRITE_INVALID",
-            Self::WriteOutcomeUnknown => "WRITE_OUTCOME_UNKNOWN",
-        }
-    }
-    /// Creates an enum from field names used in the ProtoBuf definition.
-    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
-        match value {
-            "WRITE_OK" => Some(Self::WriteOk),
-            "WRITE_CONDITION_FAILED" => Some(Self::WriteConditionFailed),
-            "WRITE_STALE_MANIFEST" => Some(Self::WriteStaleManifest),
-            "WRITE_NOT_LEADER" => Some(Self::WriteNotLeader),
-            "WRITE_RETRY" => Some(Self::WriteRetry),
-            "WRITE_UNKNOWN_TABLE" => Some(Self::WriteUnknownTable),
-            "WRITE_UNKNOWN_PARTITION" => Some(Self::WriteUnknownPartition),
-            "WRITE_UNKNOWN_SESSION" => Some(Self::WriteUnknownSession),
-            "WRITE_REQUEST_TOO_OLD" => Some(Self::WriteRequestTooOld),
-            "WRITE_OVERLOADED" => Some(Self::WriteOverloaded),
-            "WRITE_INVALID" => Some(Self::WriteInvalid),
-            "WRITE_OUTCOME_UNKNOWN" => Some(Self::WriteOutcomeUnknown),
-            _ => None,
-        }
-    }
-}
-/// Generated client implementations.
-pub mod rows_client {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    use tonic::codegen::http::Uri;
-    #[derive(Debug, Clone)]
-    pub struct RowsClient<T> {
-        inner: tonic::client::Grpc<T>,
-    }
-    impl RowsClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
-    impl<T> RowsClient<T>
-    where
-        T: tonic::client::GrpcService<tonic::body::Body>,
-        T::Error: Into<StdError>,
-        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
-        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
-    {
-        pub fn new(inner: T) -> Self {
-            let inner = tonic::client::Grpc::new(inner);
-            Self { inner }
-        }
-        pub fn with_origin(inner: T, origin: Uri) -> Self {
-            let inner = tonic::client::Grpc::with_origin(inner, origin);
-            Self { inner }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> RowsClient<InterceptedService<T, F>>
-        where
-            F: tonic::service::Interceptor,
-            T::ResponseBody: Default,
-            T: tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-                Response = http::Response<
-                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
-                >,
-            >,
-            <T as tonic::codegen::Service<
-                http::Request<tonic::body::Body>,
-            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
-        {
-            RowsClient::new(InterceptedService::new(inner, interceptor))
-        }
-        /// Compress requests with the given encoding.
-        ///
-        /// This requires the server to support it otherwise it might respond with an
-        /// error.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.send_compressed(encoding);
-            self
-        }
-        /// Enable decompressing responses.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.inner = self.inner.accept_compressed(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_decoding_message_size(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.inner = self.inner.max_encoding_message_size(limit);
-            self
-        }
-        /// The streams are the hot path: one long-lived stream a peer, fed by a coalescer. The unary calls carry the same
-        /// messages and exist for measurement without coalescing and for tools.
-        pub async fn read_stream(
-            &mut self,
-            request: impl tonic::IntoStreamingRequest<Message = super::ReadBatch>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::ReadBatchReply>>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/sextant.v1.Rows/ReadStream",
-            );
-            let mut req = request.into_streaming_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("sextant.v1.Rows", "ReadStream"));
-            self.inner.streaming(req, path, codec).await
-        }
-        pub async fn read(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ReadBatch>,
-        ) -> std::result::Result<tonic::Response<super::ReadBatchReply>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Rows/Read");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Rows", "Read"));
-            self.inner.unary(req, path, codec).await
-        }
-        pub async fn write_stream(
-            &mut self,
-            request: impl tonic::IntoStreamingRequest<Message = super::WriteBatch>,
-        ) -> std::result::Result<
-            tonic::Response<tonic::codec::Streaming<super::WriteBatchReply>>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/sextant.v1.Rows/WriteStream",
-            );
-            let mut req = request.into_streaming_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("sextant.v1.Rows", "WriteStream"));
-            self.inner.streaming(req, path, codec).await
-        }
-        pub async fn write(
-            &mut self,
-            request: impl tonic::IntoRequest<super::WriteBatch>,
-        ) -> std::result::Result<
-            tonic::Response<super::WriteBatchReply>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Rows/Write");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Rows", "Write"));
-            self.inner.unary(req, path, codec).await
-        }
-        pub async fn scan_page(
-            &mut self,
-            request: impl tonic::IntoRequest<super::ScanPageRequest>,
-        ) -> std::result::Result<tonic::Response<super::ScanPageReply>, tonic::Status> {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Rows/ScanPage");
-            let mut req = request.into_request();
-            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Rows", "ScanPage"));
-            self.inner.unary(req, path, codec).await
-        }
-        pub async fn open_session(
-            &mut self,
-            request: impl tonic::IntoRequest<super::OpenSessionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::OpenSessionReply>,
-            tonic::Status,
-        > {
-            self.inner
-                .ready()
-                .await
-                .map_err(|e| {
-                    tonic::Status::unknown(
-                        format!("Service was not ready: {}", e.into()),
-                    )
-                })?;
-            let codec = tonic_prost::ProstCodec::default();
-            let path = http::uri::PathAndQuery::from_static(
-                "/sextant.v1.Rows/OpenSession",
-            );
-            let mut req = request.into_request();
-            req.extensions_mut()
-                .insert(GrpcMethod::new("sextant.v1.Rows", "OpenSession"));
-            self.inner.unary(req, path, codec).await
-        }
-    }
-}
-/// Generated server implementations.
-pub mod rows_server {
-    #![allow(
-        unused_variables,
-        dead_code,
-        missing_docs,
-        clippy::wildcard_imports,
-        clippy::let_unit_value,
-    )]
-    use tonic::codegen::*;
-    /// Generated trait containing gRPC methods that should be implemented for use with RowsServer.
-    #[async_trait]
-    pub trait Rows: std::marker::Send + std::marker::Sync + 'static {
-        /// Server streaming response type for the ReadStream method.
-        type ReadStreamStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::ReadBatchReply, tonic::Status>,
-            >
-            + std::marker::Send
-            + 'static;
-        /// The streams are the hot path: one long-lived stream a peer, fed by a coalescer. The unary calls carry the same
-        /// messages and exist for measurement without coalescing and for tools.
-        async fn read_stream(
-            &self,
-            request: tonic::Request<tonic::Streaming<super::ReadBatch>>,
-        ) -> std::result::Result<tonic::Response<Self::ReadStreamStream>, tonic::Status>;
-        async fn read(
-            &self,
-            request: tonic::Request<super::ReadBatch>,
-        ) -> std::result::Result<tonic::Response<super::ReadBatchReply>, tonic::Status>;
-        /// Server streaming response type for the WriteStream method.
-        type WriteStreamStream: tonic::codegen::tokio_stream::Stream<
-                Item = std::result::Result<super::WriteBatchReply, tonic::Status>,
-            >
-            + std::marker::Send
-            + 'static;
-        async fn write_stream(
-            &self,
-            request: tonic::Request<tonic::Streaming<super::WriteBatch>>,
-        ) -> std::result::Result<
-            tonic::Response<Self::WriteStreamStream>,
-            tonic::Status,
-        >;
-        async fn write(
-            &self,
-            request: tonic::Request<super::WriteBatch>,
-        ) -> std::result::Result<tonic::Response<super::WriteBatchReply>, tonic::Status>;
-        async fn scan_page(
-            &self,
-            request: tonic::Request<super::ScanPageRequest>,
-        ) -> std::result::Result<tonic::Response<super::ScanPageReply>, tonic::Status>;
-        async fn open_session(
-            &self,
-            request: tonic::Request<super::OpenSessionRequest>,
-        ) -> std::result::Result<
-            tonic::Response<super::OpenSessionReply>,
-            tonic::Status,
-        >;
-    }
-    #[derive(Debug)]
-    pub struct RowsServer<T> {
-        inner: Arc<T>,
-        accept_compression_encodings: EnabledCompressionEncodings,
-        send_compression_encodings: EnabledCompressionEncodings,
-        max_decoding_message_size: Option<usize>,
-        max_encoding_message_size: Option<usize>,
-    }
-    impl<T> RowsServer<T> {
-        pub fn new(inner: T) -> Self {
-            Self::from_arc(Arc::new(inner))
-        }
-        pub fn from_arc(inner: Arc<T>) -> Self {
-            Self {
-                inner,
-                accept_compression_encodings: Default::default(),
-                send_compression_encodings: Default::default(),
-                max_decoding_message_size: None,
-                max_encoding_message_size: None,
-            }
-        }
-        pub fn with_interceptor<F>(
-            inner: T,
-            interceptor: F,
-        ) -> InterceptedService<Self, F>
-        where
-            F: tonic::service::Interceptor,
-        {
-            InterceptedService::new(Self::new(inner), interceptor)
-        }
-        /// Enable decompressing requests with the given encoding.
-        #[must_use]
-        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.accept_compression_encodings.enable(encoding);
-            self
-        }
-        /// Compress responses with the given encoding, if the client supports it.
-        #[must_use]
-        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
-            self.send_compression_encodings.enable(encoding);
-            self
-        }
-        /// Limits the maximum size of a decoded message.
-        ///
-        /// Default: `4MB`
-        #[must_use]
-        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
-            self.max_decoding_message_size = Some(limit);
-            self
-        }
-        /// Limits the maximum size of an encoded message.
-        ///
-        /// Default: `usize::MAX`
-        #[must_use]
-        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
-            self.max_encoding_message_size = Some(limit);
-            self
-        }
-    }
-    impl<T, B> tonic::codegen::Service<http::Request<B>> for RowsServer<T>
-    where
-        T: Rows,
-        B: Body + std::marker::Send + 'static,
-        B::Error: Into<StdError> + std::marker::Send + 'static,
-    {
-        type Response = http::Response<tonic::body::Body>;
-        type Error = std::convert::Infallible;
-        type Future = BoxFuture<Self::Response, Self::Error>;
-        fn poll_ready(
-            &mut self,
-            _cx: &mut Context<'_>,
-        ) -> Poll<std::result::Result<(), Self::Error>> {
-            Poll::Ready(Ok(()))
-        }
-        fn call(&mut self, req: http::Request<B>) -> Self::Future {
-            match req.uri().path() {
-                "/sextant.v1.Rows/ReadStream" => {
-                    #[allow(non_camel_case_types)]
-                    struct ReadStreamSvc<T: Rows>(pub Arc<T>);
-                    impl<T: Rows> tonic::server::StreamingService<super::ReadBatch>
-                    for ReadStreamSvc<T> {
-                        type Response = super::ReadBatchReply;
-                        type ResponseStream = T::ReadStreamStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<tonic::Streaming<super::ReadBatch>>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Rows>::read_stream(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ReadStreamSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.streaming(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/sextant.v1.Rows/Read" => {
-                    #[allow(non_camel_case_types)]
-                    struct ReadSvc<T: Rows>(pub Arc<T>);
-                    impl<T: Rows> tonic::server::UnaryService<super::ReadBatch>
-                    for ReadSvc<T> {
-                        type Response = super::ReadBatchReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ReadBatch>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Rows>::read(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ReadSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/sextant.v1.Rows/WriteStream" => {
-                    #[allow(non_camel_case_types)]
-                    struct WriteStreamSvc<T: Rows>(pub Arc<T>);
-                    impl<T: Rows> tonic::server::StreamingService<super::WriteBatch>
-                    for WriteStreamSvc<T> {
-                        type Response = super::WriteBatchReply;
-                        type ResponseStream = T::WriteStreamStream;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::ResponseStream>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<tonic::Streaming<super::WriteBatch>>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Rows>::write_stream(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = WriteStreamSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.streaming(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/sextant.v1.Rows/Write" => {
-                    #[allow(non_camel_case_types)]
-                    struct WriteSvc<T: Rows>(pub Arc<T>);
-                    impl<T: Rows> tonic::server::UnaryService<super::WriteBatch>
-                    for WriteSvc<T> {
-                        type Response = super::WriteBatchReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::WriteBatch>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Rows>::write(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = WriteSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/sextant.v1.Rows/ScanPage" => {
-                    #[allow(non_camel_case_types)]
-                    struct ScanPageSvc<T: Rows>(pub Arc<T>);
-                    impl<T: Rows> tonic::server::UnaryService<super::ScanPageRequest>
-                    for ScanPageSvc<T> {
-                        type Response = super::ScanPageReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::ScanPageRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Rows>::scan_page(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = ScanPageSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                "/sextant.v1.Rows/OpenSession" => {
-                    #[allow(non_camel_case_types)]
-                    struct OpenSessionSvc<T: Rows>(pub Arc<T>);
-                    impl<T: Rows> tonic::server::UnaryService<super::OpenSessionRequest>
-                    for OpenSessionSvc<T> {
-                        type Response = super::OpenSessionReply;
-                        type Future = BoxFuture<
-                            tonic::Response<Self::Response>,
-                            tonic::Status,
-                        >;
-                        fn call(
-                            &mut self,
-                            request: tonic::Request<super::OpenSessionRequest>,
-                        ) -> Self::Future {
-                            let inner = Arc::clone(&self.0);
-                            let fut = async move {
-                                <T as Rows>::open_session(&inner, request).await
-                            };
-                            Box::pin(fut)
-                        }
-                    }
-                    let accept_compression_encodings = self.accept_compression_encodings;
-                    let send_compression_encodings = self.send_compression_encodings;
-                    let max_decoding_message_size = self.max_decoding_message_size;
-                    let max_encoding_message_size = self.max_encoding_message_size;
-                    let inner = self.inner.clone();
-                    let fut = async move {
-                        let method = OpenSessionSvc(inner);
-                        let codec = tonic_prost::ProstCodec::default();
-                        let mut grpc = tonic::server::Grpc::new(codec)
-                            .apply_compression_config(
-                                accept_compression_encodings,
-                                send_compression_encodings,
-                            )
-                            .apply_max_message_size_config(
-                                max_decoding_message_size,
-                                max_encoding_message_size,
-                            );
-                        let res = grpc.unary(method, req).await;
-                        Ok(res)
-                    };
-                    Box::pin(fut)
-                }
-                _ => {
-                    Box::pin(async move {
-                        let mut response = http::Response::new(
-                            tonic::body::Body::default(),
-                        );
-                        let headers = response.headers_mut();
-                        headers
-                            .insert(
-                                tonic::Status::GRPC_STATUS,
-                                (tonic::Code::Unimplemented as i32).into(),
-                            );
-                        headers
-                            .insert(
-                                http::header::CONTENT_TYPE,
-                                tonic::metadata::GRPC_CONTENT_TYPE,
-                            );
-                        Ok(response)
-                    })
-                }
-            }
-        }
-    }
-    impl<T> Clone for RowsServer<T> {
-        fn clone(&self) -> Self {
-            let inner = self.inner.clone();
-            Self {
-                inner,
-                accept_compression_encodings: self.accept_compression_encodings,
-                send_compression_encodings: self.send_compression_encodings,
-                max_decoding_message_size: self.max_decoding_message_size,
-                max_encoding_message_size: self.max_encoding_message_size,
-            }
-        }
-    }
-    /// Generated gRPC service name
-    pub const SERVICE_NAME: &str = "sextant.v1.Rows";
-    impl<T> tonic::server::NamedService for RowsServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
@@ -4596,6 +4714,17 @@ pub struct KvBatchOp {
     pub expected_seq: u64,
     #[prost(bool, tag = "8")]
     pub skip_on_failure: bool,
+    /// With WRITE_INCREMENT.
+    #[prost(sint64, tag = "9")]
+    pub increment: i64,
+    /// With WRITE_INCREMENT_DECIMAL.
+    #[prost(string, tag = "10")]
+    pub decimal: ::prost::alloc::string::String,
+    /// With WRITE_SET_RANGE, in bytes.
+    #[prost(uint32, tag = "11")]
+    pub offset: u32,
+    #[prost(enumeration = "Returns", tag = "12")]
+    pub returns: i32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct KvBatchRequest {

@@ -47,15 +47,18 @@ pub(crate) fn look_ahead<S: Store>(
     store: &S,
     looked: Option<Look<S::Missed>>,
 ) -> Ahead<S::Missed> {
-    let one = |look, reply: fn(Option<bytes::Bytes>) -> Reply| match look {
-        Look::Known(value) => Ahead::Reply(value.map_or_else(|e| store_error(&e), reply)),
-        Look::Missed(missed) => Ahead::Missed(Head { missed, ..Head::default() }),
-    };
+    fn one<M>(look: Look<M>, reply: impl FnOnce(Option<bytes::Bytes>) -> Reply) -> Ahead<M>
+    where
+        Head<M>: Default,
+    {
+        match look {
+            Look::Known(value) => Ahead::Reply(value.map_or_else(|e| store_error(&e), reply)),
+            Look::Missed(missed) => Ahead::Missed(Head { missed, ..Head::default() }),
+        }
+    }
     match request {
         Request::Get(key) => one(looked.unwrap_or_else(|| store.look(key)), Reply::optional),
-        Request::Strlen(key) => {
-            one(store.look(key), |value| Reply::Integer(value.map_or(0, |v| v.len() as i64)))
-        }
+        Request::Inspect(key, aspect) => one(store.look(key), |value| aspect.of(value)),
         Request::MultiGet(keys) if keys.len() <= KEYS_MAX => {
             let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
             for key in keys {

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use sextant_common::limits;
+use sextant_common::operation::{Condition, Operation, Returns, Update, parse_decimal};
 
-use super::errors::{self, SYNTAX, store_error};
+use super::errors::{self, NOT_A_FLOAT, SYNTAX, TOO_LONG, store_error};
 use super::is;
-use super::request::{Request, SetReply};
+use super::request::{Aspect, ChangeReply, Request, SetReply};
 use crate::command_table::Id;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::store::SetCondition;
@@ -15,9 +16,45 @@ use crate::store::SetCondition;
 pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
     match id {
         Id::Get => Ok(Request::Get(key(command, 1)?)),
-        Id::Strlen => Ok(Request::Strlen(key(command, 1)?)),
+        Id::Strlen => Ok(Request::Inspect(key(command, 1)?, Aspect::Length)),
+        Id::Getrange | Id::Substr => {
+            let (start, end) = (integer(command, 2)?, integer(command, 3)?);
+            Ok(Request::Inspect(key(command, 1)?, Aspect::Range(start, end)))
+        }
+        Id::Type => Ok(Request::Inspect(key(command, 1)?, Aspect::Kind)),
+        Id::Ttl | Id::Pttl | Id::Expiretime | Id::Pexpiretime => {
+            Ok(Request::Inspect(key(command, 1)?, Aspect::Life))
+        }
+        Id::Persist => Ok(Request::Inspect(key(command, 1)?, Aspect::Unexpired)),
+        Id::Incr => increment(command, 1),
+        Id::Decr => increment(command, -1),
+        Id::Incrby => increment(command, integer(command, 2)?),
+        Id::Decrby => match integer(command, 2)?.checked_neg() {
+            Some(by) => increment(command, by),
+            None => Err(Reply::error("ERR decrement would overflow")),
+        },
+        Id::Incrbyfloat => {
+            let by = parse_decimal(command.arg(2)).ok_or(NOT_A_FLOAT)?;
+            let op = update(command, Update::IncrementDecimal(by))?.returning(Returns::After);
+            Ok(change(op, ChangeReply::Value))
+        }
+        Id::Append => Ok(change(update(command, Update::Append(value(command, 2)?))?, ChangeReply::Length)),
+        Id::Setrange => set_range(command),
+        Id::Getset => {
+            let op = Operation::put("", key(command, 1)?, value(command, 2)?).returning(Returns::Before);
+            Ok(change(op, ChangeReply::Value))
+        }
+        Id::Getdel => {
+            let op = Operation::delete_checked("", key(command, 1)?).returning(Returns::Before);
+            Ok(change(op, ChangeReply::Value))
+        }
+        Id::Msetnx => {
+            let puts = pairs(command, "msetnx")?.into_iter();
+            let ops = puts.map(|(key, value)| Operation::insert("", key, value)).collect();
+            Ok(Request::Change { ops, reply: ChangeReply::Applied })
+        }
         Id::Mget => Ok(Request::MultiGet(keys(command)?)),
-        Id::Exists => Ok(Request::Exists(keys(command)?)),
+        Id::Exists | Id::Touch => Ok(Request::Exists(keys(command)?)),
         Id::Del | Id::Unlink => Ok(Request::Delete(distinct(keys(command)?))),
         Id::Set => set(command),
         Id::Setnx => Ok(Request::Set {
@@ -26,7 +63,7 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
             condition: SetCondition::IfAbsent,
             reply: SetReply::Number,
         }),
-        Id::Mset => multi_set(command),
+        Id::Mset => Ok(Request::MultiSet(pairs(command, "mset")?)),
         _ => Err(errors::wrong_arity("unknown")),
     }
 }
@@ -53,9 +90,40 @@ fn distinct(mut keys: Vec<Bytes>) -> Vec<Bytes> {
     keys
 }
 
-fn multi_set(command: &Command<'_>) -> Result<Request, Reply> {
+fn integer(command: &Command<'_>, index: usize) -> Result<i64, Reply> {
+    parse_integer(command.arg(index)).ok_or(errors::NOT_AN_INTEGER)
+}
+
+fn update(command: &Command<'_>, update: Update) -> Result<Operation, Reply> {
+    Ok(Operation::update("", key(command, 1)?, update))
+}
+
+fn change(op: Operation, reply: ChangeReply) -> Request {
+    Request::Change { ops: vec![op], reply }
+}
+
+fn increment(command: &Command<'_>, by: i64) -> Result<Request, Reply> {
+    let op = update(command, Update::Increment(by))?.returning(Returns::After);
+    Ok(change(op, ChangeReply::Number))
+}
+
+fn set_range(command: &Command<'_>) -> Result<Request, Reply> {
+    let offset = integer(command, 2)?;
+    if offset < 0 {
+        return Err(Reply::error("ERR offset is out of range"));
+    }
+    let bytes = value(command, 3)?;
+    let set = Update::SetRange { offset: u32::try_from(offset).unwrap_or(u32::MAX), bytes };
+    if set.least_bytes() > limits::VALUE_BYTES_MAX {
+        return Err(TOO_LONG);
+    }
+    Ok(change(update(command, set)?, ChangeReply::Length))
+}
+
+/// Distinct keys with their values; `name`: of the command.
+fn pairs(command: &Command<'_>, name: &str) -> Result<Vec<(Bytes, Bytes)>, Reply> {
     if command.len().is_multiple_of(2) {
-        return Err(errors::wrong_arity("mset"));
+        return Err(errors::wrong_arity(name));
     }
     let mut pairs: Vec<(Bytes, Bytes)> = Vec::with_capacity(command.len() / 2);
     // A key that is named twice keeps its last value.
@@ -70,7 +138,7 @@ fn multi_set(command: &Command<'_>) -> Result<Request, Reply> {
             }
         }
     }
-    Ok(Request::MultiSet(pairs))
+    Ok(pairs)
 }
 
 fn set(command: &Command<'_>) -> Result<Request, Reply> {
@@ -107,7 +175,13 @@ fn set(command: &Command<'_>) -> Result<Request, Reply> {
         return Err(Reply::error(format!("ERR SET with {option} is not supported: keys do not expire")));
     }
     if wants_old {
-        return Err(Reply::error("ERR SET with GET is not supported"));
+        let condition = match condition {
+            SetCondition::Always => Condition::None,
+            SetCondition::IfAbsent => Condition::Absent,
+            SetCondition::IfPresent => Condition::Present,
+        };
+        let put = Operation::put("", key(command, 1)?, value(command, 2)?).only_if(condition);
+        return Ok(change(put.skip_on_failure().returning(Returns::Before), ChangeReply::Value));
     }
     Ok(Request::Set { key: key(command, 1)?, value: value(command, 2)?, condition, reply: SetReply::Status })
 }

@@ -1,6 +1,7 @@
 //! Error replies: Redis' texts, and the store's errors in terms that Redis clients understand.
 
 use bytes::Bytes;
+use sextant_common::operation::Misfit;
 use sextant_common::{Error, ErrorKind};
 
 use super::{Action, is};
@@ -12,6 +13,24 @@ const QUOTED_BYTES_MAX: usize = 128;
 pub(super) const SYNTAX: Reply = Reply::Error(Bytes::from_static(b"ERR syntax error"));
 pub(super) const NOT_AN_INTEGER: Reply =
     Reply::Error(Bytes::from_static(b"ERR value is not an integer or out of range"));
+
+pub(super) const NOT_A_FLOAT: Reply = Reply::Error(Bytes::from_static(b"ERR value is not a valid float"));
+pub(super) const TOO_LONG: Reply =
+    Reply::Error(Bytes::from_static(b"ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
+pub(super) const CROSS_SLOT: Reply = Reply::Error(Bytes::from_static(
+    b"CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do",
+));
+
+/// Why a change does not go with the value that it meets. `is_decimal`: it adds decimal numbers.
+pub(super) fn misfit(misfit: Misfit, is_decimal: bool) -> Reply {
+    match misfit {
+        Misfit::NotAnInteger => NOT_AN_INTEGER,
+        Misfit::NotANumber => NOT_A_FLOAT,
+        Misfit::Overflow if is_decimal => Reply::error("ERR increment would produce NaN or Infinity"),
+        Misfit::Overflow => Reply::error("ERR increment or decrement would overflow"),
+        Misfit::TooLong => TOO_LONG,
+    }
+}
 
 pub(super) fn wrong_arity(name: &str) -> Reply {
     Reply::error(format!("ERR wrong number of arguments for '{name}' command"))

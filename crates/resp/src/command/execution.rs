@@ -1,13 +1,13 @@
 //! How commands on keys are run: what a look did not find out is asked of the store, and made into a reply.
 
 use bytes::Bytes;
-use sextant_common::operation::Lane;
-use sextant_common::{Error, Result};
+use sextant_common::operation::{Effect, Lane, OpOutcome, Told, Update, WriteOutcome};
+use sextant_common::{Error, ErrorKind, Result};
 
 use super::ahead::{Ahead, Head};
-use super::errors::store_error;
-use super::request::{Request, SetReply};
-use crate::frame::Reply;
+use super::errors::{self, CROSS_SLOT, store_error};
+use super::request::{ChangeReply, Request, SetReply};
+use crate::frame::{Reply, parse_integer};
 use crate::store::Store;
 
 /// Keys that are asked of the store at once by a command that names many: bounds what its values can pile up to before
@@ -28,8 +28,15 @@ impl Request {
     async fn ask<S: Store>(self, store: S, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
         Ok(match self {
             Self::Get(key) => Reply::optional(store.get(key, head.missed).await?),
-            Self::Strlen(key) => {
-                Reply::Integer(store.get(key, head.missed).await?.map_or(0, |v| v.len() as i64))
+            Self::Inspect(key, aspect) => aspect.of(store.get(key, head.missed).await?),
+            Self::Change { ops, reply } => {
+                let keys: Vec<&[u8]> = ops.iter().map(|op| &op.key[..]).collect();
+                if !store.are_together(&keys) {
+                    return Ok(CROSS_SLOT);
+                }
+                let is_decimal =
+                    ops.iter().any(|op| matches!(&op.effect, Effect::Update(Update::IncrementDecimal(_))));
+                change_reply(store.execute(ops, lane).await?, reply, is_decimal)?
             }
             Self::MultiGet(keys) => multi_get(store, keys, head).await?,
             Self::Exists(mut keys) => {
@@ -45,6 +52,32 @@ impl Request {
             }
             Self::Delete(keys) => Reply::Integer(store.delete(keys, lane).await? as i64),
         })
+    }
+}
+
+/// The reply to a change. `is_decimal`: it adds decimal numbers.
+fn change_reply(outcome: WriteOutcome, reply: ChangeReply, is_decimal: bool) -> Result<Reply> {
+    if reply == ChangeReply::Applied {
+        return Ok(Reply::Integer(i64::from(outcome.applied)));
+    }
+    let [outcome] = <[OpOutcome; 1]>::try_from(outcome.results)
+        .map_err(|results| Error::internal(format!("{} results for one change", results.len())))?;
+    let unexpected = |told: &Told| Error::internal(format!("a change was answered with {told:?}"));
+    match (reply, outcome.told) {
+        (_, Told::Misfit(misfit)) => Ok(errors::misfit(misfit, is_decimal)),
+        (_, Told::Forgotten) => Err(Error::new(
+            ErrorKind::OutcomeUnknown,
+            "the command took effect, once, but its first answer was lost, and the value that it met is longer than what is \
+             kept for that",
+        )),
+        (ChangeReply::Number, Told::Value(number)) => match parse_integer(&number) {
+            Some(number) => Ok(Reply::Integer(number)),
+            None => Err(unexpected(&Told::Value(number))),
+        },
+        (ChangeReply::Length, Told::Length(length)) => Ok(Reply::Integer(length as i64)),
+        (ChangeReply::Value, Told::Value(value)) => Ok(Reply::Bulk(value)),
+        (ChangeReply::Value, Told::Nothing) => Ok(Reply::Nil),
+        (_, told) => Err(unexpected(&told)),
     }
 }
 

@@ -77,6 +77,25 @@ fn run<S: Store>(
     let reply = match id {
         Id::Get
         | Id::Strlen
+        | Id::Getrange
+        | Id::Substr
+        | Id::Type
+        | Id::Touch
+        | Id::Ttl
+        | Id::Pttl
+        | Id::Expiretime
+        | Id::Pexpiretime
+        | Id::Incr
+        | Id::Decr
+        | Id::Incrby
+        | Id::Decrby
+        | Id::Incrbyfloat
+        | Id::Append
+        | Id::Setrange
+        | Id::Getset
+        | Id::Getdel
+        | Id::Msetnx
+        | Id::Persist
         | Id::Mget
         | Id::Exists
         | Id::Set

@@ -1,8 +1,10 @@
 //! Commands on keys, decoded: what they touch.
 
 use bytes::Bytes;
+use sextant_common::operation::Operation;
 
 use crate::command_table::Access;
+use crate::frame::Reply;
 use crate::store::SetCondition;
 
 /// How a conditional `SET` says what happened.
@@ -14,10 +16,64 @@ pub(crate) enum SetReply {
     Number,
 }
 
+/// What a command wants to know of a record, other than its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aspect {
+    Length,
+    /// From here to there, both included; negative: from the end.
+    Range(i64, i64),
+    Kind,
+    /// How long it lives: no record expires.
+    Life,
+    /// Whether an expiry was taken from it: it had none.
+    Unexpired,
+}
+
+impl Aspect {
+    pub fn of(self, value: Option<Bytes>) -> Reply {
+        let or = |none: i64, some: i64| Reply::Integer(if value.is_some() { some } else { none });
+        match self {
+            Self::Length => Reply::Integer(value.map_or(0, |v| v.len() as i64)),
+            Self::Range(start, end) => Reply::Bulk(value.map_or_else(Bytes::new, |v| range(v, start, end))),
+            Self::Kind => Reply::Simple(if value.is_some() { "string" } else { "none" }),
+            Self::Life => or(-2, -1),
+            Self::Unexpired => Reply::Integer(0),
+        }
+    }
+}
+
+fn range(value: Bytes, start: i64, end: i64) -> Bytes {
+    let len = value.len() as i64;
+    if start < 0 && end < 0 && start > end {
+        return Bytes::new();
+    }
+    let place = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
+    let (start, end) = (place(start), place(end).min(len - 1));
+    if start > end { Bytes::new() } else { value.slice(start as usize..=end as usize) }
+}
+
+/// What a change is answered with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeReply {
+    /// The number that it left.
+    Number,
+    /// The value that it tells, if there is one.
+    Value,
+    /// The length of what it left.
+    Length,
+    /// Whether it took effect.
+    Applied,
+}
+
 #[derive(Debug)]
 pub(crate) enum Request {
     Get(Bytes),
-    Strlen(Bytes),
+    Inspect(Bytes, Aspect),
+    /// One batch. Of a single operation, whose outcome is the answer, or `MSETNX`.
+    Change {
+        ops: Vec<Operation>,
+        reply: ChangeReply,
+    },
     MultiGet(Vec<Bytes>),
     Exists(Vec<Bytes>),
     Set {
@@ -45,38 +101,68 @@ impl Request {
 
     pub fn access(&self) -> Access {
         match self {
-            Self::Get(_) | Self::Strlen(_) | Self::MultiGet(_) | Self::Exists(_) => Access::Read,
-            Self::Set { .. } | Self::MultiSet(_) | Self::Delete(_) => Access::Write,
+            Self::Get(_) | Self::Inspect(..) | Self::MultiGet(_) | Self::Exists(_) => Access::Read,
+            Self::Set { .. } | Self::MultiSet(_) | Self::Delete(_) | Self::Change { .. } => Access::Write,
         }
     }
 
     /// For the slow log.
     pub fn first_key(&self) -> Option<Bytes> {
         match self {
-            Self::Get(key) | Self::Strlen(key) | Self::Set { key, .. } => Some(key.clone()),
+            Self::Get(key) | Self::Inspect(key, _) | Self::Set { key, .. } => Some(key.clone()),
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => keys.first().cloned(),
             Self::MultiSet(pairs) => pairs.first().map(|(key, _)| key.clone()),
+            Self::Change { ops, .. } => ops.first().map(|op| op.key.clone()),
         }
     }
 
     /// The only key, if there is just one.
     pub fn single_key(&self) -> Option<&[u8]> {
         match self {
-            Self::Get(key) | Self::Strlen(key) | Self::Set { key, .. } => Some(key),
+            Self::Get(key) | Self::Inspect(key, _) | Self::Set { key, .. } => Some(key),
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) if keys.len() == 1 => {
                 Some(&keys[0])
             }
+            Self::Change { ops, .. } if ops.len() == 1 => Some(&ops[0].key),
             _ => None,
         }
     }
 
     pub fn for_each_key(&self, mut each: impl FnMut(&[u8])) {
         match self {
-            Self::Get(key) | Self::Strlen(key) | Self::Set { key, .. } => each(key),
+            Self::Get(key) | Self::Inspect(key, _) | Self::Set { key, .. } => each(key),
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => {
                 keys.iter().for_each(|k| each(k))
             }
             Self::MultiSet(pairs) => pairs.iter().for_each(|(k, _)| each(k)),
+            Self::Change { ops, .. } => ops.iter().for_each(|op| each(&op.key)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_as_redis_cuts_them() {
+        let cut = |start, end| range(Bytes::from_static(b"This is a string"), start, end);
+        for (start, end, what) in [
+            (0, 3, "This"),
+            (-3, -1, "ing"),
+            (0, -1, "This is a string"),
+            (10, 100, "string"),
+            (5, 3, ""),
+            (-1, -3, ""),
+            (-100, 1, "Th"),
+            (-100, -200, ""),
+            (0, -100, "T"),
+            (16, 20, ""),
+            (i64::MIN, i64::MAX, "This is a string"),
+            (i64::MAX, i64::MIN, ""),
+        ] {
+            assert_eq!(cut(start, end), what, "{start} to {end}");
+        }
+        assert_eq!(range(Bytes::new(), 0, -1), "");
     }
 }

@@ -16,6 +16,8 @@ mod parser;
 mod reply;
 
 pub use error::ProtocolError;
+pub use sextant_common::operation::parse_integer;
+
 pub use parser::{Command, Parser};
 pub use reply::{Protocol, Reply};
 
@@ -23,28 +25,6 @@ pub use reply::{Protocol, Reply};
 pub const ARGS_MAX: usize = 1024 * 1024;
 /// Longest inline request, and longest line that holds a count.
 pub const LINE_BYTES_MAX: usize = 64 * 1024;
-
-/// A decimal number as Redis reads it: an optional minus, no plus, no leading zeros.
-pub fn parse_integer(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        all => (false, all),
-    };
-    match digits {
-        [b'0'] if !negative => return Some(0),
-        [b'1'..=b'9', ..] => {}
-        _ => return None,
-    }
-    // Summed up below zero, where there is room for i64::MIN.
-    let mut value = 0i64;
-    for digit in digits {
-        if !digit.is_ascii_digit() {
-            return None;
-        }
-        value = value.checked_mul(10)?.checked_sub(i64::from(digit - b'0'))?;
-    }
-    if negative { Some(value) } else { value.checked_neg() }
-}
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
-use sextant_common::operation::Lane;
+use sextant_common::operation::{Lane, OpOutcome, Operation, Told, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
 use tokio::sync::{oneshot, watch};
@@ -133,6 +133,17 @@ impl Store for GatedStore {
         assert!(first.is_none_or(|looked_at| looked_at == keys[0]));
         self.pass(format!("exists {}", names(&keys))).await?;
         Ok(keys.len() as u64)
+    }
+
+    fn are_together(&self, _: &[&[u8]]) -> bool {
+        true
+    }
+
+    async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
+        let keys: Vec<Bytes> = ops.iter().map(|op| op.key.clone()).collect();
+        self.pass(format!("change {}", names(&keys))).await?;
+        let told = OpOutcome { applied: true, told: Told::Value("1".into()), ..OpOutcome::default() };
+        Ok(WriteOutcome { applied: true, results: vec![told; ops.len()] })
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

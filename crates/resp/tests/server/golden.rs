@@ -170,6 +170,52 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("role\r\n", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"),
         ("info nosuch\r\n", "$0\r\n\r\n"),
         ("strlen nosuch\r\n", ":0\r\n"),
+        (
+            "incr n\r\nincrby n 41\r\ndecr n\r\ndecrby n -1\r\nget n\r\n",
+            ":1\r\n:42\r\n:41\r\n:42\r\n$2\r\n42\r\n",
+        ),
+        ("incrby n abc\r\n", "-ERR value is not an integer or out of range\r\n"),
+        ("set w word\r\nincr w\r\n", "+OK\r\n-ERR value is not an integer or out of range\r\n"),
+        (
+            "set m 9223372036854775807\r\nincr m\r\ndecrby m -9223372036854775808\r\n",
+            "+OK\r\n-ERR increment or decrement would overflow\r\n-ERR decrement would overflow\r\n",
+        ),
+        (
+            "set f 10.50\r\nincrbyfloat f 0.1\r\nincrbyfloat f -5\r\nincrbyfloat f x\r\nincrbyfloat w 1\r\n",
+            "+OK\r\n$4\r\n10.6\r\n$3\r\n5.6\r\n-ERR value is not a valid float\r\n-ERR value is not a valid float\r\n",
+        ),
+        (
+            "append s Hello\r\nappend s ' World'\r\nsetrange s 6 Redis\r\nget s\r\n",
+            ":5\r\n:11\r\n:11\r\n$11\r\nHello Redis\r\n",
+        ),
+        ("setrange nosuch 3 ''\r\nexists nosuch\r\n", ":0\r\n:0\r\n"),
+        ("setrange z 2 x\r\ngetrange z 0 -1\r\n", ":3\r\n$3\r\n\0\0x\r\n"),
+        ("setrange z -1 x\r\n", "-ERR offset is out of range\r\n"),
+        ("setrange z 536870912 x\r\n", "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n"),
+        (
+            "getrange s -5 -1\r\nsubstr s 0 4\r\ngetrange s 5 1\r\ngetrange s a 1\r\n",
+            "$5\r\nRedis\r\n$5\r\nHello\r\n$0\r\n\r\n-ERR value is not an integer or out of range\r\n",
+        ),
+        ("getset g 1\r\ngetset g 2\r\ngetdel g\r\ngetdel g\r\n", "$-1\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n"),
+        (
+            "set h 1 get\r\nset h 2 get\r\nset h 3 nx get\r\nget h\r\n",
+            "$-1\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n2\r\n",
+        ),
+        ("set i 1 xx get\r\nexists i\r\nset i 1 nx get\r\nget i\r\n", "$-1\r\n:0\r\n$-1\r\n$1\r\n1\r\n"),
+        (
+            "msetnx j 1 k 2\r\nmsetnx k 3 l 4\r\nmget j k l\r\n",
+            ":1\r\n:0\r\n*3\r\n$1\r\n1\r\n$1\r\n2\r\n$-1\r\n",
+        ),
+        ("msetnx j\r\n", "-ERR wrong number of arguments for 'msetnx' command\r\n"),
+        (
+            "msetnx apart 1 b 2\r\n",
+            "-CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do\r\n",
+        ),
+        ("type s\r\ntype nosuch\r\ntouch s s nosuch\r\n", "+string\r\n+none\r\n:2\r\n"),
+        (
+            "ttl s\r\npttl nosuch\r\nexpiretime s\r\npexpiretime nosuch\r\npersist s\r\n",
+            ":-1\r\n:-2\r\n:-1\r\n:-2\r\n:0\r\n",
+        ),
         ("multi\r\n", "-ERR unknown command 'multi', with args beginning with: \r\n"),
         ("POST / HTTP/1.1\r\nset a b\r\n", CLOSED),
     ] {
@@ -211,5 +257,5 @@ async fn commands_are_described() {
             b"*1\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n",
         )
         .await;
-    client.ask(b"command count\r\n", b":25\r\n").await;
+    client.ask(b"command count\r\n", b":44\r\n").await;
 }

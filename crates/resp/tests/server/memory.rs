@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLock;
 use sextant_common::Result;
-use sextant_common::operation::Lane;
+use sextant_common::operation::{Change, Lane, Operation, WriteOutcome};
 use sextant_resp::{Look, SetCondition, Store};
 
 type Shard = RwLock<HashMap<Box<[u8]>, Bytes>>;
@@ -83,6 +83,36 @@ impl Store for MemoryStore {
 
     async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
         Ok(keys.iter().filter(|key| self.read(key).is_some()).count() as u64)
+    }
+
+    fn are_together(&self, keys: &[&[u8]]) -> bool {
+        // As if keys were apart that begin with "apart".
+        keys.len() < 2 || !keys.iter().any(|key| key.starts_with(b"apart"))
+    }
+
+    /// One after the other, which is all that a single client can tell.
+    async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
+        // All of a batch applies, or nothing: what does not apply by itself is found first.
+        let refused =
+            |op: &Operation| !op.skip_on_failure && !op.execute(self.read(&op.key).as_ref()).1.applied;
+        let applied = !ops.iter().any(refused);
+        let mut results = Vec::new();
+        for op in ops {
+            let (change, mut result) = op.execute(self.read(&op.key).as_ref());
+            result.applied &= applied;
+            results.push(result);
+            let mut shard = self.shard(&op.key).write();
+            match change {
+                Change::To(value) if applied => {
+                    shard.insert(Box::from(&*op.key), Bytes::copy_from_slice(&value));
+                }
+                Change::Removed if applied => {
+                    shard.remove(&*op.key);
+                }
+                _ => {}
+            }
+        }
+        Ok(WriteOutcome { applied, results })
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

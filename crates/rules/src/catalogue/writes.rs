@@ -12,6 +12,17 @@ macro_rules! writes {
             broken_by: InsertNotVoided "insert-not-voided"
                 "A check from before a flush holds after it." [Model, Operand],
         }
+        "an-update-meets-the-newest-state" {
+            says:
+                "An update is made from the newest appended state, which the group being formed is part of; a base counts \
+                 as it does for a condition.",
+            otherwise: "an increment is lost, or two of them are answered the same number",
+            source: "design 3",
+            kept_in: ["crates/memtable-server/src/partition/evaluate.rs"],
+            tests: ["an_update_meets_the_newest_state_wherever_it_is", "updates_of_one_group_meet_each_other"],
+            broken_by: UpdateMissesGroup "update-misses-group"
+                "An update does not see what its group has written before it." [Operand],
+        }
         "a-failed-condition-waits" {
             says: "A failed condition is answered when everything that it saw is published in that term.",
             otherwise: "it reports a write that is truncated later",

@@ -92,6 +92,18 @@ impl Line<'_> {
                 Action::Insert { applied: yes_or_no("ok", "exists")?, value: history.intern(Some(value)) }
             }
             "delete" => Action::Delete { existed: yes_or_no("existed", "absent")? },
+            // A put, and if it tells what it met, one that takes effect only there.
+            "swap" => {
+                let new = history.intern(Some(self.a.as_deref().ok_or("swap without a value")?));
+                match out {
+                    Some("met") => {
+                        let expected = history.intern(self.b.as_deref());
+                        Action::Cas { expected, new, applied: Some(true) }
+                    }
+                    Some(other) => return Err(format!("the result of swap is {other:?}, not \"met\"")),
+                    None => Action::Put { value: new },
+                }
+            }
             "cas" => Action::Cas {
                 applied: yes_or_no("ok", "failed")?,
                 expected: history.intern(self.a.as_deref()),
@@ -135,6 +147,30 @@ mod tests {
         assert_eq!(keys[0].1[1].action, Action::Get { out: 1 });
         assert_eq!(keys[1].1[0].action, Action::Cas { expected: ABSENT, new: 2, applied: None });
         assert!(keys[1].1[0].is_unknown());
+    }
+
+    #[test]
+    fn a_swap_is_a_put_that_may_say_what_it_met() {
+        let history = read(concat!(
+            r#"{"key":"k","op":"swap","a":"x","b":null,"out":"met","call":1,"ret":2,"version":7}"#,
+            "\n",
+            r#"{"key":"k","op":"swap","a":"y","b":"x","out":"met","call":3,"ret":4,"version":8}"#,
+            "\n",
+            r#"{"key":"k","op":"swap","a":"z","b":null,"out":null,"call":5,"ret":6,"version":9}"#,
+            "\n",
+            r#"{"key":"k","op":"swap","a":"u","b":null,"out":null,"call":7,"ret":null}"#,
+        ));
+        let history = history.unwrap();
+        let actions: Vec<_> = history.by_key().flat_map(|(_, ops)| ops.iter().map(|op| op.action)).collect();
+        let met = |expected, new| Action::Cas { expected, new, applied: Some(true) };
+        let puts = [Action::Put { value: 3 }, Action::Put { value: 4 }];
+        assert_eq!(actions, [met(ABSENT, 1), met(1, 2), puts[0], puts[1]]);
+        for (line, what) in [
+            (r#"{"key":"k","op":"swap","call":1,"ret":2}"#, "swap without a value"),
+            (r#"{"key":"k","op":"swap","a":"x","out":"ok","call":1,"ret":2}"#, "not \"met\""),
+        ] {
+            assert!(read(line).unwrap_err().message.contains(what));
+        }
     }
 
     #[test]

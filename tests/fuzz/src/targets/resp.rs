@@ -4,7 +4,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use sextant_common::Result;
-use sextant_common::operation::Lane;
+use sextant_common::operation::{Change, Lane, Operation, WriteOutcome};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
@@ -151,6 +151,33 @@ impl Store for Map {
     async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
         let data = self.data.lock();
         Ok(keys.iter().filter(|key| data.contains_key(*key)).count() as u64)
+    }
+
+    fn are_together(&self, _: &[&[u8]]) -> bool {
+        true
+    }
+
+    async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
+        tokio::task::yield_now().await;
+        let mut data = self.data.lock();
+        let refused = |op: &Operation| !op.skip_on_failure && !op.execute(data.get(&op.key)).1.applied;
+        let applied = !ops.iter().any(refused);
+        let mut results = Vec::new();
+        for op in ops {
+            let (change, mut result) = op.execute(data.get(&op.key));
+            result.applied &= applied;
+            results.push(result);
+            match change {
+                Change::To(value) if applied => {
+                    data.insert(Bytes::copy_from_slice(&op.key), Bytes::copy_from_slice(&value));
+                }
+                Change::Removed if applied => {
+                    data.remove(&op.key);
+                }
+                _ => {}
+            }
+        }
+        Ok(WriteOutcome { applied, results })
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -84,7 +84,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         let outcome = RecordedOutcome { applied: true, seq: Seq(session), ..RecordedOutcome::default() };
         for number in 1..4 {
             let id = RequestId { session, number, acked_below: 2 };
-            let request = RequestResult { id, results: vec![outcome] };
+            let request = RequestResult { id, results: vec![outcome.clone()] };
             sessions.record(&request, 2000);
         }
     }

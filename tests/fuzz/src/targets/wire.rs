@@ -141,15 +141,24 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
         expected_seq: 9,
         base,
         skip_on_failure: condition == v1::Condition::Absent,
+        increment: -7,
+        decimal: "2.5".into(),
+        offset: 3,
+        returns: v1::Returns::Before.into(),
     };
-    let base = v1::Base { manifest_version: 3, present: true, seq: 4, value_matches: true };
+    let base =
+        v1::Base { manifest_version: 3, present: true, seq: 4, value_matches: true, value: Some("v".into()) };
     use v1::{Condition as C, WriteKind as K};
     let ops = vec![
         op(K::WritePut, C::None, None),
-        op(K::WriteDelete, C::Present, Some(base)),
-        op(K::WritePut, C::Absent, Some(base)),
-        op(K::WritePut, C::ValueEquals, Some(base)),
+        op(K::WriteDelete, C::Present, Some(base.clone())),
+        op(K::WritePut, C::Absent, Some(base.clone())),
+        op(K::WritePut, C::ValueEquals, Some(base.clone())),
         op(K::WriteDelete, C::SeqEquals, None),
+        op(K::WriteIncrement, C::None, Some(base.clone())),
+        op(K::WriteIncrementDecimal, C::None, Some(base.clone())),
+        op(K::WriteAppend, C::None, Some(base.clone())),
+        op(K::WriteSetRange, C::Present, Some(base)),
     ];
     let request = |ops| v1::WriteRequest {
         id: 1,
@@ -162,7 +171,7 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
     };
     let mut seeds: Vec<Vec<u8>> = ops.iter().map(|op| request(vec![op.clone()]).encode_to_vec()).collect();
     seeds.push(request(ops.clone()).encode_to_vec());
-    for (kind, condition) in [(2, 0), (0, 5), (-1, 0), (1, i32::MAX)] {
+    for (kind, condition) in [(6, 0), (0, 5), (-1, 0), (1, i32::MAX)] {
         let unknown = v1::WriteOp { kind, condition, ..ops[0].clone() };
         seeds.push(request(vec![unknown]).encode_to_vec());
     }

@@ -5,10 +5,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
 use sextant_checker::{Call, Pending, Returned};
-use sextant_client::{Client, Effect, Expected, Operation, ReadMode, Record, ScanOptions};
+use sextant_client::{
+    Client, Effect, Expected, Operation, ReadMode, Record, Returns, ScanOptions, Told, Update,
+};
 use sextant_common::error::{Error, ErrorKind};
+use sextant_common::operation::parse_integer;
 
 use super::Shared;
+use super::increments::Increment;
 
 /// A client with its name in the history. After an unknown outcome it goes on under another.
 pub struct Book {
@@ -153,7 +157,7 @@ impl Book {
         let pending = shared.recorder.call(self.id, &name(table, key), call);
         let (k, bytes) = (key.to_owned(), |v: &str| Bytes::copy_from_slice(v.as_bytes()));
         let answer = match call {
-            Call::Get => return Known::Refused,
+            Call::Get | Call::Swap(_) => return Known::Refused,
             Call::Put(value) => {
                 client.put(table, k, bytes(value)).await.map(|seq| (Returned::Done, Some(seq.0)))
             }
@@ -172,6 +176,52 @@ impl Book {
             }
         };
         self.answered(vec![pending], answer.map(|a| vec![a]))
+    }
+
+    /// A put that tells what it met.
+    pub async fn swap(&mut self, client: &Client, table: &str, key: &str, value: &str) -> Known {
+        self.written(table, key);
+        let shared = self.shared.clone();
+        let pending = shared.recorder.call(self.id, &name(table, key), Call::Swap(value));
+        let op = Operation::put(table, key.to_owned(), value.to_owned()).returning(Returns::Before);
+        match client.batch(vec![op]).await {
+            Ok(outcome) => {
+                let result = &outcome.results[0];
+                let met = match &result.told {
+                    Told::Forgotten => Returned::Done,
+                    told => Returned::Met(told.value().and_then(|value| std::str::from_utf8(value).ok())),
+                };
+                pending.returned(met, Some(result.seq.0));
+                self.count(Known::Done)
+            }
+            Err(e) => self.answered(vec![pending], Err(e)),
+        }
+    }
+
+    /// Adds 1 to a counter. What becomes of it is not in the history, but judged by itself ([`super::increments`]).
+    pub async fn increment(&mut self, client: &Client, table: &str, key: &str) {
+        let call_ns = self.shared.world.now_ns();
+        let op = Operation::update(table, key.to_owned(), Update::Increment(1)).returning(Returns::After);
+        let (known, result) = match client.batch(vec![op]).await {
+            Ok(outcome) => {
+                let number = outcome.results[0].told.value().and_then(|value| parse_integer(value));
+                if number.is_none() {
+                    let text = format!("an increment of {table}/{key} was answered {outcome:?}");
+                    self.shared.world.violation(text);
+                }
+                (Known::Done, number)
+            }
+            Err(e) if matches!(e.kind, ErrorKind::OutcomeUnknown | ErrorKind::Internal) => {
+                (Known::Unknown, None)
+            }
+            Err(_) => (Known::Refused, None),
+        };
+        if known != Known::Refused {
+            let made = Increment { call_ns, ret_ns: self.shared.world.now_ns(), result };
+            let counter = (table.to_owned(), key.to_owned());
+            self.shared.increments.lock().entry(counter).or_default().push(made);
+        }
+        self.count(known);
     }
 
     /// A delete that tells whether there was a record.

@@ -5,6 +5,7 @@
 
 mod copies;
 mod history;
+mod increments;
 mod late_retries;
 mod operator;
 mod registers;
@@ -46,6 +47,8 @@ pub struct Shared {
     pub tally: Tally,
     /// Every key that was ever written, by table.
     pub keys: Mutex<BTreeSet<(String, String)>>,
+    /// What was done to counters, by table and key.
+    pub increments: Mutex<BTreeMap<(String, String), Vec<increments::Increment>>>,
     next_client: AtomicU64,
     /// Clients that still work.
     pub working: AtomicU64,
@@ -69,6 +72,7 @@ impl Shared {
             recorder,
             tally: Tally::default(),
             keys: Mutex::default(),
+            increments: Mutex::default(),
             next_client: AtomicU64::new(1),
             working: AtomicU64::new(0),
             maintenance: Mutex::default(),

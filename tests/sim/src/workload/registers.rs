@@ -1,4 +1,4 @@
-//! Registers: hot and cold keys, all kinds of single-record operations, multi-gets, scans, batches.
+//! Registers: hot and cold keys, all kinds of single-record operations, multi-gets, scans, batches, counters.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -65,7 +65,7 @@ async fn one(book: &mut Book, client: &Client, rng: &mut fastrand::Rng) {
     let shared = book.shared.clone();
     let (table, key) = (a_table(&shared, rng), a_key(&shared, rng));
     let bytes = rng.usize(0..=shared.plan.value_bytes);
-    match rng.u64(0..40) {
+    match rng.u64(0..42) {
         0..=14 => {
             let _ = book.get(client, &table, &key, a_mode(rng)).await;
         }
@@ -102,7 +102,17 @@ async fn one(book: &mut Book, client: &Client, rng: &mut fastrand::Rng) {
             let value = book.value(bytes);
             book.put_all(client, &table, &pair(rng.u64(0..PAIRS)), &value).await;
         }
-        _ => see_a_pair(book, client, rng, &table).await,
+        39 => see_a_pair(book, client, rng, &table).await,
+        40 => {
+            let value = book.value(bytes);
+            book.swap(client, &table, &key, &value).await;
+        }
+        _ => {
+            // Hot: several clients meet at each, also in one group.
+            for _ in 0..4 {
+                book.increment(client, &table, &format!("n{}", rng.u64(0..2))).await;
+            }
+        }
     }
 }
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use sextant_checker::Call;
 use sextant_common::error::Error;
+use sextant_common::operation::parse_integer;
 
+use super::increments::judge;
 use super::{Book, Shared, connect_to};
 use crate::host::Host;
 use crate::plan::PNODES;
@@ -74,6 +76,23 @@ pub async fn verify(shared: Arc<Shared>, host: Arc<Host>) {
         let keys: Vec<(String, String)> = shared.keys.lock().iter().cloned().collect();
         for (at, client) in clients.iter().enumerate() {
             for (table, _) in tables {
+                for (counter, increments) in shared.increments.lock().clone() {
+                    if counter.0 != *table {
+                        continue;
+                    }
+                    let last = loop {
+                        match client.get(table, counter.1.clone()).await {
+                            Ok(record) => break record.map_or(Some(0), |r| parse_integer(&r.value)),
+                            Err(e) => stuck = format!("a read of {counter:?} through p{}: {e}", at + 1),
+                        }
+                        tokio::time::sleep(PAUSE).await;
+                    };
+                    let judged = last.ok_or("it is no number".to_owned()).and_then(|n| judge(&increments, n));
+                    if let Err(why) = judged {
+                        let text = format!("counter {counter:?} through p{}: {why}", at + 1);
+                        shared.world.violation(text);
+                    }
+                }
                 let of_table: Vec<String> =
                     keys.iter().filter(|(t, _)| t == table).map(|(_, key)| key.clone()).collect();
                 for keys in of_table.chunks(KEYS_AT_ONCE) {

@@ -1,8 +1,9 @@
-//! The partition's rules, the scenarios of the protocol model among them: what becomes of writes ([`writes`]), of entries
+//! The partition's rules, the scenarios of the protocol model among them: what becomes of writes ([`writes`], [`updates`]), of entries
 //! ([`entries`]), and replicas compared with each other ([`agreement`]). Here is the node that they play with.
 
 mod agreement;
 mod entries;
+mod updates;
 mod writes;
 
 use std::sync::Arc;
@@ -12,7 +13,9 @@ use proptest::prelude::*;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, Seq, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_common::operation::{Base, Condition, Effect, RequestId, WriteOp, WriteRequest};
+use sextant_common::operation::{
+    Base, Condition, Effect, RequestId, Returns, Told, Update, WriteOp, WriteRequest,
+};
 
 use super::Partition;
 use super::commit::CommitEffect;
@@ -125,7 +128,16 @@ fn effect(value: Option<&str>) -> Effect {
 
 fn op(k: &str, value: Option<&str>, condition: Condition) -> WriteOp {
     let effect = effect(value);
-    WriteOp { table: T, key: key(k), effect, condition, base: None, skip_on_failure: false }
+    WriteOp {
+        table: T,
+        key: key(k),
+        effect,
+        condition,
+        base: None,
+        base_value: None,
+        skip_on_failure: false,
+        returns: Returns::Nothing,
+    }
 }
 
 fn put(k: &str, value: &str) -> WriteOp {

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::Result;
 use sextant_common::ids::{PartitionId, TableId};
-use sextant_common::operation::{Base, OpOutcome, Operation, RequestId, WriteStatus};
+use sextant_common::operation::{OpOutcome, Operation, RequestId, WriteStatus};
 use sextant_proto::convert::operation::{write_op_to_wire, write_status_from_wire};
 use sextant_proto::v1;
 use sextant_proto::v1::rows_client::RowsClient;
@@ -18,14 +19,16 @@ use super::News;
 use crate::metrics::MessageKind;
 use crate::upstream::coalescer::Inbound;
 use crate::upstream::{Answers, Call, Patience};
+use crate::write::Found;
 
 /// An operation as it is sent: borrowed, because it may have to be sent again. Its leader gets it as a
 /// [`WriteOp`](sextant_common::operation::WriteOp).
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct SentOp<'o> {
     pub table: TableId,
     pub op: &'o Operation,
-    pub base: Option<Base>,
+    /// What it rests on.
+    pub found: Found,
 }
 
 /// What the leader said about a write: what the caller is told of it is a
@@ -65,7 +68,10 @@ impl<'o, O: Iterator<Item = SentOp<'o>>> From<SentWrite<O>> for v1::WriteRequest
             session: write.id.session,
             request_no: write.id.number,
             acked_below: write.id.acked_below,
-            ops: write.ops.map(|sent| write_op_to_wire(sent.table, sent.op, sent.base)).collect(),
+            ops: write
+                .ops
+                .map(|sent| write_op_to_wire(sent.table, sent.op, sent.found.base, sent.found.value))
+                .collect(),
             deadline_ms: u32::try_from(write.left.as_millis()).unwrap_or(u32::MAX).max(1),
         }
     }
@@ -92,16 +98,16 @@ impl Call for WriteCall {
     type BatchReply = v1::WriteBatchReply;
 
     fn request_bytes(request: &v1::WriteRequest) -> usize {
-        request
-            .ops
-            .iter()
-            .map(|op| op.key.len() + op.value.len() + op.expected_value.len() + 48)
-            .sum::<usize>()
-            + 48
+        let base_bytes = |op: &v1::WriteOp| op.base.as_ref()?.value.as_ref().map(Bytes::len);
+        let bytes = |op: &v1::WriteOp| {
+            op.key.len() + op.value.len() + op.expected_value.len() + base_bytes(op).unwrap_or(0) + 48
+        };
+        request.ops.iter().map(bytes).sum::<usize>() + 48
     }
 
     fn reply_bytes(reply: &Self::Reply) -> usize {
-        reply.as_ref().map_or(0, |r| r.results.len() * 16) + 24
+        let bytes = |result: &OpOutcome| 16 + result.told.bytes();
+        reply.as_ref().map_or(0, |r| r.results.iter().map(bytes).sum()) + 24
     }
 
     /// The server counts from when the request arrives.

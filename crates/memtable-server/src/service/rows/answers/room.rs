@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use sextant_common::limits::LARGE_BYTES;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -11,8 +12,11 @@ use super::MESSAGE_BYTES;
 const STREAM_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// What an answer may have beside its results: mostly a reason.
 pub(super) const ANSWER_BYTES: usize = 512;
-/// What the result of an operation has at most.
-const RESULT_BYTES: usize = 24;
+/// What the result of an operation has at most, if it tells no value.
+const RESULT_BYTES: usize = 48;
+/// Counted for a result that tells a value, whose length nobody knows before. (A longer one is no copy: it is shared with the memtable,
+/// the request or the log, until it is put into a message.)
+const TOLD_BYTES: usize = LARGE_BYTES;
 
 /// Room for the answers of one stream. Cheap to clone.
 #[derive(Clone)]
@@ -37,7 +41,19 @@ impl Room {
 
 /// The most that the answer to a write has, a manifest aside.
 pub(super) fn answer_bytes(write: &v1::WriteRequest) -> usize {
-    ANSWER_BYTES + write.ops.len().saturating_mul(RESULT_BYTES)
+    let tells = |op: &&v1::WriteOp| op.returns != v1::Returns::Nothing as i32;
+    let told = match write.ops.iter().filter(tells).count() {
+        0 => 0,
+        // Numbers.
+        1 if write.ops.iter().all(|op| is_increment(op.kind)) => 0,
+        values => values.saturating_mul(TOLD_BYTES),
+    };
+    ANSWER_BYTES + write.ops.len().saturating_mul(RESULT_BYTES).saturating_add(told)
+}
+
+fn is_increment(kind: i32) -> bool {
+    use v1::WriteKind as K;
+    kind == K::WriteIncrement as i32 || kind == K::WriteIncrementDecimal as i32
 }
 
 /// Whether the answers to all of these can travel in one message.

@@ -12,7 +12,7 @@ use crate::replica::ReplySink;
 
 fn results(n: usize) -> Answer {
     let seq = Seq(u64::MAX);
-    let result = RecordedOutcome { applied: true, existed: true, failed: false, seq };
+    let result = RecordedOutcome { applied: true, existed: true, failed: false, seq, told: None };
     Answer { id: u64::MAX, since_ns: 0, fate: WriteFate::Executed(vec![result; n]), room: None }
 }
 

@@ -34,6 +34,14 @@ fn invalidated(replica: &Replica, group: &Group) -> Option<Run> {
     (!registered.is_empty()).then_some(Run::Invalidated { slots: registered })
 }
 
+/// Certainly not executed.
+fn refuse(replica: &Replica, writes: Vec<QueuedWrite>, why: &str) {
+    replica.metrics.overloaded.inc_by(writes.len() as u64);
+    for write in writes {
+        write.reply.send(WriteFate::Overloaded(why.to_owned().into()));
+    }
+}
+
 impl Leading {
     /// Queues a client's rare command.
     pub fn client_command(
@@ -107,8 +115,18 @@ impl Leading {
         }
         let now_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
         let requests = writes.iter().map(|write| &write.request);
-        let evaluated = replica.partition.evaluate(term, requests, now_ms);
+        let made_bytes_max = replica.tuning.group_bytes;
+        let evaluated = replica.partition.evaluate_up_to(made_bytes_max, term, requests, now_ms);
+        let group_bytes = evaluated.group.as_ref().map_or(0, Group::written_bytes);
+        if group_bytes > replica.tuning.group_bytes
+            && let Err(e) = replica.log_takes(group_bytes)
+        {
+            // What updates make of large values is not known before. Nothing of it is out yet.
+            refuse(replica, writes, &format!("the log takes no group of this size: {e}"));
+            return None;
+        }
         let mut decided = Vec::with_capacity(writes.len());
+        let mut not_yet = Vec::new();
         for (write, verdict) in writes.into_iter().zip(evaluated.verdicts) {
             let (fate, unchanged) = match verdict {
                 Verdict::Applied(results) => (WriteFate::Executed(results), false),
@@ -123,6 +141,10 @@ impl Leading {
                     write.reply.send(WriteFate::Refused(refusal));
                     continue;
                 }
+                Verdict::NotYet => {
+                    not_yet.push(write);
+                    continue;
+                }
             };
             let one = Decided { write, fate };
             if unchanged && evaluated.group.is_none() {
@@ -132,6 +154,7 @@ impl Leading {
                 decided.push(one);
             }
         }
+        not_yet.into_iter().rev().for_each(|write| self.sequencer.backlog.push_front(write));
         let group = evaluated.group?;
         // First whoever keeps an older answer loses his registration; then bits and invalidations are in the leader's filters and in the
         // ring; only then the group is proposed.
