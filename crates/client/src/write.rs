@@ -8,7 +8,9 @@ use futures::future::BoxFuture;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Seq;
 use sextant_common::limits;
-use sextant_common::operation::{Effect, Expected, OpOutcome, Operation, WriteOutcome};
+use sextant_common::operation::{
+    Effect, Expected, OpOutcome, Operation, Returns, Told, Update, WriteOutcome, parse_integer,
+};
 use sextant_proto::convert::operation::compare_and_set_effect;
 use sextant_proto::v1;
 use tonic::{Response, Status};
@@ -122,6 +124,88 @@ impl Client {
             let reply = self.write(CompareAndSet(request)).await?;
             single(reply)
         })
+    }
+
+    /// Adds to an integer in decimal text (0 if there is no record), and returns the sum. Many clients may add to one counter:
+    /// nothing is retried for that.
+    ///
+    /// # Errors
+    /// `Invalid`: the value is no integer of 64 bits, or the sum would be none. Nothing has changed then.
+    pub fn increment<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        by: i64,
+    ) -> BoxFuture<'a, Result<i64>> {
+        let op = Operation::update(table, key, Update::Increment(by)).returning(Returns::After);
+        Box::pin(async move {
+            let outcome = self.change(op).await?;
+            let sum = outcome.told.value().and_then(|sum| parse_integer(sum));
+            sum.ok_or_else(|| Error::internal("an increment was answered without a number"))
+        })
+    }
+
+    /// Appends to a value (an empty one if there is no record), and returns its length, in bytes.
+    ///
+    /// # Errors
+    /// `Invalid`: the value would be longer than a value may be. Nothing has changed then.
+    pub fn append<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        bytes: impl Into<Bytes>,
+    ) -> BoxFuture<'a, Result<u64>> {
+        let op = Operation::update(table, key, Update::Append(bytes.into()));
+        Box::pin(async move {
+            match self.change(op).await?.told {
+                Told::Length(length) => Ok(length),
+                told => Err(Error::internal(format!("an append was answered with {told:?}"))),
+            }
+        })
+    }
+
+    /// Writes a record, and returns the value that was there.
+    pub fn get_and_put<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+    ) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        self.get_and(Operation::put(table, key, value))
+    }
+
+    /// Deletes a record, and returns the value that was there.
+    pub fn get_and_delete<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+    ) -> BoxFuture<'a, Result<Option<Bytes>>> {
+        self.get_and(Operation::delete_checked(table, key))
+    }
+
+    fn get_and(&self, op: Operation) -> BoxFuture<'_, Result<Option<Bytes>>> {
+        Box::pin(async move {
+            match self.change(op.returning(Returns::Before)).await?.told {
+                Told::Value(value) => Ok(Some(value)),
+                Told::Nothing => Ok(None),
+                Told::Forgotten => Err(Error::new(
+                    ErrorKind::OutcomeUnknown,
+                    "the write took effect, once, but its first answer was lost, and the value that was there is longer \
+                     than what is kept for that",
+                )),
+                told => Err(Error::internal(format!("a write was answered with {told:?}"))),
+            }
+        })
+    }
+
+    /// A batch of one operation.
+    async fn change(&self, op: Operation) -> Result<OpOutcome> {
+        let mut outcome = self.batch(vec![op]).await?;
+        match outcome.results.pop() {
+            Some(OpOutcome { told: Told::Misfit(misfit), .. }) => Err(Error::invalid(misfit.message())),
+            Some(outcome) => Ok(outcome),
+            None => Err(Error::internal("no result for one write")),
+        }
     }
 
     /// Several writes, atomic and visible at once. All keys must be of one partition (`Invalid` otherwise).

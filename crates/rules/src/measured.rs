@@ -267,6 +267,7 @@ pub const SIMULATION: &[Simulated] = &[
         20,
     ),
     simulated("manifest-without-persisted", "--seeds 30 --first 70001 --theme laggard", 2, [0, 0, 2], 1),
+    simulated("update-misses-group", "--seeds 12 --first 70001", 12, [0, 4, 0], 2),
     simulated("serial-after-bit", "--seeds 60 --first 70001 --themed", 23, [4, 0, 0], 8),
     simulated("epoch-and-serial-apart", "--seeds 60 --first 70001 --themed", 43, [3, 0, 0], 2),
     simulated("slot-seq-not-compared", "--seeds 60 --first 70001 --themed", 5, [3, 0, 0], 1),

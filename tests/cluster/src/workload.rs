@@ -9,7 +9,9 @@ use sextant_checker::{Call, Recorder, Returned};
 use sextant_common::error::ErrorKind;
 use sextant_common::ids::Seq;
 use sextant_environment::rng::{Rng, SeededRng};
-use sextant_pnode::{Condition, Effect, Operation, PNode, ReadMode, ReadOptions, Record, WriteOptions};
+use sextant_pnode::{
+    Condition, Effect, Operation, PNode, ReadMode, ReadOptions, Record, Returns, Told, WriteOptions,
+};
 
 /// Shape of a run.
 #[derive(Clone, Copy, Debug)]
@@ -56,11 +58,12 @@ pub async fn client(
             format!("{table}/cold{}", rng.below(shape.cold_keys))
         };
         let value = format!("{id}.{n}");
-        let known = match rng.below(10) {
+        let known = match rng.below(11) {
             0..=3 => get(&pnode, &recorder, id, table, &key, shape.mode).await,
             4 | 5 => write(&pnode, &recorder, id, table, &key, Call::Put(&value)).await,
             6 => write(&pnode, &recorder, id, table, &key, Call::Insert(&value)).await,
             7 => write(&pnode, &recorder, id, table, &key, Call::Delete).await,
+            8 => write(&pnode, &recorder, id, table, &key, Call::Swap(&value)).await,
             _ => {
                 // What it expects is what it just read.
                 let seen = pnode.get(table, key.as_bytes(), read_options(shape.mode)).await.ok().flatten();
@@ -113,7 +116,7 @@ async fn get(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str
 async fn write(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str, call: Call<'_>) -> Known {
     let put = |v: &str| Effect::Put(Bytes::copy_from_slice(v.as_bytes()));
     let (effect, condition) = match call {
-        Call::Put(value) => (put(value), Condition::None),
+        Call::Put(value) | Call::Swap(value) => (put(value), Condition::None),
         Call::Insert(value) => (put(value), Condition::Absent),
         Call::Delete => (Effect::Delete, Condition::None),
         Call::Cas { expected, new } => {
@@ -125,7 +128,8 @@ async fn write(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &s
         }
         Call::Get => return Known::Refused,
     };
-    let op = Operation::new(table, key.to_owned(), effect).only_if(condition);
+    let returns = if matches!(call, Call::Swap(_)) { Returns::Before } else { Returns::Nothing };
+    let op = Operation::new(table, key.to_owned(), effect).only_if(condition).returning(returns);
     let pending = recorder.call(id, key, call);
     match pnode.write(vec![op], WriteOptions::default()).await {
         Ok(outcome) => {
@@ -134,6 +138,13 @@ async fn write(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &s
                 Call::Insert(_) | Call::Cas { .. } => {
                     pending.returned(Returned::Applied(outcome.applied), version)
                 }
+                Call::Swap(_) => match &outcome.results[0].told {
+                    Told::Forgotten => pending.returned(Returned::Done, version),
+                    told => {
+                        let met = told.value().map(|value| String::from_utf8_lossy(value).into_owned());
+                        pending.returned(Returned::Met(met.as_deref()), version);
+                    }
+                },
                 _ => pending.returned(Returned::Done, version),
             }
             Known::Done

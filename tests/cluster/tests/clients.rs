@@ -6,7 +6,7 @@ use sextant_environment::env::grpc_channel;
 use sextant_pnode::{Operation, ReadOptions, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
-use sextant_tests::cluster::{Cluster, Options};
+use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -101,5 +101,38 @@ async fn without_a_majority_there_is_an_error_within_the_deadline_and_never_a_st
     );
     let write = WriteOptions { deadline, ..WriteOptions::default() };
     assert!(pnode.write(vec![Operation::put("default", "k", "w")], write).await.is_err());
+    c.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_that_many_increment_over_flushes_loses_none_and_answers_each_number_once() {
+    const CLIENTS: usize = 8;
+    const EACH: usize = 50;
+    let c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
+    let increments = (0..CLIENTS).map(|client| {
+        let connected = c.redis(client % 2);
+        async move {
+            let mut redis = connected.await;
+            let mut answers = Vec::new();
+            for _ in 0..EACH {
+                answers.push(redis.incr::<_, _, u64>("counter", 1).await.unwrap());
+            }
+            answers
+        }
+    });
+    let flushes = async {
+        for _ in 0..3 {
+            c.maintain(Maintenance::Flush, "default").await;
+        }
+    };
+    let (answers, ()) = tokio::join!(futures::future::join_all(increments), flushes);
+    assert!(answers.iter().all(|each| each.is_sorted()), "no client sees it fall");
+    let mut all: Vec<u64> = answers.into_iter().flatten().collect();
+    all.sort_unstable();
+    assert_eq!(all, (1..=(CLIENTS * EACH) as u64).collect::<Vec<_>>());
+    let mut redis = c.redis(1).await;
+    c.maintain(Maintenance::Flush, "default").await;
+    let last: u64 = redis.incr("counter", -1).await.unwrap();
+    assert_eq!(last, (CLIENTS * EACH) as u64 - 1, "from an SSTable");
     c.shutdown().await;
 }

@@ -33,6 +33,14 @@ async fn all_operations_reach_the_store() {
     let outcome = client.batch(batch).await.unwrap();
     assert_eq!(outcome.results.iter().map(|r| r.applied).collect::<Vec<_>>(), [true, false, true]);
     assert!(client.delete("", "c").await.unwrap() > Seq(0));
+    assert_eq!(client.increment("", "n", 5).await.unwrap(), 5);
+    assert_eq!(client.increment("", "n", -6).await.unwrap(), -1);
+    assert_eq!(client.append("", "n", "0").await.unwrap(), 3);
+    assert_eq!(client.get_and_put("", "n", "word").await.unwrap(), Some("-10".into()));
+    let error = client.increment("", "n", 1).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Invalid && error.message.contains("not an integer"), "{error}");
+    assert_eq!(client.get_and_delete("", "n").await.unwrap(), Some("word".into()));
+    assert_eq!(client.get_and_delete("", "n").await.unwrap(), None);
     assert!(first.store.lock().records.is_empty());
     assert_eq!(first.store.lock().sessions_opened, 1, "one session served all writes");
 }

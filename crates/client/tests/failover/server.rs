@@ -7,6 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
+use sextant_common::ids::Seq;
+use sextant_common::operation::{Change, OpOutcome, Operation};
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::env::status_of;
 use sextant_proto::v1;
@@ -114,6 +116,27 @@ impl Store {
     }
 }
 
+impl Store {
+    /// Each operation by itself, which is all that these tests need.
+    fn execute(&mut self, op: v1::KvBatchOp) -> v1::OpResult {
+        let op = Operation::try_from(op).expect("the client sends what makes sense");
+        let before = self.records.get(&op.key).cloned();
+        let (change, outcome) = op.execute(before.as_ref().map(|(value, _)| value));
+        self.seq += 1;
+        let seq = if outcome.applied { self.seq } else { before.map_or(0, |(_, seq)| seq) };
+        match change {
+            Change::To(value) => {
+                self.records.insert(op.key, (value, seq));
+            }
+            Change::Removed => {
+                self.records.remove(&op.key);
+            }
+            Change::None => {}
+        }
+        OpOutcome { seq: Seq(seq), ..outcome }.into()
+    }
+}
+
 #[tonic::async_trait]
 impl Kv for FakeServer {
     type ScanStream = futures::stream::BoxStream<'static, Result<v1::KvScanPage, Status>>;
@@ -193,16 +216,9 @@ impl Kv for FakeServer {
     ) -> Result<Response<v1::KvWriteReply>, Status> {
         let r = request.into_inner();
         self.write(r.request, |store| {
-            let results = r
-                .ops
-                .into_iter()
-                .flat_map(|op| {
-                    let absent = op.condition() == v1::Condition::Absent;
-                    let value = (op.kind() == v1::WriteKind::WritePut).then_some(op.value);
-                    store.put(op.key, value, absent).results
-                })
-                .collect();
-            v1::KvWriteReply { applied: true, results }
+            let results: Vec<_> = r.ops.into_iter().map(|op| store.execute(op)).collect();
+            let fails = |result: &v1::OpResult| result.misfit != v1::Misfit::None as i32;
+            v1::KvWriteReply { applied: !results.iter().any(fails), results }
         })
         .await
     }

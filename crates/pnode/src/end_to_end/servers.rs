@@ -150,6 +150,13 @@ async fn resp_serves_the_default_table() {
     let answer = exchange(&cluster, addr, commands, "+PONG\r\n").await;
     let expected = "+OK\r\n$1\r\n1\r\n$-1\r\n+OK\r\n*5\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n$-1\r\n:2\r\n:2\r\n$-1\r\n+PONG\r\n";
     assert_eq!(answer, expected);
+    let changes = "INCR n\r\nINCRBY n 9\r\nAPPEND n 0\r\nGETSET n x\r\nINCR n\r\nGETDEL n\r\nGETDEL n\r\nMSETNX {t}1 a {t}2 b\r\n\
+                   MSETNX {t}2 c {t}3 d\r\nMSETNX p q r s t u v w\r\nPING\r\n";
+    let answer = exchange(&cluster, addr, changes, "+PONG\r\n").await;
+    let expected = "\
+        :1\r\n:10\r\n:3\r\n$3\r\n100\r\n-ERR value is not an integer or out of range\r\n$1\r\nx\r\n$-1\r\n:1\r\n:0\r\n\
+        -CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do\r\n+PONG\r\n";
+    assert_eq!(answer, expected);
     let info = exchange(&cluster, addr, "INFO\r\n", "reads_without_lease").await;
     assert!(info.contains("partitions:4"), "{info}");
     server.shutdown().await;

@@ -5,7 +5,7 @@ use sextant_common::ids::{
 };
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
-use sextant_common::operation::Condition;
+use sextant_common::operation::{Condition, Effect, Update};
 use sextant_memtable_server::fuzzing::{self, Address};
 use sextant_proto::v1;
 
@@ -108,16 +108,23 @@ pub fn write_request(data: &[u8]) {
     let Ok((request, cost)) = converted else { return };
     assert!((1..=BATCH_OPS_MAX).contains(&request.ops.len()));
     assert_eq!(request.ops.len(), message.ops.len());
-    let mut bytes = 0;
+    let (mut bytes, mut base_bytes) = (0, 0);
     for (op, wire) in request.ops.iter().zip(&message.ops) {
         let value = op.effect.bytes();
         assert!((1..=KEY_BYTES_MAX).contains(&op.key.len()) && value <= VALUE_BYTES_MAX);
         bytes += op.key.len() + value;
         assert_eq!(op.key, wire.key);
         // An operation must be what it says, or refused: a condition that this server does not know is not "none".
-        let kind = v1::WriteKind::try_from(wire.kind);
-        assert!(kind.is_ok(), "kind {} was taken for another", wire.kind);
-        assert_eq!(op.effect.value().is_none(), kind == Ok(v1::WriteKind::WriteDelete));
+        let kind = match &op.effect {
+            Effect::Put(_) => v1::WriteKind::WritePut,
+            Effect::Delete => v1::WriteKind::WriteDelete,
+            Effect::Update(Update::Increment(_)) => v1::WriteKind::WriteIncrement,
+            Effect::Update(Update::IncrementDecimal(_)) => v1::WriteKind::WriteIncrementDecimal,
+            Effect::Update(Update::Append(_)) => v1::WriteKind::WriteAppend,
+            Effect::Update(Update::SetRange { .. }) => v1::WriteKind::WriteSetRange,
+        };
+        assert_eq!(i32::from(kind), wire.kind, "the kind was taken for another");
+        base_bytes += op.base_value.as_ref().map_or(0, Bytes::len);
         let condition = match &op.condition {
             Condition::None => v1::Condition::None,
             Condition::Absent => v1::Condition::Absent,
@@ -127,7 +134,8 @@ pub fn write_request(data: &[u8]) {
         };
         assert_eq!(i32::from(condition), wire.condition, "the condition was taken for another");
     }
-    assert!(bytes <= BATCH_BYTES_MAX && cost >= bytes, "it costs at least what it carries");
+    assert!(bytes <= BATCH_BYTES_MAX && base_bytes <= BATCH_BYTES_MAX);
+    assert!(cost >= bytes + base_bytes, "it costs at least what it carries");
 }
 
 pub fn write_request_seeds() -> Vec<Vec<u8>> {

@@ -46,6 +46,7 @@ fn an_update_meets_the_newest_state_wherever_it_is() {
     let mut n = Node::new();
     assert_eq!(told(&n.evaluate(vec![over(increment("a"), n.version(), None)]).1), value("1"));
     assert_eq!(told(&n.evaluate(vec![over(increment("a"), n.version(), Some("41"))]).1), value("42"));
+    assert!(n.leaves_bit(over(increment("a"), n.version(), Some("41"))), "readers must hear of it");
     n.write(put("a", "6"));
     assert_eq!(
         told(&n.evaluate(vec![increment("a")]).1),
