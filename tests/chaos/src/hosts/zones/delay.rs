@@ -170,8 +170,7 @@ mod tests {
     #[test]
     fn frames_stay_in_order_whatever_the_jitter() {
         for shape in Shape::value_variants() {
-            let quality =
-                Quality { delay_ns: 1_000, jitter_ns: 900, shape: *shape, ..Quality::default() };
+            let quality = Quality { delay_ns: 1_000, jitter_ns: 900, shape: *shape, ..Quality::default() };
             let mut line = line(quality);
             for n in 0..200u8 {
                 assert!(line.push(10 * u64::from(n), &[n]));
@@ -253,15 +252,9 @@ mod tests {
         assert_eq!(words(plain), "netem limit 65536 delay 2500us");
         let jitter_ns = 1_000_000;
         let uneven = Quality { jitter_ns, loss: 0.001, reorder: 0.02, ..plain };
-        assert_eq!(
-            words(uneven),
-            "netem limit 65536 delay 2500us 1000us rate 100gbit loss 0.1% reorder 2%"
-        );
+        assert_eq!(words(uneven), "netem limit 65536 delay 2500us 1000us rate 100gbit loss 0.1% reorder 2%");
         let tail = Quality { jitter_ns, shape: Shape::Pareto, ..plain };
-        assert_eq!(
-            words(tail),
-            "netem limit 65536 delay 2500us 1000us distribution pareto rate 100gbit"
-        );
+        assert_eq!(words(tail), "netem limit 65536 delay 2500us 1000us distribution pareto rate 100gbit");
     }
 
     #[test]

@@ -12,10 +12,10 @@ use std::time::Duration;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 
+use super::Zone;
 use super::delay::Quality;
 use super::pump::{Cable, Pump};
 use super::tap::Tap;
-use super::Zone;
 use crate::host::shell::run;
 use crate::hosts::SERVICES;
 use crate::hosts::compose::Compose;

@@ -86,12 +86,7 @@ impl Drop for Pump {
 }
 
 /// Of each cable: each interface with what has entered there.
-async fn carry(
-    env: Env,
-    mut cables: Vec<[(Tap, DelayLine); 2]>,
-    stop: Arc<AtomicBool>,
-    passed: Arc<Passed>,
-) {
+async fn carry(env: Env, mut cables: Vec<[(Tap, DelayLine); 2]>, stop: Arc<AtomicBool>, passed: Arc<Passed>) {
     prefer_this_thread();
     let mut buffer = vec![0; FRAME_BYTES_MAX];
     let watched = cables.iter().flatten().map(|(tap, _)| tap.fd());
