@@ -27,7 +27,7 @@ pub enum Command {
     Rolling(RollingArgs),
     /// Break the containers of deploy/compose.yaml one after the other under load, and check every answer; needs Docker and
     /// the image (deploy/docker/build)
-    Hosts(HostsArgs),
+    Hosts(Box<HostsArgs>),
 }
 
 #[derive(Clone, Debug, Args)]

@@ -217,10 +217,11 @@ async fn netem(ends: [&str; 2], sockets: [Socket<'_>; 2], quality: Quality) -> R
     delayed
 }
 
-/// The interface on this machine whose other end is a container's eth0, by what `ip -o link` says on either side.
+/// The interface on this machine whose other end is a container's only one, by what `ip -o link` says on either side. There that is
+/// eth0, or, once it was connected again, eth1 and so on.
 fn peer(inside: &str, outside: &str) -> Option<String> {
-    let (_, of_eth0) = inside.lines().find_map(|line| line.split_once(" eth0@if"))?;
-    let index = of_eth0.split(':').next()?;
+    let (_, of_ethernet) = inside.lines().find_map(|line| line.split_once(" eth")?.1.split_once("@if"))?;
+    let index = of_ethernet.split(':').next()?;
     let line = outside.lines().find_map(|line| line.strip_prefix(&format!("{index}: ")))?;
     Some(line.split(['@', ':']).next()?.to_owned())
 }
@@ -250,6 +251,7 @@ mod tests {
         let outside = "1: lo: <LOOPBACK> mtu 65536\n5: docker0: <UP> mtu 1500\n\
                        10: veth1b2c@if9: <BROADCAST,UP> mtu 1500 master br-1\n110: vethffff@if109: <UP>";
         assert_eq!(peer(inside, outside).as_deref(), Some("veth1b2c"));
+        assert_eq!(peer(&inside.replace("eth0", "eth12"), outside).as_deref(), Some("veth1b2c"));
         assert_eq!(peer("1: lo: <LOOPBACK>", outside), None);
         assert_eq!(peer(inside, "1: lo: <LOOPBACK>"), None);
     }
