@@ -237,7 +237,9 @@ mod tests {
         let run = |seed| {
             let quality = Quality { jitter_ns: 500, loss: 0.2, reorder: 0.1, ..Quality::default() };
             let mut line = DelayLine::new(quality, Arc::new(SeededRng::new(seed)));
-            (0..100).for_each(|n| drop(line.push(1_000 * u64::from(n), &[n])));
+            for n in 0..100 {
+                let _ = line.push(1_000 * u64::from(n), &[n]);
+            }
             arrived(&mut line)
         };
         assert_eq!(run(1), run(1));
