@@ -203,6 +203,9 @@ async fn a_second_server_of_one_id_does_not_start_beside_the_first() {
     }
 }
 
+/// Which signal says that somebody waits for a file: of Linux, not in `libc`.
+const F_SETSIG: libc::c_int = 10;
+
 /// Holds whoever opens the file, for as long as the kernel lets it: most of a minute.
 struct Lease(std::fs::File);
 
@@ -212,7 +215,7 @@ impl Lease {
         let fd = file.as_raw_fd();
         // SAFETY: the descriptor is open. By default the signal would end this process; this one does nothing.
         let taken = unsafe {
-            libc::fcntl(fd, libc::F_SETSIG, libc::SIGURG) == 0
+            libc::fcntl(fd, F_SETSIG, libc::SIGURG) == 0
                 && libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) == 0
         };
         assert!(taken, "{}: {}", path.display(), std::io::Error::last_os_error());
