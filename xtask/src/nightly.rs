@@ -10,7 +10,7 @@ use crate::root;
 /// A name, and the words of a command line. Steps of one name belong together.
 type Step = (&'static str, &'static [&'static str]);
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     ("verify", &["cargo", "xtask", "verify"]),
     ("release", &["cargo", "build", "--release", "--locked"]),
     ("instructions", &["cargo", "xtask", "instructions"]),
