@@ -100,11 +100,13 @@ pub struct LineArgs {
     /// Of them, this share overtakes all that are under way
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::share)]
     pub reorder: f64,
-    /// The same between two servers of a zone
+    /// Between two servers of a zone, there and back; each has a cable of its own then
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::nanoseconds)]
     pub within_round_trip: u64,
+    /// As --jitter, between two servers of a zone
     #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::nanoseconds)]
     pub within_jitter: u64,
+    /// As --loss, between two servers of a zone
     #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::share)]
     pub within_loss: f64,
     /// Seed of all that; default: random, and printed
