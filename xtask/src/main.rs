@@ -34,6 +34,8 @@ usage: cargo xtask <command>
                     where there is no Docker; --short: a minute of it; --help: options
   hosts zones [option..]
                     the same containers over two zones: what the modes of reading are worth at a distance; --help: options
+  hosts zone-faults [option..]
+                    break them there, and the line between the zones, which may lose, jitter and reorder; --help: options
   peers [option..]  compare with Redis and etcd on this machine; writes docs/benchmarks/peers.md; --help: options
   instructions [--update]
                     count the instructions of the hottest functions, and fail if one takes more than 5 % more than in

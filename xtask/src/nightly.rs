@@ -10,7 +10,7 @@ use crate::root;
 /// A name, and the words of a command line. Steps of one name belong together.
 type Step = (&'static str, &'static [&'static str]);
 
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     ("verify", &["cargo", "xtask", "verify"]),
     ("release", &["cargo", "build", "--release", "--locked"]),
     ("instructions", &["cargo", "xtask", "instructions"]),
@@ -28,6 +28,21 @@ const STEPS: [Step; 18] = [
     ("hosts", &["cargo", "xtask", "hosts", "--tls", "--only", "kill,cut,move,restart"]),
     ("hosts", &["cargo", "xtask", "hosts", "--clocks", "--only", "kill,pause,cut"]),
     ("zones", &["cargo", "xtask", "hosts", "zones", "--rounds", "1"]),
+    (
+        "zones",
+        &[
+            "cargo",
+            "xtask",
+            "hosts",
+            "zone-faults",
+            "--only",
+            "kill,zone,leaders",
+            "--loss",
+            "0.1%",
+            "--jitter",
+            "1ms",
+        ],
+    ),
     ("rolling", &["cargo", "xtask", "rolling"]),
     ("fuzz", &["cargo", "xtask", "fuzz", "--seconds", "60"]),
     ("model", &["cargo", "run", "--release", "--package", "sextant-model", "--", "election"]),

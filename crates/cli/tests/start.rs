@@ -1,6 +1,7 @@
 //! How a server starts: what it tells systemd, and by which exit code it says that it could not.
 
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
@@ -200,4 +201,74 @@ async fn a_second_server_of_one_id_does_not_start_beside_the_first() {
         terminate(&running);
         assert!(running.wait().unwrap().success());
     }
+}
+
+/// Which signal says that somebody waits for a file: of Linux, not in `libc`.
+const F_SETSIG: libc::c_int = 10;
+
+/// Holds whoever opens the file, for as long as the kernel lets it: most of a minute.
+struct Lease(std::fs::File);
+
+impl Lease {
+    fn on(path: &Path) -> Self {
+        let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let fd = file.as_raw_fd();
+        // SAFETY: the descriptor is open. By default the signal would end this process; this one does nothing.
+        let taken = unsafe {
+            libc::fcntl(fd, F_SETSIG, libc::SIGURG) == 0
+                && libc::fcntl(fd, libc::F_SETLEASE, libc::F_WRLCK) == 0
+        };
+        assert!(taken, "{}: {}", path.display(), std::io::Error::last_os_error());
+        Self(file)
+    }
+
+    /// Somebody waits for the file.
+    fn holds_somebody(&self) -> bool {
+        // SAFETY: the descriptor is open.
+        unsafe { libc::fcntl(self.0.as_raw_fd(), libc::F_GETLEASE) != libc::F_WRLCK }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_is_still_reading_its_log_stops_when_it_is_told_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    let file = file(dir.path(), "memtable").await;
+    let mut command = server("memtable", &file);
+    command.env("NOTIFY_SOCKET", &path);
+    tells(command, &socket);
+
+    let segment = log_segment(&dir.path().join("memtable"));
+    let lease = Lease::on(&segment);
+    let mut command = server("memtable", &file);
+    let mut child = command.env("NOTIFY_SOCKET", &path).stderr(Stdio::null()).spawn().unwrap();
+    assert!(next(&socket).starts_with("STATUS=starting"));
+    while !lease.holds_somebody() {
+        assert!(child.try_wait().unwrap().is_none(), "it does not need {}", segment.display());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    terminate(&child);
+    // Before it is ready: that it would be when the kernel has taken the file from us.
+    let said = next(&socket);
+    assert!(said.starts_with("STOPPING=1\nSTATUS="), "{said}");
+    assert!(child.wait().unwrap().success());
+}
+
+/// The first, wherever in the directory.
+fn log_segment(dir: &Path) -> PathBuf {
+    let mut found: Vec<PathBuf> = Vec::new();
+    let mut left = vec![dir.to_owned()];
+    while let Some(dir) = left.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            match path.extension().is_some_and(|e| e == "log") {
+                _ if path.is_dir() => left.push(path),
+                true => found.push(path),
+                false => {}
+            }
+        }
+    }
+    found.sort();
+    found.swap_remove(0)
 }

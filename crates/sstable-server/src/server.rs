@@ -77,7 +77,7 @@ impl SstServer {
             let cannot = |e: std::io::Error| cannot_listen("listen", &e);
             let listener = env.net.bind(config.listen.clone(), Door::Members).await.map_err(cannot)?;
             let addr = listener.local_addr().map_err(cannot)?;
-            DiskSpace::register(vec![config.data_dir.clone()], &mut registry);
+            DiskSpace::register(&env, vec![config.data_dir.clone()], &mut registry);
             let calls = Calls::register(
                 env.clock.clone(),
                 sextant_proto::METHODS,

@@ -4,6 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::hosts::Shape;
+use crate::units;
+
 /// Breaks clusters of real processes on purpose.
 #[derive(Debug, Parser)]
 #[command(name = "sextant-chaos", max_term_width = 120)]
@@ -24,7 +27,7 @@ pub enum Command {
     Rolling(RollingArgs),
     /// Break the containers of deploy/compose.yaml one after the other under load, and check every answer; needs Docker and
     /// the image (deploy/docker/build)
-    Hosts(HostsArgs),
+    Hosts(Box<HostsArgs>),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -32,32 +35,83 @@ pub enum Command {
 pub struct HostsArgs {
     #[command(subcommand)]
     pub command: Option<HostsCommand>,
-    /// Only these faults: kill, pause, cut, move, wipe, restart
+    #[command(flatten)]
+    pub faults: FaultsArgs,
+    /// Three faults of three servers, held for a second
+    #[arg(long, conflicts_with_all = ["only", "servers", "hold"])]
+    pub short: bool,
+    /// Every server's clocks are off, within what the servers are told; needs --binary, one that is linked with the C library
+    #[arg(long, requires = "binary")]
+    pub clocks: bool,
+    #[command(flatten)]
+    pub cluster: ContainersArgs,
+}
+
+/// What is broken, and for how long.
+#[derive(Clone, Debug, Args)]
+pub struct FaultsArgs {
+    /// Only these faults: kill, pause, cut, move, wipe, restart; over zones also zone, leaders
     #[arg(long, value_name = "FAULT,..", value_delimiter = ',')]
     pub only: Vec<String>,
     /// Only these servers, as compose.yaml names them
     #[arg(long, value_name = "SERVER,..", value_delimiter = ',')]
     pub servers: Vec<String>,
-    /// Three faults of three servers, held for a second
-    #[arg(long, conflicts_with_all = ["only", "servers", "hold"])]
-    pub short: bool,
     /// How long each fault is held, in seconds
     #[arg(long, value_name = "S", default_value_t = 4.0)]
     pub hold: f64,
-    /// Every server's clocks are off, within what the servers are told; needs --binary, one that is linked with the C library
-    #[arg(long, requires = "binary")]
-    pub clocks: bool,
     /// Write the table to this file
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    #[command(flatten)]
-    pub cluster: ContainersArgs,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum HostsCommand {
     /// Spread the containers over two zones with a delay between them, and compare the modes of reading in both
     Zones(ZonesArgs),
+    /// Break them there: each container, the line between the zones, and that line while zone B leads
+    ZoneFaults(ZoneFaultsArgs),
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ZoneFaultsArgs {
+    #[command(flatten)]
+    pub faults: FaultsArgs,
+    #[command(flatten)]
+    pub line: LineArgs,
+    #[command(flatten)]
+    pub cluster: ContainersArgs,
+}
+
+/// What frames go through, between zones and within.
+#[derive(Clone, Debug, Args)]
+pub struct LineArgs {
+    /// Between the zones, there and back
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::nanoseconds)]
+    pub round_trip: u64,
+    /// How far the delay of a frame is from half of that
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::nanoseconds)]
+    pub jitter: u64,
+    /// How delays are spread
+    #[arg(long, value_name = "SHAPE", default_value = "uniform")]
+    pub shape: Shape,
+    /// Of the frames between the zones, this share is lost
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::share)]
+    pub loss: f64,
+    /// Of them, this share overtakes all that are under way
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::share)]
+    pub reorder: f64,
+    /// Between two servers of a zone, there and back; each has a cable of its own then
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::nanoseconds)]
+    pub within_round_trip: u64,
+    /// As --jitter, between two servers of a zone
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = units::nanoseconds)]
+    pub within_jitter: u64,
+    /// As --loss, between two servers of a zone
+    #[arg(long, value_name = "SHARE", default_value = "0%", value_parser = units::share)]
+    pub within_loss: f64,
+    /// Seed of all that; default: random, and printed
+    #[arg(long, value_name = "S")]
+    pub line_seed: Option<u64>,
 }
 
 /// Which containers.
@@ -79,15 +133,8 @@ pub struct ContainersArgs {
 
 #[derive(Clone, Debug, Args)]
 pub struct ZonesArgs {
-    /// Between the zones
-    #[arg(long, value_name = "MS", default_value_t = 5.0)]
-    pub round_trip_ms: f64,
-    /// Up to so much more for each frame
-    #[arg(long, value_name = "MS", default_value_t = 0.0)]
-    pub jitter_ms: f64,
-    /// Of the frames, this share is lost
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    pub loss: f64,
+    #[command(flatten)]
+    pub line: LineArgs,
     /// Of 1 kB each
     #[arg(long, value_name = "N", default_value_t = 50_000)]
     pub records: u64,

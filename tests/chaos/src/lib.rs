@@ -24,4 +24,5 @@ pub mod run;
 pub mod server;
 pub mod storm;
 pub mod testbed;
+pub mod units;
 pub mod workload;

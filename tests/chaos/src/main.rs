@@ -29,7 +29,7 @@ fn main() -> ExitCode {
             Command::Failover(args) => failover::run(args, confined).await,
             Command::Storm(args) => storm::run(args).await,
             Command::Rolling(args) => rolling::run(args).await,
-            Command::Hosts(args) => hosts::run(args).await,
+            Command::Hosts(args) => hosts::run(*args).await,
         }
     });
     runtime.shutdown_background();

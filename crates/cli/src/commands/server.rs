@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use sextant_common::Error;
 use sextant_environment::clock::{SystemClock, WallSource};
 use sextant_environment::config::load_role;
 use sextant_environment::env::{Network, Party};
@@ -23,7 +24,7 @@ pub async fn memtable(args: &ServerArgs) -> CommandResult {
     let path = &args.config;
     let config: MemtableServerConfig = load_role(path, "memtable")?;
     config.validate().map_err(|e| named(path, &e))?;
-    let signals = begin()?;
+    let mut signals = begin()?;
     let me = Party::memtable(config.id);
     let posture = Posture {
         path,
@@ -35,9 +36,12 @@ pub async fn memtable(args: &ServerArgs) -> CommandResult {
         insecure: args.insecure,
     };
     let env = env(posture.network()?, config.clock);
-    let named = config.cluster.memtable.iter().find(|server| server.id == config.id);
-    nobody_else(&env.net, &config.cluster, me, named).await?;
-    let server = MemtableServer::start(env, config).await?;
+    let starting = async move {
+        let named = config.cluster.memtable.iter().find(|server| server.id == config.id);
+        nobody_else(&env.net, &config.cluster, me, named).await?;
+        MemtableServer::start(env, config).await
+    };
+    let Some(server) = started(&mut signals, starting).await? else { return Ok(()) };
     serves([Some(server.addr()), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
 }
@@ -46,7 +50,7 @@ pub async fn sstable(args: &ServerArgs) -> CommandResult {
     let path = &args.config;
     let config: SstServerConfig = load_role(path, "sstable")?;
     config.validate().map_err(|e| named(path, &e))?;
-    let signals = begin()?;
+    let mut signals = begin()?;
     let me = Party::sstable(config.id);
     let posture = Posture {
         path,
@@ -58,9 +62,12 @@ pub async fn sstable(args: &ServerArgs) -> CommandResult {
         insecure: args.insecure,
     };
     let env = Env { net: posture.network()?, ..Env::real() };
-    let named = config.cluster.sstable.iter().find(|server| server.id == config.id);
-    nobody_else(&env.net, &config.cluster, me, named).await?;
-    let server = SstServer::start(env, config).await?;
+    let starting = async move {
+        let named = config.cluster.sstable.iter().find(|server| server.id == config.id);
+        nobody_else(&env.net, &config.cluster, me, named).await?;
+        SstServer::start(env, config).await
+    };
+    let Some(server) = started(&mut signals, starting).await? else { return Ok(()) };
     serves([Some(server.addr()), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
 }
@@ -76,7 +83,7 @@ pub async fn pnode(args: &ServerArgs) -> CommandResult {
     let path = &args.config;
     let config: PNodeConfig = load_role(path, "pnode")?;
     config.validate().map_err(|e| named(path, &e))?;
-    let signals = begin()?;
+    let mut signals = begin()?;
     let admin = config.admin_addr();
     let posture = Posture {
         path,
@@ -88,7 +95,7 @@ pub async fn pnode(args: &ServerArgs) -> CommandResult {
         insecure: args.insecure,
     };
     let env = env(posture.network()?, config.clock);
-    let server = PNodeServer::start(env, config).await?;
+    let Some(server) = started(&mut signals, PNodeServer::start(env, config)).await? else { return Ok(()) };
     serves([Some(server.grpc_addr()), server.resp_addr(), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
 }
@@ -119,6 +126,27 @@ fn begin() -> Result<StopSignals, Failure> {
     let signals = StopSignals::listen()?;
     notify::starts();
     Ok(signals)
+}
+
+/// A server that has started; `None`: it was told to stop before. Nobody has been promised anything then, so it is left as it is:
+/// what it reads may take minutes.
+async fn started<T: Send + 'static>(
+    signals: &mut StopSignals,
+    starting: impl Future<Output = Result<T, Error>> + Send + 'static,
+) -> Result<Option<T>, Failure> {
+    // By itself: reading a log back keeps a thread busy for long.
+    let starting = tokio::spawn(starting);
+    tokio::select! {
+        biased;
+        started = starting => match started {
+            Ok(started) => Ok(Some(started?)),
+            Err(e) => std::panic::resume_unwind(e.into_panic()),
+        },
+        () = signals.wait() => {
+            notify::stops();
+            Ok(None)
+        }
+    }
 }
 
 /// Waits for a signal, then drains. A second signal ends the process undrained.

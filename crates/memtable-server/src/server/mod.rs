@@ -72,7 +72,7 @@ impl MemtableServer {
             let metrics = Arc::new(Metrics::register(registry.sub_registry_with_prefix("sextant")));
             let calls = grpc::calls(&env, &mut registry);
             let directories = [config.data_dir.clone()].into_iter().chain(config.devices());
-            DiskSpace::register(directories.collect(), &mut registry);
+            DiskSpace::register(&env, directories.collect(), &mut registry);
             let (stop, shutdown) = shutdown::channel();
             let (drain, draining) = shutdown::channel();
             let lease = &config.cluster.lease;

@@ -9,6 +9,8 @@ use crate::host::shell::run;
 /// Held as long as the run has the address.
 const CLAIM_PORT: u16 = 7399;
 const MOST: u8 = 100;
+/// In a network, this machine's own beside the containers: the last.
+const HARNESS: u8 = 254;
 
 #[derive(Debug)]
 pub struct Addresses {
@@ -45,6 +47,11 @@ impl Addresses {
     pub fn unusual(&self, nth: u8) -> String {
         format!("172.31.{}.{}", 76 + self.number, 200 + nth % 50)
     }
+
+    /// For this machine, beside the containers; with the network's size.
+    pub fn of_harness(&self) -> String {
+        format!("172.31.{}.{HARNESS}/24", 76 + self.number)
+    }
 }
 
 fn bind(number: u8) -> String {
@@ -67,6 +74,7 @@ mod tests {
         let (one, other) = (of(1), of(MOST));
         assert_eq!((one.bind(), one.subnet()), ("127.0.7.1".into(), "172.31.77.0/24".into()));
         assert_eq!((other.bind(), other.subnet()), ("127.0.7.100".into(), "172.31.176.0/24".into()));
+        assert_eq!(one.of_harness(), "172.31.77.254/24");
         assert_eq!((one.unusual(1), one.unusual(50)), ("172.31.77.201".into(), "172.31.77.200".into()));
     }
 }

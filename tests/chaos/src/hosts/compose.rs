@@ -91,6 +91,16 @@ impl Compose {
         self.compose(&["logs", "--no-color", "--tail", "200"]).await
     }
 
+    /// Where ports are published: this run's alone.
+    pub fn bind(&self) -> String {
+        self.addresses.bind()
+    }
+
+    /// One of the containers' network that no container gets, with the network's size.
+    pub fn address_of_harness(&self) -> String {
+        self.addresses.of_harness()
+    }
+
     /// The p-nodes, for clients on this machine.
     pub fn pnodes(&self) -> Vec<String> {
         [7400, 7401].map(|port| format!("{}:{port}", self.addresses.bind())).to_vec()

@@ -17,10 +17,27 @@ pub enum Fault {
     Wipe,
     /// As an operator does it, in turn.
     Restart,
+    /// Zone B is cut off.
+    Zone,
+    /// The same while zone B leads all partitions.
+    Leaders,
 }
 
+/// What [`Fault::Zone`] and [`Fault::Leaders`] hit.
+pub const LINE: &str = "zone B";
+
 impl Fault {
-    const ALL: [Fault; 6] = [Fault::Kill, Fault::Pause, Fault::Cut, Fault::Move, Fault::Wipe, Fault::Restart];
+    /// Of single servers, and of the line between two zones.
+    const ALL: [Fault; 8] = [
+        Fault::Kill,
+        Fault::Pause,
+        Fault::Cut,
+        Fault::Move,
+        Fault::Wipe,
+        Fault::Restart,
+        Fault::Zone,
+        Fault::Leaders,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -30,22 +47,29 @@ impl Fault {
             Fault::Move => "move",
             Fault::Wipe => "wipe",
             Fault::Restart => "restart",
+            Fault::Zone => "zone",
+            Fault::Leaders => "leaders",
         }
+    }
+
+    pub fn is_of_line(self) -> bool {
+        matches!(self, Fault::Zone | Fault::Leaders)
     }
 
     /// p-nodes have no volume.
     pub fn hits(self, service: &str) -> bool {
-        self != Fault::Wipe || !service.starts_with("pnode")
+        self.is_of_line() == (service == LINE) && (self != Fault::Wipe || !service.starts_with("pnode"))
     }
 
-    /// Those of these names; all, if none is named.
-    pub fn chosen(only: &[String]) -> Result<Vec<Fault>> {
-        let known = |name: &String| Fault::ALL.into_iter().find(|f| f.name() == name.as_str());
+    /// Those of these names; all, if none is named. `zones`: whether there are two.
+    pub fn chosen(only: &[String], zones: bool) -> Result<Vec<Fault>> {
+        let all = Fault::ALL.into_iter().filter(|f| zones || !f.is_of_line());
+        let known = |name: &String| all.clone().find(|f| f.name() == name.as_str());
         if let Some(unknown) = only.iter().find(|name| known(name).is_none()) {
             return Err(Error::invalid(format!("no fault is called {unknown:?}")));
         }
         Ok(match only.is_empty() {
-            true => Fault::ALL.to_vec(),
+            true => all.collect(),
             false => only.iter().filter_map(known).collect(),
         })
     }
@@ -75,6 +99,7 @@ impl Fault {
                 compose.up().await
             }
             Fault::Restart => compose.restart(service).await,
+            Fault::Zone | Fault::Leaders => Err(Error::internal(format!("{service} is no line"))),
         }
     }
 }
@@ -97,9 +122,21 @@ mod tests {
 
     #[test]
     fn faults_are_chosen_by_name_and_unknown_ones_are_named() {
-        let chosen = |only: &[&str]| Fault::chosen(&only.iter().map(|s| s.to_string()).collect::<Vec<_>>());
-        assert_eq!(chosen(&[]).unwrap(), Fault::ALL);
+        let of = |only: &[&str]| only.iter().map(|s| s.to_string()).collect::<Vec<_>>();
+        let chosen = |only: &[&str]| Fault::chosen(&of(only), false);
+        assert_eq!(chosen(&[]).unwrap(), Fault::ALL[..6]);
         assert_eq!(chosen(&["cut", "kill"]).unwrap(), [Fault::Cut, Fault::Kill]);
         assert!(chosen(&["kil"]).unwrap_err().message.contains("\"kil\""));
+        // There is no line in one zone.
+        assert!(chosen(&["zone"]).unwrap_err().message.contains("\"zone\""));
+        assert_eq!(Fault::chosen(&of(&["zone"]), true).unwrap(), [Fault::Zone]);
+        assert_eq!(Fault::chosen(&[], true).unwrap(), Fault::ALL);
+    }
+
+    #[test]
+    fn faults_hit_what_they_can() {
+        assert!(Fault::Wipe.hits("memtable-1") && !Fault::Wipe.hits("pnode-1"));
+        assert!(Fault::Kill.hits("pnode-1") && !Fault::Kill.hits(LINE));
+        assert!(Fault::Leaders.hits(LINE) && !Fault::Zone.hits("memtable-3"));
     }
 }

@@ -7,8 +7,9 @@ use serde_json::Value;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 
+use super::Zone;
+use super::apart::lead_from;
 use super::report::{Reading, Report};
-use super::{Zone, lead_from_zone_a};
 use crate::args::ZonesArgs;
 use crate::hosts::clients::{OUT, client};
 use crate::hosts::compose::Compose;
@@ -77,7 +78,7 @@ impl Measure<'_> {
         self.ycsb(Zone::A, &["update", "--share", RECENT, "--grpc", BOTH]).await?;
         for round in 1..=self.args.rounds {
             // On a starved machine there are elections, too.
-            report.moved += lead_from_zone_a(self.env, self.compose).await?;
+            report.moved += lead_from(self.env, self.compose, Zone::A).await?;
             for workload in COMPARED {
                 for threads in &self.args.threads {
                     for zone in Zone::ALL {

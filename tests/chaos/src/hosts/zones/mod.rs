@@ -1,37 +1,37 @@
 //! `hosts zones`: the containers over two zones with a delay between them, and what the modes of reading are worth in each.
 //!
 //! Zone A has two of three memtable servers, which lead all partitions, two of three sstable servers, and a p-node; zone B has
-//! one of each. Owns: the line between the zones ([`Line`]), what is measured over it ([`measure`]), the tables ([`report`]).
-//! Fails if a client saw an error. How long anything took is shown, not judged.
+//! one of each. Owns: the line between the zones ([`line`]), the cluster over it ([`apart`]), what is measured ([`measure`]), the
+//! tables ([`report`]). Fails if a client saw an error. How long anything took is shown, not judged.
+//!
+//! `hosts zone-faults` breaks the same cluster; that is [`super`]'s work.
 
-mod delay;
-mod line;
+pub mod apart;
+pub mod delay;
+pub mod line;
 mod measure;
 mod pump;
+pub mod relay;
 mod report;
 mod tap;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use sextant_common::error::{Error, Result};
+use sextant_common::error::Result;
 use sextant_environment::Env;
 
 use super::SERVICES;
 use super::compose::Compose;
 use super::stage::{Stage, until_interrupted};
-use crate::args::ZonesArgs;
+use crate::args::{LineArgs, ZonesArgs};
 
+use apart::Apart;
 use delay::Quality;
-use line::Line;
+use line::{Line, Qualities};
 use measure::Measure;
 use report::Report;
 
 const ZONE_B: [&str; 3] = ["memtable-3", "sstable-3", "pnode-2"];
-/// Of p-nodes: HTTP, which answers without asking anybody.
-const HTTP_PORT: u16 = 7480;
-const LEADERS_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Zone {
@@ -41,6 +41,10 @@ pub enum Zone {
 
 impl Zone {
     pub const ALL: [Zone; 2] = [Zone::A, Zone::B];
+
+    pub fn of(service: &str) -> Self {
+        if ZONE_B.contains(&service) { Zone::B } else { Zone::A }
+    }
 
     pub fn name(self) -> &'static str {
         match self {
@@ -53,6 +57,14 @@ impl Zone {
         match self {
             Zone::A => "pnode-1",
             Zone::B => "pnode-2",
+        }
+    }
+
+    /// The ids of its memtable servers.
+    pub fn memtables(self) -> &'static [u64] {
+        match self {
+            Zone::A => &[1, 2],
+            Zone::B => &[3],
         }
     }
 
@@ -84,6 +96,25 @@ pub async fn run(args: ZonesArgs) -> Result<bool> {
     Ok(passed)
 }
 
+/// Each direction has half of what there and back has; from server to server within a zone there are two cables.
+pub fn qualities(args: &LineArgs, env: &Env) -> Qualities {
+    let between = Quality {
+        delay_ns: args.round_trip / 2,
+        jitter_ns: args.jitter,
+        shape: args.shape,
+        loss: args.loss,
+        reorder: args.reorder,
+    };
+    let own = Quality {
+        delay_ns: args.within_round_trip / 4,
+        jitter_ns: args.within_jitter / 2,
+        shape: args.shape,
+        loss: args.within_loss / 2.0,
+        reorder: 0.0,
+    };
+    Qualities { between, own, seed: args.line_seed.unwrap_or_else(|| env.rng.next_u64() >> 32) }
+}
+
 /// The compose file that takes the p-nodes' caches away.
 fn without_cache(dir: &Path) -> Result<PathBuf> {
     let file = dir.join("compose.no-cache.yaml");
@@ -94,23 +125,10 @@ fn without_cache(dir: &Path) -> Result<PathBuf> {
 }
 
 async fn spread(env: &Env, compose: &Compose, args: &ZonesArgs, dir: &Path) -> Result<Report> {
-    let ns = |ms: f64| (ms * 1e6) as u64;
-    let quality =
-        Quality { delay_ns: ns(args.round_trip_ms) / 2, jitter_ns: ns(args.jitter_ms), loss: args.loss };
     compose.up().await?;
     compose.wait_healthy(&SERVICES).await?;
-    let line = Line::lay(env, &compose.bridge().await?, quality).await?;
-    for service in ZONE_B {
-        line.take(&compose.container(service).await?).await?;
-    }
-    let mut report = Report::default();
-    for zone in Zone::ALL {
-        let took = line::round_trip(env, compose, zone.pnode(), HTTP_PORT).await?;
-        println!("from this machine to zone {}: {:.2} ms", zone.name(), took.as_secs_f64() * 1e3);
-        report.round_trips.push((zone, took));
-    }
-    compose.wait_healthy(&SERVICES).await?;
-    lead_from_zone_a(env, compose).await?;
+    let apart = Apart::set(env, compose, qualities(&args.line, env)).await?;
+    let mut report = Report { round_trips: apart.round_trips.clone(), ..Report::default() };
     let out = dir.join("out");
     measure::writable(&out)?;
     let measure = Measure { env, compose, args, out: &out };
@@ -118,43 +136,7 @@ async fn spread(env: &Env, compose: &Compose, args: &ZonesArgs, dir: &Path) -> R
     measure.workloads(&mut report).await?;
     measure.redis(&mut report).await?;
     measure.reads(&mut report).await?;
-    report.leaders = leaders(compose).await?;
-    report.line = line.how();
+    report.leaders = apart::leaders(compose).await?;
+    report.line = apart.line.how();
     Ok(report)
-}
-
-/// Which memtable server leads which partition, as p-node 1 sees it.
-async fn leaders(compose: &Compose) -> Result<Vec<(u64, Option<u64>)>> {
-    let status = compose.sextant("pnode-1", &["status", "--json"]).await?;
-    let status: serde_json::Value =
-        serde_json::from_str(&status).map_err(|e| Error::internal(format!("the status: {e}")))?;
-    let partitions = status["pnode"]["partitions"].as_array().cloned().unwrap_or_default();
-    let leader = |p: &serde_json::Value| Some((p["partition"].as_u64()?, p["leader"].as_u64()));
-    Ok(partitions.iter().filter_map(leader).collect())
-}
-
-/// Whoever leads in zone B hands it over. How many partitions that were.
-async fn lead_from_zone_a(env: &Env, compose: &Compose) -> Result<usize> {
-    let began_ns = env.clock.holder_ns();
-    let mut moved = 0;
-    loop {
-        let found = leaders(compose).await?;
-        let elsewhere: Vec<u64> =
-            found.iter().filter(|(_, leader)| !matches!(leader, Some(1 | 2))).map(|(p, _)| *p).collect();
-        if elsewhere.is_empty() && !found.is_empty() {
-            return Ok(moved);
-        }
-        moved = moved.max(elsewhere.len());
-        if env.clock.holder_ns() - began_ns > LEADERS_WITHIN.as_nanos() as u64 {
-            return Err(Error::unavailable(format!("partitions {elsewhere:?} are not led from zone A")));
-        }
-        for partition in elsewhere {
-            let (number, to) = (partition.to_string(), (1 + partition % 2).to_string());
-            let words = ["admin", "transfer", "--partition", &number, "--to", &to];
-            if let Err(e) = compose.sextant("pnode-1", &words).await {
-                println!("partition {partition}: {}", e.message);
-            }
-        }
-        tokio::time::sleep(LOOK_AGAIN).await;
-    }
 }

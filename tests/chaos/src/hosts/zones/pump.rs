@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sextant_environment::Env;
+use sextant_environment::rng::{Rng, SeededRng};
 
 use super::delay::{DelayLine, Quality};
 use super::tap::{FRAME_BYTES_MAX, Tap};
@@ -18,11 +19,14 @@ const AT_ONCE: usize = 64;
 /// What a timer may be late by: more is the machine's doing.
 const LATE_NS: u64 = 500_000;
 
-/// What went through, both directions together.
+/// What went through, all cables and both directions together.
 #[derive(Debug, Default)]
 pub struct Passed {
-    pub frames: AtomicU64,
-    pub lost: AtomicU64,
+    frames: AtomicU64,
+    /// On the way, as the cable's quality has it.
+    lost: AtomicU64,
+    /// By the far end: it is down, or its queue is full.
+    refused: AtomicU64,
     /// By more than [`LATE_NS`].
     late: AtomicU64,
     late_ns_max: AtomicU64,
@@ -39,8 +43,10 @@ impl Passed {
         let of = |n: &AtomicU64| n.load(Ordering::Relaxed);
         let frames = of(&self.frames);
         format!(
-            "{frames} frames crossed, {} were lost; {:.1} % were late by more than {} us, by {:.1} ms at most",
+            "{frames} frames crossed, {} were lost, {} found the far end cut off; \
+             {:.1} % were late by more than {} us, by {:.1} ms at most",
             of(&self.lost),
+            of(&self.refused),
             of(&self.late) as f64 / frames.max(1) as f64 * 100.0,
             LATE_NS / 1_000,
             of(&self.late_ns_max) as f64 / 1e6
@@ -54,11 +60,20 @@ pub struct Pump {
     pub passed: Arc<Passed>,
 }
 
+/// Both ends of a cable, and what each direction does to frames.
+pub struct Cable {
+    pub taps: [Tap; 2],
+    pub quality: Quality,
+}
+
 impl Pump {
-    pub fn start(env: &Env, taps: [Tap; 2], quality: Quality) -> Self {
+    /// `seed`: of what is lost and how late the rest is.
+    pub fn start(env: &Env, cables: Vec<Cable>, seed: u64) -> Self {
         let (stop, passed) = (Arc::new(AtomicBool::new(false)), Arc::new(Passed::default()));
-        let lines = taps.map(|tap| (tap, DelayLine::new(quality, env.rng.clone())));
-        let work = carry(env.clone(), lines, stop.clone(), passed.clone());
+        let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed));
+        let line = |quality| DelayLine::new(quality, rng.clone());
+        let ends = cables.into_iter().map(|cable| cable.taps.map(|tap| (tap, line(cable.quality)))).collect();
+        let work = carry(env.clone(), ends, stop.clone(), passed.clone());
         env.workers.dedicated("line", Box::pin(work));
         Self { stop, passed }
     }
@@ -70,46 +85,51 @@ impl Drop for Pump {
     }
 }
 
-/// Each interface with what has entered there.
-async fn carry(env: Env, mut ends: [(Tap, DelayLine); 2], stop: Arc<AtomicBool>, passed: Arc<Passed>) {
+/// Of each cable: each interface with what has entered there.
+async fn carry(env: Env, mut cables: Vec<[(Tap, DelayLine); 2]>, stop: Arc<AtomicBool>, passed: Arc<Passed>) {
     prefer_this_thread();
     let mut buffer = vec![0; FRAME_BYTES_MAX];
+    let watched = cables.iter().flatten().map(|(tap, _)| tap.fd());
+    let mut polled: Vec<_> =
+        watched.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     while !stop.load(Ordering::SeqCst) {
         let mut busy = false;
-        for (tap, line) in &mut ends {
-            for _ in 0..AT_ONCE {
-                let Ok(Some(bytes)) = tap.read(&mut buffer) else { break };
-                busy = true;
-                if !line.push(env.clock.holder_ns(), &buffer[..bytes]) {
-                    passed.lost.fetch_add(1, Ordering::Relaxed);
+        for [end_a, end_b] in &mut cables {
+            for (tap, line) in [&mut *end_a, &mut *end_b] {
+                for _ in 0..AT_ONCE {
+                    let Ok(Some(bytes)) = tap.read(&mut buffer) else { break };
+                    busy = true;
+                    if !line.push(env.clock.holder_ns(), &buffer[..bytes]) {
+                        passed.lost.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
-        }
-        let [(tap_a, line_a), (tap_b, line_b)] = &mut ends;
-        for (line, to) in [(line_a, tap_b), (line_b, tap_a)] {
-            let now_ns = env.clock.holder_ns();
-            while let Some((due_ns, frame)) = line.pop(now_ns) {
-                passed.count(now_ns - due_ns);
-                if !to.write(&frame) {
-                    passed.lost.fetch_add(1, Ordering::Relaxed);
+            let (tap_a, line_a) = end_a;
+            let (tap_b, line_b) = end_b;
+            for (line, to) in [(line_a, tap_b), (line_b, tap_a)] {
+                let now_ns = env.clock.holder_ns();
+                while let Some((due_ns, frame)) = line.pop(now_ns) {
+                    passed.count(now_ns - due_ns);
+                    if !to.write(&frame) {
+                        passed.refused.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
         }
         if !busy {
-            let next_ns = ends.iter().filter_map(|(_, line)| line.next_ns()).min();
+            let next_ns = cables.iter().flatten().filter_map(|(_, line)| line.next_ns()).min();
             let now_ns = env.clock.holder_ns();
             let ns = next_ns.map_or(LOOK_AGAIN_NS, |ns| ns.saturating_sub(now_ns)).min(LOOK_AGAIN_NS);
-            wait([ends[0].0.fd(), ends[1].0.fd()], ns);
+            wait(&mut polled, ns);
         }
     }
 }
 
 /// Until a frame enters, or so long.
-fn wait(fds: [libc::c_int; 2], ns: u64) {
-    let mut polled = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+fn wait(polled: &mut [libc::pollfd], ns: u64) {
     let time = libc::timespec { tv_sec: 0, tv_nsec: ns.min(999_999_999) as libc::c_long };
-    // SAFETY: two descriptors and a time, all valid for the call. Whatever it says, the caller looks.
-    unsafe { libc::ppoll(polled.as_mut_ptr(), 2, &time, std::ptr::null()) };
+    // SAFETY: as many descriptors as it says, and a time, all valid for the call. Whatever it says, the caller looks.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &time, std::ptr::null()) };
 }
 
 /// Without the right to it, the delay is less even: the run says how much.

@@ -4,6 +4,7 @@ mod place;
 mod trial;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +17,9 @@ use super::report::{Check, Finding};
 use place::Place;
 use trial::{SEQUENTIAL_BYTES, Trial, WRITE_BYTES};
 
-/// A disk that takes longer is not waited for.
+/// A disk that says nothing of itself for so long hangs.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// One on which writing takes longer is not waited for.
 const TRIAL_MAX: Duration = Duration::from_secs(30);
 
 const FREE_MIN_BYTES: u64 = 512 << 20;
@@ -35,14 +38,34 @@ pub async fn check(patients: &[Patient], running: Option<Party>) -> Vec<Check> {
     let mut tried = BTreeSet::new();
     for patient in patients {
         for dir in patient.file.directories() {
-            let place = Place::of(&dir);
-            checks.push(place.judge().about(format!("directory {} of {}", dir.display(), patient.party())));
+            let subject = format!("directory {} of {}", dir.display(), patient.party());
+            let Some(place) = answered(&patient.env, ANSWER_MAX, move || Place::of(&dir)).await else {
+                checks.push(hangs().about(subject));
+                continue;
+            };
+            checks.push(place.judge().about(subject));
             if tried.insert(place.there.clone()) {
                 checks.extend(place_checks(&patient.env, &place, running).await);
             }
         }
     }
     checks
+}
+
+fn hangs() -> Finding {
+    Finding::bad(format!("its disk did not answer within {} s: it hangs", ANSWER_MAX.as_secs()))
+}
+
+/// What a disk says; `None`: not in time. Whoever still waits for it then has a thread of its own, which ends with this process.
+async fn answered<T: Send + 'static>(
+    env: &Env,
+    within: Duration,
+    ask: impl FnOnce() -> T + Send + 'static,
+) -> Option<T> {
+    let (tx, rx) = tokio::sync::oneshot::channel();
+    let asking = async move { drop(tx.send(ask())) };
+    env.dedicated("disk", asking);
+    tokio::time::timeout(within, rx).await.ok()?.ok()
 }
 
 async fn place_checks(env: &Env, place: &Place, running: Option<Party>) -> Vec<Check> {
@@ -56,22 +79,20 @@ async fn place_checks(env: &Env, place: &Place, running: Option<Party>) -> Vec<C
             .with("free_inodes", space.free_inodes),
     ];
     let has_room = space.free_bytes > FREE_MIN_BYTES;
-    let trying = try_out(env, &place.there, running.is_none() && has_room);
-    match tokio::time::timeout(TRIAL_MAX, trying).await {
-        Err(_) => {
+    match try_out(env, &place.there, running.is_none() && has_room).await {
+        None => {
             let why = format!("writing and fsync took longer than {} s", TRIAL_MAX.as_secs());
             checks.push(Finding::bad(why).about(format!("fsync at {there}")));
         }
-        Ok(Err(why)) => checks.push(Finding::bad(why).about(format!("writing at {there}"))),
-        Ok(Ok(trial)) => checks.extend(trial_checks(&trial, &place.there, running)),
+        Some(Err(why)) => checks.push(Finding::bad(why.to_string()).about(format!("writing at {there}"))),
+        Some(Ok(trial)) => checks.extend(trial_checks(&trial, &place.there, running)),
     }
     checks
 }
 
-async fn try_out(env: &Env, dir: &Path, with_sequential: bool) -> Result<Trial, String> {
+async fn try_out(env: &Env, dir: &Path, with_sequential: bool) -> Option<io::Result<Trial>> {
     let (disk, dir) = (env.clone(), dir.to_owned());
-    let tried = env.blocking(move || trial::run(&disk, &dir, with_sequential)).await;
-    tried.ok_or_else(|| "it was not tried: the runtime stops".to_owned())?.map_err(|e| e.to_string())
+    answered(env, TRIAL_MAX, move || trial::run(&disk, &dir, with_sequential)).await
 }
 
 fn trial_checks(trial: &Trial, dir: &Path, running: Option<Party>) -> Vec<Check> {
@@ -161,6 +182,20 @@ mod tests {
     use crate::commands::doctor::report::Verdict::{Bad, Ok, Warning};
 
     const MS: u64 = 1_000_000;
+
+    #[tokio::test]
+    async fn a_disk_that_hangs_is_given_up() {
+        let (release, held) = std::sync::mpsc::channel::<()>();
+        let asked = answered(&Env::real(), Duration::from_millis(1), move || held.recv()).await;
+        assert!(asked.is_none(), "{asked:?}");
+        drop(release);
+        assert_eq!(hangs(), Finding::bad("its disk did not answer within 10 s: it hangs"));
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_answers_is_not_given_up() {
+        assert_eq!(answered(&Env::real(), ANSWER_MAX, || 7).await, Some(7));
+    }
 
     #[test]
     fn little_space_is_noticed() {
