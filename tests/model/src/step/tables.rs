@@ -97,8 +97,12 @@ impl Protocol {
         let inputs = &manifest.tables()[from..to];
         let newest = |key: usize| {
             let cells = inputs.iter().map(|sst| s.ssts[usize::from(*sst)][key]);
-            let newest = cells.into_iter().find(|c| *c != Cell::NOTHING).unwrap_or_default();
-            if newest.is_tombstone() { Cell::NOTHING } else { newest }
+            let skips = |c: Cell| {
+                c.is_value() && self.is(Mutant::ExpiredIsMergedAway) && self.merges_as_tombstone(s, c)
+            };
+            let mut cells = cells.into_iter().filter(|c| *c != Cell::NOTHING && !skips(*c));
+            let newest = cells.next().unwrap_or_default();
+            if self.merges_as_tombstone(s, newest) { Cell::NOTHING } else { newest }
         };
         let contents = std::array::from_fn(newest);
         let set = inputs.iter().fold(0, |set, sst| set | 1 << sst);
