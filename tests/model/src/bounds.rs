@@ -61,6 +61,8 @@ pub struct Bounds {
     pub expiries: Vec<u8>,
     /// When the preloaded values expire; 0: never.
     pub preloaded_expiry: u8,
+    /// A flush writes what has expired as a tombstone.
+    pub buries: bool,
     /// What a load brings of every key.
     pub loaded: Cell,
     /// What an SSTable has of every key at the beginning; nothing: there is no SSTable. Each is a beginning of its own.
@@ -100,6 +102,7 @@ impl Bounds {
             ticks: 0,
             expiries: vec![0],
             preloaded_expiry: 0,
+            buries: false,
             loaded: Cell::value(LOADED),
             preloaded: vec![VALUES, TOMBSTONES, Cell::NOTHING],
             mutant: None,

@@ -23,6 +23,7 @@ bounds:
                          what an SSTable has of every key at the beginning (else: one beginning of each kind)
   --expiries N,..        when writes expire, in ticks; 0: never (else: at any tick, or never)
   --preloaded-expiry N   when the preloaded values do (else: at the first tick)
+  --buries               flushes write what has expired as tombstones
 parts of the protocol:
   --batches --shared-groups --sessions --cache --grace --split-reads --slips --filter-inserts --two-replies
   --all                  all of them
@@ -81,6 +82,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--expiries" => {
                 b.expiries = value()?.split(',').map(small).collect::<Result<_, _>>()?;
             }
+            "--buries" => b.buries = true,
             "--preloaded-expiry" => b.preloaded_expiry = small(value()?)?,
             "--drops" => b.loaded = Cell::NOTHING,
             "--registered" => b.registered = true,

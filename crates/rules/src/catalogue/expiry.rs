@@ -21,6 +21,18 @@ macro_rules! expiry {
             tests: ["time_goes_forward_on_any_clocks", "expiry_over_a_failover"],
             broken_by: TickGoesBack "tick-goes-back" "A new leader proposes what its clock shows, which is behind." [Model],
         }
+        "a-fresh-tick-precedes-the-first-expiry" {
+            says:
+                "A partition whose records cannot expire rests; a tick of any step precedes the first that can. A time \
+                 to live counts from the later of the newest tick and the leader's clock.",
+            otherwise: "ticks catch up by small steps, and records live too long; or they expire before their time",
+            source: "design 15",
+            kept_in: ["crates/common/src/expiry.rs"],
+            tests: [
+                "without_a_fresh_tick_the_first_record_after_a_rest_lives_too_long",
+                "a_time_to_live_counts_from_the_later_of_tick_and_clock",
+            ],
+        }
         "a-tick-is-published-like-a-write" {
             says: "A tick has an entry of the ring and waits for the leases below it.",
             otherwise: "one p-node is told \"expired\" by the leader, another finds the record under its lease",
@@ -53,7 +65,7 @@ macro_rules! expiry {
                 "A p-node takes for expired what expires up to D, the newest tick that it knows to be published, and \
                  for alive what expires after T, the newest that the ring has brought up to N; in between it asks \
                  the leader.",
-            otherwise: "",
+            otherwise: "of two p-nodes one says \"expired\", and the other finds the record after that",
             source: "design 15",
             kept_in: ["crates/common/src/expiry.rs"],
             tests: [
@@ -83,6 +95,10 @@ macro_rules! expiry {
             tests: ["reads_of_records_that_expire"],
             broken_by: WholeFiltersOfAppendedTicks "whole-filters-of-appended-ticks"
                 "Whole filters carry the newest appended tick." [Model],
+            broken_by: TicksOfCommittedOnly "ticks-of-committed-only"
+                "A new leader's whole filters carry the newest tick that it knows to be committed." [Model],
+            broken_by: RefusedTickKeepsRing "refused-tick-keeps-ring"
+                "When Raft refuses a tick, the ring goes on: p-nodes ask the leader more often." [Covered],
         }
         "what-is-kept-is-judged-at-each-use" {
             says: "What a p-node keeps of an answer, or of an SSTable, is kept with its expiry, and judged at each use.",

@@ -130,7 +130,8 @@ impl State {
         if self.has_expired(cell, position) { Cell::NOTHING } else { cell }
     }
 
-    /// Whether a record that was there at a position had expired by then: for good, whatever ticks follow.
+    /// Whether a record that was there at a position had expired by then: for good, whatever ticks follow. This is what operations are
+    /// checked against.
     pub fn has_expired(&self, cell: Cell, position: u8) -> bool {
         let newest = || self.ticks(position).max().unwrap_or_default();
         self.expires_at(cell).is_some_and(|at| expiry::is_expired(Some(at), tick(newest())))

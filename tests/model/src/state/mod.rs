@@ -57,6 +57,11 @@ impl Cell {
         self.0 % 2 == 1
     }
 
+    /// A tombstone in its place.
+    pub fn buried(self) -> Self {
+        self.write().map_or(self, Cell::tombstone)
+    }
+
     /// Who wrote it.
     fn write(self) -> Option<usize> {
         (self.0 != 0).then(|| usize::from(self.0) / 2 - 1)

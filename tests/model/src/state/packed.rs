@@ -88,7 +88,19 @@ impl Hash for Job {
 
 impl Hash for Reply {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Reply { kind, epoch, from, serial, bits, manifest, leased, slots, announced, tick, published_tick } = *self;
+        let Reply {
+            kind,
+            epoch,
+            from,
+            serial,
+            bits,
+            manifest,
+            leased,
+            slots,
+            announced,
+            tick,
+            published_tick,
+        } = *self;
         let word = Word::default().add(kind as u8, 2).add(epoch, 7).add(from, 4).add(serial, 4);
         let word = word.all(bits, 2).add(manifest, 4).add(leased, 1);
         word.all(slots, 4).add(announced, 1).all([tick, published_tick], 2).end(to);

@@ -41,8 +41,7 @@ impl Protocol {
                 out.push(Action::FetchFilters { pnode });
             }
             let ticked = self.published_tick(s) > p.times.published;
-            let news =
-                p.acked < p.serial || s.serial > p.serial || manifest.version > p.manifest || ticked;
+            let news = p.acked < p.serial || s.serial > p.serial || manifest.version > p.manifest || ticked;
             if news {
                 out.push(Action::Pull { pnode, grant: false });
             }
@@ -89,8 +88,16 @@ impl Protocol {
             p.grants |= 1 << serial;
         }
         let kind = ReplyKind::News;
-        let mut reply =
-            Reply { kind, epoch, from: p.serial, serial, manifest, leased: grant, published_tick, ..Reply::default() };
+        let mut reply = Reply {
+            kind,
+            epoch,
+            from: p.serial,
+            serial,
+            manifest,
+            leased: grant,
+            published_tick,
+            ..Reply::default()
+        };
         for (at, bit) in (p.serial + 1..=serial).zip(&ring[usize::from(p.serial)..]) {
             if bit.is_of_a_key() {
                 reply.bits[usize::from(bit.generation) - 1] |= 1 << bit.key;

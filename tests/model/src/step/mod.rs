@@ -313,7 +313,9 @@ impl Model for Protocol {
             Action::Evaluate { first, second: Some(second) } => {
                 format!("{} and {} are evaluated together", what(first.0), what(second.0))
             }
-            Action::Append if s.proposal.what == What::Tick => format!("the tick is appended at {}", s.len + 1),
+            Action::Append if s.proposal.what == What::Tick => {
+                format!("the tick is appended at {}", s.len + 1)
+            }
             Action::Append => format!("the group is appended at {}", s.len + 1),
             Action::Commit => format!("the leader learns that more than {} is committed", s.known_committed),
             Action::Publish { lost } => {

@@ -211,7 +211,11 @@ impl Protocol {
 
     /// What a tier's record is, for who knows whether it has expired.
     fn found(&self, s: &State, cell: Cell, times: Times) -> Found {
-        if cell.is_value() && self.life(s, cell, times) == Life::Expired { Found::Tombstone } else { found(cell) }
+        if cell.is_value() && self.life(s, cell, times) == Life::Expired {
+            Found::Tombstone
+        } else {
+            found(cell)
+        }
     }
 
     /// What the leader's memtables have of a key up to a position, for a reader of the SSTables of version `named`; None: that is

@@ -206,7 +206,6 @@ impl Protocol {
         }
         let said = match step {
             Step::Done(Answer::Value) => Said::Value(cell),
-            // Expired: for good.
             Step::Done(Answer::Absent) => Said::Absent,
             Step::AskMemtables | Step::AskSstables => Said::NoEntry,
         };

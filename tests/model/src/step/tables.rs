@@ -85,7 +85,13 @@ impl Protocol {
     }
 
     pub(super) fn flush(&self, s: &mut State, generation: u8) {
-        let cell = |key| s.newest(key, s.len, |g| g == generation).map_or(Cell::NOTHING, |v| v.cell);
+        let buries = |cell| self.bounds.buries && self.merges_as_tombstone(s, cell);
+        let newest = |key| s.newest(key, s.len, |g| g == generation);
+        let cell = |key| match newest(key).map(|version| version.cell) {
+            Some(cell) if buries(cell) => cell.buried(),
+            Some(cell) => cell,
+            None => Cell::NOTHING,
+        };
         let contents = std::array::from_fn(cell);
         let job = Job { generation, sst: self.new_id(s), ..Job::default() };
         self.start(s, FLUSH, job, contents);

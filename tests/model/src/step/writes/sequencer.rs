@@ -111,7 +111,8 @@ impl Protocol {
             }
         }
         let current = s.generation();
-        let fits = proposal.what == What::Tick || rules::fits(Generation(u64::from(proposal.generation)), Generation(u64::from(current)));
+        let fits = proposal.what == What::Tick
+            || rules::fits(Generation(u64::from(proposal.generation)), Generation(u64::from(current)));
         if !fits && !self.is(Mutant::FreezeSlipsIn) {
             // Every replica ignores it; its clients may send it again.
             self.ignored(s, &proposal);
@@ -140,7 +141,10 @@ impl Protocol {
         s.refusals += 1;
         self.read_announcement(s);
         s.announced_tick = s.time_at(s.len);
-        let stay = self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable);
+        let stay = match proposal.what {
+            What::Tick => self.is(Mutant::RefusedTickKeepsRing),
+            _ => self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable),
+        };
         if proposal.serial != 0 && !stay {
             self.renew_ring(s);
         }

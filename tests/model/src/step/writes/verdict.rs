@@ -45,8 +45,7 @@ impl Protocol {
                 (None, None) => None,
             };
             let exists = |cell: Cell| cell.is_value() && !is_expired(s.expires_at(cell), now);
-            let facts =
-                newest.map(|cell| InMemtable { exists: exists(cell), seq: 0, value_matches: false });
+            let facts = newest.map(|cell| InMemtable { exists: exists(cell), seq: 0, value_matches: false });
             let found = copy.present & (1 << key) != 0;
             let expires = copy.expires[key];
             let base_expired = found && is_expired((expires != 0).then(|| tick(expires)), now);
