@@ -145,7 +145,7 @@ pub const MODEL: &[Traced] = &[
     traced("alive-by-published-tick", 13),
     traced("judged-by-newest-view", 14),
     traced("whole-filters-of-appended-ticks", 13),
-    traced("ticks-of-committed-only", 14),
+    traced("ticks-of-committed-only", 15),
     traced("kept-is-not-judged", 14),
     traced("conditions-by-published-tick", 4),
     traced_to("base-judged-by-pnode", 4, "a put-if-present takes effect on what has expired"),
