@@ -8,6 +8,7 @@
 pub mod command;
 pub mod configuration;
 pub mod error;
+pub mod expiry;
 pub mod filter;
 pub mod ids;
 pub mod key;

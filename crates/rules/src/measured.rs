@@ -136,6 +136,23 @@ pub const MODEL: &[Traced] = &[
     traced_to("load-in-grace", 14, "a reader of the old SSTables is told \"no entry\", and searches them"),
     traced("base-over-load", 10),
     traced("stamp-over-load", 19),
+    traced("expiry-by-own-clock", 3),
+    traced("tick-goes-back", 16),
+    traced("tick-waits-for-nobody", 13),
+    traced("tick-not-published", 5),
+    traced("tick-read-apart", 13),
+    traced_to("expired-by-known-tick", 8, "\"expired\" by a tick that is not committed"),
+    traced("alive-by-published-tick", 13),
+    traced("judged-by-newest-view", 14),
+    traced("whole-filters-of-appended-ticks", 13),
+    traced("ticks-of-committed-only", 15),
+    traced("kept-is-not-judged", 14),
+    traced("conditions-by-published-tick", 4),
+    traced_to("base-judged-by-pnode", 4, "a put-if-present takes effect on what has expired"),
+    traced("expired-is-no-entry", 12),
+    traced("expired-is-final", 22),
+    traced("merge-by-unpublished-tick", 13),
+    traced_to("expired-is-merged-away", 23, "an older version comes back"),
 ];
 
 /// The model of elections and lost memory.

@@ -1,7 +1,7 @@
 //! How much may happen: what makes the state space finite, and which parts of the protocol take part.
 
 use crate::Mutant;
-use crate::state::{Cell, GENERATIONS, KEYS, LOADED, PNODES, PRELOADED, WRITES, WriteKind};
+use crate::state::{Cell, GENERATIONS, KEYS, LOADED, PNODES, PRELOADED, TICKS, WRITES, WriteKind};
 
 /// A beginning: every key has a value in an SSTable.
 pub const VALUES: Cell = Cell::value(PRELOADED);
@@ -55,6 +55,14 @@ pub struct Bounds {
     pub overflows: bool,
     /// Loads (or, without `loaded`, drops) of the table.
     pub loads: u8,
+    /// The newest tick that there may be; each is one of 1 to this.
+    pub ticks: u8,
+    /// When what a write writes expires, in ticks; 0: never. Each is a write of its own.
+    pub expiries: Vec<u8>,
+    /// When the preloaded values expire; 0: never.
+    pub preloaded_expiry: u8,
+    /// A flush writes what has expired as a tombstone.
+    pub buries: bool,
     /// What a load brings of every key.
     pub loaded: Cell,
     /// What an SSTable has of every key at the beginning; nothing: there is no SSTable. Each is a beginning of its own.
@@ -91,6 +99,10 @@ impl Bounds {
             sstables_not_kept: false,
             overflows: false,
             loads: 0,
+            ticks: 0,
+            expiries: vec![0],
+            preloaded_expiry: 0,
+            buries: false,
             loaded: Cell::value(LOADED),
             preloaded: vec![VALUES, TOMBSTONES, Cell::NOTHING],
             mutant: None,
@@ -106,6 +118,10 @@ impl Bounds {
         self.mutant == Some(mutant)
     }
 
+    fn last_expiry(&self) -> u8 {
+        self.expiries.iter().copied().fold(self.preloaded_expiry, u8::max)
+    }
+
     /// Whether the model has room for so much.
     pub fn check(&self) -> Result<(), String> {
         let limits = [
@@ -119,6 +135,9 @@ impl Bounds {
             ("refusals", usize::from(self.refusals), 2),
             ("changes of the mode", usize::from(self.mode_changes), 2),
             ("expiries of sessions", usize::from(self.session_expiries), self.writes),
+            ("ticks", usize::from(self.ticks), usize::from(TICKS)),
+            ("loads (with ticks)", usize::from(self.loads), if self.ticks == 0 { GENERATIONS } else { 0 }),
+            ("ticks until something expires", usize::from(self.last_expiry()), usize::from(TICKS)),
         ];
         for (what, n, max) in limits {
             if n > max {

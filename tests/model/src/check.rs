@@ -17,7 +17,7 @@ impl Protocol {
         };
         match (floor..=s.committed).find(|at| matches(*at)) {
             Some(at) => {
-                s.floor[key] = s.floor[key].max(at);
+                self.raise_floor(s, key, at);
                 Ok(())
             }
             None if got.is_value() && (0..floor).any(matches) => {
@@ -26,6 +26,13 @@ impl Protocol {
             None if got.is_value() => Err(format!("read of key {key}: {got:?} comes from nowhere")),
             None => Err(format!("read of key {key}: absent, but the key existed all the time")),
         }
+    }
+
+    /// An operation saw a key as it was at a position, or later. Time is all keys': whoever reads another one after that may not find
+    /// it earlier either.
+    fn raise_floor(&self, s: &mut State, key: usize, at: u8) {
+        let keys = if self.bounds.ticks == 0 { key..key + 1 } else { 0..self.bounds.keys };
+        s.floor[keys].iter_mut().for_each(|floor| *floor = (*floor).max(at));
     }
 
     /// Whether a write's condition holds on a state of a key.
@@ -52,6 +59,7 @@ impl Protocol {
             for key in keys_of(w.keys) {
                 let in_group = earlier.iter().rev().find(|e| s.writes[**e].keys & (1 << key) != 0);
                 let before = in_group.map_or_else(|| s.value_at(key, at - 1), |e| s.cell_of(*e));
+                let before = if s.has_expired(before, at) { Cell::NOTHING } else { before };
                 if !Self::holds(w.kind, before) {
                     return Err(format!("{} of key {key} took effect on {before:?}", w.kind.name()));
                 }
@@ -79,9 +87,7 @@ impl Protocol {
                 return Err(format!("write {write} is acknowledged, and its entry is not committed"));
             }
             (true, Some(at)) => {
-                for key in keys_of(w.keys) {
-                    s.floor[key] = s.floor[key].max(at);
-                }
+                keys_of(w.keys).for_each(|key| self.raise_floor(s, key, at));
             }
             (false, Some(_)) => return Err(format!("write {write} failed, and took effect")),
             (false, None) => {
@@ -93,7 +99,7 @@ impl Protocol {
                             w.kind.name()
                         ));
                     };
-                    s.floor[key] = s.floor[key].max(at);
+                    self.raise_floor(s, key, at);
                 }
             }
         }

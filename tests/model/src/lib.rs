@@ -1,6 +1,6 @@
 //! An exhaustive model of Sextant's protocol, next to the code that it speaks of.
 //!
-//! Leases, publication, freezes, flushes, merges, inserts, the duplicate table, failovers, registered reads and loads, explored in
+//! Leases, publication, freezes, flushes, merges, inserts, the duplicate table, failovers, registered reads, loads and expiry, explored in
 //! every order for small bounds. What is modelled and what is not, how far it was explored, and how to run it: `docs/model.md`.
 //!
 //! [`election`] is a second, smaller model: of servers that lose their memory.

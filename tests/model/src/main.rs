@@ -17,10 +17,13 @@ usage: sextant-model [options]
 
 bounds:
   --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --mode-changes N --retries N --session-expiries N
-  --loads N
+  --loads N --ticks N
   --kinds update,put,insert,replace,delete
   --preloaded values|tombstones|nothing
                          what an SSTable has of every key at the beginning (else: one beginning of each kind)
+  --expiries N,..        when writes expire, in ticks; 0: never (else: at any tick, or never)
+  --preloaded-expiry N   when the preloaded values do (else: at the first tick)
+  --buries               flushes write what has expired as tombstones
 parts of the protocol:
   --batches --shared-groups --sessions --cache --grace --split-reads --slips --filter-inserts --two-replies
   --all                  all of them
@@ -72,6 +75,15 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             }
             "--session-expiries" => b.session_expiries = number(value()?)? as u8,
             "--loads" => b.loads = small(value()?)?,
+            "--ticks" => {
+                b.ticks = small(value()?)?;
+                (b.expiries, b.preloaded_expiry) = ((0..=b.ticks).collect(), b.ticks.min(1));
+            }
+            "--expiries" => {
+                b.expiries = value()?.split(',').map(small).collect::<Result<_, _>>()?;
+            }
+            "--buries" => b.buries = true,
+            "--preloaded-expiry" => b.preloaded_expiry = small(value()?)?,
             "--drops" => b.loaded = Cell::NOTHING,
             "--registered" => b.registered = true,
             "--shared-slot" => b.shared_slot = true,

@@ -3,7 +3,7 @@
 
 use sextant_model::bounds::{TOMBSTONES, VALUES};
 use sextant_model::state::Cell;
-use sextant_model::state::WriteKind::{self, Delete, Insert, Put, Update};
+use sextant_model::state::WriteKind::{self, Delete, Insert, Put, Replace, Update};
 use sextant_model::{Bounds, Mutant, Protocol, explore};
 use sextant_rules::catalogue::Way;
 
@@ -20,6 +20,11 @@ fn registered(beginning: Cell, writes: usize, kinds: &[WriteKind]) -> Bounds {
 
 fn a_load(beginning: Cell) -> Bounds {
     Bounds { loads: 1, ..registered(beginning, 0, &[Update]) }
+}
+
+/// The preloaded value expires at the only tick.
+fn a_tick(writes: usize, kinds: &[WriteKind]) -> Bounds {
+    Bounds { ticks: 1, preloaded_expiry: 1, ..bounds(VALUES, writes, kinds) }
 }
 
 fn assert_found(mutant: Mutant, bounds: Bounds) {
@@ -131,4 +136,31 @@ mutants! {
     load_in_grace: LoadInGrace => Bounds { grace: true, ..a_load(VALUES) };
     base_over_load: BaseOverLoad => Bounds { writes: 1, kinds: vec![Insert], ..a_load(Cell::NOTHING) };
     stamp_over_load: StampOverLoad => Bounds { cache: true, loaded: Cell::NOTHING, ..a_load(VALUES) };
+
+    expiry_by_own_clock: ExpiryByOwnClock => a_tick(0, &[Update]);
+    tick_goes_back: TickGoesBack => Bounds { ticks: 2, preloaded_expiry: 2, failovers: 1, ..a_tick(0, &[Update]) };
+    tick_waits_for_nobody: TickWaitsForNobody => Bounds { pnodes: 2, ..a_tick(0, &[Update]) };
+    tick_not_published: TickNotPublished => a_tick(0, &[Update]);
+    tick_read_apart: TickReadApart => Bounds { split_reads: true, ..a_tick(1, &[Update]) };
+    expired_by_known_tick: ExpiredByKnownTick => a_tick(0, &[Update]);
+    alive_by_published_tick: AliveByPublishedTick => Bounds { pnodes: 2, ..a_tick(0, &[Update]) };
+    judged_by_newest_view: JudgedByNewestView => a_tick(1, &[Update]);
+    whole_filters_of_appended_ticks: WholeFiltersOfAppendedTicks => Bounds { pnodes: 2, ..a_tick(0, &[Update]) };
+    ticks_of_committed_only: TicksOfCommittedOnly =>
+        Bounds { pnodes: 2, failovers: 1, ..a_tick(0, &[Update]) };
+    kept_is_not_judged: KeptIsNotJudged => Bounds { registered: true, ..a_tick(0, &[Update]) };
+    conditions_by_published_tick: ConditionsByPublishedTick => a_tick(1, &[Replace]);
+    base_judged_by_pnode: BaseJudgedByPnode => a_tick(1, &[Replace]);
+    expired_is_no_entry: ExpiredIsNoEntry =>
+        Bounds { preloaded_expiry: 0, expiries: vec![1], ..a_tick(1, &[Update]) };
+    expired_is_final: ExpiredIsFinal => Bounds { cache: true, compactions: 1, ..a_tick(1, &[Insert]) };
+    merge_by_unpublished_tick: MergeByUnpublishedTick =>
+        Bounds { pnodes: 2, compactions: 1, ..a_tick(0, &[Update]) };
+    expired_is_merged_away: ExpiredIsMergedAway => Bounds {
+        preloaded_expiry: 0,
+        expiries: vec![1],
+        freezes: 1,
+        compactions: 1,
+        ..a_tick(1, &[Update])
+    };
 }

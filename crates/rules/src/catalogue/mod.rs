@@ -19,6 +19,8 @@ mod bits;
 #[macro_use]
 mod durability;
 #[macro_use]
+mod expiry;
+#[macro_use]
 mod leaders;
 #[macro_use]
 mod leases;
@@ -121,4 +123,4 @@ macro_rules! rules {
     };
 }
 
-durability! { writes bits leases leaders reads tables memory snapshots registered rules => }
+durability! { writes bits leases leaders reads tables memory snapshots registered expiry rules => }

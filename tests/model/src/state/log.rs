@@ -1,6 +1,8 @@
 //! The log, and what follows from it: memtables, the duplicate table, the value of a key at a position.
 
-use super::{Cell, Keys, State};
+use sextant_common::expiry;
+
+use super::{Cell, Keys, State, tick};
 
 /// Entries that the log has room for.
 pub const LOG: usize = 16;
@@ -25,6 +27,8 @@ pub enum EntryKind {
     Announce,
     /// Everything up to here is replaced by a table from outside.
     Load,
+    /// The partition's time goes on.
+    Tick,
 }
 
 impl EntryKind {
@@ -61,7 +65,7 @@ pub struct Entry {
     pub serial: u8,
     pub asked: [Asked; 2],
     pub sst: u8,
-    /// Merge: of which tables. Forget: the requests, a set.
+    /// Merge: of which tables. Forget: the requests, a set. Tick: the time.
     pub inputs: u8,
 }
 
@@ -122,6 +126,30 @@ impl State {
 
     /// A key's value in the log up to a position: what an operation at that moment has to see.
     pub fn value_at(&self, key: usize, position: u8) -> Cell {
+        let cell = self.record_at(key, position);
+        if self.has_expired(cell, position) { Cell::NOTHING } else { cell }
+    }
+
+    /// Whether a record that was there at a position had expired by then: for good, whatever ticks follow. This is what operations are
+    /// checked against.
+    pub fn has_expired(&self, cell: Cell, position: u8) -> bool {
+        let newest = || self.ticks(position).max().unwrap_or_default();
+        self.expires_at(cell).is_some_and(|at| expiry::is_expired(Some(at), tick(newest())))
+    }
+
+    /// The ticks up to a position, oldest first.
+    fn ticks(&self, position: u8) -> impl DoubleEndedIterator<Item = u8> {
+        let up_to = self.entries().filter(move |(at, _)| *at <= position);
+        up_to.filter(|(_, e)| e.kind == EntryKind::Tick).map(|(_, e)| e.inputs)
+    }
+
+    /// The time at a position, for whoever has the log up to there; 0: before the first tick.
+    pub fn time_at(&self, position: u8) -> u8 {
+        self.ticks(position).next_back().unwrap_or_default()
+    }
+
+    /// The record of a key, expired or not.
+    fn record_at(&self, key: usize, position: u8) -> Cell {
         let load = self.entries().find(|(at, e)| e.kind == EntryKind::Load && *at <= position);
         match (self.newest(key, position, |_| true), load) {
             (Some(version), Some((at, load))) if version.at < at => self.loaded_cell(load.sst, key),

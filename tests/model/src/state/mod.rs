@@ -14,6 +14,7 @@ pub mod registered;
 use log::{Asked, Entry, LOG};
 use pnode::PNode;
 use registered::{SLOTS, Slot, Slots};
+use sextant_common::expiry::Tick;
 
 pub const KEYS: usize = 2;
 pub const WRITES: usize = 4;
@@ -21,6 +22,8 @@ pub const PNODES: usize = 2;
 /// Generation g of the (one) table stands at index g - 1.
 pub const GENERATIONS: usize = 4;
 pub const SSTS: usize = 8;
+/// The newest tick that an entry of the ring can name.
+pub const TICKS: u8 = 3;
 /// bf-log entries of an epoch.
 pub const RING: usize = 15;
 
@@ -53,6 +56,21 @@ impl Cell {
     pub fn is_tombstone(self) -> bool {
         self.0 % 2 == 1
     }
+
+    /// A tombstone in its place.
+    pub fn buried(self) -> Self {
+        self.write().map_or(self, Cell::tombstone)
+    }
+
+    /// Who wrote it.
+    fn write(self) -> Option<usize> {
+        (self.0 != 0).then(|| usize::from(self.0) / 2 - 1)
+    }
+}
+
+/// As the rules have it.
+pub fn tick(n: u8) -> Tick {
+    Tick(u64::from(n))
 }
 
 /// Who wrote what was there before everything.
@@ -116,6 +134,8 @@ pub struct RequestCopy {
     pub present: Keys,
     /// Keys that a filter there matches.
     pub matched: Keys,
+    /// When what is there expires; 0: never.
+    pub expires: [u8; KEYS],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,6 +152,8 @@ pub struct Write {
     pub deferred_after: u8,
     /// The client was told, or must assume, that the outcome is unknown.
     pub unknown: bool,
+    /// When what it writes expires; 0: never.
+    pub expires: u8,
 }
 
 /// What is proposed.
@@ -141,6 +163,7 @@ pub enum What {
     Group,
     Announcement,
     Load,
+    Tick,
 }
 
 /// A group that was evaluated, on its way into the log.
@@ -155,6 +178,8 @@ pub struct Proposal {
     /// Its ring entries are out: it may be appended.
     pub out: bool,
     pub what: What,
+    /// Of a tick.
+    pub time: u8,
     /// Slots that are still to be swapped; those that were registered.
     pub due: Slots,
     pub found: Slots,
@@ -190,7 +215,7 @@ pub const MERGE: usize = 1;
 /// A job of a former leader that still goes on.
 pub const ZOMBIE: usize = 2;
 
-/// A bf-log entry: which key of which memtable; `key` 255: the memtable begins; generation 0: see [`registered`].
+/// A bf-log entry: which key of which memtable; `key` 255: the memtable begins; generation 0: see [`registered`] and [`Bit::tick`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bit {
     pub generation: u8,
@@ -198,6 +223,20 @@ pub struct Bit {
 }
 
 pub const FREEZE: u8 = 255;
+
+impl Bit {
+    /// A ring entry that is no key's: the time is to go on.
+    pub fn tick(time: u8) -> Self {
+        Bit { generation: 0, key: FIRST_TICK + time }
+    }
+
+    pub fn is_tick(self) -> Option<u8> {
+        (self.generation == 0 && self.key > FIRST_TICK).then(|| self.key - FIRST_TICK)
+    }
+}
+
+/// Above the entries of registered reads.
+const FIRST_TICK: u8 = 1 << SLOTS;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
@@ -231,11 +270,15 @@ pub struct State {
     pub announced: bool,
     /// Readers are given the manifest of the load in the log.
     pub shown: bool,
+    /// The newest tick that is out in the ring, or was in the log when it began: part of whole filters.
+    pub announced_tick: u8,
 
     pub jobs: [Job; 3],
     pub ssts: [[Cell; KEYS]; SSTS],
     /// What the first SSTable has of every key; nothing: there is none.
     pub preloaded: Cell,
+    /// When that expires; 0: never.
+    pub preloaded_expiry: u8,
 
     pub pnodes: [PNode; PNODES],
     pub writes: [Write; WRITES],
@@ -252,7 +295,7 @@ pub struct State {
 
 impl State {
     /// The beginning: an empty log; one SSTable with every key, or none.
-    pub fn root(preloaded: Cell) -> Self {
+    pub fn root(preloaded: Cell, preloaded_expiry: u8) -> Self {
         let mut ssts = [[Cell::NOTHING; KEYS]; SSTS];
         ssts[0] = [preloaded; KEYS];
         State {
@@ -275,9 +318,11 @@ impl State {
             late: 0,
             announced: false,
             shown: false,
+            announced_tick: 0,
             jobs: [Job::default(); 3],
             ssts,
             preloaded,
+            preloaded_expiry,
             pnodes: Default::default(),
             writes: Default::default(),
             floor: [0; KEYS],
@@ -303,6 +348,17 @@ impl State {
         self.ring[at] = bit;
         self.serial += 1;
         true
+    }
+
+    /// When a record expires.
+    pub fn expires_at(&self, cell: Cell) -> Option<Tick> {
+        let at = match cell.write() {
+            _ if !cell.is_value() => 0,
+            Some(PRELOADED) => self.preloaded_expiry,
+            Some(write) => self.writes.get(write).map_or(0, |w| w.expires),
+            None => 0,
+        };
+        (at != 0).then(|| tick(at))
     }
 
     /// What a write leaves of a key.

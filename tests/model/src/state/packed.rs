@@ -4,7 +4,7 @@
 use std::hash::{Hash, Hasher};
 
 use super::log::{Asked, Entry};
-use super::pnode::{Cached, PNode, Reader, Reply};
+use super::pnode::{Cached, PNode, Reader, Reply, Times};
 use super::registered::{Kept, Registration, Said, Slot};
 use super::{Bit, Cell, Job, Proposal, RequestCopy, State, Write};
 
@@ -54,26 +54,26 @@ impl Hash for Entry {
 
 impl RequestCopy {
     fn pack(self, word: Word) -> Word {
-        let RequestCopy { sent, searched, present, matched } = self;
-        word.add(sent, 1).add(searched, 4).add(present, 2).add(matched, 2)
+        let RequestCopy { sent, searched, present, matched, expires } = self;
+        word.add(sent, 1).add(searched, 4).add(present, 2).add(matched, 2).all(expires, 2)
     }
 }
 
 impl Hash for Write {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Write { kind, keys, outcome, floor, copies, deferred, deferred_after, unknown } = *self;
+        let Write { kind, keys, outcome, floor, copies, deferred, deferred_after, unknown, expires } = *self;
         let word = Word::default().add(kind as u8, 3).add(keys, 2).add(outcome as u8, 2).all(floor, 5);
         let word = copies[1].pack(copies[0].pack(word));
         let deferred = deferred.map_or(0, |ok| 1 + u8::from(ok));
-        word.add(deferred, 2).add(deferred_after, 5).add(unknown, 1).end(to);
+        word.add(deferred, 2).add(deferred_after, 5).add(unknown, 1).add(expires, 2).end(to);
     }
 }
 
 impl Hash for Proposal {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Proposal { on, generation, serial, asked, copies, out, what, due, found, half } = *self;
+        let Proposal { on, generation, serial, asked, copies, out, what, time, due, found, half } = *self;
         let word = Word::default().add(on, 1).add(generation, 3).add(serial, 4).all(copies, 1);
-        let word = word.add(out, 1).add(what as u8, 2).all([due, found, half], 2);
+        let word = word.add(out, 1).add(what as u8, 2).all([due, found, half, time], 2);
         asked[1].pack(asked[0].pack(word)).end(to);
     }
 }
@@ -88,10 +88,29 @@ impl Hash for Job {
 
 impl Hash for Reply {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        let Reply { kind, epoch, from, serial, bits, manifest, leased, slots, announced } = *self;
+        let Reply {
+            kind,
+            epoch,
+            from,
+            serial,
+            bits,
+            manifest,
+            leased,
+            slots,
+            announced,
+            tick,
+            published_tick,
+        } = *self;
         let word = Word::default().add(kind as u8, 2).add(epoch, 7).add(from, 4).add(serial, 4);
         let word = word.all(bits, 2).add(manifest, 4).add(leased, 1);
-        word.all(slots, 4).add(announced, 1).end(to);
+        word.all(slots, 4).add(announced, 1).all([tick, published_tick], 2).end(to);
+    }
+}
+
+impl Times {
+    fn pack(self, word: Word) -> Word {
+        let Times { published, announced } = self;
+        word.all([published, announced], 2)
     }
 }
 
@@ -107,11 +126,13 @@ impl Hash for Reader {
             loaded,
             registration: Registration { phase, epoch, serial, seq },
             keeps,
+            times,
+            undecided: Cell(undecided),
         } = *self;
         (progress, step).hash(to);
         let word = Word::default().add(key, 1).add(floor, 5).add(searched, 4).add(cached, 4);
         let word = word.add(loaded, 5).add(phase as u8, 2).add(epoch, 7).add(serial, 4).add(seq, 4);
-        word.add(keeps, 1).end(to);
+        times.pack(word.add(keeps, 1).add(undecided, 4)).end(to);
     }
 }
 
@@ -140,6 +161,7 @@ impl Hash for PNode {
             seen,
             slot_serials,
             announced,
+            times,
             replies,
             reader,
             cache,
@@ -152,7 +174,7 @@ impl Hash for PNode {
         let lease = lease.map_or(0, |serial| 1 + serial);
         let word = Word::default().add(*manifest, 4).add(*epoch, 7).add(*serial, 4).all(*filters, 2);
         let word = word.add(lease, 5).add(*seen, 8).add(*acked, 4).add(*grants, 16).add(*old_grant, 1);
-        word.end(to);
+        times.pack(word).end(to);
         replies.hash(to);
         reader.hash(to);
         let cached = |c: &Cached| [c.cell.0, c.stamp];
@@ -184,9 +206,11 @@ impl Hash for State {
             late,
             announced,
             shown,
+            announced_tick,
             jobs,
             ssts,
             preloaded: Cell(preloaded),
+            preloaded_expiry,
             pnodes,
             writes,
             floor,
@@ -198,7 +222,7 @@ impl Hash for State {
         } = self;
         let positions = [*len, *committed, *known_committed, *published, *first, floor[0], floor[1]];
         let word = Word::default().all(positions, 5).add(*term, 3).add(*incarnation, 4).add(*serial, 4);
-        word.all(*filters, 2).end(to);
+        word.all(*filters, 2).all([*announced_tick, *preloaded_expiry], 2).end(to);
         let used = [*freezes, *compactions, *failovers, *refusals, *retries];
         let word = Word::default().all(used, 3).add(*dropped, 4).add(*remembered, 4).add(*ghosts, 4);
         let word = word.add(*preloaded, 4).add(*late, 2).all([*announced, *shown].map(u8::from), 1);

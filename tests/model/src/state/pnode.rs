@@ -1,9 +1,10 @@
 //! A p-node: its view, its reader, its cache; and, kept with it, what the leader's books say of it.
 
+use sextant_common::expiry::Ticks;
 use sextant_pnode::rules::{Progress, Step};
 
 use super::registered::{Kept, Registration, SLOTS};
-use super::{Cell, GENERATIONS, KEYS, Keys};
+use super::{Cell, GENERATIONS, KEYS, Keys, tick};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ReplyKind {
@@ -30,6 +31,29 @@ pub struct Reply {
     pub slots: [u8; SLOTS],
     /// A load is to come.
     pub announced: bool,
+    /// News: the newest tick of which an entry is among them; whole filters: that there is; 0: none.
+    pub tick: u8,
+    /// The newest that was published when the leader answered.
+    pub published_tick: u8,
+}
+
+/// What a p-node knows of the partition's time: the newest tick that it knows to be published, and the newest of which an entry of
+/// the ring came.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    pub published: u8,
+    pub announced: u8,
+}
+
+impl Times {
+    pub fn exactly(at: u8) -> Self {
+        Times { published: at, announced: at }
+    }
+
+    /// As the rules have it.
+    pub fn ticks(self) -> Ticks {
+        Ticks { published: tick(self.published), announced: tick(self.announced) }
+    }
 }
 
 /// A read under way.
@@ -49,6 +73,10 @@ pub struct Reader {
     pub registration: Registration,
     /// No memtable had an entry, and that is kept: what the SSTables say may be, too.
     pub keeps: bool,
+    /// Of the view that it consulted; once the leader has answered: the time that it answered of.
+    pub times: Times,
+    /// What the SSTables said, if only the leader knows whether that has expired.
+    pub undecided: Cell,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +102,8 @@ pub struct PNode {
     pub slot_serials: [u8; SLOTS],
     /// Part of the view: a load is to come, and until its manifest is here the leader is asked for every key.
     pub announced: bool,
+    /// Part of the view.
+    pub times: Times,
 
     pub replies: [Reply; 2],
     pub reader: Option<Reader>,

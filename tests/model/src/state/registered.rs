@@ -76,7 +76,7 @@ impl Bit {
 
     /// The slots that an entry invalidates.
     pub fn slots(self) -> Slots {
-        if self.generation == 0 && self != Self::ANNOUNCEMENT { self.key } else { 0 }
+        if self.generation == 0 && self.key < 1 << SLOTS { self.key } else { 0 }
     }
 }
 

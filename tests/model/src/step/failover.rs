@@ -81,6 +81,7 @@ impl Protocol {
         (s.known_committed, s.published) = (known, known);
         s.shown = s.load().is_some_and(|(at, _)| at <= known);
         self.read_announcement(s);
+        s.announced_tick = s.time_at(if self.is(Mutant::TicksOfCommittedOnly) { known } else { s.len });
         self.new_slots(s);
         s.filters = filters;
         s.dropped = self.manifest(s).last_flush;

@@ -40,7 +40,8 @@ impl Protocol {
             if self.bounds.overflows && p.serial < s.serial {
                 out.push(Action::FetchFilters { pnode });
             }
-            let news = p.acked < p.serial || s.serial > p.serial || manifest.version > p.manifest;
+            let ticked = self.published_tick(s) > p.times.published;
+            let news = p.acked < p.serial || s.serial > p.serial || manifest.version > p.manifest || ticked;
             if news {
                 out.push(Action::Pull { pnode, grant: false });
             }
@@ -76,6 +77,7 @@ impl Protocol {
         let manifest = self.manifest(s).version;
         let free = self.free_reply(s, pnode);
         let (serial, ring, timed) = (s.serial, s.ring, s.is_timed());
+        let published_tick = self.published_tick(s);
         let p = &mut s.pnodes[pnode];
         if !timed {
             p.acked = p.acked.max(p.serial);
@@ -86,14 +88,23 @@ impl Protocol {
             p.grants |= 1 << serial;
         }
         let kind = ReplyKind::News;
-        let mut reply =
-            Reply { kind, epoch, from: p.serial, serial, manifest, leased: grant, ..Reply::default() };
+        let mut reply = Reply {
+            kind,
+            epoch,
+            from: p.serial,
+            serial,
+            manifest,
+            leased: grant,
+            published_tick,
+            ..Reply::default()
+        };
         for (at, bit) in (p.serial + 1..=serial).zip(&ring[usize::from(p.serial)..]) {
             if bit.is_of_a_key() {
                 reply.bits[usize::from(bit.generation) - 1] |= 1 << bit.key;
             }
             slots_of(bit.slots()).for_each(|slot| reply.slots[slot] = at);
             reply.announced |= *bit == Bit::ANNOUNCEMENT;
+            reply.tick = bit.is_tick().unwrap_or(reply.tick);
         }
         if let Some(free) = free {
             p.replies[free] = reply;
@@ -109,6 +120,8 @@ impl Protocol {
             bits: s.filters,
             manifest: self.manifest(s).version,
             announced: self.is_announced(s),
+            tick: self.announced_tick(s),
+            published_tick: self.published_tick(s),
             ..Reply::default()
         };
         if let Some(free) = self.free_reply(s, pnode) {
@@ -157,6 +170,7 @@ impl Protocol {
             ReplyKind::Whole => {
                 self.install_slots(p, &reply);
                 p.announced = reply.announced && manifest.loaded == 0;
+                p.times.announced = reply.tick;
                 (p.epoch, p.serial, p.lease) = (reply.epoch, reply.serial, None);
                 p.filters = std::array::from_fn(|g| if kept(g) { reply.bits[g] } else { 0 });
             }
@@ -167,6 +181,9 @@ impl Protocol {
                 p.filters = std::array::from_fn(|g| if kept(g) { p.filters[g] | reply.bits[g] } else { 0 });
                 self.invalidate(p, &reply);
                 p.announced |= reply.announced && manifest.loaded == 0;
+                if reply.tick != 0 {
+                    p.times.announced = reply.tick;
+                }
                 let moved_on = p.serial != reply.serial;
                 p.serial = reply.serial;
                 if reply.leased {
@@ -177,6 +194,7 @@ impl Protocol {
                 }
             }
         }
+        p.times.published = p.times.published.max(reply.published_tick);
     }
 
     /// The oldest grant expires, and with it what it made usable. (A holder's clocks let it go no later than the grantor's.)

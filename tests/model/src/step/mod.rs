@@ -7,8 +7,10 @@
 //! * [`reads`]: a read's consult, its memtable half, its SSTable half.
 //! * [`registered`]: reads whose answers p-nodes keep.
 //! * [`loads`]: tables from outside.
+//! * [`expiry`]: ticks, and who judges by which whether a record has expired.
 //! * [`failover`]: a new leader.
 
+mod expiry;
 mod failover;
 mod leases;
 mod loads;
@@ -33,6 +35,7 @@ pub enum Action {
         write: usize,
         kind: WriteKind,
         keys: u8,
+        expires: u8,
         pnode: usize,
     },
     /// The request is sent again: a new search, the same number.
@@ -64,6 +67,11 @@ pub enum Action {
     Load,
     /// The load may be published: readers are given its manifest.
     Show,
+
+    /// The leader proposes that the time goes on.
+    Tick {
+        time: u8,
+    },
 
     /// An operator changes the mode of leases.
     Configure,
@@ -214,7 +222,7 @@ impl Model for Protocol {
 
     fn roots(&self) -> Vec<State> {
         let root = |preloaded: &Cell| {
-            let mut s = State::root(*preloaded);
+            let mut s = State::root(*preloaded, self.bounds.preloaded_expiry);
             let any = *preloaded != Cell::NOTHING;
             s.pnodes[..self.bounds.pnodes].fill(PNode::new(any));
             s.dropped = u8::from(any);
@@ -229,13 +237,16 @@ impl Model for Protocol {
         self.write_actions(s, out);
         self.table_actions(s, out);
         self.load_actions(s, out);
+        self.tick_actions(s, out);
         self.failover_actions(s, out);
     }
 
     fn step(&self, state: &State, action: Action) -> Result<State, String> {
         let mut s = state.clone();
         match action {
-            Action::Begin { write, kind, keys, pnode } => self.begin(&mut s, write, kind, keys, pnode),
+            Action::Begin { write, kind, keys, expires, pnode } => {
+                self.begin(&mut s, (write, kind, keys, expires), pnode);
+            }
             Action::Resend { write, pnode } => self.resend(&mut s, write, pnode),
             Action::Evaluate { first, second } => self.evaluate(&mut s, first, second)?,
             Action::Swap => self.swap(&mut s)?,
@@ -245,6 +256,7 @@ impl Model for Protocol {
             Action::Commit => self.commit(&mut s)?,
             Action::Publish { lost } => self.publish(&mut s, lost)?,
             Action::Forget { write } => self.forget(&mut s, write)?,
+            Action::Tick { time } => self.propose_tick(&mut s, time)?,
             Action::Announce => self.propose(&mut s, What::Announcement)?,
             Action::Load => self.propose(&mut s, What::Load)?,
             Action::Show => self.show(&mut s),
@@ -290,13 +302,19 @@ impl Model for Protocol {
             format!("write {write} ({}, keys {:02b})", w.kind.name(), w.keys)
         };
         match action {
-            Action::Begin { write, kind, keys, pnode } => {
-                format!("write {write} begins: {} of keys {keys:02b} through p-node {pnode}", kind.name())
+            Action::Begin { write, kind, keys, expires, pnode } => {
+                let expiry = if expires == 0 { String::new() } else { format!(", to expire at {expires}") };
+                let kind = kind.name();
+                format!("write {write} begins: {kind} of keys {keys:02b} through p-node {pnode}{expiry}")
             }
+            Action::Tick { time } => format!("tick {time} is in the ring"),
             Action::Resend { write, .. } => format!("{} is sent again", what(write)),
             Action::Evaluate { first, second: None } => format!("{} is evaluated", what(first.0)),
             Action::Evaluate { first, second: Some(second) } => {
                 format!("{} and {} are evaluated together", what(first.0), what(second.0))
+            }
+            Action::Append if s.proposal.what == What::Tick => {
+                format!("the tick is appended at {}", s.len + 1)
             }
             Action::Append => format!("the group is appended at {}", s.len + 1),
             Action::Commit => format!("the leader learns that more than {} is committed", s.known_committed),

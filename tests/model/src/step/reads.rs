@@ -1,5 +1,6 @@
 //! A read: the consult, the memtable half, the SSTable half.
 
+use sextant_common::expiry::Life;
 use sextant_common::ids::ManifestVersion;
 use sextant_memtable_server::partition::rules;
 use sextant_pnode::ReadMode;
@@ -8,7 +9,7 @@ use sextant_pnode::rules::{Answer, Carry, Facts, Found, Progress, Step, carry_st
 use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::log::{EntryKind, NO_SST};
-use crate::state::pnode::{Cached, Reader};
+use crate::state::pnode::{Cached, Reader, Times};
 use crate::state::registered::{Registration, Said};
 use crate::state::{Cell, State};
 
@@ -49,11 +50,12 @@ impl Protocol {
     }
 
     /// What the SSTables of a version say: newest first, the first that has the key ends the search.
-    pub(super) fn search(&self, s: &State, version: u8, key: usize) -> Cell {
+    pub(super) fn search(&self, s: &State, version: u8, key: usize, times: Times) -> Cell {
         let manifest = self.manifest_of(s, version);
         let mut cells = manifest.tables().iter().map(|sst| s.ssts[usize::from(*sst)][key]);
         let past = self.is(Mutant::SearchPastTombstone);
-        cells.find(|c| c.is_value() || (c.is_tombstone() && !past)).unwrap_or_default()
+        let skips = |c: Cell| self.is(Mutant::ExpiredIsNoEntry) && self.life(s, c, times) == Life::Expired;
+        cells.find(|c| c.is_value() && !skips(*c) || (c.is_tombstone() && !past)).unwrap_or_default()
     }
 
     /// What a cached record is worth at the p-node's manifest.
@@ -95,8 +97,17 @@ impl Protocol {
         let kept = self.kept(s, pnode, key, precise);
         if let Said::Value(_) | Said::Absent = kept {
             let got = if let Said::Value(value) = kept { value } else { Cell::NOTHING };
-            return self.check_read(s, key, s.floor[key], got);
+            match self.life(s, got, s.pnodes[pnode].times) {
+                Life::Alive => return self.check_read(s, key, s.floor[key], got),
+                Life::Expired if self.is(Mutant::KeptIsNotJudged) => {
+                    return self.check_read(s, key, s.floor[key], got);
+                }
+                Life::Expired => return self.check_read(s, key, s.floor[key], Cell::NOTHING),
+                // Only the leader can say.
+                Life::Unknown => {}
+            }
         }
+        let unknown = kept != Said::Nothing && kept != Said::NoEntry;
         let no_entry = kept == Said::NoEntry;
         let cached = self.cached(s, pnode, key);
         match cached {
@@ -114,7 +125,7 @@ impl Protocol {
         let plan = route(Facts {
             mode: if precise { ReadMode::Pda } else { ReadMode::Bda },
             leased: precise,
-            in_memtable_filter: s.pnodes[pnode].in_filters(key) || s.pnodes[pnode].announced,
+            in_memtable_filter: s.pnodes[pnode].in_filters(key) || s.pnodes[pnode].announced || unknown,
             sst_candidates: cached.is_some() || manifest.tables().iter().any(has),
             filter_inserts: self.bounds.filter_inserts,
             no_entry,
@@ -125,7 +136,20 @@ impl Protocol {
         let floor = s.floor[key];
         let (loaded, registration, keeps) = (0, Registration::default(), no_entry);
         let key = key as u8;
-        let reader = Reader { progress, step, key, floor, searched, cached, loaded, registration, keeps };
+        let (times, undecided) = (s.pnodes[pnode].times, Cell::NOTHING);
+        let reader = Reader {
+            progress,
+            step,
+            key,
+            floor,
+            searched,
+            cached,
+            loaded,
+            registration,
+            keeps,
+            times,
+            undecided,
+        };
         s.pnodes[pnode].reader = Some(reader);
         self.go_on(s, pnode, step, Cell::NOTHING)
     }
@@ -158,17 +182,40 @@ impl Protocol {
             self.refresh(s, pnode);
             return Ok(());
         };
-        let mut said = found(cell);
+        // Nobody can know better than the leader what it says of that moment.
+        let now = self.time_of_read(s, up_to);
+        reader.times = Times::exactly(now);
+        let times = &mut s.pnodes[pnode].times;
+        times.published = times.published.max(now);
+        let mut said = self.found(s, cell, reader.times);
+        if said == Found::Tombstone && cell.is_value() && self.is(Mutant::ExpiredIsNoEntry) {
+            said = Found::NoEntry;
+        }
         if self.is(Mutant::MemtableTombstoneIsNoEntry) && said == Found::Tombstone {
             said = Found::NoEntry;
         }
         if self.is(Mutant::CacheHoldsMemtableValues) && cell.is_value() {
             s.pnodes[pnode].cache[key] = Cached { cell, stamp: reader.searched };
         }
-        let step = reader.progress.memtables_said(said);
-        self.keep(s, pnode, &mut reader, up_to, (step, cell));
+        let mut step = reader.progress.memtables_said(said);
+        let (mut last, undecided) = (cell, std::mem::take(&mut reader.undecided));
+        if said == Found::NoEntry && undecided != Cell::NOTHING {
+            let alive = self.found(s, undecided, reader.times) == Found::Value;
+            step = Step::Done(if alive { Answer::Value } else { Answer::Absent });
+            last = undecided;
+        }
+        self.keep(s, pnode, &mut reader, up_to, (step, last));
         s.pnodes[pnode].reader = Some(reader);
-        self.go_on(s, pnode, step, cell)
+        self.go_on(s, pnode, step, last)
+    }
+
+    /// What a tier's record is, for who knows whether it has expired.
+    fn found(&self, s: &State, cell: Cell, times: Times) -> Found {
+        if cell.is_value() && self.life(s, cell, times) == Life::Expired {
+            Found::Tombstone
+        } else {
+            found(cell)
+        }
     }
 
     /// What the leader's memtables have of a key up to a position, for a reader of the SSTables of version `named`; None: that is
@@ -220,7 +267,7 @@ impl Protocol {
         let key = usize::from(reader.key);
         let cell = match reader.cached {
             Cell::NOTHING => {
-                let cell = self.search(s, reader.searched, key);
+                let cell = self.search(s, reader.searched, key, reader.times);
                 if self.bounds.cache && cell != Cell::NOTHING {
                     let arrival = self.is(Mutant::StampAtArrival);
                     let stamp = if arrival { s.pnodes[pnode].manifest } else { reader.searched };
@@ -230,7 +277,21 @@ impl Protocol {
             }
             cached => cached,
         };
-        let mut step = reader.progress.sstables_said(found(cell));
+        if self.is(Mutant::JudgedByNewestView) {
+            reader.times = s.pnodes[pnode].times;
+        }
+        let life = self.life(s, cell, reader.times);
+        let mut step = match life {
+            // As good as a tombstone, until the leader has said what time it is.
+            Life::Unknown => reader.progress.sstables_said(Found::Tombstone),
+            Life::Alive | Life::Expired => reader.progress.sstables_said(self.found(s, cell, reader.times)),
+        };
+        if life == Life::Unknown {
+            (step, reader.undecided) = (Step::AskMemtables, cell);
+        }
+        if self.is(Mutant::ExpiredIsFinal) && life == Life::Expired {
+            step = Step::Done(Answer::Absent);
+        }
         if self.is(Mutant::SstTombstoneFinal) && cell.is_tombstone() {
             step = Step::Done(Answer::Absent);
         }

@@ -93,7 +93,7 @@ impl Protocol {
     /// The ring entries of a proposal that are no bits: for a group, of what its swaps found.
     pub(super) fn put_out_invalidations(&self, s: &mut State) -> Result<(), String> {
         match s.proposal.what {
-            What::Group => {}
+            What::Group | What::Tick => {}
             What::Announcement => return self.put_out_announcement(s),
             What::Load => return self.put_out_load(s),
         }

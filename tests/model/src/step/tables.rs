@@ -85,7 +85,13 @@ impl Protocol {
     }
 
     pub(super) fn flush(&self, s: &mut State, generation: u8) {
-        let cell = |key| s.newest(key, s.len, |g| g == generation).map_or(Cell::NOTHING, |v| v.cell);
+        let buries = |cell| self.bounds.buries && self.merges_as_tombstone(s, cell);
+        let newest = |key| s.newest(key, s.len, |g| g == generation);
+        let cell = |key| match newest(key).map(|version| version.cell) {
+            Some(cell) if buries(cell) => cell.buried(),
+            Some(cell) => cell,
+            None => Cell::NOTHING,
+        };
         let contents = std::array::from_fn(cell);
         let job = Job { generation, sst: self.new_id(s), ..Job::default() };
         self.start(s, FLUSH, job, contents);
@@ -97,8 +103,12 @@ impl Protocol {
         let inputs = &manifest.tables()[from..to];
         let newest = |key: usize| {
             let cells = inputs.iter().map(|sst| s.ssts[usize::from(*sst)][key]);
-            let newest = cells.into_iter().find(|c| *c != Cell::NOTHING).unwrap_or_default();
-            if newest.is_tombstone() { Cell::NOTHING } else { newest }
+            let skips = |c: Cell| {
+                c.is_value() && self.is(Mutant::ExpiredIsMergedAway) && self.merges_as_tombstone(s, c)
+            };
+            let mut cells = cells.into_iter().filter(|c| *c != Cell::NOTHING && !skips(*c));
+            let newest = cells.next().unwrap_or_default();
+            if self.merges_as_tombstone(s, newest) { Cell::NOTHING } else { newest }
         };
         let contents = std::array::from_fn(newest);
         let set = inputs.iter().fold(0, |set, sst| set | 1 << sst);

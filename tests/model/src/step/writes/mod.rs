@@ -29,7 +29,10 @@ impl Protocol {
             for keys in sets.filter(|k| *k != 3 || (bounds.batches && *kind == WriteKind::Update)) {
                 // Only a search depends on who does it.
                 let pnodes = if kind.needs_base() { bounds.pnodes } else { 1 };
-                out.extend((0..pnodes).map(|pnode| Action::Begin { write, kind: *kind, keys, pnode }));
+                let expires = if *kind == WriteKind::Delete { &[0][..] } else { &bounds.expiries };
+                let kind = *kind;
+                let begins = |expires: u8| move |pnode| Action::Begin { write, kind, keys, expires, pnode };
+                out.extend(expires.iter().flat_map(|expires| (0..pnodes).map(begins(*expires))));
             }
         }
         for (write, w) in s.writes.iter().enumerate() {

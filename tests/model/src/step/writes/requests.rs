@@ -1,8 +1,10 @@
 //! Clients' requests: which are on their way, and what a p-node finds out for them before it sends them.
 
+use sextant_common::expiry::Life;
 use sextant_pnode::rules::Carry;
 
 use super::Protocol;
+use crate::Mutant;
 use crate::state::{Cell, Keys, Outcome, RequestCopy, State, WriteKind, keys_of};
 
 impl Protocol {
@@ -28,14 +30,13 @@ impl Protocol {
     pub(in crate::step) fn begin(
         &self,
         s: &mut State,
-        write: usize,
-        kind: WriteKind,
-        keys: Keys,
+        (write, kind, keys, expires): (usize, WriteKind, Keys, u8),
         pnode: usize,
     ) {
         let floor = s.floor;
         let w = &mut s.writes[write];
         (w.kind, w.keys, w.outcome, w.floor) = (kind, keys, Outcome::Pending, floor);
+        w.expires = expires;
         self.send(s, write, pnode);
     }
 
@@ -54,9 +55,17 @@ impl Protocol {
             for key in keys_of(w.keys) {
                 let cell = match self.cached(s, pnode, key) {
                     Some((cell, _)) => cell,
-                    None => self.search(s, copy.searched, key),
+                    None => self.search(s, copy.searched, key, s.pnodes[pnode].times),
                 };
-                copy.present |= u8::from(cell.is_value()) << key;
+                // What has expired is the sequencer's to say.
+                let expires_at = s.expires_at(cell).map_or(0, |at| at.0 as u8);
+                let present = match self.is(Mutant::BaseJudgedByPnode) {
+                    true => cell.is_value() && self.life(s, cell, s.pnodes[pnode].times) != Life::Expired,
+                    false => cell.is_value(),
+                };
+                let judged = self.is(Mutant::BaseJudgedByPnode);
+                copy.expires[key] = if judged { 0 } else { expires_at };
+                copy.present |= u8::from(present) << key;
                 copy.matched |= u8::from(cell != Cell::NOTHING) << key;
             }
         }

@@ -87,7 +87,10 @@ impl Protocol {
         for asked in proposal.asked {
             self.push_bits(s, proposal.generation, asked.bits)?;
         }
-        self.put_out_invalidations(s)?;
+        match proposal.what {
+            What::Tick => self.put_out_tick(s)?,
+            _ => self.put_out_invalidations(s)?,
+        }
         s.proposal.serial = if s.serial == before { 0 } else { s.serial };
         Ok(())
     }
@@ -108,14 +111,17 @@ impl Protocol {
             }
         }
         let current = s.generation();
-        let fits = rules::fits(Generation(u64::from(proposal.generation)), Generation(u64::from(current)));
+        let fits = proposal.what == What::Tick
+            || rules::fits(Generation(u64::from(proposal.generation)), Generation(u64::from(current)));
         if !fits && !self.is(Mutant::FreezeSlipsIn) {
             // Every replica ignores it; its clients may send it again.
             self.ignored(s, &proposal);
             return Ok(());
         }
-        if proposal.what != What::Group {
-            return self.append_load(s, &proposal);
+        match proposal.what {
+            What::Group => {}
+            What::Tick => return self.append_tick(s, &proposal),
+            What::Announcement | What::Load => return self.append_load(s, &proposal),
         }
         s.late = if self.is(Mutant::SwapAfterProposal) { proposal.due } else { 0 };
         let entry = Entry {
@@ -134,7 +140,11 @@ impl Protocol {
         let proposal = std::mem::take(&mut s.proposal);
         s.refusals += 1;
         self.read_announcement(s);
-        let stay = self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable);
+        s.announced_tick = s.time_at(s.len);
+        let stay = match proposal.what {
+            What::Tick => self.is(Mutant::RefusedTickKeepsRing),
+            _ => self.is(Mutant::RefusedBitsStay) || self.is(Mutant::FilterSaysInMemtable),
+        };
         if proposal.serial != 0 && !stay {
             self.renew_ring(s);
         }

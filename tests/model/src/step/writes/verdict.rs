@@ -1,5 +1,6 @@
 //! What one request comes to, by the servers' own rules: whether its condition holds, and which bits it leaves.
 
+use sextant_common::expiry::is_expired;
 use sextant_common::ids::ManifestVersion;
 use sextant_common::operation::Base;
 use sextant_memtable_server::partition::evaluate::Refusal;
@@ -7,7 +8,7 @@ use sextant_memtable_server::partition::rules::{self, Asks, InMemtable};
 
 use super::Protocol;
 use crate::Mutant;
-use crate::state::{Keys, State, WriteKind, keys_of};
+use crate::state::{Cell, Keys, State, WriteKind, keys_of, tick};
 
 /// What the sequencer says of one request.
 pub(super) enum Verdict {
@@ -33,6 +34,7 @@ impl Protocol {
             WriteKind::Replace => Asks::Present,
             _ => Asks::Nothing,
         };
+        let now = tick(self.time_of_conditions(s));
         let mut bits = 0;
         for key in keys_of(w.keys) {
             let earlier = effects.iter().flatten().rev().find(|e| s.writes[**e].keys & (1 << key) != 0);
@@ -42,11 +44,14 @@ impl Protocol {
                 (None, Some(version)) => Some(version.cell),
                 (None, None) => None,
             };
-            let facts =
-                newest.map(|cell| InMemtable { exists: cell.is_value(), seq: 0, value_matches: false });
+            let exists = |cell: Cell| cell.is_value() && !is_expired(s.expires_at(cell), now);
+            let facts = newest.map(|cell| InMemtable { exists: exists(cell), seq: 0, value_matches: false });
+            let found = copy.present & (1 << key) != 0;
+            let expires = copy.expires[key];
+            let base_expired = found && is_expired((expires != 0).then(|| tick(expires)), now);
             let base = w.kind.needs_base().then_some(Base {
                 manifest: ManifestVersion(u64::from(copy.searched)),
-                present: copy.present & (1 << key) != 0,
+                present: found && !base_expired,
                 seq: Default::default(),
                 value_matches: false,
             });
@@ -69,13 +74,20 @@ impl Protocol {
             };
             // A blind put may be treated as an INSERT if no SSTable filter of the current manifest matches the key, and no
             // frozen memtable holds it.
-            let in_frozen = in_memtable.is_some_and(|v| v.generation != active);
+            let expired = match newest {
+                Some(cell) => cell.is_value() && !exists(cell),
+                None => base_expired,
+            };
+            let counts = !expired || !self.is(Mutant::ExpiredLeavesNoBit);
+            let in_frozen = counts && in_memtable.is_some_and(|v| v.generation != active);
+            let matched = counts && copy.matched & (1 << key) != 0;
             let put_as_insert = w.kind == WriteKind::Put
-                && copy.matched & (1 << key) == 0
+                && !matched
                 && copy.searched >= manifest.last_flush
                 && !self.bases_are_void(s)
                 && (!in_frozen || self.is(Mutant::PutAsInsertOverFrozen));
-            let is_insert = asks.is_insert() || put_as_insert;
+            // What has expired is there for whoever has not heard so: its INSERT is none.
+            let is_insert = (asks.is_insert() && !(expired && counts)) || put_as_insert;
             let leaves = rules::leaves_bit(in_active, is_insert, self.bounds.filter_inserts);
             bits |= u8::from(leaves) << key;
         }
