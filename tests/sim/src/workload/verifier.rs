@@ -76,7 +76,8 @@ pub async fn verify(shared: Arc<Shared>, host: Arc<Host>) {
         let keys: Vec<(String, String)> = shared.keys.lock().iter().cloned().collect();
         for (at, client) in clients.iter().enumerate() {
             for (table, _) in tables {
-                for (counter, increments) in shared.increments.lock().clone() {
+                let counters = shared.increments.lock().clone();
+                for (counter, increments) in counters {
                     if counter.0 != *table {
                         continue;
                     }
