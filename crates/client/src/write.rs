@@ -185,9 +185,10 @@ impl Client {
 
     fn get_and(&self, op: Operation) -> BoxFuture<'_, Result<Option<Bytes>>> {
         Box::pin(async move {
-            match self.change(op.returning(Returns::Before)).await?.told {
+            let outcome = self.change(op.returning(Returns::Before)).await?;
+            match outcome.told {
                 Told::Value(value) => Ok(Some(value)),
-                Told::Nothing => Ok(None),
+                Told::Nothing if !outcome.existed => Ok(None),
                 Told::Forgotten => Err(Error::new(
                     ErrorKind::OutcomeUnknown,
                     "the write took effect, once, but its first answer was lost, and the value that was there is longer \

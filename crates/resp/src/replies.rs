@@ -57,11 +57,43 @@ impl Replies {
     }
 }
 
+impl Replies {
+    /// The same for the answer to a write that has taken effect: it waits longer before nothing is said.
+    pub async fn admit_written(&self, reply: Reply) -> (Reply, Option<Share>) {
+        if reply.size() <= SHORT_BYTES {
+            return (reply, None);
+        }
+        let room = self.room.take_or_more(reply.size(), PATIENCE);
+        match tokio::time::timeout(REPLY_PATIENCE, room).await {
+            Ok(share) => (reply, Some(share)),
+            Err(_) => {
+                let why = "OUTCOMEUNKNOWN the command took effect, but there was no room for its answer: too many bytes of \
+                           replies wait for clients that do not read them";
+                (Reply::error(why.to_owned()), None)
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const LONG: usize = 1 << 20;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_answer_to_a_write_waits_for_room_and_is_never_called_undone() {
+        let replies = Replies::new(2 * LONG);
+        let long = || Reply::Bulk(vec![0; LONG - 1024].into());
+        let (_, first) = replies.admit_written(long()).await;
+        let (_, second) = replies.admit_written(long()).await;
+        assert!(first.is_some() && second.is_some());
+        let (reply, more) = replies.admit_written(Reply::Integer(1)).await;
+        assert!(more.is_none() && matches!(reply, Reply::Integer(1)));
+        let waits = replies.admit_written(long());
+        drop(first);
+        assert!(waits.await.1.is_some());
+    }
 
     #[tokio::test(start_paused = true)]
     async fn long_replies_wait_for_room_and_short_ones_need_none() {

@@ -145,7 +145,7 @@ impl Real {
                 let given = after.writes[write].outcome == Outcome::Failed;
                 assert!(!ok && !after.proposal.on && (given || after.writes[write].deferred == Some(false)));
             }
-            Verdict::NotYet => unreachable!("a group of one request is never full"),
+            Verdict::NotYet { .. } => unreachable!("a group of one request is never full"),
             Verdict::Refused(refusal) => {
                 assert_eq!(*refusal, Refusal::StaleManifest);
                 let w = &after.writes[write];

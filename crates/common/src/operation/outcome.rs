@@ -52,23 +52,26 @@ pub struct RecordedOutcome {
 }
 
 /// Longest value that is kept for a repeated request, in bytes: of a longer one it learns [`Told::Forgotten`].
-pub const TOLD_BYTES_MAX: usize = 1024;
+pub const TOLD_BYTES_MAX: usize = 512;
 
 impl RecordedOutcome {
-    /// As it is kept for a repeated request.
-    pub fn to_keep(&self) -> Self {
+    /// As it is kept for a repeated request. `room`: for the values that are kept with it, in bytes.
+    pub fn to_keep(&self, room: &mut usize) -> Self {
         let told = match self.told.as_deref() {
-            Some(Told::Value(value)) if value.len() > TOLD_BYTES_MAX => Some(Box::new(Told::Forgotten)),
-            // A copy, or the value would hold what it is a slice of.
-            Some(Told::Value(value)) => Some(Box::new(Told::Value(Bytes::copy_from_slice(value)))),
+            Some(Told::Value(value)) if value.len() <= TOLD_BYTES_MAX.min(*room) => {
+                *room -= value.len();
+                // A copy, or the value would hold what it is a slice of.
+                Some(Box::new(Told::Value(Bytes::copy_from_slice(value))))
+            }
+            Some(Told::Value(_)) => Some(Box::new(Told::Forgotten)),
             _ => self.told.clone(),
         };
         Self { told, ..*self }
     }
 
-    /// What it takes in memory, in units of an outcome that says no more than most.
+    /// What it weighs among those that are kept: one, and more for a value.
     pub fn weight(&self) -> usize {
-        self.told.as_ref().map_or(1, |told| 4 + told.bytes() / 32)
+        1 + self.told.as_ref().map_or(0, |told| told.bytes() / 32)
     }
 }
 

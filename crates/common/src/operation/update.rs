@@ -4,8 +4,6 @@
 //! The rules for numbers are those of Redis, so that its clients find what they know: an integer is a 64-bit one in decimal
 //! text, without blanks, sign of plus or leading zeros; a record that does not exist counts as 0, or as empty.
 
-use std::str::FromStr;
-
 use bytes::{Bytes, BytesMut};
 use rust_decimal::Decimal;
 
@@ -122,7 +120,10 @@ impl Update {
             }
             Update::IncrementDecimal(by) => {
                 let old = before.map_or(Some(Decimal::ZERO), parse_decimal).ok_or(Misfit::NotANumber)?;
-                let sum = old.checked_add(*by).ok_or(Misfit::Overflow)?;
+                // A sum that has more digits than there is room for would be rounded.
+                let is_exact =
+                    |sum: &Decimal| sum.checked_sub(old) == Some(*by) && sum.checked_sub(*by) == Some(old);
+                let sum = old.checked_add(*by).filter(is_exact).ok_or(Misfit::Overflow)?;
                 Ok(Some(Bytes::from(decimal_text(sum))))
             }
             Update::Append(bytes) => {
@@ -231,9 +232,13 @@ pub fn parse_decimal(text: &[u8]) -> Option<Decimal> {
     if !starts_well || !text.chars().all(is_plain) || !text.contains(|c: char| c.is_ascii_digit()) {
         return None;
     }
-    match text.contains(['e', 'E']) {
-        true => Decimal::from_scientific(text).ok(),
-        false => Decimal::from_str(text).ok(),
+    // None is rounded.
+    match text.split_once(['e', 'E']) {
+        Some((digits, _)) => {
+            Decimal::from_str_exact(digits).ok()?;
+            Decimal::from_scientific(text).ok()
+        }
+        None => Decimal::from_str_exact(text).ok(),
     }
 }
 
@@ -287,6 +292,9 @@ mod tests {
         for bad in ["", "x", "nan", "inf", "-inf", "1 ", " 1", "1e", "0x1", "_1", "1_0", "e5", "1e400"] {
             assert_eq!(add("1", Some(bad)), Err(Misfit::NotANumber), "{bad:?}");
         }
+        let rounded = ("0.00000000000000001", "1234567890123456");
+        assert_eq!(add(rounded.0, Some(rounded.1)), Err(Misfit::Overflow), "33 digits");
+        assert_eq!(add("1", Some("1.00000000000000000000000000000000001")), Err(Misfit::NotANumber));
         let most = "79228162514264337593543950335";
         assert_eq!(add(most, Some(most)), Err(Misfit::Overflow));
     }

@@ -71,15 +71,18 @@ impl Group {
         self.tables.iter().map(|t| t.writes.len() as u64).sum()
     }
 
-    /// Keys and values with their headers, in bytes.
+    /// Keys and values with their headers, and what requests were answered, in bytes.
     pub fn written_bytes(&self) -> usize {
         let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + 13;
-        self.tables.iter().flat_map(|t| &t.writes).map(bytes).sum()
+        let told = |r: &RecordedOutcome| r.told.as_ref().map_or(0, |told| told.bytes() + 13) + 9;
+        let answer = |request: &RequestResult| request.results.iter().map(told).sum::<usize>() + 28;
+        let answers: usize = self.requests.iter().map(answer).sum();
+        self.tables.iter().flat_map(|t| &t.writes).map(bytes).sum::<usize>() + answers
     }
 
     pub fn encode(&self, out: &mut BytesMut) {
         let bytes = self.written_bytes();
-        out.reserve(bytes + 64 + self.tables.len() * 20 + self.requests.len() * 48);
+        out.reserve(bytes + 64 + self.tables.len() * 20);
         out.put_u64_le(self.term);
         out.put_u64_le(self.first_seq);
         out.put_u64_le(self.time_ms);

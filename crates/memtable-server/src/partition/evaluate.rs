@@ -13,7 +13,8 @@ use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::operation::{
-    Change, Condition, Effect, RecordedOutcome, Returns, Told, WriteOp, WriteRequest, change, needs_value,
+    Change, Condition, Effect, Misfit, RecordedOutcome, Returns, Told, WriteOp, WriteRequest, change,
+    needs_value,
 };
 use sextant_rules::mutant::{self, Mutant};
 
@@ -36,8 +37,9 @@ pub enum Verdict {
     Unchanged { ok: bool, results: Vec<RecordedOutcome> },
     /// Nothing was decided: answer at once.
     Refused(Refusal),
-    /// The group is full of what updates made: nothing was decided, and the request belongs into the next one.
-    NotYet,
+    /// The group is full: nothing was decided, and the request belongs into the next one. `bytes`: what it would write, if that is
+    /// known, because it was the first.
+    NotYet { bytes: usize },
 }
 
 /// A group, and what the requests are to be answered.
@@ -82,8 +84,38 @@ struct Forming {
     hashes: HashMap<TableId, Vec<u64>>,
     /// By ordinal.
     bookmarks: Vec<Option<Bookmark>>,
-    /// Of the values that updates have made: how long they are in all.
+    /// Keys, values and kept answers, in bytes.
+    bytes: usize,
+    /// Of these, the values that updates have made.
     made_bytes: usize,
+    bytes_max: usize,
+}
+
+/// Values that one request may be answered with, in bytes: its answer is one message, and is in memory at once.
+const TOLD_BYTES_MAX: usize = 12 * 1024 * 1024;
+/// Values that are kept for a repetition of one request, in bytes: of the rest it learns that they are forgotten. So no request pushes
+/// all others out of the duplicate table, and the log's entry stays about as long as what was sent.
+const KEPT_BYTES_MAX: usize = 64 * 1024;
+
+/// What a request has used of what it may.
+struct Allowance {
+    /// For values that updates make: what is written in all is no more than a batch may write.
+    made: usize,
+    told: usize,
+}
+
+impl Allowance {
+    fn of(request: &WriteRequest) -> Self {
+        let carried: usize = request.ops.iter().map(|op| op.key.len() + op.effect.bytes()).sum();
+        Self { made: BATCH_BYTES_MAX.saturating_sub(carried), told: TOLD_BYTES_MAX }
+    }
+
+    /// Whether there is room for what an operation tells.
+    fn tell(&mut self, told: Option<&Told>) -> Result<(), Misfit> {
+        let left = self.told.checked_sub(told.map_or(0, Told::bytes));
+        self.told = left.ok_or(Misfit::TooLong)?;
+        Ok(())
+    }
 }
 
 /// What takes effect of an operation, if its request does.
@@ -111,7 +143,9 @@ impl Forming {
             return;
         }
         self.by_number.insert((request.id.session, request.id.number), self.requests.len());
-        let results = results.iter().map(RecordedOutcome::to_keep).collect();
+        let mut room = KEPT_BYTES_MAX;
+        let results = results.iter().map(|result| result.to_keep(&mut room)).collect();
+        self.bytes += KEPT_BYTES_MAX - room;
         self.requests.push(RequestResult { id: request.id, results });
     }
 }
@@ -127,10 +161,11 @@ impl Partition {
         self.evaluate_up_to(usize::MAX, term, requests, now_ms)
     }
 
-    /// The same, until updates have made values of more than `made_bytes_max` together: the rest has to wait.
+    /// The same, until updates would make the group longer than `bytes_max`: the rest has to wait. (What is longer by itself makes a
+    /// group alone. What carries its values is for the caller to bound.)
     pub fn evaluate_up_to<'r>(
         &self,
-        made_bytes_max: usize,
+        bytes_max: usize,
         term: u64,
         requests: impl IntoIterator<Item = &'r WriteRequest>,
         now_ms: u64,
@@ -147,13 +182,19 @@ impl Partition {
             overlay: HashMap::new(),
             hashes: HashMap::new(),
             bookmarks: Vec::new(),
+            bytes: 0,
             made_bytes: 0,
+            bytes_max,
         };
         let mut is_full = false;
         let mut decide = |request| {
             // Whoever waits, waits in line: what comes later may not overtake.
-            is_full |= forming.made_bytes > made_bytes_max;
-            if is_full { Verdict::NotYet } else { self.evaluate_request(request, time_ms, &mut forming) }
+            if is_full {
+                return Verdict::NotYet { bytes: 0 };
+            }
+            let verdict = self.evaluate_request(request, time_ms, &mut forming);
+            is_full = matches!(verdict, Verdict::NotYet { .. });
+            verdict
         };
         let verdicts = requests.into_iter().map(&mut decide).collect();
         let nothing = forming.requests.is_empty() || mutant::active(Mutant::FailedForgotten);
@@ -207,7 +248,8 @@ impl Partition {
         // First all conditions, each against the state before the batch plus the batch's earlier operations; then effects.
         let mut results = Vec::with_capacity(request.ops.len());
         let mut effects: Vec<Effected> = Vec::with_capacity(request.ops.len());
-        let mut made_bytes = 0;
+        let mut allowance = Allowance::of(request);
+        let made_max = allowance.made;
         // What the request's earlier operations have done.
         let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
         let has_more = request.ops.len() > 1;
@@ -227,7 +269,9 @@ impl Partition {
                 failed |= !op.skip_on_failure;
                 // What the batch itself wrote before is nobody's to know, if the batch fails.
                 let told = before.filter(|_| op.returns == Returns::Before && of_batch.is_none());
-                let told = told.map(|value| Box::new(Told::Value(value)));
+                let told = told.map(Told::Value);
+                // (What has no room is not told. It is no reason to fail.)
+                let told = told.filter(|told| allowance.tell(Some(told)).is_ok()).map(Box::new);
                 results.push(RecordedOutcome {
                     applied: false,
                     existed,
@@ -237,8 +281,11 @@ impl Partition {
                 });
                 continue;
             }
-            let made = change(&op.effect, op.returns, before.as_ref(), BATCH_BYTES_MAX - made_bytes);
-            let (change, told) = match made {
+            let made = change(&op.effect, op.returns, before.as_ref(), allowance.made);
+            let fits = |(change, told): (Change, Option<Told>)| {
+                allowance.tell(told.as_ref()).map(|()| (change, told))
+            };
+            let (change, told) = match made.and_then(fits) {
                 Ok((change, told)) => (change, told.map(Box::new)),
                 Err(misfit) => {
                     failed = true;
@@ -256,7 +303,7 @@ impl Partition {
                 }
             };
             if matches!(op.effect, Effect::Update(_)) {
-                made_bytes += value.as_ref().map_or(0, Bytes::len);
+                allowance.made -= value.as_ref().map_or(0, Bytes::len);
             }
             let in_active = match &newest {
                 Newest::InActive(_) => true,
@@ -283,11 +330,21 @@ impl Partition {
             forming.record(request, &results);
             return Verdict::Unchanged { ok: false, results };
         }
+        let made_bytes = made_max - allowance.made;
+        let written = |effect: &Effected| {
+            request.ops[effect.op].key.len() + effect.value.as_ref().map_or(0, Bytes::len)
+        };
+        let bytes: usize = effects.iter().map(written).sum();
+        let longer = forming.bytes > 0 && forming.bytes + bytes > forming.bytes_max;
+        if longer && forming.made_bytes + made_bytes > 0 {
+            return Verdict::NotYet { bytes };
+        }
         forming.record(request, &results);
         if effects.is_empty() {
             return Verdict::Unchanged { ok: true, results };
         }
         forming.made_bytes += made_bytes;
+        forming.bytes += bytes;
         for Effected { op, value, leaves_bit, bookmark } in effects {
             self.add(&request.ops[op], value, leaves_bit, forming);
             forming.bookmarks.push(bookmark);

@@ -18,7 +18,8 @@ pub const SESSION_TTL_MS: u64 = 15 * 60 * 1000;
 pub const SESSIONS_MAX: usize = 10_000;
 /// Most results kept for a session: a client may have so many requests outstanding.
 pub const RESULTS_MAX: usize = 4096;
-/// And so many operations in all (32 bytes each, and more that tell values): large batches are remembered for a shorter while.
+/// And so many operations in all (32 bytes each, some 90 if they tell anything, values beside): large batches are remembered for a
+/// shorter while. The largest, with all that is kept of it, still is.
 pub const RESULT_OPS_MAX: usize = 128 * 1024;
 
 /// What is known of a request.

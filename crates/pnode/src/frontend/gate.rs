@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 use sextant_access::{Allowance, Allowances, Class, Desk, Place, Principal};
-use sextant_common::operation::{Operation, Returns};
+use sextant_common::operation::{Effect, Operation, Returns, Update};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{Caller, Holder};
 use tokio::sync::OwnedSemaphorePermit;
@@ -105,8 +105,9 @@ impl Who {
     /// A conditional write tells what was there: that is reading too.
     pub fn may_write(&self, op: &Operation) -> Result<()> {
         self.may_key(Class::Write, &op.table, &op.key)?;
-        // Both tell what is there.
-        let reads = op.condition.value().is_some() || op.returns != Returns::Nothing;
+        // All of these tell what is there; of a sum it is enough to know whether it overflows.
+        let adds = matches!(&op.effect, Effect::Update(Update::Increment(_) | Update::IncrementDecimal(_)));
+        let reads = adds || op.condition.value().is_some() || op.returns != Returns::Nothing;
         if reads { self.may_key(Class::Read, &op.table, &op.key) } else { Ok(()) }
     }
 

@@ -246,7 +246,7 @@ impl Partition {
             Verdict::Refused(Refusal::UnknownSession) => return answer(v1::WriteStatus::WriteUnknownSession),
             Verdict::Refused(Refusal::TooOld) => return answer(v1::WriteStatus::WriteRequestTooOld),
             Verdict::Refused(Refusal::NeedsBase) => panic!("a condition needs a base"),
-            Verdict::NotYet => panic!("a group of one request is never full"),
+            Verdict::NotYet { .. } => panic!("a group of one request is never full"),
             Verdict::Refused(Refusal::StaleManifest) => {
                 let manifest = Some((&self.manifest).into());
                 return v1::WriteReply { manifest, ..answer(v1::WriteStatus::WriteStaleManifest) };

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::StreamExt;
 use sextant_common::ids::Seq;
+use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::operation::{Base, Condition, Effect, ReadMode, needs_value};
 
 use super::prepare::PreparedOp;
@@ -21,6 +22,13 @@ const SEARCHES_MAX: usize = 64;
 pub(crate) struct Found {
     pub base: Option<Base>,
     pub value: Option<Bytes>,
+}
+
+/// Why there are no bases.
+pub(super) enum NoBase {
+    Failed(SearchFailed),
+    /// The values that a batch changes, or wants to be told, are longer together than a batch may be.
+    TooLong,
 }
 
 impl From<Option<Base>> for Found {
@@ -42,12 +50,22 @@ impl Bases {
         view: &PartitionView,
         ops: &[PreparedOp],
         deadline: Deadline,
-    ) -> Result<Vec<Found>, SearchFailed> {
+    ) -> Result<Vec<Found>, NoBase> {
         if ops.iter().all(|op| !op.needs_search()) {
             return Ok(ops.iter().map(|op| base_at_once(view, op).into()).collect());
         }
         let bases = (0..ops.len()).map(|at| self.base(view, &ops[at], deadline));
-        futures::stream::iter(bases).buffered(SEARCHES_MAX).try_collect().await
+        let mut bases = futures::stream::iter(bases).buffered(SEARCHES_MAX);
+        let (mut found, mut bytes) = (Vec::with_capacity(ops.len()), 0);
+        while let Some(base) = bases.next().await {
+            let base = base.map_err(NoBase::Failed)?;
+            bytes += base.value.as_ref().map_or(0, Bytes::len);
+            if bytes > BATCH_BYTES_MAX {
+                return Err(NoBase::TooLong);
+            }
+            found.push(base);
+        }
+        Ok(found)
     }
 
     async fn base(

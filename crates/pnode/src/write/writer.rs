@@ -11,7 +11,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::slow_log::{self, Tier};
 
 use super::attempt::{Attempt, classify};
-use super::base::Bases;
+use super::base::{Bases, NoBase};
 use super::blind::{self, BlindWrites};
 use super::numbers::Ticket;
 use super::prepare::{PreparedOp, is_large, prepare};
@@ -273,7 +273,11 @@ impl Writer {
         let searched = view.manifest.version;
         let bases = match self.bases.of(&view, ops, deadline).await {
             Ok(bases) => bases,
-            Err(failed) => {
+            Err(NoBase::TooLong) => {
+                let why = "the values that the batch changes, or is to tell, have more than 16 MiB together";
+                return Attempt::Refused(Error::invalid(why));
+            }
+            Err(NoBase::Failed(failed)) => {
                 let _ = self.copies.refresh_manifest(partition, searched, deadline).await;
                 return Attempt::Again(match failed {
                     SearchFailed::Gone => Error::unavailable("an SSTable is on none of its replicas"),

@@ -76,7 +76,7 @@ fn change_reply(outcome: WriteOutcome, reply: ChangeReply, is_decimal: bool) -> 
         },
         (ChangeReply::Length, Told::Length(length)) => Ok(Reply::Integer(length as i64)),
         (ChangeReply::Value, Told::Value(value)) => Ok(Reply::Bulk(value)),
-        (ChangeReply::Value, Told::Nothing) => Ok(Reply::Nil),
+        (ChangeReply::Value, Told::Nothing) if !outcome.existed => Ok(Reply::Nil),
         (_, told) => Err(unexpected(&told)),
     }
 }

@@ -73,10 +73,9 @@ impl<S: Store> Connection<S> {
                 None => running.as_mut().await,
             };
             let trace = running.as_mut().take_value();
-            // Whoever has no room for the answer to a write says nothing else instead: these are short.
             let (reply, room) = match access {
                 Access::Read => shared.replies.admit(reply).await,
-                Access::Write => (reply, None),
+                Access::Write => shared.replies.admit_written(reply).await,
             };
             drop(leave);
             shared.took(id, since_ns, key, &client, trace.as_ref());

@@ -134,7 +134,7 @@ fn an_update_that_does_not_fit_fails_its_batch_and_says_why() {
     assert_eq!(results[1].told.as_deref(), Some(&Told::Misfit(Misfit::NotAnInteger)));
     assert!(!results[0].applied && results[1].failed);
     // Each fits, but not all of them.
-    let longest = "x".repeat(VALUE_BYTES_MAX - 1);
+    let longest = "x".repeat(VALUE_BYTES_MAX - 100);
     n.write(put("long", &longest));
     let append = WriteOp {
         effect: Effect::Update(Update::SetRange { offset: 0, bytes: key("y") }),
@@ -168,10 +168,58 @@ fn a_group_that_updates_have_filled_leaves_the_rest_to_the_next() {
         WriteOp { effect: Effect::Update(Update::Append(key("y"))), ..op("a", None, Condition::None) };
     let one = |op: &WriteOp| WriteRequest { id: RequestId::default(), ops: vec![op.clone()] };
     let requests: Vec<_> = [&append, &append, &append, &put("b", "1")].map(one).into();
-    let evaluated = n.partition.evaluate_up_to(2000, 1, &requests, 0);
-    let waits: Vec<_> = evaluated.verdicts.iter().map(|v| *v == Verdict::NotYet).collect();
-    assert_eq!(waits, [false, false, true, true], "whoever comes later does not overtake");
+    let evaluated = n.partition.evaluate_up_to(2100, 1, &requests, 0);
+    let waits = |v: &Verdict| if let Verdict::NotYet { bytes } = v { Some(*bytes) } else { None };
+    let waits: Vec<_> = evaluated.verdicts.iter().map(waits).collect();
+    assert_eq!(waits, [None, None, Some(1004), Some(0)], "whoever comes later does not overtake");
     assert_eq!(evaluated.group.unwrap().seqs(), 2);
+    // What is longer than a group makes one alone.
+    let evaluated = n.partition.evaluate_up_to(100, 1, &requests, 0);
+    assert!(matches!(evaluated.verdicts[0], Verdict::Applied(_)));
+    assert!(evaluated.verdicts[1..].iter().all(|v| matches!(v, Verdict::NotYet { .. })));
+}
+
+#[test]
+fn what_one_request_writes_tells_and_leaves_in_the_log_is_bounded() {
+    let mut n = Node::new();
+    n.command(&Command::OpenSession(OpenSession { term: 1, session: 9, time_ms: 5 }));
+    let longest = "x".repeat(VALUE_BYTES_MAX);
+    n.write(put("long", &longest));
+    n.write(put("short", &longest[..TOLD_BYTES_MAX]));
+    let look = |k| WriteOp {
+        effect: Effect::Update(Update::SetRange { offset: 0, bytes: Bytes::new() }),
+        returns: Returns::After,
+        ..op(k, None, Condition::None)
+    };
+    let many = |times, op: WriteOp| {
+        let ops = vec![op; times];
+        WriteRequest { id: RequestId { session: 9, number: 1, acked_below: 0 }, ops }
+    };
+    let evaluate = |request: WriteRequest| n.partition.evaluate(1, &[request], 5);
+    // Told: not more than one message has room for.
+    let Verdict::Unchanged { ok: false, results } = &evaluate(many(2, look("long"))).verdicts[0] else {
+        panic!()
+    };
+    assert_eq!(results[1].told.as_deref(), Some(&Told::Misfit(Misfit::TooLong)));
+    // Kept: a little of it, whatever was told.
+    let evaluated = evaluate(many(20_000, look("short")));
+    let Verdict::Unchanged { ok: true, results } = &evaluated.verdicts[0] else { panic!() };
+    let told: usize = results.iter().map(|r| r.told.as_ref().unwrap().bytes()).sum();
+    assert_eq!(told, 20_000 * TOLD_BYTES_MAX);
+    let group = evaluated.group.unwrap();
+    let mut encoded = bytes::BytesMut::new();
+    group.encode(&mut encoded);
+    assert!(encoded.len() < 1024 * 1024, "{}", encoded.len());
+    assert!(encoded.len() < group.written_bytes() + 100, "it is foreseen");
+    // Written: what is carried and what is made, together.
+    let append = WriteOp {
+        effect: Effect::Update(Update::SetRange { offset: 0, bytes: key("y") }),
+        ..op("long", None, Condition::None)
+    };
+    let ops = vec![put("a", &longest[1000..]), append.clone(), append];
+    let (group, Verdict::Unchanged { ok: false, results }) = n.evaluate(ops) else { panic!() };
+    assert!(group.is_none());
+    assert_eq!(results[2].told.as_deref(), Some(&Told::Misfit(Misfit::TooLong)));
 }
 
 #[test]

@@ -45,6 +45,11 @@ impl<W: Weighed> Backlog<W> {
         self.line(&write).push_front(write);
     }
 
+    /// For one that turned out to be large: it carries little, and makes much of what is there.
+    pub fn push_front_large(&mut self, write: W) {
+        self.large.push_front(write);
+    }
+
     fn line(&mut self, write: &W) -> &mut VecDeque<W> {
         if write.bytes() > LARGE_BYTES { &mut self.large } else { &mut self.small }
     }

@@ -46,7 +46,8 @@ pub(super) fn answer_bytes(write: &v1::WriteRequest) -> usize {
         0 => 0,
         // Numbers.
         1 if write.ops.iter().all(|op| is_increment(op.kind)) => 0,
-        values => values.saturating_mul(TOLD_BYTES),
+        // No request is told more than fits into a message.
+        values => values.saturating_mul(TOLD_BYTES).min(MESSAGE_BYTES),
     };
     ANSWER_BYTES + write.ops.len().saturating_mul(RESULT_BYTES).saturating_add(told)
 }

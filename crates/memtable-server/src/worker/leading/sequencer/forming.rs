@@ -5,6 +5,7 @@ use openraft::impls::ProgressResponder;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Serial;
 use sextant_common::key::{filter_hash, registration_slot};
+use sextant_common::limits::LARGE_BYTES;
 use sextant_raft_log::{Payload, TypeConfig};
 use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
@@ -115,8 +116,7 @@ impl Leading {
         }
         let now_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
         let requests = writes.iter().map(|write| &write.request);
-        let made_bytes_max = replica.tuning.group_bytes;
-        let evaluated = replica.partition.evaluate_up_to(made_bytes_max, term, requests, now_ms);
+        let evaluated = replica.partition.evaluate_up_to(replica.tuning.group_bytes, term, requests, now_ms);
         let group_bytes = evaluated.group.as_ref().map_or(0, Group::written_bytes);
         if group_bytes > replica.tuning.group_bytes
             && let Err(e) = replica.log_takes(group_bytes)
@@ -141,8 +141,8 @@ impl Leading {
                     write.reply.send(WriteFate::Refused(refusal));
                     continue;
                 }
-                Verdict::NotYet => {
-                    not_yet.push(write);
+                Verdict::NotYet { bytes } => {
+                    not_yet.push((write, bytes));
                     continue;
                 }
             };
@@ -154,7 +154,13 @@ impl Leading {
                 decided.push(one);
             }
         }
-        not_yet.into_iter().rev().for_each(|write| self.sequencer.backlog.push_front(write));
+        for (write, bytes) in not_yet.into_iter().rev() {
+            // What makes a large value of a large one waits with what carries one.
+            match bytes > LARGE_BYTES {
+                true => self.sequencer.backlog.push_front_large(write),
+                false => self.sequencer.backlog.push_front(write),
+            }
+        }
         let group = evaluated.group?;
         // First whoever keeps an older answer loses his registration; then bits and invalidations are in the leader's filters and in the
         // ring; only then the group is proposed.
