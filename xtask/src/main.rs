@@ -168,12 +168,8 @@ fn hosts(arguments: &[&str]) -> Result<(), String> {
         println!("SKIP(compose): a cluster of containers: Docker has no compose here");
         return Ok(());
     }
-    let binary = match std::env::var_os("CHAOS_PROGRAM") {
-        Some(program) => Some(PathBuf::from(program).with_file_name("sextant")),
-        // What is not static lets itself be lied to.
-        None => arguments.contains(&"--clocks").then(|| target().join("release").join("sextant")),
-    };
-    if let Some(binary) = binary {
+    if let Some(program) = std::env::var_os("CHAOS_PROGRAM") {
+        let binary = PathBuf::from(program).with_file_name("sextant");
         return break_things(&[arguments, &["--binary", &binary.to_string_lossy()]].concat());
     }
     let built = Command::new(Path::new(root()).join("deploy/docker/build")).status();

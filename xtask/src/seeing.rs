@@ -13,7 +13,7 @@ use crate::root;
 
 const RULES: &str = "deploy/alerts/sextant.rules.yaml";
 const RULES_TEST: &str = "deploy/alerts/sextant.test.yaml";
-const SCRAPES: &str = "deploy/prometheus/prometheus.yaml";
+const SCRAPES: [&str; 2] = ["deploy/prometheus/prometheus.yaml", "deploy/prometheus/prometheus.tls.yaml"];
 const DASHBOARDS: &str = "deploy/grafana/dashboards";
 /// Documents speak of metrics in passing: a histogram without its suffix, for example.
 const DOCUMENTS: [&str; 3] = ["docs/operations.md", "docs/security.md", "docs/deployment.md"];
@@ -41,11 +41,12 @@ pub fn check() -> Result<(), String> {
         println!("SKIP(promtool): rules, their tests, the configuration of Prometheus");
         return Ok(());
     }
-    let checks: [&[&str]; 3] = [
+    let checks: [&[&str]; 4] = [
         &["check", "rules", RULES],
         &["test", "rules", RULES_TEST],
-        // Its paths are those in the container.
-        &["check", "config", "--syntax-only", SCRAPES],
+        // Their paths are those in the container.
+        &["check", "config", "--syntax-only", SCRAPES[0]],
+        &["check", "config", "--syntax-only", SCRAPES[1]],
     ];
     for args in checks {
         match promtool(args) {

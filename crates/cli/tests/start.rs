@@ -1,6 +1,6 @@
 //! How a server starts: what it tells systemd, and by which exit code it says that it could not.
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -201,6 +201,64 @@ async fn a_second_server_of_one_id_does_not_start_beside_the_first() {
         terminate(&running);
         assert!(running.wait().unwrap().success());
     }
+}
+
+#[tokio::test]
+async fn a_host_that_has_no_name_is_named_and_nothing_ends() {
+    let dir = tempfile::tempdir().unwrap();
+    for role in ["memtable", "pnode"] {
+        let file = file(dir.path(), role).await;
+        let text = std::fs::read_to_string(&file).unwrap();
+        // The second memtable server's.
+        let addr = text.split("{ id = 2, addr = \"").nth(1).unwrap().split('"').next().unwrap();
+        std::fs::write(&file, text.replacen(addr, "nowhere.invalid:7300", 1)).unwrap();
+        let mut child = server(role, &file).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let line =
+            said.find(|line| line.contains("nowhere.invalid:7300")).expect("it says whom it looks for");
+        assert!(line.contains("cannot connect to nowhere.invalid:7300: "), "{line}");
+        terminate(&child);
+        let rest: Vec<String> = said.collect();
+        assert!(child.wait().unwrap().success());
+        let lines = rest.iter().filter(|line| line.contains("nowhere.invalid")).count();
+        assert!(lines <= 1, "once for each reason: {rest:?}");
+    }
+}
+
+#[tokio::test]
+async fn servers_of_another_cluster_say_what_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let theirs = file(dir.path(), "memtable").await;
+    let mut command = server("memtable", &theirs);
+    let mut memtable = command.env("NOTIFY_SOCKET", &path).spawn().unwrap();
+    while !next(&socket).starts_with("READY=1") {}
+    let theirs = std::fs::read_to_string(&theirs).unwrap();
+    let cluster = &theirs[theirs.find("[cluster]").unwrap()..];
+    for (field, wrong) in [("partitions = 1", "partitions = 2"), ("id = \"c\"", "id = \"other\"")] {
+        let ours = file(dir.path(), "pnode").await;
+        let text = std::fs::read_to_string(&ours).unwrap();
+        let own = &text[..text.find("[cluster]").unwrap()];
+        std::fs::write(&ours, format!("{own}{}", cluster.replace(field, wrong))).unwrap();
+        let mut pnode = server("pnode", &ours).spawn().unwrap();
+        let mut said = BufReader::new(pnode.stderr.take().unwrap()).lines().map(Result::unwrap);
+        let line = said.find(|line| line.contains("refuses")).expect("it says what is wrong");
+        assert!(line.contains("this is memtable-1 of cluster \"c\" with 1 partition;"), "{line}");
+        let ours =
+            if field.starts_with("id") { "\"other\" with 1 partition:" } else { "\"c\" with 2 partitions:" };
+        assert!(line.contains(&format!("this p-node, which is of cluster {ours}")), "{line}");
+        terminate(&pnode);
+        assert!(pnode.wait().unwrap().success());
+    }
+    // And so does whoever was asked, once for each caller and reason.
+    terminate(&memtable);
+    let said = BufReader::new(memtable.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let refused: Vec<String> = said.filter(|line| line.contains("calls are refused")).collect();
+    assert!(memtable.wait().unwrap().success());
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].contains("pnode-1") && refused[0].contains("127.0.0.1"), "{}", refused[0]);
 }
 
 /// Which signal says that somebody waits for a file: of Linux, not in `libc`.

@@ -31,9 +31,10 @@ pub use options::{ClientOptions, Credentials};
 pub use scan::{ScanOptions, ScanPage, ScanRecord, ScanStream};
 
 pub use sextant_common::configuration::{ConfigurationChange, LeaseMode};
+pub use sextant_common::expiry::Tick;
 pub use sextant_common::manifest::TableInfo;
 pub use sextant_common::operation::{
-    Condition, Effect, Expected, Misfit, OpOutcome, Operation, ReadMode, Record, Returns, Told, Update,
-    WriteOutcome,
+    Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode, Record,
+    Returns, Told, Update, WriteOutcome,
 };
 pub use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::Stream;
 use futures::stream::{self, BoxStream, StreamExt};
 use sextant_common::error::Result;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{MANY_PARTITIONS, PartitionId, Seq};
 use sextant_common::key::prefix_end;
 use sextant_proto::v1;
@@ -47,6 +48,8 @@ pub struct ScanRecord {
     pub key: Bytes,
     pub value: Bytes,
     pub seq: Seq,
+    /// As in [`Record`](crate::Record).
+    pub expires_at: Option<Tick>,
 }
 
 /// A page. Pages are not synchronised with each other.
@@ -204,7 +207,12 @@ fn page_from_wire(page: v1::KvScanPage) -> ScanPage {
         records: page
             .records
             .into_iter()
-            .map(|r| ScanRecord { key: r.key, value: r.value, seq: Seq(r.seq) })
+            .map(|r| ScanRecord {
+                key: r.key,
+                value: r.value,
+                seq: Seq(r.seq),
+                expires_at: Tick::from_wire(r.expires_at),
+            })
             .collect(),
     }
 }

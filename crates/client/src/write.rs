@@ -9,7 +9,8 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::Seq;
 use sextant_common::limits;
 use sextant_common::operation::{
-    Effect, Expected, OpOutcome, Operation, Returns, Told, Update, WriteOutcome, parse_integer,
+    Condition, Effect, Expected, Lifetime, OpOutcome, Operation, Returns, Told, Update, WriteOutcome,
+    parse_integer,
 };
 use sextant_proto::convert::operation::compare_and_set_effect;
 use sextant_proto::v1;
@@ -36,6 +37,32 @@ impl Client {
             let reply = self.write(Put(request)).await?;
             Ok(single(reply)?.seq)
         })
+    }
+
+    /// Writes a record that is there for so long, whether it exists or not. Returns its version.
+    ///
+    /// When it is gone is decided by the clocks of the partition's leaders, for all readers at once (docs/consistency.md).
+    pub fn put_for<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        value: impl Into<Bytes>,
+        time_to_live: Duration,
+    ) -> BoxFuture<'a, Result<Seq>> {
+        let put = Operation::put(table, key, value).lasting(milliseconds(time_to_live));
+        Box::pin(async move { Ok(self.change(put).await?.seq) })
+    }
+
+    /// Changes how long a record is there, and nothing else. Whether there is one.
+    pub fn expire<'a>(
+        &'a self,
+        table: &'a str,
+        key: impl Into<Bytes>,
+        lifetime: Lifetime,
+    ) -> BoxFuture<'a, Result<bool>> {
+        let touch = Operation::update(table, key, Update::Touch).lasting(lifetime);
+        let touch = touch.only_if(Condition::Present).skip_on_failure();
+        Box::pin(async move { Ok(self.change(touch).await?.applied) })
     }
 
     /// Writes a record only if its key does not exist; see [`OpOutcome::applied`].
@@ -120,6 +147,7 @@ impl Client {
                 expected: Some(expected.into()),
                 effect: Some(compare_and_set_effect(effect)?),
                 request: None,
+                lifetime: None,
             };
             let reply = self.write(CompareAndSet(request)).await?;
             single(reply)
@@ -326,7 +354,12 @@ write_requests! {
 fn put_request(table: &str, key: Bytes, value: Bytes) -> Result<v1::KvPutRequest> {
     limits::check_key(&key)?;
     limits::check_value(&value)?;
-    Ok(v1::KvPutRequest { table: table.to_owned(), key, value, request: None })
+    Ok(v1::KvPutRequest { table: table.to_owned(), key, value, request: None, lifetime: None })
+}
+
+/// Not 0, which would be none.
+fn milliseconds(time: Duration) -> Lifetime {
+    Lifetime::Milliseconds(u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(1))
 }
 
 /// The outcome of a request with one write.

@@ -4,6 +4,7 @@
 //! Each carries the term of the leader that made it.
 
 use crate::configuration::Configuration;
+use crate::expiry;
 use crate::ids::{Generation, LogPosition, SstId, TableId};
 use crate::manifest::{SstMeta, TableOptions};
 
@@ -53,6 +54,13 @@ pub struct OpenSession {
     pub term: u64,
     pub session: u64,
     pub time_ms: u64,
+}
+
+/// The partition's time goes on: takes effect when it is appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tick {
+    pub term: u64,
+    pub at: expiry::Tick,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

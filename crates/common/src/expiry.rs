@@ -4,13 +4,23 @@
 //! the log is the newest tick up to there, and whoever judges a record says of which position. So an expiry is a change like a
 //! write, and nothing depends on whose clock is right.
 //!
-//! No server has records that expire yet: the exhaustive model of the protocol (`tests/model`) asks these functions.
-
-use std::time::Duration;
+//! The exhaustive model of the protocol (`tests/model`) asks the very same functions.
 
 /// The time of a partition: milliseconds since 1970 by the clocks of its leaders, or 0 before the first tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tick(pub u64);
+
+impl Tick {
+    /// As it travels and is stored: 0 is none.
+    pub fn from_wire(ms: u64) -> Option<Tick> {
+        (ms > 0).then_some(Tick(ms))
+    }
+
+    /// See [`Tick::from_wire`].
+    pub fn to_wire(tick: Option<Tick>) -> u64 {
+        tick.map_or(0, |tick| tick.0)
+    }
+}
 
 /// What somebody knows of a partition's time when he consults his view: loaded before the view or with it, never after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,26 +66,27 @@ pub fn is_expired(expires_at: Option<Tick>, at: Tick) -> bool {
     judge(expires_at, Ticks::exactly(at)) == Life::Expired
 }
 
-/// The tick that a leader proposes while records can expire. `last`: the newest in its log, committed or not. Time never goes back,
-/// and one bad reading of a clock moves it by no more than `step_max_ms`.
+/// The tick that a leader proposes now; None: time may rest. `last`: the newest in its log, committed or not; `next_expiry`: the
+/// earliest time after it at which a record may expire.
+///
+/// Time never goes back. It rests until a record may expire, so that a partition whose records all live long costs nothing. A tick
+/// may go as far as just before that, because nothing expires by it, and by a step beyond: so one bad reading of a clock lets
+/// records expire too early by no more than a step.
 #[inline]
-pub fn next_tick(last: Tick, wall_ms: u64, step_max_ms: u64) -> Tick {
-    Tick(wall_ms.clamp(last.0, last.0.saturating_add(step_max_ms)))
-}
-
-/// The tick that has to be in the log before the first record that can expire: since the last one nothing could, so no step is too
-/// long.
-#[inline]
-pub fn fresh_tick(last: Tick, wall_ms: u64) -> Tick {
-    Tick(wall_ms.max(last.0))
+pub fn due_tick(last: Tick, wall_ms: u64, next_expiry: Option<Tick>, step_max_ms: u64) -> Option<Tick> {
+    let next = next_expiry?;
+    if wall_ms < next.0 || wall_ms <= last.0 {
+        return None;
+    }
+    let nothing_expires_by = last.0.max(next.0.saturating_sub(1));
+    Some(Tick(wall_ms.min(nothing_expires_by.saturating_add(step_max_ms))))
 }
 
 /// When a record expires whose group follows the tick `newest`: by the later of that and the leader's wall clock, so that it does not
 /// expire before its time because ticks are ahead of a new leader's clock, or behind it.
 #[inline]
-pub fn expires_at(newest: Tick, wall_ms: u64, time_to_live: Duration) -> Tick {
-    let ms = u64::try_from(time_to_live.as_millis()).unwrap_or(u64::MAX);
-    Tick(newest.0.max(wall_ms).saturating_add(ms))
+pub fn expires_at(newest: Tick, wall_ms: u64, time_to_live_ms: u64) -> Tick {
+    Tick(newest.0.max(wall_ms).saturating_add(time_to_live_ms))
 }
 
 #[cfg(test)]
@@ -103,42 +114,38 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_behind_or_jumps_ahead_moves_time_by_nothing_or_a_step() {
-        assert_eq!(next_tick(Tick(5000), 3000, STEP_MAX_MS), Tick(5000));
-        assert_eq!(next_tick(Tick(5000), 5100, STEP_MAX_MS), Tick(5100));
-        assert_eq!(next_tick(Tick(5000), u64::MAX, STEP_MAX_MS), Tick(6000));
-        assert_eq!(next_tick(Tick(u64::MAX), 0, STEP_MAX_MS), Tick(u64::MAX));
-        assert_eq!(fresh_tick(Tick(5000), 900_000), Tick(900_000));
-        assert_eq!(fresh_tick(Tick(5000), 3000), Tick(5000));
+        let due = |wall_ms| due_tick(Tick(5000), wall_ms, Some(Tick(5001)), STEP_MAX_MS);
+        assert_eq!([3000, 5000, 5100, u64::MAX].map(due), [None, None, Some(Tick(5100)), Some(Tick(6000))]);
+        assert_eq!(due_tick(Tick(u64::MAX), u64::MAX, Some(Tick(u64::MAX)), STEP_MAX_MS), None);
+    }
+
+    #[test]
+    fn time_rests_until_a_record_may_expire() {
+        let due = |wall_ms, next| due_tick(Tick(5000), wall_ms, next, STEP_MAX_MS);
+        assert_eq!(due(900_000, None), None);
+        assert_eq!(due(899_999, Some(Tick(900_000))), None);
+        assert_eq!(due(900_050, Some(Tick(900_000))), Some(Tick(900_050)));
+        assert_eq!(due(u64::MAX, Some(Tick(900_000))), Some(Tick(900_999)), "a bad reading");
     }
 
     #[test]
     fn a_time_to_live_counts_from_the_later_of_tick_and_clock() {
-        let second = Duration::from_secs(1);
-        assert_eq!(expires_at(Tick(5000), 5050, second), Tick(6050));
-        assert_eq!(expires_at(Tick(5000), 3000, second), Tick(6000));
-        assert_eq!(expires_at(Tick(5000), 5050, Duration::MAX), Tick(u64::MAX));
-    }
-
-    /// When a record with a time to live of 5 s expires on a perfect clock, if it is the first since `rest_ms`.
-    fn lives_ms(rest_ms: u64, first: fn(Tick, u64) -> Tick) -> u64 {
-        let written_ms = 1_000_000 + rest_ms;
-        let mut tick = first(Tick(1_000_000), written_ms);
-        let at = expires_at(tick, written_ms, Duration::from_secs(5));
-        let mut wall_ms = written_ms;
-        while !is_expired(Some(at), tick) {
-            wall_ms += 100;
-            tick = next_tick(tick, wall_ms, STEP_MAX_MS);
-        }
-        wall_ms - written_ms
+        assert_eq!(expires_at(Tick(5000), 5050, 1000), Tick(6050));
+        assert_eq!(expires_at(Tick(5000), 3000, 1000), Tick(6000));
+        assert_eq!(expires_at(Tick(5000), 5050, u64::MAX), Tick(u64::MAX));
     }
 
     #[test]
-    fn without_a_fresh_tick_the_first_record_after_a_rest_lives_too_long() {
-        let hour_ms = 3_600_000;
-        assert_eq!(lives_ms(hour_ms, fresh_tick), 5000);
-        // Ticks have an hour to catch up with, ten seconds a second.
-        let without = lives_ms(hour_ms, |last, _| last);
-        assert!(without > 300_000, "{without}");
+    fn after_a_rest_of_any_length_a_record_lives_as_long_as_it_is_to() {
+        let written_ms = 1_000_000 + 3_600_000;
+        let mut tick = Tick(1_000_000);
+        let at = expires_at(tick, written_ms, 5000);
+        let mut wall_ms = written_ms;
+        while !is_expired(Some(at), tick) {
+            wall_ms += 100;
+            tick = due_tick(tick, wall_ms, Some(at), STEP_MAX_MS).unwrap_or(tick);
+        }
+        assert_eq!(wall_ms - written_ms, 5000);
     }
 
     proptest! {
@@ -146,19 +153,19 @@ mod tests {
         /// gone so far, or the ticks have.
         #[test]
         fn time_goes_forward_on_any_clocks(
-            clocks in prop::collection::vec((any::<u64>(), any::<bool>()), 1..50),
+            clocks in prop::collection::vec((any::<u64>(), any::<u64>()), 1..50),
             expiry: u64,
         ) {
             let (mut tick, mut expired) = (Tick(0), false);
-            for (wall_ms, fresh) in clocks {
-                let next = if fresh { fresh_tick(tick, wall_ms) } else { next_tick(tick, wall_ms, STEP_MAX_MS) };
-                prop_assert!(next >= tick);
-                tick = next;
+            for (wall_ms, other) in clocks {
+                let next_expiry = Tick(expiry.min(other).max(tick.0.saturating_add(1)));
+                let due = due_tick(tick, wall_ms, Some(next_expiry), STEP_MAX_MS);
+                prop_assert!(due.is_none_or(|due| due > tick && due.0 <= wall_ms));
+                tick = due.unwrap_or(tick);
                 let now = is_expired(Some(Tick(expiry)), tick);
                 prop_assert!(now || !expired, "it is alive again");
                 expired = now;
-                let ttl = Duration::from_millis(1);
-                let at = expires_at(tick, wall_ms, ttl);
+                let at = expires_at(tick, wall_ms, 1);
                 prop_assert!(tick.0 == u64::MAX || !is_expired(Some(at), tick));
             }
         }

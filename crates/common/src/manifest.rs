@@ -5,6 +5,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::expiry::Tick;
 use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
 
 /// How a table's blocks are compressed.
@@ -64,6 +65,30 @@ pub struct Origin {
     pub generations: Generations,
 }
 
+/// The records of an SSTable, or of a memtable, that expire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expiring {
+    pub records: u64,
+    /// When the first of them does, and the last; 0: there are none.
+    pub first: Tick,
+    pub last: Tick,
+}
+
+impl Expiring {
+    /// One more, if it expires.
+    pub fn add(&mut self, expires_at: Option<Tick>) {
+        let Some(at) = expires_at else { return };
+        self.first = if self.records == 0 { at } else { self.first.min(at) };
+        self.last = self.last.max(at);
+        self.records += 1;
+    }
+
+    /// The earliest time after `now` at which one of them may expire; None: all have.
+    pub fn next_after(&self, now: Tick) -> Option<Tick> {
+        (self.records > 0 && self.last > now).then(|| self.first.max(Tick(now.0.saturating_add(1))))
+    }
+}
+
 /// One sealed SSTable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstMeta {
@@ -80,6 +105,7 @@ pub struct SstMeta {
     /// The checksum in the file's trailer: xxh3_64 of every byte before it (`docs/formats/table.md`).
     pub checksum: u64,
     pub generations: Generations,
+    pub expiring: Expiring,
     /// The servers that are to hold it.
     pub replicas: Vec<NodeId>,
 }

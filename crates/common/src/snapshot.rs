@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::configuration::Configuration;
+use crate::expiry::Tick;
 use crate::ids::{Generation, LogPosition, TableId};
 use crate::manifest::Manifest;
 use crate::operation::RecordedOutcome;
@@ -42,6 +43,8 @@ pub struct Checkpoint<S> {
     pub at: LogPosition,
     pub next_seq: u64,
     pub time_ms: u64,
+    /// The partition's time, by which records expire: the newest tick up to `at`.
+    pub tick: Tick,
     pub generations: BTreeMap<TableId, Generation>,
     pub sessions: S,
     /// raft_log's encoding of the membership in force at `at`.
@@ -62,9 +65,9 @@ impl<S> Snapshot<S> {
     /// The same with the sessions in another shape.
     pub fn map_sessions<T>(self, map: impl FnOnce(S) -> T) -> Snapshot<T> {
         let Self { checkpoint, manifest, next_table, configuration } = self;
-        let Checkpoint { at, next_seq, time_ms, generations, sessions, membership } = checkpoint;
+        let Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership } = checkpoint;
         let sessions = map(sessions);
-        let checkpoint = Checkpoint { at, next_seq, time_ms, generations, sessions, membership };
+        let checkpoint = Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership };
         Snapshot { checkpoint, manifest, next_table, configuration }
     }
 }

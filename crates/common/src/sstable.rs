@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 
+use crate::expiry::Tick;
 use crate::ids::{Seq, SstId, TableId};
 use crate::manifest::{Origin, SstMeta, TableOptions};
 
@@ -13,6 +14,8 @@ pub struct RecordVersion {
     pub seq: Seq,
     /// None: a tombstone.
     pub value: Option<Bytes>,
+    /// None: it does not expire.
+    pub expires_at: Option<Tick>,
 }
 
 /// What a readable SSTable says of itself: what a lost manifest is rebuilt from.
@@ -44,6 +47,8 @@ pub struct CompactionOrder {
     pub options: TableOptions,
     /// No older table outside the inputs can hold a key of theirs.
     pub drop_tombstones: bool,
+    /// What expires up to this time counts as a tombstone: a tick that was published.
+    pub expired_by: Tick,
     /// With it, a compaction that would leave nothing keeps one tombstone: the proof that its inputs are superseded.
     /// None: from an older server.
     pub origin: Option<Origin>,

@@ -25,6 +25,8 @@ pub struct Metrics {
     pub stale_writes: Counter,
     pub overloaded: Counter,
     pub refused_proposals: Counter,
+    /// By which the time of partitions went on, so that records expire.
+    pub ticks: Counter,
     pub pulls: Counter,
     pub leases: Counter,
     pub whole_filters: Counter,
@@ -89,6 +91,7 @@ impl Metrics {
             "memtable_refused_proposals",
             "Groups of writes that Raft did not take: the leader's lease had lapsed, or leadership was changing",
         );
+        let ticks = counter("memtable_ticks", "Ticks of partitions, by which records expire");
         let pulls = counter("memtable_lease_pulls", "Lease pulls of p-nodes that were answered");
         let leases = counter(
             "memtable_leases_granted",
@@ -187,6 +190,7 @@ impl Metrics {
             stale_writes,
             overloaded,
             refused_proposals,
+            ticks,
             pulls,
             leases,
             whole_filters,

@@ -20,7 +20,7 @@ use crate::config::LibraryConfig;
 use crate::lease::Drift;
 use crate::metrics::PNodeMetrics;
 use crate::upstream::{
-    Backoff, Deadline, Health, Leaders, MemtablePeer, MemtablePeers, News, SstPeer, SstPeers,
+    Backoff, Deadline, Health, Leaders, MemtablePeer, MemtablePeers, News, Refusals, SstPeer, SstPeers,
 };
 use crate::view::Views;
 
@@ -66,6 +66,7 @@ pub(crate) struct Core {
     pub memtables: MemtablePeers,
     pub sstables: SstPeers,
     pub health: Health,
+    pub refusals: Refusals,
     pub metrics: Arc<PNodeMetrics>,
     /// The runtime that the p-node was started in.
     pub runtime: tokio::runtime::Handle,
@@ -95,6 +96,7 @@ impl Core {
                 .map(|s| (s.id, SstPeer::new(&env, s, &config.cluster, me, &metrics)))
                 .collect(),
             health: Health::default(),
+            refusals: Refusals::default(),
             runtime: tokio::runtime::Handle::current(),
             coalesce: AtomicBool::new(config.coalesce),
             stopping: AtomicBool::new(false),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use sextant_common::ids::TableId;
 use sextant_common::manifest::{TableInfo, TableOptions};
-use sextant_common::operation::{Lane, Operation, ReadMode, Record, WriteOutcome};
+use sextant_common::operation::{Lane, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
@@ -91,7 +91,8 @@ impl PNode {
         core.check_running()?;
         for partition in core.views.partitions() {
             if core.leaders.get(partition).node.is_none() {
-                return Err(Error::unavailable(format!("no leader of partition {partition} is known")));
+                let why = core.refusals.shown().map(|why| format!(": {why}")).unwrap_or_default();
+                return Err(Error::unavailable(format!("no leader of partition {partition} is known{why}")));
             }
             if !core.views.peek(partition).manifest_known {
                 return Err(Error::unavailable(format!("no manifest of partition {partition} is known")));
@@ -195,7 +196,7 @@ impl PNode {
     }
 
     /// Puts, each a write of its own, together: see [`Writer::puts`].
-    pub(crate) fn puts(&self, table: &str, puts: &[(Bytes, Bytes)], lane: Lane) -> Option<BlindWrites> {
+    pub(crate) fn puts(&self, table: &str, puts: &[Put], lane: Lane) -> Option<BlindWrites> {
         self.core().check_running().ok()?;
         self.parts.writer.puts(table, puts, lane, None)
     }

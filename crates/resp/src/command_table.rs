@@ -32,6 +32,13 @@ pub(crate) enum Id {
     Getdel,
     Msetnx,
     Persist,
+    Expire,
+    Pexpire,
+    Expireat,
+    Pexpireat,
+    Setex,
+    Psetex,
+    Getex,
     Ping,
     Echo,
     Quit,
@@ -73,7 +80,7 @@ pub(crate) struct Spec {
 const NO_KEYS: (i64, i64, i64) = (0, 0, 0);
 
 #[rustfmt::skip]
-pub(crate) static COMMANDS: [Spec; 44] = [
+pub(crate) static COMMANDS: [Spec; 51] = [
     Spec { id: Id::Get, name: "get", arity: 2, flags: &["readonly", "fast"], keys: (1, 1, 1) },
     Spec { id: Id::Set, name: "set", arity: -3, flags: &["write", "denyoom"], keys: (1, 1, 1) },
     Spec { id: Id::Mget, name: "mget", arity: -2, flags: &["readonly", "fast"], keys: (1, -1, 1) },
@@ -102,6 +109,13 @@ pub(crate) static COMMANDS: [Spec; 44] = [
     Spec { id: Id::Getdel, name: "getdel", arity: 2, flags: &["write", "fast"], keys: (1, 1, 1) },
     Spec { id: Id::Msetnx, name: "msetnx", arity: -3, flags: &["write", "denyoom"], keys: (1, -1, 2) },
     Spec { id: Id::Persist, name: "persist", arity: 2, flags: &["write", "fast"], keys: (1, 1, 1) },
+    Spec { id: Id::Expire, name: "expire", arity: -3, flags: &["write", "fast"], keys: (1, 1, 1) },
+    Spec { id: Id::Pexpire, name: "pexpire", arity: -3, flags: &["write", "fast"], keys: (1, 1, 1) },
+    Spec { id: Id::Expireat, name: "expireat", arity: -3, flags: &["write", "fast"], keys: (1, 1, 1) },
+    Spec { id: Id::Pexpireat, name: "pexpireat", arity: -3, flags: &["write", "fast"], keys: (1, 1, 1) },
+    Spec { id: Id::Setex, name: "setex", arity: 4, flags: &["write", "denyoom"], keys: (1, 1, 1) },
+    Spec { id: Id::Psetex, name: "psetex", arity: 4, flags: &["write", "denyoom"], keys: (1, 1, 1) },
+    Spec { id: Id::Getex, name: "getex", arity: -2, flags: &["write", "fast"], keys: (1, 1, 1) },
     Spec { id: Id::Ping, name: "ping", arity: -1, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Echo, name: "echo", arity: 2, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Quit, name: "quit", arity: -1, flags: &["fast", "no_auth"], keys: NO_KEYS },

@@ -55,9 +55,7 @@ impl Replies {
             }
         }
     }
-}
 
-impl Replies {
     /// The same for the answer to a write that has taken effect: it waits longer before nothing is said.
     pub async fn admit_written(&self, reply: Reply) -> (Reply, Option<Share>) {
         if reply.size() <= SHORT_BYTES {
@@ -81,13 +79,22 @@ mod tests {
 
     const LONG: usize = 1 << 20;
 
+    fn long() -> Reply {
+        Reply::Bulk(vec![0; LONG - 1024].into())
+    }
+
+    /// Two long replies have all the room.
+    async fn full() -> (Replies, [Share; 2]) {
+        let replies = Replies::new(2 * LONG);
+        let (_, first) = replies.admit_written(long()).await;
+        let (_, second) = replies.admit(long()).await;
+        let shares = [first, second].map(|share| share.expect("there is room for two"));
+        (replies, shares)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_answer_to_a_write_waits_for_room_and_is_never_called_undone() {
-        let replies = Replies::new(2 * LONG);
-        let long = || Reply::Bulk(vec![0; LONG - 1024].into());
-        let (_, first) = replies.admit_written(long()).await;
-        let (_, second) = replies.admit_written(long()).await;
-        assert!(first.is_some() && second.is_some());
+        let (replies, [first, _second]) = full().await;
         let (reply, more) = replies.admit_written(Reply::Integer(1)).await;
         assert!(more.is_none() && matches!(reply, Reply::Integer(1)));
         let waits = replies.admit_written(long());
@@ -97,11 +104,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn long_replies_wait_for_room_and_short_ones_need_none() {
-        let replies = Replies::new(2 * LONG);
-        let long = || Reply::Bulk(vec![0; LONG - 1024].into());
-        let (_, first) = replies.admit(long()).await;
-        let (_, second) = replies.admit(long()).await;
-        assert!(first.is_some() && second.is_some());
+        let (replies, [first, _second]) = full().await;
         // An earlier reply of the same pipeline, for example.
         let (_, more) = replies.admit(long()).await;
         assert!(more.is_some(), "one may have more than there is");

@@ -5,7 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use sextant_common::Result;
-use sextant_common::operation::{Lane, Operation, WriteOutcome};
+use sextant_common::operation::{Condition, Lane, Operation, Put, Record, WriteOutcome};
 
 /// When a `SET` takes effect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -18,11 +18,21 @@ pub enum SetCondition {
     IfPresent,
 }
 
+impl From<SetCondition> for Condition {
+    fn from(condition: SetCondition) -> Self {
+        match condition {
+            SetCondition::Always => Condition::None,
+            SetCondition::IfAbsent => Condition::Absent,
+            SetCondition::IfPresent => Condition::Present,
+        }
+    }
+}
+
 /// What a store knows of a key without waiting.
 #[derive(Debug)]
 pub enum Look<M> {
     /// What [`Store::get`] would answer.
-    Known(Result<Option<Bytes>>),
+    Known(Result<Option<Record>>),
     /// It has to be asked for; the read that does goes on from here.
     Missed(M),
 }
@@ -45,7 +55,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     fn look(&self, key: &[u8]) -> Look<Self::Missed>;
 
     /// `missed`: of a look at this key, taken when everything that had to come before this read had.
-    fn get(&self, key: Bytes, missed: Self::Missed) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+    fn get(&self, key: Bytes, missed: Self::Missed) -> impl Future<Output = Result<Option<Record>>> + Send;
 
     /// One result a key, in the order of the keys. Linearizable for each key; not a snapshot. `first`: as for
     /// [`Store::get`], of the first key.
@@ -56,21 +66,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Vec<Option<Bytes>>>> + Send;
 
     /// Whether the value was set: false only if the condition failed.
-    fn set(
-        &self,
-        key: Bytes,
-        value: Bytes,
-        condition: SetCondition,
-        lane: Lane,
-    ) -> impl Future<Output = Result<bool>> + Send;
+    fn set(&self, put: Put, condition: SetCondition, lane: Lane)
+    -> impl Future<Output = Result<bool>> + Send;
 
     /// Sets without a condition that have come together, each on its own: they take effect in any order, and what becomes of one says
     /// nothing about the others. The stream ends when all are told of.
-    fn set_each(
-        &self,
-        puts: Vec<(Bytes, Bytes)>,
-        lane: Lane,
-    ) -> impl Stream<Item = SetDone> + Send + 'static {
+    fn set_each(&self, puts: Vec<Put>, lane: Lane) -> impl Stream<Item = SetDone> + Send + 'static {
         one_by_one(self, puts, lane)
     }
 
@@ -90,6 +91,9 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// the operations say): what became of each operation.
     fn execute(&self, ops: Vec<Operation>, lane: Lane) -> impl Future<Output = Result<WriteOutcome>> + Send;
 
+    /// The wall clock, in milliseconds since 1970: what is left of a lifetime counts from here.
+    fn now_ms(&self) -> u64;
+
     /// Sections for `INFO`: a title, and pairs of field and value.
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)>;
 }
@@ -97,15 +101,15 @@ pub trait Store: Clone + Send + Sync + 'static {
 /// [`Store::set_each`] for a store that has no better way.
 pub fn one_by_one<S: Store>(
     store: &S,
-    puts: Vec<(Bytes, Bytes)>,
+    puts: Vec<Put>,
     lane: Lane,
 ) -> impl Stream<Item = SetDone> + Send + 'static {
     let sets: FuturesUnordered<_> = puts
         .into_iter()
         .enumerate()
-        .map(|(at, (key, value))| {
+        .map(|(at, put)| {
             let store = store.clone();
-            async move { (at, store.set(key, value, SetCondition::Always, lane).await.map(|_| ())) }
+            async move { (at, store.set(put, SetCondition::Always, lane).await.map(|_| ())) }
         })
         .collect();
     sets.map(|done| vec![done])

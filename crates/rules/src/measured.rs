@@ -295,4 +295,9 @@ pub const SIMULATION: &[Simulated] = &[
     simulated("kept-over-whole-filters", "--seeds 60 --first 70001 --themed", 60, [1, 0, 0], 52),
     simulated("kept-over-first-filters", "--seeds 60 --first 70001 --themed", 11, [3, 0, 0], 4),
     simulated("kept-without-lease", "--seeds 60 --first 70001 --themed", 5, [3, 0, 0], 1),
+    simulated("expiry-by-own-clock", "--seeds 24 --first 70001 --themed", 5, [4, 0, 0], 1),
+    simulated("tick-waits-for-nobody", "--seeds 24 --first 70001 --themed", 24, [0, 0, 1], 18),
+    simulated("tick-not-published", "--seeds 30 --first 70001 --themed", 30, [1, 0, 0], 6),
+    simulated("expired-by-known-tick", "--seeds 24 --first 70001 --themed", 24, [1, 0, 0], 14),
+    simulated("kept-is-not-judged", "--seeds 24 --first 70001 --themed", 9, [3, 0, 0], 2),
 ];

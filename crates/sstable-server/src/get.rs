@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::SstId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{LARGE_BYTES, check_key};
@@ -45,6 +46,8 @@ pub enum GetAnswer {
     Value {
         value: Bytes,
         seq: u64,
+        /// Whether that is over is for whoever asks to judge.
+        expires_at: Option<Tick>,
         candidate: usize,
     },
     Tombstone {
@@ -309,8 +312,8 @@ fn search<'e>(
             Ok(Lookup::Found(Found { seq, tombstone: true, .. })) => {
                 Searched::Done(GetAnswer::Tombstone { seq, candidate })
             }
-            Ok(Lookup::Found(Found { seq, value, .. })) => {
-                Searched::Done(GetAnswer::Value { value, seq, candidate })
+            Ok(Lookup::Found(Found { seq, value, expires_at, .. })) => {
+                Searched::Done(GetAnswer::Value { value, seq, expires_at, candidate })
             }
             Err(e) => Searched::Done(failed(candidate, &e)),
         };

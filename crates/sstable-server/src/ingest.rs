@@ -15,7 +15,7 @@ use sextant_environment::vfs::IoKind;
 use crate::catalog::Replace;
 use crate::data_dir::Temporary;
 use crate::store::{Store, recorded};
-use crate::table::TableWriter;
+use crate::table::{Content, TableWriter};
 
 /// How long the sender may be silent. It streams from memory: silence means that it is gone.
 const MESSAGE_WAIT_MAX: Duration = Duration::from_secs(20);
@@ -98,8 +98,8 @@ impl Store {
 
 impl Incoming {
     fn write(mut self, records: Vec<RecordVersion>) -> Result<Self> {
-        for RecordVersion { key, seq, value } in records {
-            self.writer.add(&key, value.as_deref().unwrap_or_default(), seq.0, value.is_none())?;
+        for RecordVersion { key, seq, value, expires_at } in records {
+            self.writer.add(&key, seq.0, Content::new(value.as_deref(), expires_at))?;
         }
         Ok(self)
     }

@@ -12,7 +12,7 @@ use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_simulated::MemoryFile;
 
 use crate::table::block_cache::BlockCache;
-use crate::table::{Opened, Table, TableWriter};
+use crate::table::{Content, Opened, Table, TableWriter};
 
 /// Key -> (value, seq, tombstone).
 pub type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
@@ -46,7 +46,7 @@ pub fn table_bytes_from(
     let file = Arc::new(MemoryFile::default());
     let mut writer = TableWriter::new(file.clone(), id, TableId(9), options).with_origin(origin);
     for (key, (value, seq, tombstone)) in model {
-        writer.add(key, value, *seq, *tombstone).unwrap();
+        writer.add(key, *seq, Content::new((!tombstone).then_some(value), None)).unwrap();
     }
     let meta = writer.finish().unwrap();
     let bytes = std::mem::take(&mut *file.0.lock());

@@ -40,8 +40,8 @@ pub struct HostsArgs {
     /// Three faults of three servers, held for a second
     #[arg(long, conflicts_with_all = ["only", "servers", "hold"])]
     pub short: bool,
-    /// Every server's clocks are off, within what the servers are told; needs --binary, one that is linked with the C library
-    #[arg(long, requires = "binary")]
+    /// Every server's clocks are off, within what the servers are told
+    #[arg(long)]
     pub clocks: bool,
     #[command(flatten)]
     pub cluster: ContainersArgs,

@@ -97,7 +97,7 @@ fn read_options(mode: ReadMode) -> ReadOptions {
 async fn get(pnode: &PNode, recorder: &Recorder, id: u64, table: &str, key: &str, mode: ReadMode) -> Known {
     let pending = recorder.call(id, key, Call::Get);
     match pnode.get(table, key.as_bytes(), read_options(mode)).await {
-        Ok(Some(Record { value, seq })) => {
+        Ok(Some(Record { value, seq, .. })) => {
             pending.returned(Returned::Value(Some(&String::from_utf8_lossy(&value))), Some(seq.0));
             Known::Done
         }

@@ -7,11 +7,13 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 use sextant_common::ids::{
-    Epoch, Generation, LogPosition, ManifestVersion, PartitionId, Seq, Serial, SstId, TableId,
+    Epoch, Generation, LogPosition, ManifestVersion, PartitionId, Serial, SstId, TableId,
 };
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_common::operation::{Base, Condition, Effect, RequestId, Returns, WriteOp, WriteRequest};
+use sextant_common::operation::{
+    Base, Condition, Effect, Lifetime, RequestId, Returns, WriteOp, WriteRequest,
+};
 use sextant_memtable_server::command::{Command, Compaction, EnsureTable, Flush, Freeze, Group};
 use sextant_memtable_server::lease::ring::{Ring, Run};
 use sextant_memtable_server::partition::Partition;
@@ -61,6 +63,7 @@ fn meta(id: SstId) -> SstMeta {
         file_bytes: 1,
         checksum: 1,
         generations: Default::default(),
+        expiring: Default::default(),
         replicas: vec![],
     }
 }
@@ -115,6 +118,7 @@ impl Real {
         let op = |k| WriteOp {
             table: TABLE,
             key: key(k),
+            lifetime: Lifetime::Unlimited,
             effect: effect(),
             base_value: None,
             returns: Returns::Nothing,
@@ -124,10 +128,8 @@ impl Real {
                 _ => Condition::None,
             },
             base: w.kind.needs_base().then(|| Base {
-                manifest: ManifestVersion(u64::from(copy.searched)),
                 present: copy.present & (1 << k) != 0,
-                seq: Seq(0),
-                value_matches: false,
+                ..Base::absent(ManifestVersion(u64::from(copy.searched)))
             }),
             skip_on_failure: false,
         };
@@ -265,6 +267,7 @@ impl Real {
                 }
                 Run::Freeze { generation, .. } => vec![(generation.0, None)],
                 Run::Invalidated { .. } => panic!("nobody has registered"),
+                Run::Ticks { .. } => panic!("nothing expires"),
             };
             let real: Vec<_> = runs.iter().flat_map(of_run).collect();
             let hash = |k: u8| (k != FREEZE).then(|| filter_hash(&key(k.into())));

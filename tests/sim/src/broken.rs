@@ -16,7 +16,7 @@ const CATCHES: usize = 3;
 /// Who noticed that something was wrong. In the order of preference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Catcher {
-    /// No legal order of what clients saw, whatever the versions.
+    /// No legal order of what clients saw, whatever the versions; or a record that is there after its time was over.
     Blind,
     /// Versions contradict results or real time; or a client saw half a batch, or the cluster did not come back.
     Clients,
@@ -39,10 +39,16 @@ impl Catcher {
             Some("ok") => None,
             _ if report["illegal_keys"].as_u64().unwrap_or(0) > 0 => Some(Catcher::Blind),
             Some("panic") => Some(Catcher::Inside),
-            _ if report["text"].as_str().is_some_and(|t| t.starts_with("invariant")) => Some(Catcher::Inside),
+            _ if is(report, crate::workload::OF_A_MAYFLY) => Some(Catcher::Blind),
+            _ if is(report, "invariant") => Some(Catcher::Inside),
             _ => Some(Catcher::Clients),
         }
     }
+}
+
+/// Whether what a run ended with begins so.
+fn is(report: &Value, begins: &str) -> bool {
+    report["text"].as_str().is_some_and(|text| text.starts_with(begins))
 }
 
 fn catches(said: &[Said], by: Catcher) -> usize {
@@ -66,7 +72,7 @@ pub fn mutant_named(name: &str) -> Result<Mutant, String> {
 }
 
 /// Scenes that mutants are about: without its own, one is caught in a tenth as many runs.
-const THEMES: [(&str, Scene); 24] = [
+const THEMES: [(&str, Scene); 25] = [
     ("duplicate-at-once", Scene::FlushUnderLease),
     ("duplicate-table-not-undone", Scene::ThereAndBack),
     ("epoch-and-serial-apart", Scene::SlowAnswers),
@@ -91,6 +97,7 @@ const THEMES: [(&str, Scene); 24] = [
     ("snapshot-without-membership", Scene::Laggard),
     ("snapshot-without-results", Scene::LateCopies),
     ("stamp-at-arrival", Scene::LateSstables),
+    ("tick-not-published", Scene::RefusedProposals),
 ];
 
 /// Runs the mutants and prints a table (Markdown). Whether each was caught.

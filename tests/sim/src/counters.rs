@@ -16,6 +16,11 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// By all memtable servers, in all their lives.
+    pub fn snapshots_refused(&self) -> u64 {
+        self.memtable.lock().iter().map(|m| m.snapshots_refused.get()).sum()
+    }
+
     /// Sums over all servers and all their lives.
     pub fn sums(&self) -> BTreeMap<&'static str, u64> {
         let memtable = self.memtable.lock();
@@ -32,6 +37,7 @@ impl Counters {
             ("refused_proposals", m(|m| m.refused_proposals.get())),
             ("leases_granted", m(|m| m.leases.get())),
             ("whole_filters", m(|m| m.whole_filters.get())),
+            ("ticks", m(|m| m.ticks.get())),
             ("elections", m(|m| m.elections_won.get())),
             ("truncations", m(|m| m.truncations.get())),
             ("flushes", m(|m| m.flushes.get())),

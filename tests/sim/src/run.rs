@@ -150,6 +150,7 @@ enum Kind {
     Witness,
     LateCopies,
     LateRetries,
+    Mayflies,
 }
 
 fn drive(
@@ -171,6 +172,8 @@ fn drive(
         Kind::LateCopies,
         Kind::LateRetries,
         Kind::LateRetries,
+        Kind::Mayflies,
+        Kind::Mayflies,
     ];
     let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
     for (number, kind) in kinds.enumerate() {
@@ -186,6 +189,7 @@ fn drive(
                 Kind::Witness => workload::witness(shared, host, number).await,
                 Kind::LateCopies => workload::late_copies(shared, host, number).await,
                 Kind::LateRetries => workload::late_retries(shared, host, number).await,
+                Kind::Mayflies => workload::mayflies(shared, host, number).await,
             }
             Ok(())
         });

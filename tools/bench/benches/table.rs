@@ -13,7 +13,7 @@ use sextant_environment::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::reader::Tally;
 use sextant_sstable_server::table::{
-    Access, Caching, Direction, KeyRange, Lookup, Merge, Table, TableIter, TableWriter,
+    Access, Caching, Content, Direction, KeyRange, Lookup, Merge, Table, TableIter, TableWriter,
 };
 
 const DATA_BYTES: u64 = 64 << 20;
@@ -61,7 +61,7 @@ fn write(file: Arc<dyn VfsFile>, shape: &Shape, records: &[([u8; 16], Vec<u8>)])
     let options = TableOptions { compression: shape.compression, ..TableOptions::default() };
     let mut writer = TableWriter::new(file, id(1), TableId(1), options);
     for (i, (key, value)) in records.iter().enumerate() {
-        writer.add(key, value, i as u64, false).unwrap();
+        writer.add(key, i as u64, Content::Value(value)).unwrap();
     }
     black_box(writer.finish().unwrap());
 }

@@ -164,6 +164,7 @@ fn group() {
         ordinal: ordinal as u32,
         key: Bytes::copy_from_slice(&key(ordinal)),
         value: Some(Bytes::from(vec![7; VALUE_BYTES])),
+        expires_at: None,
         leaves_bit: true,
     };
     let table = TableWrites {

@@ -5,9 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sextant_common::Error;
-use sextant_environment::clock::{SystemClock, WallSource};
+use sextant_environment::clock::{ClockError, SharedClock, SystemClock, WallSource, WrongClock};
 use sextant_environment::config::load_role;
-use sextant_environment::env::{Network, Party};
+use sextant_environment::env::{Network, Party, Reaching};
 use sextant_environment::{Env, logging};
 use sextant_memtable_server::{MemtableServer, MemtableServerConfig};
 use sextant_pnode::{PNodeConfig, PNodeServer};
@@ -35,10 +35,11 @@ pub async fn memtable(args: &ServerArgs) -> CommandResult {
         has_users: false,
         insecure: args.insecure,
     };
-    let env = env(posture.network()?, config.clock);
+    let net = posture.network()?;
+    let env = env(net.clone(), config.clock)?;
     let starting = async move {
         let named = config.cluster.memtable.iter().find(|server| server.id == config.id);
-        nobody_else(&env.net, &config.cluster, me, named).await?;
+        nobody_else(&net, &config.cluster, me, named).await?;
         MemtableServer::start(env, config).await
     };
     let Some(server) = started(&mut signals, starting).await? else { return Ok(()) };
@@ -61,10 +62,11 @@ pub async fn sstable(args: &ServerArgs) -> CommandResult {
         has_users: false,
         insecure: args.insecure,
     };
-    let env = Env { net: posture.network()?, ..Env::real() };
+    let net = posture.network()?;
+    let env = env(net.clone(), WallSource::default())?;
     let starting = async move {
         let named = config.cluster.sstable.iter().find(|server| server.id == config.id);
-        nobody_else(&env.net, &config.cluster, me, named).await?;
+        nobody_else(&net, &config.cluster, me, named).await?;
         SstServer::start(env, config).await
     };
     let Some(server) = started(&mut signals, starting).await? else { return Ok(()) };
@@ -94,7 +96,7 @@ pub async fn pnode(args: &ServerArgs) -> CommandResult {
         has_users: config.access.is_some(),
         insecure: args.insecure,
     };
-    let env = env(posture.network()?, config.clock);
+    let env = env(posture.network()?, config.clock)?;
     let Some(server) = started(&mut signals, PNodeServer::start(env, config)).await? else { return Ok(()) };
     serves([Some(server.grpc_addr()), server.resp_addr(), server.http_addr()]);
     until_stopped(signals, server.shutdown()).await
@@ -110,9 +112,20 @@ fn serves(addrs: impl IntoIterator<Item = Option<SocketAddr>>) {
     notify::serves(&addrs);
 }
 
-/// The real world, with this network, and with the bound on the wall clock's error that the configuration states.
-fn env(net: Arc<dyn Network>, clock: WallSource) -> Env {
-    Env { net, clock: Arc::new(SystemClock::new(clock)), ..Env::real() }
+/// Tests only: how far this server's clocks are off ([`ClockError`]).
+const TEST_CLOCK: &str = "SEXTANT_TEST_CLOCK";
+
+/// The real world, with this network, which says whom it does not reach, and with the bound on the wall clock's error that the
+/// configuration states.
+fn env(net: Arc<dyn Network>, clock: WallSource) -> Result<Env, Failure> {
+    let mut clock: SharedClock = Arc::new(SystemClock::new(clock));
+    if let Ok(text) = std::env::var(TEST_CLOCK) {
+        let error: ClockError =
+            text.parse().map_err(|e: Error| Failure::usage(format!("{TEST_CLOCK}: {}", e.message)))?;
+        tracing::warn!("{TEST_CLOCK}: clocks are wrong on purpose, for a test: {error:?}");
+        clock = Arc::new(WrongClock::new(clock, error));
+    }
+    Ok(Env { net: Reaching::told(net, clock.clone()), clock, ..Env::real() })
 }
 
 /// A bad value names its file, as a bad line does.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::StreamExt;
 use parking_lot::Mutex;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
-use sextant_common::operation::{Change, OpOutcome, Operation};
+use sextant_common::operation::{Change, OpOutcome, Operation, Record};
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::env::status_of;
 use sextant_proto::v1;
@@ -121,7 +122,9 @@ impl Store {
     fn execute(&mut self, op: v1::KvBatchOp) -> v1::OpResult {
         let op = Operation::try_from(op).expect("the client sends what makes sense");
         let before = self.records.get(&op.key).cloned();
-        let (change, outcome) = op.execute(before.as_ref().map(|(value, _)| value));
+        let record =
+            |(value, seq): &(Bytes, u64)| Record { value: value.clone(), seq: Seq(*seq), expires_at: None };
+        let (change, _, outcome) = op.execute(before.as_ref().map(record).as_ref(), Tick(0));
         self.seq += 1;
         let seq = if outcome.applied { self.seq } else { before.map_or(0, |(_, seq)| seq) };
         match change {
@@ -149,7 +152,9 @@ impl Kv for FakeServer {
         }
         let store = self.store.lock();
         Ok(Response::new(match store.records.get(&request.get_ref().key) {
-            Some((value, seq)) => v1::KvGetReply { found: true, value: value.clone(), seq: *seq },
+            Some((value, seq)) => {
+                v1::KvGetReply { found: true, value: value.clone(), seq: *seq, ..Default::default() }
+            }
             None => v1::KvGetReply::default(),
         }))
     }
@@ -237,7 +242,9 @@ impl Kv for FakeServer {
         } else {
             let store = self.store.lock();
             let range = store.records.range((Bound::Included(r.start), end));
-            range.map(|(k, (v, s))| v1::KvRecord { key: k.clone(), value: v.clone(), seq: *s }).collect()
+            range
+                .map(|(k, (v, s))| v1::KvRecord { key: k.clone(), value: v.clone(), seq: *s, expires_at: 0 })
+                .collect()
         };
         if r.reverse {
             records.reverse();

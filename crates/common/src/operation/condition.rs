@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use super::LifetimeTest;
+use crate::expiry::{Tick, is_expired};
 use crate::ids::{ManifestVersion, Seq};
 
 /// On what an operation depends.
@@ -16,6 +18,8 @@ pub enum Condition {
     ValueEquals(Bytes),
     /// The key's newest version is this one; 0: the key does not exist.
     SeqEquals(Seq),
+    /// The key exists, and its lifetime compares so.
+    Lifetime(LifetimeTest),
 }
 
 impl Condition {
@@ -64,4 +68,23 @@ pub struct Base {
     pub seq: Seq,
     /// Whether the value is the one that the condition expects: the p-node compared it.
     pub value_matches: bool,
+    /// Of the record that is present, whatever the p-node takes it for: the sequencer judges.
+    pub expires_at: Option<Tick>,
+}
+
+impl Base {
+    /// That the SSTables of a version have no record of the key.
+    pub fn absent(manifest: ManifestVersion) -> Self {
+        Self { manifest, present: false, seq: Seq(0), value_matches: false, expires_at: None }
+    }
+
+    /// Whether there is a record that has expired by this time.
+    pub fn has_expired(&self, at: Tick) -> bool {
+        self.present && is_expired(self.expires_at, at)
+    }
+
+    /// What it says at this time.
+    pub fn as_of(self, at: Tick) -> Self {
+        if self.has_expired(at) { Self::absent(self.manifest) } else { self }
+    }
 }

@@ -9,6 +9,7 @@
 
 mod condition;
 mod lane;
+mod lifetime;
 mod outcome;
 mod read_mode;
 mod request;
@@ -17,10 +18,12 @@ mod update;
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
+use crate::expiry::Tick;
 use crate::limits::{VALUE_BYTES_MAX, check_key, check_value};
 
 pub use condition::{Base, Condition, Expected};
 pub use lane::Lane;
+pub use lifetime::{Lifetime, LifetimeTest};
 pub use outcome::{OpOutcome, Record, RecordedOutcome, TOLD_BYTES_MAX, WriteOutcome, WriteStatus};
 pub use read_mode::ReadMode;
 pub use request::{RequestId, WriteOp, WriteRequest};
@@ -54,6 +57,15 @@ impl Effect {
     }
 }
 
+/// A write that asks nothing, as one of many.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Put {
+    pub key: Bytes,
+    pub value: Bytes,
+    /// Not [`Lifetime::Kept`]: that asks what is there.
+    pub lifetime: Lifetime,
+}
+
 /// One write of a batch, as a client asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
@@ -61,6 +73,8 @@ pub struct Operation {
     pub table: String,
     pub key: Bytes,
     pub effect: Effect,
+    /// Of the record that it leaves.
+    pub lifetime: Lifetime,
     pub condition: Condition,
     /// A failed condition skips this write only; otherwise it fails the whole batch.
     pub skip_on_failure: bool,
@@ -72,6 +86,7 @@ impl Operation {
         Self {
             table: table.into(),
             key: key.into(),
+            lifetime: Lifetime::usual(&effect),
             effect,
             condition: Condition::None,
             skip_on_failure: false,
@@ -114,6 +129,12 @@ impl Operation {
         self
     }
 
+    /// How long the record that it leaves is there.
+    pub fn lasting(mut self, lifetime: Lifetime) -> Self {
+        self.lifetime = lifetime;
+        self
+    }
+
     pub fn returning(mut self, returns: Returns) -> Self {
         self.returns = returns;
         self
@@ -121,30 +142,62 @@ impl Operation {
 
     /// Whether it asks nothing of the record that is there.
     pub fn is_blind(&self) -> bool {
-        self.condition == Condition::None && !needs_value(&self.effect, self.returns)
+        self.condition == Condition::None && !needs_record(&self.effect, self.lifetime, self.returns)
     }
 
-    /// What becomes of a record if this is all that happens, and what is answered: a whole database, for tests. Conditions on
-    /// versions do not hold.
-    pub fn execute(&self, before: Option<&Bytes>) -> (Change, OpOutcome) {
+    /// What becomes of a record if this is all that happens, when what it leaves expires, and what is answered: a whole database, for
+    /// tests. `before`: the record, unless it has expired. Conditions on versions do not hold.
+    pub fn execute(&self, before: Option<&Record>, now: Tick) -> (Change, Option<Tick>, OpOutcome) {
+        let (value, expiry) =
+            (before.map(|record| &record.value), before.and_then(|record| record.expires_at));
+        let expires_at = self.lifetime.ends_at(expiry, now, now.0);
         let holds = match &self.condition {
             Condition::None => true,
             Condition::Absent => before.is_none(),
             Condition::Present => before.is_some(),
-            Condition::ValueEquals(expected) => before == Some(expected),
+            Condition::ValueEquals(expected) => value == Some(expected),
             Condition::SeqEquals(_) => false,
+            Condition::Lifetime(test) => before.is_some() && test.holds(expiry, expires_at),
         };
         let outcome = OpOutcome { existed: before.is_some(), ..OpOutcome::default() };
         if !holds {
-            let told = before.filter(|_| self.returns == Returns::Before).cloned();
-            return (Change::None, OpOutcome { told: told.map_or(Told::Nothing, Told::Value), ..outcome });
+            let told = value.filter(|_| self.returns == Returns::Before).cloned();
+            return (
+                Change::None,
+                None,
+                OpOutcome { told: told.map_or(Told::Nothing, Told::Value), ..outcome },
+            );
         }
-        match change(&self.effect, self.returns, before, VALUE_BYTES_MAX) {
+        match change(&self.effect, self.returns, value, VALUE_BYTES_MAX) {
             Ok((change, told)) => {
-                (change, OpOutcome { applied: true, told: told.unwrap_or_default(), ..outcome })
+                let outcome = OpOutcome { applied: true, told: told.unwrap_or_default(), ..outcome };
+                match change {
+                    Change::To(_) if self.lifetime.is_over(now, now.0) => (Change::Removed, None, outcome),
+                    change => (change, expires_at, outcome),
+                }
             }
-            Err(misfit) => (Change::None, OpOutcome { told: Told::Misfit(misfit), ..outcome }),
+            Err(misfit) => (Change::None, None, OpOutcome { told: Told::Misfit(misfit), ..outcome }),
         }
+    }
+
+    /// The same for a batch of distinct keys: what becomes of each record, all of it or nothing.
+    pub fn execute_batch(
+        ops: &[Operation],
+        before: impl Fn(&[u8]) -> Option<Record>,
+        now: Tick,
+    ) -> (Vec<(Change, Option<Tick>)>, WriteOutcome) {
+        let (mut changes, mut results) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
+        for op in ops {
+            let (change, expires_at, outcome) = op.execute(before(&op.key).as_ref(), now);
+            changes.push((change, expires_at));
+            results.push(outcome);
+        }
+        let applied = ops.iter().zip(&results).all(|(op, result)| op.skip_on_failure || result.applied);
+        if !applied {
+            changes.fill((Change::None, None));
+            results.iter_mut().for_each(|result| result.applied = false);
+        }
+        (changes, WriteOutcome { applied, results })
     }
 
     /// What it writes: key and value, in bytes.
@@ -174,6 +227,11 @@ pub fn needs_value(effect: &Effect, returns: Returns) -> bool {
     matches!(effect, Effect::Update(_)) || returns == Returns::Before
 }
 
+/// Whether it takes something of the record that is there: its value, or how long it is there.
+pub fn needs_record(effect: &Effect, lifetime: Lifetime, returns: Returns) -> bool {
+    needs_value(effect, returns) || lifetime == Lifetime::Kept && *effect != Effect::Delete
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +244,23 @@ mod tests {
         let checked = Operation::delete_checked("t", "key");
         assert_eq!((checked.written_bytes(), checked.carried_bytes()), (3, 3));
         assert!(checked.skip_on_failure && checked.effect.value().is_none());
+    }
+
+    #[test]
+    fn a_batch_is_executed_whole_or_not_at_all() {
+        let here = || Record { value: "v".into(), seq: crate::ids::Seq(1), expires_at: None };
+        let before = |key: &[u8]| (key == b"here").then(here);
+        let gone = Operation::delete_checked("", "gone");
+        let ops = [Operation::insert("", "new", "w"), gone.clone(), Operation::delete("", "here")];
+        let (changes, outcome) = Operation::execute_batch(&ops, before, Tick(0));
+        let changes: Vec<_> = changes.into_iter().map(|(change, _)| change).collect();
+        assert_eq!(changes, [Change::To("w".into()), Change::None, Change::Removed]);
+        let applied: Vec<_> = outcome.results.iter().map(|result| result.applied).collect();
+        assert_eq!((outcome.applied, applied), (true, vec![true, false, true]));
+        let ops = [Operation::insert("", "new", "w"), gone, Operation::insert("", "here", "w")];
+        let (changes, outcome) = Operation::execute_batch(&ops, before, Tick(0));
+        assert!(changes.iter().all(|(change, _)| *change == Change::None));
+        assert!(!outcome.applied && outcome.results.iter().all(|result| !result.applied));
     }
 
     #[test]

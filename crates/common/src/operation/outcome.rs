@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::Told;
+use crate::expiry::Tick;
 use crate::ids::Seq;
 
 /// A record as a read sees it: a value and the version that wrote it.
@@ -11,6 +12,8 @@ pub struct Record {
     pub value: Bytes,
     /// Rises with each write, unique within the partition; for [`Expected::Seq`](super::Expected::Seq).
     pub seq: Seq,
+    /// From when on there is no record; None: it does not expire.
+    pub expires_at: Option<Tick>,
 }
 
 /// What became of one operation of a request that was decided.

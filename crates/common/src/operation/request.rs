@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Base, Condition, Effect, Returns};
+use super::{Base, Condition, Effect, Lifetime, Returns};
 use crate::ids::TableId;
 
 /// Makes a retried write take effect once. The default names no session: nothing is remembered, and a repeated write
@@ -24,6 +24,7 @@ pub struct WriteOp {
     pub table: TableId,
     pub key: Bytes,
     pub effect: Effect,
+    pub lifetime: Lifetime,
     pub condition: Condition,
     pub base: Option<Base>,
     /// The value of `base`, if there is one and the operation needs it.

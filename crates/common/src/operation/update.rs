@@ -27,6 +27,8 @@ pub enum Update {
         offset: u32,
         bytes: Bytes,
     },
+    /// The value stays: for a change of the record's lifetime. Where there is no record, none is made.
+    Touch,
 }
 
 /// Which value an operation is answered with.
@@ -97,7 +99,7 @@ impl Update {
     pub fn bytes(&self) -> usize {
         match self {
             Update::Append(bytes) | Update::SetRange { bytes, .. } => bytes.len(),
-            Update::Increment(_) | Update::IncrementDecimal(_) => 0,
+            Update::Increment(_) | Update::IncrementDecimal(_) | Update::Touch => 0,
         }
     }
 
@@ -144,6 +146,7 @@ impl Update {
                 value.extend_from_slice(before.get(end..).unwrap_or_default());
                 Ok(Some(value.freeze()))
             }
+            Update::Touch => Ok(before.map(Bytes::copy_from_slice)),
         }
     }
 
@@ -173,6 +176,8 @@ pub fn change(
     let change = match effect {
         Effect::Put(value) => Change::To(value.clone()),
         Effect::Delete => Change::Removed,
+        // (Nothing is copied.)
+        Effect::Update(Update::Touch) => before.map_or(Change::None, |value| Change::To(value.clone())),
         Effect::Update(update) => match update.apply(before.map(|value| &value[..]))? {
             Some(value) if value.len() > room => return Err(Misfit::TooLong),
             Some(value) => Change::To(value),

@@ -10,6 +10,7 @@ mod kernel;
 mod simulated;
 mod source;
 mod system;
+mod wrong;
 
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ pub use kernel::KernelClock;
 pub use simulated::SimulatedErrorClock;
 pub use source::WallSource;
 pub use system::SystemClock;
+pub use wrong::{ClockError, WrongClock};
 
 /// Two threads' readings of one monotonic clock at the same moment may differ by so much ([`SystemClock`] says why). Whoever
 /// compares a time with one that another thread has taken allows for it.

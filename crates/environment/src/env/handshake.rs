@@ -6,8 +6,11 @@
 //! The names travel in the `user-agent` header, as `sextant-cluster/<fingerprint in hex> sextant-from/<role>-<id>
 //! sextant-to/<role>-<id>`.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tonic::Status;
 use tonic::metadata::MetadataMap;
 
@@ -22,7 +25,7 @@ const FROM: &str = "sextant-from/";
 const TO: &str = "sextant-to/";
 
 /// What a party of internal calls is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartyRole {
     Memtable,
     Sstable,
@@ -56,7 +59,7 @@ impl fmt::Display for PartyRole {
 }
 
 /// Who calls, or is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Party {
     pub role: PartyRole,
     /// Unique among servers of a tier (p-nodes may share one); 0 for what has none (an embedded p-node, a tool).
@@ -100,34 +103,62 @@ pub(super) fn user_agent(cluster: &ClusterConfig, from: Party, to: Option<Party>
     agent
 }
 
+/// Who is refused is named in the log: so many, each once. They ask again and again.
+const REFUSED_NAMED_MAX: usize = 64;
+
 /// Checks the calls that `me` of this cluster is to answer; for `tonic::service::InterceptorLayer`.
 pub fn internal_calls(
     cluster: &ClusterConfig,
     me: Party,
 ) -> impl Fn(tonic::Request<()>) -> Result<tonic::Request<()>, Status> + Clone + use<> {
-    let mine = format!("{:016x}", cluster.fingerprint());
+    let mine = Mine { fingerprint: format!("{:016x}", cluster.fingerprint()), shown: shown(cluster) };
+    let refused = Arc::new(Mutex::new(BTreeSet::<(Option<Party>, String)>::new()));
     move |request| {
-        let from = check(request.metadata(), &mine, me).map_err(super::status_of)?;
         let caller = request.extensions().get::<Caller>();
-        match caller.and_then(|caller| caller.identity.as_deref()) {
-            Some(shown) if shown.holder != Holder::Server(from) => {
-                let why = format!("the caller says it is {from}, its certificate says {shown}");
-                Err(super::status_of(Error::new(ErrorKind::Denied, why)))
+        let checked = check(request.metadata(), &mine, me).and_then(|from| {
+            match caller.and_then(|caller| caller.identity.as_deref()) {
+                Some(shown) if shown.holder != Holder::Server(from) => {
+                    let why = format!("the caller says it is {from}, its certificate says {shown}");
+                    Err(Error::new(ErrorKind::Denied, why))
+                }
+                // Without encryption nobody has to show who it is; with it, nobody comes in without.
+                _ => Ok(()),
             }
-            // Without encryption nobody has to show who it is; with it, nobody comes in without.
-            _ => Ok(request),
+        });
+        let Err(error) = checked else { return Ok(request) };
+        let from = named(request.metadata(), FROM).and_then(Party::parse);
+        let mut refused = refused.lock();
+        if refused.len() < REFUSED_NAMED_MAX && refused.insert((from, error.message.to_string())) {
+            let addr = caller.and_then(|caller| caller.addr).map(|addr| addr.ip().to_string());
+            let (from, addr) = (from.map(|from| from.to_string()), addr.unwrap_or_default());
+            tracing::warn!(from = from.unwrap_or_default(), addr, "calls are refused: {}", error.message);
         }
+        Err(super::status_of(error))
     }
 }
 
+/// What callers have to have in common with this server.
+#[derive(Clone)]
+struct Mine {
+    fingerprint: String,
+    shown: String,
+}
+
+/// For people: what [`ClusterConfig::fingerprint`] is made of.
+pub fn shown(cluster: &ClusterConfig) -> String {
+    let partitions = if cluster.partitions == 1 { "partition" } else { "partitions" };
+    format!("cluster {:?} with {} {partitions}", cluster.id, cluster.partitions)
+}
+
 /// Who the caller says that it is.
-fn check(metadata: &MetadataMap, mine: &str, me: Party) -> Result<Party, Error> {
+fn check(metadata: &MetadataMap, mine: &Mine, me: Party) -> Result<Party, Error> {
     match named(metadata, CLUSTER) {
-        Some(cluster) if cluster == mine => {}
+        Some(cluster) if cluster == mine.fingerprint => {}
         Some(_) => {
-            return Err(Error::invalid(
-                "the caller is of another cluster, or has another number of partitions: check [cluster]",
-            ));
+            return Err(Error::invalid(format!(
+                "this is {me} of {}; the caller is of another cluster, or has another number of partitions: check [cluster]",
+                mine.shown
+            )));
         }
         None => {
             return Err(Error::invalid(format!(
@@ -213,7 +244,10 @@ mod tests {
         let wrong = [
             (None, "servers of its cluster only"),
             (Some("curl/8".to_owned()), "servers of its cluster only"),
-            (Some(agent("b", Party::TOOL, Some(me))), "another cluster"),
+            (
+                Some(agent("b", Party::TOOL, Some(me))),
+                "memtable-1 of cluster \"a\" with 2 partitions; the caller",
+            ),
             (Some(only_cluster.to_owned()), "which server it is"),
             (Some(format!("{only_cluster} sextant-from/nobody-1")), "which server it is"),
             (Some(agent("a", me, Some(Party::memtable(NodeId(2))))), "this is memtable-1, not memtable-2"),

@@ -1,10 +1,13 @@
 //! The environment that a server runs in: everything that is not a pure function of its input.
 
+mod dialing;
 mod handshake;
 mod identity;
 mod listening;
+mod names;
 mod net;
 mod ports;
+mod reaching;
 mod status;
 mod workers;
 
@@ -18,14 +21,16 @@ use crate::clock::{Clock, SystemClock};
 use crate::rng::{Rng, SeededRng};
 use crate::vfs::{RealVfs, Vfs};
 
-pub use handshake::{Party, PartyRole, internal_calls};
+pub use handshake::{Party, PartyRole, internal_calls, shown as shown_cluster};
 pub use identity::{Holder, Identity};
 pub use listening::Listening;
+pub use names::Names;
 pub use net::{
     Caller, Connection, DetachedConnection, Door, Handshake, Listener, Network, TcpNetwork, Whom, attached,
     cannot_listen, cluster_channel, established, grpc_channel, grpc_incoming, grpc_incoming_spread,
 };
 pub use ports::{free_addrs, free_port};
+pub use reaching::Reaching;
 pub use status::{KIND_HEADER, error_of, status_of};
 pub use workers::{ThreadWorkers, Workers};
 
@@ -71,7 +76,7 @@ impl Env {
             clock: Arc::new(SystemClock::default()),
             rng: Arc::new(SeededRng::from_os()),
             vfs: Arc::new(RealVfs),
-            net: Arc::new(TcpNetwork),
+            net: Arc::new(TcpNetwork::default()),
             workers: Arc::new(ThreadWorkers),
             fatal: Arc::new(ExitProcess),
             probe: None,

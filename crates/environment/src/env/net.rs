@@ -11,8 +11,10 @@ use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use prometheus_client::registry::Registry;
 
+use super::dialing::dial;
 use super::handshake::Party;
 use super::identity::Identity;
+use super::names::Names;
 use crate::config::ClusterConfig;
 use sextant_common::error::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -153,11 +155,12 @@ pub trait Listener: Send + 'static {
     fn accept(&mut self) -> BoxFuture<'_, io::Result<Connection>>;
 }
 
-/// Why a server cannot listen where its configuration says. A port that somebody has, or an address that this host does not have
-/// (yet), may be had later: `Unavailable`. Anything else is for whoever wrote the configuration: `Invalid`.
+/// Why a server cannot listen where its configuration says. A port that somebody has, an address that this host does not have
+/// (yet), a name that has none, may be had later: `Unavailable`. Anything else is for whoever wrote the configuration: `Invalid`.
 pub fn cannot_listen(what: &str, e: &io::Error) -> Error {
     let kind = match e.kind() {
         io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable => ErrorKind::Unavailable,
+        io::ErrorKind::NotFound | io::ErrorKind::TimedOut => ErrorKind::Unavailable,
         _ => ErrorKind::Invalid,
     };
     Error::new(kind, format!("{what}: {e}"))
@@ -172,9 +175,11 @@ pub trait Network: Send + Sync + 'static {
     fn register(&self, _: &mut Registry) {}
 }
 
-/// Real TCP.
+/// Real TCP; names are resolved again for each connection.
 #[derive(Debug, Default)]
-pub struct TcpNetwork;
+pub struct TcpNetwork {
+    names: Names,
+}
 
 struct TcpAcceptor(tokio::net::TcpListener);
 
@@ -194,17 +199,19 @@ impl Listener for TcpAcceptor {
 
 impl Network for TcpNetwork {
     fn bind(&self, addr: String, _: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        let names = self.names.clone();
         Box::pin(async move {
-            let listener = tokio::net::TcpListener::bind(&addr)
-                .await
-                .map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {addr}: {e}")))?;
+            let bound = async { tokio::net::TcpListener::bind(&*names.resolve(&addr).await?).await }.await;
+            let listener =
+                bound.map_err(|e| io::Error::new(e.kind(), format!("cannot listen on {addr}: {e}")))?;
             Ok(Box::new(TcpAcceptor(listener)) as Box<dyn Listener>)
         })
     }
 
     fn connect(&self, addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
+        let names = self.names.clone();
         Box::pin(async move {
-            let stream = tokio::net::TcpStream::connect(&addr).await?;
+            let stream = dial(&names.resolve(&addr).await?).await?;
             stream.set_nodelay(true)?;
             let peer = stream.peer_addr().ok();
             Ok(Connection::tcp(stream, peer))

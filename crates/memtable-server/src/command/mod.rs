@@ -16,7 +16,7 @@ use sextant_proto::convert::command::Logged;
 
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
-pub use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession};
+pub use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Tick};
 
 const VERSION: u8 = 1;
 
@@ -27,6 +27,7 @@ const KIND_COMPACTION: u8 = 4;
 const KIND_ENSURE_TABLE: u8 = 5;
 const KIND_OPEN_SESSION: u8 = 6;
 const KIND_CONFIGURE: u8 = 7;
+const KIND_TICK: u8 = 8;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +45,8 @@ pub enum Command {
     OpenSession(OpenSession),
     /// Takes effect when it is committed, and only if it carries the next revision.
     Configure(Configure),
+    /// Takes effect when it is appended.
+    Tick(Tick),
 }
 
 impl Command {
@@ -66,6 +69,7 @@ impl Command {
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
+            Command::Tick(tick) => put(KIND_TICK, tick, &mut out),
         }
         out.freeze()
     }
@@ -91,6 +95,7 @@ impl Command {
                 configure.configuration.check()?;
                 Command::Configure(configure)
             }
+            KIND_TICK => Command::Tick(Logged::decode(body)?),
             other => return Err(Error::corrupt(format!("log entry: unknown kind {other}"))),
         })
     }
@@ -104,7 +109,8 @@ impl Command {
             | Command::Compaction(Compaction { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
-            | Command::Configure(Configure { term, .. }) => *term,
+            | Command::Configure(Configure { term, .. })
+            | Command::Tick(Tick { term, .. }) => *term,
         }
     }
 
@@ -116,7 +122,8 @@ impl Command {
             | Command::Compaction(Compaction { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
-            | Command::Configure(Configure { term, .. }) => term,
+            | Command::Configure(Configure { term, .. })
+            | Command::Tick(Tick { term, .. }) => term,
         }
     }
 }

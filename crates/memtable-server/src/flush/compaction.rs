@@ -17,6 +17,7 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
         options: job.options.clone(),
         // All tables of the LSM-tree are inputs, so nothing older can hold a key.
         drop_tombstones: true,
+        expired_by: job.expired_by,
         origin: Some(job.origin.clone()),
     };
     let mut errors = Vec::new();

@@ -39,7 +39,7 @@ async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<Sst
         .iter()
         .map(|server| {
             let order = order.clone();
-            async move { (server.id, server.ingest(order, job.memtable.clone()).await) }
+            async move { (server.id, server.ingest(order, job.memtable.clone(), job.expired_by).await) }
         })
         .collect();
     let mut written: Vec<SstMeta> = Vec::new();

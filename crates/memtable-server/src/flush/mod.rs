@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
 use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_rules::probe::PausePoint;
@@ -30,6 +31,8 @@ pub struct FlushJob {
     pub options: TableOptions,
     pub memtable: Arc<Memtable>,
     pub freeze: LogPosition,
+    /// A published tick: what expires up to it is written as a tombstone.
+    pub expired_by: Tick,
     pub origin: Origin,
 }
 
@@ -42,6 +45,8 @@ pub struct CompactionJob {
     /// Newest first.
     pub inputs: Vec<SstMeta>,
     pub plan: LogPosition,
+    /// A published tick: what expires up to it is a tombstone.
+    pub expired_by: Tick,
     pub origin: Origin,
 }
 

@@ -1,10 +1,11 @@
 //! The ring of the newest bf-log entries (precise data access, section 3.4).
 //!
-//! A serial is a position within an epoch. Each hash takes one serial, each freeze (bf-change) takes one, and each registration slot
-//! that is invalidated. A holder that asks for more than the ring holds gets whole filters.
+//! A serial is a position within an epoch. Each hash takes one serial, each freeze (bf-change) takes one, each registration slot
+//! that is invalidated, and each tick. A holder that asks for more than the ring holds gets whole filters.
 
 use std::collections::VecDeque;
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, Serial, TableId};
 
 /// Serials kept if nothing else is said: 8 bytes each, so 4 MiB. A p-node that lags further takes whole filters, which are not much
@@ -25,6 +26,8 @@ pub enum Run {
     Freeze { table: TableId, generation: Generation },
     /// What was kept of reads that were registered in these slots is over.
     Invalidated { slots: Vec<u32> },
+    /// So many ticks. Of those before the newest nobody needs to know: to hear of a later one early costs questions, and nothing else.
+    Ticks { newest: Tick, entries: u64 },
 }
 
 impl Run {
@@ -33,6 +36,7 @@ impl Run {
             Run::Bits { hashes, .. } => hashes.len() as u64,
             Run::Freeze { .. } => 1,
             Run::Invalidated { slots } => slots.len() as u64,
+            Run::Ticks { entries, .. } => *entries,
         }
     }
 
@@ -44,6 +48,9 @@ impl Run {
             }
             Run::Freeze { .. } => self.clone(),
             Run::Invalidated { slots } => Run::Invalidated { slots: slots[skip..].to_vec() },
+            Run::Ticks { newest, entries } => {
+                Run::Ticks { newest: *newest, entries: entries.saturating_sub(skip as u64) }
+            }
         }
     }
 
@@ -59,6 +66,10 @@ impl Run {
             }
             (Run::Invalidated { slots }, Run::Invalidated { slots: mut more }) => {
                 slots.append(&mut more);
+                None
+            }
+            (Run::Ticks { newest, entries }, Run::Ticks { newest: next, entries: more }) => {
+                (*newest, *entries) = ((*newest).max(next), *entries + more);
                 None
             }
             (_, next) => Some(next),
@@ -208,13 +219,14 @@ mod tests {
             Run::Bits { table, hashes, .. } => hashes.into_iter().map(|h| (table.0, h)).collect(),
             Run::Freeze { table, .. } => vec![(table.0, 0)],
             Run::Invalidated { slots } => slots.into_iter().map(|s| (0, u64::from(s))).collect(),
+            Run::Ticks { entries, .. } => (0..entries).map(|_| (u32::MAX, 0)).collect(),
         }
     }
 
     proptest! {
         #[test]
         fn any_split_of_pulls_gives_the_same_entries(
-            sizes in prop::collection::vec((0u32..3, 0usize..5, any::<bool>()), 1..20),
+            sizes in prop::collection::vec((0u32..4, 0usize..5, any::<bool>()), 1..20),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..4)
         ) {
             let mut ring = Ring::default();
@@ -224,6 +236,7 @@ mod tests {
                 let (table, generation) = (TableId(table), Generation(1));
                 let run = match (table.0, freeze) {
                     (0, _) => Run::Invalidated { slots: hashes.iter().map(|h| *h as u32).collect() },
+                    (3, _) => Run::Ticks { newest: Tick(next), entries: n as u64 },
                     (_, true) => Run::Freeze { table, generation },
                     (_, false) => Run::Bits { table, generation, hashes },
                 };

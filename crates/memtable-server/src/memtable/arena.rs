@@ -11,8 +11,9 @@
 //! | 0..4 | link: place of the next older version; in a key's record: of its newest one; 0: none |
 //! | 4..8 | seq, low half |
 //! | 8..10 | length of the key, low half; 0: a version of a key that stands elsewhere |
-//! | 10..12 | length of the value (12 bits), and flags |
+//! | 10..12 | length of the value (11 bits), and flags |
 //! | 12..20 | only if `WIDE`: upper halves of seq and length of the key |
+//! | 8 bytes more | only if `EXPIRES`: the tick from which on it is absent |
 //!
 //! A long value is no part of its record: there a `Bytes` stands for it, at the next multiple of 8 bytes, which readers clone.
 //!
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
+use sextant_common::expiry::Tick;
 
 const UNIT_BYTES: usize = size_of::<u64>();
 /// Of a place, bits of the offset.
@@ -47,7 +49,8 @@ const CHUNK_BYTES_MAX: usize = (UNIT_BYTES << OFFSET_BITS) - SPARED_BYTES;
 /// (figures: docs/benchmarks/memtable.md).
 pub const INLINE_BYTES_MAX: usize = 1024;
 
-const VALUE_LEN: u16 = (1 << 12) - 1;
+const VALUE_LEN: u16 = (1 << 11) - 1;
+const EXPIRES: u16 = 1 << 11;
 const TOMBSTONE: u16 = 1 << 12;
 /// The value is a `Bytes`.
 const APART: u16 = 1 << 13;
@@ -89,8 +92,10 @@ struct Header {
 const HEADER_BYTES: usize = size_of::<Header>();
 type WideHalves = [u32; 2];
 
-/// Where key and value begin in a record: counted from its header.
+/// Where what is not in each record begins, and key and value: counted from its header.
 struct Layout {
+    /// Only if it expires.
+    expiry: usize,
     key: usize,
     value: usize,
 }
@@ -98,10 +103,11 @@ struct Layout {
 impl Layout {
     #[inline]
     fn of(meta: u16, key_len: usize) -> Self {
-        let key = HEADER_BYTES + if meta & WIDE != 0 { size_of::<WideHalves>() } else { 0 };
+        let expiry = HEADER_BYTES + if meta & WIDE != 0 { size_of::<WideHalves>() } else { 0 };
+        let key = expiry + if meta & EXPIRES != 0 { size_of::<u64>() } else { 0 };
         let end = key + key_len;
         let value = if meta & APART != 0 { end.next_multiple_of(align_of::<Bytes>()) } else { end };
-        Self { key, value }
+        Self { expiry, key, value }
     }
 }
 
@@ -144,6 +150,8 @@ pub struct New<'a> {
     pub key: Option<&'a [u8]>,
     pub seq: u64,
     pub value: Option<&'a [u8]>,
+    /// None: it does not expire.
+    pub expires_at: Option<Tick>,
     pub link: At,
 }
 
@@ -233,7 +241,13 @@ impl<'a> Writing<'a> {
         let apart = new.value.filter(|value| value.len() > INLINE_BYTES_MAX).map(Bytes::copy_from_slice);
         let inline = if apart.is_some() { &[] } else { new.value.unwrap_or_default() };
         let mut meta = inline.len() as u16;
-        for (flag, is_set) in [(TOMBSTONE, new.value.is_none()), (APART, apart.is_some()), (WIDE, is_wide)] {
+        let flags = [
+            (TOMBSTONE, new.value.is_none()),
+            (APART, apart.is_some()),
+            (WIDE, is_wide),
+            (EXPIRES, new.expires_at.is_some()),
+        ];
+        for (flag, is_set) in flags {
             meta |= if is_set { flag } else { 0 };
         }
         let layout = Layout::of(meta, key.len());
@@ -252,6 +266,9 @@ impl<'a> Writing<'a> {
             place.cast().write(header);
             if is_wide {
                 place.add(HEADER_BYTES).cast::<WideHalves>().write([high, key_len >> 16]);
+            }
+            if let Some(at) = new.expires_at {
+                place.add(layout.expiry).cast().write_unaligned(at.0);
             }
             place.add(layout.key).copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
             let value = place.add(layout.value);
@@ -318,6 +335,14 @@ impl RecordPointer {
     }
 
     #[inline]
+    fn expires_at(self) -> Option<Tick> {
+        let meta = self.meta();
+        let start = self.0.as_ptr().cast::<u8>().wrapping_add(Layout::of(meta, 0).expiry);
+        // SAFETY: `put` wrote it there in a record that expires, at any alignment; it does not change.
+        (meta & EXPIRES != 0).then(|| Tick(unsafe { start.cast::<u64>().read_unaligned() }))
+    }
+
+    #[inline]
     fn value_start(self) -> *mut u8 {
         self.0.as_ptr().cast::<u8>().wrapping_add(Layout::of(self.meta(), self.key_len()).value)
     }
@@ -366,6 +391,12 @@ impl<'a> Record<'a> {
             // SAFETY: `put` wrote so many bytes there; they do not change.
             Value::Inline(unsafe { slice::from_raw_parts(start, usize::from(meta & VALUE_LEN)) })
         }
+    }
+
+    /// From when on it is absent; None: never.
+    #[inline]
+    pub fn expires_at(&self) -> Option<Tick> {
+        self.header.expires_at()
     }
 
     /// The place of the next older version (of a key: of its newest one).

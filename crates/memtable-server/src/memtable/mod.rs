@@ -10,6 +10,7 @@
 //! docs/benchmarks/memtable.md). A reader gets a copy of a value: it holds no memory of the memtable, which goes as a whole. Only a long one is shared.
 
 mod arena;
+mod expiring;
 mod index;
 mod order;
 mod range;
@@ -21,14 +22,17 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Generation;
+use sextant_common::manifest::Expiring;
 
 use arena::Arena;
+use expiring::AtomicExpiring;
 use index::Index;
 use order::Order;
 use range::{Direction, Range};
 pub use slot::{Bookmark, Slot};
-pub use versions::Seen;
+pub use versions::{NewVersion, Seen};
 
 /// What a key costs beyond its bytes: a node of the ordered index (40 bytes on average, 42 with mimalloc), slots of the hash
 /// index (9 to 12).
@@ -47,6 +51,8 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 pub struct Version {
     pub seq: u64,
     pub value: Option<Bytes>,
+    /// None: it does not expire.
+    pub expires_at: Option<Tick>,
 }
 
 #[derive(Debug)]
@@ -61,6 +67,8 @@ pub struct Memtable {
     /// What removed versions leave.
     left_bytes: AtomicUsize,
     entries: AtomicUsize,
+    /// What was written; also what was removed since.
+    expiring: AtomicExpiring,
     /// Log index of the first entry that wrote here; 0: none.
     first_index: AtomicU64,
     /// Bytes of log that lay before that entry, for the distance in the log.
@@ -89,6 +97,7 @@ impl Memtable {
             bytes: AtomicUsize::new(0),
             left_bytes: AtomicUsize::new(0),
             entries: AtomicUsize::new(0),
+            expiring: AtomicExpiring::default(),
             first_index: AtomicU64::new(0),
             first_log_bytes: AtomicU64::new(0),
         }
@@ -104,9 +113,10 @@ impl Memtable {
         bookmark.map_or_else(|| Slot::find(self, key), |bookmark| Slot::at(self, key, bookmark))
     }
 
-    /// Adds a version. `log_index` and `log_bytes` say where in the log it came from.
+    /// Adds a version that does not expire. `log_index` and `log_bytes` say where in the log it came from.
     pub fn insert(&self, key: Bytes, seq: u64, value: Option<Bytes>, log_index: u64, log_bytes: u64) {
-        self.seek(&key).insert(seq, value.as_deref(), log_index, log_bytes);
+        let new = NewVersion { value: value.as_deref(), expires_at: None };
+        self.seek(&key).insert(seq, new, log_index, log_bytes);
     }
 
     /// Takes a version back (its entry was truncated).
@@ -140,6 +150,11 @@ impl Memtable {
     /// Memory that is held: with what removed versions have left.
     pub fn held_bytes(&self) -> usize {
         self.bytes() + self.left_bytes.load(Relaxed)
+    }
+
+    /// Of all versions that were written.
+    pub fn expiring(&self) -> Expiring {
+        self.expiring.get()
     }
 
     pub fn first_index(&self) -> Option<u64> {

@@ -3,9 +3,9 @@
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::arena::{At, NOWHERE, New, Record, Writing};
+use super::arena::{At, NOWHERE, Record, Writing};
 use super::index::{self, Found};
-use super::{KEY_BYTES, Memtable, Seen, VERSION_BYTES, versions};
+use super::{KEY_BYTES, Memtable, NewVersion, Seen, VERSION_BYTES, versions};
 
 /// Where a key is in a memtable, or would be.
 #[derive(Debug)]
@@ -69,15 +69,15 @@ impl<'m, 'k> Slot<'m, 'k> {
     }
 
     /// Adds a version, if there is none with this seq. `log_index` and `log_bytes` say where in the log it came from.
-    pub fn insert(&mut self, seq: u64, value: Option<&[u8]>, log_index: u64, log_bytes: u64) {
+    pub fn insert(&mut self, seq: u64, new: NewVersion<'_>, log_index: u64, log_bytes: u64) {
         let memtable = self.memtable;
         let mut writing = memtable.arena.write();
-        let is_new_key = self.record.is_none() && self.add_key(&mut writing, seq, value);
+        let is_new_key = self.record.is_none() && self.add_key(&mut writing, seq, &new);
         if is_new_key {
             add(&memtable.bytes, self.key_bytes());
         } else if let Some(record) = self.record {
             let had_versions = self.newest().is_some();
-            if !versions::add(&mut writing, record, seq, value) {
+            if !versions::add(&mut writing, record, seq, &new) {
                 return;
             }
             if !had_versions {
@@ -86,7 +86,8 @@ impl<'m, 'k> Slot<'m, 'k> {
                 add(&memtable.bytes, self.key_bytes());
             }
         }
-        add(&memtable.bytes, version_bytes(value));
+        add(&memtable.bytes, VERSION_BYTES + new.bytes());
+        memtable.expiring.add(new.expires_at);
         if memtable.is_empty() {
             memtable.first_index.store(log_index, Relaxed);
             memtable.first_log_bytes.store(log_bytes, Relaxed);
@@ -95,9 +96,9 @@ impl<'m, 'k> Slot<'m, 'k> {
     }
 
     /// Adds a record for the key. False: another slot of this key did so meanwhile.
-    fn add_key(&mut self, writing: &mut Writing<'m>, seq: u64, value: Option<&[u8]>) -> bool {
+    fn add_key(&mut self, writing: &mut Writing<'m>, seq: u64, new: &NewVersion<'_>) -> bool {
         let Memtable { arena, order, index, .. } = self.memtable;
-        let (at, record) = writing.put(New { key: Some(self.key), seq, value, link: NOWHERE });
+        let (at, record) = writing.put(new.record(Some(self.key), seq, NOWHERE));
         let here = order.insert(arena, &record);
         self.record = Some(here);
         if !here.is_same(&record) {
@@ -115,7 +116,8 @@ impl<'m, 'k> Slot<'m, 'k> {
         let writing = memtable.arena.write();
         let Some(removed) = versions::remove(&writing, record, seq) else { return };
         let key_bytes = if self.newest().is_none() { self.key_bytes() } else { 0 };
-        let bytes = version_bytes(removed.value()) + key_bytes;
+        let removed = NewVersion { value: removed.value(), expires_at: removed.expires_at() };
+        let bytes = VERSION_BYTES + removed.bytes() + key_bytes;
         sub(&memtable.bytes, bytes);
         add(&memtable.left_bytes, bytes);
         sub(&memtable.entries, 1);
@@ -127,10 +129,6 @@ impl<'m, 'k> Slot<'m, 'k> {
     fn key_bytes(&self) -> usize {
         KEY_BYTES + self.key.len()
     }
-}
-
-fn version_bytes(value: Option<&[u8]>) -> usize {
-    VERSION_BYTES + value.map_or(0, <[u8]>::len)
 }
 
 // Only the writer counts, so these need not be one step.

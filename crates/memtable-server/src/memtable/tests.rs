@@ -6,13 +6,57 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Generation;
 
 use super::arena::INLINE_BYTES_MAX;
-use super::{Memtable, Version};
+use super::{Memtable, NewVersion, Version};
 
 fn key(s: &str) -> Bytes {
     Bytes::copy_from_slice(s.as_bytes())
+}
+
+fn version(seq: u64, value: Option<Bytes>) -> Version {
+    Version { seq, value, expires_at: None }
+}
+
+fn put(value: &[u8]) -> NewVersion<'_> {
+    NewVersion { value: Some(value), expires_at: None }
+}
+
+#[test]
+fn a_version_has_its_expiry_whatever_its_length_and_place() {
+    let m = Memtable::new(Generation(1));
+    let high = 1 << 32;
+    let mut all = Vec::new();
+    for (n, value_len) in (0u64..).zip([0, 1, 7, 1023, 1024, 1025, 70_000]) {
+        for key_len in [1, 8, 13, 70_000] {
+            let key = Bytes::from(vec![n as u8; key_len]);
+            // An older one that comes later makes a copy of the first in the chain.
+            for (seq, expires_at) in [
+                (5, Some(Tick(9 + n))),
+                (high + 6, Some(Tick(u64::MAX))),
+                (4, None),
+                (high + 7, Some(Tick(1))),
+            ] {
+                let value = Bytes::from(vec![seq as u8; value_len]);
+                let new = NewVersion { value: Some(&value), expires_at };
+                m.seek(&key).insert(seq, new, 1, 0);
+                all.push((key.clone(), Version { seq, value: Some(value), expires_at }));
+            }
+        }
+    }
+    for (key, version) in &all {
+        assert_eq!(m.get(key, version.seq).as_ref(), Some(version), "{} {}", key.len(), version.seq);
+    }
+    let newest = |(_, version): &&(Bytes, Version)| version.seq == high + 7;
+    let mut in_order: Vec<_> = all.iter().filter(newest).cloned().collect();
+    in_order.sort_by(|(a, _), (b, _)| a.cmp(b));
+    assert_eq!(m.range(Bound::Unbounded, Bound::Unbounded, u64::MAX).collect::<Vec<_>>(), in_order);
+    let expiring = m.expiring();
+    assert_eq!((expiring.records, expiring.first, expiring.last), (3 * 28, Tick(1), Tick(u64::MAX)));
+    all.iter().for_each(|(key, version)| m.remove(key, version.seq));
+    assert_eq!(m.bytes(), 0);
 }
 
 #[test]
@@ -22,9 +66,9 @@ fn readers_see_the_newest_version_that_is_published() {
     m.insert(key("a"), 4, None, 6, 10);
     m.insert(key("b"), 3, Some(key("b3")), 6, 10);
     assert_eq!(m.get(&key("a"), 0), None);
-    assert_eq!(m.get(&key("a"), 3), Some(Version { seq: 1, value: Some(key("one")) }));
+    assert_eq!(m.get(&key("a"), 3), Some(version(1, Some(key("one")))));
     // A tombstone is an answer.
-    assert_eq!(m.get(&key("a"), 9), Some(Version { seq: 4, value: None }));
+    assert_eq!(m.get(&key("a"), 9), Some(version(4, None)));
     assert_eq!(m.get(&key("aa"), 9), None);
     assert_eq!(m.first_index(), Some(5));
 }
@@ -48,17 +92,17 @@ fn what_was_found_once_can_be_read_and_written() {
     let m = Memtable::new(Generation(1));
     let mut slot = m.seek(b"a");
     assert!(slot.newest().is_none());
-    slot.insert(1, Some(b"one"), 5, 0);
+    slot.insert(1, put(b"one"), 5, 0);
     assert_eq!(slot.newest().unwrap().value(), Some(&b"one"[..]));
     let mut other = m.seek(b"a");
-    other.insert(2, None, 6, 0);
+    other.insert(2, NewVersion::default(), 6, 0);
     let newest = slot.newest().unwrap();
     assert_eq!((newest.seq(), newest.value()), (2, None), "a slot shows what is there now");
     // Two that found nothing.
     let (mut one, mut two) = (m.seek(b"b"), m.seek(b"b"));
-    one.insert(3, Some(b"x"), 7, 0);
-    two.insert(4, Some(b"y"), 7, 0);
-    two.insert(4, Some(b"never"), 7, 0);
+    one.insert(3, put(b"x"), 7, 0);
+    two.insert(4, put(b"y"), 7, 0);
+    two.insert(4, put(b"never"), 7, 0);
     assert_eq!(
         (m.get(b"b", 3).unwrap().value, m.get(b"b", 4).unwrap().value),
         (Some(key("x")), Some(key("y")))
@@ -73,7 +117,7 @@ fn a_bookmark_is_right_wherever_it_is_used() {
     other.insert(key("other"), 1, Some(key("o1")), 5, 0);
     let [a, absent] = [&b"a"[..], b"b"].map(|key| m.seek(key).bookmark());
     let write = |m: &Memtable, key: &[u8], bookmark: Option<&_>, seq| {
-        m.seek_again(key, bookmark).insert(seq, Some(b"x"), 5, 0);
+        m.seek_again(key, bookmark).insert(seq, put(b"x"), 5, 0);
     };
     write(&m, b"a", a.as_ref(), 2);
     write(&m, b"b", absent.as_ref(), 3);
@@ -131,11 +175,7 @@ fn keys_seqs_and_values_of_any_size() {
     }
     for &len in sizes {
         for seq in seqs {
-            assert_eq!(
-                m.get(&vec![b'k'; len], seq),
-                Some(Version { seq, value: Some(expected(len, seq)) }),
-                "{len}"
-            );
+            assert_eq!(m.get(&vec![b'k'; len], seq), Some(version(seq, Some(expected(len, seq)))), "{len}");
         }
         assert_eq!(m.get(&vec![b'k'; len], 2), None);
     }
@@ -185,7 +225,7 @@ fn visible(model: &Model, at: u64) -> BTreeMap<Bytes, Version> {
     let mut newest = BTreeMap::new();
     for ((key, seq), value) in model {
         if seq.0 <= at {
-            newest.entry(key.clone()).or_insert(Version { seq: seq.0, value: value.clone() });
+            newest.entry(key.clone()).or_insert(version(seq.0, value.clone()));
         }
     }
     newest
@@ -223,7 +263,7 @@ proptest! {
         prop_assert_eq!(m.first_index().is_some(), !model.is_empty());
         let fresh = Memtable::new(Generation(1));
         for ((key, seq), value) in &model {
-            prop_assert_eq!(m.get(key, seq.0), Some(Version { seq: seq.0, value: value.clone() }));
+            prop_assert_eq!(m.get(key, seq.0), Some(version(seq.0, value.clone())));
             fresh.insert(key.clone(), seq.0, value.clone(), 1, 0);
         }
         prop_assert_eq!(m.bytes(), fresh.bytes());

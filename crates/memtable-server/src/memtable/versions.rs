@@ -4,9 +4,10 @@
 //! nobody who walks the chain gets as far as the original who should not.)
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 
 use super::Version;
-use super::arena::{New, Record, Value, Writing};
+use super::arena::{At, New, Record, Value, Writing};
 
 /// A version, where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,11 @@ impl<'m> Seen<'m> {
             Value::Inline(value) => Some(value),
             Value::Apart(value) => Some(value),
         }
+    }
+
+    /// None: it does not expire.
+    pub fn expires_at(&self) -> Option<Tick> {
+        self.0.expires_at()
     }
 
     pub fn to_version(&self) -> Version {
@@ -45,7 +51,31 @@ impl<'m> Seen<'m> {
             Value::Inline(_) => Some(inline),
             Value::Apart(value) => Some(value.clone()),
         };
-        Version { seq: self.seq(), value }
+        Version { seq: self.seq(), value, expires_at: self.expires_at() }
+    }
+}
+
+/// A version that is written, but for its seq.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewVersion<'v> {
+    /// None: a tombstone.
+    pub value: Option<&'v [u8]>,
+    /// None: it does not expire.
+    pub expires_at: Option<Tick>,
+}
+
+impl<'v> NewVersion<'v> {
+    pub(super) fn record<'n>(&self, key: Option<&'n [u8]>, seq: u64, link: At) -> New<'n>
+    where
+        'v: 'n,
+    {
+        let Self { value, expires_at } = *self;
+        New { key, seq, value, expires_at, link }
+    }
+
+    /// What it takes beyond its header.
+    pub(super) fn bytes(&self) -> usize {
+        self.value.map_or(0, <[u8]>::len) + if self.expires_at.is_some() { size_of::<u64>() } else { 0 }
     }
 }
 
@@ -62,7 +92,7 @@ pub fn newest<'m>(key: Record<'m>, at: u64) -> Option<Seen<'m>> {
 }
 
 /// Adds a version to a key. False: it has one with this seq.
-pub fn add(writing: &mut Writing<'_>, key: Record<'_>, seq: u64, value: Option<&[u8]>) -> bool {
+pub fn add(writing: &mut Writing<'_>, key: Record<'_>, seq: u64, new: &NewVersion<'_>) -> bool {
     // It goes behind this one.
     let mut newer = key;
     let mut next = key.next();
@@ -78,11 +108,12 @@ pub fn add(writing: &mut Writing<'_>, key: Record<'_>, seq: u64, value: Option<&
         return false;
     }
     let link = newer.link();
-    let (mut at, _) = writing.put(New { key: None, seq, value, link });
+    let (mut at, _) = writing.put(new.record(None, seq, link));
     let newer_is_newer = newer.is_same(&key) || newer.seq() > original;
     if in_original && original > seq && newer_is_newer {
-        let value = Seen(key).value();
-        (at, _) = writing.put(New { key: None, seq: original, value, link: at });
+        let here = Seen(key);
+        let copy = NewVersion { value: here.value(), expires_at: here.expires_at() };
+        (at, _) = writing.put(copy.record(None, original, at));
     }
     newer.set_link(at);
     true

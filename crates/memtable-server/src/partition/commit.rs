@@ -52,7 +52,7 @@ impl Partition {
                     }
                     effects.push(CommitEffect::Configured);
                 }
-                Command::Group(_) | Command::Freeze(_) | Command::OpenSession(_) => {}
+                Command::Group(_) | Command::Freeze(_) | Command::OpenSession(_) | Command::Tick(_) => {}
             }
         }
         effects

@@ -4,17 +4,21 @@
 //! memtables, then what the p-node found in the SSTables at a version since which no flush of the table was applied. Whether
 //! a key is in the active memtable is asked of the memtable, never of its filter (truncation leaves bits behind).
 //!
-//! An update becomes a put of what it makes of that state: the log, and whoever replays it, knows puts only.
+//! An update becomes a put of what it makes of that state: the log, and whoever replays it, knows puts only. A lifetime becomes the
+//! time at which it ends.
+//!
+//! Whether a record has expired is judged by the newest appended tick (`common::expiry`), also of what a p-node found.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::operation::{
-    Change, Condition, Effect, Misfit, RecordedOutcome, Returns, Told, WriteOp, WriteRequest, change,
-    needs_value,
+    Base, Change, Condition, Effect, Misfit, RecordedOutcome, Returns, Told, WriteOp, WriteRequest, change,
+    needs_record, needs_value,
 };
 use sextant_rules::mutant::{self, Mutant};
 
@@ -69,9 +73,33 @@ struct Known {
     facts: InMemtable,
     /// If the operation needs it, and there is one.
     value: Option<Bytes>,
+    expires_at: Option<Tick>,
+    /// It would exist, but for the time.
+    has_expired: bool,
+}
+
+/// What an operation meets, once it is known whether its condition holds.
+struct Met {
+    checked: Checked,
+    /// If the operation needs it, and there is one.
+    value: Option<Bytes>,
+    /// Of the record that exists.
+    expires_at: Option<Tick>,
+    /// A record that has expired is in its place.
+    has_expired: bool,
+}
+
+/// The times by which a group is formed.
+#[derive(Clone, Copy)]
+struct Times {
+    /// The newest appended tick.
+    tick: Tick,
+    /// The leader's wall clock.
+    wall_ms: u64,
 }
 
 struct Forming {
+    times: Times,
     term: u64,
     first_seq: u64,
     ordinal: u32,
@@ -124,6 +152,7 @@ struct Effected {
     op: usize,
     /// None: a tombstone.
     value: Option<Bytes>,
+    expires_at: Option<Tick>,
     leaves_bit: bool,
     bookmark: Option<Bookmark>,
 }
@@ -172,6 +201,7 @@ impl Partition {
     ) -> Evaluated {
         let time_ms = self.time_ms().max(now_ms);
         let mut forming = Forming {
+            times: Times { tick: self.tick, wall_ms: now_ms },
             term,
             first_seq: self.next_seq,
             ordinal: 0,
@@ -257,11 +287,13 @@ impl Partition {
         for (i, op) in request.ops.iter().enumerate() {
             let of_batch = local.get(&(op.table, &op.key));
             let (newest, bookmark) = match of_batch {
-                Some(version) => (Newest::InActive(seen(op, version.seq, version.value.as_ref())), None),
+                Some(version) => (Newest::InActive(seen(op, version, forming.times)), None),
                 None => self.newest(op, forming),
             };
-            let (checked, before) = match self.check(op, &newest) {
-                Ok(outcome) => outcome,
+            let times = forming.times;
+            let Met { checked, value: before, expires_at, has_expired } = match self.check(op, &newest, times)
+            {
+                Ok(met) => met,
                 Err(refusal) => return Verdict::Refused(refusal),
             };
             let (holds, existed, seq) = (checked.holds, checked.existed, Seq(checked.seq));
@@ -295,6 +327,8 @@ impl Partition {
                 }
             };
             let value = match change {
+                // What would be gone already is removed.
+                Change::To(_) if op.lifetime.is_over(times.tick, times.wall_ms) => None,
                 Change::To(value) => Some(value),
                 Change::Removed => None,
                 Change::None => {
@@ -302,6 +336,8 @@ impl Partition {
                     continue;
                 }
             };
+            let ends_at = op.lifetime.ends_at(expires_at, times.tick, times.wall_ms);
+            let expires_at = ends_at.filter(|_| value.is_some());
             if matches!(op.effect, Effect::Update(_)) {
                 allowance.made -= value.as_ref().map_or(0, Bytes::len);
             }
@@ -310,16 +346,17 @@ impl Partition {
                 Newest::InFrozen(_) => mutant::active(Mutant::PutAsInsertOverFrozen),
                 Newest::Nowhere => false,
             };
-            // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key.
-            let is_insert = asks(&op.condition).is_insert();
+            // An INSERT (checked: the key does not exist) leaves no bit, unless the table wants one for every new key. What has expired
+            // counts as present: so whoever looks for the key asks the memtables, and not the SSTables first.
+            let is_insert = asks(&op.condition).is_insert() && !has_expired;
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
             let leaves_bit = rules::leaves_bit(in_active, is_insert, wants_bits);
             let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
             results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq), told });
             if has_more {
-                local.insert((op.table, &op.key), Version { seq, value: value.clone() });
+                local.insert((op.table, &op.key), Version { seq, value: value.clone(), expires_at });
             }
-            effects.push(Effected { op: i, value, leaves_bit, bookmark });
+            effects.push(Effected { op: i, value, expires_at, leaves_bit, bookmark });
         }
         if failed {
             for result in &mut results {
@@ -345,14 +382,15 @@ impl Partition {
         }
         forming.made_bytes += made_bytes;
         forming.bytes += bytes;
-        for Effected { op, value, leaves_bit, bookmark } in effects {
-            self.add(&request.ops[op], value, leaves_bit, forming);
-            forming.bookmarks.push(bookmark);
+        for effected in effects {
+            forming.bookmarks.push(effected.bookmark);
+            self.add(&request.ops[effected.op], effected, forming);
         }
         Verdict::Applied(results)
     }
 
-    fn add(&self, op: &WriteOp, value: Option<Bytes>, leaves_bit: bool, forming: &mut Forming) {
+    fn add(&self, op: &WriteOp, effected: Effected, forming: &mut Forming) {
+        let Effected { value, expires_at, leaves_bit, .. } = effected;
         let at = *forming.tables.entry(op.table).or_insert_with(|| {
             forming.writes.push(TableWrites {
                 table: op.table,
@@ -363,12 +401,12 @@ impl Partition {
         });
         let ordinal = forming.ordinal;
         forming.ordinal += 1;
-        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), leaves_bit };
+        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), expires_at, leaves_bit };
         forming.writes[at].writes.push(write);
         if leaves_bit {
             forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
         }
-        let version = Version { seq: forming.first_seq + u64::from(ordinal), value };
+        let version = Version { seq: forming.first_seq + u64::from(ordinal), value, expires_at };
         forming.overlay.entry(op.table).or_default().insert(op.key.clone(), version);
     }
 
@@ -377,61 +415,101 @@ impl Partition {
         let blind = mutant::active(Mutant::UpdateMissesGroup) && matches!(op.effect, Effect::Update(_));
         let here = forming.overlay.get(&op.table).filter(|_| !blind);
         if let Some(version) = here.and_then(|keys| keys.get(&op.key)) {
-            return (Newest::InActive(seen(op, version.seq, version.value.as_ref())), None);
+            return (Newest::InActive(seen(op, version, forming.times)), None);
         }
         let Some(table) = self.tables.get(&op.table) else { return (Newest::Nowhere, None) };
         // One search says all: whether it is there, whether it is a tombstone, what it is compared with, where it is written.
         let slot = table.active.seek(&op.key);
         if let Some(version) = slot.newest() {
-            return (Newest::InActive(seen_there(op, &version)), slot.bookmark());
+            return (Newest::InActive(seen_there(op, &version, forming.times)), slot.bookmark());
         }
-        let newest =
-            |memtable: &Memtable| memtable.seek(&op.key).newest().map(|version| seen_there(op, &version));
+        let times = forming.times;
+        let newest = |memtable: &Memtable| {
+            memtable.seek(&op.key).newest().map(|version| seen_there(op, &version, times))
+        };
         let frozen = table.frozen.iter().rev().find_map(|f| newest(&f.memtable));
         (frozen.map_or(Newest::Nowhere, Newest::InFrozen), slot.bookmark())
     }
 
     /// Whether the condition holds, what is known of the key, and its value if the operation needs it.
-    fn check(&self, op: &WriteOp, newest: &Newest) -> Result<(Checked, Option<Bytes>), Refusal> {
+    fn check(&self, op: &WriteOp, newest: &Newest, times: Times) -> Result<Met, Refusal> {
         let known = match newest {
             Newest::InActive(known) | Newest::InFrozen(known) => Some(known),
             Newest::Nowhere => None,
         };
         let asks = match asks(&op.condition) {
-            Asks::Nothing if needs_value(&op.effect, op.returns) => Asks::Record,
+            Asks::Nothing if needs_record(&op.effect, op.lifetime, op.returns) => Asks::Record,
             asks => asks,
         };
-        let facts = known.map(|known| known.facts);
-        let checked = rules::check(asks, facts, op.base, self.last_flush_version(op.table))?;
-        let value = match known {
-            Some(known) => known.value.clone(),
-            None if !needs_value(&op.effect, op.returns) => None,
-            None if checked.existed && op.base_value.is_none() => return Err(Refusal::NeedsBase),
-            None => op.base_value.clone().filter(|_| checked.existed),
-        };
-        Ok((checked, value))
+        let base = op.base.map(|base| match op.condition {
+            Condition::Lifetime(_) => {
+                Base { value_matches: lifetime_matches(op, base.expires_at, times), ..base }
+            }
+            _ => base,
+        });
+        let judged = base.map(|base| base.as_of(times.tick));
+        let checked =
+            rules::check(asks, known.map(|known| known.facts), judged, self.last_flush_version(op.table))?;
+        if let Some(Known { value, expires_at, has_expired, .. }) = known {
+            return Ok(Met {
+                checked,
+                value: value.clone(),
+                expires_at: *expires_at,
+                has_expired: *has_expired,
+            });
+        }
+        let needed = needs_value(&op.effect, op.returns);
+        if needed && checked.existed && op.base_value.is_none() {
+            return Err(Refusal::NeedsBase);
+        }
+        Ok(Met {
+            checked,
+            value: op.base_value.clone().filter(|_| needed && checked.existed),
+            expires_at: judged.and_then(|base| base.expires_at).filter(|_| checked.existed),
+            has_expired: base.is_some_and(|base| base.has_expired(times.tick)),
+        })
     }
 }
 
 /// What an operation sees of a version of the group.
-fn seen(op: &WriteOp, seq: u64, value: Option<&Bytes>) -> Known {
-    let needed = needs_value(&op.effect, op.returns);
-    Known { facts: facts(op, seq, value.map(|v| &v[..])), value: value.filter(|_| needed).cloned() }
+fn seen(op: &WriteOp, version: &Version, times: Times) -> Known {
+    let value = version.value.as_ref();
+    known(op, version.seq, value.map(|v| &v[..]), version.expires_at, times, || value.cloned())
 }
 
 /// The same of one that is in a memtable.
-fn seen_there(op: &WriteOp, version: &Seen<'_>) -> Known {
-    let needed = needs_value(&op.effect, op.returns);
-    let value = if needed { version.to_version().value } else { None };
-    Known { facts: facts(op, version.seq(), version.value()), value }
+fn seen_there(op: &WriteOp, version: &Seen<'_>, times: Times) -> Known {
+    known(op, version.seq(), version.value(), version.expires_at(), times, || version.to_version().value)
 }
 
-fn facts(op: &WriteOp, seq: u64, value: Option<&[u8]>) -> InMemtable {
+fn known(
+    op: &WriteOp,
+    seq: u64,
+    value: Option<&[u8]>,
+    expires_at: Option<Tick>,
+    times: Times,
+    copied: impl FnOnce() -> Option<Bytes>,
+) -> Known {
+    let has_expired = value.is_some() && is_expired(expires_at, times.tick);
+    let value = value.filter(|_| !has_expired);
     let value_matches = match &op.condition {
         Condition::ValueEquals(expected) => value == Some(&expected[..]),
+        Condition::Lifetime(_) => lifetime_matches(op, expires_at, times),
         _ => false,
     };
-    InMemtable { exists: value.is_some(), seq, value_matches }
+    let needed = value.is_some() && needs_value(&op.effect, op.returns);
+    Known {
+        facts: InMemtable { exists: value.is_some(), seq, value_matches },
+        value: if needed { copied() } else { None },
+        expires_at: expires_at.filter(|_| value.is_some()),
+        has_expired,
+    }
+}
+
+/// Whether a record that exists has a lifetime as the condition wants it.
+fn lifetime_matches(op: &WriteOp, present: Option<Tick>, times: Times) -> bool {
+    let new = op.lifetime.ends_at(present, times.tick, times.wall_ms);
+    matches!(op.condition, Condition::Lifetime(test) if test.holds(present, new))
 }
 
 fn asks(condition: &Condition) -> Asks {
@@ -439,7 +517,7 @@ fn asks(condition: &Condition) -> Asks {
         Condition::None => Asks::Nothing,
         Condition::Absent => Asks::Absent,
         Condition::Present => Asks::Present,
-        Condition::ValueEquals(_) => Asks::Value,
+        Condition::ValueEquals(_) | Condition::Lifetime(_) => Asks::Value,
         Condition::SeqEquals(seq) => Asks::Seq(seq.0),
     }
 }

@@ -10,7 +10,8 @@ use sextant_rules::mutant::{self, Mutant};
 
 use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Freeze, Group, OpenSession};
+use crate::command::{Command, Freeze, Group, OpenSession, Tick};
+use crate::memtable::NewVersion;
 
 /// An entry of the log, as the partition sees it.
 #[derive(Clone, Debug)]
@@ -57,6 +58,7 @@ impl Partition {
             last: self.last,
             next_seq: self.next_seq,
             time_ms: self.time_ms,
+            tick: self.tick,
             done: Done::Nothing,
         };
         let ingested = match body {
@@ -119,6 +121,10 @@ impl Partition {
                 *done = Done::Session(self.sessions.open(session, self.time_ms));
                 Ingested::Other
             }
+            Command::Tick(Tick { at, .. }) => {
+                self.tick = self.tick.max(at);
+                Ingested::Other
+            }
             command @ Command::Configure(_) => {
                 self.uncommitted.push_back((at, command));
                 Ingested::Configured
@@ -156,9 +162,9 @@ impl Partition {
                 if write.leaves_bit && !bits_done {
                     state.filter.insert(filter_hash(&write.key));
                 }
-                let value = write.value.as_deref();
+                let new = NewVersion { value: write.value.as_deref(), expires_at: write.expires_at };
                 let bookmark = bookmarks.get(write.ordinal as usize).and_then(Option::as_ref);
-                state.active.seek_again(&write.key, bookmark).insert(seq, value, at.index, log_bytes);
+                state.active.seek_again(&write.key, bookmark).insert(seq, new, at.index, log_bytes);
                 versions.push((writes.table, write.key, seq));
                 done += 1;
             }
@@ -213,6 +219,7 @@ impl Partition {
             self.next_index = undo.index;
             self.next_seq = undo.next_seq;
             self.time_ms = undo.time_ms;
+            self.tick = undo.tick;
         }
         self.uncommitted.retain(|(at, _)| at.index < first);
         self.checkpoints.retain(|c| c.at.index < first);
@@ -233,6 +240,7 @@ impl Partition {
             at: self.last,
             next_seq: self.next_seq,
             time_ms: self.time_ms,
+            tick: self.tick,
             generations,
             sessions: self.sessions.clone(),
             membership: self.membership.clone(),

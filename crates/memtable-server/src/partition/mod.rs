@@ -21,11 +21,13 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
 
 use crate::command::{Command, Configuration, Configure};
 use crate::memtable::Bookmark;
+use crate::publication::Position;
 use sessions::DuplicateTable;
 use table::{Frozen, TableState};
 use undo::Undo;
@@ -43,6 +45,8 @@ pub struct Partition {
     next_index: u64,
     next_seq: u64,
     time_ms: u64,
+    /// The newest appended one.
+    tick: Tick,
     sessions: DuplicateTable,
     tables: BTreeMap<TableId, TableState>,
     membership: Bytes,
@@ -84,6 +88,7 @@ impl Partition {
             next_index: 0,
             next_seq: 1,
             time_ms: 0,
+            tick: Tick::default(),
             sessions: DuplicateTable::default(),
             tables: BTreeMap::new(),
             membership: Bytes::new(),
@@ -119,6 +124,26 @@ impl Partition {
 
     pub fn time_ms(&self) -> u64 {
         self.time_ms
+    }
+
+    /// What the log has come to.
+    pub fn position(&self) -> Position {
+        Position { seq: self.last_seq(), tick: self.tick }
+    }
+
+    /// The newest appended tick.
+    pub fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// The earliest time after the newest appended tick at which a record may expire; None: none can.
+    pub fn next_expiry(&self) -> Option<Tick> {
+        let memtables = self.tables.values().flat_map(|table| {
+            let frozen = table.frozen.iter().map(|frozen| frozen.memtable.expiring());
+            frozen.chain([table.active.expiring()])
+        });
+        let ssts = self.manifest.all_ssts().map(|sst| sst.expiring);
+        memtables.chain(ssts).filter_map(|expiring| expiring.next_after(self.tick)).min()
     }
 
     pub fn manifest(&self) -> &Arc<Manifest> {

@@ -28,7 +28,7 @@ pub enum Asks {
     /// Makes the operation an INSERT.
     Absent,
     Present,
-    /// A value: whoever compares it gives the outcome with the facts.
+    /// A value, or a lifetime: whoever compares it gives the outcome with the facts.
     Value,
     /// 0: the key is absent.
     Seq(u64),

@@ -60,6 +60,7 @@ impl Partition {
         partition.committed_index = checkpoint.at.index;
         partition.next_seq = checkpoint.next_seq;
         partition.time_ms = checkpoint.time_ms;
+        partition.tick = checkpoint.tick;
         partition.sessions = checkpoint.sessions.clone();
         partition.membership = checkpoint.membership.clone();
         partition.checkpoints.push_back(checkpoint.clone());

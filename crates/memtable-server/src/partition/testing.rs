@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::manifest::{SstMeta, TableOptions};
-use sextant_common::operation::{Condition, Effect, RequestId, Returns, WriteOp, WriteRequest};
+use sextant_common::operation::{Condition, Effect, Lifetime, RequestId, Returns, WriteOp, WriteRequest};
 
 use super::Partition;
 use super::ingest::{Body, Ingested};
@@ -31,6 +31,7 @@ pub fn put(partition: &mut Partition, table: TableId, key: &'static str, value_b
         table,
         key: Bytes::from_static(key.as_bytes()),
         effect: Effect::Put(vec![7; value_bytes].into()),
+        lifetime: Lifetime::Unlimited,
         condition: Condition::None,
         base: None,
         base_value: None,
@@ -79,6 +80,7 @@ pub fn sst(counter: u32) -> SstMeta {
         file_bytes: 100,
         checksum: 7,
         generations: Default::default(),
+        expiring: Default::default(),
         replicas: vec![],
     }
 }

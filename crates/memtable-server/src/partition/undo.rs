@@ -1,6 +1,7 @@
 //! What is kept of an appended entry until it is committed, to undo it if the log is cut.
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{LogPosition, TableId};
 
 use super::sessions::SessionUndo;
@@ -12,6 +13,7 @@ pub(super) struct Undo {
     pub(super) last: LogPosition,
     pub(super) next_seq: u64,
     pub(super) time_ms: u64,
+    pub(super) tick: Tick,
     pub(super) done: Done,
 }
 

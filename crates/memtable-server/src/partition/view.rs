@@ -119,7 +119,8 @@ mod tests {
             grace: vec![(ManifestVersion(3), memtable(1, 4, Some(b"x")))],
             dropped_version: ManifestVersion(2),
         });
-        let found = ReadAnswer::Found(Version { seq: 4, value: Some(Bytes::from_static(b"x")) });
+        let found =
+            ReadAnswer::Found(Version { seq: 4, value: Some(Bytes::from_static(b"x")), expires_at: None });
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(2), 9), found);
         assert_eq!(
             v.read(TableId(1), &key(), ManifestVersion(3), 9),
@@ -137,7 +138,7 @@ mod tests {
             grace: vec![],
             dropped_version: ManifestVersion(0),
         });
-        let tombstone = ReadAnswer::Found(Version { seq: 4, value: None });
+        let tombstone = ReadAnswer::Found(Version { seq: 4, value: None, expires_at: None });
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(0), 9), tombstone);
         assert_eq!(
             v.read(TableId(1), &key(), ManifestVersion(0), 3),

@@ -4,5 +4,5 @@
 mod queue;
 mod rule;
 
-pub use queue::{Appended, Next, PublishQueue};
+pub use queue::{Appended, Next, Position, PublishQueue};
 pub use rule::{Permission, forbids, is_covered, is_ended, permission};

@@ -3,16 +3,26 @@
 
 use std::collections::VecDeque;
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Serial;
 
 use super::Permission;
+
+/// What the log has come to with an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// The newest seq.
+    pub seq: u64,
+    /// The newest tick.
+    pub tick: Tick,
+}
 
 /// An appended entry. `T`: whoever waits for its publication.
 #[derive(Debug)]
 pub struct Appended<T> {
     pub index: u64,
-    /// The newest seq after this entry.
-    pub last_seq: u64,
+    /// After this entry.
+    pub position: Position,
     /// Of the group's last bf-log entry; 0: it has none and needs no acknowledgement, but still waits for its predecessors.
     pub serial: Serial,
     pub waiting: T,
@@ -107,7 +117,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn entry(index: u64, serial: u64) -> Appended<()> {
-        Appended { index, last_seq: index * 10, serial: Serial(serial), waiting: () }
+        let position = Position { seq: index * 10, tick: Tick(0) };
+        Appended { index, position, serial: Serial(serial), waiting: () }
     }
 
     fn granted(_: Serial) -> Permission {

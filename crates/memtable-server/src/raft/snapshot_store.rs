@@ -208,6 +208,7 @@ mod tests {
                 at: LogPosition { term, index },
                 next_seq: 1,
                 time_ms: 0,
+                tick: Default::default(),
                 generations: Default::default(),
                 sessions: Default::default(),
                 membership: Bytes::new(),

@@ -1,7 +1,7 @@
 //! Reads of memtables: from which state a leader answers, and when it may.
 //!
-//! Owns three orders. *State*: the published seq is loaded before the view, so that everything published by then is in its memtables, or
-//! was flushed, and then the version that the reader names tells. *Right*: a read begins with the term that is served ([`Round::at`]),
+//! Owns three orders. *State*: the published position, its seq and its tick as one, is loaded before the view, so that everything
+//! published by then is in its memtables, or was flushed, and then the version that the reader names tells. *Right*: a read begins with the term that is served ([`Round::at`]),
 //! and the leader lease is asked last ([`Round::lapsed`]), so that it held when the state was read. *Registration*: a read whose answer
 //! may be kept takes the ring's epoch and serial, then sets its slot's bit, then loads the published seq ([`Reader::read_registered`]).
 
@@ -12,12 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
+use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::key::{filter_hash, registration_slot};
 use sextant_common::manifest::Manifest;
 use sextant_rules::mutant::{self, Mutant};
 
+use crate::memtable::Version;
 use crate::partition::view::ReadAnswer;
+use crate::publication::Position;
 use crate::replica::{Leader, ReplicaState};
 use page::{Page, Range, TooLarge};
 
@@ -50,9 +53,18 @@ pub struct Registration {
     pub serial: Serial,
 }
 
+/// What the memtables have of a key at a position of the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// What has expired is a tombstone.
+    pub answer: ReadAnswer,
+    /// The newest tick up to that position: what the SSTables say to this read is judged by it.
+    pub tick: Tick,
+}
+
 /// An answer that a p-node would like to keep.
 pub struct Registered {
-    pub answer: ReadAnswer,
+    pub answered: Answered,
     /// No write is on its way that has not seen the registration.
     pub may_be_kept: bool,
 }
@@ -114,13 +126,18 @@ impl Round {
 
 impl Reader<'_, '_> {
     /// The newest published version of a key in everything that the SSTables of version `searched` do not hold.
-    pub fn read(&self, table: TableId, key: &Bytes, searched: ManifestVersion) -> ReadAnswer {
-        let at = self.state.published_seq.load(Ordering::Acquire);
-        self.read_at(at, table, key, searched)
+    pub fn read(&self, table: TableId, key: &Bytes, searched: ManifestVersion) -> Answered {
+        self.read_at(self.state.published.load(), table, key, searched)
     }
 
-    fn read_at(&self, at: u64, table: TableId, key: &Bytes, searched: ManifestVersion) -> ReadAnswer {
-        self.state.view.load().read(table, key, searched, at)
+    fn read_at(&self, at: Position, table: TableId, key: &Bytes, searched: ManifestVersion) -> Answered {
+        let answer = match self.state.view.load().read(table, key, searched, at.seq) {
+            ReadAnswer::Found(version) if is_expired(version.expires_at, at.tick) => {
+                ReadAnswer::Found(Version { value: None, expires_at: None, ..version })
+            }
+            answer => answer,
+        };
+        Answered { answer, tick: at.tick }
     }
 
     /// The same, for a p-node that would like to keep the answer.
@@ -130,16 +147,16 @@ impl Reader<'_, '_> {
         self.begun.registration = registration;
         let slots = state.slots.load();
         let formed = slots.register(registration_slot(table, filter_hash(key), slots.count()));
-        let at = state.published_seq.load(Ordering::Acquire);
-        let published = formed <= at || mutant::active(Mutant::SlotSeqNotCompared);
-        let answer = self.read_at(at, table, key, searched);
-        let has_said = matches!(answer, ReadAnswer::Found(_) | ReadAnswer::NoEntry);
-        Registered { may_be_kept: has_said && published && registration.is_some(), answer }
+        let at = state.published.load();
+        let published = formed <= at.seq || mutant::active(Mutant::SlotSeqNotCompared);
+        let answered = self.read_at(at, table, key, searched);
+        let has_said = matches!(answered.answer, ReadAnswer::Found(_) | ReadAnswer::NoEntry);
+        Registered { may_be_kept: has_said && published && registration.is_some(), answered }
     }
 
-    /// The same for a range, and the seq as of which it is.
-    pub fn page(&self, table: TableId, range: &Range, searched: ManifestVersion) -> (u64, PageAnswer) {
-        let at = self.state.published_seq.load(Ordering::Acquire);
+    /// The same for a range, and the position as of which it is: what has expired by its tick is for the reader to tell.
+    pub fn page(&self, table: TableId, range: &Range, searched: ManifestVersion) -> (Position, PageAnswer) {
+        let at = self.state.published.load();
         let view = self.state.view.load();
         let Some(memtables) = view.tables.get(&table).map(|t| t.memtables_for(searched)) else {
             return (at, PageAnswer::UnknownTable);
@@ -148,7 +165,7 @@ impl Reader<'_, '_> {
             return (at, PageAnswer::StaleManifest(view.manifest.clone()));
         };
         let memtables: Vec<_> = memtables.cloned().collect();
-        match page::merge(&memtables, range, at) {
+        match page::merge(&memtables, range, at.seq) {
             Ok(page) => (at, PageAnswer::Page(page)),
             Err(too_large) => (at, PageAnswer::TooLarge(too_large)),
         }
@@ -193,6 +210,10 @@ mod tests {
         assert_eq!(round.lapsed(&state), Some(Lapsed::NotLeader(successor)));
     }
 
+    fn at(seq: u64) -> Position {
+        Position { seq, tick: Tick(0) }
+    }
+
     /// The slot of a key.
     fn slot(state: &ReplicaState, key: &Bytes) -> usize {
         registration_slot(TableId(1), filter_hash(key), state.slots.load().count())
@@ -215,13 +236,13 @@ mod tests {
         let read = |round: &mut Round| {
             round.at(&state).read_registered(TableId(1), &key, ManifestVersion(0)).may_be_kept
         };
-        state.published_seq.store(9, Ordering::Release);
+        state.published.store(at(9));
         assert!(!read(&mut Round::default()), "the log of the terms before is not yet published");
-        state.published_seq.store(10, Ordering::Release);
+        state.published.store(at(10));
         assert!(read(&mut Round::default()));
         assert!(state.slots.load().write(slot(&state, &key), 11), "the write learns of it");
         assert!(!read(&mut Round::default()), "that write has seen no registration since");
-        state.published_seq.store(11, Ordering::Release);
+        state.published.store(at(11));
         assert!(read(&mut Round::default()));
     }
 
@@ -229,7 +250,7 @@ mod tests {
     fn answers_are_kept_with_what_the_ring_was_before_the_first_of_them() {
         let (state, key) = (serving(3), Bytes::from_static(b"k"));
         with_slots(&state);
-        state.published_seq.store(10, Ordering::Release);
+        state.published.store(at(10));
         let mut round = Round::default();
         let mut read = || drop(round.at(&state).read_registered(TableId(1), &key, ManifestVersion(0)));
         read();
@@ -246,10 +267,10 @@ mod tests {
     fn what_says_nothing_of_the_key_is_not_kept() {
         let (state, key) = (serving(3), Bytes::from_static(b"k"));
         with_slots(&state);
-        state.published_seq.store(10, Ordering::Release);
+        state.published.store(at(10));
         let mut round = Round::default();
         let registered = round.at(&state).read_registered(TableId(2), &key, ManifestVersion(0));
-        assert_eq!(registered.answer, ReadAnswer::UnknownTable);
+        assert_eq!(registered.answered.answer, ReadAnswer::UnknownTable);
         assert!(!registered.may_be_kept);
     }
 

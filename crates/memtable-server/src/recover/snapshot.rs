@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::limits::TABLES_MAX;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest, TableOptions};
@@ -109,6 +110,8 @@ impl Rebuilt<'_> {
                 at,
                 next_seq: self.plan.newest_seq.saturating_add(SEQS_BEYOND),
                 time_ms: 0,
+                // Time goes on with the first record that may expire.
+                tick: Tick::default(),
                 generations: manifest.tables.iter().map(next).collect(),
                 sessions: DuplicateTable::default(),
                 membership: Bytes::from(membership.to_vec()),

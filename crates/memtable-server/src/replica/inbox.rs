@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::Result;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, Serial, SstId, TableId};
 use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_raft_log::{Entry, LogId, Member};
@@ -89,6 +90,8 @@ pub struct FilterSet {
     pub manifest: Arc<Manifest>,
     pub filters: Vec<(TableId, Generation, Vec<u8>)>,
     pub registration_slots: usize,
+    /// The newest tick that is out in the ring, or that was in the log before.
+    pub tick: Tick,
 }
 
 /// Feeds a partition's worker from its log.

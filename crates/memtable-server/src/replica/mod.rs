@@ -6,6 +6,7 @@ mod admission;
 mod handle;
 mod inbox;
 mod numbers;
+mod published;
 mod reply;
 mod state;
 
@@ -15,5 +16,6 @@ pub use admission::QueuedWrite;
 pub use handle::Handle;
 pub use inbox::{Event, FilterSet, LogFeed, body_of};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};
+pub use published::Published;
 pub use reply::{Answer, ReplySink, WriteFate};
 pub use state::{Leader, ReplicaState};

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
 use sextant_environment::Env;
@@ -13,7 +14,7 @@ use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 use tokio::sync::{Notify, watch};
 
-use super::Numbers;
+use super::{Numbers, Published};
 use crate::command::{Configuration, ConfigurationRules};
 use crate::incarnation::Incarnation;
 use crate::leadership::{LeaderLease, Strangers, VoteGuard};
@@ -38,7 +39,7 @@ pub struct ReplicaState {
     pub id: PartitionId,
     pub node: u64,
     pub env: Env,
-    pub published_seq: AtomicU64,
+    pub published: Published,
     pub view: ArcSwap<ReadView>,
     /// The term in which this node answers reads (its own first entry is published); 0: none.
     pub serving_term: AtomicU64,
@@ -101,7 +102,7 @@ impl ReplicaState {
             id: partition.id,
             node,
             env: env.clone(),
-            published_seq: AtomicU64::new(0),
+            published: Published::default(),
             view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),
             serving_term: AtomicU64::new(0),
             lease: LeaderLease::default(),
@@ -148,6 +149,14 @@ impl ReplicaState {
         let term = self.serving_term.load(Ordering::Acquire);
         let leased = || self.lease.is_valid(term, self.env.clock.holder_ns());
         (term != 0 && (mutant::active(Mutant::ReadWithoutLeaderLease) || leased())).then_some(term)
+    }
+
+    /// The newest tick that this node has published as the leader of `term`, or before; none if it does not serve that term. (What a
+    /// follower takes for published its leader may still hold back, for leases that the follower does not know of.)
+    pub fn published_tick_in(&self, term: u64) -> Tick {
+        // First the tick: it was published at the latest in the term that is asked about then.
+        let tick = self.published.tick();
+        if term != 0 && self.serving_term.load(Ordering::Acquire) == term { tick } else { Tick::default() }
     }
 
     /// A lower bound of the time that the next group will need for its log write (precise data access, section 4.4): choosing it

@@ -220,7 +220,7 @@ impl MemtableServer {
                     network: network.clone(),
                     snapshots,
                     recovered: replica.recovered,
-                    snapshot_seq: replica.snapshot_seq,
+                    of_snapshot: replica.of_snapshot,
                 };
                 let worker = Worker::new(parts, replica.event_queue, replica.write_queue, shutdown.clone());
                 threads.of(id).spawn(worker.run())?;

@@ -12,6 +12,7 @@ use crate::command::Configuration;
 use crate::config::MemtableServerConfig;
 use crate::incarnation::Incarnation;
 use crate::partition::Partition;
+use crate::publication::Position;
 use crate::raft::snapshot_store::SnapshotStore;
 use crate::replica::{Event, QueuedWrite, ReplicaState, body_of};
 
@@ -23,8 +24,8 @@ pub(super) struct Recovered {
     pub writes: mpsc::Sender<QueuedWrite>,
     pub write_queue: mpsc::Receiver<QueuedWrite>,
     pub partition: Partition,
-    pub recovered: Vec<(LogPosition, u64)>,
-    pub snapshot_seq: u64,
+    pub recovered: Vec<(LogPosition, Position)>,
+    pub of_snapshot: Position,
     pub store: SnapshotStore,
 }
 
@@ -68,13 +69,13 @@ pub(super) fn recover(
             );
         }
     }
-    let snapshot_seq = partition.last_seq();
+    let of_snapshot = partition.position();
     let mut recovered = Vec::new();
     let next = partition.next_index();
     partition_log.replay(next, &mut |entry| {
         let at = position_of(&entry.log_id);
         partition.ingest(at, &body_of(&entry), false)?;
-        recovered.push((at, partition.last_seq()));
+        recovered.push((at, partition.position()));
         Ok(())
     })?;
     let (events, event_queue) = mpsc::unbounded_channel();
@@ -89,7 +90,7 @@ pub(super) fn recover(
         write_queue,
         partition,
         recovered,
-        snapshot_seq,
+        of_snapshot,
         store,
     })
 }

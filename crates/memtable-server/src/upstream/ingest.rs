@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
 use sextant_common::sstable::{IngestOrder, RecordVersion};
 use sextant_proto::v1;
@@ -20,10 +21,21 @@ enum Stage {
     End,
 }
 
-/// The messages of an ingest, made as the server takes them.
+/// A version as it is flushed: a tombstone, if it has expired.
+fn record(key: Bytes, version: Version, expired_by: Tick) -> RecordVersion {
+    let Version { seq, value, expires_at } = version;
+    let seq = Seq(seq);
+    match is_expired(expires_at, expired_by) {
+        true => RecordVersion { key, seq, value: None, expires_at: None },
+        false => RecordVersion { key, seq, value, expires_at },
+    }
+}
+
+/// The messages of an ingest, made as the server takes them. `expired_by`: a published tick.
 pub(super) fn messages(
     order: &IngestOrder,
     memtable: Arc<Memtable>,
+    expired_by: Tick,
 ) -> impl tokio_stream::Stream<Item = v1::IngestRequest> + Send + 'static {
     let mut header = Some(v1::IngestHeader::from(order));
     futures::stream::unfold((Stage::Header, 0u64), move |(stage, sent)| {
@@ -36,8 +48,7 @@ pub(super) fn messages(
                 let (mut records, mut bytes) = (Vec::new(), 0);
                 for (key, version) in memtable.range(from, Bound::Unbounded, u64::MAX) {
                     bytes += key.len() + version.value.as_ref().map_or(0, Bytes::len);
-                    let Version { seq, value } = version;
-                    records.push(v1::ScanRecord::from(RecordVersion { key, seq: Seq(seq), value }));
+                    records.push(v1::ScanRecord::from(record(key, version, expired_by)));
                     if bytes >= CHUNK_BYTES || records.len() >= CHUNK_RECORDS {
                         break;
                     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::{CompactionOrder, CopyOrder, Holding, IngestOrder};
@@ -98,8 +99,14 @@ async fn call<T>(
 
 impl SstServer {
     /// Makes the server write a table of what is in a frozen memtable.
-    pub async fn ingest(&self, order: IngestOrder, memtable: Arc<Memtable>) -> Result<SstMeta> {
-        let messages = ingest::messages(&order, memtable);
+    /// `expired_by`: a published tick.
+    pub async fn ingest(
+        &self,
+        order: IngestOrder,
+        memtable: Arc<Memtable>,
+        expired_by: Tick,
+    ) -> Result<SstMeta> {
+        let messages = ingest::messages(&order, memtable, expired_by);
         let reply = call(TRANSFER, "ingest", self.client.clone().ingest(messages)).await?;
         reply.meta.ok_or_else(|| Error::internal("ingest answered without a table"))?.try_into()
     }

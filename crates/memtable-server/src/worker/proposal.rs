@@ -20,16 +20,15 @@ pub(super) struct Proposal {
     pub(super) term: u64,
     /// None: Raft has answered already.
     pub(super) raft: Option<RaftAnswer>,
+    /// Of the ring entries that it has left: its publication waits for them. 0: none.
+    pub serial: Serial,
     pub what: Proposed,
     pub proposed_ns: u64,
 }
 
 pub(super) enum Proposed {
-    Group {
-        serial: Serial,
-        /// The requests are kept: if Raft refuses the group, they are evaluated again.
-        writes: Vec<Decided>,
-    },
+    /// A group. The requests are kept: if Raft refuses it, they are evaluated again.
+    Group(Vec<Decided>),
     Command(Box<PendingCommand>),
 }
 
@@ -86,14 +85,6 @@ impl PendingCommand {
 }
 
 impl Proposal {
-    /// Of the ring entries that a group has left; 0: none.
-    pub fn serial(&self) -> Serial {
-        match &self.what {
-            Proposed::Group { serial, .. } => *serial,
-            Proposed::Command(_) => Serial(0),
-        }
-    }
-
     /// Whether an entry of the log is this proposal.
     pub fn is(&self, entry: &Entry) -> bool {
         match &entry.payload {
@@ -121,7 +112,7 @@ impl Proposal {
 
 #[cfg(test)]
 impl Proposal {
-    pub fn for_tests(what: Proposed) -> Self {
-        Self { payload: Bytes::new(), term: 3, raft: None, what, proposed_ns: 1 }
+    pub fn for_tests(serial: u64, what: Proposed) -> Self {
+        Self { payload: Bytes::new(), term: 3, raft: None, serial: Serial(serial), what, proposed_ns: 1 }
     }
 }

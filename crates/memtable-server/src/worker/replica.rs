@@ -5,7 +5,6 @@
 //! answer. What a leader has to do about an event (its ring, its commands) it is told as what was seen: [`Seen`], [`Change`].
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sextant_common::error::Result;
@@ -27,8 +26,8 @@ use crate::metrics::Metrics;
 use crate::partition::commit::CommitEffect;
 use crate::partition::ingest::{Body, Ingested};
 use crate::partition::snapshot::Snapshot;
-use crate::partition::{Counters, Partition};
-use crate::publication::{Appended, PublishQueue};
+use crate::partition::{Checkpoint, Counters, Partition};
+use crate::publication::{Appended, Position, PublishQueue};
 use crate::raft::Raft;
 use crate::raft::network::NetworkFactory;
 use crate::replica::{ReplicaState, body_of};
@@ -80,10 +79,10 @@ pub struct Parts {
     /// To tell another node that it is to lead next.
     pub network: NetworkFactory,
     pub snapshots: watch::Sender<Option<Arc<Snapshot>>>,
-    /// Entries that replay ingested, which wait for their commit: (position, seq after the entry).
-    pub recovered: Vec<(LogPosition, u64)>,
-    /// The newest seq that the snapshot covers.
-    pub snapshot_seq: u64,
+    /// Entries that replay ingested, which wait for their commit, and what the log has come to with each.
+    pub recovered: Vec<(LogPosition, Position)>,
+    /// What the snapshot covers.
+    pub of_snapshot: Position,
 }
 
 /// What an entry of the log did here that a leader has to know.
@@ -114,9 +113,9 @@ impl Replica {
         }
         let replayed = parts.partition.counters;
         let mut queue = PublishQueue::new(parts.partition.committed_index());
-        parts.recovered.iter().for_each(|(at, seq)| queue.push(waiting::bare(at.index, *seq)));
+        parts.recovered.iter().for_each(|(at, reached)| queue.push(waiting::bare(at.index, *reached)));
         // What the snapshot covers is published; the log after it, when its commit is known.
-        parts.shared.published_seq.store(parts.snapshot_seq, Ordering::Release);
+        parts.shared.published.store(parts.of_snapshot);
         let mut replica = Self {
             shared: parts.shared,
             partition: parts.partition,
@@ -170,7 +169,9 @@ impl Replica {
                 self.refresh_view();
                 Seen::Frozen { table, next }
             }
-            Ingested::Ignored => Seen::Ignored { serial: own.as_ref().map_or(Serial(0), Proposal::serial) },
+            Ingested::Ignored => {
+                Seen::Ignored { serial: own.as_ref().map_or(Serial(0), |proposal| proposal.serial) }
+            }
             Ingested::Configured => Seen::Configured,
             Ingested::Group { .. } => {
                 self.shared.env.tell(|| ProbeEvent::BitsLeft {
@@ -189,15 +190,15 @@ impl Replica {
         if matches!(entry.payload, openraft::EntryPayload::Membership(_)) {
             self.standing.membership_appended(at.index);
         }
-        let last_seq = self.partition.last_seq();
+        let reached = self.partition.position();
         self.queue.push(match own {
             Some(proposal) if matches!(seen, Seen::Ignored { .. }) => {
                 // It had no effect on any replica: certainly not executed.
-                waiting::own(at.index, last_seq, proposal).waiting.refused("the log changed meanwhile");
-                waiting::bare(at.index, last_seq)
+                waiting::own(at.index, reached, proposal).waiting.refused("the log changed meanwhile");
+                waiting::bare(at.index, reached)
             }
-            Some(proposal) => waiting::own(at.index, last_seq, proposal),
-            None => waiting::bare(at.index, last_seq),
+            Some(proposal) => waiting::own(at.index, reached, proposal),
+            None => waiting::bare(at.index, reached),
         });
         Ok(seen)
     }
@@ -298,7 +299,8 @@ impl Replica {
                 self.apply_configuration(None);
             }
         }
-        self.shared.published_seq.store(snapshot.checkpoint.next_seq.saturating_sub(1), Ordering::Release);
+        let Checkpoint { next_seq, tick, .. } = snapshot.checkpoint;
+        self.shared.published.store(Position { seq: next_seq.saturating_sub(1), tick });
         self.metrics.snapshots_installed.inc();
         self.apply_configuration(None);
         self.refresh_view();

@@ -28,8 +28,8 @@ impl Worker {
                 let Some(leading) = &mut self.leading else { return };
                 let late = mutant::active(Mutant::SwapAfterProposal).then(|| formed.group.clone());
                 let payload = Command::Group(formed.group).encode();
-                let what = Proposed::Group { serial: formed.serial, writes: formed.writes };
-                leading.propose(&self.replica, payload, what).await;
+                let what = Proposed::Group(formed.writes);
+                leading.propose(&self.replica, payload, formed.serial, what).await;
                 if let Some(group) = late {
                     leading.invalidate_late(&self.replica, &group);
                 }

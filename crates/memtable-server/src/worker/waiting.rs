@@ -3,7 +3,7 @@
 use sextant_common::ids::Serial;
 
 use super::proposal::{Decided, PendingCommand, Proposal, Proposed, Reply};
-use crate::publication::Appended;
+use crate::publication::{Appended, Position};
 use crate::replica::WriteFate;
 
 /// Whoever waits for an entry's publication.
@@ -18,24 +18,20 @@ pub(super) struct Waiting {
 }
 
 /// The entry of a proposal of this leader.
-pub(super) fn own(index: u64, last_seq: u64, proposal: Proposal) -> Appended<Waiting> {
+pub(super) fn own(index: u64, position: Position, proposal: Proposal) -> Appended<Waiting> {
     let mut waiting = Waiting { proposed_ns: proposal.proposed_ns, ..Waiting::default() };
-    let serial = match proposal.what {
-        Proposed::Group { serial, writes } => {
+    match proposal.what {
+        Proposed::Group(writes) => {
             waiting.replies = writes.into_iter().map(Decided::into_reply).collect();
-            serial
         }
-        Proposed::Command(pending) => {
-            waiting.pending = Some(*pending);
-            Serial(0)
-        }
-    };
-    Appended { index, last_seq, serial, waiting }
+        Proposed::Command(pending) => waiting.pending = Some(*pending),
+    }
+    Appended { index, position, serial: proposal.serial, waiting }
 }
 
 /// An entry that nobody here waits for.
-pub(super) fn bare(index: u64, last_seq: u64) -> Appended<Waiting> {
-    Appended { index, last_seq, serial: Serial(0), waiting: Waiting::default() }
+pub(super) fn bare(index: u64, position: Position) -> Appended<Waiting> {
+    Appended { index, position, serial: Serial(0), waiting: Waiting::default() }
 }
 
 impl Waiting {

@@ -5,23 +5,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
-use sextant_common::operation::{Lane, WriteOutcome};
+use sextant_common::operation::{Lane, Lifetime, Put, WriteOutcome};
 use sextant_common::{ErrorKind, Result};
 use sextant_proto::v1::WriteStatus;
 
 use crate::testing::{Cluster, until};
 use crate::{Operation, PNode, ReadOptions, WriteOptions};
 
-fn puts(keys: impl IntoIterator<Item = String>) -> Vec<(Bytes, Bytes)> {
-    keys.into_iter().map(|key| (Bytes::from(key), Bytes::from_static(b"v"))).collect()
+fn puts(keys: impl IntoIterator<Item = String>) -> Vec<Put> {
+    let put =
+        |key| Put { key: Bytes::from(key), value: Bytes::from_static(b"v"), lifetime: Lifetime::Unlimited };
+    keys.into_iter().map(put).collect()
 }
 
-fn numbered(count: usize) -> Vec<(Bytes, Bytes)> {
+fn numbered(count: usize) -> Vec<Put> {
     puts((0..count).map(|i| format!("key{i}")))
 }
 
 /// All outcomes, by their places; each is told of once.
-async fn outcomes(pnode: &PNode, puts: &[(Bytes, Bytes)]) -> Vec<Result<WriteOutcome>> {
+async fn outcomes(pnode: &PNode, puts: &[Put]) -> Vec<Result<WriteOutcome>> {
     let mut writes = pnode.puts("", puts, Lane::Pipelined).unwrap();
     let mut outcomes: Vec<Option<Result<WriteOutcome>>> = puts.iter().map(|_| None).collect();
     while let Some(done) = writes.next().await {
@@ -56,7 +58,7 @@ async fn a_batch_travels_together_over_all_partitions_under_numbers_of_their_own
     for outcome in outcomes(&pnode, &puts).await {
         assert!(outcome.unwrap().applied);
     }
-    for (key, value) in &puts {
+    for Put { key, value, .. } in &puts {
         assert_eq!(read(&pnode, key).await.as_ref(), Some(value));
     }
     let messages = pnode.metrics().messages(crate::MessageKind::Write).0 - before;
@@ -127,7 +129,7 @@ async fn a_batch_under_way_follows_the_leader() {
     cluster.fail_over(0);
     cluster.memtables[0].kill();
     assert!(under_way.await.unwrap().into_iter().all(|outcome| outcome.unwrap().applied));
-    for (key, value) in numbered(10) {
+    for Put { key, value, .. } in numbered(10) {
         assert_eq!(read(&pnode, &key).await, Some(value));
     }
 }

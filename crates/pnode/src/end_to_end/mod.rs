@@ -1,6 +1,7 @@
 //! The p-node against fakes of its servers, over real connections.
 
 mod batches;
+mod expiry;
 mod kept;
 mod leases;
 mod read_failures;

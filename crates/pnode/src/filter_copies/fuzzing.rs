@@ -1,5 +1,6 @@
 //! What replies to pulls do to a view, whatever they say.
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Serial;
 use sextant_environment::Clock;
 use sextant_proto::v1;
@@ -57,6 +58,7 @@ pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
                     manifest,
                     filters: Vec::new(),
                     registration_slots: 64,
+                    tick: Tick(to.0),
                 };
                 let before = view.copies.as_ref().map(|c| (c.epoch, c.serial));
                 if let Some(next) = install_whole(&view, whole) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::ids::NodeId;
+use sextant_environment::env::shown_cluster;
 
 use super::updates::{Asked, handle_update};
 use super::whole::WholeFetches;
@@ -47,6 +48,9 @@ pub(super) async fn run_prober(core: Arc<Core>, whole: Arc<WholeFetches>, node: 
         let sent_ns = core.env.clock.holder_ns();
         match pull_once(&mut leases, pull, ANSWER_MAX).await {
             Ok(reply) => {
+                if core.refusals.is_over(node) {
+                    tracing::info!("memtable server {node} answers this p-node");
+                }
                 let times = PullTimes {
                     sent_ns,
                     received_ns: core.env.clock.holder_ns(),
@@ -61,6 +65,13 @@ pub(super) async fn run_prober(core: Arc<Core>, whole: Arc<WholeFetches>, node: 
             Err(e) => {
                 // Whoever was only hinted at, and does not answer, is looked for elsewhere.
                 tracing::debug!(%node, "probe failed: {e}");
+                if core.refusals.is_news(node, &e) {
+                    let ours = shown_cluster(&core.config.cluster);
+                    tracing::warn!(
+                        "memtable server {node} refuses this p-node, which is of {ours}: {}",
+                        e.message
+                    );
+                }
                 core.leaders.suspect_all_of(node);
             }
         }

@@ -98,8 +98,8 @@ async fn fetch_and_install(core: &Core, node: NodeId, partition: PartitionId) ->
         core.views.tables.learn_all(manifest);
     }
     let (epoch, serial) = (header.epoch, header.serial);
-    let registration_slots = header.registration_slots;
-    let whole = WholeFilters { epoch, serial, manifest: header.manifest, filters, registration_slots };
+    let (registration_slots, tick) = (header.registration_slots, header.tick);
+    let whole = WholeFilters { epoch, serial, manifest: header.manifest, filters, registration_slots, tick };
     core.views.change(partition, |view| (install_whole(view, whole), ()));
     core.leaders.confirm(partition, node, epoch.term);
     core.metrics.whole_filter_fetches.inc();

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use sextant_access::Class;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::PartitionId;
 use sextant_common::key::prefix_end;
 use sextant_common::limits::LARGE_BYTES;
-use sextant_common::operation::{Operation, Record};
+use sextant_common::operation::{Condition, Operation, Record};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::status_of;
 use sextant_environment::freight::Freight;
@@ -142,13 +143,17 @@ impl Kv for KvService {
     async fn put(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
-        self.write(&who, Operation::put(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+        let id = r.request;
+        let put = Operation::try_from(r).map_err(status_of)?;
+        self.write(&who, put, id, deadline(&metadata)).await
     }
 
     async fn insert(&self, request: Request<v1::KvPutRequest>) -> Result<Response<v1::KvWriteReply>, Status> {
         let who = self.who(&request).await?;
         let (metadata, _, r) = request.into_parts();
-        self.write(&who, Operation::insert(&r.table, r.key, r.value), r.request, deadline(&metadata)).await
+        let id = r.request;
+        let insert = Operation::try_from(r).map_err(status_of)?.only_if(Condition::Absent);
+        self.write(&who, insert, id, deadline(&metadata)).await
     }
 
     async fn delete(
@@ -284,7 +289,11 @@ pub(super) fn deadline(metadata: &MetadataMap) -> Option<Duration> {
 
 fn scan_page(page: ScanPage) -> v1::KvScanPage {
     let records = page.records.into_iter();
-    let records = records.map(|(key, r)| v1::KvRecord { key, value: r.value, seq: r.seq.0 });
+    let record = |(key, Record { value, seq, expires_at })| {
+        let expires_at = Tick::to_wire(expires_at);
+        v1::KvRecord { key, value, seq: seq.0, expires_at }
+    };
+    let records = records.map(record);
     v1::KvScanPage {
         partition: page.partition.0,
         snapshot_seq: page.snapshot_seq.0,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
-use sextant_common::operation::{Condition, Lane, OpOutcome, Operation, ReadMode, WriteOutcome};
+use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
 
@@ -80,19 +80,18 @@ impl Store for RespStore {
 
     fn look(&self, key: &[u8]) -> Look<router::Missed> {
         match self.pnode.look("", key) {
-            router::Look::Known(record) => Look::Known(Ok(record.map(|r| r.value))),
+            router::Look::Known(record) => Look::Known(Ok(record)),
             router::Look::Missed(missed) => Look::Missed(missed),
         }
     }
 
-    async fn get(&self, key: Bytes, missed: router::Missed) -> Result<Option<Bytes>> {
+    async fn get(&self, key: Bytes, missed: router::Missed) -> Result<Option<Record>> {
         let _place = self.enter(&key)?;
         let options = ReadOptions::default();
-        let record = match missed.was_looked_for() {
-            true => self.pnode.get_after(missed, "", key, options).await?,
-            false => self.pnode.get_bytes("", key, options).await?,
-        };
-        Ok(record.map(|r| r.value))
+        match missed.was_looked_for() {
+            true => self.pnode.get_after(missed, "", key, options).await,
+            false => self.pnode.get_bytes("", key, options).await,
+        }
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Bytes>>> {
@@ -100,26 +99,18 @@ impl Store for RespStore {
         Ok(records.into_iter().map(|r| r.map(|r| r.value)).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition, lane: Lane) -> Result<bool> {
-        let condition = match condition {
-            SetCondition::Always => Condition::None,
-            SetCondition::IfAbsent => Condition::Absent,
-            SetCondition::IfPresent => Condition::Present,
-        };
+    async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
+        let Put { key, value, lifetime } = put;
         let _place = self.enter(&key)?;
-        let op = Operation::put("", key, value).only_if(condition);
+        let op = Operation::put("", key, value).lasting(lifetime).only_if(condition.into());
         Ok(self.pnode.write(vec![op], in_lane(lane)).await?.applied)
     }
 
-    fn set_each(
-        &self,
-        puts: Vec<(Bytes, Bytes)>,
-        lane: Lane,
-    ) -> impl Stream<Item = SetDone> + Send + 'static {
+    fn set_each(&self, puts: Vec<Put>, lane: Lane) -> impl Stream<Item = SetDone> + Send + 'static {
         let (mut places, mut refused, mut taken) = (Vec::with_capacity(puts.len()), Vec::new(), Vec::new());
         let mut entered = Vec::with_capacity(puts.len());
         for (at, put) in puts.into_iter().enumerate() {
-            match self.enter(&put.0) {
+            match self.enter(&put.key) {
                 Ok(place) => {
                     places.push(place);
                     taken.push(at);
@@ -175,6 +166,10 @@ impl Store for RespStore {
     async fn execute(&self, ops: Vec<Operation>, lane: Lane) -> Result<WriteOutcome> {
         let _place = ops.first().map(|op| self.enter(&op.key)).transpose()?;
         self.pnode.write(ops, in_lane(lane)).await
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.pnode.core().env.clock.wall_guess_ns() / 1_000_000
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -75,7 +75,7 @@ impl RecordCache {
 
     /// Keeps an answer, however late it arrived: whether it is over is asked when it is used.
     pub fn keep(&self, table: TableId, at: ReadKey<'_>, kept: &Kept) {
-        let none = CachedRecord { value: None, seq: Seq(0) };
+        let none = CachedRecord::tombstone(Seq(0));
         let record = if let Said::Record(record) = &kept.said { record } else { &none };
         let Some(map) = self.map_for(at, record) else { return };
         let said = match &kept.said {
@@ -111,7 +111,10 @@ mod tests {
     }
 
     fn record() -> Said {
-        Said::Record(CachedRecord { value: Some(Bytes::from_static(b"v")), seq: Seq(5) })
+        Said::Record(CachedRecord {
+            value: Some(Bytes::from_static(b"v")),
+            ..CachedRecord::tombstone(Seq(5))
+        })
     }
 
     fn kept(said: Said, serial: u64) -> Kept {

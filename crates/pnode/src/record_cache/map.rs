@@ -117,12 +117,13 @@ pub(super) fn weight(key: usize, record: &CachedRecord) -> u64 {
 
 impl Weighter<Key, Arc<Entry>> for ByBytes {
     fn weight(&self, key: &Key, entry: &Arc<Entry>) -> u64 {
-        let record = match &**entry {
-            Entry::Sstable { record, .. } => record,
-            Entry::Kept { kept: Kept { said: Said::Record(record), .. }, .. } => record,
-            Entry::Kept { .. } => &CachedRecord { value: None, seq: Seq(0) },
-        };
-        weight(key.key.len(), record)
+        match &**entry {
+            Entry::Sstable { record, .. }
+            | Entry::Kept { kept: Kept { said: Said::Record(record), .. }, .. } => {
+                weight(key.key.len(), record)
+            }
+            Entry::Kept { .. } => weight(key.key.len(), &CachedRecord::tombstone(Seq(0))),
+        }
     }
 }
 

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
+use sextant_common::operation::Record;
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::metrics::{CacheEvent, PNodeMetrics};
@@ -40,12 +42,30 @@ pub(crate) struct CachedRecord {
     /// None: a tombstone.
     pub value: Option<Bytes>,
     pub seq: Seq,
+    /// Whether that is over is judged at each use. None: it does not expire.
+    pub expires_at: Option<Tick>,
+}
+
+impl From<Record> for CachedRecord {
+    fn from(Record { value, seq, expires_at }: Record) -> Self {
+        Self { value: Some(value), seq, expires_at }
+    }
 }
 
 impl CachedRecord {
+    pub fn tombstone(seq: Seq) -> Self {
+        Self { value: None, seq, expires_at: None }
+    }
+
+    /// As it is answered; None: a tombstone.
+    pub fn into_record(self) -> Option<Record> {
+        let Self { value, seq, expires_at } = self;
+        Some(Record { value: value?, seq, expires_at })
+    }
+
     /// Without the message that its bytes are a slice of.
     fn copied(&self) -> Self {
-        Self { value: self.value.as_ref().map(|v| Bytes::copy_from_slice(v)), seq: self.seq }
+        Self { value: self.value.as_ref().map(|v| Bytes::copy_from_slice(v)), ..self.clone() }
     }
 }
 
@@ -173,7 +193,7 @@ mod tests {
     }
 
     fn record(value: &'static [u8]) -> CachedRecord {
-        CachedRecord { value: Some(Bytes::from_static(value)), seq: Seq(5) }
+        CachedRecord { value: Some(Bytes::from_static(value)), ..CachedRecord::tombstone(Seq(5)) }
     }
 
     fn cache() -> (RecordCache, Arc<PNodeMetrics>) {
@@ -316,17 +336,13 @@ mod tests {
     fn the_cache_is_bounded_in_bytes_and_refuses_huge_entries() {
         let (cache, _) = cache();
         let view = ManifestView::build(first(), &ManifestView::empty());
-        let huge = CachedRecord { value: Some(Bytes::from(vec![0; 1 << 15])), seq: Seq(1) };
+        let of = |bytes| CachedRecord { value: Some(Bytes::from(bytes)), ..CachedRecord::tombstone(Seq(1)) };
+        let huge = of(vec![0; 1 << 15]);
         cache.insert(ManifestVersion(1), T1, at(b"huge"), &huge);
         assert_eq!(cache.lookup(&view, T1, at(b"huge")), None);
         for i in 0..10_000u64 {
             let key: &'static [u8] = Box::leak(i.to_be_bytes().to_vec().into_boxed_slice());
-            cache.insert(
-                ManifestVersion(1),
-                T1,
-                at(key),
-                &CachedRecord { value: Some(Bytes::from(vec![7; 1000])), seq: Seq(1) },
-            );
+            cache.insert(ManifestVersion(1), T1, at(key), &of(vec![7; 1000]));
         }
         let (entries, bytes) = cache.size();
         assert!(bytes <= 1 << 20 && entries > 100, "{entries} entries, {bytes} bytes");

@@ -3,6 +3,7 @@
 use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
+use sextant_common::expiry::{Tick, Ticks};
 use sextant_common::ids::ManifestVersion;
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::ReadMode;
@@ -20,6 +21,8 @@ pub(crate) struct Consult {
     pub plan: Plan,
     /// The version of the SSTables that this read searches: every memtable read of it names this one.
     pub searched: ManifestVersion,
+    /// What was known of the partition's time: what the SSTables say is judged by it, however late, or by the leader's answer.
+    pub ticks: Ticks,
     /// SSTables that may have the key, newest first. Empty if `cached` is there.
     pub candidates: Vec<Arc<Sst>>,
     /// What the SSTables of `searched` say, known without asking them.
@@ -49,20 +52,36 @@ impl Consult {
     pub fn answer_at_once(self) -> ControlFlow<AtOnce, Consult> {
         match self.kept {
             Some(Kept { said: Said::Record(record), .. }) => {
-                return Break(AtOnce { record: Some(record), path: ReadPath::Kept });
+                let is_there =
+                    found(&record, self.ticks) == Found::Value || mutant::active(Mutant::KeptIsNotJudged);
+                return Break(AtOnce { record: is_there.then_some(record), path: ReadPath::Kept });
             }
             Some(Kept { said: Said::Absent, .. }) => {
                 return Break(AtOnce { record: None, path: ReadPath::Kept });
             }
             _ => {}
         }
-        let cached = self.cached.as_ref();
-        let found = cached.map(|record| if record.value.is_some() { Found::Value } else { Found::Tombstone });
+        let found = self.cached.as_ref().map(|record| found(record, self.ticks));
         match self.plan.answer_at_once(found) {
             Some(Answer::Value) => Break(AtOnce { record: self.cached, path: ReadPath::Cache }),
             Some(Answer::Absent) => Break(AtOnce { record: None, path: ReadPath::Nobody }),
             None => Continue(self),
         }
+    }
+}
+
+/// What a record is, when it is known which it is.
+#[inline]
+pub(super) fn found(record: &CachedRecord, ticks: Ticks) -> Found {
+    Found::of(record.value.is_some(), record.expires_at, ticks)
+}
+
+/// What a view knows of the time.
+#[inline]
+fn ticks_of(view: &PartitionView, clock: &dyn Clock) -> Ticks {
+    match mutant::active(Mutant::ExpiryByOwnClock) {
+        true => Ticks::exactly(Tick(clock.wall_guess_ns() / 1_000_000)),
+        false => view.ticks(),
     }
 }
 
@@ -77,11 +96,15 @@ pub(crate) fn consult(
     key: ReadKey<'_>,
     mode: ReadMode,
 ) -> Consult {
-    let searched = view.manifest.version;
+    let (searched, ticks) = (view.manifest.version, ticks_of(view, clock));
     let copies = if mode == ReadMode::Pda { view.leased_copies(clock) } else { None };
     let kept = || {
         let unleased = if mutant::active(Mutant::KeptWithoutLease) { view.copies.as_ref() } else { None };
-        cache.kept(copies.or(unleased)?, searched, table.id, key)
+        let kept = cache.kept(copies.or(unleased)?, searched, table.id, key)?;
+        // What may have expired is for the leader to say.
+        let judged = !mutant::active(Mutant::KeptIsNotJudged);
+        let is_undecided = |record: &CachedRecord| judged && found(record, ticks) == Found::Undecided;
+        if matches!(&kept.said, Said::Record(record) if is_undecided(record)) { None } else { Some(kept) }
     };
     let is_final = |kept: &Kept| !matches!(kept.said, Said::NoEntry(_));
     // Whichever is more likely to be the answer is looked for first.
@@ -111,6 +134,7 @@ pub(crate) fn consult(
     Consult {
         plan,
         searched,
+        ticks,
         candidates,
         cached,
         kept,

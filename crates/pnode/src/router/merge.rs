@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::operation::Record;
 use sextant_common::sstable::RecordVersion;
 use sextant_common::{Error, Result};
@@ -18,8 +19,9 @@ pub(crate) struct MergedPage {
 }
 
 /// Merges sources of which the first are the memtables. The page ends where the first source ends that is not complete; of
-/// several versions of a key the one with the highest seq stays (of equal ones the first source's); tombstones go last.
-pub(crate) fn merge_page(sides: Vec<Page>, reverse: bool) -> Result<MergedPage> {
+/// several versions of a key the one with the highest seq stays (of equal ones the first source's); tombstones go last, and what has
+/// expired by `tick`: that of the memtables' page.
+pub(crate) fn merge_page(sides: Vec<Page>, reverse: bool, tick: Tick) -> Result<MergedPage> {
     let mut covered_to: Option<Bytes> = None;
     for side in sides.iter().filter(|s| !s.complete) {
         let last = side.records.last().ok_or_else(|| Error::internal("a page that covers nothing"))?;
@@ -48,8 +50,11 @@ pub(crate) fn merge_page(sides: Vec<Page>, reverse: bool) -> Result<MergedPage> 
             }
         }
     }
-    let live = newest.into_values().filter_map(|r| Some((r.key, Record { value: r.value?, seq: r.seq })));
-    let mut records: Vec<_> = live.collect();
+    let live = newest.into_values().filter(|r| !is_expired(r.expires_at, tick));
+    let record = |RecordVersion { key, seq, value, expires_at }| {
+        Some((key, Record { value: value?, seq, expires_at }))
+    };
+    let mut records: Vec<_> = live.filter_map(record).collect();
     if reverse {
         records.reverse();
     }
@@ -65,7 +70,7 @@ mod tests {
 
     fn record(key: u8, seq: u64, tombstone: bool) -> RecordVersion {
         let value = (!tombstone).then(|| Bytes::from(seq.to_string()));
-        RecordVersion { key: Bytes::from(vec![key]), seq: Seq(seq), value }
+        RecordVersion { key: Bytes::from(vec![key]), seq: Seq(seq), value, expires_at: None }
     }
 
     #[test]
@@ -75,31 +80,44 @@ mod tests {
             records: vec![record(1, 2, false), record(2, 3, false), record(3, 4, false)],
             complete: true,
         };
-        let page = merge_page(vec![memtables, ssts], false).unwrap();
+        let page = merge_page(vec![memtables, ssts], false, Tick(0)).unwrap();
         let keys: Vec<(u8, u64)> = page.records.iter().map(|(k, r)| (k[0], r.seq.0)).collect();
         assert_eq!(keys, [(2, 3), (3, 8)]);
         assert_eq!(page.covered_to, None);
     }
 
     #[test]
+    fn what_has_expired_by_the_pages_time_is_absent_and_hides_older_records() {
+        let expiring = |key, seq, at| RecordVersion { expires_at: Some(Tick(at)), ..record(key, seq, false) };
+        let memtables = Page { records: vec![expiring(1, 9, 50), expiring(2, 8, 51)], complete: true };
+        let ssts = Page {
+            records: vec![record(1, 2, false), expiring(3, 3, 50), expiring(4, 4, 60)],
+            complete: true,
+        };
+        let page = merge_page(vec![memtables, ssts], false, Tick(50)).unwrap();
+        let keys: Vec<_> = page.records.iter().map(|(k, r)| (k[0], r.expires_at)).collect();
+        assert_eq!(keys, [(2, Some(Tick(51))), (4, Some(Tick(60)))]);
+    }
+
+    #[test]
     fn a_page_ends_where_its_first_source_ends() {
         let memtables = Page { records: vec![record(1, 9, false), record(5, 8, false)], complete: false };
         let ssts = Page { records: vec![record(2, 2, false), record(3, 3, false)], complete: false };
-        let page = merge_page(vec![memtables.clone(), ssts.clone()], false).unwrap();
+        let page = merge_page(vec![memtables.clone(), ssts.clone()], false, Tick(0)).unwrap();
         assert_eq!(page.covered_to, Some(Bytes::from(vec![3])));
         assert_eq!(page.records.len(), 3, "the record at 5 comes with the next page");
         let flip = |mut s: Page| {
             s.records.reverse();
             s
         };
-        let page = merge_page(vec![flip(memtables), flip(ssts)], true).unwrap();
+        let page = merge_page(vec![flip(memtables), flip(ssts)], true, Tick(0)).unwrap();
         assert_eq!(page.covered_to, Some(Bytes::from(vec![2])));
         assert_eq!(page.records.iter().map(|(k, _)| k[0]).collect::<Vec<_>>(), [5, 3, 2]);
     }
 
     #[test]
     fn a_source_that_covers_nothing_is_an_error() {
-        assert!(merge_page(vec![Page { records: vec![], complete: false }], false).is_err());
+        assert!(merge_page(vec![Page { records: vec![], complete: false }], false, Tick(0)).is_err());
     }
 
     proptest! {
@@ -137,7 +155,7 @@ mod tests {
                     left.truncate(*cut);
                     Page { records: left.into_iter().map(|(k, t)| record(k, base + u64::from(k), t)).collect(), complete }
                 });
-                let page = merge_page(sides.collect(), reverse).unwrap();
+                let page = merge_page(sides.collect(), reverse, Tick(0)).unwrap();
                 got.extend(page.records.iter().map(|(k, r)| (k[0], r.seq.0)));
                 match page.covered_to {
                     Some(to) => after = Some(to[0]),

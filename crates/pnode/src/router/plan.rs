@@ -2,6 +2,7 @@
 //!
 //! The exhaustive model of the protocol (`tests/model`) routes by these very functions.
 
+use sextant_common::expiry::{Life, Tick, Ticks, judge};
 use sextant_common::operation::ReadMode;
 
 use sextant_rules::mutant::{self, Mutant};
@@ -85,8 +86,24 @@ impl Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Found {
     Value,
+    /// Or a value that has expired.
     Tombstone,
     NoEntry,
+    /// Of an SSTable: a value of which only the leader knows whether it has expired.
+    Undecided,
+}
+
+impl Found {
+    /// What a record is by what is known of the time.
+    #[inline]
+    pub fn of(is_value: bool, expires_at: Option<Tick>, ticks: Ticks) -> Self {
+        match judge(expires_at, ticks) {
+            _ if !is_value => Found::Tombstone,
+            Life::Alive => Found::Value,
+            Life::Expired => Found::Tombstone,
+            Life::Unknown => Found::Undecided,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -109,12 +126,14 @@ pub struct Progress {
     plan: Plan,
     memtables_asked: bool,
     sstables_asked: bool,
+    /// Of what the SSTables said, the leader's time decides what it is.
+    undecided: bool,
 }
 
 impl Progress {
     #[inline]
     pub fn new(plan: Plan) -> Self {
-        Self { plan, memtables_asked: false, sstables_asked: false }
+        Self { plan, memtables_asked: false, sstables_asked: false, undecided: false }
     }
 
     #[inline]
@@ -132,8 +151,15 @@ impl Progress {
             Found::Value => Step::Done(Answer::Value),
             // Newer than anything in an SSTable: final.
             Found::Tombstone => Step::Done(Answer::Absent),
+            Found::NoEntry if self.undecided => {
+                // What they said is judged again, by the answer's time.
+                self.undecided = false;
+                self.ask_sstables()
+            }
             Found::NoEntry if self.plan.sst_candidates && !self.sstables_asked => self.ask_sstables(),
             Found::NoEntry => Step::Done(Answer::Absent),
+            // (No memtable says so: a leader knows the time.)
+            Found::Undecided => self.ask_memtables(),
         }
     }
 
@@ -141,6 +167,11 @@ impl Progress {
     pub fn sstables_said(&mut self, found: Found) -> Step {
         match found {
             Found::Value => Step::Done(Answer::Value),
+            // Also if they cannot hold the key.
+            Found::Undecided => {
+                self.undecided = true;
+                self.ask_memtables()
+            }
             Found::Tombstone if mutant::active(Mutant::SstTombstoneFinal) => Step::Done(Answer::Absent),
             // The key may have been inserted since, and an INSERT leaves no bit.
             Found::Tombstone | Found::NoEntry if !self.memtables_asked && !self.plan.memtables_ruled_out => {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::expiry::Ticks;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::{ReadMode, Record};
@@ -13,7 +14,7 @@ use sextant_environment::room::Purse;
 use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 
-use super::consult::{AtOnce, Consult, consult};
+use super::consult::{AtOnce, Consult, consult, found};
 use super::plan::{Answer, Found, Progress, Step};
 use super::registrar::Registrar;
 use super::sst_search::{SearchFailed, SstFound, SstSearch};
@@ -97,7 +98,7 @@ impl PointReads {
             self.cache.count(true);
         }
         self.core.metrics.count_read(ReadMode::Pda, path);
-        record.and_then(|r| r.value.map(|value| Record { value, seq: r.seq }))
+        record.and_then(CachedRecord::into_record)
     }
 
     /// The linearization point: the load of the view, then the clock, then the filters.
@@ -199,6 +200,9 @@ impl PointReads {
         self.core.env.pause_point(PausePoint::ReadRouted).await;
         let mut progress = Progress::new(consult.plan);
         let mut value = None;
+        // What is known of the time, and what the SSTables have: to be judged by it.
+        let mut ticks = consult.ticks;
+        let mut of_ssts = consult.cached.clone();
         // What the memtables' "no entry" is kept with: with what the SSTables say, it is the whole answer.
         let mut no_entry = consult.kept.as_ref().map(|kept| kept.registration);
         let mut step = progress.start();
@@ -219,7 +223,7 @@ impl PointReads {
                 }
                 Step::AskMemtables => {
                     let (found, registration) =
-                        self.ask_memtables(read, &consult, deadline, alone, &mut value).await?;
+                        self.ask_memtables(read, &consult, deadline, alone, (&mut value, &mut ticks)).await?;
                     no_entry = registration.filter(|_| found == Found::NoEntry);
                     if found == Found::NoEntry && consult.in_memtable_filter {
                         self.core.metrics.count_wrong_turn(WrongTurn::MemtableFilter);
@@ -227,7 +231,13 @@ impl PointReads {
                     progress.memtables_said(found)
                 }
                 Step::AskSstables => {
-                    let found = self.ask_sstables(read, &consult, deadline, &mut value).await?;
+                    if of_ssts.is_none() {
+                        of_ssts = self.ask_sstables(read, &consult, deadline).await?;
+                    }
+                    let found = of_ssts.as_ref().map_or(Found::NoEntry, |record| found(record, ticks));
+                    if found == Found::Value {
+                        value = of_ssts.clone().and_then(CachedRecord::into_record);
+                    }
                     let next = progress.sstables_said(found);
                     match found {
                         Found::NoEntry => self.core.metrics.count_wrong_turn(WrongTurn::SstableFilter),
@@ -248,7 +258,7 @@ impl PointReads {
         consult: &Consult,
         deadline: Deadline,
         alone: bool,
-        value: &mut Option<Record>,
+        (value, ticks): (&mut Option<Record>, &mut Ticks),
     ) -> Result<(Found, Option<Registration>), Setback> {
         let searched = consult.searched;
         let mut request = read.of_memtables(searched);
@@ -276,7 +286,7 @@ impl PointReads {
         };
         match says {
             MemtableSays::Value(record) => {
-                keep(Said::Record(CachedRecord { value: Some(record.value.clone()), seq: record.seq }));
+                keep(Said::Record(record.clone().into()));
                 *value = Some(record);
                 Ok((Found::Value, registration))
             }
@@ -284,7 +294,11 @@ impl PointReads {
                 keep(Said::Absent);
                 Ok((Found::Tombstone, registration))
             }
-            MemtableSays::NoEntry => Ok((Found::NoEntry, registration)),
+            MemtableSays::NoEntry(tick) => {
+                // (What was known to be published still is.)
+                *ticks = Ticks::exactly(tick.max(ticks.published));
+                Ok((Found::NoEntry, registration))
+            }
             MemtableSays::Stale => Err(Setback::Stale(searched)),
             MemtableSays::NotLeader => {
                 self.core.leaders.suspect(read.partition, node);
@@ -325,7 +339,7 @@ impl PointReads {
         let (node, answer) = asked.await.map_err(unanswered)?;
         let says = match answer.says {
             MemtableSays::Value(record) => {
-                MemtableSays::Value(Record { value: held(record.value, room), seq: record.seq })
+                MemtableSays::Value(Record { value: held(record.value, room), ..record })
             }
             other => other,
         };
@@ -346,21 +360,13 @@ impl PointReads {
         read: &Read<'_>,
         consult: &Consult,
         deadline: Deadline,
-        value: &mut Option<Record>,
-    ) -> Result<Found, Setback> {
-        if let Some(cached) = &consult.cached {
-            *value = cached.value.as_ref().map(|v| Record { value: v.clone(), seq: cached.seq });
-            return Ok(if value.is_some() { Found::Value } else { Found::Tombstone });
-        }
+    ) -> Result<Option<CachedRecord>, Setback> {
         let found = self.search.search(&consult.candidates, &read.key, read.hash, read.purse, deadline).await;
         self.core.env.pause_point(PausePoint::SstablesAnswered).await;
-        let (found, record) = match found {
-            Ok(SstFound::Value(record)) => {
-                *value = Some(record.clone());
-                (Found::Value, CachedRecord { value: Some(record.value), seq: record.seq })
-            }
-            Ok(SstFound::Tombstone(seq)) => (Found::Tombstone, CachedRecord { value: None, seq }),
-            Ok(SstFound::NoEntry) => return Ok(Found::NoEntry),
+        let record = match found {
+            Ok(SstFound::Value(record)) => CachedRecord::from(record),
+            Ok(SstFound::Tombstone(seq)) => CachedRecord::tombstone(seq),
+            Ok(SstFound::NoEntry) => return Ok(None),
             Err(SearchFailed::Gone) => {
                 let error = Error::new(ErrorKind::Unavailable, "an SSTable is on none of its replicas");
                 return Err(Setback::Tables(consult.searched, error));
@@ -372,7 +378,7 @@ impl PointReads {
         };
         // Stamped with what was searched, however long it took to get here.
         self.cache.insert(consult.searched, read.table.id, read.at(), &record);
-        Ok(found)
+        Ok(Some(record))
     }
 }
 

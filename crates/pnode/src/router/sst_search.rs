@@ -198,9 +198,7 @@ impl SstSearch {
         let taken = self.large_reads.take(bytes, &peer.large_on_the_way, purse, clock, deadline).await;
         let (room, _on_the_way) = taken?;
         Ok(match deadline.limit(clock, LARGE_ANSWER_MAX, peer.get_large(get)).await? {
-            SstSays::Value(record) => {
-                SstSays::Value(Record { value: held(record.value, room), seq: record.seq })
-            }
+            SstSays::Value(record) => SstSays::Value(Record { value: held(record.value, room), ..record }),
             other => other,
         })
     }

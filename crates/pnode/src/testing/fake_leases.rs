@@ -29,6 +29,7 @@ impl Service {
             update.status = v1::PartitionStatus::PartitionNeedFilters as i32;
             return (update, true);
         }
+        update.published_tick = p.published.0;
         update.serial_from = at.serial;
         update.serial_to = p.serial();
         let new = p.log.iter().skip((at.serial - p.log_start) as usize);
@@ -46,6 +47,7 @@ impl Service {
                     Run::Invalidated { slots } => {
                         v1::BfRun { slots: slots.iter().flat_map(|s| s.to_le_bytes()).collect(), ..wire }
                     }
+                    Run::Ticks { newest, entries } => v1::BfRun { tick: newest.0, ticks: *entries, ..wire },
                 }
             })
             .collect();
@@ -156,6 +158,7 @@ impl Lease for Service {
                         .collect(),
                     leader: None,
                     registration_slots: p.slots.as_ref().map_or(0, |slots| slots.count() as u32),
+                    tick: p.announced.0,
                 };
                 chunks.push(Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() }));
                 // Chunks need not end where filters do.

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
+use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Epoch, NodeId, TableId};
 use sextant_common::manifest::{TableManifest, TableOptions};
 use sextant_environment::env::status_of;
@@ -145,16 +146,23 @@ impl Service {
                         reply.manifests.push((&p.manifest).into());
                         v1::ReadStatus::ReadStaleManifest
                     }
-                    ReadAnswer::NoEntry => v1::ReadStatus::ReadNoEntry,
+                    ReadAnswer::NoEntry => {
+                        says.tick = p.published.0;
+                        v1::ReadStatus::ReadNoEntry
+                    }
                     ReadAnswer::Found(Version { value: None, .. }) => v1::ReadStatus::ReadTombstone,
+                    ReadAnswer::Found(Version { expires_at, .. }) if is_expired(expires_at, p.published) => {
+                        v1::ReadStatus::ReadTombstone
+                    }
                     ReadAnswer::Found(Version { value: Some(value), .. })
                         if batch.value_bytes_max > 0 && value.len() > batch.value_bytes_max as usize =>
                     {
                         says.bytes = value.len() as u32;
                         v1::ReadStatus::ReadTooLarge
                     }
-                    ReadAnswer::Found(Version { value: Some(value), seq }) => {
+                    ReadAnswer::Found(Version { value: Some(value), seq, expires_at }) => {
                         (says.value, says.seq) = (value, seq);
+                        says.expires_at = Tick::to_wire(expires_at);
                         v1::ReadStatus::ReadValue
                     }
                 },

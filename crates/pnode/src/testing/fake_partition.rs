@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::key::{filter_hash, registration_slot};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
@@ -43,6 +44,9 @@ pub struct Partition {
     /// None: no answer may be kept. (Whoever sets them waits until what he writes is acknowledged, as a leader would.)
     pub slots: Option<Slots>,
     pub sessions: BTreeSet<u64>,
+    /// The newest tick that is out in the log of bits, and the newest that is published.
+    pub announced: Tick,
+    pub published: Tick,
     real: Real,
     /// By our version: the version of the real manifest since then.
     versions: BTreeMap<ManifestVersion, ManifestVersion>,
@@ -58,6 +62,7 @@ impl Partition {
                 at: LogPosition { term, index: 1 },
                 next_seq: SEQS_BEFORE + 1,
                 time_ms: 0,
+                tick: Tick(0),
                 generations: BTreeMap::new(),
                 sessions: Default::default(),
                 membership: Bytes::new(),
@@ -73,9 +78,22 @@ impl Partition {
             log_start: 0,
             slots: None,
             sessions: BTreeSet::new(),
+            announced: Tick(0),
+            published: Tick(0),
             real: Real::restore(id, &founded),
             versions: BTreeMap::from([(version, version)]),
         }
+    }
+
+    /// Puts a tick into the log of bits.
+    pub fn announce(&mut self, at: u64) {
+        self.announced = Tick(at);
+        self.log.push(Run::Ticks { newest: Tick(at), entries: 1 });
+    }
+
+    /// Publishes the tick that was announced last.
+    pub fn publish(&mut self) {
+        self.published = self.announced;
     }
 
     pub fn serial(&self) -> u64 {
@@ -129,11 +147,17 @@ impl Partition {
 
     /// Writes past the p-node, whatever the rules say; `bit`: leaves a bf-log entry.
     pub fn put(&mut self, key: &str, value: Option<&str>, bit: bool) -> u64 {
+        self.put_until(key, value, None, bit)
+    }
+
+    /// The same of a record that expires.
+    pub fn put_until(&mut self, key: &str, value: Option<&str>, expires_at: Option<u64>, bit: bool) -> u64 {
         let table = TableId(1);
         let write = Write {
             ordinal: 0,
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: value.map(|v| Bytes::copy_from_slice(v.as_bytes())),
+            expires_at: expires_at.map(Tick),
             leaves_bit: bit,
         };
         let writes = TableWrites { table, generation: self.generation(table), writes: vec![write] };

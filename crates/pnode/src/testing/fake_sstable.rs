@@ -24,6 +24,8 @@ pub type Contents = BTreeMap<Bytes, Stored>;
 pub struct State {
     pub tables: BTreeMap<Bytes, Contents>,
     pub damaged: BTreeSet<Bytes>,
+    /// When the records of keys expire, in all tables.
+    pub expiries: BTreeMap<Bytes, u64>,
     /// Gets received, by key.
     pub gets: Vec<v1::GetRequest>,
     pub scans: Vec<v1::SstScanRequest>,
@@ -103,6 +105,7 @@ fn lookup(state: &State, get: &v1::GetRequest) -> v1::GetReply {
                 return v1::GetReply {
                     value: value.clone(),
                     seq: *seq,
+                    expires_at: state.expiries.get(&get.key).copied().unwrap_or(0),
                     ..reply(v1::GetStatus::GetValue, at)
                 };
             }
@@ -143,6 +146,7 @@ pub fn page(
         tombstone: value.is_none(),
         value: value.unwrap_or_default(),
         seq,
+        expires_at: 0,
     };
     (records.into_iter().map(to_wire).collect(), complete)
 }

@@ -15,6 +15,7 @@ mod large;
 mod leaders;
 mod memtable;
 mod pages;
+mod refusals;
 mod retry;
 mod sstable;
 
@@ -28,5 +29,6 @@ pub(crate) use memtable::{
     SentWrite, WriteSays, connect_leases,
 };
 pub(crate) use pages::{MemtablePageSays, Page, PageRequest, SstPageSays};
+pub(crate) use refusals::Refusals;
 pub(crate) use retry::{Backoff, Deadline, more_telling};
 pub(crate) use sstable::{SstGet, SstPeer, SstPeers, SstSays};

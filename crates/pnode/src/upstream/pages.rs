@@ -1,6 +1,7 @@
 //! Pages of scans, of memtables and of SSTables.
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
 use sextant_common::sstable::RecordVersion;
 use sextant_proto::v1;
@@ -28,8 +29,8 @@ pub(crate) struct Page {
 /// What a leader said when it was asked for a page of its memtables.
 #[derive(Clone, Debug)]
 pub(crate) enum MemtablePageSays {
-    /// The memtables as of this seq.
-    Page(Seq, Page),
+    /// The memtables as of this seq; what has expired by the tick is absent, in SSTables too.
+    Page(Seq, Tick, Page),
     /// The page begins with a record of so many bytes, which has to be asked for alone.
     Large(usize),
     /// A flush was applied after the version that was named. If it came along, what is current has been installed.

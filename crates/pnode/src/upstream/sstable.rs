@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, Seq};
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
@@ -207,7 +208,11 @@ fn get_reply(reply: v1::GetReply) -> Result<SstSays> {
     use v1::GetStatus as S;
     let candidate = reply.candidate as usize;
     Ok(match S::try_from(reply.status) {
-        Ok(S::GetValue) => SstSays::Value(Record { value: reply.value, seq: Seq(reply.seq) }),
+        Ok(S::GetValue) => SstSays::Value(Record {
+            value: reply.value,
+            seq: Seq(reply.seq),
+            expires_at: Tick::from_wire(reply.expires_at),
+        }),
         Ok(S::GetTombstone) => SstSays::Tombstone(Seq(reply.seq)),
         Ok(S::GetNoEntry) => SstSays::NoEntry,
         Ok(S::GetTableGone) => SstSays::Gone(candidate),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use sextant_common::expiry::Tick;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::key::registration_slot;
@@ -68,6 +69,8 @@ pub(crate) struct FilterCopies {
     pub serial: Serial,
     /// The incarnation of the server that keeps the bf-log; None until its first reply after whole filters.
     pub boot: Option<u64>,
+    /// The newest tick that an entry up to `serial` has announced: while a lease of this serial is usable, no later one is published.
+    pub announced: Tick,
     /// What was kept of reads that were registered.
     pub slots: Arc<SlotSerials>,
     /// By rising table. Shared between views as long as no filter comes or goes.
@@ -83,7 +86,8 @@ impl FilterCopies {
         filters: impl IntoIterator<Item = (TableId, Generation, LayeredBloom)>,
     ) -> Self {
         let slots = Arc::new(SlotSerials::new(slots, serial));
-        let mut copies = Self { epoch, serial, boot: None, slots, tables: Arc::default() };
+        let announced = Tick::default();
+        let mut copies = Self { epoch, serial, boot: None, announced, slots, tables: Arc::default() };
         for (table, generation, bits) in filters {
             copies.put(table, generation, Arc::new(FilterCopy::new(bits)));
         }

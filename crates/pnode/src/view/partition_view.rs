@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use sextant_common::expiry::{Tick, Ticks};
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_environment::Clock;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::{FilterCopies, ManifestView};
 use crate::lease::Lease;
@@ -16,13 +18,31 @@ pub(crate) struct PartitionView {
     /// Whether `manifest` came from a leader (and is not merely the empty one of the beginning).
     pub manifest_known: bool,
     pub copies: Option<FilterCopies>,
+    /// The newest tick that is known to be published. What was published stays so, whoever leads.
+    pub published: Tick,
     /// Only together with `copies` of its epoch and SSTables of its version or newer.
     pub lease: Option<Lease>,
 }
 
 impl PartitionView {
     pub fn empty() -> Self {
-        Self { manifest: Arc::new(ManifestView::empty()), manifest_known: false, copies: None, lease: None }
+        Self {
+            manifest: Arc::new(ManifestView::empty()),
+            manifest_known: false,
+            copies: None,
+            published: Tick::default(),
+            lease: None,
+        }
+    }
+
+    /// What is known of the partition's time. The newest announced tick means something under a lease only.
+    #[inline]
+    pub fn ticks(&self) -> Ticks {
+        let announced = self.copies.as_ref().map_or(Tick::default(), |copies| copies.announced);
+        if mutant::active(Mutant::ExpiredByKnownTick) {
+            return Ticks::exactly(announced.max(self.published));
+        }
+        Ticks { published: self.published, announced }
     }
 
     /// The filters, if a lease makes them usable at this instant. Reads the clock.

@@ -84,10 +84,8 @@ impl Bases {
                 let candidates = candidates(view, &op.table, at, ReadMode::Bda);
                 match self.search.search(&candidates, &op.op.key, op.hash, None, deadline).await? {
                     SstFound::NoEntry => None,
-                    SstFound::Tombstone(seq) => Some(CachedRecord { value: None, seq }),
-                    SstFound::Value(record) => {
-                        Some(CachedRecord { value: Some(record.value), seq: record.seq })
-                    }
+                    SstFound::Tombstone(seq) => Some(CachedRecord::tombstone(seq)),
+                    SstFound::Value(record) => Some(record.into()),
                 }
             }
         };
@@ -95,6 +93,8 @@ impl Bases {
         let base = Base {
             manifest: view.manifest.version,
             present: value.is_some(),
+            // Whether that is over, the sequencer says.
+            expires_at: found.as_ref().and_then(|record| record.expires_at),
             seq: found.as_ref().filter(|_| value.is_some()).map_or(Seq(0), |record| record.seq),
             value_matches: match &op.op.condition {
                 Condition::ValueEquals(expected) => value == Some(expected),
@@ -115,6 +115,5 @@ pub(super) fn base_at_once(view: &PartitionView, op: &PreparedOp) -> Option<Base
     let ReadKey { key, hash, .. } = op.at();
     let ssts = view.manifest.table(op.table.id).map_or(&[][..], |t| &t.ssts);
     let ruled_out = view.manifest_known && !ssts.iter().any(|sst| sst.may_contain(key, hash));
-    let manifest = view.manifest.version;
-    ruled_out.then_some(Base { manifest, present: false, seq: Seq(0), value_matches: false })
+    ruled_out.then(|| Base::absent(view.manifest.version))
 }

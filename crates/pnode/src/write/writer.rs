@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::limits::LARGE_BYTES;
-use sextant_common::operation::{Lane, Operation, RequestId, WriteOutcome, WriteStatus};
+use sextant_common::operation::{Lane, Operation, Put, RequestId, WriteOutcome, WriteStatus};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::slow_log::{self, Tier};
 
@@ -109,14 +109,15 @@ impl Writer {
     pub fn puts(
         self: &Arc<Self>,
         table: &str,
-        puts: &[(Bytes, Bytes)],
+        puts: &[Put],
         lane: Lane,
         deadline: Option<Duration>,
     ) -> Option<BlindWrites> {
         let info = self.core.views.tables.get(table)?;
         let slots = &self.core.views.slot_map;
-        let put = |(key, value): &(Bytes, Bytes)| {
-            PreparedOp::of(info.clone(), slots, Operation::put(table, key.clone(), value.clone()))
+        let put = |Put { key, value, lifetime }: &Put| {
+            let put = Operation::put(table, key.clone(), value.clone()).lasting(*lifetime);
+            PreparedOp::of(info.clone(), slots, put)
         };
         let ops = puts.iter().map(put).collect::<Result<_>>().ok()?;
         Some(BlindWrites::start(self, ops, lane, self.core.write_deadlines(deadline)))

@@ -3,8 +3,9 @@
 
 use bytes::BytesMut;
 use prost::Message;
-use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession};
+use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Tick};
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry;
 use sextant_common::ids::{Generation, TableId};
 
 use super::{sst_id_from_wire, sst_id_to_wire};
@@ -116,6 +117,17 @@ impl Logged for OpenSession {
     fn decode(body: &[u8]) -> Result<Self> {
         let v1::LogOpenSession { term, session, time_ms } = message(body)?;
         Ok(Self { term, session, time_ms })
+    }
+}
+
+impl Logged for Tick {
+    fn encode(&self, out: &mut BytesMut) {
+        put(&v1::LogTick { term: self.term, at: self.at.0 }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogTick = message(body)?;
+        Ok(Self { term: m.term, at: expiry::Tick(m.at) })
     }
 }
 

@@ -2,10 +2,12 @@
 
 use prost::Message;
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::limits;
 use sextant_common::manifest::{
-    Compression, FlushRecord, Generations, Manifest, Origin, SstMeta, TableInfo, TableManifest, TableOptions,
+    Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstMeta, TableInfo, TableManifest,
+    TableOptions,
 };
 
 use super::{sst_id_from_wire, sst_id_to_wire};
@@ -56,6 +58,9 @@ impl From<&SstMeta> for v1::SstMeta {
             replicas: m.replicas.iter().map(|n| n.0).collect(),
             first_generation: m.generations.first.0,
             last_generation: m.generations.last.0,
+            expiring_records: m.expiring.records,
+            first_expiry: m.expiring.first.0,
+            last_expiry: m.expiring.last.0,
         }
     }
 }
@@ -77,6 +82,11 @@ impl TryFrom<v1::SstMeta> for SstMeta {
             checksum: m.checksum,
             replicas: m.replicas.into_iter().map(NodeId).collect(),
             generations: Generations::new(m.first_generation, m.last_generation),
+            expiring: Expiring {
+                records: m.expiring_records,
+                first: Tick(m.first_expiry),
+                last: Tick(m.last_expiry),
+            },
         })
     }
 }

@@ -6,11 +6,13 @@
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 use sextant_common::limits;
 use sextant_common::operation::{
-    Base, Condition, Effect, Expected, Misfit, OpOutcome, Operation, ReadMode, Record, RequestId, Returns,
-    Told, Update, WriteOp, WriteOutcome, WriteRequest, WriteStatus, parse_decimal,
+    Base, Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode,
+    Record, RequestId, Returns, Told, Update, WriteOp, WriteOutcome, WriteRequest, WriteStatus,
+    parse_decimal,
 };
 
 use crate::v1;
@@ -37,13 +39,20 @@ pub fn read_mode_from_wire(mode: i32) -> Result<ReadMode> {
 
 impl From<Option<Record>> for v1::KvGetReply {
     fn from(record: Option<Record>) -> Self {
-        record.map_or_else(Self::default, |r| Self { found: true, value: r.value, seq: r.seq.0 })
+        let found = |Record { value, seq, expires_at }| Self {
+            found: true,
+            value,
+            seq: seq.0,
+            expires_at: Tick::to_wire(expires_at),
+        };
+        record.map_or_else(Self::default, found)
     }
 }
 
 impl From<v1::KvGetReply> for Option<Record> {
     fn from(reply: v1::KvGetReply) -> Self {
-        reply.found.then_some(Record { value: reply.value, seq: Seq(reply.seq) })
+        let v1::KvGetReply { found, value, seq, expires_at } = reply;
+        found.then_some(Record { value, seq: Seq(seq), expires_at: Tick::from_wire(expires_at) })
     }
 }
 
@@ -84,6 +93,7 @@ impl From<&Effect> for WireEffect {
             Effect::Update(Update::SetRange { offset, bytes }) => {
                 Self { value: bytes.clone(), offset: *offset, ..of(K::WriteSetRange) }
             }
+            Effect::Update(Update::Touch) => of(K::WriteTouch),
         }
     }
 }
@@ -106,8 +116,37 @@ impl TryFrom<WireEffect> for Effect {
             }
             Ok(K::WriteAppend) => Effect::Update(Update::Append(value)),
             Ok(K::WriteSetRange) => Effect::Update(Update::SetRange { offset, bytes: value }),
+            Ok(K::WriteTouch) => Effect::Update(Update::Touch),
             Err(_) => return Err(Error::invalid(format!("unknown kind of write {kind}"))),
         })
+    }
+}
+
+/// None: the usual one.
+pub fn lifetime_to_wire(effect: &Effect, lifetime: Lifetime) -> Option<v1::Lifetime> {
+    use v1::lifetime::Lifetime as L;
+    let wire = match lifetime {
+        usual if usual == Lifetime::usual(effect) => return None,
+        Lifetime::Unlimited => L::Unlimited(true),
+        Lifetime::Kept => L::Kept(true),
+        Lifetime::Milliseconds(ms) => L::TtlMs(ms),
+        Lifetime::Until(at) => L::ExpiresAt(at.0),
+    };
+    Some(v1::Lifetime { lifetime: Some(wire) })
+}
+
+/// Of an operation with this effect.
+fn lifetime_from_wire(effect: &Effect, lifetime: Option<v1::Lifetime>) -> Result<Lifetime> {
+    use v1::lifetime::Lifetime as L;
+    let Some(lifetime) = lifetime else { return Ok(Lifetime::usual(effect)) };
+    match lifetime.lifetime {
+        Some(L::Unlimited(true)) => Ok(Lifetime::Unlimited),
+        Some(L::Kept(true)) => Ok(Lifetime::Kept),
+        Some(L::TtlMs(ms)) => Ok(Lifetime::Milliseconds(ms)),
+        Some(L::ExpiresAt(at)) => Ok(Lifetime::Until(Tick(at))),
+        Some(L::Unlimited(false) | L::Kept(false)) | None => {
+            Err(Error::invalid("a lifetime that says nothing, or of a kind that is not known"))
+        }
     }
 }
 
@@ -189,6 +228,16 @@ fn condition_to_wire(condition: &Condition) -> (v1::Condition, Bytes, u64) {
         Condition::Present => (C::Present, Bytes::new(), 0),
         Condition::ValueEquals(value) => (C::ValueEquals, value.clone(), 0),
         Condition::SeqEquals(seq) => (C::SeqEquals, Bytes::new(), seq.0),
+        Condition::Lifetime(test) => {
+            let condition = match test {
+                LifetimeTest::Unlimited => C::LifetimeUnlimited,
+                LifetimeTest::Limited => C::LifetimeLimited,
+                LifetimeTest::Shorter => C::LifetimeShorter,
+                LifetimeTest::Longer => C::LifetimeLonger,
+                LifetimeTest::LimitedAndLonger => C::LifetimeLimitedAndLonger,
+            };
+            (condition, Bytes::new(), 0)
+        }
     }
 }
 
@@ -200,6 +249,11 @@ fn condition_from_wire(condition: i32, expected_value: Bytes, expected_seq: u64)
         Ok(C::Present) => Ok(Condition::Present),
         Ok(C::ValueEquals) => Ok(Condition::ValueEquals(expected_value)),
         Ok(C::SeqEquals) => Ok(Condition::SeqEquals(Seq(expected_seq))),
+        Ok(C::LifetimeUnlimited) => Ok(Condition::Lifetime(LifetimeTest::Unlimited)),
+        Ok(C::LifetimeLimited) => Ok(Condition::Lifetime(LifetimeTest::Limited)),
+        Ok(C::LifetimeShorter) => Ok(Condition::Lifetime(LifetimeTest::Shorter)),
+        Ok(C::LifetimeLonger) => Ok(Condition::Lifetime(LifetimeTest::Longer)),
+        Ok(C::LifetimeLimitedAndLonger) => Ok(Condition::Lifetime(LifetimeTest::LimitedAndLonger)),
         Err(_) => Err(Error::invalid(format!("unknown condition {condition}"))),
     }
 }
@@ -209,6 +263,7 @@ impl From<Operation> for v1::KvBatchOp {
         let WireEffect { kind, value, increment, decimal, offset } = (&op.effect).into();
         let (condition, expected_value, expected_seq) = condition_to_wire(&op.condition);
         Self {
+            lifetime: lifetime_to_wire(&op.effect, op.lifetime),
             increment,
             decimal,
             offset,
@@ -230,10 +285,12 @@ impl TryFrom<v1::KvBatchOp> for Operation {
 
     fn try_from(op: v1::KvBatchOp) -> Result<Self> {
         let v1::KvBatchOp { kind, value, increment, decimal, offset, .. } = op;
+        let effect = WireEffect { kind, value, increment, decimal, offset }.try_into()?;
         Ok(Self {
             table: op.table,
             key: op.key,
-            effect: WireEffect { kind, value, increment, decimal, offset }.try_into()?,
+            lifetime: lifetime_from_wire(&effect, op.lifetime)?,
+            effect,
             condition: condition_from_wire(op.condition, op.expected_value, op.expected_seq)?,
             skip_on_failure: op.skip_on_failure,
             returns: returns_from_wire(op.returns)?,
@@ -270,6 +327,17 @@ pub fn compare_and_set_effect(effect: Effect) -> Result<compare_and_set::Effect>
     }
 }
 
+/// A blind put.
+impl TryFrom<v1::KvPutRequest> for Operation {
+    type Error = Error;
+
+    fn try_from(r: v1::KvPutRequest) -> Result<Self> {
+        let put = Self::put(r.table, r.key, r.value);
+        let lifetime = lifetime_from_wire(&put.effect, r.lifetime)?;
+        Ok(put.lasting(lifetime))
+    }
+}
+
 impl TryFrom<v1::KvCompareAndSetRequest> for Operation {
     type Error = Error;
 
@@ -282,7 +350,8 @@ impl TryFrom<v1::KvCompareAndSetRequest> for Operation {
                 return Err(Error::invalid("compare-and-set: neither a new value nor a delete"));
             }
         };
-        Ok(Self::new(r.table, r.key, effect).only_if(Expected::from(expected).into()))
+        let lifetime = lifetime_from_wire(&effect, r.lifetime)?;
+        Ok(Self::new(r.table, r.key, effect).lasting(lifetime).only_if(Expected::from(expected).into()))
     }
 }
 
@@ -294,6 +363,7 @@ impl From<Base> for v1::Base {
             seq: base.seq.0,
             value_matches: base.value_matches,
             value: None,
+            expires_at: Tick::to_wire(base.expires_at),
         }
     }
 }
@@ -305,6 +375,7 @@ impl From<v1::Base> for Base {
             present: base.present,
             seq: Seq(base.seq),
             value_matches: base.value_matches,
+            expires_at: Tick::from_wire(base.expires_at),
         }
     }
 }
@@ -334,6 +405,7 @@ pub fn write_op_to_wire(
         decimal,
         offset,
         returns: v1::Returns::from(op.returns).into(),
+        lifetime: lifetime_to_wire(&op.effect, op.lifetime),
     }
 }
 
@@ -356,9 +428,11 @@ pub fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize
             limits::check_value(value)?;
             base_bytes += value.len();
         }
+        let effect = WireEffect { kind, value, increment, decimal, offset }.try_into()?;
         ops.push(WriteOp {
             condition: condition_from_wire(op.condition, op.expected_value, op.expected_seq)?,
-            effect: WireEffect { kind, value, increment, decimal, offset }.try_into()?,
+            lifetime: lifetime_from_wire(&effect, op.lifetime)?,
+            effect,
             table: TableId(op.table),
             key: op.key,
             base: base.map(Into::into),
@@ -452,8 +526,8 @@ mod tests {
             ..Default::default()
         };
         write_from_wire(request(1, 4)).unwrap();
-        assert!(write_from_wire(request(6, 0)).unwrap_err().message.contains("kind of write 6"));
-        assert!(write_from_wire(request(0, 5)).unwrap_err().message.contains("condition 5"));
+        assert!(write_from_wire(request(7, 0)).unwrap_err().message.contains("kind of write 7"));
+        assert!(write_from_wire(request(0, 10)).unwrap_err().message.contains("condition 10"));
         assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
     }
 
@@ -465,6 +539,11 @@ mod tests {
             Condition::Present,
             Condition::ValueEquals("old".into()),
             Condition::SeqEquals(Seq(7)),
+            Condition::Lifetime(LifetimeTest::Unlimited),
+            Condition::Lifetime(LifetimeTest::Limited),
+            Condition::Lifetime(LifetimeTest::Shorter),
+            Condition::Lifetime(LifetimeTest::Longer),
+            Condition::Lifetime(LifetimeTest::LimitedAndLonger),
         ] {
             for (effect, returns) in [
                 (Effect::Put("new".into()), Returns::Before),
@@ -473,6 +552,7 @@ mod tests {
                 (Effect::Update(Update::IncrementDecimal(parse_decimal(b"-1.25").unwrap())), Returns::After),
                 (Effect::Update(Update::Append("more".into())), Returns::Nothing),
                 (Effect::Update(Update::SetRange { offset: 7, bytes: "x".into() }), Returns::Before),
+                (Effect::Update(Update::Touch), Returns::Before),
             ] {
                 let op = Operation::new("t", "k", effect)
                     .only_if(condition.clone())
@@ -488,6 +568,26 @@ mod tests {
                 assert_eq!((effect, condition), (op.effect, op.condition));
             }
         }
+    }
+
+    #[test]
+    fn lifetimes_are_the_same_after_their_way_and_unknown_ones_are_refused() {
+        for effect in [Effect::Put("v".into()), Effect::Delete, Effect::Update(Update::Touch)] {
+            for lifetime in [
+                Lifetime::Unlimited,
+                Lifetime::Kept,
+                Lifetime::Milliseconds(0),
+                Lifetime::Until(Tick(u64::MAX)),
+            ] {
+                let op = Operation::new("t", "k", effect.clone()).lasting(lifetime);
+                assert_eq!(Operation::try_from(v1::KvBatchOp::from(op.clone())).unwrap(), op);
+                let sent = write_op_to_wire(TableId(4), &op, None, None);
+                let request = v1::WriteRequest { ops: vec![sent], ..Default::default() };
+                assert_eq!(write_from_wire(request).unwrap().0.ops[0].lifetime, lifetime);
+            }
+        }
+        let nothing = v1::KvBatchOp { lifetime: Some(v1::Lifetime { lifetime: None }), ..Default::default() };
+        assert_eq!(Operation::try_from(nothing).unwrap_err().kind, sextant_common::ErrorKind::Invalid);
     }
 
     #[test]
@@ -511,7 +611,12 @@ mod tests {
     #[test]
     fn the_value_of_a_base_travels_with_it_and_is_counted() {
         let op = Operation::update("t", "k", Update::Append("x".into()));
-        let base = Base { manifest: ManifestVersion(3), present: true, seq: Seq(2), value_matches: false };
+        let base = Base {
+            present: true,
+            seq: Seq(2),
+            expires_at: Some(Tick(9)),
+            ..Base::absent(ManifestVersion(3))
+        };
         let sent = write_op_to_wire(TableId(4), &op, Some(base), Some("old".into()));
         let request = v1::WriteRequest { ops: vec![sent], ..Default::default() };
         let (received, bytes) = write_from_wire(request).unwrap();

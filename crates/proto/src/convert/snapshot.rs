@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, Told};
@@ -36,6 +37,7 @@ pub fn encode<'s, S>(
         at: Some(c.at.into()),
         next_seq: c.next_seq,
         time_ms: c.time_ms,
+        tick: c.tick.0,
         generations: generations.collect(),
         sessions: sessions.map(|(id, session)| session_to_wire(id, session)).collect(),
         membership: c.membership.clone(),
@@ -74,6 +76,7 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
             at,
             next_seq: m.next_seq.max(1),
             time_ms: m.time_ms,
+            tick: Tick(m.tick),
             generations: generations.collect(),
             sessions,
             membership: Bytes::from(m.membership.to_vec()),

@@ -1,6 +1,7 @@
 //! Records of scans and ingests; what leaders and sstable servers say to each other about SSTables.
 
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Seq, TableId};
 use sextant_common::sstable::{CompactionOrder, Contents, CopyOrder, Holding, IngestOrder, RecordVersion};
 
@@ -14,13 +15,19 @@ impl From<RecordVersion> for v1::ScanRecord {
             tombstone: record.value.is_none(),
             value: record.value.unwrap_or_default(),
             seq: record.seq.0,
+            expires_at: Tick::to_wire(record.expires_at),
         }
     }
 }
 
 impl From<v1::ScanRecord> for RecordVersion {
     fn from(r: v1::ScanRecord) -> Self {
-        Self { key: r.key, seq: Seq(r.seq), value: (!r.tombstone).then_some(r.value) }
+        Self {
+            key: r.key,
+            seq: Seq(r.seq),
+            value: (!r.tombstone).then_some(r.value),
+            expires_at: Tick::from_wire(r.expires_at).filter(|_| !r.tombstone),
+        }
     }
 }
 
@@ -61,6 +68,7 @@ impl From<&CompactionOrder> for v1::CompactRequest {
             table: order.table.0,
             options: Some((&order.options).into()),
             drop_tombstones: order.drop_tombstones,
+            expired_by: order.expired_by.0,
             origin: order.origin.as_ref().map(Into::into),
         }
     }
@@ -75,6 +83,7 @@ impl TryFrom<v1::CompactRequest> for CompactionOrder {
             table: TableId(m.table),
             options: m.options.unwrap_or_default().try_into()?,
             drop_tombstones: m.drop_tombstones,
+            expired_by: Tick(m.expired_by),
             origin: m.origin.map(TryInto::try_into).transpose()?,
             inputs: m.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<_>>()?,
         })

@@ -61,6 +61,13 @@ pub struct SstMeta {
     pub first_generation: u64,
     #[prost(uint64, tag = "13")]
     pub last_generation: u64,
+    /// How many of its records expire, and when the first and the last of them does, in milliseconds since 1970; 0: none.
+    #[prost(uint64, tag = "14")]
+    pub expiring_records: u64,
+    #[prost(uint64, tag = "15")]
+    pub first_expiry: u64,
+    #[prost(uint64, tag = "16")]
+    pub last_expiry: u64,
 }
 /// Where an SSTable comes from; stored in the table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -198,6 +205,12 @@ pub struct ReadReply {
     /// Which of the batch's registrations it may be kept with, from 1 on; 0: it may not be kept.
     #[prost(uint32, tag = "5")]
     pub registration: u32,
+    /// With READ_VALUE: from when on there is no record, in milliseconds since 1970 by the partition's ticks; 0: it does not expire.
+    #[prost(uint64, tag = "6")]
+    pub expires_at: u64,
+    /// With READ_NO_ENTRY: the newest tick up to the position of the log at which was read. What the SSTables have is judged by it.
+    #[prost(uint64, tag = "7")]
+    pub tick: u64,
 }
 /// What the answers of a partition are kept with: taken before any of its slots was registered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -236,6 +249,30 @@ pub struct LeaderHint {
     #[prost(uint64, tag = "3")]
     pub term: u64,
 }
+/// How long the record is there that a write leaves. Absent: for ever after WRITE_PUT; as long as before after what changes a record.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Lifetime {
+    #[prost(oneof = "lifetime::Lifetime", tags = "1, 2, 3, 4")]
+    pub lifetime: ::core::option::Option<lifetime::Lifetime>,
+}
+/// Nested message and enum types in `Lifetime`.
+pub mod lifetime {
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum Lifetime {
+        /// For ever.
+        #[prost(bool, tag = "1")]
+        Unlimited(bool),
+        /// As long as the record that was there; for ever, if there was none.
+        #[prost(bool, tag = "2")]
+        Kept(bool),
+        /// So many milliseconds from when the leader decides; 0: the record is removed.
+        #[prost(uint64, tag = "3")]
+        TtlMs(u64),
+        /// Until this time, in milliseconds since 1970; if that is over, the record is removed.
+        #[prost(uint64, tag = "4")]
+        ExpiresAt(u64),
+    }
+}
 /// What the p-node found in the SSTables of a manifest version: decides a condition when no memtable has the key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Base {
@@ -252,6 +289,9 @@ pub struct Base {
     /// If the operation needs it, to change it or to answer with it.
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub value: ::core::option::Option<::prost::bytes::Bytes>,
+    /// Of the record that is present, whatever the p-node takes it for; 0: it does not expire.
+    #[prost(uint64, tag = "6")]
+    pub expires_at: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WriteOp {
@@ -283,6 +323,8 @@ pub struct WriteOp {
     pub offset: u32,
     #[prost(enumeration = "Returns", tag = "13")]
     pub returns: i32,
+    #[prost(message, optional, tag = "14")]
+    pub lifetime: ::core::option::Option<Lifetime>,
 }
 /// One atomic batch of writes to one partition.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -389,6 +431,9 @@ pub struct ScanRecord {
     pub seq: u64,
     #[prost(bool, tag = "4")]
     pub tombstone: bool,
+    /// In milliseconds since 1970; 0: it does not expire.
+    #[prost(uint64, tag = "5")]
+    pub expires_at: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ScanPageReply {
@@ -409,6 +454,9 @@ pub struct ScanPageReply {
     /// With READ_TOO_LARGE: of the first record.
     #[prost(uint32, tag = "7")]
     pub bytes: u32,
+    /// The newest tick up to the position of the log of `snapshot_seq`: all records of the page are judged by it, those of SSTables too.
+    #[prost(uint64, tag = "8")]
+    pub tick: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
@@ -489,6 +537,8 @@ pub enum WriteKind {
     WriteAppend = 4,
     /// Writes `value` over what stands from `offset` on, in bytes; what is missing before is filled with zeros.
     WriteSetRange = 5,
+    /// Leaves the value as it is, for a change of the record's lifetime. Where there is no record, none is made.
+    WriteTouch = 6,
 }
 impl WriteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -503,6 +553,7 @@ impl WriteKind {
             Self::WriteIncrementDecimal => "WRITE_INCREMENT_DECIMAL",
             Self::WriteAppend => "WRITE_APPEND",
             Self::WriteSetRange => "WRITE_SET_RANGE",
+            Self::WriteTouch => "WRITE_TOUCH",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -514,6 +565,7 @@ impl WriteKind {
             "WRITE_INCREMENT_DECIMAL" => Some(Self::WriteIncrementDecimal),
             "WRITE_APPEND" => Some(Self::WriteAppend),
             "WRITE_SET_RANGE" => Some(Self::WriteSetRange),
+            "WRITE_TOUCH" => Some(Self::WriteTouch),
             _ => None,
         }
     }
@@ -599,6 +651,13 @@ pub enum Condition {
     ValueEquals = 3,
     /// The key's newest version has seq `expected_seq` (0: the key does not exist).
     SeqEquals = 4,
+    /// The key exists, and its lifetime compares so; one without limit is longer than any other.
+    LifetimeUnlimited = 5,
+    LifetimeLimited = 6,
+    /// Than the one that the operation gives.
+    LifetimeShorter = 7,
+    LifetimeLonger = 8,
+    LifetimeLimitedAndLonger = 9,
 }
 impl Condition {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -612,6 +671,11 @@ impl Condition {
             Self::Present => "CONDITION_PRESENT",
             Self::ValueEquals => "CONDITION_VALUE_EQUALS",
             Self::SeqEquals => "CONDITION_SEQ_EQUALS",
+            Self::LifetimeUnlimited => "CONDITION_LIFETIME_UNLIMITED",
+            Self::LifetimeLimited => "CONDITION_LIFETIME_LIMITED",
+            Self::LifetimeShorter => "CONDITION_LIFETIME_SHORTER",
+            Self::LifetimeLonger => "CONDITION_LIFETIME_LONGER",
+            Self::LifetimeLimitedAndLonger => "CONDITION_LIFETIME_LIMITED_AND_LONGER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -622,6 +686,13 @@ impl Condition {
             "CONDITION_PRESENT" => Some(Self::Present),
             "CONDITION_VALUE_EQUALS" => Some(Self::ValueEquals),
             "CONDITION_SEQ_EQUALS" => Some(Self::SeqEquals),
+            "CONDITION_LIFETIME_UNLIMITED" => Some(Self::LifetimeUnlimited),
+            "CONDITION_LIFETIME_LIMITED" => Some(Self::LifetimeLimited),
+            "CONDITION_LIFETIME_SHORTER" => Some(Self::LifetimeShorter),
+            "CONDITION_LIFETIME_LONGER" => Some(Self::LifetimeLonger),
+            "CONDITION_LIFETIME_LIMITED_AND_LONGER" => {
+                Some(Self::LifetimeLimitedAndLonger)
+            }
             _ => None,
         }
     }
@@ -1406,6 +1477,15 @@ pub struct LogOpenSession {
     #[prost(uint64, tag = "3")]
     pub time_ms: u64,
 }
+/// The partition's time goes on. Records expire by it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogTick {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    /// In milliseconds since 1970.
+    #[prost(uint64, tag = "2")]
+    pub at: u64,
+}
 /// What all replicas must agree on: lease lengths, and the memory that a leader may fill.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PartitionConfiguration {
@@ -1512,6 +1592,9 @@ pub struct PartitionSnapshot {
     /// Index of the entry that set it.
     #[prost(uint64, tag = "12")]
     pub configured_at: u64,
+    /// The newest tick up to `at`.
+    #[prost(uint64, tag = "13")]
+    pub tick: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RaftVote {
@@ -2615,8 +2698,8 @@ pub struct PullRequest {
     #[prost(bool, tag = "5")]
     pub no_leases: bool,
 }
-/// A run of bf-log entries: hashes of one memtable, each of which counts one serial; a freeze (bf-change), which counts one; or
-/// registration slots, each of which counts one, and which belong to no memtable.
+/// A run of bf-log entries: hashes of one memtable, each of which counts one serial; a freeze (bf-change), which counts one;
+/// registration slots, each of which counts one; or a tick, which counts one. The last two belong to no memtable.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BfRun {
     #[prost(uint32, tag = "1")]
@@ -2632,6 +2715,12 @@ pub struct BfRun {
     /// 4 bytes a slot, little-endian: what was kept of reads registered there is over.
     #[prost(bytes = "bytes", tag = "5")]
     pub slots: ::prost::bytes::Bytes,
+    /// If not 0: the partition's time may go on to here.
+    #[prost(uint64, tag = "6")]
+    pub tick: u64,
+    /// So many entries of the log of bits were ticks, of which `tick` is the newest.
+    #[prost(uint64, tag = "7")]
+    pub ticks: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseGrant {
@@ -2672,6 +2761,9 @@ pub struct PartitionUpdate {
     pub lease: ::core::option::Option<LeaseGrant>,
     #[prost(message, optional, tag = "9")]
     pub leader: ::core::option::Option<LeaderHint>,
+    /// The newest tick that is published; 0: none is known to be.
+    #[prost(uint64, tag = "10")]
+    pub published_tick: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PullReply {
@@ -2723,6 +2815,9 @@ pub struct FilterHeader {
     /// How many registration slots the leader has in this epoch: a power of two. 0: nothing that it says may be kept.
     #[prost(uint32, tag = "7")]
     pub registration_slots: u32,
+    /// The newest tick of which an entry is out up to `serial`, or that was in the log before.
+    #[prost(uint64, tag = "8")]
+    pub tick: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemtableFilter {
@@ -3263,6 +3358,9 @@ pub struct GetReply {
     /// With GET_TOO_LARGE.
     #[prost(uint32, tag = "6")]
     pub bytes: u32,
+    /// With GET_VALUE, in milliseconds since 1970: whoever asks judges; 0: it does not expire.
+    #[prost(uint64, tag = "7")]
+    pub expires_at: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetBatchReply {
@@ -3361,6 +3459,9 @@ pub struct CompactRequest {
     /// With it, a merge that would leave nothing keeps one tombstone: the proof that its inputs are superseded.
     #[prost(message, optional, tag = "6")]
     pub origin: ::core::option::Option<TableOrigin>,
+    /// What expires up to here counts as a tombstone.
+    #[prost(uint64, tag = "7")]
+    pub expired_by: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompactReply {
@@ -4615,6 +4716,9 @@ pub struct KvGetReply {
     pub value: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
+    /// From when on there is no record, in milliseconds since 1970; 0: it does not expire.
+    #[prost(uint64, tag = "4")]
+    pub expires_at: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvMultiGetRequest {
@@ -4652,6 +4756,9 @@ pub struct KvPutRequest {
     pub value: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "4")]
     pub request: ::core::option::Option<RequestId>,
+    /// Absent: for ever.
+    #[prost(message, optional, tag = "5")]
+    pub lifetime: ::core::option::Option<Lifetime>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvDeleteRequest {
@@ -4673,6 +4780,9 @@ pub struct KvCompareAndSetRequest {
     pub key: ::prost::bytes::Bytes,
     #[prost(message, optional, tag = "7")]
     pub request: ::core::option::Option<RequestId>,
+    /// Of the new value. Absent: for ever.
+    #[prost(message, optional, tag = "8")]
+    pub lifetime: ::core::option::Option<Lifetime>,
     #[prost(oneof = "kv_compare_and_set_request::Expected", tags = "3, 4")]
     pub expected: ::core::option::Option<kv_compare_and_set_request::Expected>,
     #[prost(oneof = "kv_compare_and_set_request::Effect", tags = "5, 6")]
@@ -4725,6 +4835,9 @@ pub struct KvBatchOp {
     pub offset: u32,
     #[prost(enumeration = "Returns", tag = "12")]
     pub returns: i32,
+    /// Of the record that it leaves.
+    #[prost(message, optional, tag = "13")]
+    pub lifetime: ::core::option::Option<Lifetime>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct KvBatchRequest {
@@ -4783,6 +4896,9 @@ pub struct KvRecord {
     pub value: ::prost::bytes::Bytes,
     #[prost(uint64, tag = "3")]
     pub seq: u64,
+    /// As in KvGetReply.
+    #[prost(uint64, tag = "4")]
+    pub expires_at: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvCreateTableRequest {

@@ -80,7 +80,7 @@ impl Server {
             clock: Arc::new(SystemClock::default()),
             rng: Arc::new(SeededRng::new(self.seed)),
             vfs: Arc::new(self.vfs.clone()),
-            net: Arc::new(TcpNetwork),
+            net: Arc::new(TcpNetwork::default()),
             workers: if self.at_once { Arc::new(AtOnce::default()) } else { Arc::new(ThreadWorkers) },
             fatal: self.fatals.clone(),
             probe: None,

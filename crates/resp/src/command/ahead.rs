@@ -5,6 +5,8 @@
 
 use super::errors::store_error;
 use super::request::Request;
+use sextant_common::operation::Record;
+
 use crate::frame::Reply;
 use crate::store::{Look, Store};
 
@@ -47,7 +49,7 @@ pub(crate) fn look_ahead<S: Store>(
     store: &S,
     looked: Option<Look<S::Missed>>,
 ) -> Ahead<S::Missed> {
-    fn one<M>(look: Look<M>, reply: impl FnOnce(Option<bytes::Bytes>) -> Reply) -> Ahead<M>
+    fn one<M>(look: Look<M>, reply: impl FnOnce(Option<Record>) -> Reply) -> Ahead<M>
     where
         Head<M>: Default,
     {
@@ -57,15 +59,18 @@ pub(crate) fn look_ahead<S: Store>(
         }
     }
     match request {
-        Request::Get(key) => one(looked.unwrap_or_else(|| store.look(key)), Reply::optional),
-        Request::Inspect(key, aspect) => one(store.look(key), |value| aspect.of(value)),
+        Request::Get(key) => {
+            let value = |record: Option<Record>| Reply::optional(record.map(|r| r.value));
+            one(looked.unwrap_or_else(|| store.look(key)), value)
+        }
+        Request::Inspect(key, aspect) => one(store.look(key), |record| aspect.of(record, store.now_ms())),
         Request::MultiGet(keys) if keys.len() <= KEYS_MAX => {
             let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
             for key in keys {
                 match store.look(key) {
-                    Look::Known(Ok(value)) => {
-                        bytes += value.as_ref().map_or(0, |value| value.len());
-                        values.push(Reply::optional(value));
+                    Look::Known(Ok(record)) => {
+                        bytes += record.as_ref().map_or(0, |record| record.value.len());
+                        values.push(Reply::optional(record.map(|record| record.value)));
                     }
                     Look::Known(Err(e)) => return Ahead::Reply(store_error(&e)),
                     Look::Missed(_) if bytes > HELD_BYTES_MAX => return Ahead::default(),
@@ -80,7 +85,7 @@ pub(crate) fn look_ahead<S: Store>(
             let mut exist = 0;
             for (at, key) in keys.iter().enumerate() {
                 match store.look(key) {
-                    Look::Known(Ok(value)) => exist += i64::from(value.is_some()),
+                    Look::Known(Ok(record)) => exist += i64::from(record.is_some()),
                     Look::Known(Err(e)) => return Ahead::Reply(store_error(&e)),
                     Look::Missed(missed) => {
                         return Ahead::Missed(Head { keys: at, exist, missed, ..Head::default() });

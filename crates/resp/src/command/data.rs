@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::limits;
-use sextant_common::operation::{Condition, Operation, Returns, Update, parse_decimal};
+use sextant_common::operation::{
+    Condition, Lifetime, LifetimeTest, Operation, Put, Returns, Update, parse_decimal,
+};
 
 use super::errors::{self, NOT_A_FLOAT, SYNTAX, TOO_LONG, store_error};
 use super::is;
-use super::request::{Aspect, ChangeReply, Request, SetReply};
+use super::request::{Aspect, ChangeReply, LifeForm, Request, SetReply};
 use crate::command_table::Id;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::store::SetCondition;
@@ -23,9 +26,21 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
         }
         Id::Type => Ok(Request::Inspect(key(command, 1)?, Aspect::Kind)),
         Id::Ttl | Id::Pttl | Id::Expiretime | Id::Pexpiretime => {
-            Ok(Request::Inspect(key(command, 1)?, Aspect::Life))
+            let absolute = matches!(id, Id::Expiretime | Id::Pexpiretime);
+            let form = LifeForm { absolute, seconds: matches!(id, Id::Ttl | Id::Expiretime) };
+            Ok(Request::Inspect(key(command, 1)?, Aspect::Life(form)))
         }
-        Id::Persist => Ok(Request::Inspect(key(command, 1)?, Aspect::Unexpired)),
+        Id::Persist => {
+            let limited = Condition::Lifetime(LifetimeTest::Limited);
+            Ok(change(touch(command, Lifetime::Unlimited)?.only_if(limited), ChangeReply::Effect))
+        }
+        Id::Expire => expire(command, "expire", Unit::EX),
+        Id::Pexpire => expire(command, "pexpire", Unit::PX),
+        Id::Expireat => expire(command, "expireat", Unit::EXAT),
+        Id::Pexpireat => expire(command, "pexpireat", Unit::PXAT),
+        Id::Setex => set_for(command, "setex", Unit::EX),
+        Id::Psetex => set_for(command, "psetex", Unit::PX),
+        Id::Getex => get_and_touch(command),
         Id::Incr => increment(command, 1),
         Id::Decr => increment(command, -1),
         Id::Incrby => increment(command, integer(command, 2)?),
@@ -58,8 +73,7 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
         Id::Del | Id::Unlink => Ok(Request::Delete(distinct(keys(command)?))),
         Id::Set => set(command),
         Id::Setnx => Ok(Request::Set {
-            key: key(command, 1)?,
-            value: value(command, 2)?,
+            put: put(command, (1, 2), Lifetime::Unlimited)?,
             condition: SetCondition::IfAbsent,
             reply: SetReply::Number,
         }),
@@ -141,9 +155,112 @@ fn pairs(command: &Command<'_>, name: &str) -> Result<Vec<(Bytes, Bytes)>, Reply
     Ok(pairs)
 }
 
+fn put(command: &Command<'_>, (key_at, value_at): (usize, usize), lifetime: Lifetime) -> Result<Put, Reply> {
+    Ok(Put { key: key(command, key_at)?, value: value(command, value_at)?, lifetime })
+}
+
+/// A change of the lifetime only, of a record that is there.
+fn touch(command: &Command<'_>, lifetime: Lifetime) -> Result<Operation, Reply> {
+    let touch = update(command, Update::Touch)?.lasting(lifetime);
+    Ok(touch.only_if(Condition::Present).skip_on_failure())
+}
+
+/// How a command says when a record is to expire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unit {
+    name: &'static str,
+    absolute: bool,
+    ms: i64,
+}
+
+impl Unit {
+    const EX: Unit = Unit { name: "ex", absolute: false, ms: 1000 };
+    const PX: Unit = Unit { name: "px", absolute: false, ms: 1 };
+    const EXAT: Unit = Unit { name: "exat", absolute: true, ms: 1000 };
+    const PXAT: Unit = Unit { name: "pxat", absolute: true, ms: 1 };
+    const ALL: [Unit; 4] = [Unit::EX, Unit::PX, Unit::EXAT, Unit::PXAT];
+
+    /// `name`: of the command. What is over is so at once, if the command takes such a time at all.
+    fn lifetime(self, number: i64, name: &str) -> Result<Lifetime, Reply> {
+        let ms = number.checked_mul(self.ms).ok_or_else(|| invalid_expiry(name))?;
+        // As in Redis: the time itself has to have a place in 63 bits.
+        if !self.absolute && ms > i64::MAX - LATEST_NOW_MS {
+            return Err(invalid_expiry(name));
+        }
+        let ms = u64::try_from(ms).unwrap_or(0);
+        Ok(if self.absolute { Lifetime::Until(Tick(ms)) } else { Lifetime::Milliseconds(ms) })
+    }
+
+    /// The same for commands that take none which is not positive.
+    fn positive(self, number: i64, name: &str) -> Result<Lifetime, Reply> {
+        if number > 0 { self.lifetime(number, name) } else { Err(invalid_expiry(name)) }
+    }
+}
+
+fn invalid_expiry(name: &str) -> Reply {
+    Reply::error(format!("ERR invalid expire time in '{name}' command"))
+}
+
+/// A time that clocks will not show soon: the year 9999.
+const LATEST_NOW_MS: i64 = 253_402_300_800_000;
+
+fn expire(command: &Command<'_>, name: &str, unit: Unit) -> Result<Request, Reply> {
+    let (mut unlimited, mut limited, mut shorter, mut longer) = (false, false, false, false);
+    for i in 3..command.len() {
+        let options =
+            [("nx", &mut unlimited), ("xx", &mut limited), ("gt", &mut shorter), ("lt", &mut longer)];
+        match options.into_iter().find(|(name, _)| is(command.arg(i), name)) {
+            Some((_, option)) => *option = true,
+            None => {
+                let mut text = b"ERR Unsupported option ".to_vec();
+                text.extend_from_slice(command.arg(i));
+                return Err(Reply::Error(text.into()));
+            }
+        }
+    }
+    let condition = match (unlimited, limited, shorter, longer) {
+        (true, false, false, false) => Condition::Lifetime(LifetimeTest::Unlimited),
+        (true, ..) => {
+            let why = "ERR NX and XX, GT or LT options at the same time are not compatible";
+            return Err(Reply::error(why));
+        }
+        (_, _, true, true) => {
+            return Err(Reply::error("ERR GT and LT options at the same time are not compatible"));
+        }
+        // One without a limit is not shorter.
+        (_, _, true, _) => Condition::Lifetime(LifetimeTest::Shorter),
+        (_, true, _, true) => Condition::Lifetime(LifetimeTest::LimitedAndLonger),
+        (_, false, _, true) => Condition::Lifetime(LifetimeTest::Longer),
+        (_, true, _, false) => Condition::Lifetime(LifetimeTest::Limited),
+        (_, false, _, false) => Condition::Present,
+    };
+    let lifetime = unit.lifetime(integer(command, 2)?, name)?;
+    Ok(change(touch(command, lifetime)?.only_if(condition), ChangeReply::Effect))
+}
+
+fn set_for(command: &Command<'_>, name: &str, unit: Unit) -> Result<Request, Reply> {
+    let lifetime = unit.positive(integer(command, 2)?, name)?;
+    let put = put(command, (1, 3), lifetime)?;
+    Ok(Request::Set { put, condition: SetCondition::Always, reply: SetReply::Status })
+}
+
+fn get_and_touch(command: &Command<'_>) -> Result<Request, Reply> {
+    let lifetime = match command.len() {
+        2 => return Ok(Request::Get(key(command, 1)?)),
+        3 if is(command.arg(2), "persist") => Lifetime::Unlimited,
+        4 => match Unit::ALL.into_iter().find(|unit| is(command.arg(2), unit.name)) {
+            Some(unit) => unit.positive(integer(command, 3)?, "getex")?,
+            None => return Err(SYNTAX),
+        },
+        _ => return Err(SYNTAX),
+    };
+    Ok(change(touch(command, lifetime)?.returning(Returns::Before), ChangeReply::Value))
+}
+
 fn set(command: &Command<'_>) -> Result<Request, Reply> {
     let mut condition = SetCondition::Always;
-    let mut expiry: Option<&'static str> = None;
+    // What is said of the lifetime: its unit, and where the number stands; or that it is kept.
+    let (mut until, mut kept) = (None, false);
     let mut wants_old = false;
     let mut i = 3;
     while i < command.len() {
@@ -154,34 +271,30 @@ fn set(command: &Command<'_>) -> Result<Request, Reply> {
             condition = SetCondition::IfPresent;
         } else if is(option, "get") {
             wants_old = true;
-        } else if is(option, "keepttl") && expiry.is_none_or(|e| e == "KEEPTTL") {
-            expiry = Some("KEEPTTL");
-        } else if let Some(unit) = ["EX", "PX", "EXAT", "PXAT"].into_iter().find(|unit| is(option, unit))
-            && expiry.is_none()
+        } else if is(option, "keepttl") && until.is_none() {
+            kept = true;
+        } else if let Some(unit) = Unit::ALL.into_iter().find(|unit| is(option, unit.name))
+            && until.is_none_or(|(other, _)| other == unit)
+            && !kept
             && i + 1 < command.len()
         {
             i += 1;
-            match parse_integer(command.arg(i)) {
-                None => return Err(errors::NOT_AN_INTEGER),
-                Some(..=0) => return Err(Reply::error("ERR invalid expire time in 'set' command")),
-                Some(_) => expiry = Some(unit),
-            }
+            until = Some((unit, i));
         } else {
             return Err(SYNTAX);
         }
         i += 1;
     }
-    if let Some(option) = expiry {
-        return Err(Reply::error(format!("ERR SET with {option} is not supported: keys do not expire")));
-    }
+    let lifetime = match until {
+        Some((unit, at)) => unit.positive(integer(command, at)?, "set")?,
+        None if kept => Lifetime::Kept,
+        None => Lifetime::Unlimited,
+    };
+    let put = put(command, (1, 2), lifetime)?;
     if wants_old {
-        let condition = match condition {
-            SetCondition::Always => Condition::None,
-            SetCondition::IfAbsent => Condition::Absent,
-            SetCondition::IfPresent => Condition::Present,
-        };
-        let put = Operation::put("", key(command, 1)?, value(command, 2)?).only_if(condition);
+        let Put { key, value, lifetime } = put;
+        let put = Operation::put("", key, value).lasting(lifetime).only_if(condition.into());
         return Ok(change(put.skip_on_failure().returning(Returns::Before), ChangeReply::Value));
     }
-    Ok(Request::Set { key: key(command, 1)?, value: value(command, 2)?, condition, reply: SetReply::Status })
+    Ok(Request::Set { put, condition, reply: SetReply::Status })
 }

@@ -27,8 +27,11 @@ impl Request {
 
     async fn ask<S: Store>(self, store: S, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
         Ok(match self {
-            Self::Get(key) => Reply::optional(store.get(key, head.missed).await?),
-            Self::Inspect(key, aspect) => aspect.of(store.get(key, head.missed).await?),
+            Self::Get(key) => Reply::optional(store.get(key, head.missed).await?.map(|record| record.value)),
+            Self::Inspect(key, aspect) => {
+                let record = store.get(key, head.missed).await?;
+                aspect.of(record, store.now_ms())
+            }
             Self::Change { ops, reply } => {
                 let keys: Vec<&[u8]> = ops.iter().map(|op| &op.key[..]).collect();
                 if !store.are_together(&keys) {
@@ -43,9 +46,7 @@ impl Request {
                 keys.drain(..head.keys);
                 Reply::Integer(head.exist + store.exists(keys, head.missed).await? as i64)
             }
-            Self::Set { key, value, condition, reply } => {
-                set_reply(store.set(key, value, condition, lane).await?, reply)
-            }
+            Self::Set { put, condition, reply } => set_reply(store.set(put, condition, lane).await?, reply),
             Self::MultiSet(pairs) => {
                 store.multi_set(pairs, lane).await?;
                 Reply::OK
@@ -74,6 +75,7 @@ fn change_reply(outcome: WriteOutcome, reply: ChangeReply, is_decimal: bool) -> 
             Some(number) => Ok(Reply::Integer(number)),
             None => Err(unexpected(&Told::Value(number))),
         },
+        (ChangeReply::Effect, _) => Ok(Reply::Integer(i64::from(outcome.applied))),
         (ChangeReply::Length, Told::Length(length)) => Ok(Reply::Integer(length as i64)),
         (ChangeReply::Value, Told::Value(value)) => Ok(Reply::Bulk(value)),
         (ChangeReply::Value, Told::Nothing) if !outcome.existed => Ok(Reply::Nil),

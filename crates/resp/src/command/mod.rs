@@ -96,6 +96,13 @@ fn run<S: Store>(
         | Id::Getdel
         | Id::Msetnx
         | Id::Persist
+        | Id::Expire
+        | Id::Pexpire
+        | Id::Expireat
+        | Id::Pexpireat
+        | Id::Setex
+        | Id::Psetex
+        | Id::Getex
         | Id::Mget
         | Id::Exists
         | Id::Set

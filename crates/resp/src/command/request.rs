@@ -1,7 +1,7 @@
 //! Commands on keys, decoded: what they touch.
 
 use bytes::Bytes;
-use sextant_common::operation::Operation;
+use sextant_common::operation::{Lifetime, Operation, Put, Record};
 
 use crate::command_table::Access;
 use crate::frame::Reply;
@@ -23,21 +23,42 @@ pub(crate) enum Aspect {
     /// From here to there, both included; negative: from the end.
     Range(i64, i64),
     Kind,
-    /// How long it lives: no record expires.
-    Life,
-    /// Whether an expiry was taken from it: it had none.
-    Unexpired,
+    Life(LifeForm),
+}
+
+/// How it is said when a record expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LifeForm {
+    /// The time itself, not what is left until then.
+    pub absolute: bool,
+    /// Rounded to seconds.
+    pub seconds: bool,
+}
+
+impl LifeForm {
+    /// -2: there is no record; -1: it does not expire.
+    fn of(self, record: Option<&Record>, now_ms: u64) -> i64 {
+        let Some(record) = record else { return -2 };
+        let Some(at) = record.expires_at else { return -1 };
+        // What is still there has time left, whatever the clock here says.
+        let ms = if self.absolute { at.0 } else { at.0.saturating_sub(now_ms) };
+        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+        if self.seconds { ms.saturating_add(500) / 1000 } else { ms }
+    }
 }
 
 impl Aspect {
-    pub fn of(self, value: Option<Bytes>) -> Reply {
-        let or = |none: i64, some: i64| Reply::Integer(if value.is_some() { some } else { none });
+    /// `now_ms`: the wall clock.
+    pub fn of(self, record: Option<Record>, now_ms: u64) -> Reply {
+        if let Self::Life(form) = self {
+            return Reply::Integer(form.of(record.as_ref(), now_ms));
+        }
+        let value = record.map(|record| record.value);
         match self {
             Self::Length => Reply::Integer(value.map_or(0, |v| v.len() as i64)),
             Self::Range(start, end) => Reply::Bulk(value.map_or_else(Bytes::new, |v| range(v, start, end))),
             Self::Kind => Reply::Simple(if value.is_some() { "string" } else { "none" }),
-            Self::Life => or(-2, -1),
-            Self::Unexpired => Reply::Integer(0),
+            Self::Life(_) => Reply::Nil,
         }
     }
 }
@@ -61,8 +82,10 @@ pub(crate) enum ChangeReply {
     Value,
     /// The length of what it left.
     Length,
-    /// Whether it took effect.
+    /// Whether all of it took effect.
     Applied,
+    /// Whether its operation, the only one, did.
+    Effect,
 }
 
 #[derive(Debug)]
@@ -77,8 +100,7 @@ pub(crate) enum Request {
     MultiGet(Vec<Bytes>),
     Exists(Vec<Bytes>),
     Set {
-        key: Bytes,
-        value: Bytes,
+        put: Put,
         condition: SetCondition,
         reply: SetReply,
     },
@@ -89,11 +111,13 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// Key and value of a `SET` without a condition; any other request comes back.
-    pub fn into_put(self) -> Result<(Bytes, Bytes), Self> {
+    /// What a `SET` puts that asks nothing; any other request comes back.
+    pub fn into_put(self) -> Result<Put, Self> {
         match self {
-            Self::Set { key, value, condition: SetCondition::Always, reply: SetReply::Status } => {
-                Ok((key, value))
+            Self::Set { put, condition: SetCondition::Always, reply: SetReply::Status }
+                if put.lifetime != Lifetime::Kept =>
+            {
+                Ok(put)
             }
             other => Err(other),
         }
@@ -109,7 +133,9 @@ impl Request {
     /// For the slow log.
     pub fn first_key(&self) -> Option<Bytes> {
         match self {
-            Self::Get(key) | Self::Inspect(key, _) | Self::Set { key, .. } => Some(key.clone()),
+            Self::Get(key) | Self::Inspect(key, _) | Self::Set { put: Put { key, .. }, .. } => {
+                Some(key.clone())
+            }
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => keys.first().cloned(),
             Self::MultiSet(pairs) => pairs.first().map(|(key, _)| key.clone()),
             Self::Change { ops, .. } => ops.first().map(|op| op.key.clone()),
@@ -119,7 +145,7 @@ impl Request {
     /// The only key, if there is just one.
     pub fn single_key(&self) -> Option<&[u8]> {
         match self {
-            Self::Get(key) | Self::Inspect(key, _) | Self::Set { key, .. } => Some(key),
+            Self::Get(key) | Self::Inspect(key, _) | Self::Set { put: Put { key, .. }, .. } => Some(key),
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) if keys.len() == 1 => {
                 Some(&keys[0])
             }
@@ -130,7 +156,7 @@ impl Request {
 
     pub fn for_each_key(&self, mut each: impl FnMut(&[u8])) {
         match self {
-            Self::Get(key) | Self::Inspect(key, _) | Self::Set { key, .. } => each(key),
+            Self::Get(key) | Self::Inspect(key, _) | Self::Set { put: Put { key, .. }, .. } => each(key),
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => {
                 keys.iter().for_each(|k| each(k))
             }

@@ -230,10 +230,10 @@ impl<S: Store> Connection<S> {
             return InPlace::NoGet;
         }
         let value = match self.shared.store.look(key) {
-            Look::Known(Ok(value)) if value.as_ref().is_none_or(|value| value.len() <= SHORT_BYTES) => value,
+            Look::Known(Ok(record)) if record.as_ref().is_none_or(|r| r.value.len() <= SHORT_BYTES) => record,
             look => return InPlace::Looked(look),
         };
-        let reply = Reply::optional(value);
+        let reply = Reply::optional(value.map(|record| record.value));
         self.output.put(&reply, self.conversation.protocol, None);
         self.parser.skip(&mut self.input);
         self.admission.begun();
@@ -276,7 +276,7 @@ impl<S: Store> Connection<S> {
     }
 
     /// A reply that is known at once: encoded at once if nothing is before it.
-    fn reply(&mut self, reply: Reply) {
+    pub(super) fn reply(&mut self, reply: Reply) {
         if self.pipeline.is_empty() {
             self.put(&reply, self.conversation.protocol, None);
         } else {

@@ -340,8 +340,24 @@ impl<S: Store> Connection<S> {
                 self.close_intake();
                 return Poll::Ready(());
             }
+            if idle && !silent.is_zero() && self.intake == Intake::Open {
+                self.leave_without_a_place(cx);
+            }
         }
         Poll::Pending
+    }
+
+    /// Ends the connection if its user may not have it: whoever asks for something is refused, and whoever does not has had the time
+    /// to say that it is somebody else.
+    fn leave_without_a_place(&mut self, cx: &mut Context<'_>) {
+        if self.conversation.who.has_limits()
+            && let Err(e) = self.conversation.who.allowance()
+        {
+            tracing::debug!(client = self.conversation.entry.id(), "closed: {e}");
+            self.reply(Reply::error(format!("ERR {}", e.message)));
+            self.close_intake();
+            cx.waker().wake_by_ref();
+        }
     }
 
     fn end_intake(&mut self) {

@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures::stream::{BoxStream, SelectAll, StreamExt};
-use sextant_common::operation::Lane;
+use sextant_common::operation::{Lane, Put};
 
 use super::Due;
 use super::admission::Leave;
@@ -21,7 +21,7 @@ use crate::store::Store;
 
 #[derive(Default)]
 pub(super) struct Sets {
-    puts: Vec<(Bytes, Bytes)>,
+    puts: Vec<Put>,
     /// By the place in `puts`.
     waiting: Vec<Option<Waiting>>,
     under_way: SelectAll<BoxStream<'static, Vec<(Ticket, Due)>>>,
@@ -37,15 +37,8 @@ struct Waiting {
 }
 
 impl Sets {
-    pub fn begin(
-        &mut self,
-        ticket: Ticket,
-        protocol: Protocol,
-        leave: Leave,
-        since_ns: u64,
-        put: (Bytes, Bytes),
-    ) {
-        let key = put.0.clone();
+    pub fn begin(&mut self, ticket: Ticket, protocol: Protocol, leave: Leave, since_ns: u64, put: Put) {
+        let key = put.key.clone();
         self.puts.push(put);
         self.waiting.push(Some(Waiting { ticket, protocol, _leave: leave, since_ns, key }));
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
-use sextant_common::operation::{Lane, OpOutcome, Operation, Told, WriteOutcome};
+use sextant_common::ids::Seq;
+use sextant_common::operation::{Lane, OpOutcome, Operation, Put, Record, Told, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
 use tokio::sync::{oneshot, watch};
@@ -76,6 +77,10 @@ fn names(keys: &[Bytes]) -> String {
     keys.iter().map(|k| String::from_utf8_lossy(k)).collect::<Vec<_>>().join(" ")
 }
 
+fn record(value: Bytes) -> Record {
+    Record { value, seq: Seq(1), expires_at: None }
+}
+
 impl Store for GatedStore {
     /// The key that was looked at.
     type Missed = Option<Bytes>;
@@ -86,17 +91,17 @@ impl Store for GatedStore {
         // Keys that start with "hot" are at hand, those that start with "hotlong" with long values.
         match &key[..] {
             [b'h', b'o', b't', b'l', b'o', b'n', b'g', ..] => {
-                Look::Known(Ok(Some(Bytes::from(vec![b'v'; 600 * 1024]))))
+                Look::Known(Ok(Some(record(Bytes::from(vec![b'v'; 600 * 1024])))))
             }
-            [b'h', b'o', b't', ..] => Look::Known(Ok(Some(key))),
+            [b'h', b'o', b't', ..] => Look::Known(Ok(Some(record(key)))),
             _ => Look::Missed(Some(key)),
         }
     }
 
-    async fn get(&self, key: Bytes, missed: Option<Bytes>) -> Result<Option<Bytes>> {
+    async fn get(&self, key: Bytes, missed: Option<Bytes>) -> Result<Option<Record>> {
         assert!(missed.is_none_or(|looked_at| looked_at == key));
         self.pass(format!("get {}", names(std::slice::from_ref(&key)))).await?;
-        Ok(Some(key))
+        Ok(Some(record(key)))
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, first: Option<Bytes>) -> Result<Vec<Option<Bytes>>> {
@@ -105,16 +110,12 @@ impl Store for GatedStore {
         Ok(keys.into_iter().map(Some).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, _: SetCondition, _: Lane) -> Result<bool> {
-        self.pass(format!("set {}", names(&[key, value]))).await?;
+    async fn set(&self, put: Put, _: SetCondition, _: Lane) -> Result<bool> {
+        self.pass(format!("set {}", names(&[put.key, put.value]))).await?;
         Ok(true)
     }
 
-    fn set_each(
-        &self,
-        puts: Vec<(Bytes, Bytes)>,
-        lane: Lane,
-    ) -> impl Stream<Item = SetDone> + Send + 'static {
+    fn set_each(&self, puts: Vec<Put>, lane: Lane) -> impl Stream<Item = SetDone> + Send + 'static {
         self.0.batches.lock().push(puts.len());
         one_by_one(self, puts, lane)
     }
@@ -144,6 +145,10 @@ impl Store for GatedStore {
         self.pass(format!("change {}", names(&keys))).await?;
         let told = OpOutcome { applied: true, told: Told::Value("1".into()), ..OpOutcome::default() };
         Ok(WriteOutcome { applied: true, results: vec![told; ops.len()] })
+    }
+
+    fn now_ms(&self) -> u64 {
+        0
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

@@ -216,6 +216,47 @@ async fn odd_requests_are_answered_as_redis_does() {
             "ttl s\r\npttl nosuch\r\nexpiretime s\r\npexpiretime nosuch\r\npersist s\r\n",
             ":-1\r\n:-2\r\n:-1\r\n:-2\r\n:0\r\n",
         ),
+        (
+            "set e 1 ex 100\r\nttl e\r\npttl e\r\nexpiretime e\r\npexpiretime e\r\n",
+            "+OK\r\n:100\r\n:100000\r\n:1700000100\r\n:1700000100000\r\n",
+        ),
+        (
+            "setex e 10 v\r\nset e w keepttl\r\nttl e\r\nset e w\r\nttl e\r\npsetex e 1500 v\r\npttl e\r\npersist e\r\npersist e\r\n",
+            "+OK\r\n+OK\r\n:10\r\n+OK\r\n:-1\r\n+OK\r\n:1500\r\n:1\r\n:0\r\n",
+        ),
+        (
+            "set e 1\r\nexpire e 100 gt\r\nexpire e 100 xx\r\nexpire e 100 lt\r\nexpire e 50 gt\r\nexpire e 200 gt\r\n",
+            "+OK\r\n:0\r\n:0\r\n:1\r\n:0\r\n:1\r\n",
+        ),
+        ("expire e 10 nx\r\nexpire e 10 xx lt\r\nttl e\r\nttl nosuch\r\n", ":0\r\n:1\r\n:10\r\n:-2\r\n"),
+        (
+            "set e 1\r\nexpire e -1\r\nexists e\r\nexpire e 5\r\npexpireat e 1700000000001\r\n",
+            "+OK\r\n:1\r\n:0\r\n:0\r\n:0\r\n",
+        ),
+        (
+            "set e 1\r\nexpireat e 1700000009\r\nttl e\r\nset e 2 pxat 1\r\nget e\r\n",
+            "+OK\r\n:1\r\n:9\r\n+OK\r\n$-1\r\n",
+        ),
+        (
+            "set e v\r\ngetex e\r\ngetex e ex 9\r\nttl e\r\ngetex e persist\r\nttl e\r\ngetex nosuch ex 1\r\n",
+            "+OK\r\n$1\r\nv\r\n$1\r\nv\r\n:9\r\n$1\r\nv\r\n:-1\r\n$-1\r\n",
+        ),
+        (
+            "set n 5 ex 7\r\nincr n\r\nappend n 0\r\nttl n\r\ngetset n 1\r\nttl n\r\n",
+            "+OK\r\n:6\r\n:2\r\n:7\r\n$2\r\n60\r\n:-1\r\n",
+        ),
+        ("expire e x\r\n", "-ERR value is not an integer or out of range\r\n"),
+        ("expire e 1 foo\r\n", "-ERR Unsupported option foo\r\n"),
+        ("expire e 1 nx gt\r\n", "-ERR NX and XX, GT or LT options at the same time are not compatible\r\n"),
+        ("expire e 1 gt lt\r\n", "-ERR GT and LT options at the same time are not compatible\r\n"),
+        ("expire e 9223372036854775807\r\n", "-ERR invalid expire time in 'expire' command\r\n"),
+        ("pexpire e 9223372036854775807\r\n", "-ERR invalid expire time in 'pexpire' command\r\n"),
+        ("setex e 0 v\r\n", "-ERR invalid expire time in 'setex' command\r\n"),
+        ("psetex e -1 v\r\n", "-ERR invalid expire time in 'psetex' command\r\n"),
+        ("getex e ex 0\r\n", "-ERR invalid expire time in 'getex' command\r\n"),
+        ("getex e pxat 0\r\n", "-ERR invalid expire time in 'getex' command\r\n"),
+        ("getex e ex\r\n", "-ERR syntax error\r\n"),
+        ("getex e keepttl\r\n", "-ERR syntax error\r\n"),
         ("multi\r\n", "-ERR unknown command 'multi', with args beginning with: \r\n"),
         ("POST / HTTP/1.1\r\nset a b\r\n", CLOSED),
     ] {
@@ -257,5 +298,5 @@ async fn commands_are_described() {
             b"*1\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n",
         )
         .await;
-    client.ask(b"command count\r\n", b":44\r\n").await;
+    client.ask(b"command count\r\n", b":51\r\n").await;
 }

@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
 use sextant_common::Result;
-use sextant_common::operation::{Change, Lane, Operation, WriteOutcome};
+use sextant_common::expiry::{Tick, is_expired};
+use sextant_common::ids::Seq;
+use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
 use sextant_resp::{Look, SetCondition, Store};
 
-type Shard = RwLock<HashMap<Box<[u8]>, Bytes>>;
+type Shard = RwLock<HashMap<Box<[u8]>, Record>>;
 
 const SHARDS: usize = 64;
 
@@ -20,19 +23,34 @@ pub struct MemoryStore {
     hasher: std::hash::RandomState,
     /// Whether reads are answered by the fast path.
     fast: bool,
+    now_ms: Arc<AtomicU64>,
 }
+
+/// Where its time begins, in milliseconds since 1970.
+pub const BEGAN_MS: u64 = 1_700_000_000_000;
 
 impl MemoryStore {
     pub fn new(fast: bool) -> Self {
-        Self { shards: Arc::new(std::array::from_fn(|_| Shard::default())), hasher: Default::default(), fast }
+        let shards = Arc::new(std::array::from_fn(|_| Shard::default()));
+        Self { shards, hasher: Default::default(), fast, now_ms: Arc::new(BEGAN_MS.into()) }
+    }
+
+    /// Lets time go on.
+    #[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
+    pub fn advance(&self, ms: u64) {
+        self.now_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    fn now(&self) -> Tick {
+        Tick(self.now_ms.load(Ordering::Relaxed))
     }
 
     fn shard(&self, key: &[u8]) -> &Shard {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
-    fn read(&self, key: &[u8]) -> Option<Bytes> {
-        self.shard(key).read().get(key).cloned()
+    fn read(&self, key: &[u8]) -> Option<Record> {
+        self.shard(key).read().get(key).filter(|record| !is_expired(record.expires_at, self.now())).cloned()
     }
 }
 
@@ -43,42 +61,34 @@ impl Store for MemoryStore {
         if self.fast { Look::Known(Ok(self.read(key))) } else { Look::Missed(()) }
     }
 
-    async fn get(&self, key: Bytes, (): ()) -> Result<Option<Bytes>> {
+    async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
         Ok(self.read(&key))
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Bytes>>> {
-        Ok(keys.iter().map(|key| self.read(key)).collect())
+        Ok(keys.iter().map(|key| self.read(key).map(|record| record.value)).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition, _: Lane) -> Result<bool> {
-        let mut shard = self.shard(&key).write();
-        let met = match condition {
-            SetCondition::Always => true,
-            SetCondition::IfAbsent => !shard.contains_key(&*key),
-            SetCondition::IfPresent => shard.contains_key(&*key),
-        };
-        if met {
-            let value = Bytes::copy_from_slice(&value);
-            match shard.get_mut(&*key) {
-                Some(old) => *old = value,
-                None => {
-                    shard.insert(Box::from(&*key), value);
-                }
-            }
-        }
-        Ok(met)
+    async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
+        let Put { key, value, lifetime } = put;
+        let put = Operation::put("", key, value).lasting(lifetime).only_if(condition.into());
+        Ok(self.execute(vec![put], lane).await?.applied)
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {
         for (key, value) in pairs {
-            self.set(key, value, SetCondition::Always, Lane::Single).await?;
+            self.execute(vec![Operation::put("", key, value)], Lane::Single).await?;
         }
         Ok(())
     }
 
     async fn delete(&self, keys: Vec<Bytes>, _: Lane) -> Result<u64> {
-        Ok(keys.iter().filter(|key| self.shard(key).write().remove(&***key).is_some()).count() as u64)
+        let delete = |key: &&Bytes| {
+            let existed = self.read(key).is_some();
+            self.shard(key).write().remove(&***key);
+            existed
+        };
+        Ok(keys.iter().filter(delete).count() as u64)
     }
 
     async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
@@ -92,27 +102,26 @@ impl Store for MemoryStore {
 
     /// One after the other, which is all that a single client can tell.
     async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
-        // All of a batch applies, or nothing: what does not apply by itself is found first.
-        let refused =
-            |op: &Operation| !op.skip_on_failure && !op.execute(self.read(&op.key).as_ref()).1.applied;
-        let applied = !ops.iter().any(refused);
-        let mut results = Vec::new();
-        for op in ops {
-            let (change, mut result) = op.execute(self.read(&op.key).as_ref());
-            result.applied &= applied;
-            results.push(result);
+        let (changes, outcome) = Operation::execute_batch(&ops, |key| self.read(key), self.now());
+        for (op, (change, expires_at)) in ops.iter().zip(changes) {
             let mut shard = self.shard(&op.key).write();
             match change {
-                Change::To(value) if applied => {
-                    shard.insert(Box::from(&*op.key), Bytes::copy_from_slice(&value));
+                Change::To(value) => {
+                    let record = Record { value: Bytes::copy_from_slice(&value), seq: Seq(1), expires_at };
+                    match shard.get_mut(&*op.key) {
+                        Some(old) => *old = record,
+                        None => drop(shard.insert(Box::from(&*op.key), record)),
+                    }
                 }
-                Change::Removed if applied => {
-                    shard.remove(&*op.key);
-                }
-                _ => {}
+                Change::Removed => drop(shard.remove(&*op.key)),
+                Change::None => {}
             }
         }
-        Ok(WriteOutcome { applied, results })
+        Ok(outcome)
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.now().0
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {

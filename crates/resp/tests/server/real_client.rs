@@ -32,10 +32,10 @@ async fn exercise(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     assert_eq!(connection.del::<_, i64>(&["a", "a", "nosuch", "b"]).await?, 2);
     assert_eq!(connection.unlink::<_, i64>("c").await?, 1);
     assert_eq!(connection.exists::<_, i64>("a").await?, 0);
-    let expiring =
-        redis::cmd("SET").arg("a").arg("1").arg("EX").arg(10).query_async::<Value>(connection).await;
-    let error = expiring.unwrap_err().to_string();
-    assert!(error.contains("EX is not supported"), "{error}");
+    connection.set_ex::<_, _, ()>("brief", "1", 10).await?;
+    assert_eq!(connection.ttl::<_, i64>("brief").await?, 10);
+    assert!(connection.persist::<_, bool>("brief").await?);
+    assert_eq!(connection.pttl::<_, i64>("brief").await?, -1);
     let size = redis::cmd("DBSIZE").query_async::<i64>(connection).await;
     assert!(size.is_err());
     let time: (u64, u64) = redis::cmd("TIME").query_async(connection).await?;

@@ -7,7 +7,7 @@ use sextant_access::{Allowances, LimitsConfig};
 use sextant_environment::Env;
 use sextant_environment::room::Room;
 use sextant_environment::slow_log::SlowLog;
-use sextant_resp::{Common, RespMetrics, RespServer, Store};
+use sextant_resp::{Common, RespConfig, RespMetrics, RespServer, Store};
 
 use super::gated::GatedStore;
 use super::memory::MemoryStore;
@@ -22,6 +22,10 @@ struct Watched {
 
 impl Watched {
     async fn start<S: Store>(store: S, limits: LimitsConfig, slow_ms: u64) -> Self {
+        Self::start_with(config(), store, limits, slow_ms).await
+    }
+
+    async fn start_with<S: Store>(config: RespConfig, store: S, limits: LimitsConfig, slow_ms: u64) -> Self {
         limits.validate().unwrap();
         let (env, mut registry) = (Env::real(), Registry::default());
         let common = Common {
@@ -31,7 +35,7 @@ impl Watched {
             allowances: Allowances::new(env.clock.clone(), limits, &mut registry),
         };
         let metrics = RespMetrics::register(&mut registry);
-        let server = RespServer::start_with(env, config(), store, metrics, common).await.unwrap();
+        let server = RespServer::start_with(env, config, store, metrics, common).await.unwrap();
         Self { server, registry }
     }
 
@@ -73,6 +77,33 @@ async fn a_user_has_so_many_connections_and_another_when_one_is_closed() {
         if sign == *b"+" {
             break;
         }
+    }
+}
+
+#[tokio::test]
+async fn whoever_is_one_too_many_is_closed_even_if_it_says_nothing() {
+    let limits = sextant_access::Limits { connections: 1, ..Default::default() };
+    let limits = LimitsConfig { user: limits, ..LimitsConfig::default() };
+    // How often a connection's silence is looked at: half of it.
+    let config = RespConfig { idle_timeout_ms: 1_000, ..config() };
+    let watched = Watched::start_with(config, MemoryStore::new(true), limits, 0).await;
+    let mut first = watched.client().await;
+    first.ask(b"ping\r\n", KEEPS_ITS_PLACE).await;
+    let mut second = watched.client().await;
+    let told = async {
+        second.expect(b"-ERR user default may have at most 1 connections at this p-node\r\n").await;
+        second.expect_end().await;
+    };
+    // Meanwhile the first is not idle.
+    let busy = async {
+        loop {
+            first.ask(b"ping\r\n", KEEPS_ITS_PLACE).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = told => {}
+        () = busy => {}
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::expiry::is_expired;
 use sextant_common::manifest::SstMeta;
 use sextant_environment::vfs::IoKind;
 use tokio::sync::oneshot;
@@ -11,7 +12,7 @@ use tokio::sync::oneshot;
 use super::plan::Plan;
 use crate::catalog::Replace;
 use crate::store::Store;
-use crate::table::{Caching, Direction, KeyRange, Merge, TableIter, TableWriter};
+use crate::table::{Caching, Content, Direction, KeyRange, Merge, TableIter, TableWriter};
 
 /// Between slices a compaction looks whether it is still wanted, and waits if it is too fast. 4 MiB take some ten milliseconds.
 const SLICE_BYTES: u64 = 4 * 1024 * 1024;
@@ -30,7 +31,7 @@ impl Job {
         self,
         answer: &mut oneshot::Sender<Result<Option<SstMeta>>>,
     ) -> Result<Option<SstMeta>> {
-        let Plan { inputs, output, table, options, drop_tombstones, origin } = self.plan;
+        let Plan { inputs, output, table, options, drop_tombstones, expired_by, origin } = self.plan;
         let keeps_proof = origin.is_some();
         let store = self.store;
         let open = |table| TableIter::new(table, KeyRange::all(), Direction::Forward, Caching::Bypass);
@@ -44,7 +45,10 @@ impl Job {
         // The newest of the tombstones that were dropped.
         let mut dropped: Option<(Vec<u8>, u64)> = None;
         while !merge.is_at_end() {
-            if drop_tombstones && merge.is_tombstone() {
+            // What has expired hides older records first, like any tombstone.
+            let has_expired = is_expired(merge.expires_at(), expired_by);
+            let is_tombstone = merge.is_tombstone() || has_expired;
+            if drop_tombstones && is_tombstone {
                 if keeps_proof
                     && writer.records() == 0
                     && dropped.as_ref().is_none_or(|(_, seq)| *seq < merge.seq())
@@ -52,7 +56,8 @@ impl Job {
                     dropped = Some((merge.key().to_vec(), merge.seq()));
                 }
             } else {
-                writer.add(merge.key(), merge.value_ref(), merge.seq(), merge.is_tombstone())?;
+                let value = (!is_tombstone).then(|| merge.value_ref());
+                writer.add(merge.key(), merge.seq(), Content::new(value, merge.expires_at()))?;
             }
             merged_bytes += (merge.key().len() + merge.value_ref().len()) as u64;
             merge.advance()?;
@@ -81,7 +86,7 @@ impl Job {
             // One tombstone is kept: without a table that says so, nothing would show that the inputs are superseded, and one that
             // was forgotten on a server could bring deleted records back when a manifest is rebuilt.
             let Some((key, seq)) = dropped else { return Ok(None) };
-            writer.add(&key, &[], seq, true)?;
+            writer.add(&key, seq, Content::Tombstone)?;
         }
         store.disk_delay(IoKind::Sync).await;
         writer.finish()?;

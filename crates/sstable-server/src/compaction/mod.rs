@@ -2,7 +2,7 @@
 //!
 //! Owns running a compaction that somebody else has planned; does not own the plan (the leader's), nor what becomes of
 //! the inputs. Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between
-//! them. Invariant: the output is durable before the answer, and a function of the inputs (and of the origin that the
+//! them. Invariant: the output is durable before the answer, and a function of the inputs (and of the origin and the time that the
 //! plan names) alone.
 
 mod job;
@@ -42,7 +42,8 @@ impl Store {
     }
 
     fn plan(&self, order: CompactionOrder) -> Result<Plan> {
-        let CompactionOrder { inputs: mut ids, output, table, options, drop_tombstones, origin } = order;
+        let CompactionOrder { inputs: mut ids, output, table, options, drop_tombstones, expired_by, origin } =
+            order;
         if ids.is_empty() || ids.len() > COMPACTION_INPUTS_MAX {
             return Err(Error::invalid(format!(
                 "a compaction has 1 to {COMPACTION_INPUTS_MAX} inputs, not {}",
@@ -62,6 +63,6 @@ impl Store {
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(Error::invalid("inputs and output of a compaction are different tables"));
         }
-        Ok(Plan { inputs, output, table, options, drop_tombstones, origin })
+        Ok(Plan { inputs, output, table, options, drop_tombstones, expired_by, origin })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::manifest::{Origin, TableOptions};
 
@@ -15,5 +16,6 @@ pub(super) struct Plan {
     pub(super) table: TableId,
     pub(super) options: TableOptions,
     pub(super) drop_tombstones: bool,
+    pub(super) expired_by: Tick,
     pub(super) origin: Option<Origin>,
 }

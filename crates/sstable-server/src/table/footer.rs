@@ -2,8 +2,9 @@
 //!
 //! Meta section (a frame), little-endian: records u64, tombstones u64, least seq u64, largest seq u64, data blocks u64, bytes of
 //! all keys u64, bytes of all values u64, table options (filter_inserts u8, compression u8, partition_prefix u32), smallest
-//! key (length u32, bytes), largest key (length u32, bytes); in version 2 of the format the origin: lineage u64, first and last
-//! generation u64 each, name of the table (length u32, bytes).
+//! key (length u32, bytes), largest key (length u32, bytes); since version 2 of the format the origin: lineage u64, first and last
+//! generation u64 each, name of the table (length u32, bytes); in version 3 how many records expire u64, and when the first and the
+//! last of them does (ticks, u64 each).
 //!
 //! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
 //! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
@@ -13,9 +14,10 @@
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::limits::{KEY_BYTES_MAX, TABLE_NAME_BYTES_MAX};
-use sextant_common::manifest::{Compression, Generations, Origin, SstMeta, TableOptions};
+use sextant_common::manifest::{Compression, Expiring, Generations, Origin, SstMeta, TableOptions};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::codec::{u32_at, u64_at};
@@ -26,6 +28,8 @@ pub const MAGIC: [u8; 8] = *b"\xa5sextSST";
 pub const VERSION: u32 = 1;
 /// Of tables whose meta section ends with their origin.
 pub const VERSION_WITH_ORIGIN: u32 = 2;
+/// Of tables with records that expire.
+pub const VERSION_WITH_EXPIRY: u32 = 3;
 pub const TRAILER_BYTES: usize = 124;
 /// The file checksum and the trailer checksum: what the file checksum does not cover.
 pub const UNHASHED_BYTES: usize = 12;
@@ -87,9 +91,9 @@ impl Trailer {
             return Err(bad("checksum mismatch"));
         }
         let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
-        if !(VERSION..=VERSION_WITH_ORIGIN).contains(&u32_of(8)) {
+        if !(VERSION..=VERSION_WITH_EXPIRY).contains(&u32_of(8)) {
             return Err(bad(&format!(
-                "format version {} is not known (this is {VERSION_WITH_ORIGIN})",
+                "format version {} is not known (this is {VERSION_WITH_EXPIRY})",
                 u32_of(8)
             )));
         }
@@ -133,12 +137,18 @@ pub struct TableMeta {
     pub max_key: Bytes,
     /// None in version 1.
     pub origin: Option<Origin>,
+    /// None of them before version 3.
+    pub expiring: Expiring,
 }
 
 impl TableMeta {
     /// The version of the format that a table with this section has.
     pub fn version(&self) -> u32 {
-        if self.origin.is_some() { VERSION_WITH_ORIGIN } else { VERSION }
+        match (&self.origin, self.expiring.records) {
+            (None, _) => VERSION,
+            (Some(_), 0) => VERSION_WITH_ORIGIN,
+            (Some(_), _) => VERSION_WITH_EXPIRY,
+        }
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -169,6 +179,10 @@ impl TableMeta {
             }
             out.extend_from_slice(&(name.len() as u32).to_le_bytes());
             out.extend_from_slice(name.as_bytes());
+        }
+        if self.version() == VERSION_WITH_EXPIRY {
+            let Expiring { records, first, last } = self.expiring;
+            [records, first.0, last.0].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         }
         out
     }
@@ -212,6 +226,16 @@ impl TableMeta {
             end += 28 + len;
             origin = Some(Origin { lineage, name, generations });
         }
+        let mut expiring = Expiring::default();
+        if version >= VERSION_WITH_EXPIRY {
+            let number = |i: usize| u64_at(bytes, end + 8 * i);
+            let (first, last) = (Tick(number(1)?), Tick(number(2)?));
+            expiring = Expiring { records: number(0)?, first, last };
+            if expiring.records == 0 || first > last {
+                return None;
+            }
+            end += 24;
+        }
         let meta = TableMeta {
             records: number(0)?,
             tombstones: number(1)?,
@@ -224,11 +248,12 @@ impl TableMeta {
             min_key,
             max_key,
             origin,
+            expiring,
         };
         let sound = end == bytes.len()
             && filter_inserts <= 1
             && meta.records > 0
-            && meta.tombstones <= meta.records
+            && meta.tombstones.saturating_add(meta.expiring.records) <= meta.records
             && meta.min_seq <= meta.max_seq
             && meta.min_key <= meta.max_key;
         sound.then_some(meta)
@@ -248,6 +273,7 @@ impl TableMeta {
             file_bytes: trailer.file_bytes,
             checksum: trailer.file_checksum,
             generations: self.origin.as_ref().map(|o| o.generations).unwrap_or_default(),
+            expiring: self.expiring,
             replicas: Vec::new(),
         }
     }
@@ -260,19 +286,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}") {
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}") {
             let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
             let origin = (!name.is_empty()).then_some(Origin { lineage: min_seq, name, generations: Generations::new(more, more + span) });
+            let first = Tick(if expiring > 0 && origin.is_some() { min_seq } else { 0 });
+            let expiring = Expiring { records: if first.0 > 0 { expiring } else { 0 }, first, last: Tick(first.0 * span) };
             let meta = TableMeta {
-                records: tombstones + more, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
+                records: tombstones + more + expiring.records, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
                 options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression: Compression::Lz4 },
-                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), origin,
+                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), origin, expiring,
             };
             let bytes = Bytes::from(meta.encode());
             for cut in 0..bytes.len() {
                 prop_assert!(TableMeta::parse(&bytes.slice(..cut), meta.version()).is_err());
             }
-            prop_assert!(TableMeta::parse(&bytes, VERSION + VERSION_WITH_ORIGIN - meta.version()).is_err());
+            for other in (VERSION..=VERSION_WITH_EXPIRY).filter(|version| *version != meta.version()) {
+                prop_assert!(TableMeta::parse(&bytes, other).is_err());
+            }
             prop_assert_eq!(TableMeta::parse(&bytes, meta.version()).unwrap(), meta);
         }
 
@@ -280,6 +310,7 @@ mod tests {
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_ORIGIN);
+            let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_EXPIRY);
             let mut trailer = MAGIC.to_vec();
             trailer.extend_from_slice(&VERSION.to_le_bytes());
             trailer.extend_from_slice(&bytes);

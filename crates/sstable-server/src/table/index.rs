@@ -9,7 +9,7 @@
 
 use sextant_common::error::{Error, Result};
 
-use super::block::{Block, BlockBuilder, Malformed};
+use super::block::{Block, BlockBuilder, Content, Malformed};
 use super::codec::{common_prefix, put_varint, varint};
 
 /// A table with a larger index has two levels: the pinned one then holds a few entries, and leaves compete for the block
@@ -98,7 +98,7 @@ impl IndexBuilder {
         // 20 bytes an entry for lengths, handle and restart: an estimate suffices, as it is the same everywhere.
         if self.bounds.len() + 20 * self.handles.len() <= FULL_INDEX_BYTES_MAX {
             let mut block = BlockBuilder::new(1);
-            self.entries().for_each(|(bound, handle)| block.add(bound, &handle.encode(), 0, false));
+            self.entries().for_each(|(bound, handle)| block.add(bound, 0, Content::Value(&handle.encode())));
             return Ok(WrittenIndex { top: write(block.finish())?, levels: 1 });
         }
         let (mut top, mut leaf) = (BlockBuilder::new(1), BlockBuilder::new(1));
@@ -107,14 +107,14 @@ impl IndexBuilder {
             if leaf.is_empty() {
                 leaf_bound = bound;
             }
-            leaf.add(bound, &handle.encode(), 0, false);
+            leaf.add(bound, 0, Content::Value(&handle.encode()));
             if leaf.len() >= LEAF_BYTES {
-                top.add(leaf_bound, &write(leaf.finish())?.encode(), 0, false);
+                top.add(leaf_bound, 0, Content::Value(&write(leaf.finish())?.encode()));
                 leaf.clear();
             }
         }
         if !leaf.is_empty() {
-            top.add(leaf_bound, &write(leaf.finish())?.encode(), 0, false);
+            top.add(leaf_bound, 0, Content::Value(&write(leaf.finish())?.encode()));
         }
         Ok(WrittenIndex { top: write(top.finish())?, levels: 2 })
     }

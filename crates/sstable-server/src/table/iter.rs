@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::Result;
+use sextant_common::expiry::Tick;
 
 use super::block::{BackwardCursor, Block, ForwardCursor, Malformed, Slot};
 use super::direction::Direction;
@@ -198,6 +199,11 @@ impl TableIter {
 
     pub fn is_tombstone(&self) -> bool {
         self.slot_and_key().is_some_and(|(slot, _)| slot.tombstone)
+    }
+
+    /// From when on the present record is absent; None: never.
+    pub fn expires_at(&self) -> Option<Tick> {
+        self.slot_and_key().and_then(|(slot, _)| slot.expires_at)
     }
 
     /// The value of the present record, a slice of its block.

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
+use sextant_common::expiry::Tick;
 
 use super::direction::Direction;
 use super::iter::TableIter;
@@ -56,6 +57,10 @@ impl Merge {
 
     pub fn is_tombstone(&self) -> bool {
         self.present().is_some_and(TableIter::is_tombstone)
+    }
+
+    pub fn expires_at(&self) -> Option<Tick> {
+        self.present().and_then(TableIter::expires_at)
     }
 
     pub fn disk_bytes(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The table file, format version 2; version 1 is read (`docs/formats/table.md`).
+//! The table file, format versions 2 and (if records expire) 3; version 1 is read (`docs/formats/table.md`).
 //!
 //! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and the cache of
 //! blocks that all tables share. Does not own files' names, which tables exist (`catalog`) or any message.
@@ -26,6 +26,7 @@ pub mod writer;
 use sextant_common::ids::{SstId, TableId};
 use xxhash_rust::xxh3::xxh3_64;
 
+pub use block::Content;
 pub use direction::Direction;
 pub use iter::{Caching, KeyRange, TableIter};
 pub use merge::Merge;

@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::SstId;
 use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES, VALUE_BYTES_MAX};
@@ -40,6 +41,8 @@ pub enum Access {
 pub struct Found {
     pub seq: u64,
     pub tombstone: bool,
+    /// None: it does not expire.
+    pub expires_at: Option<Tick>,
     /// A slice of the block: empty for a tombstone.
     pub value: Bytes,
 }
@@ -243,8 +246,8 @@ impl Table {
             return Ok(Lookup::Absent);
         };
         let value = block.value(&slot);
-        let Slot { seq, tombstone, .. } = slot;
-        Ok(Lookup::Found(Found { seq, tombstone, value }))
+        let Slot { seq, tombstone, expires_at, .. } = slot;
+        Ok(Lookup::Found(Found { seq, tombstone, expires_at, value }))
     }
 
     pub(super) fn top(&self) -> &Block {

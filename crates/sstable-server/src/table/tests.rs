@@ -3,8 +3,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use sextant_common::expiry::Tick;
 use sextant_common::key::filter_hash;
-use sextant_common::manifest::{Generations, Origin};
+use sextant_common::manifest::{Expiring, Generations, Origin};
 use sextant_common::{ErrorKind, Result};
 
 use super::reader::{Found, Tally};
@@ -20,7 +21,8 @@ fn get(table: &Table, key: &[u8], access: Access) -> Result<Lookup> {
 fn expected(model: &Model, key: &[u8]) -> Lookup {
     match model.get(key) {
         Some((value, seq, tombstone)) => {
-            Lookup::Found(Found { seq: *seq, tombstone: *tombstone, value: Bytes::copy_from_slice(value) })
+            let value = Bytes::copy_from_slice(value);
+            Lookup::Found(Found { seq: *seq, tombstone: *tombstone, expires_at: None, value })
         }
         None => Lookup::Absent,
     }
@@ -237,16 +239,60 @@ fn the_largest_records_round_trip() {
     }
     let file = Arc::new(sextant_simulated::MemoryFile::default());
     let mut writer = TableWriter::new(file, sst_id(1), sextant_common::ids::TableId(1), options(false));
-    assert_eq!(writer.add(&[0; 16 * 1024 + 1], b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
-    assert_eq!(writer.add(b"", b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(writer.add(&[0; 16 * 1024 + 1], 1, Content::Value(b"")).unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(writer.add(b"", 1, Content::Value(b"")).unwrap_err().kind, ErrorKind::Invalid);
     assert_eq!(
-        writer.add(b"a", &vec![0; 8 * 1024 * 1024 + 1], 1, false).unwrap_err().kind,
+        writer.add(b"a", 1, Content::Value(&vec![0; 8 * 1024 * 1024 + 1])).unwrap_err().kind,
         ErrorKind::Invalid
     );
-    assert_eq!(writer.add(b"a", b"value", 1, true).unwrap_err().kind, ErrorKind::Invalid);
-    writer.add(b"b", b"", 1, false).unwrap();
+    let expiring = Content::Expiring(b"value", Tick(1));
+    assert_eq!(writer.add(b"a", 1, expiring).unwrap_err().kind, ErrorKind::Invalid, "not of format 1");
+    writer.add(b"b", 1, Content::Value(b"")).unwrap();
     for key in [&b"b"[..], b"a"] {
-        assert_eq!(writer.add(key, b"", 1, false).unwrap_err().kind, ErrorKind::Invalid);
+        assert_eq!(writer.add(key, 1, Content::Value(b"")).unwrap_err().kind, ErrorKind::Invalid);
+    }
+}
+
+/// Every third record expires, every third one does not, and every third is a tombstone.
+fn content(i: u64) -> Content<'static> {
+    match i % 3 {
+        0 => Content::Expiring(&b"0123456789"[..(i % 11) as usize], Tick(1000 + i)),
+        1 => Content::Value(b"for ever"),
+        _ => Content::Tombstone,
+    }
+}
+
+fn expiring_table() -> (Vec<u8>, sextant_common::manifest::SstMeta) {
+    let origin = Origin { lineage: 3, name: "t".into(), generations: Generations::new(1, 4) };
+    let file = Arc::new(sextant_simulated::MemoryFile::default());
+    let table = sextant_common::ids::TableId(9);
+    let mut writer =
+        TableWriter::new(file.clone(), sst_id(1), table, options(true)).with_origin(Some(origin));
+    (0..900u64).for_each(|i| writer.add(&i.to_be_bytes(), i, content(i)).unwrap());
+    let meta = writer.finish().unwrap();
+    let bytes = std::mem::take(&mut *file.0.lock());
+    (bytes, meta)
+}
+
+#[test]
+fn records_are_found_with_their_expiry_in_a_table_of_format_3() {
+    let (bytes, meta) = expiring_table();
+    assert_eq!(meta.expiring, Expiring { records: 300, first: Tick(1000), last: Tick(1897) });
+    let table = Arc::new(open_bytes(bytes, sst_id(1), 1 << 20).unwrap().table);
+    assert_eq!((table.trailer().version, table.sst_meta()), (3, meta));
+    let mut iters = [Direction::Forward, Direction::Backward]
+        .map(|d| TableIter::new(table.clone(), KeyRange::all(), d, Caching::Bypass).unwrap());
+    for i in 0..900u64 {
+        let Lookup::Found(found) = get(&table, &i.to_be_bytes(), Access::Fill).unwrap() else {
+            panic!("{i}")
+        };
+        let value = (!found.tombstone).then_some(&found.value[..]);
+        assert_eq!(Content::new(value, found.expires_at), content(i));
+        for (iter, at) in iters.iter_mut().zip([i, 899 - i]) {
+            let value = (!iter.is_tombstone()).then(|| iter.value_ref());
+            assert_eq!(Content::new(value, iter.expires_at()), content(at));
+            iter.advance().unwrap();
+        }
     }
 }
 
@@ -274,7 +320,21 @@ fn tables_that_are_not_named_newest_first_are_noticed() {
     }
 }
 
-/// Both format versions must stay readable, and writable to the byte, for ever.
+/// Format version 3 too: of a table with records that expire.
+#[test]
+fn the_format_with_records_that_expire_is_pinned() {
+    let (bytes, meta) = expiring_table();
+    let golden = include_bytes!("../../fixtures/table-v3.sst");
+    if std::env::var_os("SEXTANT_WRITE_FIXTURES").is_some() {
+        std::fs::write(concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/table-v3.sst"), &bytes).unwrap();
+        return;
+    }
+    assert!(bytes == golden, "the writer's bytes differ from the fixture");
+    let table = open_bytes(golden.to_vec(), sst_id(1), 0).unwrap().table;
+    assert_eq!((table.trailer().version, table.sst_meta()), (3, meta));
+}
+
+/// Both older format versions must stay readable, and writable to the byte, for ever.
 #[test]
 fn the_format_is_pinned() {
     let origin =

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::limits::{check_key, check_value};
-use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
+use sextant_common::manifest::{Compression, Expiring, Origin, SstMeta, TableOptions};
 use sextant_environment::vfs::VfsFile;
 use xxhash_rust::xxh3::Xxh3;
 
-use super::block::{BlockBuilder, RESTART_INTERVAL};
+use super::block::{BlockBuilder, Content, RESTART_INTERVAL};
 use super::filter::FilterBuilder;
 use super::footer::{TableMeta, Trailer};
 use super::index::{Handle, IndexBuilder, lower_bound};
@@ -71,6 +71,7 @@ impl TableWriter {
                 min_key: Bytes::new(),
                 max_key: Bytes::new(),
                 origin: None,
+                expiring: Expiring::default(),
             },
         }
     }
@@ -90,8 +91,9 @@ impl TableWriter {
         self.sink.offset()
     }
 
-    /// Appends a record. Its key must be larger than the one before; a tombstone has no value.
-    pub fn add(&mut self, key: &[u8], value: &[u8], seq: u64, tombstone: bool) -> Result<()> {
+    /// Appends a record. Its key must be larger than the one before.
+    pub fn add(&mut self, key: &[u8], seq: u64, content: Content<'_>) -> Result<()> {
+        let value = content.value();
         check_key(key)?;
         check_value(value)?;
         if self.meta.records > 0 && key <= self.last_key.as_slice() {
@@ -100,8 +102,9 @@ impl TableWriter {
                 self.meta.records
             )));
         }
-        if tombstone && !value.is_empty() {
-            return Err(Error::invalid("a tombstone has no value"));
+        if content.expires_at().is_some() && self.meta.origin.is_none() {
+            // (Format version 3 is that of tables which say where they come from.)
+            return Err(Error::invalid("records of a table without an origin do not expire"));
         }
         if self.meta.records >= RECORDS_MAX {
             return Err(Error::invalid(format!("table has more than {RECORDS_MAX} records")));
@@ -116,13 +119,14 @@ impl TableWriter {
             self.block_bound.clear();
             self.block_bound.extend_from_slice(lower_bound(&self.last_key, key));
         }
-        self.block.add(key, value, seq, tombstone);
+        self.block.add(key, seq, content);
         self.filter.add(key);
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         let meta = &mut self.meta;
         meta.records += 1;
-        meta.tombstones += u64::from(tombstone);
+        meta.tombstones += u64::from(content.is_tombstone());
+        meta.expiring.add(content.expires_at());
         meta.min_seq = meta.min_seq.min(seq);
         meta.max_seq = meta.max_seq.max(seq);
         meta.key_bytes += key.len() as u64;

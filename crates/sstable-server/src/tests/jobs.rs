@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use futures::StreamExt;
 use sextant_common::ErrorKind;
+use sextant_common::expiry::Tick;
 use sextant_common::manifest::{Generations, Origin, TableOptions};
 use sextant_environment::env::error_of;
 
@@ -77,6 +78,7 @@ fn compaction(inputs: &[SstId], output: SstId, drop_tombstones: bool) -> Compact
         options: Some((&options(true)).into()),
         drop_tombstones,
         origin: None,
+        expired_by: 0,
     }
 }
 
@@ -266,4 +268,44 @@ async fn a_compaction_with_an_origin_leaves_a_tombstone_rather_than_nothing() {
     let meta = node.compact(request).await.unwrap().unwrap();
     assert_eq!((meta.records, meta.tombstones, meta.max_seq), (1, 1, 50));
     assert_eq!(meta.generations, Generations::new(1, 4));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_has_expired_by_the_time_that_is_named_counts_as_a_tombstone() {
+    let mut node = Node::start().await;
+    let origin = Origin { lineage: 5, name: "t".into(), generations: Generations::new(1, 1) };
+    let record = |key: &'static [u8], seq: u64, expires_at: u64| ScanRecord {
+        key: Bytes::from_static(key),
+        value: Bytes::from_static(b"v"),
+        seq,
+        tombstone: false,
+        expires_at,
+    };
+    let older = vec![record(b"covered", 1, 0), record(b"later", 2, 200), record(b"never", 3, 0)];
+    let newer = vec![record(b"covered", 4, 100), record(b"gone", 5, 100)];
+    for (id, records) in [(1, older), (2, newer)] {
+        let mut begin = header(sst_id(id));
+        begin.header.as_mut().unwrap().origin = Some((&origin).into());
+        let record_count = records.len() as u64;
+        let body = IngestRequest { records, ..IngestRequest::default() };
+        let end = IngestRequest { finish: true, record_count, ..IngestRequest::default() };
+        send(&mut node.client, vec![begin, body, end]).await.unwrap();
+    }
+    assert_eq!(node.get(&[sst_id(2), sst_id(1)], b"covered").await.expires_at, 100, "whoever asks judges");
+    let inputs = [sst_id(2), sst_id(1)];
+    for (output, drop_tombstones) in [(3, false), (4, true)] {
+        let request = CompactRequest {
+            origin: Some((&origin).into()),
+            expired_by: 100,
+            ..compaction(&inputs, sst_id(output), drop_tombstones)
+        };
+        let meta = node.compact(request).await.unwrap().unwrap();
+        assert_eq!((meta.expiring.records, meta.expiring.last), (1, Tick(200)));
+        let reply = node.scan_all(&[sst_id(output)]).await;
+        let records = reply.records.iter().map(|r| (&r.key[..], r.tombstone, r.expires_at));
+        let left = [(&b"later"[..], false, 200), (b"never", false, 0)];
+        let tombstones = [(&b"covered"[..], true, 0), (b"gone", true, 0)];
+        let kept = tombstones.into_iter().filter(|_| !drop_tombstones).chain(left);
+        assert!(records.eq(kept), "{:?}", reply.records);
+    }
 }

@@ -139,6 +139,7 @@ fn to_wire(model: &Model) -> Vec<ScanRecord> {
         value: value.clone().into(),
         seq: *seq,
         tombstone: *tombstone,
+        expires_at: 0,
     };
     model.iter().map(record).collect()
 }

@@ -107,7 +107,7 @@ pub async fn run(args: HostsArgs) -> Result<bool> {
     let plan = if args.short { Plan::short() } else { Plan::of(&args.faults, None)? };
     let mut stage = Stage::set(&args.cluster).await?;
     if args.clocks {
-        stage.compose.overrides.push(clocks::off(&stage.place.dir).await?);
+        stage.compose.overrides.push(clocks::off(&stage.place.dir)?);
     }
     let done = round(&mut stage, &plan, &args.faults).await;
     stage.strike(matches!(done, Ok(true))).await.and(done)

@@ -1,4 +1,5 @@
 use bytes::{Bytes, BytesMut};
+use sextant_common::expiry;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::TableOptions;
 use sextant_common::operation::{RecordedOutcome, RequestId};
@@ -38,6 +39,7 @@ fn group(first_seq: u64, generation: u64) -> Command {
         ordinal,
         key: Bytes::from(format!("key{}", ordinal % 3)),
         value: value.map(Bytes::from),
+        expires_at: (ordinal == 1).then_some(expiry::Tick(1_700_000_000_000)),
         leaves_bit: ordinal.is_multiple_of(2),
     };
     let table = |id: u32, ordinals: std::ops::Range<u32>| TableWrites {

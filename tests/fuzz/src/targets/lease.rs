@@ -155,6 +155,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         slots: slots.iter().flat_map(|slot| slot.to_le_bytes()).collect::<Vec<_>>().into(),
         ..v1::BfRun::default()
     };
+    let ticks = |ticks: u64| v1::BfRun { tick: 1_700_000_000_100, ticks, ..v1::BfRun::default() };
     let epoch = Some(v1::Epoch { term: 3, incarnation: 1 });
     let update = |status: v1::PartitionStatus, from: u64, to: u64, runs| v1::PartitionUpdate {
         partition: 3,
@@ -172,6 +173,7 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
             mode: v1::LeaseMode::Ack.into(),
         }),
         leader: Some(v1::LeaderHint { partition: 3, node: 1, term: 3 }),
+        published_tick: 1_700_000_000_000 + from,
     };
     let reply = |pull: u64, updates| v1::PullReply {
         pull,
@@ -186,6 +188,8 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         reply(2, vec![update(S::PartitionOk, 10, 12, vec![run(3, false, &[5, 6])])]),
         reply(3, vec![update(S::PartitionOk, 12, 14, vec![run(4, true, &[]), run(4, false, &[7])])]),
         reply(3, vec![update(S::PartitionOk, 14, 16, vec![invalidated(&[1, 70])])]),
+        reply(3, vec![update(S::PartitionOk, 16, 16 + 2, vec![ticks(2)])]),
+        reply(3, vec![update(S::PartitionOk, 16, 16, vec![ticks(u64::MAX), ticks(1)])]),
         reply(
             4,
             vec![update(S::PartitionThrottled, 16, 16, vec![]), update(S::PartitionNotLeader, 0, 0, vec![])],

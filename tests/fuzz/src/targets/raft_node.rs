@@ -40,18 +40,21 @@ impl Known {
         !named.map(LogPosition::from).any(|id| self.is_contradicted(id))
     }
 
+    /// A leader that names another entry before its own: what is there from that one on goes.
+    fn conflicted(&mut self, message: &v1::AppendEntriesRequest) {
+        let Some(prev) = message.prev.map(LogPosition::from) else { return };
+        if self.entries.get(prev.index as usize).is_some_and(|here| *here != prev) {
+            self.entries.truncate(prev.index as usize);
+        }
+    }
+
     fn accepted(&mut self, message: &v1::AppendEntriesRequest) {
-        let mut last = message.prev.map(LogPosition::from);
         for id in message.entries.iter().filter_map(|entry| entry.position).map(LogPosition::from) {
             let at = id.index as usize;
             if self.entries.get(at) != Some(&id) {
                 self.entries.truncate(at);
                 self.entries.push(id);
             }
-            last = Some(id);
-        }
-        if let (Some(last), Some(commit)) = (last, message.leader_commit) {
-            self.committed = self.committed.max(commit.index.min(last.index));
         }
     }
 }
@@ -117,6 +120,11 @@ async fn term_of(node: &RaftNode) -> u64 {
 async fn accepts(node: &RaftNode, known: &mut Known, message: v1::AppendEntriesRequest) -> bool {
     use v1::append_entries_response::Outcome;
     let Ok(reply) = node.append(message.clone()).await else { return false };
+    // What its leader claims to be committed counts once its entries are here, now or later.
+    known.committed = known.committed.max(message.leader_commit.map_or(0, |commit| commit.index));
+    if reply.outcome() == Outcome::Conflict {
+        known.conflicted(&message);
+    }
     let taken = matches!(reply.outcome(), Outcome::Success | Outcome::PartialSuccess);
     if taken {
         known.accepted(&message);
@@ -218,6 +226,8 @@ pub fn raft_node_seeds() -> Vec<Vec<u8>> {
         // Positions at the edges, before and committed.
         append(2, 165, &[2, 165, 200, 0, 0]),
         append(2, 165, &[1, 2, 165, 200, 1, 165, 0]),
+        // A later leader that has another entry where two of the one before it stand.
+        [append(2, 165, &[1, 0, 2, 165, 200, 165, 0]), append(4, 118, &[3, 1, 165, 0])].concat(),
         append(2, 4, &[1, 2, 1, 230, 1, 4, 0]),
         // Committed up to where the leader's own log cannot be of that term any more.
         append(2, 4, &[1, 2, 160, 7, 1, 4, 0]),

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use sextant_common::Result;
-use sextant_common::operation::{Change, Lane, Operation, WriteOutcome};
+use sextant_common::expiry::Tick;
+use sextant_common::ids::Seq;
+use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
@@ -96,10 +98,13 @@ pub fn frames(data: &[u8]) {
     assert_eq!((again, error, left), (commands, None, 0), "encoded and parsed again");
 }
 
+/// In milliseconds since 1970.
+const NOW_MS: u64 = 1_700_000_000_000;
+
 /// A map that answers at once.
 #[derive(Clone, Default)]
 struct Map {
-    data: Arc<Mutex<BTreeMap<Bytes, Bytes>>>,
+    data: Arc<Mutex<BTreeMap<Bytes, Record>>>,
     /// Whether reads are answered on the fast path.
     fast: bool,
 }
@@ -111,33 +116,24 @@ impl Store for Map {
         if self.fast { Look::Known(Ok(self.data.lock().get(key).cloned())) } else { Look::Missed(()) }
     }
 
-    async fn get(&self, key: Bytes, (): ()) -> Result<Option<Bytes>> {
+    async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
         Ok(self.data.lock().get(&key).cloned())
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Bytes>>> {
         let data = self.data.lock();
-        Ok(keys.iter().map(|key| data.get(key).cloned()).collect())
+        Ok(keys.iter().map(|key| data.get(key).map(|record| record.value.clone())).collect())
     }
 
-    async fn set(&self, key: Bytes, value: Bytes, condition: SetCondition, _: Lane) -> Result<bool> {
-        // So that commands that touch the same key have something to wait for.
-        tokio::task::yield_now().await;
-        let mut data = self.data.lock();
-        let applies = match condition {
-            SetCondition::Always => true,
-            SetCondition::IfAbsent => !data.contains_key(&key),
-            SetCondition::IfPresent => data.contains_key(&key),
-        };
-        if applies {
-            data.insert(Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value));
-        }
-        Ok(applies)
+    async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
+        let Put { key, value, lifetime } = put;
+        let put = Operation::put("", key, value).lasting(lifetime).only_if(condition.into());
+        Ok(self.execute(vec![put], lane).await?.applied)
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, _: Lane) -> Result<()> {
         for (key, value) in pairs {
-            self.set(key, value, SetCondition::Always, Lane::Single).await?;
+            self.execute(vec![Operation::put("", key, value)], Lane::Single).await?;
         }
         Ok(())
     }
@@ -158,26 +154,28 @@ impl Store for Map {
     }
 
     async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
+        // So that commands that touch the same key have something to wait for.
         tokio::task::yield_now().await;
         let mut data = self.data.lock();
-        let refused = |op: &Operation| !op.skip_on_failure && !op.execute(data.get(&op.key)).1.applied;
-        let applied = !ops.iter().any(refused);
-        let mut results = Vec::new();
-        for op in ops {
-            let (change, mut result) = op.execute(data.get(&op.key));
-            result.applied &= applied;
-            results.push(result);
+        // Time stands still: a lifetime ends at once, or never.
+        let (changes, outcome) = Operation::execute_batch(&ops, |key| data.get(key).cloned(), Tick(NOW_MS));
+        for (op, (change, expires_at)) in ops.iter().zip(changes) {
             match change {
-                Change::To(value) if applied => {
-                    data.insert(Bytes::copy_from_slice(&op.key), Bytes::copy_from_slice(&value));
+                Change::To(value) => {
+                    let record = Record { value: Bytes::copy_from_slice(&value), seq: Seq(1), expires_at };
+                    data.insert(Bytes::copy_from_slice(&op.key), record);
                 }
-                Change::Removed if applied => {
+                Change::Removed => {
                     data.remove(&op.key);
                 }
-                _ => {}
+                Change::None => {}
             }
         }
-        Ok(WriteOutcome { applied, results })
+        Ok(outcome)
+    }
+
+    fn now_ms(&self) -> u64 {
+        NOW_MS
     }
 
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
@@ -186,7 +184,7 @@ impl Store for Map {
 }
 
 /// What a server sends to a client that sends these pieces and then no more; and what its map holds.
-fn converse(pieces: Vec<Vec<u8>>, fast: bool) -> (Vec<u8>, BTreeMap<Bytes, Bytes>) {
+fn converse(pieces: Vec<Vec<u8>>, fast: bool) -> (Vec<u8>, BTreeMap<Bytes, Record>) {
     let store = Map { fast, ..Map::default() };
     let data = store.data.clone();
     let replies = super::log::block_on(async move {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ErrorKind;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, RequestId};
@@ -93,6 +94,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
             at: LogPosition { term: 3, index: 99 },
             next_seq: 1000,
             time_ms: 5000,
+            tick: Tick(4900),
             generations: BTreeMap::from([(TableId(1), Generation(4)), (TableId(2), Generation(1))]),
             sessions,
             membership: super::log::membership_bytes(),

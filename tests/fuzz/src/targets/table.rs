@@ -7,11 +7,12 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sextant_common::ErrorKind;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Compression, TableOptions};
 use sextant_simulated::MemoryFile;
-use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, ForwardCursor};
+use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, Content, ForwardCursor};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::footer::{
     TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_ORIGIN,
@@ -113,7 +114,7 @@ fn rebuild(records: &[Record], interval: usize) {
     let Some(last) = records.last() else { return };
     let mut builder = BlockBuilder::new(interval);
     for (key, (value, seq, tombstone)) in records {
-        builder.add(key, value, *seq, *tombstone);
+        builder.add(key, *seq, Content::new((!tombstone).then_some(value), None));
     }
     let Ok(block) = Block::parse(Bytes::copy_from_slice(builder.finish())) else { panic!("its own block") };
     assert_eq!(ForwardCursor::first(block.clone()).map(forward), Ok(Some(records.to_vec())));
@@ -133,7 +134,9 @@ pub fn block_seeds() -> Vec<Vec<u8>> {
         for i in 0..count {
             let tombstone = i % 5 == 4;
             let value = vec![i as u8; if tombstone { 0 } else { 10 }];
-            builder.add(format!("key{i:03}").as_bytes(), &value, u64::from(i) + 1000, tombstone);
+            let expires_at = (i % 7 == 3).then_some(Tick(1_700_000_000_000 + u64::from(i)));
+            let content = Content::new((!tombstone).then_some(&value), expires_at);
+            builder.add(format!("key{i:03}").as_bytes(), u64::from(i) + 1000, content);
         }
         let payload = builder.finish().to_vec();
         seeds.push([&[interval - 1][..], &payload].concat());
@@ -150,7 +153,7 @@ pub fn block_seeds() -> Vec<Vec<u8>> {
     let mut key = Vec::new();
     for seq in 0..1200 {
         key.push(1);
-        builder.add(&key, b"", seq, false);
+        builder.add(&key, seq, Content::Value(b""));
     }
     seeds.push([&[0][..], builder.finish()].concat());
     seeds
@@ -259,7 +262,7 @@ fn image(model: Model, compression: Compression) -> Image {
     let options = TableOptions { compression, ..TableOptions::default() };
     let mut writer = TableWriter::new(file.clone(), id(), TABLE, options);
     for (key, (value, seq, tombstone)) in &model {
-        if let Err(e) = writer.add(key, value, *seq, *tombstone) {
+        if let Err(e) = writer.add(key, *seq, Content::new((!tombstone).then_some(value), None)) {
             panic!("a good record: {e}");
         }
     }

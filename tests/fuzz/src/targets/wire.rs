@@ -5,7 +5,7 @@ use sextant_common::ids::{
 };
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
-use sextant_common::operation::{Condition, Effect, Update};
+use sextant_common::operation::{Condition, Effect, LifetimeTest, Update};
 use sextant_memtable_server::fuzzing::{self, Address};
 use sextant_proto::v1;
 
@@ -34,6 +34,7 @@ pub fn sample_sst(counter: u32) -> SstMeta {
         file_bytes: 1000,
         checksum: 0x1234_5678_9abc_def0,
         generations: Default::default(),
+        expiring: Default::default(),
         replicas: vec![NodeId(1), NodeId(2)],
     }
 }
@@ -122,6 +123,7 @@ pub fn write_request(data: &[u8]) {
             Effect::Update(Update::IncrementDecimal(_)) => v1::WriteKind::WriteIncrementDecimal,
             Effect::Update(Update::Append(_)) => v1::WriteKind::WriteAppend,
             Effect::Update(Update::SetRange { .. }) => v1::WriteKind::WriteSetRange,
+            Effect::Update(Update::Touch) => v1::WriteKind::WriteTouch,
         };
         assert_eq!(i32::from(kind), wire.kind, "the kind was taken for another");
         base_bytes += op.base_value.as_ref().map_or(0, Bytes::len);
@@ -131,6 +133,11 @@ pub fn write_request(data: &[u8]) {
             Condition::Present => v1::Condition::Present,
             Condition::ValueEquals(_) => v1::Condition::ValueEquals,
             Condition::SeqEquals(_) => v1::Condition::SeqEquals,
+            Condition::Lifetime(LifetimeTest::Unlimited) => v1::Condition::LifetimeUnlimited,
+            Condition::Lifetime(LifetimeTest::Limited) => v1::Condition::LifetimeLimited,
+            Condition::Lifetime(LifetimeTest::Shorter) => v1::Condition::LifetimeShorter,
+            Condition::Lifetime(LifetimeTest::Longer) => v1::Condition::LifetimeLonger,
+            Condition::Lifetime(LifetimeTest::LimitedAndLonger) => v1::Condition::LifetimeLimitedAndLonger,
         };
         assert_eq!(i32::from(condition), wire.condition, "the condition was taken for another");
     }
@@ -153,9 +160,16 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
         decimal: "2.5".into(),
         offset: 3,
         returns: v1::Returns::Before.into(),
+        lifetime: Some(v1::Lifetime { lifetime: Some(v1::lifetime::Lifetime::TtlMs(1000)) }),
     };
-    let base =
-        v1::Base { manifest_version: 3, present: true, seq: 4, value_matches: true, value: Some("v".into()) };
+    let base = v1::Base {
+        manifest_version: 3,
+        present: true,
+        seq: 4,
+        value_matches: true,
+        value: Some("v".into()),
+        expires_at: 1_700_000_000_000,
+    };
     use v1::{Condition as C, WriteKind as K};
     let ops = vec![
         op(K::WritePut, C::None, None),
@@ -166,7 +180,8 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
         op(K::WriteIncrement, C::None, Some(base.clone())),
         op(K::WriteIncrementDecimal, C::None, Some(base.clone())),
         op(K::WriteAppend, C::None, Some(base.clone())),
-        op(K::WriteSetRange, C::Present, Some(base)),
+        op(K::WriteSetRange, C::Present, Some(base.clone())),
+        op(K::WriteTouch, C::LifetimeShorter, Some(base)),
     ];
     let request = |ops| v1::WriteRequest {
         id: 1,
@@ -179,7 +194,7 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
     };
     let mut seeds: Vec<Vec<u8>> = ops.iter().map(|op| request(vec![op.clone()]).encode_to_vec()).collect();
     seeds.push(request(ops.clone()).encode_to_vec());
-    for (kind, condition) in [(6, 0), (0, 5), (-1, 0), (1, i32::MAX)] {
+    for (kind, condition) in [(7, 0), (0, 10), (-1, 0), (1, i32::MAX)] {
         let unknown = v1::WriteOp { kind, condition, ..ops[0].clone() };
         seeds.push(request(vec![unknown]).encode_to_vec());
     }

@@ -281,13 +281,13 @@ impl Protocol {
             reader.times = s.pnodes[pnode].times;
         }
         let life = self.life(s, cell, reader.times);
-        let mut step = match life {
-            // As good as a tombstone, until the leader has said what time it is.
-            Life::Unknown => reader.progress.sstables_said(Found::Tombstone),
-            Life::Alive | Life::Expired => reader.progress.sstables_said(self.found(s, cell, reader.times)),
+        let said = match life {
+            Life::Unknown => Found::Undecided,
+            Life::Alive | Life::Expired => self.found(s, cell, reader.times),
         };
-        if life == Life::Unknown {
-            (step, reader.undecided) = (Step::AskMemtables, cell);
+        let mut step = reader.progress.sstables_said(said);
+        if said == Found::Undecided {
+            reader.undecided = cell;
         }
         if self.is(Mutant::ExpiredIsFinal) && life == Life::Expired {
             step = Step::Done(Answer::Absent);

@@ -18,6 +18,7 @@ pub(super) struct Wipes {
     /// Whose directories have been set back, until that is noticed or the calm is over.
     pub(super) older: BTreeSet<String>,
     pub(super) calm: Option<Calm>,
+    pub(super) full: Option<FullLaggard>,
 }
 
 /// A time without faults, around an older copy.
@@ -27,6 +28,17 @@ pub(super) struct Calm {
     pub(super) leaders: (u64, Vec<u64>),
     /// Whose directories have been set back, and when.
     pub(super) put_back: Option<(String, u64)>,
+}
+
+/// A follower that lags, whose disk is going to be full, or is, until it has refused a snapshot.
+pub(super) struct FullLaggard {
+    pub(super) name: String,
+    /// Then it is given up: nobody sends it one.
+    pub(super) until_ns: u64,
+    /// How many snapshots had been refused before, by anybody.
+    pub(super) refused_before: u64,
+    /// After the refusal its disk stays full for so long.
+    pub(super) well_ms: u64,
 }
 
 impl Wipes {

@@ -45,8 +45,10 @@ impl Nemesis {
         }
         self.world.set_faulty(!self.due.is_empty());
         self.keep_calm(sim, cluster, now_ns);
+        self.watch_a_laggard(cluster, now_ns);
         if !faults
             || self.wipes.is_calm()
+            || self.wipes.full.is_some()
             || self.plan.intensity == Intensity::Quiet
             || self.finale == Some(true)
         {
@@ -100,6 +102,7 @@ impl Nemesis {
         self.healing = true;
         self.network.end_all(sim);
         self.due.clear();
+        self.wipes.full = None;
         for (_, host) in cluster.hosts.values() {
             host.pause(false);
             host.set_pauses(Pauses::default());

@@ -14,7 +14,7 @@ use sextant_simulated::FaultyVfs;
 
 use super::due::{Due, MS};
 use super::means::Nemesis;
-use super::memory::{Calm, Contents};
+use super::memory::{Calm, Contents, FullLaggard};
 use super::network::NetFault;
 use super::table::{Entry, Weight, draw};
 use crate::cluster::{Cluster, Tier};
@@ -35,6 +35,11 @@ const CALM_AFTER_NS: u64 = 3_000 * MS;
 /// A calm is given up, if what is asked for does not come about.
 const CALM_NS: u64 = 8_000 * MS;
 
+/// No snapshot has room in so many bytes. (One that replaces another is written beside it first.)
+const ROOM_BYTES: u64 = 1 << 10;
+/// So long a follower whose disk is full is waited for: its leader has to reach it again, and to notice what it lacks.
+const REFUSES_MS: u64 = 4_000;
+
 /// What is done to a server, or around it.
 type Wipe = fn(&mut Nemesis, &mut turmoil::Sim<'static>, &Cluster, &str, u64);
 
@@ -42,7 +47,7 @@ const WIPES: [Entry<Wipe>; 4] = [
     Entry { name: "calm", weight: Weight::of(1), act: |n, _, cluster, _, now_ns| n.calm(cluster, now_ns) },
     Entry {
         name: "full_laggard",
-        weight: Weight::of(1),
+        weight: Weight::of(2),
         act: |n, _, cluster, name, now_ns| n.fill_a_laggard(cluster, name, now_ns),
     },
     Entry {
@@ -114,6 +119,15 @@ impl Nemesis {
         self.due.extend(steps.into_iter().map(|(ms, due)| (now_ns + ms * MS, due)));
     }
 
+    /// Whether nobody is without its memory, and all others said just now that they vote.
+    fn others_stand(&self, cluster: &Cluster, name: &str, now_ns: u64) -> bool {
+        let standing = |other: &String| {
+            !self.down.contains(other) && self.world.stands(other).is_some_and(|at| at + FRESH_NS >= now_ns)
+        };
+        let memtables = cluster.tier(Tier::Memtable);
+        self.wipes.lost.is_empty() && memtables.iter().filter(|m| *m != name).all(standing)
+    }
+
     /// A server is wiped, if the others stand.
     pub(super) fn lose_memory(
         &mut self,
@@ -124,11 +138,7 @@ impl Nemesis {
         now_ns: u64,
     ) {
         let name = name.to_owned();
-        let memtables = cluster.tier(Tier::Memtable);
-        let standing = |other: &String| {
-            !self.down.contains(other) && self.world.stands(other).is_some_and(|at| at + FRESH_NS >= now_ns)
-        };
-        if !self.wipes.lost.is_empty() || !memtables.iter().filter(|m| **m != name).all(standing) {
+        if !self.others_stand(cluster, &name, now_ns) {
             return;
         }
         let left = *pick(
@@ -289,17 +299,41 @@ impl Nemesis {
         }
     }
 
-    /// A follower falls behind what is purged, and then has no room for what it is sent.
+    /// A follower falls behind what is purged, and then has no room for what it is sent. Nothing else goes wrong until it has said
+    /// so: without the others nothing is purged, and without its memory it is sent nothing for a long time.
     fn fill_a_laggard(&mut self, cluster: &Cluster, name: &str, now_ns: u64) {
+        if !self.others_stand(cluster, name, now_ns) {
+            return;
+        }
         self.count("full_laggard", name);
         let others: Vec<String> = cluster.tier(Tier::Memtable).into_iter().filter(|m| m != name).collect();
-        let lag_ms = self.rng.u64(1_500..4_000);
+        let lag_ms = self.rng.u64(1_000..3_000);
         let cut = NetFault::Cut { from: vec![name.to_owned()], to: others, both: true };
         let mut steps = vec![(0, Due::BeginNet(cut, lag_ms))];
         steps.extend((1..4).map(|n| (lag_ms * n / 4, Due::Want(Wanted::Flush))));
-        steps.push((lag_ms - 10, Due::FillDisk(name.to_owned(), self.rng.u64(0..4 << 10))));
-        steps.push((lag_ms + self.rng.u64(500..3_000), Due::DiskWell(name.to_owned())));
+        steps.push((lag_ms - 10, Due::FillDisk(name.to_owned(), self.rng.u64(0..ROOM_BYTES))));
+        let until_ms = lag_ms + REFUSES_MS;
+        steps.push((until_ms, Due::DiskWell(name.to_owned())));
         self.due.extend(steps.into_iter().map(|(ms, due)| (now_ns + ms * MS, due)));
+        self.wipes.full = Some(FullLaggard {
+            name: name.to_owned(),
+            until_ns: now_ns + until_ms * MS,
+            refused_before: cluster.counters.snapshots_refused(),
+            well_ms: self.rng.u64(500..3_000),
+        });
+    }
+
+    /// Goes on with a follower whose disk is full, if there is one. Once it has refused a snapshot, it has room after a while.
+    pub(super) fn watch_a_laggard(&mut self, cluster: &Cluster, now_ns: u64) {
+        let refused = cluster.counters.snapshots_refused();
+        let over = |full: &mut FullLaggard| refused > full.refused_before || now_ns >= full.until_ns;
+        let Some(full) = self.wipes.full.take_if(over) else { return };
+        let well_ns = now_ns + full.well_ms * MS;
+        for (at, due) in &mut self.due {
+            if matches!(due, Due::DiskWell(name) if *name == full.name) {
+                *at = well_ns.min(*at);
+            }
+        }
     }
 }
 

@@ -129,7 +129,14 @@ impl Book {
             Ok(records) => {
                 for (key, pending) in keys.iter().zip(pending) {
                     let record = records.iter().find(|r| r.key == key.as_bytes());
-                    saw(pending, &record.map(|r| Record { value: r.value.clone(), seq: r.seq }));
+                    saw(
+                        pending,
+                        &record.map(|r| Record {
+                            value: r.value.clone(),
+                            seq: r.seq,
+                            expires_at: r.expires_at,
+                        }),
+                    );
                     self.count(Known::Done);
                 }
                 let mut sorted: Vec<_> = records.iter().map(|r| r.key.clone()).collect();

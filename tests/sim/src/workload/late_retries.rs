@@ -91,6 +91,7 @@ pub async fn late_retries(shared: Arc<Shared>, host: Arc<Host>, number: usize) {
             key: Bytes::from(key.clone()),
             value: Bytes::from(value.clone()),
             request: Some(v1::RequestId { session, number: next, acked_below: acked_below.unwrap_or(next) }),
+            lifetime: None,
         };
         next += 1;
         shared.keys.lock().insert((table.clone(), key.clone()));

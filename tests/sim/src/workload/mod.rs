@@ -7,6 +7,7 @@ mod copies;
 mod history;
 mod increments;
 mod late_retries;
+mod mayflies;
 mod operator;
 mod registers;
 mod trap;
@@ -32,6 +33,7 @@ use crate::world::{Phase, World};
 pub use copies::late_copies;
 pub use history::Book;
 pub use late_retries::late_retries;
+pub use mayflies::{OF_A_MAYFLY, mayflies};
 pub use operator::{operate, run_errands};
 pub use registers::registers;
 pub use trap::lease_trap;
@@ -49,6 +51,8 @@ pub struct Shared {
     pub keys: Mutex<BTreeSet<(String, String)>>,
     /// What was done to counters, by table and key.
     pub increments: Mutex<BTreeMap<(String, String), Vec<increments::Increment>>>,
+    /// What was said of the times of partitions.
+    pub mayflies: mayflies::Times,
     next_client: AtomicU64,
     /// Clients that still work.
     pub working: AtomicU64,
@@ -73,6 +77,7 @@ impl Shared {
             tally: Tally::default(),
             keys: Mutex::default(),
             increments: Mutex::default(),
+            mayflies: mayflies::Times::default(),
             next_client: AtomicU64::new(1),
             working: AtomicU64::new(0),
             maintenance: Mutex::default(),

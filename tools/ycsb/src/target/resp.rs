@@ -7,24 +7,23 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::operation::ReadMode;
+use sextant_environment::config::host_port;
+use sextant_environment::env::Names;
 
 use super::{Target, Thread, no_scans};
 
 pub struct Resp {
-    clients: Vec<redis::Client>,
+    addrs: Vec<String>,
     deadline: Duration,
 }
 
 impl Resp {
     pub fn new(addrs: &[String], deadline: Duration) -> Result<Self> {
-        let clients = addrs
-            .iter()
-            .map(|addr| {
-                redis::Client::open(format!("redis://{addr}/"))
-                    .map_err(|e| Error::invalid(format!("bad address {addr:?}: {e}")))
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self { clients, deadline })
+        for addr in addrs {
+            let bad = || Error::invalid(format!("bad address {addr:?}: not host:port"));
+            host_port(addr).ok_or_else(bad)?;
+        }
+        Ok(Self { addrs: addrs.to_vec(), deadline })
     }
 }
 
@@ -32,25 +31,35 @@ impl Target for Resp {
     type Thread = RespThread;
 
     async fn thread(&self, index: usize, _mode: ReadMode) -> Result<RespThread> {
-        let client = self.clients[index % self.clients.len()].clone();
-        let connection = connect(&client, self.deadline).await?;
-        Ok(RespThread { client, deadline: self.deadline, connection: Some(connection) })
+        let addr = self.addrs[index % self.addrs.len()].clone();
+        let connection = connect(&addr, self.deadline).await?;
+        Ok(RespThread { addr, deadline: self.deadline, connection: Some(connection) })
     }
 
     fn p_nodes(&self) -> usize {
-        self.clients.len()
+        self.addrs.len()
     }
 }
 
-async fn connect(client: &redis::Client, deadline: Duration) -> Result<MultiplexedConnection> {
+/// To the first of its addresses that takes the connection: names are resolved as servers do it.
+async fn connect(addr: &str, deadline: Duration) -> Result<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(deadline))
         .set_response_timeout(Some(deadline));
-    client.get_multiplexed_async_connection_with_config(&config).await.map_err(error)
+    let unavailable = |e: std::io::Error| Error::unavailable(e.to_string());
+    let mut failed = None;
+    for address in Names::default().resolve(addr).await.map_err(unavailable)? {
+        let client = redis::Client::open(format!("redis://{address}/")).map_err(error)?;
+        match client.get_multiplexed_async_connection_with_config(&config).await {
+            Ok(connection) => return Ok(connection),
+            Err(e) => failed = Some(error(e)),
+        }
+    }
+    Err(failed.unwrap_or_else(|| Error::unavailable(format!("{addr} has no address"))))
 }
 
 pub struct RespThread {
-    client: redis::Client,
+    addr: String,
     deadline: Duration,
     /// None: it was lost; the next operation connects again.
     connection: Option<MultiplexedConnection>,
@@ -60,7 +69,7 @@ impl RespThread {
     async fn query<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd, writes: bool) -> Result<T> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
-            None => self.connection.insert(connect(&self.client, self.deadline).await?),
+            None => self.connection.insert(connect(&self.addr, self.deadline).await?),
         };
         command.query_async(connection).await.map_err(|e| {
             let refused = e.code().is_some() || matches!(e.kind(), redis::ErrorKind::Server(_));

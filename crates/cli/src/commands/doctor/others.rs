@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sextant_environment::clock::WallReading;
 use sextant_environment::config::ClusterConfig;
-use sextant_environment::env::{Party, Whom, cluster_channel, error_of};
+use sextant_environment::env::{Names, Party, Whom, cluster_channel, error_of};
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::StatusRequest;
 use sextant_proto::v1::admin_client::AdminClient;
@@ -99,14 +99,11 @@ struct Name {
 
 async fn resolve(patient: &Patient, addr: &str) -> Result<Name, String> {
     let before_ns = patient.env.clock.holder_ns();
-    let looked_up = tokio::time::timeout(RESOLVE_MAX, tokio::net::lookup_host(addr)).await;
+    let looked_up = tokio::time::timeout(RESOLVE_MAX, Names::default().resolve(addr)).await;
     let taken_ns = patient.env.clock.holder_ns().saturating_sub(before_ns);
     let late = |_| format!("no answer within {} s", RESOLVE_MAX.as_secs());
-    let addresses: Vec<SocketAddr> = looked_up.map_err(late)?.map_err(|e| e.to_string())?.collect();
-    match addresses.is_empty() {
-        true => Err("it has no address".into()),
-        false => Ok(Name { addresses, taken_ns }),
-    }
+    let addresses = looked_up.map_err(late)?.map_err(|e| e.to_string())?;
+    Ok(Name { addresses, taken_ns })
 }
 
 fn judge_name(name: &Result<Name, String>) -> Finding {

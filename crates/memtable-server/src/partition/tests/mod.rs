@@ -3,6 +3,7 @@
 
 mod agreement;
 mod entries;
+mod expiry;
 mod updates;
 mod writes;
 
@@ -14,7 +15,7 @@ use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId,
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_common::operation::{
-    Base, Condition, Effect, RequestId, Returns, Told, Update, WriteOp, WriteRequest,
+    Base, Condition, Effect, Lifetime, RequestId, Returns, Told, Update, WriteOp, WriteRequest,
 };
 
 use super::Partition;
@@ -131,6 +132,7 @@ fn op(k: &str, value: Option<&str>, condition: Condition) -> WriteOp {
     WriteOp {
         table: T,
         key: key(k),
+        lifetime: Lifetime::usual(&effect),
         effect,
         condition,
         base: None,
@@ -145,7 +147,7 @@ fn put(k: &str, value: &str) -> WriteOp {
 }
 
 fn insert(k: &str, value: &str, version: u64, present: bool) -> WriteOp {
-    let base = Base { manifest: ManifestVersion(version), present, seq: Seq(1), value_matches: false };
+    let base = Base { present, seq: Seq(1), ..Base::absent(ManifestVersion(version)) };
     WriteOp { base: Some(base), ..op(k, Some(value), Condition::Absent) }
 }
 

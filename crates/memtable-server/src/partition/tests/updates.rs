@@ -9,6 +9,7 @@ use crate::command::Group;
 fn increment(k: &str) -> WriteOp {
     WriteOp {
         effect: Effect::Update(Update::Increment(1)),
+        lifetime: Lifetime::Kept,
         returns: Returns::After,
         ..op(k, None, Condition::None)
     }
@@ -17,10 +18,9 @@ fn increment(k: &str) -> WriteOp {
 /// With what the SSTables of a version have.
 fn over(op: WriteOp, version: u64, value: Option<&str>) -> WriteOp {
     let base = Base {
-        manifest: ManifestVersion(version),
         present: value.is_some(),
         seq: Seq(u64::from(value.is_some())),
-        value_matches: false,
+        ..Base::absent(ManifestVersion(version))
     };
     WriteOp { base: Some(base), base_value: value.map(key), ..op }
 }

@@ -32,6 +32,7 @@ fn at(counter: u32, first: u64, last: u64) -> Found {
         file_bytes: 100,
         checksum: u64::from(counter),
         generations,
+        expiring: Default::default(),
         replicas: vec![],
     };
     let origin = Some(Origin { lineage: 7, name: "t".into(), generations });

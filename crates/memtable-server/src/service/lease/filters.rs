@@ -27,6 +27,7 @@ pub(super) fn chunks(set: FilterSet) -> Vec<Result<v1::FilterChunk, Status>> {
             .collect(),
         leader: None,
         registration_slots: set.registration_slots as u32,
+        tick: set.tick.0,
     };
     let mut out = vec![Ok(v1::FilterChunk { header: Some(header), data: Bytes::new() })];
     for (_, _, bytes) in set.filters {

@@ -24,6 +24,7 @@ fn run_to_wire(run: Run) -> v1::BfRun {
             let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
             v1::BfRun { slots: Bytes::from(bytes), ..wire }
         }
+        Run::Ticks { newest, entries } => v1::BfRun { tick: newest.0, ticks: entries, ..wire },
     }
 }
 
@@ -40,6 +41,7 @@ impl LeaseShell {
         update.serial_from = news.from.0;
         update.serial_to = news.to.0;
         update.runs = news.runs.into_iter().map(run_to_wire).collect();
+        update.published_tick = shared.published_tick_in(news.epoch.term).0;
         update.manifest = news.manifest.map(|m| m.as_ref().into());
         update.lease = news.lease.map(|l| {
             self.context.metrics.leases.inc();

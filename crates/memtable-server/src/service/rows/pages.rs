@@ -44,12 +44,17 @@ impl RowsShell {
             },
             PageAnswer::Page(page) => {
                 bytes = page.records.iter().map(|(key, v)| cost(key, v.value.as_ref())).sum();
-                let record = |(key, Version { seq, value })| RecordVersion { key, seq: Seq(seq), value };
+                let record = |(key, Version { seq, value, expires_at })| RecordVersion {
+                    key,
+                    seq: Seq(seq),
+                    value,
+                    expires_at,
+                };
                 let records = page.records.into_iter().map(|r| record(r).into()).collect();
                 v1::ScanPageReply { records, complete: page.complete, ..bare(v1::ReadStatus::ReadValue) }
             }
         };
-        (v1::ScanPageReply { snapshot_seq: at, ..reply }, bytes)
+        (v1::ScanPageReply { snapshot_seq: at.seq, tick: at.tick.0, ..reply }, bytes)
     }
 }
 

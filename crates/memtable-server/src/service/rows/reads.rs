@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_environment::room::Share;
@@ -10,7 +11,7 @@ use sextant_rules::probe::PausePoint;
 
 use super::RowsShell;
 use crate::partition::view::ReadAnswer;
-use crate::reading::{Lapsed, Registered, Registration, Round};
+use crate::reading::{Answered, Lapsed, Registered, Registration, Round};
 
 /// Values that one answer carries: the last one may be as large as a value can be.
 const REPLY_BYTES_MAX: usize = 12 * 1024 * 1024;
@@ -109,14 +110,14 @@ impl RowsShell {
             self.count_registration(&registered);
             // Which one it is, is said when all are read.
             let registration = u32::from(registered.may_be_kept);
-            return v1::ReadReply { registration, ..reply(registered.answer) };
+            return v1::ReadReply { registration, ..reply(registered.answered) };
         }
         reply(reader.read(TableId(read.table), &read.key, searched))
     }
 
     fn count_registration(&self, registered: &Registered) {
         let metrics = &self.context.metrics;
-        match (&registered.answer, registered.may_be_kept) {
+        match (&registered.answered.answer, registered.may_be_kept) {
             (_, true) => drop(metrics.registered_reads.inc()),
             (ReadAnswer::Found(_) | ReadAnswer::NoEntry, false) => drop(metrics.registrations_refused.inc()),
             _ => {}
@@ -130,17 +131,20 @@ impl Registration {
     }
 }
 
-fn reply(answer: ReadAnswer) -> v1::ReadReply {
-    match answer {
+fn reply(answered: Answered) -> v1::ReadReply {
+    match answered.answer {
         ReadAnswer::Found(version) => {
             let status = match version.value {
                 Some(_) => v1::ReadStatus::ReadValue,
                 None => v1::ReadStatus::ReadTombstone,
             };
             let value = version.value.unwrap_or_default();
-            v1::ReadReply { value, seq: version.seq, ..read_status(status) }
+            let expires_at = Tick::to_wire(version.expires_at);
+            v1::ReadReply { value, seq: version.seq, expires_at, ..read_status(status) }
         }
-        ReadAnswer::NoEntry => read_status(v1::ReadStatus::ReadNoEntry),
+        ReadAnswer::NoEntry => {
+            v1::ReadReply { tick: answered.tick.0, ..read_status(v1::ReadStatus::ReadNoEntry) }
+        }
         ReadAnswer::StaleManifest => read_status(v1::ReadStatus::ReadStaleManifest),
         ReadAnswer::UnknownTable => read_status(v1::ReadStatus::ReadUnknownTable),
     }

@@ -11,6 +11,7 @@ pub(super) mod handover;
 pub(super) mod publisher;
 mod ring;
 pub(super) mod sequencer;
+mod ticks;
 mod upkeep;
 pub(super) mod voters;
 
@@ -30,6 +31,7 @@ use configure::Shortening;
 use handover::Handover;
 use publisher::Publisher;
 use sequencer::Sequencer;
+use ticks::Ticks;
 use voters::{Memberships, Voters};
 
 pub(super) use upkeep::Upkeep;
@@ -51,6 +53,7 @@ pub(super) struct Leading {
     pub sequencer: Sequencer,
     pub publisher: Publisher,
     pub upkeep: Upkeep,
+    ticks: Ticks,
     voters: Voters,
     handover: Option<Handover>,
     shortening: Option<Shortening>,
@@ -82,6 +85,7 @@ impl Leading {
             sequencer: Sequencer::default(),
             publisher: Publisher::default(),
             upkeep: Upkeep::default(),
+            ticks: Ticks::begin(replica.partition.tick()),
             voters: Voters::default(),
             handover: None,
             shortening: None,
@@ -249,6 +253,7 @@ impl Leading {
             manifest: replica.partition.manifest().clone(),
             filters: replica.partition.filters(),
             registration_slots: replica.shared.slots.load().count(),
+            tick: self.ticks.announced,
         })
     }
 }

@@ -7,7 +7,7 @@ use sextant_rules::probe::ProbeEvent;
 
 use super::Leading;
 use crate::publication::PublishQueue;
-use crate::worker::proposal::{Proposal, Proposed};
+use crate::worker::proposal::Proposal;
 use crate::worker::replica::Replica;
 use crate::worker::waiting::Waiting;
 
@@ -22,7 +22,7 @@ impl Leading {
         shared.env.tell(|| ProbeEvent::RingRenewed {
             partition: shared.id,
             node: shared.node,
-            over_group: self.sequencer.proposal.as_ref().is_some_and(|p| p.serial().0 > 0),
+            over_group: self.sequencer.proposal.as_ref().is_some_and(|p| p.serial.0 > 0),
         });
         forget_serials(&mut replica.queue, self.sequencer.proposal.as_mut());
         shared.news.notify_waiters();
@@ -33,21 +33,26 @@ impl Leading {
 /// proposed and not yet back from the log.
 fn forget_serials(queue: &mut PublishQueue<Waiting>, proposal: Option<&mut Proposal>) {
     queue.iter_mut().for_each(|entry| entry.serial = Serial(0));
-    if let Some(Proposal { what: Proposed::Group { serial, .. }, .. }) = proposal
+    if let Some(proposal) = proposal
         && !mutant::active(Mutant::ProposalKeepsSerial)
     {
-        *serial = Serial(0);
+        proposal.serial = Serial(0);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publication::{Next, Permission};
-    use crate::worker::waiting::own;
+    use crate::publication::{Next, Permission, Position};
+    use crate::worker::proposal::Proposed;
+    use crate::worker::waiting;
 
     fn proposed(serial: u64) -> Proposal {
-        Proposal::for_tests(Proposed::Group { serial: Serial(serial), writes: Vec::new() })
+        Proposal::for_tests(serial, Proposed::Group(Vec::new()))
+    }
+
+    fn own(index: u64, seq: u64, proposal: Proposal) -> crate::publication::Appended<Waiting> {
+        waiting::own(index, Position { seq, ..Position::default() }, proposal)
     }
 
     #[test]

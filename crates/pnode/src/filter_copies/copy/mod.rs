@@ -1,6 +1,7 @@
 //! What a reply does to a view.
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::Manifest;
@@ -29,6 +30,8 @@ pub(crate) enum Run {
     Hashes { table: TableId, generation: Generation, hashes: Bytes },
     /// Registration slots, 4 bytes each, little-endian: each counts one serial.
     Invalidated { slots: Bytes },
+    /// So many ticks: each counts one serial.
+    Ticks { newest: Tick, entries: u64 },
 }
 
 impl Run {
@@ -37,6 +40,7 @@ impl Run {
             Run::Freeze { .. } => 1,
             Run::Hashes { hashes, .. } => (hashes.len() / 8) as u64,
             Run::Invalidated { slots } => (slots.len() / 4) as u64,
+            Run::Ticks { entries, .. } => *entries,
         }
     }
 
@@ -46,7 +50,7 @@ impl Run {
             Run::Freeze { table, generation } | Run::Hashes { table, generation, .. } => {
                 Some((*table, *generation))
             }
-            Run::Invalidated { .. } => None,
+            Run::Invalidated { .. } | Run::Ticks { .. } => None,
         }
     }
 }
@@ -61,6 +65,8 @@ pub(crate) struct Update {
     pub runs: Vec<Run>,
     pub manifest: Option<Manifest>,
     pub grant: Option<Grant>,
+    /// The newest tick that the leader has published; 0: none that is known.
+    pub published: Tick,
 }
 
 /// What has to happen besides installing the view.
@@ -87,8 +93,10 @@ pub(crate) fn apply(
 ) -> (Option<PartitionView>, Verdict) {
     // A manifest is committed state: it is good whatever became of epochs and serials.
     let with_manifest = update.manifest.and_then(|m| view.with_manifest(m));
-    let changed = with_manifest.is_some();
+    // So is a published tick.
+    let changed = with_manifest.is_some() || update.published > view.published;
     let mut next = with_manifest.unwrap_or_else(|| view.clone());
+    next.published = next.published.max(update.published);
     let only_manifest = |next: PartitionView, verdict| (changed.then_some(next), verdict);
     match update.status {
         UpdateStatus::NotLeader | UpdateStatus::NotReady => return only_manifest(next, Verdict::Nothing),
@@ -105,7 +113,7 @@ pub(crate) fn apply(
     }
     let same_source = mutant::active(Mutant::SerialsGoOn)
         || update.epoch == copies.epoch && copies.boot.is_none_or(|boot| boot == times.server_boot);
-    let serials = update.runs.iter().map(Run::serials).sum::<u64>();
+    let serials = update.runs.iter().map(Run::serials).fold(0, u64::saturating_add);
     let continues = update.serial_from == copies.serial
         && update.serial_from.0.checked_add(serials) == Some(update.serial_to.0);
     if !same_source || !continues {
@@ -140,6 +148,9 @@ fn take(copies: &mut FilterCopies, manifest: &ManifestView, run: &Run, serial: u
         let slots = slots.chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap_or_default()));
         copies.slots.invalidate(slots.map(|slot| slot as usize), Serial(serial));
     }
+    if let Run::Ticks { newest, .. } = run {
+        copies.announced = copies.announced.max(*newest);
+    }
     let Some((table, generation)) = run.memtable() else { return };
     // What the manifest has flushed needs no filter any more; its entries count all the same.
     if manifest.table(table).is_some_and(|t| generation <= t.flushed_generation) {
@@ -160,6 +171,8 @@ pub(crate) struct WholeFilters {
     pub filters: Vec<(TableId, Generation, LayeredBloom)>,
     /// That the leader has in this epoch: 0 or a power of two.
     pub registration_slots: usize,
+    /// The newest that is out in the ring up to `serial`, or was in the log before.
+    pub tick: Tick,
 }
 
 /// Installs whole filters as new objects: readers of the old view keep theirs. None: the view is ahead of them already.
@@ -175,6 +188,7 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
     let mut next = whole.manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
     // Whatever was invalidated before is unknown, in a new epoch too: its leader may have answered before its filters came.
     let mut copies = FilterCopies::new(whole.epoch, whole.serial, whole.registration_slots, whole.filters);
+    copies.announced = whole.tick;
     mutant_slots(view, &mut copies);
     next.copies = Some(copies);
     next.lease = None;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use sextant_common::expiry::{Tick, Ticks};
 use sextant_common::ids::{ManifestVersion, NodeId};
 use sextant_environment::Clock;
 use sextant_environment::config::LeaseMode;
@@ -33,7 +34,7 @@ const SLOTS: usize = 8;
 /// Whole filters without bits or a manifest.
 fn whole(epoch: Epoch, serial: u64) -> WholeFilters {
     let (serial, filters) = (Serial(serial), Vec::new());
-    WholeFilters { epoch, serial, manifest: None, filters, registration_slots: SLOTS }
+    WholeFilters { epoch, serial, manifest: None, filters, registration_slots: SLOTS, tick: Tick(0) }
 }
 
 fn update(from: u64, runs: Vec<Run>) -> Update {
@@ -46,6 +47,7 @@ fn update(from: u64, runs: Vec<Run>) -> Update {
         runs,
         manifest: None,
         grant: None,
+        published: Tick(0),
     }
 }
 
@@ -76,6 +78,7 @@ fn view_at(serial: u64) -> PartitionView {
         manifest: Some(manifest(1, vec![table_manifest(1, vec![])])),
         filters: vec![(T1, Generation(1), LayeredBloom::new())],
         registration_slots: SLOTS,
+        tick: Tick(0),
     };
     install_whole(&PartitionView::empty(), whole).unwrap()
 }
@@ -244,6 +247,7 @@ fn manifest_versions_never_fall() {
         manifest: Some(flushed(5, 2)),
         filters: vec![(T1, Generation(3), LayeredBloom::new()), (T1, Generation(4), LayeredBloom::new())],
         registration_slots: SLOTS,
+        tick: Tick(0),
     };
     let installed = install_whole(&view, whole).unwrap();
     assert_eq!(installed.manifest.version, ManifestVersion(7), "a new leader's manifest may lag");
@@ -341,4 +345,26 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_tick_is_announced_by_its_serial_and_published_when_the_leader_says_so() {
+    let view = view_at(5);
+    let known = |published, announced| Ticks { published: Tick(published), announced: Tick(announced) };
+    assert_eq!(view.ticks(), known(0, 0));
+    let ticks = Update { published: Tick(7), ..update(5, vec![Run::Ticks { newest: Tick(9), entries: 2 }]) };
+    let (next, verdict) = apply_now(&view, ticks);
+    let view = next.unwrap();
+    assert_eq!((verdict, view.ticks()), (Verdict::Current, known(7, 9)));
+    assert_eq!(view.copies.as_ref().unwrap().serial, Serial(7));
+    // Of a reply that tells nothing of filters, what was published counts; and it never falls.
+    let not_ready = |at| Update { status: UpdateStatus::NotReady, published: Tick(at), ..update(0, vec![]) };
+    let (next, _) = apply_now(&view, not_ready(8));
+    let view = next.unwrap();
+    assert_eq!(view.ticks(), known(8, 9));
+    assert!(apply_now(&view, not_ready(6)).0.is_none());
+    // A new leader's filters: what it has announced is its own, what was published stays so.
+    let later = Epoch { term: EPOCH.term + 1, ..EPOCH };
+    let view = install_whole(&view, WholeFilters { tick: Tick(3), ..whole(later, 0) }).unwrap();
+    assert_eq!(view.ticks(), known(8, 3));
 }

@@ -3,6 +3,7 @@
 mod pulls;
 mod whole;
 
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Error, Result};
@@ -144,6 +145,7 @@ fn update(update: v1::PartitionUpdate) -> Result<Update> {
         runs,
         manifest: manifest_of(PartitionId(update.partition), update.manifest)?,
         grant: update.lease.map(grant).transpose()?,
+        published: Tick(update.published_tick),
     })
 }
 
@@ -171,6 +173,11 @@ fn manifest_of(partition: PartitionId, manifest: Option<v1::Manifest>) -> Result
 
 fn run(run: v1::BfRun) -> Result<Run> {
     let (table, generation) = (TableId(run.table), Generation(run.generation));
+    if run.ticks > 0 {
+        let is_plain = !run.freeze && run.hashes.is_empty() && run.slots.is_empty();
+        let ticks = is_plain.then_some(Run::Ticks { newest: Tick(run.tick), entries: run.ticks });
+        return ticks.ok_or_else(|| Error::internal("malformed run of ticks"));
+    }
     Ok(match (run.freeze, run.hashes.len(), run.slots.len()) {
         (true, 0, 0) => Run::Freeze { table, generation },
         (false, hashes, 0) if hashes % 8 == 0 => Run::Hashes { table, generation, hashes: run.hashes },

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, PartitionId, Serial, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::{Error, Result};
@@ -31,6 +32,7 @@ pub(in crate::filter_copies) struct WholeHeader {
     pub filters: Vec<(TableId, Generation, u64)>,
     /// 0: nothing that the leader says may be kept.
     pub registration_slots: usize,
+    pub tick: Tick,
 }
 
 /// The bytes of all filters, one after the other; chunks need not end where filters do.
@@ -75,6 +77,7 @@ pub(in crate::filter_copies) async fn open_whole(
         filters: filters.map(|f| (TableId(f.table), Generation(f.generation), f.bytes)).collect(),
         manifest: manifest_of(partition, header.manifest)?,
         registration_slots: registration_slots(header.registration_slots)?,
+        tick: Tick(header.tick),
     };
     Ok((header, chunks))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::manifest::TableInfo;
@@ -204,7 +205,7 @@ impl Pages {
         if large > 0 {
             return Err(NoPage::Large(large));
         }
-        let (snapshot_seq, memtables) = memtables?;
+        let (snapshot_seq, tick, memtables) = memtables?;
         let ssts = match ssts {
             Ok(ssts) => ssts,
             Err(NoPage::Large(bytes)) => return Err(NoPage::Large(bytes)),
@@ -215,7 +216,7 @@ impl Pages {
             }
         };
         let sides = std::iter::once(memtables).chain(ssts).collect();
-        merge_page(sides, from.reverse).map(|page| (snapshot_seq, page)).map_err(Redo)
+        merge_page(sides, from.reverse, tick).map(|page| (snapshot_seq, page)).map_err(Redo)
     }
 
     async fn memtable_page(
@@ -226,7 +227,7 @@ impl Pages {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, Page), NoPage> {
+    ) -> Result<(Seq, Tick, Page), NoPage> {
         let searched = view.manifest.version;
         let wanted = from.wanted(size);
         let asked = self.core.ask_leader(partition, deadline, PAGE_ANSWER_MAX, |peer| {
@@ -234,7 +235,7 @@ impl Pages {
         });
         let (_, says) = asked.await.map_err(|e| Redo(e.into_error()))?;
         let error = match says {
-            MemtablePageSays::Page(snapshot_seq, page) => return Ok((snapshot_seq, page)),
+            MemtablePageSays::Page(snapshot_seq, tick, page) => return Ok((snapshot_seq, tick, page)),
             MemtablePageSays::Large(bytes) => return Err(NoPage::Large(bytes)),
             MemtablePageSays::Stale { installed } => {
                 if !installed {

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::Result;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, Seq, TableId};
 use sextant_common::manifest::{Manifest, TableInfo, TableOptions};
 use sextant_common::operation::WriteStatus;
@@ -225,7 +226,8 @@ impl MemtablePeer {
         use v1::ReadStatus as S;
         Ok(match S::try_from(reply.status) {
             Ok(S::ReadValue | S::ReadNoEntry) => {
-                MemtablePageSays::Page(Seq(reply.snapshot_seq), page(reply.records, reply.complete))
+                let (at, tick) = (Seq(reply.snapshot_seq), Tick(reply.tick));
+                MemtablePageSays::Page(at, tick, page(reply.records, reply.complete))
             }
             Ok(S::ReadTooLarge) => MemtablePageSays::Large(reply.bytes as usize),
             Ok(S::ReadStaleManifest) => {

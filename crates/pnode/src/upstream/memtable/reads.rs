@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, Serial, TableId};
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
@@ -41,7 +42,8 @@ pub(crate) struct MemtableAnswer {
 pub(crate) enum MemtableSays {
     Value(Record),
     Tombstone,
-    NoEntry,
+    /// As of this tick: what the SSTables have is judged by it.
+    NoEntry(Tick),
     /// A flush was applied after the version that the read named. What is current has been installed.
     Stale,
     NotLeader,
@@ -130,9 +132,13 @@ impl Call for ReadCall {
 fn read_reply(reply: v1::ReadReply) -> Result<MemtableSays> {
     use v1::ReadStatus as S;
     Ok(match S::try_from(reply.status) {
-        Ok(S::ReadValue) => MemtableSays::Value(Record { value: reply.value, seq: Seq(reply.seq) }),
+        Ok(S::ReadValue) => MemtableSays::Value(Record {
+            value: reply.value,
+            seq: Seq(reply.seq),
+            expires_at: Tick::from_wire(reply.expires_at),
+        }),
         Ok(S::ReadTombstone) => MemtableSays::Tombstone,
-        Ok(S::ReadNoEntry) => MemtableSays::NoEntry,
+        Ok(S::ReadNoEntry) => MemtableSays::NoEntry(Tick(reply.tick)),
         Ok(S::ReadStaleManifest) => MemtableSays::Stale,
         Ok(S::ReadNotLeader | S::ReadUnknownPartition) => MemtableSays::NotLeader,
         Ok(S::ReadNotReady) => MemtableSays::NotReady,

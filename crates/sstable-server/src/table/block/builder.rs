@@ -1,6 +1,51 @@
 //! Builds a block out of sorted records.
 
+use sextant_common::expiry::Tick;
+
+use super::EXPIRY_BYTES;
 use crate::table::codec::{common_prefix, put_varint};
+
+/// What a record has besides its key and seq.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content<'v> {
+    Value(&'v [u8]),
+    /// A value, and from when on it is absent.
+    Expiring(&'v [u8], Tick),
+    Tombstone,
+}
+
+impl<'v> Content<'v> {
+    /// `value`: None: a tombstone.
+    pub fn new(value: Option<&'v [u8]>, expires_at: Option<Tick>) -> Self {
+        match (value, expires_at) {
+            (None, _) => Content::Tombstone,
+            (Some(value), None) => Content::Value(value),
+            (Some(value), Some(at)) => Content::Expiring(value, at),
+        }
+    }
+
+    pub fn is_tombstone(self) -> bool {
+        self == Content::Tombstone
+    }
+
+    /// None: it does not expire.
+    pub fn expires_at(self) -> Option<Tick> {
+        if let Content::Expiring(_, at) = self { Some(at) } else { None }
+    }
+
+    /// Empty for a tombstone.
+    pub fn value(self) -> &'v [u8] {
+        match self {
+            Content::Value(value) | Content::Expiring(value, _) => value,
+            Content::Tombstone => &[],
+        }
+    }
+
+    /// What stands before the value, and the value.
+    fn parts(self) -> (Option<[u8; EXPIRY_BYTES]>, &'v [u8]) {
+        (self.expires_at().map(|at| at.0.to_le_bytes()), self.value())
+    }
+}
 
 /// Reusable: [`BlockBuilder::clear`] keeps its buffers.
 #[derive(Debug)]
@@ -19,7 +64,7 @@ impl BlockBuilder {
     }
 
     /// The caller keeps the keys in rising order.
-    pub fn add(&mut self, key: &[u8], value: &[u8], seq: u64, tombstone: bool) {
+    pub fn add(&mut self, key: &[u8], seq: u64, content: Content<'_>) {
         debug_assert!(self.bytes.is_empty() || key > self.last_key.as_slice());
         let shared = if self.until_restart == 0 {
             self.restarts.push(self.bytes.len() as u32);
@@ -31,9 +76,13 @@ impl BlockBuilder {
         self.until_restart -= 1;
         put_varint(&mut self.bytes, shared as u64);
         put_varint(&mut self.bytes, (key.len() - shared) as u64);
-        put_varint(&mut self.bytes, (value.len() as u64) << 1 | u64::from(tombstone));
+        let (head, value) = content.parts();
+        let head = head.as_ref().map_or(&[][..], |head| head);
+        let len = (head.len() + value.len()) as u64;
+        put_varint(&mut self.bytes, len << 1 | u64::from(content.is_tombstone() || !head.is_empty()));
         put_varint(&mut self.bytes, seq);
         self.bytes.extend_from_slice(&key[shared..]);
+        self.bytes.extend_from_slice(head);
         self.bytes.extend_from_slice(value);
         self.last_key.truncate(shared);
         self.last_key.extend_from_slice(&key[shared..]);

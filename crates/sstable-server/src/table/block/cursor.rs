@@ -48,7 +48,7 @@ impl ForwardCursor {
             return Err(Malformed);
         }
         self.key.truncate(header.shared);
-        self.key.extend_from_slice(&self.block.bytes[header.key_at..header.value_at]);
+        self.key.extend_from_slice(&self.block.bytes[header.key_at..header.key_end]);
         self.slot = Some(header.slot());
         self.next = header.end;
         Ok(())
@@ -123,7 +123,7 @@ impl BackwardCursor {
             }
             let start = self.keys.len();
             self.keys.extend_from_within(before.start..before.start + header.shared);
-            self.keys.extend_from_slice(&self.block.bytes[header.key_at..header.value_at]);
+            self.keys.extend_from_slice(&self.block.bytes[header.key_at..header.key_end]);
             before = start..self.keys.len();
             self.records.push((before.clone(), header.slot()));
             at = header.end;

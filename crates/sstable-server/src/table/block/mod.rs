@@ -3,8 +3,9 @@
 //! Owns the layout of a payload, point lookups in it and cursors over it. Does not own checksums or compression (`frame`).
 //!
 //! Bytes: records, then the offset (u32) of each restart record, then their number (u32). A record: `shared` varint (bytes of
-//! the key that it has in common with the record before it; 0 at a restart), `unshared` varint, `value length * 2 + tombstone`
-//! varint, seq varint, the unshared bytes of the key, the value. Data blocks restart at every 16th record, index blocks at
+//! the key that it has in common with the record before it; 0 at a restart), `unshared` varint, `length * 2 + flag`
+//! varint, seq varint, the unshared bytes of the key, then `length` bytes: without the flag the value; with it nothing (a tombstone), or
+//! (in version 3 of the format) the tick from which on the record is absent (u64), and the value. Data blocks restart at every 16th record, index blocks at
 //! every record.
 //!
 //! Invariant: no bytes make it panic or read outside of the block; what cannot be decoded is [`Malformed`].
@@ -16,11 +17,12 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use sextant_common::expiry::Tick;
 use sextant_common::limits::KEY_BYTES_MAX;
 
-use super::codec::{common_prefix, u32_at, varint};
+use super::codec::{common_prefix, u32_at, u64_at, varint};
 
-pub use builder::BlockBuilder;
+pub use builder::{BlockBuilder, Content};
 pub use cursor::{BackwardCursor, ForwardCursor};
 
 /// Records from one restart to the next in a data block: 16 cost a lookup about 8 comparisons of suffixes and save most
@@ -29,6 +31,9 @@ pub const RESTART_INTERVAL: usize = 16;
 
 /// No writer makes longer intervals. A walk backwards holds the keys of one, so this bounds its memory whatever the bytes are.
 const INTERVAL_RECORDS_MAX: usize = 64;
+
+/// What an expiry takes before its value.
+const EXPIRY_BYTES: usize = size_of::<u64>();
 
 /// The payload is not a block, although its checksum was right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +44,8 @@ pub struct Malformed;
 pub struct Slot {
     pub seq: u64,
     pub tombstone: bool,
+    /// None: it does not expire.
+    pub expires_at: Option<Tick>,
     pub value: Range<usize>,
 }
 
@@ -55,8 +62,11 @@ pub struct Block {
 struct Header {
     shared: usize,
     tombstone: bool,
+    expires_at: Option<Tick>,
     seq: u64,
     key_at: usize,
+    /// Where the key ends.
+    key_end: usize,
     value_at: usize,
     end: usize,
 }
@@ -102,7 +112,7 @@ impl Block {
                 return Ok(None);
             }
             if header.shared == matched {
-                let suffix = &self.bytes[header.key_at..header.value_at];
+                let suffix = &self.bytes[header.key_at..header.key_end];
                 let rest = &key[matched..];
                 let more = common_prefix(suffix, rest);
                 match (suffix.get(more), rest.get(more)) {
@@ -133,7 +143,7 @@ impl Block {
 
     pub fn restart_key(&self, restart: usize) -> Result<&[u8], Malformed> {
         let header = self.restart_header(restart)?;
-        Ok(&self.bytes[header.key_at..header.value_at])
+        Ok(&self.bytes[header.key_at..header.key_end])
     }
 
     /// The value of a restart record: what an index block is asked for.
@@ -164,19 +174,28 @@ impl Block {
             return Err(Malformed);
         }
         let (unshared, value_len) = (usize::try_from(unshared), usize::try_from(kind >> 1));
-        let value_at = unshared.ok().and_then(|n| at.checked_add(n)).ok_or(Malformed)?;
-        let end = value_len.ok().and_then(|n| value_at.checked_add(n)).ok_or(Malformed)?;
+        let key_end = unshared.ok().and_then(|n| at.checked_add(n)).ok_or(Malformed)?;
+        let end = value_len.ok().and_then(|n| key_end.checked_add(n)).ok_or(Malformed)?;
         if end > self.records_end {
             return Err(Malformed);
         }
         let shared = usize::try_from(shared).map_err(|_| Malformed)?;
-        Ok(Header { shared, tombstone: kind & 1 == 1, seq, key_at: at, value_at, end })
+        let (mut value_at, mut expires_at) = (key_end, None);
+        let is_flagged = kind & 1 == 1;
+        if is_flagged && end > key_end {
+            value_at = key_end + EXPIRY_BYTES;
+            let head = records.get(key_end..value_at).filter(|_| value_at <= end).ok_or(Malformed)?;
+            expires_at = Some(Tick(u64_at(head, 0).ok_or(Malformed)?));
+        }
+        let tombstone = is_flagged && expires_at.is_none();
+        Ok(Header { shared, tombstone, expires_at, seq, key_at: at, key_end, value_at, end })
     }
 }
 
 impl Header {
     fn slot(&self) -> Slot {
-        Slot { seq: self.seq, tombstone: self.tombstone, value: self.value_at..self.end }
+        let Header { seq, tombstone, expires_at, .. } = *self;
+        Slot { seq, tombstone, expires_at, value: self.value_at..self.end }
     }
 }
 

@@ -10,13 +10,22 @@ type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
 fn model() -> impl Strategy<Value = Model> {
     let key = prop::collection::vec(0u8..3, 0..8);
     let record = (prop::collection::vec(any::<u8>(), 0..20), any::<u64>(), any::<bool>());
+    let record = record.prop_map(|(value, seq, tombstone)| match tombstone {
+        true => (Vec::new(), seq, true),
+        false => (value, seq, false),
+    });
     prop::collection::btree_map(key, record, 1..120)
+}
+
+/// When the record with this seq expires, if it has a value.
+fn expiry(seq: u64) -> Option<Tick> {
+    seq.is_multiple_of(3).then_some(Tick(seq / 2))
 }
 
 fn build(model: &Model, interval: usize) -> Bytes {
     let mut builder = BlockBuilder::new(interval);
     for (key, (value, seq, tombstone)) in model {
-        builder.add(key, value, *seq, *tombstone);
+        builder.add(key, *seq, Content::new((!tombstone).then_some(value), expiry(*seq)));
     }
     let len = builder.len();
     let bytes = Bytes::copy_from_slice(builder.finish());
@@ -49,7 +58,11 @@ proptest! {
     ) {
         let block = Block::parse(build(&model, interval)).unwrap();
         for key in probes.iter().chain(model.keys()) {
-            let got = block.get(key).unwrap().map(|s| (block.value(&s).to_vec(), s.seq, s.tombstone));
+            let got = block.get(key).unwrap();
+            if let Some(slot) = &got {
+                prop_assert_eq!(slot.expires_at, expiry(slot.seq).filter(|_| !slot.tombstone));
+            }
+            let got = got.map(|s| (block.value(&s).to_vec(), s.seq, s.tombstone));
             prop_assert_eq!(got.as_ref(), model.get(key));
             let from: Vec<_> = model.range(key.clone()..).map(|(k, _)| k.clone()).collect();
             prop_assert_eq!(forward(ForwardCursor::seek(block.clone(), key).unwrap()), from);
@@ -88,7 +101,7 @@ fn an_interval_that_would_unfold_beyond_all_bounds_is_malformed() {
         let mut key = Vec::new();
         for seq in 0..records as u64 {
             key.push(1);
-            builder.add(&key, b"", seq, false);
+            builder.add(&key, seq, Content::Value(b""));
         }
         Block::parse(Bytes::copy_from_slice(builder.finish())).unwrap()
     };
@@ -105,7 +118,7 @@ fn an_interval_that_would_unfold_beyond_all_bounds_is_malformed() {
 fn a_key_that_is_longer_than_keys_may_be_is_malformed() {
     for (length, sound) in [(KEY_BYTES_MAX, true), (KEY_BYTES_MAX + 1, false)] {
         let mut builder = BlockBuilder::new(1);
-        builder.add(&vec![b'k'; length], b"", 1, false);
+        builder.add(&vec![b'k'; length], 1, Content::Value(b""));
         let block = Block::parse(Bytes::copy_from_slice(builder.finish())).unwrap();
         assert_eq!(ForwardCursor::first(block.clone()).is_ok(), sound);
         assert_eq!(BackwardCursor::last(block).is_ok(), sound);

@@ -54,7 +54,7 @@ pub fn env(vfs: &FaultyVfs) -> Env {
         clock: Arc::new(ManualClock::default()),
         rng: Arc::new(SeededRng::new(1)),
         vfs: Arc::new(vfs.clone()),
-        net: Arc::new(TcpNetwork),
+        net: Arc::new(TcpNetwork::default()),
         workers: Arc::new(OneThread),
         fatal: Arc::new(Ignored),
         probe: None,

@@ -1,7 +1,7 @@
 //! From commit to publication: what is committed, whether the leases let it be seen, and the answers that wait for that.
 
 use sextant_common::ids::Serial;
-use sextant_memtable_server::publication::{Appended, Next, Permission, PublishQueue, forbids};
+use sextant_memtable_server::publication::{Appended, Next, Permission, Position, PublishQueue, forbids};
 
 use super::Protocol;
 use crate::Mutant;
@@ -52,7 +52,7 @@ impl Protocol {
         let mut queue = PublishQueue::new(u64::from(s.published));
         for (at, entry) in s.entries().filter(|(at, _)| *at > s.published) {
             let (index, serial) = (u64::from(at), Serial(u64::from(entry.serial)));
-            queue.push(Appended { index, last_seq: index, serial, waiting: () });
+            queue.push(Appended { index, position: Position::default(), serial, waiting: () });
         }
         let permit = |serial: Serial| match self.permits(s, serial.0 as u8) {
             true => Permission::Granted,

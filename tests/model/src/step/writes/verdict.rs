@@ -48,13 +48,13 @@ impl Protocol {
             let facts = newest.map(|cell| InMemtable { exists: exists(cell), seq: 0, value_matches: false });
             let found = copy.present & (1 << key) != 0;
             let expires = copy.expires[key];
-            let base_expired = found && is_expired((expires != 0).then(|| tick(expires)), now);
-            let base = w.kind.needs_base().then_some(Base {
-                manifest: ManifestVersion(u64::from(copy.searched)),
-                present: found && !base_expired,
-                seq: Default::default(),
-                value_matches: false,
-            });
+            let base = Base {
+                present: found,
+                expires_at: (expires != 0).then(|| tick(expires)),
+                ..Base::absent(ManifestVersion(u64::from(copy.searched)))
+            };
+            let base_expired = base.has_expired(now);
+            let base = w.kind.needs_base().then_some(base.as_of(now));
             let last_flush = match () {
                 _ if self.is(Mutant::InsertNotVoided) => 0,
                 _ if self.bases_are_void(s) => u8::MAX,

@@ -33,7 +33,7 @@ impl Replica {
                 }
                 Next::Idle => return published,
             };
-            self.shared.published_seq.store(entry.last_seq, Ordering::Release);
+            self.shared.published.store(entry.position);
             published.any = true;
             if let Some(tenure) = tenure {
                 self.shared.env.tell(|| ProbeEvent::Published {

@@ -196,12 +196,12 @@ impl Leading {
         replica.shared.news.notify_waiters();
     }
 
-    pub async fn propose(&mut self, replica: &Replica, payload: Bytes, what: Proposed) {
+    pub async fn propose(&mut self, replica: &Replica, payload: Bytes, serial: Serial, what: Proposed) {
         let term = self.tenure.term;
         let (responder, _committed, answer) = ProgressResponder::new();
         let proposed_ns = replica.shared.env.clock.holder_ns();
         self.sequencer.proposal =
-            Some(Proposal { payload: payload.clone(), term, raft: Some(answer), what, proposed_ns });
+            Some(Proposal { payload: payload.clone(), term, raft: Some(answer), serial, what, proposed_ns });
         let leader = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
         // Raft's core takes the message at once: its log store only queues, so this await is short.
         if let Err(e) = replica.raft.write(Payload(payload)).with_leader(leader).responder(responder).await {
@@ -212,8 +212,14 @@ impl Leading {
     pub async fn propose_command(&mut self, replica: &Replica, mut pending: Box<PendingCommand>) {
         // The term is that of the proposal, not of the moment when the command was queued.
         *pending.command.term_mut() = self.tenure.term;
+        let mut serial = Serial(0);
+        if let Command::Tick(tick) = &mut pending.command {
+            // Nor is the time.
+            let Some(announced) = self.announce_tick(replica) else { return };
+            (tick.at, serial) = announced;
+        }
         let payload = pending.command.encode();
-        self.propose(replica, payload, Proposed::Command(pending)).await;
+        self.propose(replica, payload, serial, Proposed::Command(pending)).await;
     }
 
     /// Raft refused a proposal (its lease lapsed, or leadership is changing): certainly not appended. Bits of the refused
@@ -237,11 +243,11 @@ impl Leading {
         self.sequencer.next_at_ns = replica.shared.env.clock.grantor_ns() + REFUSED_PAUSE_NS;
         match proposal.what {
             Proposed::Command(pending) => self.sequencer.own_commands.push_front(pending),
-            Proposed::Group { serial, writes } => {
+            Proposed::Group(writes) => {
                 for decided in writes.into_iter().rev() {
                     self.sequencer.backlog.push_front(decided.write);
                 }
-                if serial.0 > 0 {
+                if proposal.serial.0 > 0 {
                     self.renew_ring(replica);
                 }
             }

@@ -208,8 +208,8 @@ mod tests {
         let (done, mut failed) = oneshot::channel();
         let mut sequencer = Sequencer::default();
         let decided = Decided { write: write(1, 9, &answers), fate: WriteFate::Executed(Vec::new()) };
-        let what = Proposed::Group { serial: Serial(1), writes: vec![decided] };
-        sequencer.proposal = Some(Proposal::for_tests(what));
+        let what = Proposed::Group(vec![decided]);
+        sequencer.proposal = Some(Proposal::for_tests(1, what));
         sequencer.push(write(2, 5, &answers));
         sequencer.push(write(3, 9, &answers));
         sequencer.commands.push_back(PendingCommand { done: Some(done), ..*pending(1) }.into());

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sextant_common::error::Result;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::limits::COMPACTION_INPUTS_MAX;
 use sextant_common::manifest::{Generations, Manifest, SstMeta, TableManifest};
@@ -19,12 +20,14 @@ pub(in crate::worker) struct Compactions {
 }
 
 impl Compactions {
-    /// The tables that have as many SSTables as `trigger` says (0: never), and no compaction under way.
-    pub fn due(&self, manifest: &Manifest, trigger: usize, now_ns: u64) -> Vec<TableId> {
+    /// The tables that have as many SSTables as `trigger` says (0: never), or many records that have expired by a published tick, and no
+    /// compaction under way.
+    pub fn due(&self, manifest: &Manifest, trigger: usize, expired_by: Tick, now_ns: u64) -> Vec<TableId> {
         if trigger == 0 {
             return Vec::new();
         }
-        let crowded = manifest.tables.iter().filter(|t| t.ssts.len() >= trigger.max(2)).map(|t| t.table);
+        let is_crowded = |t: &&TableManifest| t.ssts.len() >= trigger.max(2) || is_expired(t, expired_by);
+        let crowded = manifest.tables.iter().filter(is_crowded).map(|t| t.table);
         let is_due = |t: &TableId| {
             !self.under_way.contains(t) && self.retry_at_ns.get(t).is_none_or(|at| *at <= now_ns)
         };
@@ -56,6 +59,17 @@ impl Compactions {
     }
 }
 
+/// Of the records of a table so many (one in this) have expired when that is a reason to compact it.
+const EXPIRED_SHARE: u64 = 4;
+
+/// Whether much of a table has expired: SSTables all of whose records that can have.
+fn is_expired(entry: &TableManifest, by: Tick) -> bool {
+    let records: u64 = inputs(entry).iter().map(|sst| sst.records).sum();
+    let over = inputs(entry).iter().map(|sst| sst.expiring).filter(|e| e.records > 0 && e.last <= by);
+    let expired: u64 = over.map(|expiring| expiring.records).sum();
+    expired > 0 && expired.saturating_mul(EXPIRED_SHARE) >= records
+}
+
 /// What becomes one, newest first: all SSTables of the table, or as many of the oldest as a compaction takes. So the result reaches
 /// back to the table's beginning, and needs no tombstones (`flush/compaction.rs` drops them). A partition refuses others than the oldest.
 pub(in crate::worker) fn inputs(entry: &TableManifest) -> &[SstMeta] {
@@ -81,6 +95,7 @@ pub(in crate::worker) fn generations(entry: &TableManifest, inputs: &[SstMeta]) 
 mod tests {
     use sextant_common::error::Error;
     use sextant_common::ids::{ManifestVersion, PartitionId};
+    use sextant_common::manifest::Expiring;
     use sextant_common::manifest::TableOptions;
 
     use super::*;
@@ -121,11 +136,11 @@ mod tests {
     fn a_table_is_due_when_it_has_as_many_ssts_as_the_trigger_says() {
         let compactions = Compactions::default();
         let manifest = manifest(vec![flushed(T, 3), flushed(U, 6)]);
-        assert_eq!(compactions.due(&manifest, 3, 0), [T, U]);
-        assert_eq!(compactions.due(&manifest, 4, 0), [U], "each table for itself");
-        assert_eq!(compactions.due(&manifest, 6, 0), [U]);
-        assert!(compactions.due(&manifest, 7, 0).is_empty());
-        assert!(compactions.due(&manifest, 0, 0).is_empty(), "0: never by itself");
+        assert_eq!(compactions.due(&manifest, 3, Tick(0), 0), [T, U]);
+        assert_eq!(compactions.due(&manifest, 4, Tick(0), 0), [U], "each table for itself");
+        assert_eq!(compactions.due(&manifest, 6, Tick(0), 0), [U]);
+        assert!(compactions.due(&manifest, 7, Tick(0), 0).is_empty());
+        assert!(compactions.due(&manifest, 0, Tick(0), 0).is_empty(), "0: never by itself");
     }
 
     #[test]
@@ -133,9 +148,9 @@ mod tests {
         let compactions = Compactions::default();
         for trigger in 0..3 {
             let manifest = manifest(vec![flushed(T, 0), flushed(U, 1)]);
-            assert!(compactions.due(&manifest, trigger, 0).is_empty(), "trigger {trigger}");
+            assert!(compactions.due(&manifest, trigger, Tick(0), 0).is_empty(), "trigger {trigger}");
         }
-        assert_eq!(compactions.due(&manifest(vec![flushed(T, 2)]), 1, 0), [T], "as if it were 2");
+        assert_eq!(compactions.due(&manifest(vec![flushed(T, 2)]), 1, Tick(0), 0), [T], "as if it were 2");
     }
 
     #[test]
@@ -143,11 +158,28 @@ mod tests {
         let mut compactions = Compactions::default();
         let manifest = manifest(vec![flushed(T, 4), flushed(U, 4)]);
         compactions.under_way.insert(T);
-        assert_eq!(compactions.due(&manifest, 4, 0), [U]);
+        assert_eq!(compactions.due(&manifest, 4, Tick(0), 0), [U]);
         compactions.end(T, &Err(Error::retry("no server has room")));
         compactions.retry_at(T, 500);
-        assert_eq!(compactions.due(&manifest, 4, 499), [U]);
-        assert_eq!(compactions.due(&manifest, 4, 500), [T, U]);
+        assert_eq!(compactions.due(&manifest, 4, Tick(0), 499), [U]);
+        assert_eq!(compactions.due(&manifest, 4, Tick(0), 500), [T, U]);
+    }
+
+    #[test]
+    fn a_table_is_due_when_much_of_it_has_expired() {
+        let compactions = Compactions::default();
+        let with = |records: u64, expiring: u64, last: u64| {
+            let mut entry = flushed(T, 2);
+            entry.ssts[0].records = records;
+            entry.ssts[1].records = 0;
+            entry.ssts[0].expiring = Expiring { records: expiring, first: Tick(1), last: Tick(last) };
+            manifest(vec![entry])
+        };
+        let is_due = |manifest, by| !compactions.due(&manifest, 4, Tick(by), 0).is_empty();
+        assert!(is_due(with(100, 25, 9), 9));
+        assert!(!is_due(with(100, 25, 9), 8), "one may still be there");
+        assert!(!is_due(with(100, 24, 9), 9), "a few");
+        assert!(!is_due(with(100, 0, 0), 9), "none ever does");
     }
 
     #[test]

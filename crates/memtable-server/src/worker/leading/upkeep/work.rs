@@ -30,9 +30,12 @@ impl Leading {
         for table in due.into_iter().chain(at_rest) {
             self.freeze(replica, table, None);
         }
+        self.tick_when_due(replica, now_ns);
         self.flush_what_is_frozen(replica, now_ns);
         let trigger = replica.tuning.compaction_trigger;
-        for table in self.upkeep.compactions.due(replica.partition.manifest(), trigger, now_ns) {
+        let expired_by = replica.shared.published.tick();
+        let manifest = replica.partition.manifest();
+        for table in self.upkeep.compactions.due(manifest, trigger, expired_by, now_ns) {
             self.compact(replica, table, None);
         }
     }
@@ -96,6 +99,7 @@ impl Leading {
                 options: entry.options.clone(),
                 memtable: frozen.memtable.clone(),
                 freeze: frozen.freeze,
+                expired_by: replica.shared.published.tick(),
                 origin: Origin {
                     lineage: replica.configuration().lineage,
                     name: entry.name.clone(),
@@ -155,6 +159,7 @@ impl Leading {
             table,
             options: entry.options.clone(),
             plan: replica.partition.last(),
+            expired_by: replica.shared.published.tick(),
             origin: Origin {
                 lineage: replica.configuration().lineage,
                 name: entry.name.clone(),
