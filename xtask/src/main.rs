@@ -37,6 +37,8 @@ usage: cargo xtask <command>
   hosts zone-faults [option..]
                     break them there, and the line between the zones, which may lose, jitter and reorder; --help: options
   peers [option..]  compare with Redis and etcd on this machine; writes docs/benchmarks/peers.md; --help: options
+  conformance [option..]
+                    the same random commands against redis-server and Sextant, reply by reply; --help: options
   instructions [--update]
                     count the instructions of the hottest functions, and fail if one takes more than 5 % more than in
                     tools/instructions/reference.txt; --update: write them there
@@ -82,7 +84,8 @@ fn main() -> ExitCode {
         ["fix"] => run(&FIX),
         ["chaos" | "failover" | "storm" | "rolling", ..] => break_things(&arguments),
         ["hosts", ..] => hosts(&arguments),
-        ["peers", ref options @ ..] => peers(options),
+        ["peers", ref options @ ..] => beside("sextant-peers", options),
+        ["conformance", ref options @ ..] => beside("sextant-conformance", options),
         ["fuzz", ref arguments @ ..] => fuzz::fuzz(arguments),
         ["instructions"] => instructions::check(false),
         ["instructions", "--update"] => instructions::check(true),
@@ -113,7 +116,7 @@ fn steps_named(names: &[&str]) -> Result<Vec<Step>, String> {
 }
 
 /// Runs the steps in order; the first that fails ends it.
-fn run(steps: &[Step]) -> Result<(), String> {
+fn run(steps: &[(&str, &[&str])]) -> Result<(), String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     for (name, arguments) in steps {
         let shown = format!("cargo {}", arguments.join(" "));
@@ -180,16 +183,14 @@ fn hosts(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Builds the servers and what compares them with others, and runs it.
-fn peers(options: &[&str]) -> Result<(), String> {
-    const BUILD: Step =
-        ("build", &["build", "--release", "--package", "sextant", "--package", "sextant-peers"]);
-    run(&[BUILD])?;
-    let program = target().join("release").join("sextant-peers");
+/// Builds the servers and a tool that compares them with others, and runs it.
+fn beside(tool: &str, options: &[&str]) -> Result<(), String> {
+    run(&[("build", &["build", "--release", "--package", "sextant", "--package", tool])])?;
+    let program = target().join("release").join(tool);
     let status = Command::new(&program).args(options).current_dir(root()).status();
     match status {
         Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("xtask: peers failed ({status})")),
+        Ok(status) => Err(format!("xtask: {tool} failed ({status})")),
         Err(e) => Err(format!("xtask: cannot start {}: {e}", program.display())),
     }
 }

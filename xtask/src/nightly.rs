@@ -10,7 +10,7 @@ use crate::root;
 /// A name, and the words of a command line. Steps of one name belong together.
 type Step = (&'static str, &'static [&'static str]);
 
-const STEPS: [Step; 19] = [
+const STEPS: [Step; 21] = [
     ("verify", &["cargo", "xtask", "verify"]),
     ("release", &["cargo", "build", "--release", "--locked"]),
     ("instructions", &["cargo", "xtask", "instructions"]),
@@ -44,8 +44,31 @@ const STEPS: [Step; 19] = [
         ],
     ),
     ("rolling", &["cargo", "xtask", "rolling"]),
+    ("conformance", &["cargo", "xtask", "conformance", "--commands", "200000"]),
     ("fuzz", &["cargo", "xtask", "fuzz", "--seconds", "60"]),
     ("model", &["cargo", "run", "--release", "--package", "sextant-model", "--", "election"]),
+    // A compaction of the newer tables only.
+    (
+        "model",
+        &[
+            "cargo",
+            "run",
+            "--release",
+            "--package",
+            "sextant-model",
+            "--",
+            "--writes",
+            "2",
+            "--freezes",
+            "2",
+            "--compactions",
+            "1",
+            "--kinds",
+            "delete",
+            "--preloaded",
+            "values",
+        ],
+    ),
     (
         "model",
         &[

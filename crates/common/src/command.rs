@@ -29,7 +29,7 @@ pub struct Flush {
     pub sst: Option<SstMeta>,
 }
 
-/// SSTables have become one.
+/// SSTables, neighbours in age, have become one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
     pub term: u64,
@@ -38,6 +38,8 @@ pub struct Compaction {
     pub inputs: Vec<SstId>,
     /// None: nothing was left.
     pub output: Option<SstMeta>,
+    /// So no older SSTable may be left out.
+    pub tombstones_dropped: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
 use sextant_environment::clock::WallSource;
 use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens, host_port};
+use sextant_resp::Order;
 
 /// Default size of the record cache.
 const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
@@ -78,6 +79,10 @@ pub struct PNodeConfig {
     /// so that what asks a server is handed to no other thread.
     #[serde(default)]
     pub resp_threads: usize,
+    /// In which order the commands of a RESP pipeline take effect: by `keys`, or as in the `pipeline`. A connection may ask for the other
+    /// (`CLIENT ORDER`).
+    #[serde(default)]
+    pub resp_order: Order,
     /// What takes a client so many milliseconds is told in the log, with where the time went, and is in `SLOWLOG`; 0: nothing is.
     #[serde(default = "slow_ms_default")]
     pub slow_ms: u64,
@@ -164,6 +169,7 @@ impl PNodeConfig {
             read_bytes_max: LARGE_BYTES_DEFAULT,
             commands_max: COMMANDS_DEFAULT,
             resp_threads: 0,
+            resp_order: Order::Keys,
             slow_ms: SLOW_MS_DEFAULT,
             clock: WallSource::default(),
             tls: None,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use sextant_common::ids::TableId;
+use sextant_common::ids::{PartitionId, TableId};
 use sextant_common::manifest::{TableInfo, TableOptions};
 use sextant_common::operation::{Lane, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, Result};
@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::metrics::PNodeMetrics;
 use crate::record_cache::RecordCache;
-use crate::router::{Look, Missed, Reader, SstSearch};
+use crate::router::{Look, Missed, Reader, SstSearch, pinned_partition};
 use crate::tables::Tables;
 use crate::upstream::LargeReads;
 use crate::write::{BlindWrites, Writer};
@@ -204,6 +204,20 @@ impl PNode {
     /// Scans a range in key order. A page of several partitions is no snapshot: see [`crate::ScanPage`].
     pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {
         self.parts.reader.scan(table, range)
+    }
+
+    /// The partitions that have the keys of a range: one, if all of them have the same prefix or `{hash tag}` that says so.
+    pub(crate) async fn partitions_of(
+        &self,
+        table: &str,
+        start: &[u8],
+        end: &[u8],
+    ) -> Result<Vec<PartitionId>> {
+        let (core, table) = (self.core(), self.parts.tables.get(table, self.core().deadline(None)).await?);
+        Ok(match pinned_partition(start, end, &table.options, &core.views.slot_map) {
+            Some(partition) => vec![partition],
+            None => core.views.partitions().collect(),
+        })
     }
 
     /// Creates a table. The id, and whether it is new: a table that exists keeps its options.

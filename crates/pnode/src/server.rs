@@ -106,6 +106,7 @@ impl PNodeServer {
                         max_large_bytes: config.large_bytes_max,
                         max_reply_bytes: config.reply_bytes_max,
                         threads: resp_threads(&env, config.resp_threads),
+                        order: config.resp_order,
                         idle_timeout_ms: config.limits.idle_s.saturating_mul(1_000),
                         ..RespConfig::default()
                     };

@@ -39,6 +39,16 @@ pub(crate) enum Id {
     Setex,
     Psetex,
     Getex,
+    Rename,
+    Renamenx,
+    Copy,
+    Scan,
+    Keys,
+    Multi,
+    Exec,
+    Discard,
+    Watch,
+    Unwatch,
     Ping,
     Echo,
     Quit,
@@ -80,7 +90,7 @@ pub(crate) struct Spec {
 const NO_KEYS: (i64, i64, i64) = (0, 0, 0);
 
 #[rustfmt::skip]
-pub(crate) static COMMANDS: [Spec; 51] = [
+pub(crate) static COMMANDS: [Spec; 61] = [
     Spec { id: Id::Get, name: "get", arity: 2, flags: &["readonly", "fast"], keys: (1, 1, 1) },
     Spec { id: Id::Set, name: "set", arity: -3, flags: &["write", "denyoom"], keys: (1, 1, 1) },
     Spec { id: Id::Mget, name: "mget", arity: -2, flags: &["readonly", "fast"], keys: (1, -1, 1) },
@@ -116,6 +126,16 @@ pub(crate) static COMMANDS: [Spec; 51] = [
     Spec { id: Id::Setex, name: "setex", arity: 4, flags: &["write", "denyoom"], keys: (1, 1, 1) },
     Spec { id: Id::Psetex, name: "psetex", arity: 4, flags: &["write", "denyoom"], keys: (1, 1, 1) },
     Spec { id: Id::Getex, name: "getex", arity: -2, flags: &["write", "fast"], keys: (1, 1, 1) },
+    Spec { id: Id::Rename, name: "rename", arity: 3, flags: &["write"], keys: (1, 2, 1) },
+    Spec { id: Id::Renamenx, name: "renamenx", arity: 3, flags: &["write", "fast"], keys: (1, 2, 1) },
+    Spec { id: Id::Copy, name: "copy", arity: -3, flags: &["write", "denyoom"], keys: (1, 2, 1) },
+    Spec { id: Id::Scan, name: "scan", arity: -2, flags: &["readonly"], keys: NO_KEYS },
+    Spec { id: Id::Keys, name: "keys", arity: 2, flags: &["readonly"], keys: NO_KEYS },
+    Spec { id: Id::Multi, name: "multi", arity: 1, flags: &["fast"], keys: NO_KEYS },
+    Spec { id: Id::Exec, name: "exec", arity: 1, flags: &[], keys: NO_KEYS },
+    Spec { id: Id::Discard, name: "discard", arity: 1, flags: &["fast"], keys: NO_KEYS },
+    Spec { id: Id::Watch, name: "watch", arity: -2, flags: &["readonly", "fast"], keys: (1, -1, 1) },
+    Spec { id: Id::Unwatch, name: "unwatch", arity: 1, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Ping, name: "ping", arity: -1, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Echo, name: "echo", arity: 2, flags: &["fast"], keys: NO_KEYS },
     Spec { id: Id::Quit, name: "quit", arity: -1, flags: &["fast", "no_auth"], keys: NO_KEYS },

@@ -13,6 +13,17 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// Most threads: beyond that somebody mistook the unit.
 const THREADS_MAX: usize = 256;
 
+/// In which order the commands of a pipeline take effect. Replies come in theirs, whatever this is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Order {
+    /// Those that touch the same key, one of them writing, in theirs; others side by side.
+    #[default]
+    Keys,
+    /// Each after those before it, as in Redis. A pipeline takes as long then as its commands one by one.
+    Pipeline,
+}
+
 /// Plain data; every field has a default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -29,7 +40,7 @@ pub struct RespConfig {
     /// connections that have nothing under way: these do not wait behind pipelines at all.
     pub max_commands: usize,
     /// Bytes of long requests (those of more than 64 KiB) that may be in memory, of all connections. The room is taken before such a
-    /// one is read, and given back when it is answered.
+    /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`.
     pub max_large_bytes: usize,
     /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
     /// answered `TRYAGAIN`.
@@ -39,6 +50,8 @@ pub struct RespConfig {
     /// A connection without traffic and without a command under way is closed after one to one and a half times this long.
     /// 0: never.
     pub idle_timeout_ms: u64,
+    /// Of the commands of a pipeline, until a connection asks for another (`CLIENT ORDER`).
+    pub order: Order,
     /// Threads that serve connections, each with its own single-threaded runtime: the fastest way to serve small commands.
     /// 0: connections are served on the runtime that started the server.
     pub threads: usize,
@@ -55,6 +68,7 @@ impl Default for RespConfig {
             max_reply_bytes: 64 * 1024 * 1024,
             max_request_bytes: 64 * 1024 * 1024,
             idle_timeout_ms: 0,
+            order: Order::Keys,
             threads: 1,
         }
     }

@@ -25,6 +25,8 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         started_ns: env.clock.holder_ns(),
         key_seed: env.rng.next_u64(),
         large: Room::new(config.max_large_bytes),
+        queued: Room::new(config.max_large_bytes),
+        cursors: Arc::default(),
         turns: Turns::new(config.max_commands),
         replies: Replies::new(config.max_reply_bytes),
         access: None,

@@ -15,9 +15,11 @@ mod command;
 mod command_table;
 mod config;
 mod connection;
+mod cursors;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
+mod glob;
 mod metrics;
 mod replies;
 mod server;
@@ -25,7 +27,7 @@ mod shared;
 mod store;
 mod who;
 
-pub use config::RespConfig;
+pub use config::{Order, RespConfig};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
-pub use store::{Look, SetCondition, SetDone, Store, one_by_one};
+pub use store::{Look, Position, SetCondition, SetDone, Store, Walk, one_by_one};

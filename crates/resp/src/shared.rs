@@ -13,6 +13,7 @@ use crate::clients::{ClientEntry, Clients};
 use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
+use crate::cursors::Cursors;
 use crate::metrics::Metrics;
 use crate::replies::Replies;
 
@@ -28,7 +29,10 @@ pub(crate) struct Shared<S> {
     pub key_seed: u64,
     /// For long requests.
     pub large: Room,
+    /// For commands that wait for `EXEC`.
+    pub queued: Room,
     pub turns: Turns,
+    pub cursors: Arc<Cursors>,
     pub replies: Replies,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,

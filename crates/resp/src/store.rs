@@ -37,6 +37,27 @@ pub enum Look<M> {
     Missed(M),
 }
 
+/// How far a walk over all keys has come. The default: it has not begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Position {
+    /// Of the parts that the store has, which come one after the other.
+    pub part: u32,
+    /// The least key that comes; empty: the first one.
+    pub from: Bytes,
+}
+
+/// A step of a walk over keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Walk {
+    /// Inclusive; empty: from the first key.
+    pub start: Bytes,
+    /// Exclusive; empty: to the last key.
+    pub end: Bytes,
+    pub position: Position,
+    /// Most keys.
+    pub limit: u64,
+}
+
 /// What became of some of the sets of a [`Store::set_each`]: their places, and the outcomes.
 pub type SetDone = Vec<(usize, Result<()>)>;
 
@@ -63,7 +84,7 @@ pub trait Store: Clone + Send + Sync + 'static {
         &self,
         keys: Vec<Bytes>,
         first: Self::Missed,
-    ) -> impl Future<Output = Result<Vec<Option<Bytes>>>> + Send;
+    ) -> impl Future<Output = Result<Vec<Option<Record>>>> + Send;
 
     /// Whether the value was set: false only if the condition failed.
     fn set(&self, put: Put, condition: SetCondition, lane: Lane)
@@ -83,6 +104,10 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// How many of the keys exist; a key that is named twice counts twice. `first`: as for [`Store::get`], of the first key.
     fn exists(&self, keys: Vec<Bytes>, first: Self::Missed) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Keys of a range, in no order that means something, and where it goes on; None: there are no more. A key that is there from the
+    /// first step to the last comes in one of them, and in only one.
+    fn walk(&self, walk: Walk) -> impl Future<Output = Result<(Vec<Bytes>, Option<Position>)>> + Send;
 
     /// Whether [`Store::execute`] takes these keys together.
     fn are_together(&self, keys: &[&[u8]]) -> bool;

@@ -121,9 +121,20 @@ impl Who {
         self.desk.is_some() && self.principal().is_none()
     }
 
+    /// Of the rights of users: another number may mean other rights.
+    pub fn generation(&mut self) -> u64 {
+        self.principal();
+        self.generation
+    }
+
     /// Of the default table.
     pub fn may_read(&mut self, key: &[u8]) -> bool {
         self.desk.is_none() || self.principal().is_some_and(|who| who.may_key(Class::Read, "", key).is_ok())
+    }
+
+    /// All keys of a range of the default table; an empty end: to the last key.
+    pub fn may_scan(&mut self, start: &[u8], end: &[u8]) -> bool {
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may_scan("", start, end).is_ok())
     }
 
     pub fn may_administrate(&mut self) -> bool {
@@ -162,7 +173,16 @@ impl Who {
         // `SET k v GET` and its like answer with what was there.
         let reads_too = match spec.id {
             Id::Set => (3..command.len()).any(|i| command.arg(i).eq_ignore_ascii_case(b"get")),
-            Id::Getset | Id::Getdel | Id::Incr | Id::Decr | Id::Incrby | Id::Decrby | Id::Incrbyfloat => true,
+            Id::Getset
+            | Id::Getdel
+            | Id::Getex
+            | Id::Incr
+            | Id::Decr
+            | Id::Incrby
+            | Id::Decrby
+            | Id::Incrbyfloat => true,
+            // (What they move is read.)
+            Id::Rename | Id::Renamenx | Id::Copy => true,
             _ => false,
         };
         if reads_too && who.may_key(Class::Read, "", command.arg(1)).is_err() {

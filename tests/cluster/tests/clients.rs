@@ -136,3 +136,86 @@ async fn a_counter_that_many_increment_over_flushes_loses_none_and_answers_each_
     assert_eq!(last, (CLIENTS * EACH) as u64 - 1, "from an SSTable");
     c.shutdown().await;
 }
+
+/// Some hundred transactions of each client; what fails took effect whole or not at all, which the others see.
+async fn transact(mut redis: redis::aio::MultiplexedConnection, client: usize) -> [usize; 3] {
+    const EACH: usize = 60;
+    let mut rng = fastrand::Rng::with_seed(client as u64);
+    let [mut committed, mut undone, mut failed] = [0; 3];
+    for _ in 0..EACH {
+        let mut done = |result: redis::RedisResult<Option<Vec<i64>>>| match result {
+            Ok(Some(_)) => committed += 1,
+            Ok(None) => undone += 1,
+            Err(e) if matches!(e.code(), Some("TRYAGAIN" | "CLUSTERDOWN" | "OUTCOMEUNKNOWN")) => failed += 1,
+            Err(e) => panic!("{e}"),
+        };
+        match rng.u8(..3) {
+            // From one account to another, if nobody interferes.
+            0 => {
+                let [from, to] = [rng.u8(..4), rng.u8(..4)].map(|account| format!("account{account}"));
+                let watched: redis::RedisResult<()> =
+                    redis::cmd("WATCH").arg(&from).arg(&to).query_async(&mut redis).await;
+                let balances: redis::RedisResult<[i64; 2]> = redis.mget(&[&from, &to]).await;
+                let (Ok(()), Ok([has, gets])) = (watched, balances) else { continue };
+                let amount = rng.i64(0..=has);
+                let mut pipe = redis::pipe();
+                pipe.atomic().set(&from, has - amount).ignore();
+                if from == to {
+                    pipe.set(&to, has).ignore();
+                } else {
+                    pipe.set(&to, gets + amount).ignore();
+                }
+                done(pipe.query_async(&mut redis).await);
+            }
+            1 => done(redis::pipe().atomic().incr("x", 1).incr("y", 1).query_async(&mut redis).await),
+            _ => {
+                let both: redis::RedisResult<(i64, i64, Vec<i64>)> = redis::pipe()
+                    .atomic()
+                    .get("x")
+                    .get("y")
+                    .mget(&["account0", "account1", "account2", "account3"])
+                    .query_async(&mut redis)
+                    .await;
+                if let Ok((x, y, accounts)) = both {
+                    assert_eq!((x, accounts.iter().sum::<i64>()), (y, 4000), "{accounts:?}");
+                }
+            }
+        }
+    }
+    [committed, undone, failed]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_of_many_clients_take_effect_whole_over_flushes_and_a_change_of_leader() {
+    const CLIENTS: usize = 8;
+    let mut c = Cluster::start(Options { partitions: 1, ..Options::default() }).await;
+    let mut redis = c.redis(0).await;
+    let accounts: Vec<(String, i64)> = (0..4).map(|account| (format!("account{account}"), 1000)).collect();
+    let _: () = redis.mset(&accounts).await.unwrap();
+    let _: () = redis.mset(&[("x", 0), ("y", 0)]).await.unwrap();
+    let mut running = Vec::new();
+    for client in 0..CLIENTS {
+        running.push(tokio::spawn(transact(c.redis(client % 2).await, client)));
+    }
+    c.maintain(Maintenance::Flush, "default").await;
+    let leader = c.leader(0).await;
+    c.stop_memtable(leader).await;
+    c.start_memtable(leader).await;
+    c.maintain(Maintenance::Flush, "default").await;
+    let mut all = [0; 3];
+    for client in running {
+        let done = client.await.unwrap();
+        all.iter_mut().zip(done).for_each(|(all, done)| *all += done);
+    }
+    assert!(all[0] > CLIENTS, "committed, undone, failed: {all:?}");
+    let (x, y, balances): (i64, i64, Vec<i64>) = redis::pipe()
+        .atomic()
+        .get("x")
+        .get("y")
+        .mget(&["account0", "account1", "account2", "account3"])
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    assert_eq!((x, balances.iter().sum::<i64>()), (y, 4000));
+    c.shutdown().await;
+}

@@ -212,14 +212,16 @@ impl Real {
                         sst: self.sst(job.sst),
                     })
                 } else {
-                    let inputs = self.partition.manifest().table(TABLE).unwrap().ssts.iter().map(|s| s.id);
-                    let inputs = inputs.filter(|id| {
+                    let ssts = &self.partition.manifest().table(TABLE).unwrap().ssts;
+                    let inputs = ssts.iter().map(|s| s.id).filter(|id| {
                         self.ssts.iter().any(|(sst, known)| known == id && job.inputs & (1 << sst) != 0)
                     });
+                    let inputs: Vec<SstId> = inputs.collect();
                     Command::Compaction(Compaction {
                         term,
                         table: TABLE,
-                        inputs: inputs.collect(),
+                        tombstones_dropped: inputs.last() == ssts.last().map(|sst| &sst.id),
+                        inputs,
                         output: self.sst(job.sst),
                     })
                 };

@@ -32,7 +32,7 @@ impl Lifetime {
     /// Where nothing is said: what changes a record leaves its lifetime as it was.
     pub fn usual(effect: &Effect) -> Self {
         match effect {
-            Effect::Put(_) | Effect::Delete => Lifetime::Unlimited,
+            Effect::Put(_) | Effect::Delete | Effect::Check => Lifetime::Unlimited,
             Effect::Update(_) => Lifetime::Kept,
         }
     }

@@ -15,10 +15,13 @@ mod read_mode;
 mod request;
 mod update;
 
+use std::collections::HashMap;
+
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
 use crate::expiry::Tick;
+use crate::ids::Seq;
 use crate::limits::{VALUE_BYTES_MAX, check_key, check_value};
 
 pub use condition::{Base, Condition, Expected};
@@ -36,6 +39,8 @@ pub enum Effect {
     Delete,
     /// Depends on the value that is there.
     Update(Update),
+    /// Nothing is written: it is there for its condition, or for what it tells.
+    Check,
 }
 
 impl Effect {
@@ -43,7 +48,7 @@ impl Effect {
     pub fn value(&self) -> Option<&Bytes> {
         match self {
             Effect::Put(value) => Some(value),
-            Effect::Delete | Effect::Update(_) => None,
+            Effect::Delete | Effect::Update(_) | Effect::Check => None,
         }
     }
 
@@ -51,7 +56,7 @@ impl Effect {
     pub fn bytes(&self) -> usize {
         match self {
             Effect::Put(value) => value.len(),
-            Effect::Delete => 0,
+            Effect::Delete | Effect::Check => 0,
             Effect::Update(update) => update.bytes(),
         }
     }
@@ -119,6 +124,11 @@ impl Operation {
         Self::delete(table, key).only_if(Condition::Present).skip_on_failure()
     }
 
+    /// Changes nothing. With a condition, it makes a batch depend on a record that the batch does not write.
+    pub fn check_only(table: impl Into<String>, key: impl Into<Bytes>) -> Self {
+        Self::new(table, key, Effect::Check)
+    }
+
     pub fn only_if(mut self, condition: Condition) -> Self {
         self.condition = condition;
         self
@@ -146,7 +156,7 @@ impl Operation {
     }
 
     /// What becomes of a record if this is all that happens, when what it leaves expires, and what is answered: a whole database, for
-    /// tests. `before`: the record, unless it has expired. Conditions on versions do not hold.
+    /// tests and drafts. `before`: the record, unless it has expired.
     pub fn execute(&self, before: Option<&Record>, now: Tick) -> (Change, Option<Tick>, OpOutcome) {
         let (value, expiry) =
             (before.map(|record| &record.value), before.and_then(|record| record.expires_at));
@@ -156,7 +166,7 @@ impl Operation {
             Condition::Absent => before.is_none(),
             Condition::Present => before.is_some(),
             Condition::ValueEquals(expected) => value == Some(expected),
-            Condition::SeqEquals(_) => false,
+            Condition::SeqEquals(seq) => before.map_or(Seq(0), |record| record.seq) == *seq,
             Condition::Lifetime(test) => before.is_some() && test.holds(expiry, expires_at),
         };
         let outcome = OpOutcome { existed: before.is_some(), ..OpOutcome::default() };
@@ -180,22 +190,39 @@ impl Operation {
         }
     }
 
-    /// The same for a batch of distinct keys: what becomes of each record, all of it or nothing.
+    /// The same for a batch, each operation on what those before it have left: what becomes of each record, all of it or nothing. (The
+    /// versions that it writes have no number yet: [`Seq(u64::MAX)`](Seq).)
     pub fn execute_batch(
         ops: &[Operation],
         before: impl Fn(&[u8]) -> Option<Record>,
         now: Tick,
     ) -> (Vec<(Change, Option<Tick>)>, WriteOutcome) {
         let (mut changes, mut results) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
+        let mut left: HashMap<&[u8], Option<Record>> = HashMap::new();
         for op in ops {
-            let (change, expires_at, outcome) = op.execute(before(&op.key).as_ref(), now);
+            let before = left.get(&op.key[..]).cloned().unwrap_or_else(|| before(&op.key));
+            let (change, expires_at, outcome) = op.execute(before.as_ref(), now);
+            if ops.len() > 1 {
+                match &change {
+                    Change::To(value) => {
+                        let record = Record { value: value.clone(), seq: Seq(u64::MAX), expires_at };
+                        left.insert(&op.key, Some(record));
+                    }
+                    Change::Removed => drop(left.insert(&op.key, None)),
+                    Change::None => {}
+                }
+            }
             changes.push((change, expires_at));
             results.push(outcome);
         }
         let applied = ops.iter().zip(&results).all(|(op, result)| op.skip_on_failure || result.applied);
         if !applied {
             changes.fill((Change::None, None));
-            results.iter_mut().for_each(|result| result.applied = false);
+            for result in &mut results {
+                if std::mem::take(&mut result.applied) {
+                    result.told = Told::Nothing;
+                }
+            }
         }
         (changes, WriteOutcome { applied, results })
     }
@@ -264,6 +291,27 @@ mod tests {
     }
 
     #[test]
+    fn the_operations_of_a_batch_meet_what_those_before_them_have_left() {
+        let set = |key: &'static str, value: &'static str| Operation::put("", key, value);
+        let there = |key: &'static str| Operation::update("", key, Update::Touch).only_if(Condition::Present);
+        let seen = |key: &'static str, seq| set(key, "x").only_if(Condition::SeqEquals(Seq(seq)));
+        let before =
+            |key: &[u8]| (key == b"old").then(|| Record { value: "v".into(), seq: Seq(7), expires_at: None });
+        let applied = |ops: &[Operation]| Operation::execute_batch(ops, before, Tick(0)).1.applied;
+        assert!(applied(&[
+            set("k", "1"),
+            there("k"),
+            Operation::delete("", "k"),
+            Operation::insert("", "k", "2")
+        ]));
+        assert!(!applied(&[there("k"), set("k", "1")]));
+        assert!(applied(&[seen("old", 7), there("old")]) && applied(&[seen("new", 0)]));
+        assert!(!applied(&[set("old", "w"), seen("old", 7)]) && !applied(&[seen("old", 8)]));
+        let check = |seq| Operation::check_only("", "old").only_if(Condition::SeqEquals(Seq(seq)));
+        assert!(applied(&[check(7), set("new", "x")]) && !applied(&[set("new", "x"), check(8)]));
+    }
+
+    #[test]
     fn key_value_and_expected_value_are_checked() {
         let too_long = || Bytes::from(vec![0; VALUE_BYTES_MAX + 1]);
         Operation::insert("", "k", "v").check().unwrap();
@@ -271,6 +319,7 @@ mod tests {
             Operation::delete("", ""),
             Operation::put("", "k", too_long()),
             Operation::delete("", "k").only_if(Condition::ValueEquals(too_long())),
+            Operation::check_only("", "k").only_if(Condition::ValueEquals(too_long())),
             Operation::update("", "k", Update::Append(too_long())),
             Operation::update("", "k", Update::SetRange { offset: u32::MAX, bytes: "x".into() }),
         ] {

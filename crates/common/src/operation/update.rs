@@ -176,6 +176,7 @@ pub fn change(
     let change = match effect {
         Effect::Put(value) => Change::To(value.clone()),
         Effect::Delete => Change::Removed,
+        Effect::Check => Change::None,
         // (Nothing is copied.)
         Effect::Update(Update::Touch) => before.map_or(Change::None, |value| Change::To(value.clone())),
         Effect::Update(update) => match update.apply(before.map(|value| &value[..]))? {

@@ -28,6 +28,8 @@ const KIND_ENSURE_TABLE: u8 = 5;
 const KIND_OPEN_SESSION: u8 = 6;
 const KIND_CONFIGURE: u8 = 7;
 const KIND_TICK: u8 = 8;
+/// With its tombstones: older SSTables are left out.
+const KIND_COMPACTION_OF_NEWER: u8 = 9;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +67,10 @@ impl Command {
             }
             Command::Freeze(freeze) => put(KIND_FREEZE, freeze, &mut out),
             Command::Flush(flush) => put(KIND_FLUSH, flush, &mut out),
-            Command::Compaction(compaction) => put(KIND_COMPACTION, compaction, &mut out),
+            Command::Compaction(compaction) if compaction.tombstones_dropped => {
+                put(KIND_COMPACTION, compaction, &mut out);
+            }
+            Command::Compaction(compaction) => put(KIND_COMPACTION_OF_NEWER, compaction, &mut out),
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
@@ -88,6 +93,9 @@ impl Command {
             KIND_FREEZE => Command::Freeze(Logged::decode(body)?),
             KIND_FLUSH => Command::Flush(Logged::decode(body)?),
             KIND_COMPACTION => Command::Compaction(Logged::decode(body)?),
+            KIND_COMPACTION_OF_NEWER => {
+                Command::Compaction(Compaction { tombstones_dropped: false, ..Logged::decode(body)? })
+            }
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
             KIND_CONFIGURE => {
@@ -143,6 +151,10 @@ mod tests {
 
     #[test]
     fn commands_round_trip() {
+        let compaction = |tombstones_dropped| {
+            let (term, table) = (3, TableId(1));
+            Command::Compaction(Compaction { term, table, inputs: vec![], output: None, tombstones_dropped })
+        };
         let commands = [
             Command::Freeze(Freeze { term: 3, table: TableId(1), generation: Generation(7) }),
             Command::Flush(Flush {
@@ -159,6 +171,8 @@ mod tests {
                 id: Some(TableId(4)),
             }),
             Command::OpenSession(OpenSession { term: 5, session: 77, time_ms: 1234 }),
+            compaction(true),
+            compaction(false),
             Command::Configure(Configure {
                 term: 5,
                 configuration: Configuration::founding(
@@ -174,7 +188,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..9) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..10) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -15,8 +15,8 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
         output: id,
         table: job.table,
         options: job.options.clone(),
-        // All tables of the LSM-tree are inputs, so nothing older can hold a key.
-        drop_tombstones: true,
+        // If no older table is left out, nothing older can hold a key.
+        drop_tombstones: job.drops_tombstones,
         expired_by: job.expired_by,
         origin: Some(job.origin.clone()),
     };

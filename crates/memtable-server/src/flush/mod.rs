@@ -36,7 +36,7 @@ pub struct FlushJob {
     pub origin: Origin,
 }
 
-/// Compact all SSTables of a table into one (major compaction).
+/// Compact SSTables of a table, neighbours in age, into one (major compaction).
 pub struct CompactionJob {
     pub term: u64,
     pub epoch: Epoch,
@@ -48,6 +48,16 @@ pub struct CompactionJob {
     /// A published tick: what expires up to it is a tombstone.
     pub expired_by: Tick,
     pub origin: Origin,
+    /// No older table is left out.
+    pub drops_tombstones: bool,
+}
+
+/// What a compaction was made of.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Newest first.
+    pub ids: Vec<SstId>,
+    pub tombstones_dropped: bool,
 }
 
 /// Starts jobs for one partition. Cheap to clone.
@@ -100,7 +110,8 @@ impl Background {
     pub fn compact(&self, job: CompactionJob) {
         let this = self.clone();
         self.spawn(async move {
-            let inputs = job.inputs.iter().map(|s| s.id).collect();
+            let ids = job.inputs.iter().map(|s| s.id).collect();
+            let inputs = Inputs { ids, tombstones_dropped: job.drops_tombstones };
             let (term, table) = (job.term, job.table);
             let result = compaction::run(&this, &job).await;
             let _ = this.events.send(Event::Compacted { term, table, inputs, result });

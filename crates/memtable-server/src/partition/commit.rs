@@ -97,16 +97,17 @@ impl Partition {
         CommitEffect::Flushed { table, generation }
     }
 
-    /// Applies only if all inputs are still in the manifest, next to each other, and reach down to the oldest table: its
-    /// tombstones were dropped, so nothing older may be left outside of the inputs.
+    /// Applies only if all inputs are still in the manifest, next to each other, and, if tombstones were dropped, reach down to the oldest
+    /// table: nothing older may be left that those hid.
     fn apply_compaction(&mut self, compaction: Compaction) -> CommitEffect {
-        let Compaction { table, inputs, output, .. } = compaction;
+        let Compaction { table, inputs, output, tombstones_dropped, .. } = compaction;
         let orphan = output.as_ref().map(|s| s.id);
         let position = self.manifest.table(table).and_then(|t| {
             let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
             let found = t.ssts.get(start..start + inputs.len())?;
             let reaches_the_oldest = start + inputs.len() == t.ssts.len();
-            (reaches_the_oldest && found.iter().map(|s| &s.id).eq(&inputs)).then_some(start)
+            let hides_all = reaches_the_oldest || !tombstones_dropped;
+            (hides_all && found.iter().map(|s| &s.id).eq(&inputs)).then_some(start)
         });
         let Some(start) = position else { return CommitEffect::Ignored { table, orphan } };
         let (manifest, _) = self.change_manifest();

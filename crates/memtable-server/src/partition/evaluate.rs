@@ -284,6 +284,8 @@ impl Partition {
         let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
         let has_more = request.ops.len() > 1;
         let mut failed = false;
+        // Operations that were skipped, and met what the request itself had done.
+        let mut saw_batch = Vec::new();
         for (i, op) in request.ops.iter().enumerate() {
             let of_batch = local.get(&(op.table, &op.key));
             let (newest, bookmark) = match of_batch {
@@ -298,12 +300,24 @@ impl Partition {
             };
             let (holds, existed, seq) = (checked.holds, checked.existed, Seq(checked.seq));
             if !holds {
+                let told = before.filter(|_| op.returns == Returns::Before).map(Told::Value);
+                let has_room = allowance.tell(told.as_ref());
+                let told = match has_room {
+                    Ok(()) => told,
+                    // What it asked for would be missing.
+                    Err(misfit) if op.skip_on_failure => {
+                        failed = true;
+                        results.push(misfits(misfit, existed, seq));
+                        continue;
+                    }
+                    // (It fails in any case.)
+                    Err(_) => None,
+                };
+                if of_batch.is_some() {
+                    saw_batch.push(i);
+                }
                 failed |= !op.skip_on_failure;
-                // What the batch itself wrote before is nobody's to know, if the batch fails.
-                let told = before.filter(|_| op.returns == Returns::Before && of_batch.is_none());
-                let told = told.map(Told::Value);
-                // (What has no room is not told. It is no reason to fail.)
-                let told = told.filter(|told| allowance.tell(Some(told)).is_ok()).map(Box::new);
+                let told = told.map(Box::new);
                 results.push(RecordedOutcome {
                     applied: false,
                     existed,
@@ -321,8 +335,7 @@ impl Partition {
                 Ok((change, told)) => (change, told.map(Box::new)),
                 Err(misfit) => {
                     failed = true;
-                    let told = Some(Box::new(Told::Misfit(misfit)));
-                    results.push(RecordedOutcome { applied: false, existed, failed: true, seq, told });
+                    results.push(misfits(misfit, existed, seq));
                     continue;
                 }
             };
@@ -364,6 +377,8 @@ impl Partition {
                     result.told = None;
                 }
             }
+            // What the batch itself would have written is nobody's to know.
+            saw_batch.into_iter().for_each(|i| results[i].told = None);
             forming.record(request, &results);
             return Verdict::Unchanged { ok: false, results };
         }
@@ -469,6 +484,12 @@ impl Partition {
             has_expired: base.is_some_and(|base| base.has_expired(times.tick)),
         })
     }
+}
+
+/// Of an operation that does not go with what it meets.
+fn misfits(misfit: Misfit, existed: bool, seq: Seq) -> RecordedOutcome {
+    let told = Some(Box::new(Told::Misfit(misfit)));
+    RecordedOutcome { applied: false, existed, failed: true, seq, told }
 }
 
 /// What an operation sees of a version of the group.

@@ -2,17 +2,18 @@
 //!
 //! Each table says which memtables' records it holds, as a range of generations ([`Origin`]). That makes the order and the choice:
 //!
-//! * Ranges of one table (LSM-tree) are nested or apart: a flush begins where the newest table ended, a compaction takes all tables
-//!   of its time. (Anything else is refused: it is damage, or a defect.)
+//! * A flush begins where the newest table ended; a compaction takes all tables of its time. Of what was planned and never committed
+//!   a range may also lie across another one: then the newer one is read first, and that is right, since each table holds, for each
+//!   key, the newest record of its range, or a tombstone, or nothing because nothing older is left.
 //! * A table whose range lies in another's is superseded: the other one holds, for each of its keys, the same record or a newer one,
 //!   or nothing because a tombstone ended it and nothing older is left. That holds for compactions that were never committed too, and for
 //!   several attempts to flush one memtable, which all hold the same.
-//! * Of a table and the tables that lie in its range and leave no gap in it, which hold the same, those are taken of which there are
-//!   more sound copies, counted for the one of them that has the fewest: a compaction that was done on one server must not cost
-//!   its inputs.
-//! * What is left, newest range first, is the manifest. It has to follow without a gap down to generation 1: memtables that were
-//!   empty are in the range of the next table, so that a gap is a table that is lost.
+//! * The manifest is a chain of tables from the newest memtable down to the first. A gap in it is a table that is lost: memtables
+//!   that were empty are in the range of the next table. Of several chains the one is taken that leaves out least; then that has
+//!   the fewest tables of which there is no sound copy, or one, or two, ..: a compaction that was done on one server must not cost its
+//!   inputs; then the one with fewer tables.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use sextant_common::error::{Error, Result};
@@ -168,11 +169,18 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
             foreign.chosen.meta.id, foreign.origin.name
         )));
     }
-    let mut chosen = Vec::new();
-    for top in outermost(candidates.iter().collect())? {
-        let (id, sound) = (top.chosen.meta.id, top.chosen.sound);
-        let best = soundest(top, &candidates)?;
-        if best.len() != 1 || best[0].chosen.meta.id != id {
+    let chosen = best_chain(&candidates);
+    for candidate in &candidates {
+        let Chosen { meta: SstMeta { id, .. }, sound, .. } = candidate.chosen;
+        let is_chosen = chosen.iter().any(|c| c.chosen.meta.id == id);
+        let holds = |part: &&Candidate| {
+            candidate.range().contains(&part.range()) && candidate.range() != part.range()
+        };
+        if is_chosen && sound == 0 {
+            plan.notes.push(format!(
+                "SSTable {id} is damaged on every server that has it: reads of the damaged part will fail, and say so"
+            ));
+        } else if !is_chosen && chosen.iter().copied().any(|part| holds(&part)) {
             plan.notes.push(match sound {
                 0 => format!(
                     "SSTable {id} is damaged on every server that has it: the tables it was made of are used"
@@ -182,12 +190,7 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
                      used"
                 ),
             });
-        } else if sound == 0 {
-            plan.notes.push(format!(
-                "SSTable {id} is damaged on every server that has it: reads of the damaged part will fail, and say so"
-            ));
         }
-        chosen.extend(best);
     }
     let newest = chosen.first().map_or(Generation(0), |c| c.range().last);
     for gap in gaps(&chosen, Generations { first: Generation(1), last: newest }) {
@@ -199,7 +202,8 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
     }
     for pair in chosen.windows(2) {
         let (newer, older) = (&pair[0].chosen.meta, &pair[1].chosen.meta);
-        if newer.min_seq <= older.max_seq {
+        let are_apart = newer.generations.first > older.generations.last;
+        if are_apart && newer.min_seq <= older.max_seq || newer.max_seq < older.max_seq {
             return Err(Error::corrupt(format!(
                 "SSTables {} and {} of table {name:?} hold versions in another order than their memtables",
                 newer.id, older.id
@@ -220,54 +224,92 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
     Ok(PlannedTable { table, name, options, ssts, newest })
 }
 
-/// The table itself, or what lies in its range and holds all of the same (newest first): what has the most sound copies of its
-/// rarest table. The table itself if they are equal.
-fn soundest<'c>(top: &'c Candidate, all: &'c [Candidate]) -> Result<Vec<&'c Candidate>> {
-    let within =
-        |c: &&Candidate| c.chosen.sound > 0 && c.range() != top.range() && top.range().contains(&c.range());
-    let parts = match outermost(all.iter().filter(within).collect()) {
-        // What contradicts itself is no alternative to a table that supersedes all of it.
-        Err(_) if top.chosen.sound > 0 => return Ok(vec![top]),
-        parts => parts?,
-    };
-    if parts.is_empty() || !gaps(&parts, top.range()).is_empty() {
-        return Ok(vec![top]);
-    }
-    // Ranges get smaller with each step.
-    let parts: Vec<Vec<&Candidate>> =
-        parts.into_iter().map(|part| soundest(part, all)).collect::<Result<_>>()?;
-    let parts: Vec<&Candidate> = parts.into_iter().flatten().collect();
-    let rarest = parts.iter().map(|part| part.chosen.sound).min().unwrap_or(0);
-    Ok(if rarest > top.chosen.sound { parts } else { vec![top] })
+/// How good a chain of tables is: the less, the better; what is said first counts first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Cost {
+    /// Memtables that no table holds.
+    missing: u64,
+    /// Tables with no sound copy.
+    damaged: u32,
+    /// Memtables that several tables hold.
+    twice: u64,
+    /// How many tables have one sound copy, two, ..: the rarest count first, and few tables are better than many.
+    by_copies: [u32; COPIES_MAX],
 }
 
-/// Those that lie in no other one's range, newest first.
-fn outermost(mut candidates: Vec<&Candidate>) -> Result<Vec<&Candidate>> {
-    // Each comes after whatever may contain it.
-    candidates
-        .sort_by_key(|c| (std::cmp::Reverse(c.range().last), c.range().first, std::cmp::Reverse(c.rank())));
-    let mut chosen: Vec<&Candidate> = Vec::new();
+/// More sound copies than this are no better.
+const COPIES_MAX: usize = 8;
+
+impl Cost {
+    fn of(candidate: &Candidate) -> Self {
+        let mut cost = Self { missing: 0, damaged: 0, twice: 0, by_copies: [0; COPIES_MAX] };
+        match candidate.chosen.sound {
+            0 => cost.damaged = 1,
+            sound => cost.by_copies[sound.min(COPIES_MAX) - 1] = 1,
+        }
+        cost
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            missing: self.missing + other.missing,
+            damaged: self.damaged + other.damaged,
+            twice: self.twice + other.twice,
+            by_copies: std::array::from_fn(|at| self.by_copies[at] + other.by_copies[at]),
+        }
+    }
+
+    /// The same with an older table, or the beginning, after this one: what is between them, or in both.
+    fn before(self, newer: Generations, older_last: u64) -> Self {
+        let next = newer.first.0 - 1;
+        Self {
+            missing: self.missing + next.saturating_sub(older_last),
+            twice: self.twice + older_last.saturating_sub(next),
+            ..self
+        }
+    }
+}
+
+/// The best chain of tables from the newest memtable down to the first, newest first.
+fn best_chain(candidates: &[Candidate]) -> Vec<&Candidate> {
+    // Of those that hold the same, one.
+    let mut by_range: BTreeMap<(Reverse<u64>, u64), &Candidate> = BTreeMap::new();
     for candidate in candidates {
-        let Some(newer) = chosen.last() else {
-            chosen.push(candidate);
-            continue;
-        };
-        let (newer_range, range) = (newer.range(), candidate.range());
-        if newer_range.contains(&range) {
-            continue;
+        let range = candidate.range();
+        let best = by_range.entry((Reverse(range.last.0), range.first.0)).or_insert(candidate);
+        if candidate.rank() > best.rank() {
+            *best = candidate;
         }
-        if range.last >= newer_range.first {
-            return Err(Error::corrupt(format!(
-                "SSTables {} and {} overlap in their memtables, and neither holds all of the other's",
-                newer.chosen.meta.id, candidate.chosen.meta.id
-            )));
-        }
-        chosen.push(candidate);
     }
-    Ok(chosen)
+    let all: Vec<&Candidate> = by_range.into_values().collect();
+    let Some(newest) = all.first().map(|c| c.range().last) else { return vec![] };
+    // For each: the best chain that ends with it, and what comes before it there.
+    let mut chains: Vec<Option<(Cost, Option<usize>)>> = Vec::with_capacity(all.len());
+    for (at, candidate) in all.iter().enumerate() {
+        let (own, range) = (Cost::of(candidate), candidate.range());
+        let begins = (range.last == newest).then_some((own, None));
+        let newer = all[..at].iter().zip(&chains).enumerate();
+        let goes_on = newer.filter_map(|(newer, (before, chain))| {
+            let (cost, above) = ((*chain)?.0, before.range());
+            // (What lies within the other one adds nothing.)
+            (range.first < above.first && range.last < above.last)
+                .then(|| (cost.before(above, range.last.0).and(own), Some(newer)))
+        });
+        chains.push(begins.into_iter().chain(goes_on).min());
+    }
+    let ends = chains.iter().zip(&all).enumerate();
+    let whole = ends.filter_map(|(at, (chain, last))| Some(((*chain)?.0.before(last.range(), 0), at)));
+    let mut at = whole.min().map(|(_, at)| at);
+    let mut chain = Vec::new();
+    while let Some(here) = at {
+        chain.push(all[here]);
+        at = chains[here].and_then(|(_, before)| before);
+    }
+    chain.reverse();
+    chain
 }
 
-/// What these (newest first, apart) leave out of a range.
+/// What these, newest first, leave out of a range.
 fn gaps(chosen: &[&Candidate], range: Generations) -> Vec<Generations> {
     let mut gaps = Vec::new();
     // The oldest generation that is covered so far, from above.
@@ -277,7 +319,7 @@ fn gaps(chosen: &[&Candidate], range: Generations) -> Vec<Generations> {
         if at.last.0 + 1 < covered {
             gaps.push(Generations::new(at.last.0 + 1, covered - 1));
         }
-        covered = at.first.0;
+        covered = covered.min(at.first.0);
     }
     if range.first.0 < covered {
         gaps.push(Generations::new(range.first.0, covered - 1));

@@ -8,12 +8,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Epoch, Generation, Serial, SstId, TableId};
+use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::command::configuration::ConfigurationChange;
+use crate::flush::Inputs;
 use crate::partition::ingest::Body;
 use crate::partition::snapshot::Snapshot;
 
@@ -60,7 +61,7 @@ pub enum Event {
     Compacted {
         term: u64,
         table: TableId,
-        inputs: Vec<SstId>,
+        inputs: Inputs,
         result: Result<Option<SstMeta>>,
     },
     /// Who could lead after this node, best first, and the term that it leads. Dropped if it does not lead.

@@ -8,14 +8,16 @@ use futures::{Stream, StreamExt};
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
+use sextant_resp::{Look, Position, SetCondition, SetDone, Store, Walk, one_by_one};
 
 use super::shares::{Place, Shares};
-use crate::api::{ReadOptions, WriteOptions};
+use crate::api::{ReadOptions, ScanRange, WriteOptions};
 use crate::metrics::ReadPath;
 use crate::pnode::PNode;
 use crate::router;
 
+/// Partitions that one step of a walk over the keys asks, one after the other.
+const PARTITIONS_A_STEP: usize = 16;
 /// Partitions that one command writes to at once.
 const WRITES_AT_ONCE: usize = 32;
 
@@ -94,9 +96,8 @@ impl Store for RespStore {
         }
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Bytes>>> {
-        let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
-        Ok(records.into_iter().map(|r| r.map(|r| r.value)).collect())
+    async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Record>>> {
+        self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await
     }
 
     async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
@@ -152,6 +153,39 @@ impl Store for RespStore {
     async fn exists(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<u64> {
         let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
+    }
+
+    async fn walk(&self, walk: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+        let Walk { start, end, position: Position { part, mut from }, limit } = walk;
+        let partitions = self.pnode.partitions_of("", &start, &end).await?;
+        let (mut keys, mut part) = (Vec::new(), part as usize);
+        let last = part.saturating_add(PARTITIONS_A_STEP);
+        while part < last && (keys.len() as u64) < limit {
+            let Some(partition) = partitions.get(part) else { return Ok((keys, None)) };
+            let first = from.clone().max(start.clone());
+            let left = limit - keys.len() as u64;
+            let range = ScanRange {
+                start: first,
+                end: end.clone(),
+                limit: left,
+                page_records: left as u32,
+                partition: Some(*partition),
+                ..ScanRange::default()
+            };
+            let before = keys.len();
+            let mut pages = self.pnode.scan("", range);
+            while let Some(page) = pages.next_page().await {
+                // (Copies, or they would hold the whole page.)
+                keys.extend(page?.records.iter().map(|(key, _)| Bytes::copy_from_slice(key)));
+            }
+            if (keys.len() - before) as u64 == left {
+                from = keys.last().map_or_else(Bytes::new, |last| Bytes::from([&last[..], b"\0"].concat()));
+            } else {
+                (part, from) = (part + 1, Bytes::new());
+            }
+        }
+        let more = part < partitions.len();
+        Ok((keys, more.then_some(Position { part: part as u32, from })))
     }
 
     fn are_together(&self, keys: &[&[u8]]) -> bool {

@@ -21,5 +21,6 @@ mod scan;
 mod sst_search;
 
 pub(crate) use consult::candidates;
+pub(crate) use range::pinned_partition;
 pub(crate) use reader::{Look, Missed, Reader};
 pub(crate) use sst_search::{SearchFailed, SstFound, SstSearch};

@@ -82,6 +82,8 @@ impl Logged for Compaction {
             table: TableId(m.table),
             inputs: m.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<_>>()?,
             output: m.output.map(TryInto::try_into).transpose()?,
+            // (The kind of the entry says it: an older server does not know the other one.)
+            tombstones_dropped: true,
         })
     }
 }

@@ -94,6 +94,7 @@ impl From<&Effect> for WireEffect {
                 Self { value: bytes.clone(), offset: *offset, ..of(K::WriteSetRange) }
             }
             Effect::Update(Update::Touch) => of(K::WriteTouch),
+            Effect::Check => of(K::WriteCheck),
         }
     }
 }
@@ -117,6 +118,7 @@ impl TryFrom<WireEffect> for Effect {
             Ok(K::WriteAppend) => Effect::Update(Update::Append(value)),
             Ok(K::WriteSetRange) => Effect::Update(Update::SetRange { offset, bytes: value }),
             Ok(K::WriteTouch) => Effect::Update(Update::Touch),
+            Ok(K::WriteCheck) => Effect::Check,
             Err(_) => return Err(Error::invalid(format!("unknown kind of write {kind}"))),
         })
     }
@@ -318,12 +320,14 @@ impl From<compare_and_set::Expected> for Expected {
 }
 
 /// # Errors
-/// `Invalid` for an update: those travel in batches.
+/// `Invalid` for an update, and for a check: those travel in batches.
 pub fn compare_and_set_effect(effect: Effect) -> Result<compare_and_set::Effect> {
     match effect {
         Effect::Put(value) => Ok(compare_and_set::Effect::NewValue(value)),
         Effect::Delete => Ok(compare_and_set::Effect::Delete(true)),
-        Effect::Update(_) => Err(Error::invalid("compare-and-set: an update is no new value")),
+        Effect::Update(_) | Effect::Check => {
+            Err(Error::invalid("compare-and-set: an update, or a check, is no new value"))
+        }
     }
 }
 
@@ -526,7 +530,7 @@ mod tests {
             ..Default::default()
         };
         write_from_wire(request(1, 4)).unwrap();
-        assert!(write_from_wire(request(7, 0)).unwrap_err().message.contains("kind of write 7"));
+        assert!(write_from_wire(request(8, 0)).unwrap_err().message.contains("kind of write 8"));
         assert!(write_from_wire(request(0, 10)).unwrap_err().message.contains("condition 10"));
         assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
     }
@@ -553,6 +557,7 @@ mod tests {
                 (Effect::Update(Update::Append("more".into())), Returns::Nothing),
                 (Effect::Update(Update::SetRange { offset: 7, bytes: "x".into() }), Returns::Before),
                 (Effect::Update(Update::Touch), Returns::Before),
+                (Effect::Check, Returns::Before),
             ] {
                 let op = Operation::new("t", "k", effect)
                     .only_if(condition.clone())

@@ -539,6 +539,8 @@ pub enum WriteKind {
     WriteSetRange = 5,
     /// Leaves the value as it is, for a change of the record's lifetime. Where there is no record, none is made.
     WriteTouch = 6,
+    /// Writes nothing: for its condition, which the batch then depends on, or for the value that it is asked to return.
+    WriteCheck = 7,
 }
 impl WriteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -554,6 +556,7 @@ impl WriteKind {
             Self::WriteAppend => "WRITE_APPEND",
             Self::WriteSetRange => "WRITE_SET_RANGE",
             Self::WriteTouch => "WRITE_TOUCH",
+            Self::WriteCheck => "WRITE_CHECK",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -566,6 +569,7 @@ impl WriteKind {
             "WRITE_APPEND" => Some(Self::WriteAppend),
             "WRITE_SET_RANGE" => Some(Self::WriteSetRange),
             "WRITE_TOUCH" => Some(Self::WriteTouch),
+            "WRITE_CHECK" => Some(Self::WriteCheck),
             _ => None,
         }
     }

@@ -3,6 +3,7 @@
 use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
 use super::hello::{bad_name, is_valid_name};
 use super::{Conversation, is};
+use crate::config::Order;
 use crate::frame::{Command, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
@@ -13,7 +14,7 @@ pub(super) fn client<S: Store>(
     conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> Reply {
-    const SUBCOMMANDS: [(&str, usize); 8] = [
+    const SUBCOMMANDS: [(&str, usize); 9] = [
         ("id", 2),
         ("info", 2),
         ("getname", 2),
@@ -22,6 +23,7 @@ pub(super) fn client<S: Store>(
         ("no-evict", 3),
         ("no-touch", 3),
         ("list", 0),
+        ("order", 3),
     ];
     let subcommand = command.arg(1);
     let Some((name, len)) = SUBCOMMANDS.into_iter().find(|(name, _)| is(subcommand, name)) else {
@@ -46,6 +48,15 @@ pub(super) fn client<S: Store>(
             Reply::OK
         }
         "setinfo" => set_info(command, conversation),
+        // Sextant's own.
+        "order" => {
+            conversation.order = match command.arg(2) {
+                order if is(order, "keys") => Order::Keys,
+                order if is(order, "pipeline") => Order::Pipeline,
+                _ => return SYNTAX,
+            };
+            Reply::OK
+        }
         "list" => list(command, conversation, shared),
         // Nothing here evicts clients, or keeps a time of last access.
         _ if is(command.arg(2), "on") || is(command.arg(2), "off") => Reply::OK,

@@ -11,7 +11,7 @@ use sextant_common::operation::{
 
 use super::errors::{self, NOT_A_FLOAT, SYNTAX, TOO_LONG, store_error};
 use super::is;
-use super::request::{Aspect, ChangeReply, LifeForm, Request, SetReply};
+use super::request::{Aspect, ChangeReply, LifeForm, Move, Request, SetReply};
 use crate::command_table::Id;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::store::SetCondition;
@@ -77,6 +77,9 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
             condition: SetCondition::IfAbsent,
             reply: SetReply::Number,
         }),
+        Id::Rename => rename(command, true, SetReply::Status),
+        Id::Renamenx => rename(command, false, SetReply::Number),
+        Id::Copy => copy(command),
         Id::Mset => Ok(Request::MultiSet(pairs(command, "mset")?)),
         _ => Err(errors::wrong_arity("unknown")),
     }
@@ -92,11 +95,11 @@ fn value(command: &Command<'_>, index: usize) -> Result<Bytes, Reply> {
     Ok(command.bytes(index))
 }
 
-fn keys(command: &Command<'_>) -> Result<Vec<Bytes>, Reply> {
+pub(super) fn keys(command: &Command<'_>) -> Result<Vec<Bytes>, Reply> {
     (1..command.len()).map(|i| key(command, i)).collect()
 }
 
-fn distinct(mut keys: Vec<Bytes>) -> Vec<Bytes> {
+pub(super) fn distinct(mut keys: Vec<Bytes>) -> Vec<Bytes> {
     if keys.len() > 1 {
         keys.sort_unstable();
         keys.dedup();
@@ -238,6 +241,34 @@ fn expire(command: &Command<'_>, name: &str, unit: Unit) -> Result<Request, Repl
     Ok(change(touch(command, lifetime)?.only_if(condition), ChangeReply::Effect))
 }
 
+fn rename(command: &Command<'_>, replaces: bool, reply: SetReply) -> Result<Request, Reply> {
+    let (from, to) = (key(command, 1)?, key(command, 2)?);
+    Ok(Request::Move(Move { from, to, copies: false, replaces, reply }))
+}
+
+fn copy(command: &Command<'_>) -> Result<Request, Reply> {
+    let mut replaces = false;
+    let mut i = 3;
+    while i < command.len() {
+        if is(command.arg(i), "replace") {
+            replaces = true;
+        } else if is(command.arg(i), "db") && i + 1 < command.len() {
+            i += 1;
+            if integer(command, i)? != 0 {
+                return Err(Reply::error("ERR DB index is out of range"));
+            }
+        } else {
+            return Err(SYNTAX);
+        }
+        i += 1;
+    }
+    let (from, to) = (key(command, 1)?, key(command, 2)?);
+    if from == to {
+        return Err(Reply::error("ERR source and destination objects are the same"));
+    }
+    Ok(Request::Move(Move { from, to, copies: true, replaces, reply: SetReply::Number }))
+}
+
 fn set_for(command: &Command<'_>, name: &str, unit: Unit) -> Result<Request, Reply> {
     let lifetime = unit.positive(integer(command, 2)?, name)?;
     let put = put(command, (1, 3), lifetime)?;
@@ -254,7 +285,12 @@ fn get_and_touch(command: &Command<'_>) -> Result<Request, Reply> {
         },
         _ => return Err(SYNTAX),
     };
-    Ok(change(touch(command, lifetime)?.returning(Returns::Before), ChangeReply::Value))
+    let mut touch = touch(command, lifetime)?.returning(Returns::Before);
+    if lifetime == Lifetime::Unlimited {
+        // Where there is nothing to take away, nothing changes.
+        touch = touch.only_if(Condition::Lifetime(LifetimeTest::Limited));
+    }
+    Ok(change(touch, ChangeReply::Value))
 }
 
 fn set(command: &Command<'_>) -> Result<Request, Reply> {

@@ -1,31 +1,37 @@
 //! How commands on keys are run: what a look did not find out is asked of the store, and made into a reply.
 
 use bytes::Bytes;
-use sextant_common::operation::{Effect, Lane, OpOutcome, Told, Update, WriteOutcome};
+use sextant_common::ids::Seq;
+use sextant_common::operation::{Effect, Lane, OpOutcome, Operation, Told, Update, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
 
 use super::ahead::{Ahead, Head};
+use super::atomic::{self, Done};
 use super::errors::{self, CROSS_SLOT, store_error};
 use super::request::{ChangeReply, Request, SetReply};
+use super::transaction::Queued;
 use crate::frame::{Reply, parse_integer};
 use crate::store::Store;
 
 /// Keys that are asked of the store at once by a command that names many: bounds what its values can pile up to before
 /// their sizes are known.
-const CHUNK_KEYS: usize = 256;
+pub(super) const CHUNK_KEYS: usize = 256;
 /// Longest reply to a command that names many keys, in bytes (Redis' longest string).
 const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 impl Request {
     /// Asks the store for what is not known yet. Errors become error replies.
-    pub async fn run<S: Store>(self, store: S, ahead: Ahead<S::Missed>, lane: Lane) -> Reply {
+    pub async fn run<S: Store>(self, store: S, env: Env, ahead: Ahead<S::Missed>, lane: Lane) -> Reply {
         match ahead {
             Ahead::Reply(reply) => reply,
-            Ahead::Missed(head) => self.ask(store, head, lane).await.unwrap_or_else(|e| store_error(&e)),
+            Ahead::Missed(head) => {
+                self.ask(store, &env, head, lane).await.unwrap_or_else(|e| store_error(&e))
+            }
         }
     }
 
-    async fn ask<S: Store>(self, store: S, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
+    async fn ask<S: Store>(self, store: S, env: &Env, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
         Ok(match self {
             Self::Get(key) => Reply::optional(store.get(key, head.missed).await?.map(|record| record.value)),
             Self::Inspect(key, aspect) => {
@@ -37,8 +43,7 @@ impl Request {
                 if !store.are_together(&keys) {
                     return Ok(CROSS_SLOT);
                 }
-                let is_decimal =
-                    ops.iter().any(|op| matches!(&op.effect, Effect::Update(Update::IncrementDecimal(_))));
+                let is_decimal = is_decimal(&ops);
                 change_reply(store.execute(ops, lane).await?, reply, is_decimal)?
             }
             Self::MultiGet(keys) => multi_get(store, keys, head).await?,
@@ -52,12 +57,40 @@ impl Request {
                 Reply::OK
             }
             Self::Delete(keys) => Reply::Integer(store.delete(keys, lane).await? as i64),
+            Self::Move(_) => match atomic::run(&store, env, &[Queued::Ask(self)], &[], lane).await? {
+                Done::Replies(mut replies) => replies.pop().unwrap_or(Reply::Nil),
+                Done::Apart => CROSS_SLOT,
+                Done::Changed => Reply::Nil,
+            },
+            Self::Scan(scan) => scan.run(&store).await?,
+            Self::Watch(watched) => {
+                let mut seen = Vec::with_capacity(watched.keys.len());
+                // (The values are of no use: few at a time.)
+                for keys in watched.keys.chunks(CHUNK_KEYS) {
+                    let records = store.multi_get(keys.to_vec(), S::Missed::default()).await?;
+                    seen.extend(records.iter().map(|record| record.as_ref().map_or(Seq(0), |r| r.seq)));
+                }
+                let _ = watched.seen.set(seen);
+                Reply::OK
+            }
+            Self::Transaction(transaction) => {
+                match atomic::run(&store, env, &transaction.commands, &transaction.watched, lane).await? {
+                    Done::Replies(replies) => Reply::Array(replies),
+                    Done::Apart => CROSS_SLOT,
+                    Done::Changed => Reply::NilArray,
+                }
+            }
         })
     }
 }
 
+/// Whether a change adds decimal numbers.
+pub(super) fn is_decimal(ops: &[Operation]) -> bool {
+    ops.iter().any(|op| matches!(&op.effect, Effect::Update(Update::IncrementDecimal(_))))
+}
+
 /// The reply to a change. `is_decimal`: it adds decimal numbers.
-fn change_reply(outcome: WriteOutcome, reply: ChangeReply, is_decimal: bool) -> Result<Reply> {
+pub(super) fn change_reply(outcome: WriteOutcome, reply: ChangeReply, is_decimal: bool) -> Result<Reply> {
     if reply == ChangeReply::Applied {
         return Ok(Reply::Integer(i64::from(outcome.applied)));
     }
@@ -89,7 +122,7 @@ pub(crate) fn set_status(done: Result<()>) -> Reply {
 }
 
 /// The reply to a `SET` with a condition, and to `SETNX`; without one it is [`set_status`].
-fn set_reply(applied: bool, reply: SetReply) -> Reply {
+pub(super) fn set_reply(applied: bool, reply: SetReply) -> Reply {
     match (reply, applied) {
         (SetReply::Status, true) => Reply::OK,
         (SetReply::Status, false) => Reply::Nil,
@@ -102,7 +135,7 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Misse
     keys.drain(..known);
     if keys.len() <= CHUNK_KEYS {
         let values = store.multi_get(keys, first).await?;
-        replies.extend(values.into_iter().map(Reply::optional));
+        replies.extend(values.into_iter().map(|record| Reply::optional(record.map(|record| record.value))));
         return Ok(Reply::Array(replies));
     }
     replies.reserve(keys.len());
@@ -114,8 +147,8 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Misse
         let chunk = keys.len().min(fitting.clamp(1, CHUNK_KEYS * 16)).min(CHUNK_KEYS.max(replies.len()));
         let rest = keys.split_off(chunk);
         let values = store.multi_get(std::mem::replace(&mut keys, rest), std::mem::take(&mut first)).await?;
-        for value in values {
-            let reply = Reply::optional(value);
+        for record in values {
+            let reply = Reply::optional(record.map(|record| record.value));
             bytes += reply.size();
             longest = longest.max(reply.size());
             replies.push(reply);

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::errors::{NOT_AN_INTEGER, SYNTAX};
 use super::info::REDIS_VERSION;
 use super::{Action, Conversation, acl, is};
+use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply, parse_integer};
 use crate::who::DEFAULT_USER;
 
@@ -120,11 +121,14 @@ pub(super) fn select(command: &Command<'_>) -> Reply {
     }
 }
 
-pub(super) fn reset(conversation: &mut Conversation) -> Reply {
+/// `order`: that of connections that have said nothing.
+pub(super) fn reset(conversation: &mut Conversation, order: Order) -> Reply {
     conversation.protocol = Protocol::Resp2;
     conversation.entry.set_protocol(Protocol::Resp2);
     conversation.entry.set_name(&Bytes::new());
     conversation.who.reset();
+    conversation.transactions.forget();
+    conversation.order = order;
     Reply::Simple("RESET")
 }
 

@@ -6,6 +6,7 @@
 
 mod acl;
 mod ahead;
+mod atomic;
 mod client;
 mod config;
 mod data;
@@ -15,12 +16,15 @@ mod hello;
 mod info;
 mod introspection;
 mod request;
+mod scan;
 mod slowlog;
+mod transaction;
 
 use futures::future::BoxFuture;
 
 use crate::clients::ClientEntry;
 use crate::command_table::{self, Id};
+use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
@@ -30,12 +34,15 @@ pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use execution::set_status;
 pub(crate) use request::Request;
+pub(crate) use transaction::Transactions;
 
 /// What a connection remembers between commands.
 pub(crate) struct Conversation {
     pub protocol: Protocol,
     pub entry: std::sync::Arc<ClientEntry>,
     pub who: Who,
+    pub transactions: Transactions,
+    pub order: Order,
 }
 
 /// What to do about a command.
@@ -56,16 +63,38 @@ pub(crate) fn decode<S: Store>(
     shared: &Shared<S>,
 ) -> (Option<Id>, Action) {
     let Some(spec) = command_table::find(command.arg(0)) else {
+        conversation.transactions.refuse();
         return (None, errors::unknown_command(command));
     };
     if !spec.accepts(command.len()) {
+        conversation.transactions.refuse();
         return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
     }
     if let Err(refused) = conversation.who.permit(spec, command) {
+        conversation.transactions.refuse();
         shared.metrics.refused_commands.inc();
         return (Some(spec.id), Action::Reply(refused));
     }
+    if conversation.transactions.is_open() && !transaction::is_at_once(spec.id) {
+        return (Some(spec.id), Action::Reply(queue(spec.id, command, conversation, shared)));
+    }
     (Some(spec.id), run(spec.id, command, conversation, shared))
+}
+
+/// A command of a transaction: what it asks of the connection or the server is done, and answered later.
+fn queue<S: Store>(
+    id: Id,
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> Reply {
+    if transaction::is_refused(id) {
+        conversation.transactions.refuse();
+        return Reply::error("ERR Command not allowed inside a transaction");
+    }
+    let command = command.copied();
+    let decoded = run(id, &command, conversation, shared);
+    transaction::queue(decoded, &command, conversation, shared)
 }
 
 fn run<S: Store>(
@@ -109,12 +138,30 @@ fn run<S: Store>(
         | Id::Setnx
         | Id::Mset
         | Id::Del
-        | Id::Unlink => {
+        | Id::Unlink
+        | Id::Rename
+        | Id::Renamenx
+        | Id::Copy => {
             return match data::decode(id, command) {
                 Ok(request) => Action::Run(id, request),
                 Err(reply) => Action::Reply(reply),
             };
         }
+        Id::Scan | Id::Keys => {
+            let scan = match id {
+                Id::Scan => scan::scan(command, conversation, shared),
+                _ => scan::keys(command, conversation, shared),
+            };
+            return match scan {
+                Ok(scan) => Action::Run(id, Request::Scan(Box::new(scan))),
+                Err(reply) => Action::Reply(reply),
+            };
+        }
+        Id::Multi => transaction::multi(conversation, shared),
+        Id::Exec => return transaction::exec(conversation),
+        Id::Discard => transaction::discard(conversation),
+        Id::Watch => return transaction::watch(command, conversation),
+        Id::Unwatch => transaction::unwatch(conversation),
         Id::Quit => return Action::Close(Some(Reply::OK)),
         Id::Ping if command.len() > 2 => errors::wrong_arity("ping"),
         Id::Ping if command.len() == 2 => Reply::Bulk(command.bytes(1)),
@@ -124,7 +171,7 @@ fn run<S: Store>(
         Id::Auth => return hello::auth(command, conversation),
         Id::Acl => return acl::acl(command, conversation),
         Id::Select => hello::select(command),
-        Id::Reset => hello::reset(conversation),
+        Id::Reset => hello::reset(conversation, shared.config.order),
         Id::Client => client::client(command, conversation, shared),
         Id::Command => introspection::command(command),
         Id::Config => config::config(command),

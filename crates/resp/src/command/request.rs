@@ -1,8 +1,12 @@
 //! Commands on keys, decoded: what they touch.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sextant_common::operation::{Lifetime, Operation, Put, Record};
 
+use super::scan::Scan;
+use super::transaction::{Transaction, Watched};
 use crate::command_table::Access;
 use crate::frame::Reply;
 use crate::store::SetCondition;
@@ -88,6 +92,18 @@ pub(crate) enum ChangeReply {
     Effect,
 }
 
+/// A record is to have another name.
+#[derive(Debug)]
+pub(crate) struct Move {
+    pub from: Bytes,
+    pub to: Bytes,
+    /// It has both names then.
+    pub copies: bool,
+    /// Also over a record that is there.
+    pub replaces: bool,
+    pub reply: SetReply,
+}
+
 #[derive(Debug)]
 pub(crate) enum Request {
     Get(Bytes),
@@ -108,6 +124,10 @@ pub(crate) enum Request {
     MultiSet(Vec<(Bytes, Bytes)>),
     /// Distinct keys.
     Delete(Vec<Bytes>),
+    Move(Move),
+    Scan(Box<Scan>),
+    Watch(Arc<Watched>),
+    Transaction(Box<Transaction>),
 }
 
 impl Request {
@@ -125,8 +145,26 @@ impl Request {
 
     pub fn access(&self) -> Access {
         match self {
-            Self::Get(_) | Self::Inspect(..) | Self::MultiGet(_) | Self::Exists(_) => Access::Read,
-            Self::Set { .. } | Self::MultiSet(_) | Self::Delete(_) | Self::Change { .. } => Access::Write,
+            Self::Get(_) | Self::Inspect(..) | Self::MultiGet(_) | Self::Exists(_) | Self::Scan(_) => {
+                Access::Read
+            }
+            // Reads of these keys that come later see what it has seen, or something newer: whoever decides by them is undone if that
+            // has changed.
+            Self::Watch(_) => Access::Write,
+            Self::Set { .. } | Self::MultiSet(_) | Self::Delete(_) | Self::Change { .. } | Self::Move(_) => {
+                Access::Write
+            }
+            // Also if it only reads: it comes after what it has watched.
+            Self::Transaction(_) => Access::Write,
+        }
+    }
+
+    /// Whether its answer may be to something that took effect.
+    pub fn may_write(&self) -> bool {
+        match self {
+            Self::Transaction(transaction) => transaction.may_write(),
+            Self::Watch(_) => false,
+            other => other.access() == Access::Write,
         }
     }
 
@@ -139,6 +177,10 @@ impl Request {
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => keys.first().cloned(),
             Self::MultiSet(pairs) => pairs.first().map(|(key, _)| key.clone()),
             Self::Change { ops, .. } => ops.first().map(|op| op.key.clone()),
+            Self::Move(Move { from, .. }) => Some(from.clone()),
+            Self::Scan(_) => None,
+            Self::Watch(watched) => watched.keys.first().cloned(),
+            Self::Transaction(transaction) => transaction.first_key(),
         }
     }
 
@@ -154,7 +196,7 @@ impl Request {
         }
     }
 
-    pub fn for_each_key(&self, mut each: impl FnMut(&[u8])) {
+    pub fn for_each_key(&self, each: &mut dyn FnMut(&[u8])) {
         match self {
             Self::Get(key) | Self::Inspect(key, _) | Self::Set { put: Put { key, .. }, .. } => each(key),
             Self::MultiGet(keys) | Self::Exists(keys) | Self::Delete(keys) => {
@@ -162,6 +204,13 @@ impl Request {
             }
             Self::MultiSet(pairs) => pairs.iter().for_each(|(k, _)| each(k)),
             Self::Change { ops, .. } => ops.iter().for_each(|op| each(&op.key)),
+            Self::Move(Move { from, to, .. }) => {
+                each(from);
+                each(to);
+            }
+            Self::Scan(_) => {}
+            Self::Watch(watched) => watched.keys.iter().for_each(|k| each(k)),
+            Self::Transaction(transaction) => transaction.for_each_key(each),
         }
     }
 }

@@ -14,6 +14,7 @@ use super::pipeline::{Admitted, Keys, Ticket};
 use super::{Asked, Connection, Due, EXPECTED_BYTES_MAX, Intake, OUTPUT_BYTES_HIGH};
 use crate::command::{self, Action, Ahead, Request};
 use crate::command_table::{self, Access, Id};
+use crate::config::Order;
 use crate::frame::Reply;
 use crate::replies::SHORT_BYTES;
 use crate::store::{Look, Store};
@@ -55,8 +56,9 @@ impl<S: Store> Connection<S> {
             }
             Err(request) => request,
         };
-        let (access, key) = (request.access(), request.first_key());
-        let run = request.run(self.shared.store.clone(), ahead, self.lane());
+        let (may_write, key) = (request.may_write(), request.first_key());
+        let (store, env) = (self.shared.store.clone(), self.shared.env.clone());
+        let run = request.run(store, env, ahead, self.lane());
         let mut running = Box::pin(slow_log::traced(run));
         let ready = match running.as_mut().poll(cx) {
             Poll::Ready(reply) if reply.size() <= SHORT_BYTES => {
@@ -73,9 +75,9 @@ impl<S: Store> Connection<S> {
                 None => running.as_mut().await,
             };
             let trace = running.as_mut().take_value();
-            let (reply, room) = match access {
-                Access::Read => shared.replies.admit(reply).await,
-                Access::Write => shared.replies.admit_written(reply).await,
+            let (reply, room) = match may_write {
+                false => shared.replies.admit(reply).await,
+                true => shared.replies.admit_written(reply).await,
             };
             drop(leave);
             shared.took(id, since_ns, key, &client, trace.as_ref());
@@ -219,7 +221,7 @@ impl<S: Store> Connection<S> {
     /// The hottest case: a `GET` with nothing before it, whose value the store has at hand. Answered from where it lies in
     /// the input, without an allocation or a reference count.
     fn get_in_place(&mut self) -> InPlace<S::Missed> {
-        if !self.pipeline.is_empty() || self.parser.len() != 2 {
+        if !self.pipeline.is_empty() || self.parser.len() != 2 || self.conversation.transactions.is_open() {
             return InPlace::NoGet;
         }
         if !self.parser.arg(&self.input, 0).eq_ignore_ascii_case(b"get") {
@@ -253,7 +255,14 @@ impl<S: Store> Connection<S> {
         let access = request.access();
         let unhindered = self.pipeline.unfinished() == 0;
         let mut ahead = Ahead::default();
-        let keys_of = |request: &Request| Keys::of(request, self.shared.key_seed);
+        let order = self.conversation.order;
+        // The first one in another order waits for all that were not.
+        let is_first = std::mem::replace(&mut self.order, order) != order;
+        let waits_for_all = is_first && order == Order::Pipeline && !unhindered;
+        let keys_of = |request: &Request| match waits_for_all {
+            true => Keys::All,
+            false => Keys::of(request, self.shared.key_seed, order),
+        };
         if access == Access::Read && (unhindered || !self.pipeline.blocks_read(&keys_of(&request))) {
             ahead = match command::look_ahead(&request, &self.shared.store, looked) {
                 Ahead::Reply(reply) if reply.size() <= SHORT_BYTES => {
@@ -265,6 +274,8 @@ impl<S: Store> Connection<S> {
             };
         }
         let keys = keys_of(&request);
+        // In the pipeline's order each waits for the one before it.
+        let access = if order == Order::Pipeline { Access::Write } else { access };
         let (protocol, since_ns) = (self.conversation.protocol, self.read_ns);
         let asked = Asked { id, request, protocol, leave, since_ns };
         // Whoever waits for a write looks after it.

@@ -7,7 +7,7 @@
 //! What a client may rely on: replies come in order; commands that touch the same key, one of them writing, take effect
 //! in order. Everything else in a pipeline may take effect side by side, as if it had been sent over several
 //! connections: whoever needs `SET b` to come after `SET a`, or two reads of a key to see time go forward, waits for the
-//! first reply.
+//! first reply, sends a transaction, or asks for the order of the pipeline ([`Order`](crate::Order)).
 //!
 //! A client that goes away does not take back what it sent: commands that arrived in full are executed.
 
@@ -41,8 +41,9 @@ use self::output::{BUFFER_KEPT_BYTES, Output};
 use self::pipeline::{Pipeline, Ticket};
 use self::sets::Sets;
 use self::watch::Watch;
-use crate::command::{Ahead, Conversation, Request, Waited};
+use crate::command::{Ahead, Conversation, Request, Transactions, Waited};
 use crate::command_table::Id;
+use crate::config::Order;
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
 use crate::replies::SHORT_BYTES;
@@ -86,6 +87,8 @@ pub(crate) struct Connection<S: Store> {
     sets: Sets,
     /// Commands that were unblocked; empty between uses.
     started: Vec<(Ticket, Asked)>,
+    /// That the last command was admitted in.
+    order: Order,
     admission: Admission,
     /// Holds up what comes after it.
     waiting: Option<(Option<Id>, BoxFuture<'static, Waited>)>,
@@ -118,9 +121,16 @@ impl<S: Store> Connection<S> {
         if !who.is_nobody() {
             entry.set_user(who.name());
         }
+        let order = shared.config.order;
         let period = shared.config.idle_timeout().map_or(STALL_TIMEOUT, |idle| idle.min(STALL_TIMEOUT)) / 2;
         Self {
-            conversation: Conversation { protocol: Protocol::default(), entry, who },
+            conversation: Conversation {
+                protocol: Protocol::default(),
+                entry,
+                who,
+                transactions: Transactions::default(),
+                order,
+            },
             parser: Parser::new(shared.config.max_request_bytes),
             shared,
             io,
@@ -130,6 +140,7 @@ impl<S: Store> Connection<S> {
             running: FuturesUnordered::new(),
             sets: Sets::default(),
             started: Vec::new(),
+            order,
             admission: Admission::default(),
             waiting: None,
             intake: Intake::Open,
@@ -315,7 +326,12 @@ impl<S: Store> Connection<S> {
             cx.waker().wake_by_ref();
         }
         while let Poll::Ready(silent) = self.watch.poll_look(cx) {
-            // What others wait for is not kept for so long.
+            // What others do without is not kept for so long.
+            let queued_is_scarce = self.shared.queued.held_bytes() > self.shared.config.max_large_bytes / 2;
+            let since_ns = self.conversation.transactions.holds_room_since_ns().filter(|_| queued_is_scarce);
+            if since_ns.is_some_and(|since| self.shared.since(since) > STALL_TIMEOUT.as_nanos() as u64) {
+                self.conversation.transactions.refuse();
+            }
             let keeps_others_waiting = self.admission.holds_room() || self.output.holds_room();
             if keeps_others_waiting && !silent.is_zero() && self.pipeline.unfinished() == 0 {
                 tracing::debug!(

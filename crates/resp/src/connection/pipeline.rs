@@ -13,25 +13,39 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::command::Request;
 use crate::command_table::Access;
+use crate::config::Order;
 
 /// Position of a command in its connection: rises by one with each.
 pub(crate) type Ticket = u64;
+
+/// What stands for a key that all commands touch.
+const OF_ALL: u64 = 0;
 
 /// The keys that a command touches, as hashes.
 #[derive(Debug)]
 pub(crate) enum Keys {
     One(u64),
     Many(Vec<u64>),
+    /// Of a command that reads whatever there is: it starts after all earlier ones, and later ones that write wait for it.
+    All,
 }
 
 impl Keys {
-    /// `seed`: so that clients cannot aim at collisions.
-    pub(super) fn of(request: &Request, seed: u64) -> Self {
+    /// `seed`: so that clients cannot aim at collisions. In the pipeline's order all commands have one in common.
+    pub(super) fn of(request: &Request, seed: u64, order: Order) -> Self {
+        if let Request::Scan(_) = request {
+            return Keys::All;
+        }
+        if order == Order::Pipeline {
+            let mut hashes = vec![OF_ALL];
+            request.for_each_key(&mut |key| hashes.push(xxh3_64_with_seed(key, seed)));
+            return Keys::Many(hashes);
+        }
         if let Some(key) = request.single_key() {
             return Keys::One(xxh3_64_with_seed(key, seed));
         }
         let mut hashes = Vec::new();
-        request.for_each_key(|key| hashes.push(xxh3_64_with_seed(key, seed)));
+        request.for_each_key(&mut |key| hashes.push(xxh3_64_with_seed(key, seed)));
         Keys::Many(hashes)
     }
 }
@@ -54,6 +68,8 @@ pub(crate) struct Pipeline<W, R> {
     /// Keys of unfinished commands.
     keys: HashMap<u64, Users, BuildHasherDefault<AlreadyHashed>>,
     unfinished: usize,
+    /// The newest that reads [`Keys::All`], if it is not finished.
+    of_all: Option<Ticket>,
 }
 
 #[derive(Debug)]
@@ -79,7 +95,7 @@ struct Users {
 
 impl<W, R> Default for Pipeline<W, R> {
     fn default() -> Self {
-        Self { first: 0, slots: VecDeque::new(), keys: HashMap::default(), unfinished: 0 }
+        Self { first: 0, slots: VecDeque::new(), keys: HashMap::default(), unfinished: 0, of_all: None }
     }
 }
 
@@ -105,6 +121,7 @@ impl<W, R> Pipeline<W, R> {
         match keys {
             Keys::One(hash) => written(hash),
             Keys::Many(hashes) => hashes.iter().any(written),
+            Keys::All => self.unfinished > 0,
         }
     }
 
@@ -123,11 +140,22 @@ impl<W, R> Pipeline<W, R> {
         let ticket = self.first + self.slots.len() as u64;
         let mut blockers = 0;
         {
-            let Self { first, slots, keys: users, .. } = self;
+            let Self { first, slots, keys: users, of_all, .. } = self;
+            if let Keys::All = keys {
+                for slot in slots.iter_mut().filter(|slot| slot.reply.is_none()) {
+                    slot.blocked.push(ticket);
+                    blockers += 1;
+                }
+                *of_all = Some(ticket);
+            }
             let mut blocked_by = |earlier: Ticket| {
                 slots[(earlier - *first) as usize].blocked.push(ticket);
                 blockers += 1;
             };
+            // (Not itself.)
+            if access == Access::Write && *of_all != Some(ticket) {
+                of_all.iter().copied().for_each(&mut blocked_by);
+            }
             let mut claim = |hash: &u64| {
                 let users = users.entry(*hash).or_default();
                 match access {
@@ -151,6 +179,7 @@ impl<W, R> Pipeline<W, R> {
             match &keys {
                 Keys::One(hash) => claim(hash),
                 Keys::Many(hashes) => hashes.iter().for_each(claim),
+                Keys::All => {}
             }
         }
         let mut slot =
@@ -178,7 +207,8 @@ impl<W, R> Pipeline<W, R> {
             Some((Keys::Many(hashes), access)) => {
                 hashes.into_iter().for_each(|hash| self.release(hash, access, ticket));
             }
-            None => {}
+            Some((Keys::All, _)) if self.of_all == Some(ticket) => self.of_all = None,
+            Some((Keys::All, _)) | None => {}
         }
         for later in blocked {
             let slot = &mut self.slots[(later - self.first) as usize];
@@ -284,18 +314,27 @@ mod tests {
         /// is started and answered in the end, and nothing is left behind.
         #[test]
         fn conflicting_commands_never_overlap(
-            commands in prop::collection::vec((prop::collection::vec(0u64..4, 1..4), any::<bool>()), 1..30),
+            // Without keys: of all.
+            commands in prop::collection::vec((prop::collection::vec(0u64..4, 0..4), any::<bool>()), 1..30),
             choices in prop::collection::vec(any::<prop::sample::Index>(), 30),
         ) {
             let access = |write: bool| if write { Access::Write } else { Access::Read };
+            // What is of all reads, also where it is admitted as all others are.
+            let of_all = |at: usize| commands[at].0.is_empty();
+            let writes = |at: usize| commands[at].1 && !of_all(at);
             let conflict = |a: usize, b: usize| {
-                (commands[a].1 || commands[b].1) && commands[a].0.iter().any(|k| commands[b].0.contains(k))
+                let share = commands[a].0.iter().any(|k| commands[b].0.contains(k));
+                (writes(a) || writes(b)) && (share || of_all(a) || of_all(b))
             };
             let mut p = Numbers::default();
             let mut running = Vec::new();
             let mut finished = vec![false; commands.len()];
             for (i, (keys, write)) in commands.iter().enumerate() {
-                let keys = if keys.len() == 1 { Keys::One(keys[0]) } else { Keys::Many(keys.clone()) };
+                let keys = match keys[..] {
+                    [] => Keys::All,
+                    [key] => Keys::One(key),
+                    _ => Keys::Many(keys.clone()),
+                };
                 if let Admitted::Start(ticket, work) = p.admit(keys, access(*write), i as u32) {
                     prop_assert_eq!(ticket, i as u64);
                     running.push(work as usize);

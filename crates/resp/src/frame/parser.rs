@@ -252,6 +252,11 @@ impl Command<'_> {
         self.bytes.slice(start as usize..start as usize + len as usize)
     }
 
+    /// The same, in a buffer of its own: what is kept of it holds nothing else.
+    pub fn copied(&self) -> Self {
+        Self { bytes: Bytes::copy_from_slice(&self.bytes), args: self.args }
+    }
+
     /// The arguments from `first` on.
     pub fn bytes_from(&self, first: usize) -> impl Iterator<Item = Bytes> + '_ {
         (first..self.len()).map(|i| self.bytes(i))

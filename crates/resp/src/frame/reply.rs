@@ -22,6 +22,8 @@ pub enum Reply {
     Bulk(Bytes),
     /// `$-1` or `_`.
     Nil,
+    /// Where there could be an array: `*-1` or `_`.
+    NilArray,
     Array(Vec<Reply>),
     /// `%` in RESP3, a flat array in RESP2.
     Map(Vec<(Reply, Reply)>),
@@ -62,7 +64,7 @@ impl Reply {
             + match self {
                 Self::Simple(text) => text.len(),
                 Self::Error(bytes) | Self::Bulk(bytes) => bytes.len(),
-                Self::Integer(_) | Self::Nil => 0,
+                Self::Integer(_) | Self::Nil | Self::NilArray => 0,
                 Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
                 Self::Map(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
                 Self::Text(text) => text.len(),
@@ -93,6 +95,7 @@ impl Reply {
                 out.put_slice(b"\r\n");
             }
             Self::Nil => out.put_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" }),
+            Self::NilArray => out.put_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" }),
             Self::Array(items) => sequence(b'*', items, protocol, out),
             Self::Set(items) => sequence(if resp3 { b'~' } else { b'*' }, items, protocol, out),
             Self::Map(pairs) => {
@@ -169,6 +172,7 @@ mod tests {
         let leaf = prop_oneof![
             Just(Reply::OK),
             Just(Reply::Nil),
+            Just(Reply::NilArray),
             any::<i64>().prop_map(Reply::Integer),
             prop::collection::vec(any::<u8>(), 0..20).prop_map(|b| Reply::Bulk(b.into())),
             "[a-z ]{0,10}".prop_map(Reply::Text),
@@ -192,7 +196,7 @@ mod tests {
             Reply::Error(_) => unreachable!("not generated"),
             Reply::Integer(value) => Value::Int(*value),
             Reply::Bulk(bytes) => Value::BulkString(bytes.to_vec()),
-            Reply::Nil => Value::Nil,
+            Reply::Nil | Reply::NilArray => Value::Nil,
             Reply::Array(items) => Value::Array(all(items)),
             Reply::Set(items) if resp3 => Value::Set(all(items)),
             Reply::Set(items) => Value::Array(all(items)),

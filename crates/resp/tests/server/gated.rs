@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sextant_common::ids::Seq;
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, Record, Told, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{Look, SetCondition, SetDone, Store, one_by_one};
+use sextant_resp::{Look, Position, SetCondition, SetDone, Store, Walk, one_by_one};
 use tokio::sync::{oneshot, watch};
 
 #[derive(Clone)]
@@ -104,10 +104,10 @@ impl Store for GatedStore {
         Ok(Some(record(key)))
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>, first: Option<Bytes>) -> Result<Vec<Option<Bytes>>> {
+    async fn multi_get(&self, keys: Vec<Bytes>, first: Option<Bytes>) -> Result<Vec<Option<Record>>> {
         assert!(first.is_none_or(|looked_at| looked_at == keys[0]));
         self.pass(format!("mget {}", names(&keys))).await?;
-        Ok(keys.into_iter().map(Some).collect())
+        Ok(keys.into_iter().map(|key| Some(record(key))).collect())
     }
 
     async fn set(&self, put: Put, _: SetCondition, _: Lane) -> Result<bool> {
@@ -134,6 +134,11 @@ impl Store for GatedStore {
         assert!(first.is_none_or(|looked_at| looked_at == keys[0]));
         self.pass(format!("exists {}", names(&keys))).await?;
         Ok(keys.len() as u64)
+    }
+
+    async fn walk(&self, _: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+        self.pass("walk".into()).await?;
+        Ok((vec![], None))
     }
 
     fn are_together(&self, _: &[&[u8]]) -> bool {

@@ -6,6 +6,8 @@ mod limits;
 mod memory;
 mod order;
 mod real_client;
+mod scans;
+mod transactions;
 mod users;
 
 use std::net::SocketAddr;

@@ -11,7 +11,7 @@ use sextant_common::Result;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
 use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
-use sextant_resp::{Look, SetCondition, Store};
+use sextant_resp::{Look, Position, SetCondition, Store, Walk};
 
 type Shard = RwLock<HashMap<Box<[u8]>, Record>>;
 
@@ -24,6 +24,8 @@ pub struct MemoryStore {
     /// Whether reads are answered by the fast path.
     fast: bool,
     now_ms: Arc<AtomicU64>,
+    /// Of the newest version.
+    seq: Arc<AtomicU64>,
 }
 
 /// Where its time begins, in milliseconds since 1970.
@@ -32,7 +34,13 @@ pub const BEGAN_MS: u64 = 1_700_000_000_000;
 impl MemoryStore {
     pub fn new(fast: bool) -> Self {
         let shards = Arc::new(std::array::from_fn(|_| Shard::default()));
-        Self { shards, hasher: Default::default(), fast, now_ms: Arc::new(BEGAN_MS.into()) }
+        Self {
+            shards,
+            hasher: Default::default(),
+            fast,
+            now_ms: Arc::new(BEGAN_MS.into()),
+            seq: Arc::default(),
+        }
     }
 
     /// Lets time go on.
@@ -65,8 +73,8 @@ impl Store for MemoryStore {
         Ok(self.read(&key))
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Bytes>>> {
-        Ok(keys.iter().map(|key| self.read(key).map(|record| record.value)).collect())
+    async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Record>>> {
+        Ok(keys.iter().map(|key| self.read(key)).collect())
     }
 
     async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
@@ -95,6 +103,22 @@ impl Store for MemoryStore {
         Ok(keys.iter().filter(|key| self.read(key).is_some()).count() as u64)
     }
 
+    async fn walk(&self, walk: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+        let Walk { start, end, position, limit } = walk;
+        let Some(shard) = self.shards.get(position.part as usize) else { return Ok((vec![], None)) };
+        let next = |from: &[u8], part| Position { part, from: Bytes::copy_from_slice(from) };
+        let in_range =
+            |key: &[u8]| key >= &position.from[..] && key >= &start[..] && (end.is_empty() || key < &end[..]);
+        let shard = shard.read();
+        let mut keys: Vec<Bytes> =
+            shard.keys().filter(|key| in_range(key)).map(|key| Bytes::copy_from_slice(key)).collect();
+        keys.sort_unstable();
+        Ok(match keys.get(limit as usize).cloned() {
+            Some(more) => (keys.drain(..limit as usize).collect(), Some(next(&more, position.part))),
+            None => (keys, Some(next(b"", position.part + 1))),
+        })
+    }
+
     fn are_together(&self, keys: &[&[u8]]) -> bool {
         // As if keys were apart that begin with "apart".
         keys.len() < 2 || !keys.iter().any(|key| key.starts_with(b"apart"))
@@ -107,7 +131,8 @@ impl Store for MemoryStore {
             let mut shard = self.shard(&op.key).write();
             match change {
                 Change::To(value) => {
-                    let record = Record { value: Bytes::copy_from_slice(&value), seq: Seq(1), expires_at };
+                    let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
+                    let record = Record { value: Bytes::copy_from_slice(&value), seq, expires_at };
                     match shard.get_mut(&*op.key) {
                         Some(old) => *old = record,
                         None => drop(shard.insert(Box::from(&*op.key), record)),

@@ -1,6 +1,7 @@
 //! The order of a connection's commands, and what happens to those under way when either side leaves.
 
 use sextant_common::ErrorKind;
+use sextant_resp::Order;
 
 use super::gated::GatedStore;
 use super::*;
@@ -30,6 +31,51 @@ async fn commands_on_one_key_keep_their_order_and_others_do_not_wait() {
     store.finish("set a 3");
     store.finish("set b 2");
     client.expect(b"+OK\r\n*2\r\n$1\r\na\r\n$1\r\nc\r\n$1\r\nd\r\n+OK\r\n$3\r\nhot\r\n+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn a_connection_may_ask_for_the_order_of_its_pipeline() {
+    let by_default = RespConfig { order: Order::Pipeline, ..config() };
+    for (config, asks) in [(config(), "client order pipeline\r\n"), (by_default, "ping\r\n")] {
+        let (store, _server, mut client) = connected(config).await;
+        client
+            .send(format!("{asks}set a 1\r\nset b 2\r\nget hot\r\nget c\r\nmget a hot\r\n").as_bytes())
+            .await;
+        client.send(b"client order keys\r\nget d\r\nset e 1\r\n").await;
+        // (What comes after the order was given back waits for nothing.)
+        let operations = ["set a 1", "set b 2", "get hot", "get c", "mget a hot"];
+        for (done, operation) in operations.into_iter().enumerate() {
+            let started = store.started(3 + done).await;
+            let in_order: Vec<_> =
+                started.iter().filter(|o| !["get d", "set e 1"].contains(&o.as_str())).collect();
+            assert_eq!(in_order.last().map(|o| o.as_str()), Some(operation));
+            assert_eq!(in_order.len(), done + 1);
+            store.finish(operation);
+        }
+        let first: &[u8] = if asks.starts_with("ping") { b"+PONG\r\n" } else { b"+OK\r\n" };
+        client.expect(&[first, b"+OK\r\n+OK\r\n$3\r\nhot\r\n$1\r\nc\r\n"].concat()).await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_command_in_the_order_of_the_pipeline_waits_for_those_before_it() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"get a\r\nset b 1\r\nclient order pipeline\r\nget c\r\nget d\r\n").await;
+    assert_eq!(store.started(2).await, ["get a", "set b 1"]);
+    store.finish("set b 1");
+    store.finish("get a");
+    assert_eq!(store.started(3).await[2..], ["get c"]);
+    store.finish("get c");
+    assert_eq!(store.started(4).await[3..], ["get d"]);
+}
+
+#[tokio::test]
+async fn what_is_read_after_a_watch_is_no_older_than_what_is_watched() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"watch a hot\r\nget a\r\nget hot\r\nget z\r\n").await;
+    assert_eq!(store.started(2).await, ["mget a hot", "get z"]);
+    store.finish("mget a hot");
+    assert_eq!(store.started(4).await[2..], ["get a", "get hot"]);
 }
 
 #[tokio::test]

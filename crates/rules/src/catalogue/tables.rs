@@ -36,11 +36,11 @@ macro_rules! tables {
             otherwise: "a deleted record comes back",
             source: "design 10",
             kept_in: [
-                "crates/memtable-server/src/worker/leading/upkeep/compactions.rs",
+                "crates/memtable-server/src/worker/leading/upkeep/choice.rs",
                 "crates/memtable-server/src/flush/compaction.rs",
                 "crates/memtable-server/src/partition/commit.rs",
             ],
-            tests: ["a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_table"],
+            tests: ["a_compaction_applies_only_while_its_inputs_are_there_and_hide_all_that_they_hid"],
             broken_by: TombstoneDroppedEarly "tombstone-dropped-early"
                 "A compaction of the newer tables drops tombstones." [Model, Patch("tombstone-dropped-early")],
         }

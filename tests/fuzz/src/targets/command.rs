@@ -95,8 +95,15 @@ fn commands() -> Vec<Command> {
             table: TableId(1),
             inputs: vec![sample_sst(1).id],
             output: Some(sample_sst(2)),
+            tombstones_dropped: false,
         }),
-        Command::Compaction(Compaction { term: TERM, table: TableId(1), inputs: vec![], output: None }),
+        Command::Compaction(Compaction {
+            term: TERM,
+            table: TableId(1),
+            inputs: vec![],
+            output: None,
+            tombstones_dropped: true,
+        }),
         flush(None),
     ]
 }

@@ -10,7 +10,7 @@ use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutco
 use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
-use sextant_resp::{Look, RespConfig, SetCondition, Store, fuzzing};
+use sextant_resp::{Look, Position, RespConfig, SetCondition, Store, Walk, fuzzing};
 use sextant_simulated::FaultyVfs;
 use sextant_simulated::ManualClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -120,9 +120,9 @@ impl Store for Map {
         Ok(self.data.lock().get(&key).cloned())
     }
 
-    async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Bytes>>> {
+    async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Record>>> {
         let data = self.data.lock();
-        Ok(keys.iter().map(|key| data.get(key).map(|record| record.value.clone())).collect())
+        Ok(keys.iter().map(|key| data.get(key).cloned()).collect())
     }
 
     async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
@@ -147,6 +147,16 @@ impl Store for Map {
     async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
         let data = self.data.lock();
         Ok(keys.iter().filter(|key| data.contains_key(*key)).count() as u64)
+    }
+
+    async fn walk(&self, walk: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+        let from = walk.start.max(walk.position.from);
+        let data = self.data.lock();
+        let in_range = |key: &&Bytes| **key >= from && (walk.end.is_empty() || **key < walk.end);
+        let mut keys: Vec<Bytes> =
+            data.keys().filter(in_range).take(walk.limit as usize + 1).cloned().collect();
+        let more = (keys.len() > walk.limit as usize).then(|| keys.pop()).flatten();
+        Ok((keys, more.map(|from| Position { part: 0, from })))
     }
 
     fn are_together(&self, _: &[&[u8]]) -> bool {
@@ -282,7 +292,7 @@ pub fn connection(data: &[u8]) {
 
 pub fn seeds() -> Vec<Vec<u8>> {
     let line = |text: &str| text.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
-    let pipelines: [&[&str]; 8] = [
+    let pipelines: [&[&str]; 13] = [
         &["SET a 1", "GET a", "DEL a a b", "GET a"],
         &["HELLO 3 SETNAME me", "MSET a 1 b 2 a 3", "MGET a b c", "EXISTS a a c", "STRLEN b"],
         &["SET k v NX", "SET k w XX", "SETNX k x", "SET k v EX 10", "GET k", "SET k v NX XX"],
@@ -291,6 +301,42 @@ pub fn seeds() -> Vec<Vec<u8>> {
         &["COMMAND COUNT", "COMMAND INFO get", "COMMAND DOCS", "CONFIG GET *", "INFO server", "AUTH a b"],
         &["UNLINK a", "nosuch command", "HELLO 9", "QUIT", "GET a"],
         &["GET", "MSET a", "CLIENT", "CONFIG", "COMMAND NOPE"],
+        &[
+            "MULTI",
+            "SET a 1",
+            "INCR a",
+            "GET a",
+            "EXPIRE a 10",
+            "TTL a",
+            "EXEC",
+            "WATCH a",
+            "MULTI",
+            "DEL a",
+            "EXEC",
+        ],
+        &["SET a x", "WATCH a b", "SET b 1", "MULTI", "INCR a", "MSETNX a 1 c 2", "EXEC", "EXEC", "DISCARD"],
+        &[
+            "MULTI", "NOSUCH", "SET a 1", "EXEC", "MULTI", "WATCH a", "AUTH x", "RESET", "MULTI", "DISCARD",
+            "UNWATCH",
+        ],
+        &[
+            "MSET a 1 b 2 c 3",
+            "RENAME a d",
+            "COPY d e REPLACE",
+            "RENAMENX e b",
+            "SCAN 0 MATCH [a-c]* COUNT 1",
+            "KEYS *",
+        ],
+        &[
+            "CLIENT ORDER PIPELINE",
+            "SET a 1",
+            "SET b 2",
+            "GET a",
+            "KEYS ?",
+            "CLIENT ORDER KEYS",
+            "SET a 3",
+            "GET a",
+        ],
     ];
     let mut seeds = Vec::new();
     for (i, pipeline) in pipelines.iter().enumerate() {

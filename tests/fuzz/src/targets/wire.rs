@@ -124,6 +124,7 @@ pub fn write_request(data: &[u8]) {
             Effect::Update(Update::Append(_)) => v1::WriteKind::WriteAppend,
             Effect::Update(Update::SetRange { .. }) => v1::WriteKind::WriteSetRange,
             Effect::Update(Update::Touch) => v1::WriteKind::WriteTouch,
+            Effect::Check => v1::WriteKind::WriteCheck,
         };
         assert_eq!(i32::from(kind), wire.kind, "the kind was taken for another");
         base_bytes += op.base_value.as_ref().map_or(0, Bytes::len);

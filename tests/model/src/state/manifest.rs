@@ -84,13 +84,14 @@ impl Manifest {
         self.flush_count += 1;
     }
 
-    /// Applies only if all inputs are in the manifest, next to each other, and reach down to the oldest table.
-    fn merge(&mut self, inputs: u8, output: u8, anywhere: bool) {
+    /// Applies only if all inputs are in the manifest, next to each other. (What reached down to the oldest table when it was planned, and
+    /// dropped tombstones, still does: nothing older comes.)
+    fn merge(&mut self, inputs: u8, output: u8) {
         let is_input = |sst: &u8| inputs & (1 << sst) != 0;
         let tables = self.tables();
         let Some(start) = tables.iter().position(is_input) else { return };
         let n = tables[start..].iter().take_while(|s| is_input(s)).count();
-        if n != inputs.count_ones() as usize || (!anywhere && start + n != tables.len()) {
+        if n != inputs.count_ones() as usize {
             return;
         }
         let rest: Vec<u8> = tables[start + n..].to_vec();
@@ -109,15 +110,11 @@ impl Manifest {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     pub flags_in_any_order: bool,
-    pub merges_anywhere: bool,
 }
 
 impl Reading {
     pub fn of(mutant: Option<Mutant>) -> Self {
-        Self {
-            flags_in_any_order: mutant == Some(Mutant::FlagsOutOfOrder),
-            merges_anywhere: mutant == Some(Mutant::TombstoneDroppedEarly),
-        }
+        Self { flags_in_any_order: mutant == Some(Mutant::FlagsOutOfOrder) }
     }
 }
 
@@ -136,7 +133,7 @@ impl State {
                 EntryKind::Flush => {
                     manifest.flush(entry.generation, entry.sst, reading.flags_in_any_order);
                 }
-                EntryKind::Merge => manifest.merge(entry.inputs, entry.sst, reading.merges_anywhere),
+                EntryKind::Merge => manifest.merge(entry.inputs, entry.sst),
                 EntryKind::Load => manifest.load(entry.generation, entry.sst),
                 _ => {}
             }

@@ -27,9 +27,11 @@ impl Protocol {
         let n = manifest.tables().len();
         if s.compactions < self.bounds.compactions && !merging && n > 0 {
             out.push(Action::Merge { from: 0, to: n });
-            if self.is(Mutant::TombstoneDroppedEarly) {
-                out.extend((1..n).map(|to| Action::Merge { from: 0, to }));
-            }
+            // Neighbours in age. (Of one table alone: only where that is more than a copy.)
+            let least = if self.is(Mutant::TombstoneDroppedEarly) { 1 } else { 2 };
+            let runs = (0..n).flat_map(|from| (from + least..=n).map(move |to| (from, to)));
+            let some = runs.filter(|run| *run != (0, n) && (least > 1 || run.0 == 0));
+            out.extend(some.map(|(from, to)| Action::Merge { from, to }));
         }
         for job in [FLUSH, MERGE, ZOMBIE] {
             match s.jobs[job].phase {
@@ -97,10 +99,11 @@ impl Protocol {
         self.start(s, FLUSH, job, contents);
     }
 
-    /// The newest record of each key; tombstones are dropped.
+    /// The newest record of each key; tombstones are dropped if no older table is left out.
     pub(super) fn merge(&self, s: &mut State, from: usize, to: usize) {
         let manifest = self.manifest(s);
         let inputs = &manifest.tables()[from..to];
+        let drops = to == manifest.tables().len() || self.is(Mutant::TombstoneDroppedEarly);
         let newest = |key: usize| {
             let cells = inputs.iter().map(|sst| s.ssts[usize::from(*sst)][key]);
             let skips = |c: Cell| {
@@ -108,7 +111,11 @@ impl Protocol {
             };
             let mut cells = cells.into_iter().filter(|c| *c != Cell::NOTHING && !skips(*c));
             let newest = cells.next().unwrap_or_default();
-            if self.merges_as_tombstone(s, newest) { Cell::NOTHING } else { newest }
+            match self.merges_as_tombstone(s, newest) {
+                true if drops => Cell::NOTHING,
+                true => newest.buried(),
+                false => newest,
+            }
         };
         let contents = std::array::from_fn(newest);
         let set = inputs.iter().fold(0, |set, sst| set | 1 << sst);

@@ -104,7 +104,7 @@ fn flush_flags_apply_strictly_in_freeze_order() {
 }
 
 #[test]
-fn a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_table() {
+fn a_compaction_applies_only_while_its_inputs_are_there_and_hide_all_that_they_hid() {
     // Rule `a-tombstone-stays-above-older-tables`.
     let mut n = Node::new();
     for generation in 1..=3 {
@@ -112,11 +112,13 @@ fn a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_tab
         n.freeze(T);
         n.flag(T, generation, Some(sst(generation as u32)));
     }
-    let compact = |n: &mut Node, inputs: &[u32], output: u32| {
-        let inputs = inputs.iter().map(|c| sst(*c).id).collect();
-        n.command(&Command::Compaction(Compaction { term: 1, table: T, inputs, output: Some(sst(output)) }));
+    let compact_so = |n: &mut Node, inputs: &[u32], output: u32, tombstones_dropped| {
+        let (inputs, output) = (inputs.iter().map(|c| sst(*c).id).collect(), Some(sst(output)));
+        let compaction = Compaction { term: 1, table: T, inputs, output, tombstones_dropped };
+        n.command(&Command::Compaction(compaction));
         n.commit().remove(0)
     };
+    let compact = |n: &mut Node, inputs: &[u32], output| compact_so(n, inputs, output, true);
     assert!(
         matches!(compact(&mut n, &[3, 2], 10), CommitEffect::Ignored { .. }),
         "table 1 is older and outside"
@@ -127,6 +129,14 @@ fn a_compaction_applies_only_while_its_inputs_are_there_and_reach_the_oldest_tab
     assert!(matches!(compact(&mut n, &[3, 2, 1], 12), CommitEffect::Ignored { .. }), "inputs are gone");
     let ssts: Vec<u32> = n.partition.manifest().table(T).unwrap().ssts.iter().map(|s| s.id.counter).collect();
     assert_eq!(ssts, [3, 11]);
+    n.write(put("a", "1"));
+    n.freeze(T);
+    n.flag(T, 4, Some(sst(4)));
+    assert!(matches!(compact(&mut n, &[4, 3], 13), CommitEffect::Ignored { .. }));
+    assert!(matches!(compact_so(&mut n, &[4, 11], 13, false), CommitEffect::Ignored { .. }), "no neighbours");
+    assert!(matches!(compact_so(&mut n, &[4, 3], 13, false), CommitEffect::Compacted { .. }));
+    let ssts: Vec<u32> = n.partition.manifest().table(T).unwrap().ssts.iter().map(|s| s.id.counter).collect();
+    assert_eq!(ssts, [13, 11]);
 }
 
 #[test]

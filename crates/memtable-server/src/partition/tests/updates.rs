@@ -125,6 +125,69 @@ fn what_an_operation_met_is_told_whether_it_applies_or_not() {
 }
 
 #[test]
+fn what_is_skipped_is_told_what_its_batch_has_written_unless_that_fails() {
+    let n = Node::new();
+    let get = |op| WriteOp { returns: Returns::Before, ..op };
+    let looks = || WriteOp { skip_on_failure: true, ..get(op("a", Some("other"), Condition::Absent)) };
+    let (_, verdict) = n.evaluate(vec![put("a", "new"), looks()]);
+    let Verdict::Applied(results) = verdict else { panic!("{verdict:?}") };
+    assert_eq!((results[1].applied, results[1].told.as_deref()), (false, Some(&value("new"))));
+    let fails = op("b", None, Condition::Present);
+    let (_, verdict) = n.evaluate(vec![put("a", "new"), looks(), over(fails, n.version(), None)]);
+    let Verdict::Unchanged { ok: false, results } = verdict else { panic!("{verdict:?}") };
+    assert!(results.iter().all(|result| result.told.is_none()), "it was never there");
+}
+
+#[test]
+fn what_is_skipped_and_cannot_be_told_what_it_asked_for_fails_its_batch() {
+    let mut n = Node::new();
+    n.write(put("long", &"x".repeat(VALUE_BYTES_MAX)));
+    let looks = WriteOp {
+        returns: Returns::Before,
+        skip_on_failure: true,
+        ..op("long", Some("other"), Condition::Absent)
+    };
+    let (group, verdict) = n.evaluate(vec![put("a", "1"), looks.clone(), looks]);
+    assert!(group.is_none());
+    let Verdict::Unchanged { ok: false, results } = verdict else { panic!("{verdict:?}") };
+    assert_eq!(results[2].told.as_deref(), Some(&Told::Misfit(Misfit::TooLong)));
+}
+
+#[test]
+fn a_check_writes_nothing_and_needs_no_value_to_keep_a_batch_from_taking_effect() {
+    let mut n = Node::new();
+    n.write(put("a", "here"));
+    let check = |k, condition| WriteOp { effect: Effect::Check, ..op(k, None, condition) };
+    let found = |op, seq: u64| {
+        let base = Base { present: seq > 0, seq: Seq(seq), ..Base::absent(ManifestVersion(n.version())) };
+        WriteOp { base: Some(base), ..op }
+    };
+    let (group, verdict) = n.evaluate(vec![
+        check("a", Condition::SeqEquals(Seq(1))),
+        found(check("b", Condition::SeqEquals(Seq(7))), 7),
+        found(check("c", Condition::SeqEquals(Seq(0))), 0),
+        put("d", "1"),
+    ]);
+    assert!(
+        matches!(&verdict, Verdict::Applied(results) if results.iter().all(|r| r.applied)),
+        "{verdict:?}"
+    );
+    assert_eq!(group.unwrap().seqs(), 1);
+    for fails in [
+        check("a", Condition::SeqEquals(Seq(2))),
+        found(check("b", Condition::SeqEquals(Seq(7))), 8),
+        check("a", Condition::Absent),
+    ] {
+        let (group, verdict) = n.evaluate(vec![put("d", "1"), fails]);
+        assert!(group.is_none() && matches!(verdict, Verdict::Unchanged { ok: false, .. }), "{verdict:?}");
+    }
+    let looks = WriteOp { returns: Returns::Before, ..check("a", Condition::None) };
+    let (group, verdict) = n.evaluate(vec![looks]);
+    assert!(group.is_none() && matches!(verdict, Verdict::Unchanged { ok: true, .. }));
+    assert_eq!(told(&verdict), value("here"));
+}
+
+#[test]
 fn an_update_that_does_not_fit_fails_its_batch_and_says_why() {
     let mut n = Node::new();
     n.write(put("a", "word"));

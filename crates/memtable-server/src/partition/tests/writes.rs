@@ -77,6 +77,7 @@ fn a_compaction_does_not_void_a_check() {
         table: T,
         inputs: vec![sst(1).id],
         output: Some(sst(2)),
+        tombstones_dropped: true,
     }));
     assert!(matches!(n.commit()[..], [CommitEffect::Compacted { .. }]));
     let (_, verdict) = n.evaluate(vec![insert("b", "2", searched, false)]);

@@ -175,7 +175,7 @@ impl Leading {
                 self.flush_done(replica, term, table, generation, result);
             }
             Event::Configure { change, done } => self.configure(replica, &change, done),
-            Event::Compact { table, done } => self.compact(replica, table, done),
+            Event::Compact { table, done } => self.compact_on_demand(replica, table, done),
             Event::Compacted { term, table, inputs, result } => {
                 self.compaction_done(replica, term, table, inputs, result);
             }

@@ -1,6 +1,7 @@
 //! What a leader starts by itself: freezes, flushes, compactions. Which are due is decided in the parts, purely; here they are
 //! proposed or handed to [`Background`](crate::flush::Background), and what comes of them becomes commands.
 
+mod choice;
 mod compactions;
 mod flushes;
 mod work;
@@ -46,9 +47,7 @@ impl Upkeep {
     }
 
     pub fn is_busy(&self) -> bool {
-        !self.freezing.is_empty()
-            || !self.flushes.under_way.is_empty()
-            || !self.compactions.under_way.is_empty()
+        !self.freezing.is_empty() || !self.flushes.under_way.is_empty() || !self.compactions.is_idle()
     }
 
     /// Leadership ends.

@@ -1,13 +1,14 @@
 //! What is due is proposed or handed out, and what comes of it becomes commands.
 
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{Generation, SstId, TableId};
-use sextant_common::manifest::{Origin, SstMeta};
+use sextant_common::ids::{Generation, TableId};
+use sextant_common::manifest::{Origin, SstMeta, TableManifest};
 use tokio::sync::oneshot;
 
-use super::{RETRY_NS, Upkeep, compactions, flushes};
+use super::choice::{self, Choice, Reason, choose};
+use super::{RETRY_NS, Upkeep, flushes};
 use crate::command::{Command, Compaction, Flush, Freeze};
-use crate::flush::{CompactionJob, FlushJob};
+use crate::flush::{CompactionJob, FlushJob, Inputs};
 use crate::leadership::leadership_changed;
 use crate::partition::commit::CommitEffect;
 use crate::worker::freezes::Pressure;
@@ -36,7 +37,14 @@ impl Leading {
         let expired_by = replica.shared.published.tick();
         let manifest = replica.partition.manifest();
         for table in self.upkeep.compactions.due(manifest, trigger, expired_by, now_ns) {
-            self.compact(replica, table, None);
+            let Some(entry) = manifest.table(table) else { continue };
+            let choice = match self.upkeep.compactions.is_wanted(table) {
+                true => choice::all(entry, Reason::Demand),
+                false => choose(entry, trigger, expired_by),
+            };
+            if let Some(choice) = choice {
+                self.compact(replica, entry, choice);
+            }
         }
     }
 
@@ -138,34 +146,43 @@ impl Leading {
         }
     }
 
-    /// Compacts [`compactions::inputs`] into one SSTable. On demand this is done even for a single one (it drops tombstones).
-    pub fn compact(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
+    /// On demand all SSTables of a table become one, even a single one (that drops tombstones).
+    pub fn compact_on_demand(
+        &mut self,
+        replica: &Replica,
+        table: TableId,
+        done: Option<oneshot::Sender<Result<()>>>,
+    ) {
         let answer = |done: Option<oneshot::Sender<_>>, result| drop(done.map(|done| done.send(result)));
         let Some(entry) = replica.partition.manifest().table(table) else {
             let e = Error::new(ErrorKind::UnknownTable, "the partition does not know the table");
             return answer(done, Err(e));
         };
-        if entry.ssts.is_empty() {
-            return answer(done, Ok(()));
-        }
+        let Some(choice) = choice::all(entry, Reason::Demand) else { return answer(done, Ok(())) };
         self.upkeep.compactions.wait(table, done);
-        if !self.upkeep.compactions.under_way.insert(table) {
+        self.compact(replica, entry, choice);
+    }
+
+    fn compact(&mut self, replica: &Replica, entry: &TableManifest, choice: Choice<'_>) {
+        if !self.upkeep.compactions.begin(entry.table, choice.reaches_the_oldest) {
             return;
         }
-        let inputs = compactions::inputs(entry);
+        let (inputs, reason) = (choice.inputs.len(), choice.reason.name());
+        tracing::debug!(partition = %replica.shared.id, table = %entry.table, inputs, reason, "compaction");
         replica.background.compact(CompactionJob {
             term: self.tenure.term,
             epoch: self.tenure.epoch,
-            table,
+            table: entry.table,
             options: entry.options.clone(),
             plan: replica.partition.last(),
             expired_by: replica.shared.published.tick(),
             origin: Origin {
                 lineage: replica.configuration().lineage,
                 name: entry.name.clone(),
-                generations: compactions::generations(entry, inputs),
+                generations: choice::generations(entry, &choice),
             },
-            inputs: inputs.to_vec(),
+            inputs: choice.inputs.to_vec(),
+            drops_tombstones: choice.reaches_the_oldest,
         });
     }
 
@@ -174,15 +191,18 @@ impl Leading {
         replica: &Replica,
         term: u64,
         table: TableId,
-        inputs: Vec<SstId>,
+        Inputs { ids: inputs, tombstones_dropped }: Inputs,
         result: Result<Option<SstMeta>>,
     ) {
         let compactions = &mut self.upkeep.compactions;
-        if self.tenure.term != term || !compactions.under_way.contains(&table) {
+        if self.tenure.term != term || !compactions.is_under_way(table) {
             return replica.drop_table(result);
         }
         match result {
-            Ok(output) => self.command(Command::Compaction(Compaction { term, table, inputs, output }), None),
+            Ok(output) => {
+                let compaction = Compaction { term, table, inputs, output, tombstones_dropped };
+                self.command(Command::Compaction(compaction), None);
+            }
             Err(e) => {
                 tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
                 replica.metrics.compaction_failures.inc();

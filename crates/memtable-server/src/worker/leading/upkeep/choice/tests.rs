@@ -1,0 +1,238 @@
+//! What is chosen, and what that comes to over time.
+
+use proptest::prelude::*;
+use sextant_common::ids::{ManifestVersion, TableId};
+use sextant_common::manifest::{Expiring, TableOptions};
+
+use super::*;
+use crate::partition::testing::sst;
+
+const T: TableId = TableId(1);
+
+/// A table whose SSTables, newest first, hold these memtables; their counters are their places.
+fn entry(flushed: u64, ssts: &[Generations]) -> TableManifest {
+    let sst = |(at, generations): (usize, &Generations)| SstMeta {
+        table: T,
+        generations: *generations,
+        file_bytes: 100,
+        records: 100,
+        tombstones: 0,
+        ..sst(at as u32)
+    };
+    TableManifest {
+        table: T,
+        name: "t".into(),
+        options: TableOptions::default(),
+        flushed_generation: Generation(flushed),
+        last_flush_version: ManifestVersion(flushed),
+        persisted: Default::default(),
+        ssts: ssts.iter().enumerate().map(sst).collect(),
+    }
+}
+
+/// One SSTable a memtable.
+fn flushed(times: u64) -> TableManifest {
+    let ssts: Vec<Generations> = (1..=times).rev().map(|g| Generations::new(g, g)).collect();
+    entry(times, &ssts)
+}
+
+/// The same, with these sizes, newest first.
+fn sized(bytes: &[u64]) -> TableManifest {
+    let mut entry = flushed(bytes.len() as u64);
+    entry.ssts.iter_mut().zip(bytes).for_each(|(sst, bytes)| sst.file_bytes = *bytes);
+    entry
+}
+
+/// How many of the newest, and why.
+fn chosen(entry: &TableManifest, trigger: usize) -> Option<(usize, Reason)> {
+    choose(entry, trigger, Tick(0)).map(|choice| {
+        assert_eq!(choice.inputs, &entry.ssts[..choice.inputs.len()], "from the newest on");
+        assert_eq!(choice.reaches_the_oldest, choice.inputs.len() == entry.ssts.len());
+        (choice.inputs.len(), choice.reason)
+    })
+}
+
+#[test]
+fn tables_of_a_tier_become_one_when_there_are_as_many_as_the_trigger_says() {
+    for (bytes, trigger, choice) in [
+        (&[][..], 2, None),
+        (&[1], 2, None),
+        (&[1, 100], 2, None),
+        (&[1, 1, 100], 2, Some((2, Reason::Tier))),
+        (&[1, 1, 100], 3, None),
+        (&[1, 1, 1, 100], 3, Some((3, Reason::Tier))),
+        (&[2, 3, 7, 18, 100], 4, Some((4, Reason::Tier))),
+        (&[2, 4, 7, 18, 100], 4, None),
+        (&[1, 2, 1, 1, 100], 3, None),
+        // With the oldest, when there is as much that is newer.
+        (&[1, 1, 1], 3, Some((3, Reason::Space))),
+        (&[3, 60, 37, 100], 4, Some((4, Reason::Space))),
+        (&[60, 40, 100], 4, None),
+    ] {
+        assert_eq!(chosen(&sized(bytes), trigger), choice, "{bytes:?} {trigger}");
+    }
+    assert_eq!(chosen(&sized(&[1, 1, 100]), 1), Some((2, Reason::Tier)), "1 counts as 2");
+}
+
+#[test]
+fn a_table_of_which_much_has_expired_or_is_tombstones_is_compacted_whole() {
+    let expiring = |records: u64, expiring: u64, last: u64| {
+        let mut entry = flushed(2);
+        entry.ssts[0].records = records;
+        entry.ssts[1].records = 0;
+        entry.ssts[0].expiring = Expiring { records: expiring, first: Tick(1), last: Tick(last) };
+        entry
+    };
+    let is_due = |entry: TableManifest, by| choose(&entry, 4, Tick(by)).is_some();
+    assert!(is_due(expiring(100, 25, 9), 9));
+    assert!(!is_due(expiring(100, 25, 9), 8), "one may still be there");
+    assert!(!is_due(expiring(100, 24, 9), 9), "a few");
+    assert!(!is_due(expiring(100, 0, 0), 9), "none ever does");
+    let buried = |tombstones: [u64; 3]| {
+        let mut entry = sized(&[1, 1, 100]);
+        entry.ssts.iter_mut().zip(tombstones).for_each(|(sst, tombstones)| sst.tombstones = tombstones);
+        chosen(&entry, 4)
+    };
+    assert_eq!(buried([50, 100, 0]), Some((3, Reason::Tombstones)));
+    assert_eq!(buried([49, 100, 0]), None);
+    assert_eq!(buried([0, 0, 100]), None, "those that are left hide nothing");
+}
+
+#[test]
+fn tables_that_do_not_say_what_they_hold_are_compacted_with_all_others() {
+    let mut entry = sized(&[1, 1, 100]);
+    entry.ssts[2].generations = Generations::default();
+    assert_eq!(chosen(&entry, 2), Some((3, Reason::Space)));
+}
+
+#[test]
+fn of_more_than_a_compaction_takes_the_oldest_are_inputs() {
+    let times = COMPACTION_INPUTS_MAX as u64 + 3;
+    let entry = flushed(times);
+    let choice = choose(&entry, 2, Tick(0)).unwrap();
+    assert_eq!(choice.inputs.len(), COMPACTION_INPUTS_MAX);
+    assert_eq!(choice.inputs.last(), entry.ssts.last());
+    assert_eq!(generations(&entry, &choice), Generations::new(1, times - 3));
+}
+
+#[test]
+fn the_result_stands_for_everything_that_its_inputs_did() {
+    for times in 1..5 {
+        let entry = flushed(times);
+        let whole = all(&entry, Reason::Demand).unwrap();
+        assert_eq!(generations(&entry, &whole), Generations::new(1, times));
+        for newest in 1..times as usize {
+            let inputs = &entry.ssts[..newest];
+            let some = Choice { inputs, reason: Reason::Tier, reaches_the_oldest: false };
+            assert_eq!(generations(&entry, &some), Generations::new(times + 1 - newest as u64, times));
+        }
+    }
+    let of_all = |entry: TableManifest| generations(&entry, &all(&entry, Reason::Demand).unwrap());
+    let compacted_before = entry(7, &[Generations::new(6, 6), Generations::new(1, 5)]);
+    assert_eq!(of_all(compacted_before), Generations::new(1, 6), "memtable 7 was empty: it left no table");
+    // Of older versions.
+    let unknown = Generations::default();
+    assert_eq!(of_all(entry(4, &[unknown, unknown])), Generations::new(1, 4));
+    assert_eq!(of_all(entry(6, &[Generations::new(5, 6), unknown])), Generations::new(1, 6));
+    assert_eq!(of_all(entry(0, &[unknown])), Generations::new(1, 1), "a known range all the same");
+    let newer = entry(6, &[Generations::new(5, 6), unknown]);
+    let older = Choice { inputs: &newer.ssts[1..], reason: Reason::Space, reaches_the_oldest: true };
+    assert_eq!(generations(&newer, &older), unknown, "not what the newer one holds");
+}
+
+/// Flushes of one size each, after each of them what is due is done at once. A key is overwritten as often as another one, out of
+/// `keys` (in units of a flush).
+struct Tree {
+    entry: TableManifest,
+    keys: f64,
+    written: f64,
+    flushes: u64,
+    tables_max: usize,
+    /// What is stored, by what would be if it were one table.
+    space_max: f64,
+}
+
+impl Tree {
+    const UNIT: f64 = 1e6;
+
+    fn new(keys: f64) -> Self {
+        Self { entry: flushed(0), keys, written: 0.0, flushes: 0, tables_max: 0, space_max: 0.0 }
+    }
+
+    fn merged(&self, inputs: &[SstMeta]) -> f64 {
+        let sizes = inputs.iter().map(|sst| sst.file_bytes as f64 / Self::UNIT);
+        sizes.fold(0.0, |all, one| all + one - all * one / self.keys)
+    }
+
+    fn add(&mut self, place: usize, units: f64, generations: Generations) {
+        self.written += units;
+        let file_bytes = (units * Self::UNIT) as u64;
+        let sst = SstMeta { file_bytes, generations, ..sst(self.written as u32) };
+        self.entry.ssts.insert(place, SstMeta { table: T, ..sst });
+    }
+
+    fn flush(&mut self, trigger: usize) {
+        self.flushes += 1;
+        self.add(0, 1.0, Generations::new(self.flushes, self.flushes));
+        while let Some(choice) = choose(&self.entry, trigger, Tick(0)) {
+            let (taken, units) = (choice.inputs.len(), self.merged(choice.inputs));
+            let stands_for = generations(&self.entry, &choice);
+            assert!(choice.inputs.iter().all(|input| stands_for.contains(&input.generations)));
+            self.entry.ssts.drain(..taken);
+            self.add(0, units, stands_for);
+        }
+        let stored: f64 = self.entry.ssts.iter().map(|sst| sst.file_bytes as f64 / Self::UNIT).sum();
+        self.tables_max = self.tables_max.max(self.entry.ssts.len());
+        self.space_max = self.space_max.max(stored / self.merged(&self.entry.ssts));
+    }
+}
+
+#[test]
+fn a_record_is_written_again_as_often_as_the_data_doubles_and_not_with_every_compaction() {
+    for (keys, flushes, rewrites, tables) in [
+        (1e9, 100, 4.0, 8),
+        (1e9, 1000, 5.5, 11),
+        (1e9, 10_000, 7.0, 14),
+        (100.0, 1000, 4.5, 9),
+        (100.0, 10_000, 4.5, 9),
+    ] {
+        let mut tree = Tree::new(keys);
+        (0..flushes).for_each(|_| tree.flush(6));
+        let amplification = tree.written / flushes as f64;
+        let seen = format!("{keys} {flushes}: {amplification} {} {}", tree.tables_max, tree.space_max);
+        assert!(amplification < rewrites, "{seen}");
+        assert!(tree.tables_max <= tables, "{seen}");
+        assert!(tree.space_max < 2.1, "{seen}");
+    }
+}
+
+proptest! {
+    /// Whatever the sizes: what was planned once and never took effect never lies across what is planned later, unless it was
+    /// all there is.
+    #[test]
+    fn plans_lie_within_each_other_or_apart(bytes in prop::collection::vec(1u64..1000, 1..60), trigger in 2usize..7) {
+        let mut entry = flushed(0);
+        let mut planned: Vec<Generations> = Vec::new();
+        for (at, bytes) in bytes.iter().enumerate() {
+            let generation = at as u64 + 1;
+            let generations_of_it = Generations::new(generation, generation);
+            let new = SstMeta { file_bytes: *bytes, generations: generations_of_it, ..sst(generation as u32) };
+            entry.ssts.insert(0, new);
+            if let Some(choice) = choose(&entry, trigger, Tick(0)) {
+                let range = generations(&entry, &choice);
+                for earlier in &planned {
+                    let apart = earlier.last < range.first || range.last < earlier.first;
+                    prop_assert!(apart || range.contains(earlier), "{:?} and {:?}", earlier, range);
+                }
+                planned.push(range);
+                // Every other one takes effect.
+                if at % 2 == 0 {
+                    let bytes = choice.inputs.iter().map(|sst| sst.file_bytes).sum();
+                    let taken = choice.inputs.len();
+                    entry.ssts.drain(..taken);
+                    entry.ssts.insert(0, SstMeta { file_bytes: bytes, generations: range, ..sst(1000 + at as u32) });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Commands between `MULTI` and `EXEC`, byte for byte as Redis 7.0 answers.
+
+use super::memory::{BEGAN_MS, MemoryStore};
+use super::*;
+
+async fn connected() -> (RespServer, Raw) {
+    let server = start(MemoryStore::new(true), config()).await;
+    let client = Raw::connect(server.local_addr()).await;
+    (server, client)
+}
+
+/// Each line is sent as an inline command; all of them at once.
+fn lines(commands: &[&str]) -> Vec<u8> {
+    commands.iter().flat_map(|command| format!("{command}\r\n").into_bytes()).collect()
+}
+
+const QUEUED: &str = "+QUEUED\r\n";
+const ABORTED: &str = "-EXECABORT Transaction discarded because of previous errors.\r\n";
+
+async fn check(client: &mut Raw, commands: &[&str], replies: &[&str]) {
+    client.ask(&lines(commands), replies.concat().as_bytes()).await;
+}
+
+#[tokio::test]
+async fn what_is_queued_takes_effect_together_and_in_its_order() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            "MULTI",
+            "SET a 1",
+            "INCR a",
+            "GET a",
+            "GET b",
+            "EXPIRE a 10",
+            "APPEND a 0",
+            "PING",
+            "EXEC",
+            "GET a",
+        ],
+        &[
+            "+OK\r\n",
+            &QUEUED.repeat(7),
+            "*7\r\n+OK\r\n:2\r\n$1\r\n2\r\n$-1\r\n:1\r\n:2\r\n+PONG\r\n$2\r\n20\r\n",
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &[
+            "MULTI",
+            "MSET x 1 y 2",
+            "MGET x z y",
+            "EXISTS x x z",
+            "DEL x z",
+            "STRLEN y",
+            "SET y 3 NX",
+            "SETNX z 4",
+            "EXEC",
+        ],
+        &[
+            "+OK\r\n",
+            &QUEUED.repeat(7),
+            "*7\r\n+OK\r\n*3\r\n$1\r\n1\r\n$-1\r\n$1\r\n2\r\n:2\r\n:1\r\n:1\r\n$-1\r\n:1\r\n",
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &["MULTI", "EXEC", "MULTI", "PING", "EXEC"],
+        &["+OK\r\n*0\r\n+OK\r\n+QUEUED\r\n*1\r\n+PONG\r\n"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_that_does_not_go_with_its_value_keeps_nothing_else_from_taking_effect() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &["SET a text", "MULTI", "SET b 1", "INCR a", "INCR b", "SET c", "SET d 1 EX nonsense", "EXEC"],
+        &[
+            "+OK\r\n+OK\r\n",
+            &QUEUED.repeat(3),
+            "-ERR wrong number of arguments for 'set' command\r\n",
+            QUEUED,
+            ABORTED,
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &[
+            "MULTI",
+            "SET b 1",
+            "INCR a",
+            "INCR b",
+            "SET d 1 EX nonsense",
+            "MSETNX b 2 e 3",
+            "MSETNX e 4 f 5",
+            "EXEC",
+            "GET e",
+        ],
+        &[
+            "+OK\r\n",
+            &QUEUED.repeat(6),
+            "*6\r\n+OK\r\n-ERR value is not an integer or out of range\r\n:2\r\n\
+             -ERR value is not an integer or out of range\r\n:0\r\n:1\r\n$1\r\n4\r\n",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_wrong_while_queueing_undoes_the_transaction() {
+    let (_server, mut client) = connected().await;
+    check(&mut client, &["EXEC", "DISCARD"], &["-ERR EXEC without MULTI\r\n-ERR DISCARD without MULTI\r\n"])
+        .await;
+    check(
+        &mut client,
+        &["MULTI", "SET a 1", "NOSUCH", "SET b 2", "EXEC", "GET a"],
+        &[
+            "+OK\r\n",
+            QUEUED,
+            "-ERR unknown command 'NOSUCH', with args beginning with: \r\n",
+            QUEUED,
+            ABORTED,
+            "$-1\r\n",
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &["MULTI", "MULTI", "WATCH a", "SET a 1", "EXEC"],
+        &[
+            "+OK\r\n-ERR MULTI calls can not be nested\r\n-ERR WATCH inside MULTI is not allowed\r\n",
+            QUEUED,
+            "*1\r\n+OK\r\n",
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &["MULTI", "SET a 2", "DISCARD", "GET a", "MULTI", "SET a 3", "RESET", "GET a", "EXEC"],
+        &[
+            "+OK\r\n",
+            QUEUED,
+            "+OK\r\n$1\r\n1\r\n+OK\r\n",
+            QUEUED,
+            "+RESET\r\n$1\r\n1\r\n-ERR EXEC without MULTI\r\n",
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &["SET a 1", "WATCH a", "EXEC", "SET a 2", "MULTI", "GET a", "EXEC"],
+        &["+OK\r\n+OK\r\n-ERR EXEC without MULTI\r\n+OK\r\n+OK\r\n", QUEUED, "*-1\r\n"],
+    )
+    .await;
+    check(
+        &mut client,
+        &["MULTI", "AUTH secret", "EXEC"],
+        &["+OK\r\n-ERR Command not allowed inside a transaction\r\n", ABORTED],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn keys_of_several_partitions_are_refused() {
+    let (_server, mut client) = connected().await;
+    let crossed =
+        "-CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do\r\n";
+    check(
+        &mut client,
+        &[
+            "MULTI",
+            "SET a 1",
+            "SET apart 2",
+            "EXEC",
+            "GET a",
+            "WATCH apart",
+            "MULTI",
+            "SET a 1",
+            "EXEC",
+            "RENAME a apart",
+        ],
+        &["+OK\r\n", &QUEUED.repeat(2), crossed, "$-1\r\n+OK\r\n+OK\r\n", QUEUED, crossed, crossed],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_watched_key_that_has_changed_undoes_the_transaction() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let (mut one, mut two) =
+        (Raw::connect(server.local_addr()).await, Raw::connect(server.local_addr()).await);
+    for (first, change, last) in [
+        ("SET k 1", "SET k 1", "*-1\r\n"),
+        ("SET k 1", "GET k", "*2\r\n+OK\r\n:3\r\n"),
+        ("SET k 1", "DEL k", "*-1\r\n"),
+        ("DEL k", "SET k 1", "*-1\r\n"),
+        ("SET k 1", "EXPIRE k 100", "*-1\r\n"),
+    ] {
+        one.send(&lines(&[first, "WATCH k nosuch", "PING"])).await;
+        // (What was to be deleted is already.)
+        let done = if first.starts_with("SET") { "+OK\r\n" } else { ":0\r\n" };
+        one.expect(format!("{done}+OK\r\n+PONG\r\n").as_bytes()).await;
+        two.send(&lines(&[change, "ECHO done"])).await;
+        let mut got = Vec::new();
+        while !got.ends_with(b"done\r\n") {
+            let mut byte = [0];
+            two.0.read_exact(&mut byte).await.expect("an answer");
+            got.push(byte[0]);
+        }
+        check(&mut one, &["MULTI", "SET k 2", "INCR k", "EXEC"], &["+OK\r\n", &QUEUED.repeat(2), last]).await;
+    }
+    // What is not watched any more does not count; nor does what a transaction or `UNWATCH` has ended.
+    check(
+        &mut one,
+        &["SET k 1", "WATCH k", "UNWATCH", "SET k 2", "MULTI", "GET k", "EXEC"],
+        &["+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n", QUEUED, "*1\r\n$1\r\n2\r\n"],
+    )
+    .await;
+    // Of the connection's own pipeline.
+    check(
+        &mut one,
+        &["WATCH k", "SET k 3", "MULTI", "GET k", "EXEC", "MULTI", "TTL k", "EXEC"],
+        &["+OK\r\n+OK\r\n+OK\r\n", QUEUED, "*-1\r\n+OK\r\n", QUEUED, "*1\r\n:-1\r\n"],
+    )
+    .await;
+    check(&mut one, &["HELLO 3"], &[]).await;
+    let mut greeting = vec![0; 4096];
+    let _ = one.0.read(&mut greeting).await.expect("a greeting");
+    check(
+        &mut one,
+        &["WATCH k", "SET k 3", "MULTI", "GET k", "EXEC"],
+        &["+OK\r\n+OK\r\n+OK\r\n", QUEUED, "_\r\n"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn records_that_get_another_name_keep_value_and_lifetime() {
+    let (_server, mut client) = connected().await;
+    let until = BEGAN_MS + 5_000;
+    check(
+        &mut client,
+        &[
+            &format!("SET a 1 PXAT {until}"),
+            "RENAME a b",
+            "GET a",
+            "PEXPIRETIME b",
+            "RENAME a b",
+            "COPY b c",
+            "COPY b c",
+            "COPY b c REPLACE DB 0",
+            "PTTL c",
+            "RENAMENX b c",
+            "RENAMENX b d",
+            "RENAME d d",
+            "RENAMENX d d",
+            "COPY d d",
+            "COPY nosuch d",
+            "COPY d e DB 1",
+            "COPY d e NONSENSE",
+            "EXISTS a b c d e",
+        ],
+        &[
+            "+OK\r\n+OK\r\n$-1\r\n",
+            &format!(":{until}\r\n"),
+            "-ERR no such key\r\n:1\r\n:0\r\n:1\r\n:5000\r\n:0\r\n:1\r\n+OK\r\n:0\r\n",
+            "-ERR source and destination objects are the same\r\n:0\r\n-ERR DB index is out of range\r\n-ERR syntax error\r\n:2\r\n",
+        ],
+    )
+    .await;
+    check(
+        &mut client,
+        &["MULTI", "SET x 7 PX 400", "RENAME x y", "PTTL y", "PERSIST y", "COPY y z", "RENAME x y", "TTL z", "EXEC", "MGET x y z"],
+        &[
+            "+OK\r\n",
+            &QUEUED.repeat(7),
+            "*7\r\n+OK\r\n+OK\r\n:400\r\n:1\r\n:1\r\n-ERR no such key\r\n:-1\r\n*3\r\n$-1\r\n$1\r\n7\r\n$1\r\n7\r\n",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_skipped_command_tells_what_its_transaction_has_written() {
+    let (_server, mut client) = connected().await;
+    let batch = ["MULTI", "SET k v", "GETEX k PERSIST", "SET k w NX GET", "SET k x XX GET", "EXEC"];
+    check(
+        &mut client,
+        &batch,
+        &["+OK\r\n", &QUEUED.repeat(4), "*4\r\n+OK\r\n$1\r\nv\r\n$1\r\nv\r\n$1\r\nv\r\n"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_watches_too_much_is_discarded() {
+    let (_server, mut client) = connected().await;
+    let key = "k".repeat(16_000);
+    let mut asks = Vec::new();
+    let mut answers = Vec::new();
+    for at in 0..66 {
+        asks.extend(format!("*2\r\n$5\r\nWATCH\r\n$16003\r\n{at:03}{key}\r\n").into_bytes());
+        let refused =
+            "-ERR a connection watches up to 1048576 bytes: the next transaction will be discarded\r\n";
+        answers.push(if at == 64 { refused } else { "+OK\r\n" });
+    }
+    client.ask(&asks, answers.concat().as_bytes()).await;
+    check(
+        &mut client,
+        &["MULTI", "SET a 1", "EXEC", "GET a", "MULTI", "SET a 1", "EXEC"],
+        &[
+            "+OK\r\n",
+            QUEUED,
+            "-EXECABORT Transaction discarded: not everything could be watched.\r\n$-1\r\n+OK\r\n",
+            QUEUED,
+            "*1\r\n+OK\r\n",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_a_transaction_makes_and_answers_is_bounded() {
+    let (_server, mut client) = connected().await;
+    let megabyte = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n{}\r\n", "v".repeat(1 << 20));
+    client.ask(megabyte.as_bytes(), b"+OK\r\n").await;
+    for (command, why) in [("GET k", "answers"), ("APPEND k x", "values that it makes")] {
+        // (`TTL` is no operation of the leader: the long way.)
+        let queued = 70;
+        let mut asks = lines(&["MULTI", "SET other 1", "TTL k"]);
+        asks.extend(lines(&[command]).repeat(queued - 2));
+        asks.extend(lines(&["EXEC", "EXISTS other"]));
+        let refused = format!("-ERR nothing took effect: the {why} are longer than 67108864 bytes\r\n:0\r\n");
+        client.ask(&asks, ["+OK\r\n", &QUEUED.repeat(queued), &refused].concat().as_bytes()).await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_queued_has_bounds() {
+    let config = RespConfig { max_large_bytes: 256 * 1024, ..config() };
+    let server = start(MemoryStore::new(true), config).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let long = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$50000\r\n{}\r\n", "v".repeat(50_000));
+    client.ask(b"MULTI\r\n", b"+OK\r\n").await;
+    for _ in 0..5 {
+        client.ask(long.as_bytes(), b"+QUEUED\r\n").await;
+    }
+    client.ask(long.as_bytes(), b"-TRYAGAIN too many bytes are queued in transactions\r\n").await;
+    // What is refused keeps no room from others.
+    let mut other = Raw::connect(server.local_addr()).await;
+    other
+        .ask(&[b"MULTI\r\n", long.as_bytes(), b"EXEC\r\n"].concat(), b"+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n")
+        .await;
+    client.ask(b"PING\r\nEXEC\r\n", [QUEUED, ABORTED].concat().as_bytes()).await;
+    client
+        .ask(&[b"MULTI\r\n", long.as_bytes(), b"EXEC\r\n"].concat(), b"+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n")
+        .await;
+}

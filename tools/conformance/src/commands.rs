@@ -1,0 +1,366 @@
+//! Random commands over a few keys, and how their replies are compared.
+
+use std::fmt;
+
+use fastrand::Rng;
+
+use crate::wire::Reply;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compared {
+    Exactly,
+    /// A time, or what is left of one, in so many milliseconds.
+    Time(i64),
+    /// The order has no meaning.
+    Unordered,
+    /// Nothing yet: a scan of everything comes next.
+    Walk,
+}
+
+/// A command.
+#[derive(Clone, Debug)]
+pub struct Said {
+    pub words: Vec<Vec<u8>>,
+    pub compared: Compared,
+    /// It is sent together with the next one, unless that begins something.
+    pub goes_on: bool,
+    pub begins: bool,
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words: Vec<String> = self.words.iter().map(|word| word.escape_ascii().to_string()).collect();
+        f.write_str(&words.join(" "))
+    }
+}
+
+impl Said {
+    fn new(words: &[&[u8]], compared: Compared) -> Self {
+        let words = words.iter().map(|word| word.to_vec()).collect();
+        Self { words, compared, goes_on: false, begins: true }
+    }
+
+    pub fn whole_scan(options: &[Vec<u8>]) -> Self {
+        let words = [vec![b"SCAN".to_vec(), b"*".to_vec()], options.to_vec()].concat();
+        Self { words, compared: Compared::Unordered, goes_on: false, begins: true }
+    }
+
+    pub fn name(&self) -> String {
+        self.words[0].to_ascii_uppercase().escape_ascii().to_string()
+    }
+
+    /// `tolerance_ms`: for times.
+    pub fn is_same(&self, ours: &Reply, theirs: &Reply, tolerance_ms: i64) -> bool {
+        let near = |ours: &Reply, theirs: &Reply, unit: i64| match (ours.integer(), theirs.integer()) {
+            // What is negative has a meaning of its own.
+            (Some(a), Some(b)) if a >= 0 && b >= 0 => a.abs_diff(b) <= (tolerance_ms / unit).max(1) as u64,
+            _ => ours == theirs,
+        };
+        match (self.compared, ours, theirs) {
+            (Compared::Walk, ..) => true,
+            (Compared::Exactly, Reply::Array(ours), Reply::Array(theirs)) => {
+                // Times in transactions.
+                let same = |(a, b): (&Reply, &Reply)| a == b || near(a, b, 1) && a.integer() > Some(100_000);
+                ours.len() == theirs.len() && ours.iter().zip(theirs).all(same)
+            }
+            (Compared::Exactly, ..) => ours == theirs,
+            (Compared::Time(unit), ..) => near(ours, theirs, unit),
+            (Compared::Unordered, Reply::Array(ours), Reply::Array(theirs)) => {
+                let (mut ours, mut theirs) = (ours.clone(), theirs.clone());
+                ours.sort();
+                theirs.sort();
+                ours == theirs
+            }
+            (Compared::Unordered, ..) => ours == theirs,
+        }
+    }
+}
+
+pub struct Generator {
+    rng: Rng,
+    /// When it began, since 1970.
+    now_ms: i64,
+    /// Of the keys: only the first two, so that commands meet what those just before them have left.
+    few: bool,
+}
+
+const KEYS: [&str; 8] = ["a", "b", "c", "key:1", "key:2", "key:33", "long-name-of-a-key", "{t}x"];
+
+impl Generator {
+    pub fn new(seed: u64, now_ms: u64) -> Self {
+        Self { rng: Rng::with_seed(seed), now_ms: now_ms as i64, few: false }
+    }
+
+    pub fn keys() -> impl Iterator<Item = Vec<u8>> {
+        KEYS.iter().chain(&["float"]).map(|key| key.as_bytes().to_vec())
+    }
+
+    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.rng.usize(..of.len())]
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        let keys = if self.few { &KEYS[..2] } else { &KEYS[..] };
+        self.one(keys).into()
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        match self.rng.u8(..8) {
+            0 => vec![],
+            1 => self.rng.i64(..).to_string().into_bytes(),
+            2 => self.rng.i32(-100..100).to_string().into_bytes(),
+            3 => format!("{}.{}", self.rng.i32(-1000..1000), self.rng.u8(..100)).into_bytes(),
+            4 => self
+                .one(&[
+                    " 1",
+                    "1 ",
+                    "+1",
+                    "01",
+                    "-0",
+                    "9223372036854775807",
+                    "-9223372036854775808",
+                    "1e3",
+                    "nan",
+                ])
+                .into(),
+            5 => (0..self.rng.usize(..40)).map(|_| self.rng.u8(..)).collect(),
+            _ => self.one(&["hello", "world", "x", "some longer text that is a value"]).into(),
+        }
+    }
+
+    fn number(&mut self) -> Vec<u8> {
+        match self.rng.u8(..12) {
+            0 => self.value(),
+            1 => {
+                self.one(&["9223372036854775807", "-9223372036854775808", "0", "-1", "abc", "1.5", ""]).into()
+            }
+            _ => self.rng.i32(-60..60).to_string().into_bytes(),
+        }
+    }
+
+    fn decimal(&mut self) -> Vec<u8> {
+        match self.rng.u8(..10) {
+            0 => self.one(&["abc", "", "1x", "--1", " 1"]).into(),
+            1 => self.rng.i32(-50..50).to_string().into_bytes(),
+            // Halves, quarters and eighths: exact in binary too.
+            _ => format!("{}", f64::from(self.rng.i32(-4000..4000)) / 8.0).into_bytes(),
+        }
+    }
+
+    /// So far away that nothing expires while it is compared, or over, or nonsense.
+    fn life(&mut self, unit_ms: i64, absolute: bool) -> Vec<u8> {
+        match self.rng.u8(..12) {
+            0 => {
+                self.one(&["0", "-1", "abc", "", "1.5", "9223372036854775807", "-9223372036854775808"]).into()
+            }
+            1 if absolute => b"1".to_vec(),
+            _ => {
+                let away = self.rng.i64(1_000_000_000..9_000_000_000);
+                ((away + if absolute { self.now_ms } else { 0 }) / unit_ms).to_string().into_bytes()
+            }
+        }
+    }
+
+    fn life_option(&mut self, words: &mut Vec<Vec<u8>>) {
+        let (name, unit, absolute) = match self.rng.u8(..4) {
+            0 => ("EX", 1000, false),
+            1 => ("px", 1, false),
+            2 => ("EXAT", 1000, true),
+            _ => ("PXAT", 1, true),
+        };
+        words.push(name.into());
+        words.push(self.life(unit, absolute));
+    }
+
+    pub fn scan_options(&mut self) -> Vec<Vec<u8>> {
+        let mut options: Vec<Vec<u8>> = Vec::new();
+        if self.rng.bool() {
+            options.extend([b"MATCH".to_vec(), self.pattern()]);
+        }
+        if self.rng.bool() {
+            options.extend([b"COUNT".to_vec(), self.rng.u8(1..20).to_string().into_bytes()]);
+        }
+        if self.rng.u8(..4) == 0 {
+            options.extend([b"TYPE".to_vec(), self.one(&["string", "hash", "String"]).into()]);
+        }
+        options
+    }
+
+    fn pattern(&mut self) -> Vec<u8> {
+        self.one(&[
+            "*",
+            "key:*",
+            "key:?",
+            "[a-b]",
+            "[^a]",
+            "*n*",
+            "a",
+            "nosuch",
+            "\\a",
+            "{t}*",
+            "key:[0-9]*",
+            "",
+            "k[e",
+            "*:3\\3",
+        ])
+        .into()
+    }
+
+    /// So many commands, or a few more: a transaction is not torn.
+    pub fn batch(&mut self, commands: usize) -> Vec<Said> {
+        let mut all = Vec::new();
+        while all.len() < commands {
+            match self.rng.u8(..20) {
+                0..=2 => self.transaction(&mut all),
+                3 if all.len() + 1 >= commands => {
+                    all.push(Said {
+                        compared: Compared::Walk,
+                        ..Said::new(&[b"EXISTS", b"a"], Compared::Exactly)
+                    });
+                }
+                _ => all.push(self.command()),
+            }
+        }
+        all
+    }
+
+    fn transaction(&mut self, all: &mut Vec<Said>) {
+        let mut these = Vec::new();
+        self.few = self.rng.bool();
+        if self.rng.u8(..3) == 0 {
+            these.push(Said::new(&[b"WATCH", &self.key(), &self.key()], Compared::Exactly));
+            if self.rng.u8(..3) == 0 {
+                // (Not one that removes what is not there: to Redis that is a change.)
+                let (key, value) = (self.key(), self.value());
+                these.push(match self.rng.u8(..5) {
+                    0 => Said::new(&[b"GET", &key], Compared::Exactly),
+                    1 => Said::new(&[b"DEL", &key], Compared::Exactly),
+                    2 => Said::new(&[b"PERSIST", &key], Compared::Exactly),
+                    3 => Said::new(&[b"GETEX", &key, b"PERSIST"], Compared::Exactly),
+                    _ => Said::new(&[b"SET", &key, &value], Compared::Exactly),
+                });
+            }
+        }
+        these.push(Said::new(&[b"MULTI"], Compared::Exactly));
+        for _ in 0..self.rng.usize(..6) {
+            let command = self.command();
+            // Redis scans in transactions, and takes other commands there that have an order of their own.
+            if command.compared != Compared::Unordered {
+                these.push(command);
+            }
+        }
+        let last: &[u8] = match self.rng.u8(..12) {
+            0 => b"DISCARD",
+            _ => b"EXEC",
+        };
+        these.push(Said::new(&[last], Compared::Exactly));
+        let many = these.len();
+        for (at, said) in these.iter_mut().enumerate() {
+            (said.begins, said.goes_on) = (at == 0, at + 1 < many);
+        }
+        all.extend(these);
+        self.few = false;
+    }
+
+    fn command(&mut self) -> Said {
+        let (key, other, value) = (self.key(), self.key(), self.value());
+        let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+        match self.rng.u8(..50) {
+            0..=3 => exactly(&[b"GET", &key]),
+            4..=8 => self.set(),
+            9 => exactly(&[b"SETNX", &key, &value]),
+            10 => exactly(&[b"SETEX", &key, &self.life(1000, false), &value]),
+            11 => exactly(&[b"PSETEX", &key, &self.life(1, false), &value]),
+            12 => {
+                let mut words = vec![b"GETEX".to_vec(), key.clone()];
+                match self.rng.u8(..4) {
+                    0 => {}
+                    1 => words.push(b"persist".to_vec()),
+                    2 => words.push(b"nonsense".to_vec()),
+                    // (An invalid time is refused here also where there is no key.)
+                    _ => {
+                        words.extend([b"PX".to_vec(), self.rng.u32(1_000_000_000..).to_string().into_bytes()])
+                    }
+                }
+                Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+            }
+            13 => exactly(&[b"GETSET", &key, &value]),
+            14 => exactly(&[b"GETDEL", &key]),
+            15 => exactly(&[b"STRLEN", &key]),
+            16 => exactly(&[b"APPEND", &key, &value]),
+            17 => exactly(&[b"GETRANGE", &key, &self.number(), &self.number()]),
+            18 => exactly(&[b"SUBSTR", &key, &self.number(), &self.number()]),
+            19 => exactly(&[b"SETRANGE", &key, &self.rng.i32(-2..60).to_string().into_bytes(), &value]),
+            20 | 21 => exactly(&[self.one(&["INCR", "DECR"]).as_bytes(), &key]),
+            22 | 23 => exactly(&[self.one(&["INCRBY", "DECRBY"]).as_bytes(), &key, &self.number()]),
+            // A key of its own: what others hold is not always exact in both.
+            24 => exactly(&[b"INCRBYFLOAT", b"float", &self.decimal()]),
+            25 => exactly(&[b"MGET", &key, &other, b"nosuch"]),
+            26 => exactly(&[b"MSET", &key, &value, &other, &self.value()]),
+            27 => exactly(&[b"MSETNX", &key, &value, &other, &self.value()]),
+            28 | 29 => exactly(&[self.one(&["DEL", "UNLINK"]).as_bytes(), &key, &other]),
+            30 => exactly(&[self.one(&["EXISTS", "TOUCH"]).as_bytes(), &key, &other, &key]),
+            31 => exactly(&[b"TYPE", &key]),
+            32..=36 => self.expire(),
+            37 => exactly(&[b"PERSIST", &key]),
+            38 => Said::new(&[b"TTL", &key], Compared::Time(1000)),
+            39 => Said::new(&[b"PTTL", &key], Compared::Time(1)),
+            40 => Said::new(&[b"EXPIRETIME", &key], Compared::Time(1000)),
+            41 => Said::new(&[b"PEXPIRETIME", &key], Compared::Time(1)),
+            42 | 43 => exactly(&[b"RENAME", &key, &other]),
+            44 => exactly(&[b"RENAMENX", &key, &other]),
+            45 => {
+                let mut words = vec![b"COPY".to_vec(), key, other];
+                words.extend(
+                    (0..self.rng.u8(..2)).map(|_| self.one(&["REPLACE", "replace", "nonsense"]).into()),
+                );
+                Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+            }
+            46 => Said::new(&[b"KEYS", &self.pattern()], Compared::Unordered),
+            47 => exactly(&[self.one(&["ECHO", "PING"]).as_bytes(), &value]),
+            48 => self.wrong(),
+            _ => exactly(&[self.one(&["UNWATCH", "GET a b", "EXEC", "DISCARD"]).as_bytes()]),
+        }
+    }
+
+    fn set(&mut self) -> Said {
+        let mut words = vec![b"SET".to_vec(), self.key(), self.value()];
+        for _ in 0..self.rng.u8(..3) {
+            match self.rng.u8(..7) {
+                0 => words.push(b"NX".to_vec()),
+                1 => words.push(b"xx".to_vec()),
+                2 => words.push(b"GET".to_vec()),
+                3 => words.push(b"KEEPTTL".to_vec()),
+                4 => words.push(self.one(&["NONSENSE", "EX", ""]).into()),
+                _ => self.life_option(&mut words),
+            }
+        }
+        Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+    }
+
+    fn expire(&mut self) -> Said {
+        let (name, unit, absolute) = match self.rng.u8(..4) {
+            0 => ("EXPIRE", 1000, false),
+            1 => ("PEXPIRE", 1, false),
+            2 => ("EXPIREAT", 1000, true),
+            _ => ("PEXPIREAT", 1, true),
+        };
+        let mut words = vec![name.into(), self.key(), self.life(unit, absolute)];
+        words.extend((0..self.rng.u8(..3)).map(|_| self.one(&["NX", "XX", "GT", "LT", "nx", "gt"]).into()));
+        Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+    }
+
+    /// A number of arguments that is wrong.
+    fn wrong(&mut self) -> Said {
+        let name = self.one(&[
+            "GET", "SET", "INCR", "EXPIRE", "APPEND", "GETRANGE", "MSET", "RENAME", "COPY", "TTL", "GETEX",
+            "SETEX", "KEYS",
+        ]);
+        let mut words = vec![name.into()];
+        words.extend((0..self.rng.usize(..2)).map(|_| self.key()));
+        if name == "KEYS" {
+            words.truncate(1);
+        }
+        Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+    }
+}
