@@ -504,12 +504,27 @@ pub enum AdminCommand {
     Compact(MaintenanceArgs),
     /// Change what the replicas of each partition agree on: lease lengths, memory limit
     Configure(ConfigureArgs),
+    /// Empty sstable servers: their tables move to others; returns when that is decided
+    Drain(DrainArgs),
     /// Move the leadership of a partition; its writes wait for about half a second
     Transfer(TransferArgs),
     /// Change which memtable servers vote in a partition; reads and writes go on
     Voters(VotersArgs),
     /// All memtable servers have lost their disks: rebuild the partitions from the sstable servers' tables
     Recover(RecoverArgs),
+}
+
+#[derive(Debug, Args)]
+#[group(id = "drained", required = true, multiple = false, args = ["sstable", "none"])]
+pub struct DrainArgs {
+    /// All sstable servers that are to hold no tables; others are filled again
+    #[arg(long, value_name = "NODE,...", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub sstable: Vec<u64>,
+    /// None is to be empty (any more)
+    #[arg(long)]
+    pub none: bool,
+    #[command(flatten)]
+    pub connection: Connection,
 }
 
 #[derive(Debug, Args)]

@@ -5,7 +5,7 @@
 
 use crate::configuration::Configuration;
 use crate::expiry;
-use crate::ids::{Generation, LogPosition, SstId, TableId};
+use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, SstId, TableId};
 use crate::manifest::{SstMeta, TableOptions};
 
 /// Ends a memtable (the paper's compaction log entry).
@@ -40,6 +40,23 @@ pub struct Compaction {
     pub output: Option<SstMeta>,
     /// So no older SSTable may be left out.
     pub tombstones_dropped: bool,
+}
+
+/// A change of the sstable servers that are to hold tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    pub term: u64,
+    /// The manifest that it changes: on any other one it does nothing. (So a replay changes nothing either.)
+    pub version: ManifestVersion,
+    pub relocations: Vec<Relocation>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relocation {
+    pub id: SstId,
+    /// Has it already.
+    pub add: Option<NodeId>,
+    pub remove: Option<NodeId>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

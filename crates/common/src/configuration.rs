@@ -36,14 +36,17 @@ pub struct Configuration {
     /// Memtable servers that the last choice of voters by an operator left out: a leader lets none of them in by
     /// itself, whatever they ask for and whoever led when they were left out.
     pub left_out: BTreeSet<u64>,
+    /// sstable servers that are to hold no tables: what they have moves to others.
+    pub draining: BTreeSet<u64>,
 }
 
 /// What an operator wants changed of a [`Configuration`]; None: as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConfigurationChange {
     pub mode: Option<LeaseMode>,
     pub lease_ms: Option<u64>,
     pub leader_lease_ms: Option<u64>,
     pub drift_ppm: Option<u64>,
     pub memory_bytes: Option<u64>,
+    pub draining: Option<BTreeSet<u64>>,
 }

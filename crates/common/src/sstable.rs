@@ -54,6 +54,13 @@ pub struct CompactionOrder {
     pub origin: Option<Origin>,
 }
 
+/// How new an order of a partition's leader to an sstable server is: by its term, then by its place among those that it gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OrderNumber {
+    pub term: u64,
+    pub number: u64,
+}
+
 /// A table that an sstable server is to copy from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyOrder {
@@ -63,6 +70,8 @@ pub struct CopyOrder {
     pub file_bytes: u64,
     /// Addresses of those that may have it.
     pub sources: Vec<String>,
+    /// None: from an older server.
+    pub order: Option<OrderNumber>,
 }
 
 /// A table that an sstable server is to write from a stream of records.

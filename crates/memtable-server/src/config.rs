@@ -88,6 +88,10 @@ pub struct Tuning {
     pub sst_delete_grace_ms: u64,
     /// How often the leader compares the sstable servers with the manifest.
     pub repair_interval_ms: u64,
+    /// An sstable server that has not answered for so long is not waited for any more: its tables are copied to others. 0: never.
+    pub sst_lost_after_ms: u64,
+    /// How fast tables are copied for that, by each partition.
+    pub repair_bytes_per_second: u64,
     /// Groups that may be appended but not yet committed: while they are under way the next group fills up.
     pub groups_in_flight: usize,
     /// Largest group, in bytes of keys and values (a single larger batch still makes a group of its own).
@@ -122,6 +126,8 @@ impl Default for Tuning {
             compaction_trigger: 6,
             sst_delete_grace_ms: 15_000,
             repair_interval_ms: 1_000,
+            sst_lost_after_ms: 10 * 60 * 1000,
+            repair_bytes_per_second: 64 * MIB,
             groups_in_flight: 2,
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,

@@ -38,6 +38,8 @@ pub struct Metrics {
     pub flush_failures: Counter,
     pub compactions: Counter,
     pub compaction_failures: Counter,
+    pub tables_moved: Counter,
+    pub tables_released: Counter,
     pub snapshots_installed: Counter,
     pub snapshots_refused: Counter,
     pub votes_dropped: Counter,
@@ -53,6 +55,7 @@ pub struct Metrics {
     pub group_writes: Histogram,
     unflushed_bytes: ByPartition,
     memory_limit_bytes: ByPartition,
+    tables_lacking_copies: ByPartition,
 }
 
 impl Metrics {
@@ -123,6 +126,14 @@ impl Metrics {
         );
         let compaction_failures =
             counter("memtable_compaction_failures", "Compactions that failed and are tried again");
+        let tables_moved = counter(
+            "memtable_tables_moved",
+            "Times that an SSTable got another sstable server, because one was lost, is to be emptied, or is fuller than others",
+        );
+        let tables_released = counter(
+            "memtable_tables_released",
+            "Copies of SSTables that were deleted because the manifest names other servers for them",
+        );
         let snapshots_installed = counter(
             "memtable_snapshots_installed",
             "Snapshots that this server took from a leader, because the log did not reach back far enough",
@@ -178,6 +189,12 @@ impl Metrics {
             "Unflushed bytes at which writes are refused; they are slowed from three quarters of it on",
             memory_limit_bytes.clone(),
         );
+        let tables_lacking_copies = ByPartition::default();
+        registry.register(
+            "memtable_tables_lacking_copies",
+            "SSTables that are sound on fewer of the sstable servers that answer than there should be copies, as the leader sees it",
+            tables_lacking_copies.clone(),
+        );
         Self {
             read_messages,
             reads,
@@ -202,6 +219,8 @@ impl Metrics {
             flush_failures,
             compactions,
             compaction_failures,
+            tables_moved,
+            tables_released,
             snapshots_installed,
             snapshots_refused,
             votes_dropped,
@@ -213,7 +232,14 @@ impl Metrics {
             group_writes,
             unflushed_bytes,
             memory_limit_bytes,
+            tables_lacking_copies,
         }
+    }
+
+    /// As the leader of the partition sees it; 0 at all others.
+    pub fn set_tables_lacking(&self, partition: PartitionId, count: usize) {
+        let label = [("partition", partition.0.to_string())];
+        self.tables_lacking_copies.get_or_create(&label).set(count as i64);
     }
 
     pub fn set_memory(&self, partition: PartitionId, unflushed: usize, limit: usize) {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::catalogue::{Broken, RULES, Rule, Subject, Way, rules};
-use crate::measured::{ELECTION, MODEL, SIMULATION, Simulated, Traced};
+use crate::measured::{ELECTION, MODEL, PLACEMENT, SIMULATION, Simulated, Traced};
 
 /// Where it stands, from the root of the repository.
 pub const PATH: &str = "docs/rules.md";
@@ -20,7 +20,7 @@ const HEAD: &[&str] = &[
      *§N* is a section of [design.md](design.md), which names the papers *PDA* and *PASV*. \
      A broken build that is no patch lives where its name is asked for: `grep -rn Mutant:: crates tests`.",
     "**model N**: steps of the shortest trace to a violation in the [model](model.md) (`tests/model/tests/mutants.rs`, \
-     `election.rs`); what it leads to is said if *else* does not. \
+     `election.rs`, `placement.rs`); what it leads to is said if *else* does not. \
      `cargo run --release -p sextant-model -- --mutant NAME --trace`",
     "**F/R B+C+S**: the [simulation](simulation.md) caught it first in run F of R: by the check of the history that is blind to \
      versions in B, by something else that clients see (versions, half a batch, a cluster that does not come back) in C, by \
@@ -91,6 +91,7 @@ fn came_of(broken: &Broken) -> String {
     let came = broken.ways.iter().map(|way| match way {
         Way::Model => traced(MODEL, name),
         Way::Election => traced(ELECTION, name),
+        Way::Placement => traced(PLACEMENT, name),
         Way::Covered => "model: no violation".to_owned(),
         Way::Operand | Way::Patch(_) => simulated(name),
     });

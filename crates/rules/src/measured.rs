@@ -163,6 +163,14 @@ pub const ELECTION: &[Traced] = &[
     traced("founded-by-anybody", 12),
 ];
 
+/// The model of where SSTables are.
+pub const PLACEMENT: &[Traced] = &[
+    traced("named-before-durable", 2),
+    traced("released-while-proposed", 5),
+    traced("release-unfenced", 5),
+    traced("question-unfenced", 9),
+];
+
 /// The simulation. The older rows are from before some of its scenes and witnesses.
 pub const SIMULATION: &[Simulated] = &[
     simulated("failed-forgotten", "--seeds 30 --first 70001 --theme late_copies", 5, [3, 0, 0], 1),

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sextant_rules::catalogue::{Broken, Way, rules};
-use sextant_rules::measured::{ELECTION, MODEL, SIMULATION};
+use sextant_rules::measured::{ELECTION, MODEL, PLACEMENT, SIMULATION};
 use sextant_rules::mutant::Mutant;
 use sextant_rules::{catalogue, document};
 
@@ -101,9 +101,11 @@ fn every_broken_build_is_measured_and_nothing_else_is() {
     };
     let model: BTreeSet<&str> = MODEL.iter().map(|m| m.mutant).collect();
     let election: BTreeSet<&str> = ELECTION.iter().map(|m| m.mutant).collect();
+    let placement: BTreeSet<&str> = PLACEMENT.iter().map(|m| m.mutant).collect();
     let simulation: BTreeSet<&str> = SIMULATION.iter().map(|m| m.mutant).collect();
     assert_eq!(model, named(|way| *way == Way::Model));
     assert_eq!(election, named(|way| *way == Way::Election));
+    assert_eq!(placement, named(|way| *way == Way::Placement));
     assert_eq!(simulation, named(|way| way.is_of_the_simulation()));
     assert_eq!(SIMULATION.len(), simulation.len(), "one row each");
 }

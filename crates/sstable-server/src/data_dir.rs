@@ -1,6 +1,6 @@
 //! The data directory: whose it is, who holds it, and where its files are.
 //!
-//! Files: `IDENTITY` (JSON: format version, tier, cluster, node, partitions), `LOCK`, one `<SstId>.sst` a table, and `*.tmp` while a table
+//! Files: `IDENTITY` (JSON: format version, tier, cluster, node, partitions), `LOCK`, `FENCES` (`catalog/fences.rs`), one `<SstId>.sst` a table, and `*.tmp` while a table
 //! is being written; those are removed at start. All calls block.
 
 use std::path::{Path, PathBuf};
@@ -18,6 +18,7 @@ const FORMAT: u32 = 1;
 const TIER: &str = "sstable";
 const IDENTITY_FILE: &str = "IDENTITY";
 const LOCK_FILE: &str = "LOCK";
+const FENCES_FILE: &str = "FENCES";
 /// A file that its directories have.
 const OF_A_MEMTABLE_SERVER: &str = "INCARNATION";
 const TABLE_EXTENSION: &str = "sst";
@@ -126,6 +127,17 @@ impl DataDir {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// None: there is no such file.
+    pub fn read_fences(&self) -> Result<Option<Vec<u8>>> {
+        let path = self.dir.join(FENCES_FILE);
+        Ok(self.vfs.exists(&path).then(|| read_file(&*self.vfs, &path)).transpose()?)
+    }
+
+    /// Durable when it returns. One at a time.
+    pub fn write_fences(&self, contents: &[u8]) -> Result<()> {
+        Ok(write_file_atomically(&*self.vfs, &self.dir.join(FENCES_FILE), contents)?)
     }
 
     pub fn sync(&self) -> Result<()> {

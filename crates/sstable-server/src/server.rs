@@ -160,7 +160,7 @@ async fn open_catalog(env: &Env, config: &SstServerConfig) -> Result<Arc<Catalog
     let (cluster, partitions) = (config.cluster.id.clone(), config.cluster.partitions);
     let cache = Arc::new(BlockCache::new(config.block_cache_bytes));
     let open = move || -> Result<_> {
-        let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, partitions, id)?, cache));
+        let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, partitions, id)?, cache)?);
         let stored = catalog.stored()?;
         Ok((catalog, stored))
     };

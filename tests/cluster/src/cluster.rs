@@ -328,8 +328,8 @@ impl Cluster {
         .await;
     }
 
-    /// Freeze, flush or compact, at every memtable server, until it has been done in all partitions.
-    pub async fn maintain(&self, what: Maintenance, table: &str) {
+    /// Freeze, flush, compact or drain, at every memtable server, until it has been done in all partitions. `table`: of all but the last.
+    pub async fn maintain(&self, what: Maintenance<'_>, table: &str) {
         let all: Vec<u32> = (0..self.config.partitions).collect();
         let mut left = all.clone();
         eventually("maintenance is done in every partition", async || {
@@ -343,6 +343,15 @@ impl Cluster {
                     Maintenance::Freeze => admin.freeze(request).await,
                     Maintenance::Flush => admin.flush(request).await,
                     Maintenance::Compact => admin.compact(request).await,
+                    Maintenance::Drain(nodes) => {
+                        let (draining, partitions) = (v1::Draining { nodes: nodes.to_vec() }, left.clone());
+                        let change = v1::ConfigureRequest {
+                            partitions,
+                            draining: Some(draining),
+                            ..Default::default()
+                        };
+                        admin.configure(change).await
+                    }
                 };
                 if let Ok(reply) = reply {
                     let done = reply.into_inner().done;
@@ -360,8 +369,10 @@ impl Cluster {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub enum Maintenance {
+pub enum Maintenance<'n> {
     Freeze,
     Flush,
     Compact,
+    /// These sstable servers, by id, are to hold no tables.
+    Drain(&'n [u64]),
 }

@@ -1,5 +1,6 @@
 //! More sstable servers than replicas: the inputs of a compaction lie on different servers and are gathered on one of
-//! them. Afterwards the data is right, and every server holds exactly what the manifest says.
+//! them; tables of servers that are lost or drained move to others. Afterwards the data is right, and every server holds exactly what
+//! the manifest says.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -221,5 +222,69 @@ async fn reads_go_on_and_never_go_back_while_compactions_replace_tables() {
             assert_eq!(record.unwrap().value, last.to_string(), "{key}");
         }
     }
+    c.shutdown().await;
+}
+
+/// Waits until every table has three servers, all of these.
+async fn moved(c: &Cluster, servers: &[usize]) {
+    eventually("every table is on three servers that are to have it", async || {
+        let tables = named(c).await;
+        let is_placed = |t: &Table| t.replicas.len() == 3 && t.replicas.iter().all(|r| servers.contains(r));
+        (!tables.is_empty() && tables.iter().all(is_placed)).then_some(())
+    })
+    .await;
+    for server in servers {
+        eventually("the server holds exactly its tables", async || {
+            let its = named(c).await.into_iter().filter(|t| t.replicas.contains(server)).map(|t| t.id);
+            (held(c, *server) == its.collect()).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_a_lost_and_of_a_drained_server_move_to_others_while_all_goes_on() {
+    let mut options = options(4);
+    options.tuning.sst_lost_after_ms = 500;
+    let mut c = Cluster::start(options).await;
+    let (mut model, mut rounds) = (Model::new(), 0);
+    for _ in 0..5 {
+        round(&c, rounds, &mut model).await;
+        rounds += 1;
+    }
+    moved(&c, &[0, 1, 2, 3, 4]).await;
+    // One never comes back, as far as anybody knows; its successor does not know of it.
+    c.stop_sstable(0).await;
+    round(&c, rounds, &mut model).await;
+    rounds += 1;
+    moved(&c, &[1, 2, 3, 4]).await;
+    assert_data(&c, &model, rounds).await;
+    // One is to be empty: it goes on serving until all is elsewhere.
+    c.maintain(Maintenance::Drain(&[2]), "").await;
+    for _ in 0..3 {
+        round(&c, rounds, &mut model).await;
+        rounds += 1;
+    }
+    moved(&c, &[2, 3, 4]).await;
+    eventually("the drained server is empty", async || held(&c, 1).is_empty().then_some(())).await;
+    assert_data(&c, &model, rounds).await;
+    // Nobody else is there: it stays as it is, and nothing is lost.
+    c.maintain(Maintenance::Drain(&[2, 3]), "").await;
+    round(&c, rounds, &mut model).await;
+    rounds += 1;
+    assert_data(&c, &model, rounds).await;
+    // The lost one comes back with tables that are others' now, and takes over from the one that could not be emptied.
+    c.start_sstable(0).await;
+    moved(&c, &[0, 3, 4]).await;
+    eventually("the drained servers are empty", async || {
+        (held(&c, 1).is_empty() && held(&c, 2).is_empty()).then_some(())
+    })
+    .await;
+    assert_data(&c, &model, rounds).await;
+    c.maintain(Maintenance::Drain(&[]), "").await;
+    round(&c, rounds, &mut model).await;
+    rounds += 1;
+    moved(&c, &[0, 1, 2, 3, 4]).await;
+    assert_data(&c, &model, rounds).await;
     c.shutdown().await;
 }

@@ -3,7 +3,7 @@
 //! Leases, publication, freezes, flushes, merges, inserts, the duplicate table, failovers, registered reads, loads and expiry, explored in
 //! every order for small bounds. What is modelled and what is not, how far it was explored, and how to run it: `docs/model.md`.
 //!
-//! [`election`] is a second, smaller model: of servers that lose their memory.
+//! [`election`] is a second, smaller model: of servers that lose their memory; [`placement`] a third: of where SSTables are.
 //!
 //! Owns: the model's state ([`state`]), its steps ([`step`]), what has to hold (`check`), the
 //! explorer ([`explore`]). Does not own which rules there are to weaken (`sextant_rules::catalogue`), nor the rules: which tier to read, whether a condition holds, whether a write leaves a bit,
@@ -18,6 +18,7 @@ pub mod bounds;
 mod check;
 pub mod election;
 pub mod explore;
+pub mod placement;
 pub mod state;
 pub mod step;
 

@@ -7,6 +7,7 @@ use sextant_environment::clock::{SystemClock, WallSource};
 use sextant_model::bounds::{TOMBSTONES, VALUES};
 use sextant_model::election::{self, Election};
 use sextant_model::explore::Model;
+use sextant_model::placement::{self, Placement};
 use sextant_model::state::{Cell, WriteKind};
 use sextant_model::{Bounds, Mutant, Protocol, explore};
 use sextant_rules::catalogue::Way;
@@ -14,6 +15,7 @@ use sextant_rules::catalogue::Way;
 const USAGE: &str = "\
 usage: sextant-model [options]
        sextant-model election [--writes N] [--wipes N] [--campaigns N] [--changes N] [--states-max N] [--mutant NAME] [--trace]
+       sextant-model placement [--elections N] [--copies N] [--changes N] [--releases N] [--wipes N] [--states-max N] [--mutant NAME] [--trace]
 
 bounds:
   --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --mode-changes N --retries N --session-expiries N
@@ -147,6 +149,30 @@ fn election(arguments: &[String]) -> Result<bool, String> {
     Ok(explored(&Election::new(bounds), states_max, trace))
 }
 
+/// Explores where SSTables are.
+fn placement(arguments: &[String]) -> Result<bool, String> {
+    let mut bounds =
+        placement::Bounds { elections: 2, copies: 3, changes: 2, releases: 2, wipes: 1, mutant: None };
+    let (mut states_max, mut trace) = (u64::MAX, false);
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+        let small = |text: &String| text.parse::<u8>().map_err(|e| format!("{argument}: {e}"));
+        match argument.as_str() {
+            "--elections" => bounds.elections = small(value()?)?,
+            "--copies" => bounds.copies = small(value()?)?,
+            "--changes" => bounds.changes = small(value()?)?,
+            "--releases" => bounds.releases = small(value()?)?,
+            "--wipes" => bounds.wipes = small(value()?)?,
+            "--states-max" => states_max = value()?.parse().map_err(|e| format!("{argument}: {e}"))?,
+            "--mutant" => bounds.mutant = Some(mutant(value()?, &[Way::Placement])?),
+            "--trace" => trace = true,
+            _ => return Err(USAGE.to_owned()),
+        }
+    }
+    Ok(explored(&Placement::new(bounds), states_max, trace))
+}
+
 /// Explores, and prints what came of it. Whether all is well.
 fn explored<M: Model>(model: &M, states_max: u64, trace: bool) -> bool {
     let clock = SystemClock::new(WallSource::default());
@@ -176,6 +202,7 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let well = match arguments.split_first() {
         Some((first, rest)) if first == "election" => election(rest),
+        Some((first, rest)) if first == "placement" => placement(rest),
         _ => parse(&arguments).and_then(|options| {
             Ok(explored(&Protocol::new(options.bounds)?, options.states_max, options.trace))
         }),

@@ -49,6 +49,8 @@ impl Counters {
             ("lost_members", m(|m| m.lost_members.get())),
             ("votes_dropped", m(|m| m.votes_dropped.get())),
             ("handovers", m(|m| m.handovers.get())),
+            ("tables_moved", m(|m| m.tables_moved.get())),
+            ("tables_released", m(|m| m.tables_released.get())),
             ("tables_ingested", s(|s| s.ingest.done())),
             ("tables_copied", s(|s| s.copy.done())),
             ("tables_compacted", s(|s| s.compact.done())),

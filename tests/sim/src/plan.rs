@@ -163,7 +163,8 @@ pub struct Plan {
 }
 
 pub const MEMTABLE_SERVERS: usize = 3;
-pub const SSTABLE_SERVERS: usize = 3;
+/// One more than a table has replicas: tables move.
+pub const SSTABLE_SERVERS: usize = 4;
 pub const PNODES: usize = 2;
 /// How far an unsynchronised wall clock may be off.
 const UNSYNCHRONISED_NS: i64 = 5_000_000_000;
@@ -195,6 +196,7 @@ impl Plan {
             self.cache_bytes = 1 << 20;
         }
         self.tuning.default_filter_inserts = rng.u64(0..4) == 0;
+        self.tuning.sst_lost_after_ms = *pick(rng, &[0, 500, 2_000]);
         self
     }
 

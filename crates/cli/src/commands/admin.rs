@@ -28,7 +28,13 @@ pub async fn run(command: AdminCommand) -> CommandResult {
                 leader_lease_ms: args.leader_lease_ms,
                 drift_ppm: args.drift_ppm,
                 memory_bytes: args.memory_bytes,
+                draining: None,
             };
+            ("configured", client(&args.connection).await?.configure(&change).await?)
+        }
+        AdminCommand::Drain(args) => {
+            let draining = Some(args.sstable.into_iter().collect());
+            let change = ConfigurationChange { draining, ..ConfigurationChange::default() };
             ("configured", client(&args.connection).await?.configure(&change).await?)
         }
         AdminCommand::Transfer(args) => return transfer(args).await,

@@ -60,6 +60,7 @@ impl ConfigurationRules for Configuration {
             memory_bytes,
             lineage: 0,
             left_out: BTreeSet::new(),
+            draining: BTreeSet::new(),
         }
     }
 
@@ -78,6 +79,7 @@ impl ConfigurationRules for Configuration {
             memory_bytes: change.memory_bytes.unwrap_or(self.memory_bytes),
             lineage: self.lineage,
             left_out: self.left_out.clone(),
+            draining: change.draining.clone().unwrap_or_else(|| self.draining.clone()),
         };
         lease(&next, heartbeat_ms).validate()?;
         if next.memory_bytes < MEMORY_BYTES_MIN {
@@ -163,6 +165,9 @@ mod tests {
             .changed(&ConfigurationChange { lease_ms: Some(200), ..ConfigurationChange::default() }, 60)
             .unwrap();
         assert_eq!(next_of_left_out.left_out, [3].into());
+        let drained = ConfigurationChange { draining: Some([2].into()), ..ConfigurationChange::default() };
+        let drained = c.changed(&drained, 60).unwrap();
+        assert!(drained.draining == [2].into() && !drained.same(&c), "which an operator does ask for");
         left_out.check().unwrap();
         assert!(Configuration { leader_lease_ms: u64::MAX, ..c.clone() }.check().is_err());
         assert!(!c.same(&next) && c.same(&Configuration { revision: 9, ..c.clone() }));

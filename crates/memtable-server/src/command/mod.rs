@@ -16,7 +16,9 @@ use sextant_proto::convert::command::Logged;
 
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
-pub use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Tick};
+pub use sextant_common::command::{
+    Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Placement, Relocation, Tick,
+};
 
 const VERSION: u8 = 1;
 
@@ -30,6 +32,7 @@ const KIND_CONFIGURE: u8 = 7;
 const KIND_TICK: u8 = 8;
 /// With its tombstones: older SSTables are left out.
 const KIND_COMPACTION_OF_NEWER: u8 = 9;
+const KIND_PLACEMENT: u8 = 10;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +44,8 @@ pub enum Command {
     Flush(Flush),
     /// Takes effect when it is committed, and only if all inputs are still in the manifest.
     Compaction(Compaction),
+    /// Takes effect when it is committed, and only on the manifest that it names.
+    Placement(Placement),
     /// Takes effect when it is committed; idempotent.
     EnsureTable(EnsureTable),
     /// Takes effect when it is appended.
@@ -71,6 +76,7 @@ impl Command {
                 put(KIND_COMPACTION, compaction, &mut out);
             }
             Command::Compaction(compaction) => put(KIND_COMPACTION_OF_NEWER, compaction, &mut out),
+            Command::Placement(placement) => put(KIND_PLACEMENT, placement, &mut out),
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
@@ -96,6 +102,7 @@ impl Command {
             KIND_COMPACTION_OF_NEWER => {
                 Command::Compaction(Compaction { tombstones_dropped: false, ..Logged::decode(body)? })
             }
+            KIND_PLACEMENT => Command::Placement(Logged::decode(body)?),
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
             KIND_CONFIGURE => {
@@ -115,6 +122,7 @@ impl Command {
             | Command::Freeze(Freeze { term, .. })
             | Command::Flush(Flush { term, .. })
             | Command::Compaction(Compaction { term, .. })
+            | Command::Placement(Placement { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
@@ -128,6 +136,7 @@ impl Command {
             | Command::Freeze(Freeze { term, .. })
             | Command::Flush(Flush { term, .. })
             | Command::Compaction(Compaction { term, .. })
+            | Command::Placement(Placement { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
@@ -144,10 +153,11 @@ fn put(kind: u8, command: &impl Logged, out: &mut BytesMut) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sextant_common::ids::{Generation, LogPosition, TableId};
+    use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, TableId};
     use sextant_common::manifest::TableOptions;
 
     use super::*;
+    use crate::partition::testing;
 
     #[test]
     fn commands_round_trip() {
@@ -171,6 +181,11 @@ mod tests {
                 id: Some(TableId(4)),
             }),
             Command::OpenSession(OpenSession { term: 5, session: 77, time_ms: 1234 }),
+            Command::Placement(Placement {
+                term: 3,
+                version: ManifestVersion(9),
+                relocations: vec![Relocation { id: testing::sst(4).id, add: Some(NodeId(4)), remove: None }],
+            }),
             compaction(true),
             compaction(false),
             Command::Configure(Configure {
@@ -188,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..10) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..11) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -31,7 +31,7 @@ pub(super) async fn run(background: &Background, job: &FlushJob) -> Result<Optio
 }
 
 async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<SstMeta> {
-    let targets = background.servers.choose(id, background.tuning.sst_replicas);
+    let targets = background.choose(id);
     let required = background.tuning.sst_replicas_required.min(targets.len());
     let (options, origin) = (job.options.clone(), Some(job.origin.clone()));
     let order = IngestOrder { id, table: job.table, options, origin };

@@ -7,19 +7,21 @@ mod repair;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
 use sextant_common::manifest::{Origin, SstMeta, TableOptions};
+use sextant_common::sstable::OrderNumber;
 use sextant_rules::probe::PausePoint;
 use tokio::sync::mpsc;
 
 use crate::config::Tuning;
 use crate::memtable::Memtable;
+use crate::metrics::Metrics;
 use crate::replica::{Event, ReplicaState};
-use crate::upstream::SstServers;
+use crate::upstream::{SstServer, SstServers};
 
 pub use repair::repair_loop;
 
@@ -70,11 +72,25 @@ pub struct Background {
     pub tuning: Tuning,
     /// Counts attempts: an SSTable id is never given twice.
     pub attempts: Arc<AtomicU32>,
+    /// Counts orders to sstable servers, of all partitions of this process.
+    pub orders: Arc<AtomicU64>,
+    pub metrics: Arc<Metrics>,
 }
 
 impl Background {
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
+    }
+
+    /// The number of the next order of the leader of a term.
+    pub fn order(&self, term: u64) -> OrderNumber {
+        OrderNumber { term, number: self.orders.fetch_add(1, Ordering::Relaxed) }
+    }
+
+    /// The servers of a new table.
+    fn choose(&self, id: SstId) -> Vec<&SstServer> {
+        let avoided = self.shared.avoided_ssts.lock().clone();
+        self.servers.choose(id, self.tuning.sst_replicas, &avoided)
     }
 
     /// Drops what is large, elsewhere.

@@ -41,7 +41,7 @@ pub enum Work<'r> {
     Freeze(&'r str),
     Flush(&'r str),
     Compact(&'r str),
-    Configure(ConfigurationChange),
+    Configure(&'r ConfigurationChange),
 }
 
 /// Does it in each of these partitions that this server leads; none named: in all. What came of it, in their order.
@@ -55,7 +55,7 @@ pub async fn everywhere<'h>(
             Work::Freeze(table) => memtables::freeze(handle, table).await.map(drop),
             Work::Flush(table) => memtables::flush(handle, table).await,
             Work::Compact(table) => memtables::compact(handle, table).await,
-            Work::Configure(change) => configure(handle, change).await,
+            Work::Configure(change) => configure(handle, change.clone()).await,
         };
         (handle.shared.id, done)
     });

@@ -7,7 +7,7 @@ use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 
 use super::Partition;
 use super::table::Grace;
-use crate::command::{Command, Compaction, Configure, EnsureTable, Flush};
+use crate::command::{Command, Compaction, Configure, EnsureTable, Flush, Placement};
 
 /// What a command did when it was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub enum CommitEffect {
         removed: Vec<SstMeta>,
     },
     Configured,
+    /// Tables are elsewhere; or not, if the manifest has changed meanwhile.
+    Placed,
     /// A flush flag or compaction that no longer fits; its tables are orphans.
     Ignored {
         table: TableId,
@@ -44,6 +46,7 @@ impl Partition {
             match command {
                 Command::Flush(flush) => effects.push(self.apply_flush(flush, now_ns)),
                 Command::Compaction(compaction) => effects.push(self.apply_compaction(compaction)),
+                Command::Placement(placement) => effects.push(self.apply_placement(placement)),
                 Command::EnsureTable(table) => effects.extend(self.apply_table(at, table)),
                 Command::Configure(Configure { configuration, .. }) => {
                     let revision = self.configuration.as_ref().map_or(0, |(c, _)| c.revision);
@@ -115,6 +118,26 @@ impl Partition {
             .table_mut(table)
             .map_or_else(Vec::new, |entry| entry.ssts.splice(start..start + inputs.len(), output).collect());
         CommitEffect::Compacted { table, removed }
+    }
+
+    /// Applies only to the manifest that it was made for: a replay meets a newer one. A table keeps a server in any case.
+    fn apply_placement(&mut self, placement: Placement) -> CommitEffect {
+        if placement.version != self.manifest.version {
+            return CommitEffect::Placed;
+        }
+        let (manifest, _) = self.change_manifest();
+        let ssts = manifest.tables.iter_mut().flat_map(|table| &mut table.ssts);
+        for sst in ssts {
+            for relocation in placement.relocations.iter().filter(|r| r.id == sst.id) {
+                if let Some(add) = relocation.add.filter(|add| !sst.replicas.contains(add)) {
+                    sst.replicas.push(add);
+                }
+                if sst.replicas.len() > 1 {
+                    sst.replicas.retain(|replica| Some(*replica) != relocation.remove);
+                }
+            }
+        }
+        CommitEffect::Placed
     }
 
     /// Idempotent: a name or an id that exists is left as it is.

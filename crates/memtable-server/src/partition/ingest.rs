@@ -129,7 +129,10 @@ impl Partition {
                 self.uncommitted.push_back((at, command));
                 Ingested::Configured
             }
-            command @ (Command::Flush(_) | Command::Compaction(_) | Command::EnsureTable(_)) => {
+            command @ (Command::Flush(_)
+            | Command::Compaction(_)
+            | Command::Placement(_)
+            | Command::EnsureTable(_)) => {
                 self.uncommitted.push_back((at, command));
                 Ingested::Other
             }

@@ -4,7 +4,7 @@
 //! is then a member like any other: it campaigns, and sends the snapshot to the rest. Until it has the snapshot durably nothing has
 //! happened, and the command can be given again; from then on the partition is founded, and the command leaves it alone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
@@ -255,7 +255,7 @@ async fn members(here: &Rebuilding, gate: &Gate) -> Result<BTreeMap<u64, Member>
 /// Who is to hold a table: those that have it, and then those that a new table with this id would go to.
 fn replicas(gate: &Gate, chosen: &Chosen) -> Vec<NodeId> {
     let mut all = chosen.holders.clone();
-    let preferred = gate.servers.choose(chosen.meta.id, gate.servers.all().len());
+    let preferred = gate.servers.choose(chosen.meta.id, gate.servers.all().len(), &BTreeSet::new());
     let more: Vec<NodeId> = preferred.iter().map(|s| s.id).filter(|id| !all.contains(id)).collect();
     all.extend(more);
     all.truncate(gate.sst_replicas);

@@ -13,6 +13,7 @@ use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
+use crate::command::Placement;
 use crate::command::configuration::ConfigurationChange;
 use crate::flush::Inputs;
 use crate::partition::ingest::Body;
@@ -49,6 +50,11 @@ pub enum Event {
         table: TableId,
         generation: Generation,
         result: Result<Option<SstMeta>>,
+    },
+    /// Tables are to be elsewhere.
+    Place {
+        placement: Placement,
+        done: oneshot::Sender<Result<()>>,
     },
     Configure {
         change: ConfigurationChange,

@@ -1,12 +1,13 @@
 //! What a replica's worker publishes, and the server's other tasks read from any thread.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{ManifestVersion, PartitionId, SstId};
+use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
 use sextant_environment::Env;
 use sextant_environment::config::LeaseMode;
@@ -66,6 +67,10 @@ pub struct ReplicaState {
     pub manifest_version: watch::Sender<ManifestVersion>,
     /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans.
     pub pending_ssts: Mutex<Vec<SstId>>,
+    /// Copies of inputs that a compaction of this leader needs where they are: not surplus.
+    pub gathered_ssts: Mutex<Vec<(NodeId, SstId)>>,
+    /// sstable servers that new tables are not to be on if there are enough others.
+    pub avoided_ssts: Mutex<BTreeSet<NodeId>>,
     /// Why the partition is not founded, if this server knows.
     pub unfounded: Mutex<Option<String>>,
     /// Numbers for /status, refreshed by the worker.
@@ -118,6 +123,8 @@ impl ReplicaState {
             leader: Mutex::default(),
             manifest_version: watch::channel(ManifestVersion(0)).0,
             pending_ssts: Mutex::default(),
+            gathered_ssts: Mutex::default(),
+            avoided_ssts: Mutex::default(),
             unfounded: Mutex::default(),
             numbers: Mutex::default(),
             ack_signalled: AtomicBool::new(false),

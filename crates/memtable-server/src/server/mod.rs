@@ -8,7 +8,7 @@ mod snapshots;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -134,6 +134,7 @@ impl MemtableServer {
             }
             let servers = Arc::new(SstServers::connect(&env, &config.cluster, config.id));
             let attempts = Arc::new(AtomicU32::new(env.rng.next_u64() as u32));
+            let orders = Arc::new(AtomicU64::new(1));
 
             let memories = {
                 let at_start = replicas.iter().any(|replica| replica.partition.next_index() > 0);
@@ -171,6 +172,8 @@ impl MemtableServer {
                     events: replica.events.clone(),
                     tuning: config.tuning.clone(),
                     attempts: attempts.clone(),
+                    orders: orders.clone(),
+                    metrics: metrics.clone(),
                 };
                 let (snapshots, offered) = watch::channel(None);
                 stores.insert(id, replica.store.clone());

@@ -59,7 +59,11 @@ impl Admin for AdminShell {
         let request = request.into_inner();
         let partitions = request.partitions.clone();
         let change = ConfigurationChange::try_from(request).map_err(status_of)?;
-        self.everywhere(&partitions, Work::Configure(change)).await
+        let known = |id: &u64| self.context.cluster.sstable.iter().any(|server| server.id.0 == *id);
+        if let Some(unknown) = change.draining.iter().flatten().find(|id| !known(id)) {
+            return Err(status_of(Error::invalid(format!("there is no sstable server {unknown}"))));
+        }
+        self.everywhere(&partitions, Work::Configure(&change)).await
     }
 
     async fn ensure_table(

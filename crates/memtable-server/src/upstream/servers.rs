@@ -1,5 +1,6 @@
 //! Connections to the sstable servers, and calls. Every call has a deadline.
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
-use sextant_common::sstable::{CompactionOrder, CopyOrder, Holding, IngestOrder};
+use sextant_common::sstable::{CompactionOrder, CopyOrder, Holding, IngestOrder, OrderNumber};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, Server};
 use sextant_environment::env::{Party, cluster_channel, error_of};
@@ -36,10 +37,12 @@ pub struct SstServer {
 pub struct SstServers(Vec<SstServer>);
 
 /// A table that a server says it has.
+#[derive(Clone, Debug)]
 pub struct Held {
     pub id: SstId,
     /// Of its contents, as its trailer states it.
     pub checksum: u64,
+    pub file_bytes: u64,
     pub damaged: bool,
     /// None: the table cannot be read.
     pub lineage: Option<u64>,
@@ -72,15 +75,16 @@ impl SstServers {
         self.0.iter().find(|s| s.id == id)
     }
 
-    /// The replicas of a new table: by rendezvous hashing over its id, so that another attempt tries other servers.
-    pub fn choose(&self, id: SstId, replicas: usize) -> Vec<&SstServer> {
+    /// The replicas of a new table: by rendezvous hashing over its id, so that another attempt tries other servers. Those to be avoided
+    /// only if there are too few others.
+    pub fn choose(&self, id: SstId, replicas: usize, avoided: &BTreeSet<NodeId>) -> Vec<&SstServer> {
         let weight = |server: &SstServer| {
             let mut bytes = id.to_bytes().to_vec();
             bytes.extend_from_slice(&server.id.0.to_le_bytes());
             xxhash_rust::xxh3::xxh3_64(&bytes)
         };
         let mut servers: Vec<_> = self.0.iter().collect();
-        servers.sort_by_key(|s| std::cmp::Reverse(weight(s)));
+        servers.sort_by_key(|s| (avoided.contains(&s.id), std::cmp::Reverse(weight(s))));
         servers.truncate(replicas);
         servers
     }
@@ -119,18 +123,20 @@ impl SstServer {
     }
 
     /// Makes the server copy a table from others.
-    pub async fn copy(&self, table: &SstMeta, sources: Vec<String>) -> Result<()> {
+    pub async fn copy(&self, table: &SstMeta, sources: Vec<String>, order: OrderNumber) -> Result<()> {
         let SstMeta { id, checksum, file_bytes, .. } = *table;
-        let request = v1::CopyRequest::from(CopyOrder { id, checksum, file_bytes, sources });
+        let request =
+            v1::CopyRequest::from(CopyOrder { id, checksum, file_bytes, sources, order: Some(order) });
         call(TRANSFER, "copy", self.client.clone().copy(request)).await.map(|_| ())
     }
 
-    pub async fn inventory(&self, partition: PartitionId) -> Result<Vec<Held>> {
-        let request = v1::InventoryRequest { partition: partition.0 };
+    pub async fn inventory(&self, partition: PartitionId, order: OrderNumber) -> Result<Vec<Held>> {
+        let request = v1::InventoryRequest { partition: partition.0, order: Some(order.into()) };
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
         let held = |e: v1::InventoryEntry| {
             let id = sst_id_from_wire(&e.id)?;
-            Ok(Held { id, checksum: e.checksum, damaged: e.damaged, lineage: e.lineage })
+            let v1::InventoryEntry { checksum, file_bytes, damaged, lineage, .. } = e;
+            Ok(Held { id, checksum, file_bytes, damaged, lineage })
         };
         reply.entries.into_iter().map(held).collect()
     }
@@ -158,6 +164,14 @@ impl SstServer {
         };
         let holdings: Vec<v1::Holding> = call(HOLDINGS, "holdings", all).await?;
         Ok(holdings.into_iter().map(Holding::try_from))
+    }
+
+    /// Deletes tables of this lineage that a manifest names, but not on this server. How many there were.
+    pub async fn release(&self, ids: &[SstId], lineage: u64, order: OrderNumber) -> Result<u64> {
+        let ids = ids.iter().map(|id| sst_id_to_wire(*id)).collect();
+        let request = v1::ReleaseTablesRequest { ids, lineage, order: Some(order.into()) };
+        let reply = call(SHORT, "release", self.client.clone().release_tables(request)).await?;
+        Ok(reply.released.into())
     }
 
     /// Deletes tables of this lineage; others stay.

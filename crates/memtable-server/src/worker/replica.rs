@@ -245,7 +245,10 @@ impl Replica {
             match effect {
                 CommitEffect::Flushed { .. } => drop(self.metrics.flushes.inc()),
                 CommitEffect::Compacted { .. } => drop(self.metrics.compactions.inc()),
-                CommitEffect::TableCreated(_) | CommitEffect::Configured | CommitEffect::Ignored { .. } => {}
+                CommitEffect::TableCreated(_)
+                | CommitEffect::Configured
+                | CommitEffect::Placed
+                | CommitEffect::Ignored { .. } => {}
             }
         }
         effects

@@ -87,4 +87,11 @@ impl Sst for Empty {
     async fn delete(&self, _: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteReply>, Status> {
         no()
     }
+
+    async fn release_tables(
+        &self,
+        _: Request<v1::ReleaseTablesRequest>,
+    ) -> Result<Response<v1::ReleaseTablesReply>, Status> {
+        no()
+    }
 }

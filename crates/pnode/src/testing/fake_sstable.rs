@@ -240,4 +240,10 @@ impl Sst for Service {
     async fn delete(&self, _: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteReply>, Status> {
         Err(Status::unimplemented("fake"))
     }
+    async fn release_tables(
+        &self,
+        _: Request<v1::ReleaseTablesRequest>,
+    ) -> Result<Response<v1::ReleaseTablesReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
 }

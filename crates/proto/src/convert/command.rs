@@ -3,10 +3,12 @@
 
 use bytes::BytesMut;
 use prost::Message;
-use sextant_common::command::{Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Tick};
+use sextant_common::command::{
+    Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Placement, Relocation, Tick,
+};
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry;
-use sextant_common::ids::{Generation, TableId};
+use sextant_common::ids::{Generation, ManifestVersion, NodeId, TableId};
 
 use super::{sst_id_from_wire, sst_id_to_wire};
 use crate::v1;
@@ -84,6 +86,32 @@ impl Logged for Compaction {
             output: m.output.map(TryInto::try_into).transpose()?,
             // (The kind of the entry says it: an older server does not know the other one.)
             tombstones_dropped: true,
+        })
+    }
+}
+
+impl Logged for Placement {
+    fn encode(&self, out: &mut BytesMut) {
+        let node = |node: Option<NodeId>| node.map_or(0, |node| node.0);
+        let relocation = |r: &Relocation| v1::LogRelocation {
+            id: sst_id_to_wire(r.id),
+            add: node(r.add),
+            remove: node(r.remove),
+        };
+        let relocations = self.relocations.iter().map(relocation).collect();
+        put(&v1::LogPlacement { term: self.term, version: self.version.0, relocations }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogPlacement = message(body)?;
+        let node = |node: u64| (node != 0).then_some(NodeId(node));
+        let relocation = |r: v1::LogRelocation| {
+            Ok(Relocation { id: sst_id_from_wire(&r.id)?, add: node(r.add), remove: node(r.remove) })
+        };
+        Ok(Self {
+            term: m.term,
+            version: ManifestVersion(m.version),
+            relocations: m.relocations.into_iter().map(relocation).collect::<Result<_>>()?,
         })
     }
 }

@@ -35,6 +35,7 @@ impl From<&Configuration> for v1::PartitionConfiguration {
             memory_bytes: c.memory_bytes,
             lineage: c.lineage,
             left_out: c.left_out.iter().copied().collect(),
+            draining: c.draining.iter().copied().collect(),
         }
     }
 }
@@ -53,6 +54,7 @@ impl TryFrom<v1::PartitionConfiguration> for Configuration {
             memory_bytes: m.memory_bytes,
             lineage: m.lineage,
             left_out: m.left_out.into_iter().collect(),
+            draining: m.draining.into_iter().collect(),
         })
     }
 }
@@ -72,6 +74,10 @@ impl From<&ConfigurationChange> for v1::ConfigureRequest {
             leader_lease_ms: change.leader_lease_ms,
             drift_ppm: change.drift_ppm,
             memory_bytes: change.memory_bytes,
+            draining: change
+                .draining
+                .as_ref()
+                .map(|nodes| v1::Draining { nodes: nodes.iter().copied().collect() }),
         }
     }
 }
@@ -86,6 +92,7 @@ impl TryFrom<v1::ConfigureRequest> for ConfigurationChange {
             leader_lease_ms: m.leader_lease_ms,
             drift_ppm: m.drift_ppm,
             memory_bytes: m.memory_bytes,
+            draining: m.draining.map(|draining| draining.nodes.into_iter().collect()),
         })
     }
 }
@@ -105,6 +112,7 @@ mod tests {
             memory_bytes: 1 << 20,
             lineage: 9,
             left_out: [3, 4].into(),
+            draining: [2].into(),
         };
         let wire = v1::PartitionConfiguration::from(&configuration);
         assert_eq!(Configuration::try_from(wire.clone()).unwrap(), configuration);

@@ -3,7 +3,9 @@
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Seq, TableId};
-use sextant_common::sstable::{CompactionOrder, Contents, CopyOrder, Holding, IngestOrder, RecordVersion};
+use sextant_common::sstable::{
+    CompactionOrder, Contents, CopyOrder, Holding, IngestOrder, OrderNumber, RecordVersion,
+};
 
 use super::{sst_id_from_wire, sst_id_to_wire};
 use crate::v1;
@@ -28,6 +30,18 @@ impl From<v1::ScanRecord> for RecordVersion {
             value: (!r.tombstone).then_some(r.value),
             expires_at: Tick::from_wire(r.expires_at).filter(|_| !r.tombstone),
         }
+    }
+}
+
+impl From<OrderNumber> for v1::Order {
+    fn from(OrderNumber { term, number }: OrderNumber) -> Self {
+        Self { term, number }
+    }
+}
+
+impl From<v1::Order> for OrderNumber {
+    fn from(v1::Order { term, number }: v1::Order) -> Self {
+        Self { term, number }
     }
 }
 
@@ -92,8 +106,8 @@ impl TryFrom<v1::CompactRequest> for CompactionOrder {
 
 impl From<CopyOrder> for v1::CopyRequest {
     fn from(order: CopyOrder) -> Self {
-        let CopyOrder { id, checksum, file_bytes, sources } = order;
-        Self { id: sst_id_to_wire(id), checksum, file_bytes, sources }
+        let CopyOrder { id, checksum, file_bytes, sources, order } = order;
+        Self { id: sst_id_to_wire(id), checksum, file_bytes, sources, order: order.map(Into::into) }
     }
 }
 
@@ -101,8 +115,8 @@ impl TryFrom<v1::CopyRequest> for CopyOrder {
     type Error = Error;
 
     fn try_from(m: v1::CopyRequest) -> Result<Self> {
-        let v1::CopyRequest { id, checksum, file_bytes, sources } = m;
-        Ok(Self { id: sst_id_from_wire(&id)?, checksum, file_bytes, sources })
+        let v1::CopyRequest { id, checksum, file_bytes, sources, order } = m;
+        Ok(Self { id: sst_id_from_wire(&id)?, checksum, file_bytes, sources, order: order.map(Into::into) })
     }
 }
 

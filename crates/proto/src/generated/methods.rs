@@ -29,6 +29,7 @@
     ("/sextant.v1.Sst/Count", "Sst", "Count"),
     ("/sextant.v1.Sst/Holdings", "Sst", "Holdings"),
     ("/sextant.v1.Sst/Delete", "Sst", "Delete"),
+    ("/sextant.v1.Sst/ReleaseTables", "Sst", "ReleaseTables"),
     ("/sextant.v1.Kv/Get", "Kv", "Get"),
     ("/sextant.v1.Kv/MultiGet", "Kv", "MultiGet"),
     ("/sextant.v1.Kv/Put", "Kv", "Put"),

@@ -1460,6 +1460,26 @@ pub struct LogCompaction {
     #[prost(message, optional, tag = "4")]
     pub output: ::core::option::Option<SstMeta>,
 }
+/// Where SSTables are: takes effect only on the manifest of this version.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogPlacement {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub relocations: ::prost::alloc::vec::Vec<LogRelocation>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogRelocation {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub id: ::prost::bytes::Bytes,
+    /// sstable servers; 0: none.
+    #[prost(uint64, tag = "2")]
+    pub add: u64,
+    #[prost(uint64, tag = "3")]
+    pub remove: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogEnsureTable {
     #[prost(uint64, tag = "1")]
@@ -1512,6 +1532,9 @@ pub struct PartitionConfiguration {
     /// Memtable servers that the last choice of voters by an operator left out: none is let in by itself. Rising.
     #[prost(uint64, repeated, tag = "8")]
     pub left_out: ::prost::alloc::vec::Vec<u64>,
+    /// sstable servers that are to hold no tables. Rising.
+    #[prost(uint64, repeated, tag = "9")]
+    pub draining: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogConfigure {
@@ -3483,6 +3506,17 @@ pub struct CopyRequest {
     pub file_bytes: u64,
     #[prost(string, repeated, tag = "4")]
     pub sources: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// Absent (from an older server): nothing is remembered of it.
+    #[prost(message, optional, tag = "5")]
+    pub order: ::core::option::Option<Order>,
+}
+/// How new an order of a partition's leader is: by its term, then by its place among those that it gave.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Order {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyReply {}
@@ -3502,6 +3536,9 @@ pub struct FileChunk {
 pub struct InventoryRequest {
     #[prost(uint32, tag = "1")]
     pub partition: u32,
+    /// Counts like an order to copy: older ones to release are refused from then on. Absent: from an older server.
+    #[prost(message, optional, tag = "2")]
+    pub order: ::core::option::Option<Order>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InventoryEntry {
@@ -3574,6 +3611,24 @@ pub struct DeleteRequest {
 pub struct DeleteReply {
     #[prost(uint32, tag = "1")]
     pub deleted: u32,
+    /// Tables of another lineage: left alone.
+    #[prost(uint32, tag = "2")]
+    pub refused: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseTablesRequest {
+    /// All of one partition.
+    #[prost(bytes = "bytes", repeated, tag = "1")]
+    pub ids: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    #[prost(fixed64, tag = "2")]
+    pub lineage: u64,
+    #[prost(message, optional, tag = "3")]
+    pub order: ::core::option::Option<Order>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReleaseTablesReply {
+    #[prost(uint32, tag = "1")]
+    pub released: u32,
     /// Tables of another lineage: left alone.
     #[prost(uint32, tag = "2")]
     pub refused: u32,
@@ -3951,6 +4006,32 @@ pub mod sst_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Sst", "Delete"));
             self.inner.unary(req, path, codec).await
         }
+        /// Deletes tables that manifests name, but not on this server any more. Refused for an order older than the newest that this
+        /// server has heard of for the partition.
+        pub async fn release_tables(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReleaseTablesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseTablesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Sst/ReleaseTables",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Sst", "ReleaseTables"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -4047,6 +4128,15 @@ pub mod sst_server {
             &self,
             request: tonic::Request<super::DeleteRequest>,
         ) -> std::result::Result<tonic::Response<super::DeleteReply>, tonic::Status>;
+        /// Deletes tables that manifests name, but not on this server any more. Refused for an order older than the newest that this
+        /// server has heard of for the partition.
+        async fn release_tables(
+            &self,
+            request: tonic::Request<super::ReleaseTablesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReleaseTablesReply>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct SstServer<T> {
@@ -4639,6 +4729,49 @@ pub mod sst_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Sst/ReleaseTables" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReleaseTablesSvc<T: Sst>(pub Arc<T>);
+                    impl<T: Sst> tonic::server::UnaryService<super::ReleaseTablesRequest>
+                    for ReleaseTablesSvc<T> {
+                        type Response = super::ReleaseTablesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReleaseTablesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sst>::release_tables(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReleaseTablesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
@@ -6295,6 +6428,14 @@ pub struct ConfigureRequest {
     /// For each partition, on every replica.
     #[prost(uint64, optional, tag = "6")]
     pub memory_bytes: ::core::option::Option<u64>,
+    /// All sstable servers that are to hold no tables.
+    #[prost(message, optional, tag = "7")]
+    pub draining: ::core::option::Option<Draining>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Draining {
+    #[prost(uint64, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnsureTableRequest {

@@ -10,7 +10,7 @@
 //!
 //! To add a rule: an entry under its subject; `kept_in` are files, `tests` names of functions. A broken build is
 //! `Variant "name" "what it does" [ways]`. `Operand`: ask `mutant::active(Mutant::Variant)` in the code. `Patch`: see
-//! `tests/sim/mutants/README.md`. `Model`, `Election`: weaken it in `tests/model`. Measure it (`cargo xtask sim --mutants NAME`,
+//! `tests/sim/mutants/README.md`. `Model`, `Election`, `Placement`: weaken it in `tests/model`. Measure it (`cargo xtask sim --mutants NAME`,
 //! `cargo test -p sextant-model -- --nocapture`), put the row into `measured.rs`, then `cargo xtask rules` and
 //! `cargo test -p sextant-rules`.
 
@@ -26,6 +26,8 @@ mod leaders;
 mod leases;
 #[macro_use]
 mod memory;
+#[macro_use]
+mod placement;
 #[macro_use]
 mod reads;
 #[macro_use]
@@ -70,6 +72,8 @@ pub enum Way {
     Covered,
     /// In the model of elections and lost memory.
     Election,
+    /// In the model of where SSTables are.
+    Placement,
     /// In the servers' own code, or on the simulated disk, by an operand that is constant in every other build.
     Operand,
     /// In the servers' code by a patch, which the mutation run applies to a copy of the tree: `tests/sim/mutants/NAME.patch`.
@@ -123,4 +127,4 @@ macro_rules! rules {
     };
 }
 
-durability! { writes bits leases leaders reads tables memory snapshots registered expiry rules => }
+durability! { writes bits leases leaders reads tables placement memory snapshots registered expiry rules => }

@@ -7,6 +7,7 @@
 //! the place of a sound one except by an explicit copy. Readers hold an `Arc` of the table, so that a deletion closes nothing
 //! under them. Changes block and are made one at a time; lookups never wait for a disk.
 
+mod fences;
 mod heal;
 mod open;
 
@@ -18,7 +19,9 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::OrderNumber;
 
+use self::fences::Fences;
 use crate::data_dir::{DataDir, Temporary};
 use crate::table::block_cache::BlockCache;
 use crate::table::{Opened, Table};
@@ -120,16 +123,18 @@ pub struct Catalog {
     tables: RwLock<Tables>,
     /// Held while the set of tables changes; true: the server has stopped, nothing changes any more.
     changes: Mutex<bool>,
+    fences: Fences,
     next_number: AtomicU64,
     repairs: Mutex<Repairs>,
 }
 
 impl Catalog {
     /// An empty catalog; [`Catalog::load`] opens what the directory holds.
-    pub fn new(dir: DataDir, cache: Arc<BlockCache>) -> Self {
+    pub fn new(dir: DataDir, cache: Arc<BlockCache>) -> Result<Self> {
+        let fences = Fences::read(&dir)?;
         let (tables, changes) = (RwLock::new(HashMap::new()), Mutex::new(false));
         let (next_number, repairs) = (AtomicU64::new(1), Mutex::default());
-        Self { dir, cache, tables, changes, next_number, repairs }
+        Ok(Self { dir, cache, tables, changes, fences, next_number, repairs })
     }
 
     /// The map, for lookups that do not block.
@@ -217,10 +222,41 @@ impl Catalog {
     /// Deletes tables on behalf of a group of this lineage; returns how many there were, and how many are not its own and stay.
     /// Durable when it returns.
     pub fn delete(&self, ids: &[SstId], lineage: u64) -> Result<(u32, u32)> {
+        self.remove(ids, lineage, |_| Ok(()))
+    }
+
+    /// The same for tables that a manifest names, but not on this server any more: never for an order that is older than what this
+    /// server has heard since.
+    pub fn release(&self, ids: &[SstId], lineage: u64, order: OrderNumber) -> Result<(u32, u32)> {
+        self.remove(ids, lineage, |id| match self.fences.forbid(id.partition, order) {
+            true => Err(Error::retry(format!(
+                "an order older than others for partition {}: refused",
+                id.partition
+            ))),
+            false => Ok(()),
+        })
+    }
+
+    /// Whoever leads a partition is about to count on what this server has of it: its older orders, and those of leaders before it,
+    /// release nothing any more. Durable when it returns, and before anything that is done on its behalf.
+    pub fn ordered(&self, partition: PartitionId, order: OrderNumber) -> Result<()> {
+        // A release that is under way ends first.
+        let _unchanged = self.changes.lock();
+        self.fences.ordered(&self.dir, partition, order)
+    }
+
+    /// The same for a question. Whether [`Catalog::ordered`] has to follow: whoever asks is new.
+    pub fn asked(&self, partition: PartitionId, order: OrderNumber) -> bool {
+        self.fences.asked(partition, order)
+    }
+
+    /// `may`: asked of each while nothing else changes.
+    fn remove(&self, ids: &[SstId], lineage: u64, may: impl Fn(&SstId) -> Result<()>) -> Result<(u32, u32)> {
         let stopped = self.changes.lock();
         if *stopped {
             return Err(Error::new(ErrorKind::Stopping, "the server is stopping"));
         }
+        ids.iter().try_for_each(may)?;
         let (mut deleted, mut refused, mut numbers) = (0, 0, HashSet::new());
         for id in ids {
             if !self.may_delete(*id, lineage) {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::PartitionId;
+use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::sstable;
+use sextant_common::sstable::OrderNumber;
 use sextant_environment::env::status_of;
 use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
@@ -17,7 +19,7 @@ use sextant_proto::v1::{
     CompactReply, CompactRequest, CopyReply, CopyRequest, CountReply, CountRequest, DeleteReply,
     DeleteRequest, FetchFilterRequest, FetchRequest, FileChunk, FilterBytes, GetBatch, GetBatchReply,
     Holding, HoldingsRequest, IngestReply, IngestRequest, InventoryEntry, InventoryReply, InventoryRequest,
-    SstScanReply, SstScanRequest,
+    ReleaseTablesReply, ReleaseTablesRequest, SstScanReply, SstScanRequest,
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -59,6 +61,14 @@ async fn answer(store: &Arc<Store>, batch: GetBatch) -> Result<(GetBatchReply, O
     let replies = answers.into_iter().map(get_to_wire).collect();
     store.metrics.get_batch_seconds.observe_ns(clock.holder_ns().saturating_sub(began_ns));
     Ok((GetBatchReply { batch: number, replies }, room))
+}
+
+fn ids_to_delete(ids: &[Bytes]) -> Result<Vec<SstId>> {
+    if ids.len() > DELETES_MAX {
+        let many = ids.len();
+        return Err(Error::invalid(format!("{many} tables to delete: the limit is {DELETES_MAX}")));
+    }
+    ids.iter().map(|id| sst_id_from_wire(id)).collect()
 }
 
 /// The room is given back when the answer has left.
@@ -147,7 +157,20 @@ impl Sst for SstService {
         &self,
         request: Request<InventoryRequest>,
     ) -> Result<Response<InventoryReply>, Status> {
-        let entries = self.store.catalog.inventory(PartitionId(request.get_ref().partition));
+        let InventoryRequest { partition, order } = request.into_inner();
+        let partition = PartitionId(partition);
+        if let Some(order) = order.map(OrderNumber::from)
+            && self.store.catalog.asked(partition, order)
+        {
+            let catalog = self.store.catalog.clone();
+            let written = self.store.disk(IoKind::Sync, move || catalog.ordered(partition, order)).await;
+            // A full disk is to be told what may be deleted all the same. (What it does not remember matters only if it is restarted,
+            // and a leader before this one is still giving orders then.)
+            if let Err(e) = written {
+                tracing::warn!("who leads partition {partition} was not written down: {e}");
+            }
+        }
+        let entries = self.store.catalog.inventory(partition);
         let entries = entries.into_iter().map(|(id, entry)| InventoryEntry {
             id: sst_id_to_wire(id),
             checksum: entry.checksum(),
@@ -180,13 +203,7 @@ impl Sst for SstService {
 
     async fn delete(&self, request: Request<DeleteRequest>) -> Result<Response<DeleteReply>, Status> {
         let DeleteRequest { ids, lineage } = request.into_inner();
-        if ids.len() > DELETES_MAX {
-            return Err(status_of(Error::invalid(format!(
-                "{} tables to delete: the limit is {DELETES_MAX}",
-                ids.len()
-            ))));
-        }
-        let ids = ids.iter().map(|id| sst_id_from_wire(id)).collect::<Result<Vec<_>>>().map_err(status_of)?;
+        let ids = ids_to_delete(&ids).map_err(status_of)?;
         let catalog = self.store.catalog.clone();
         let (deleted, refused) =
             self.store.disk(IoKind::Sync, move || catalog.delete(&ids, lineage)).await.map_err(status_of)?;
@@ -198,5 +215,19 @@ impl Sst for SstService {
             );
         }
         Ok(Response::new(DeleteReply { deleted, refused }))
+    }
+
+    async fn release_tables(
+        &self,
+        request: Request<ReleaseTablesRequest>,
+    ) -> Result<Response<ReleaseTablesReply>, Status> {
+        let ReleaseTablesRequest { ids, lineage, order } = request.into_inner();
+        let ids = ids_to_delete(&ids).map_err(status_of)?;
+        let order = order.ok_or_else(|| status_of(Error::invalid("an order without a number")))?.into();
+        let catalog = self.store.catalog.clone();
+        let release = move || catalog.release(&ids, lineage, order);
+        let (released, refused) = self.store.disk(IoKind::Sync, release).await.map_err(status_of)?;
+        self.store.metrics.deleted.inc_by(u64::from(released));
+        Ok(Response::new(ReleaseTablesReply { released, refused }))
     }
 }

@@ -88,7 +88,7 @@ impl Node {
     }
 
     async fn inventory(&mut self) -> Vec<InventoryEntry> {
-        let request = InventoryRequest { partition: 1 };
+        let request = InventoryRequest { partition: 1, order: None };
         self.client.inventory(request).await.unwrap().into_inner().entries
     }
 
@@ -113,7 +113,7 @@ impl Node {
     fn files(&self) -> Vec<String> {
         let paths = self.vfs.list(&self.config.data_dir).unwrap();
         let name = |p: PathBuf| p.file_name().unwrap().to_string_lossy().into_owned();
-        paths.into_iter().map(name).filter(|n| n != "IDENTITY" && n != "LOCK").collect()
+        paths.into_iter().map(name).filter(|n| !["IDENTITY", "LOCK", "FENCES"].contains(&&n[..])).collect()
     }
 }
 

@@ -12,6 +12,7 @@ pub(super) fn copy_of(meta: &SstMeta, sources: &[&Node]) -> CopyRequest {
         checksum: meta.checksum,
         file_bytes: meta.file_bytes,
         sources: sources.iter().map(|node| node.addr()).collect(),
+        order: None,
     }
 }
 
@@ -70,4 +71,26 @@ async fn a_fetched_filter_contains_every_key() {
     assert!(strangers < 200, "{strangers}");
     let unknown = FetchFilterRequest { id: sst_id_to_wire(sst_id(2)) };
     assert_eq!(error_of(node.client.fetch_filter(unknown).await.unwrap_err()).kind, ErrorKind::Unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_order_releases_nothing() {
+    let (mut from, mut to) = (Node::start().await, Node::start().await);
+    let meta = from.ingest(sst_id(1), &model(30, 1)).await.unwrap();
+    let order = |term, number| Some(Order { term, number });
+    let release = |order| ReleaseTablesRequest { ids: vec![sst_id_to_wire(meta.id)], lineage: 0, order };
+    to.client.copy(CopyRequest { order: order(3, 5), ..copy_of(&meta, &[&from]) }).await.unwrap();
+    for old in [order(3, 4), order(2, 9)] {
+        let error = error_of(to.client.release_tables(release(old)).await.unwrap_err());
+        assert_eq!(error.kind, ErrorKind::Retry, "{error}");
+    }
+    to.crash().await;
+    to.client.release_tables(release(order(3, 4))).await.unwrap_err();
+    to.client.release_tables(release(None)).await.unwrap_err();
+    // A later leader counts on what is there.
+    to.client.inventory(InventoryRequest { partition: 1, order: order(4, 1) }).await.unwrap();
+    to.client.release_tables(release(order(3, 6))).await.unwrap_err();
+    assert_eq!(to.inventory().await.len(), 1);
+    let released = to.client.release_tables(release(order(4, 2))).await.unwrap().into_inner();
+    assert_eq!((released.released, to.files().len()), (1, 0));
 }

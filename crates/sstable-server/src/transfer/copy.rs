@@ -37,10 +37,14 @@ struct Incoming {
 impl Store {
     /// Returns when the table is here, durable and as asked for. Does nothing if it is here already and sound.
     pub async fn copy(self: &Arc<Self>, order: CopyOrder) -> Result<()> {
-        let CopyOrder { id, checksum, file_bytes, sources } = order;
+        let CopyOrder { id, checksum, file_bytes, sources, order } = order;
         let wanted = Wanted { id, checksum, file_bytes };
         if sources.len() > SOURCES_MAX || wanted.file_bytes < TRAILER_BYTES as u64 {
             return Err(Error::invalid("a copy has up to 64 sources and the length of a table file"));
+        }
+        if let Some(order) = order {
+            let catalog = self.catalog.clone();
+            self.disk(IoKind::Sync, move || catalog.ordered(id.partition, order)).await?;
         }
         if self.has(&wanted) {
             return Ok(());

@@ -1,12 +1,12 @@
 use bytes::{Bytes, BytesMut};
 use sextant_common::expiry;
-use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
 use sextant_common::manifest::TableOptions;
 use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::config::LeaseConfig;
 use sextant_memtable_server::command::{
     Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable, Flush, Freeze, Group,
-    OpenSession, RequestResult, TableWrites, Write,
+    OpenSession, Placement, Relocation, RequestResult, TableWrites, Write,
 };
 use sextant_memtable_server::partition::Partition;
 use sextant_memtable_server::partition::ingest::Body;
@@ -96,6 +96,15 @@ fn commands() -> Vec<Command> {
             inputs: vec![sample_sst(1).id],
             output: Some(sample_sst(2)),
             tombstones_dropped: false,
+        }),
+        Command::Placement(Placement {
+            term: TERM,
+            version: ManifestVersion(2),
+            relocations: vec![Relocation {
+                id: sample_sst(1).id,
+                add: Some(NodeId(4)),
+                remove: Some(NodeId(1)),
+            }],
         }),
         Command::Compaction(Compaction {
             term: TERM,

@@ -13,7 +13,7 @@ use super::memory::Wipes;
 use super::network::{NetFault, Network};
 use crate::cluster::{Cluster, Tier};
 use crate::host::Host;
-use crate::plan::{Plan, pick};
+use crate::plan::{Plan, SSTABLE_SERVERS, pick};
 use crate::world::World;
 
 /// A fault of a disk may show this much later: in a start, or when a write that hung is given up.
@@ -43,7 +43,7 @@ pub struct Nemesis {
 
 impl Nemesis {
     pub fn new(world: &Arc<World>, plan: &Plan, hosts: Vec<String>, mut rng: fastrand::Rng) -> Self {
-        let rots = format!("s{}", rng.usize(1..=3));
+        let rots = format!("s{}", rng.usize(1..=SSTABLE_SERVERS));
         Self {
             world: world.clone(),
             network: Network::new(hosts, Duration::from_micros(plan.latency_us.1)),

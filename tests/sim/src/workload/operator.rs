@@ -15,7 +15,7 @@ use tonic::transport::Channel;
 use super::Shared;
 use crate::cluster;
 use crate::host::{Host, mix};
-use crate::plan::{MEMTABLE_SERVERS, Scene, pick};
+use crate::plan::{MEMTABLE_SERVERS, SSTABLE_SERVERS, Scene, pick};
 use crate::world::Wanted;
 
 /// How long a command may take before it is given up.
@@ -36,11 +36,13 @@ enum Command {
     Voters,
     /// The mode of leases, or the bound on drift.
     Mode,
+    /// An sstable server is to be empty, or none is.
+    Drain,
 }
 
 impl Command {
     /// Flushes more often than the rest.
-    const ALL: [Command; 10] = [
+    const ALL: [Command; 12] = [
         Command::Freeze,
         Command::Flush,
         Command::Flush,
@@ -51,6 +53,8 @@ impl Command {
         Command::Configure,
         Command::Voters,
         Command::Voters,
+        Command::Drain,
+        Command::Drain,
     ];
 
     /// Under what it is counted.
@@ -63,6 +67,7 @@ impl Command {
             Command::Configure => "lease_lengths_changed",
             Command::Voters => "voters_changed",
             Command::Mode => "modes_changed",
+            Command::Drain => "drains",
         }
     }
 }
@@ -118,6 +123,7 @@ struct Order {
     /// At least what clocks really do. None: as it is.
     drift_ppm: Option<u64>,
     voters: Vec<u64>,
+    draining: Vec<u64>,
 }
 
 impl Order {
@@ -149,6 +155,10 @@ impl Order {
                 rng.shuffle(&mut all);
                 all.truncate(*pick(rng, &[1, 2, 2, 3, 3, 3]));
                 all
+            },
+            draining: match rng.u64(0..3) {
+                0 => Vec::new(),
+                _ => vec![rng.u64(1..=SSTABLE_SERVERS as u64)],
             },
         }
     }
@@ -189,6 +199,7 @@ impl Order {
             mode,
             drift_ppm: None,
             voters: voters.clone(),
+            draining: Vec::new(),
         });
         orders.collect()
     }
@@ -249,6 +260,10 @@ impl Order {
                     ..Default::default()
                 };
                 admin.configure(request).await?
+            }
+            Command::Drain => {
+                let draining = Some(v1::Draining { nodes: self.draining.clone() });
+                admin.configure(v1::ConfigureRequest { draining, ..Default::default() }).await?
             }
             Command::Voters => {
                 let request =

@@ -104,6 +104,30 @@ fn flush_flags_apply_strictly_in_freeze_order() {
 }
 
 #[test]
+fn tables_are_elsewhere_only_on_the_manifest_that_was_meant_and_keep_a_server() {
+    let mut n = Node::new();
+    n.write(put("a", "1"));
+    n.freeze(T);
+    n.flag(T, 1, Some(SstMeta { replicas: vec![NodeId(1), NodeId(2)], ..sst(1) }));
+    let place = |n: &mut Node, version: u64, add: u64, remove: u64| {
+        let node = |node: u64| (node > 0).then_some(NodeId(node));
+        let relocations = vec![Relocation { id: sst(1).id, add: node(add), remove: node(remove) }];
+        let version = ManifestVersion(version);
+        n.command(&Command::Placement(Placement { term: 1, version, relocations }));
+        assert_eq!(n.commit(), [CommitEffect::Placed]);
+        let manifest = n.partition.manifest();
+        let replicas = manifest.table(T).unwrap().ssts[0].replicas.iter().map(|id| id.0).collect::<Vec<_>>();
+        (manifest.version.0, replicas)
+    };
+    let version = n.version();
+    assert_eq!(place(&mut n, version, 3, 1), (version + 1, vec![2, 3]));
+    assert_eq!(place(&mut n, version, 4, 2), (version + 1, vec![2, 3]), "the manifest is another one");
+    assert_eq!(place(&mut n, version + 2, 4, 2), (version + 1, vec![2, 3]));
+    assert_eq!(place(&mut n, version + 1, 3, 2), (version + 2, vec![3]));
+    assert_eq!(place(&mut n, version + 2, 0, 3), (version + 3, vec![3]), "the last one stays");
+}
+
+#[test]
 fn a_compaction_applies_only_while_its_inputs_are_there_and_hide_all_that_they_hid() {
     // Rule `a-tombstone-stays-above-older-tables`.
     let mut n = Node::new();

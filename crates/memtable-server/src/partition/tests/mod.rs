@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, Seq, TableId};
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_common::operation::{
@@ -27,7 +27,7 @@ use super::testing::sst;
 use super::view::ReadAnswer;
 use crate::command::{
     Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable, Flush, Freeze,
-    OpenSession,
+    OpenSession, Placement, Relocation,
 };
 use crate::memtable::Version;
 

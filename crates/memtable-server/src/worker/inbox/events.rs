@@ -140,6 +140,7 @@ fn refuse(replica: &Replica, event: Event) {
         Event::Freeze { done, .. } => no(done),
         Event::EnsureTable { done, .. }
         | Event::OpenSession { done, .. }
+        | Event::Place { done, .. }
         | Event::Configure { done, .. }
         | Event::ChangeVoters { done, .. } => no(done),
         Event::HandOver { done, .. } => no(done),

@@ -174,6 +174,12 @@ impl Leading {
             Event::Flushed { term, table, generation, result } => {
                 self.flush_done(replica, term, table, generation, result);
             }
+            Event::Place { placement, done } if placement.term != self.tenure.term => {
+                drop(done.send(Err(leadership_changed())));
+            }
+            Event::Place { placement, done } => {
+                self.client_command(replica, Command::Placement(placement), Some(done));
+            }
             Event::Configure { change, done } => self.configure(replica, &change, done),
             Event::Compact { table, done } => self.compact_on_demand(replica, table, done),
             Event::Compacted { term, table, inputs, result } => {

@@ -216,7 +216,7 @@ impl Leading {
     pub fn has_committed(&mut self, replica: &mut Replica, effect: &CommitEffect) {
         let Upkeep { flushes, compactions, .. } = &mut self.upkeep;
         match effect {
-            CommitEffect::TableCreated(_) => {}
+            CommitEffect::TableCreated(_) | CommitEffect::Placed => {}
             CommitEffect::Configured => self.configured(replica),
             CommitEffect::Flushed { table, generation } => flushes.done(*table, *generation),
             CommitEffect::Compacted { table, removed } => {

@@ -1,0 +1,424 @@
+//! Repair: a leader compares what the sstable servers hold with its manifest. A server that lacks a table (it was down, or
+//! lost its disk) copies it from another one; a server that does not come back, or that an operator wants empty, is replaced, table
+//! by table; copies that nobody needs go, by id, after a grace. What is copied where, and what is not needed: [`placement`].
+//!
+//! A table moves in three steps: the new server copies it and says so; a command in the log names it, instead of the old one; the
+//! old one *releases* its copy. Orders carry numbers, which servers remember: a deposed leader's late release is refused.
+//!
+//! Invariants: a server is named when it has the table. Nothing is released that the manifest, or a change of this leader that may
+//! still be committed, names. Nothing is deleted as an orphan unless, by the inventories of the same round, every table of the manifest is
+//! sound on as many servers as a new table has to be, and on each server that answers and is to have it. As long as copies are missing,
+//! what nobody names may be the last that holds a record (the inputs of a compaction, for one).
+
+mod placement;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use sextant_common::command::{Placement, Relocation};
+use sextant_common::ids::{NodeId, SstId};
+use sextant_common::manifest::{Manifest, SstMeta};
+use sextant_environment::shutdown::Shutdown;
+use tokio::sync::oneshot;
+
+use self::placement::{Copying, Found, Naming, is_sound};
+use super::Background;
+use crate::replica::Event;
+use crate::upstream::{Held, SstServer};
+
+/// Copies started per server and round: repair must not starve service.
+const COPIES_PER_ROUND: usize = 8;
+/// How long a command may take into the log and back.
+const COMMAND: Duration = Duration::from_secs(10);
+
+/// What a leader remembers from round to round.
+#[derive(Default)]
+struct Memory {
+    /// The term that all of this is of.
+    term: u64,
+    /// Tables that nobody names, and since when.
+    orphans: HashMap<(NodeId, SstId), u64>,
+    /// Copies that the manifest does not name, of tables that it names, and since when.
+    surplus: HashMap<(NodeId, SstId), u64>,
+    /// Servers that do not answer, and since when.
+    silent: HashMap<NodeId, u64>,
+    /// Of another lineage, by server.
+    foreign: HashMap<NodeId, usize>,
+    /// Servers that a proposed change names, whose outcome is not known: it may be committed as long as the term lasts.
+    proposed: BTreeSet<(NodeId, SstId)>,
+    /// No copies before this time: what was copied last is to be no faster than the configuration says.
+    rests_until_ns: u64,
+}
+
+/// Runs until shutdown, one partition replica each; does something only while it leads and serves.
+pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
+    let interval = Duration::from_millis(background.tuning.repair_interval_ms.max(10));
+    let mut memory = Memory::default();
+    loop {
+        tokio::select! {
+            () = shutdown.wait() => return,
+            () = tokio::time::sleep(interval) => {}
+        }
+        let Some(term) = background.shared.serving() else {
+            memory = Memory::default();
+            background.metrics.set_tables_lacking(background.shared.id, 0);
+            continue;
+        };
+        if memory.term != term {
+            memory = Memory { term, ..Memory::default() };
+        }
+        round(&background, &mut memory).await;
+    }
+}
+
+/// What the servers that answer hold.
+async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Option<Vec<Held>>)> {
+    let asked = background.servers.all().iter().map(|server| async move {
+        match server.inventory(background.shared.id, background.order(term)).await {
+            Ok(held) => (server, Some(held)),
+            Err(e) => {
+                tracing::debug!("sstable server {}: inventory: {e}", server.id);
+                (server, None)
+            }
+        }
+    });
+    futures::future::join_all(asked).await
+}
+
+async fn round(background: &Background, memory: &mut Memory) {
+    let (term, shared) = (memory.term, &background.shared);
+    let inventories = inventories(background, term).await;
+    // The manifest is taken after the inventories, so that a table which was flagged in between is not taken for an orphan.
+    if shared.serving() != Some(term) {
+        return;
+    }
+    let manifest = shared.manifest();
+    let now = shared.env.clock.grantor_ns();
+    let found = memory.find(background, &inventories, now);
+    tell_placement(background, &manifest, &found);
+    let held: Vec<(NodeId, &[Held])> = found.iter().filter_map(|s| Some((s.id, s.held?))).collect();
+    let may_delete = all_copies_are_there(&manifest, &held, background.tuning.sst_replicas_required);
+    for (server, held) in &inventories {
+        let Some(held) = held else { continue };
+        tell_of_foreign(background, server, held, &mut memory.foreign);
+        let gone = judge_orphans(background, server.id, term, held, &mut memory.orphans, now);
+        if may_delete && !gone.is_empty() {
+            let lineage = shared.configuration.load().lineage;
+            match server.delete(&gone, lineage).await {
+                Ok(()) => memory.orphans.retain(|(s, id), _| *s != server.id || !gone.contains(id)),
+                Err(e) => tracing::debug!("sstable server {}: delete: {e}", server.id),
+            }
+        }
+    }
+    memory.release(background, &manifest, &found, now).await;
+    // After that: copies take their time, and what was judged above would be old.
+    if shared.serving() == Some(term) && now >= memory.rests_until_ns {
+        memory.copy(background, &manifest, &found).await;
+    }
+}
+
+impl Memory {
+    fn find<'h>(
+        &mut self,
+        background: &Background,
+        inventories: &'h [(&SstServer, Option<Vec<Held>>)],
+        now: u64,
+    ) -> Vec<Found<'h>> {
+        let configuration = background.shared.configuration.load();
+        let patience_ns = match background.tuning.sst_lost_after_ms {
+            0 => u64::MAX,
+            ms => ms.saturating_mul(1_000_000),
+        };
+        let found = inventories.iter().map(|(server, held)| {
+            let is_lost = match held {
+                Some(_) => {
+                    self.silent.remove(&server.id);
+                    false
+                }
+                None => {
+                    let since = *self.silent.entry(server.id).or_insert(now);
+                    now.saturating_sub(since) >= patience_ns
+                }
+            };
+            let is_draining = configuration.draining.contains(&server.id.0);
+            Found { id: server.id, held: held.as_deref(), is_lost, is_draining }
+        });
+        let found: Vec<Found<'_>> = found.collect();
+        // New tables go elsewhere, as long as there are enough others.
+        let avoided = found.iter().filter(|s| s.held.is_none() || s.is_draining).map(|s| s.id);
+        *background.shared.avoided_ssts.lock() = avoided.collect();
+        found
+    }
+
+    /// Has servers release copies that they are no longer to have, after the grace: p-nodes with an older manifest may read them.
+    async fn release(&mut self, background: &Background, manifest: &Manifest, found: &[Found<'_>], now: u64) {
+        let gathered = background.shared.gathered_ssts.lock().clone();
+        let in_use = |server, id| self.proposed.contains(&(server, id)) || gathered.contains(&(server, id));
+        let required = background.tuning.sst_replicas_required;
+        let surplus: BTreeSet<_> =
+            placement::surplus(manifest, found, required, in_use).into_iter().collect();
+        self.surplus.retain(|copy, _| surplus.contains(copy));
+        let grace_ns = background.tuning.sst_delete_grace_ms * 1_000_000;
+        let mut due: HashMap<NodeId, Vec<SstId>> = HashMap::new();
+        for (server, id) in surplus {
+            if now.saturating_sub(*self.surplus.entry((server, id)).or_insert(now)) >= grace_ns {
+                due.entry(server).or_default().push(id);
+            }
+        }
+        let lineage = background.shared.configuration.load().lineage;
+        for server in background.servers.all() {
+            let Some(ids) = due.get(&server.id) else { continue };
+            match server.release(ids, lineage, background.order(self.term)).await {
+                Ok(released) => {
+                    background.metrics.tables_released.inc_by(released);
+                    self.surplus.retain(|(s, id), _| *s != server.id || !ids.contains(id));
+                }
+                Err(e) => tracing::debug!("sstable server {}: release: {e}", server.id),
+            }
+        }
+    }
+
+    /// Has servers copy what they are to have, and names those that are not named yet.
+    async fn copy(&mut self, background: &Background, manifest: &Manifest, found: &[Found<'_>]) {
+        let mut by_server: HashMap<NodeId, Vec<Copying<'_>>> = HashMap::new();
+        for copying in placement::copies(manifest, found, background.tuning.sst_replicas) {
+            let of_server = by_server.entry(copying.to).or_default();
+            if of_server.len() < COPIES_PER_ROUND {
+                of_server.push(copying);
+            }
+        }
+        let term = self.term;
+        let mut working: FuturesUnordered<_> =
+            by_server.into_values().map(|copies| copy_to(background, term, found, copies)).collect();
+        let (mut bytes, mut relocations) = (0u64, Vec::new());
+        while let Some(done) = working.next().await {
+            for Copying { sst, to, naming } in done {
+                bytes += sst.file_bytes;
+                let remove = match naming {
+                    Naming::Named => continue,
+                    Naming::Added => None,
+                    Naming::InsteadOf(old) => Some(old),
+                };
+                relocations.push(Relocation { id: sst.id, add: Some(to), remove });
+            }
+        }
+        if bytes > 0 {
+            let rate = background.tuning.repair_bytes_per_second.max(1);
+            let rest_ns = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
+            let now = background.shared.env.clock.grantor_ns();
+            self.rests_until_ns = now.saturating_add(u64::try_from(rest_ns).unwrap_or(u64::MAX));
+        }
+        if !relocations.is_empty() {
+            self.name(background, relocations).await;
+        }
+    }
+
+    /// Names servers that have copied.
+    async fn name(&mut self, background: &Background, mut relocations: Vec<Relocation>) {
+        let manifest = background.shared.manifest();
+        // (The table may have been compacted away meanwhile.)
+        relocations.retain(|r| manifest.all_ssts().any(|sst| sst.id == r.id));
+        if relocations.is_empty() || background.shared.serving() != Some(self.term) {
+            return;
+        }
+        let named: Vec<_> = relocations.iter().filter_map(|r| Some((r.add?, r.id))).collect();
+        self.proposed.extend(&named);
+        let count = relocations.len() as u64;
+        let placement = Placement { term: self.term, version: manifest.version, relocations };
+        let (done, told) = oneshot::channel();
+        let _ = background.events.send(Event::Place { placement, done });
+        match tokio::time::timeout(COMMAND, told).await {
+            // It took effect, or the manifest has changed since, and it never will.
+            Ok(Ok(Ok(()))) => {
+                self.proposed.retain(|copy| !named.contains(copy));
+                background.metrics.tables_moved.inc_by(count);
+            }
+            Ok(Ok(Err(e))) => tracing::debug!("tables are not elsewhere yet: {e}"),
+            Ok(Err(_)) | Err(_) => {
+                tracing::debug!("tables are not elsewhere yet: nobody said what became of it")
+            }
+        }
+    }
+}
+
+/// One server copies these, one after the other. Those that it has then.
+async fn copy_to<'m>(
+    background: &Background,
+    term: u64,
+    found: &[Found<'_>],
+    copies: Vec<Copying<'m>>,
+) -> Vec<Copying<'m>> {
+    let mut done = Vec::new();
+    for copying in copies {
+        let Copying { sst, to, .. } = copying;
+        let Some(server) = background.servers.get(to) else { continue };
+        if background.shared.serving() != Some(term) {
+            break;
+        }
+        let has = |s: &&Found<'_>| s.id != to && s.held.is_some_and(|held| is_sound(held, sst));
+        // Who answers and has it; then those that the manifest names, whatever they say.
+        let sound = found.iter().filter(has).map(|s| s.id);
+        let named = sst.replicas.iter().copied().filter(|id| *id != to);
+        let mut sources: Vec<NodeId> = sound.collect();
+        named.for_each(|id| {
+            if !sources.contains(&id) {
+                sources.push(id)
+            }
+        });
+        let addresses = sources.iter().filter_map(|id| background.servers.get(*id)).map(|s| s.addr.clone());
+        match server.copy(sst, addresses.collect(), background.order(term)).await {
+            Ok(()) => {
+                tracing::info!("sstable server {to} has copied table {}", sst.id);
+                done.push(copying);
+            }
+            Err(e) => tracing::warn!("sstable server {to} cannot copy table {}: {e}", sst.id),
+        }
+    }
+    done
+}
+
+/// How many tables have fewer sound copies than they should, for metrics.
+fn tell_placement(background: &Background, manifest: &Manifest, found: &[Found<'_>]) {
+    let sound =
+        |sst: &SstMeta| found.iter().filter(|s| s.held.is_some_and(|held| is_sound(held, sst))).count();
+    let replicas = background.tuning.sst_replicas;
+    let lacking = manifest.all_ssts().filter(|sst| sound(sst) < replicas).count();
+    background.metrics.set_tables_lacking(background.shared.id, lacking);
+}
+
+/// Whether every table of the manifest is sound on at least `required` servers. A server that does not answer (it may never again)
+/// is not in `inventories`, and does not count. (More is not asked for: a server that cannot copy because its disk is full of
+/// orphans would keep them for ever.)
+fn all_copies_are_there(manifest: &Manifest, inventories: &[(NodeId, &[Held])], required: usize) -> bool {
+    manifest.all_ssts().all(|sst| {
+        let sound = inventories.iter().filter(|(_, held)| is_sound(held, sst)).count();
+        sound >= required.min(sst.replicas.len()).max(1)
+    })
+}
+
+/// Says so, once, if a server has tables of the partition that another founding of it made: nobody here can know what they are worth.
+fn tell_of_foreign(
+    background: &Background,
+    server: &SstServer,
+    held: &[Held],
+    foreign: &mut HashMap<NodeId, usize>,
+) {
+    let lineage = background.shared.configuration.load().lineage;
+    let count = held.iter().filter(|table| table.lineage.is_some_and(|l| l != lineage)).count();
+    if foreign.insert(server.id, count).unwrap_or(0) != count && count > 0 {
+        tracing::error!(
+            partition = %background.shared.id,
+            "sstable server {} holds {count} tables of another lineage: the partition was founded more than once. They are left \
+             alone, and not read",
+            server.id
+        );
+    }
+}
+
+/// Tables that no manifest names, and nobody is about to add, and that have been so for the grace: they may be deleted.
+fn judge_orphans(
+    background: &Background,
+    server: NodeId,
+    term: u64,
+    held: &[Held],
+    orphans: &mut HashMap<(NodeId, SstId), u64>,
+    now: u64,
+) -> Vec<SstId> {
+    let grace = background.tuning.sst_delete_grace_ms * 1_000_000;
+    // First what is pending, then the manifest: a table that is flagged in between is in one of the two.
+    let pending = background.shared.pending_ssts.lock().clone();
+    let manifest = background.shared.manifest();
+    let lineage = background.shared.configuration.load().lineage;
+    let mut gone = Vec::new();
+    for table in held {
+        // Never a table of a newer epoch: a leader that was paused must not erase its successors' work.
+        // Nor one of another history, of which this leader's manifest says nothing.
+        let orphan = table.id.epoch.term <= term
+            && table.lineage.is_none_or(|of_table| of_table == lineage)
+            && !pending.contains(&table.id)
+            && !manifest.all_ssts().any(|sst| sst.id == table.id);
+        if !orphan {
+            orphans.remove(&(server, table.id));
+            continue;
+        }
+        let since = *orphans.entry((server, table.id)).or_insert(now);
+        if now.saturating_sub(since) >= grace {
+            gone.push(table.id);
+        }
+    }
+    gone
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId, TableId};
+    use sextant_common::manifest::TableManifest;
+
+    use super::*;
+    use crate::partition::testing;
+
+    pub fn sst(counter: u32, replicas: &[u64]) -> SstMeta {
+        let replicas = replicas.iter().map(|id| NodeId(*id)).collect();
+        SstMeta { checksum: u64::from(counter), replicas, ..testing::sst(counter) }
+    }
+
+    pub fn held(sst: &SstMeta) -> Held {
+        let SstMeta { id, checksum, file_bytes, .. } = *sst;
+        Held { id, checksum, file_bytes, damaged: false, lineage: Some(7) }
+    }
+
+    pub fn manifest(ssts: Vec<SstMeta>) -> Manifest {
+        let version = ManifestVersion(1);
+        Manifest {
+            partition: PartitionId(0),
+            version,
+            tables: vec![TableManifest {
+                table: TableId(1),
+                name: "t".into(),
+                options: Default::default(),
+                flushed_generation: Default::default(),
+                last_flush_version: version,
+                persisted: LogPosition::default(),
+                ssts,
+            }],
+            recent_flushes: Vec::new(),
+            flushes_known_after: version,
+        }
+    }
+
+    #[test]
+    fn nothing_is_deleted_while_copies_of_what_the_manifest_names_are_missing() {
+        let (compacted, other) = (sst(9, &[1, 2, 3]), sst(4, &[1, 2]));
+        let manifest = manifest(vec![other.clone(), compacted.clone()]);
+        let both = || vec![held(&other), held(&compacted)];
+        let judged = |servers: [Option<Vec<Held>>; 3]| {
+            let ids = (1..).map(NodeId);
+            let answered: Vec<(NodeId, Vec<Held>)> =
+                ids.zip(servers).filter_map(|(id, held)| Some((id, held?))).collect();
+            let answered: Vec<(NodeId, &[Held])> =
+                answered.iter().map(|(id, held)| (*id, held.as_slice())).collect();
+            all_copies_are_there(&manifest, &answered, 2)
+        };
+        assert!(judged([Some(both()), Some(both()), Some(vec![held(&compacted)])]));
+        // One server has the only copy of a compaction's result.
+        assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(vec![])]));
+        assert!(
+            judged([Some(both()), Some(both()), Some(vec![])]),
+            "the third one may have no room for its own"
+        );
+        // A damaged copy is none, nor is one with another checksum.
+        let damaged = vec![held(&other), Held { damaged: true, ..held(&compacted) }];
+        assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(damaged)]));
+        let another = vec![Held { checksum: 1, ..held(&compacted) }];
+        assert!(!judged([Some(both()), Some(vec![held(&other)]), Some(another)]));
+        // A server that is away holds nothing up, unless too few copies are known to be there without it.
+        assert!(judged([Some(both()), Some(both()), None]));
+        assert!(
+            !judged([Some(both()), None, Some(vec![held(&compacted)])]),
+            "one copy of the other table is known"
+        );
+        assert!(!judged([Some(both()), None, None]));
+    }
+}

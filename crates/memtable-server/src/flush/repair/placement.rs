@@ -1,0 +1,293 @@
+//! Which sstable servers should have which tables: what is copied where, and which copies nobody needs. Pure.
+//!
+//! A server that is lost (it has not answered for very long) or draining (an operator wants it empty) is replaced, in each table,
+//! by one that answers; a server that is to have a table and lacks it copies it. Most endangered first: what is sound on the fewest
+//! servers. When all is well, tables move from the fullest server to the emptiest until they are about even.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use sextant_common::ids::{NodeId, SstId};
+use sextant_common::manifest::{Manifest, SstMeta};
+
+use crate::upstream::Held;
+
+/// Servers are even if their bytes (of this partition) differ by no more than this, or a quarter of what they have on average.
+const UNEVEN_BYTES: u64 = 64 * 1024 * 1024;
+
+/// An sstable server, as a round found it.
+#[derive(Clone, Copy)]
+pub struct Found<'h> {
+    pub id: NodeId,
+    /// None: it did not answer.
+    pub held: Option<&'h [Held]>,
+    /// It has not answered for so long that nobody waits for it any more.
+    pub is_lost: bool,
+    pub is_draining: bool,
+}
+
+/// What a copy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Naming {
+    /// The manifest names the server already.
+    Named,
+    Added,
+    InsteadOf(NodeId),
+}
+
+/// A table that a server is to copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copying<'m> {
+    pub sst: &'m SstMeta,
+    pub to: NodeId,
+    pub naming: Naming,
+}
+
+/// Whether a server has a table as the manifest means it.
+pub fn is_sound(held: &[Held], sst: &SstMeta) -> bool {
+    held.iter().any(|h| h.id == sst.id && h.checksum == sst.checksum && !h.damaged)
+}
+
+impl Found<'_> {
+    fn has(&self, sst: &SstMeta) -> bool {
+        self.held.is_some_and(|held| is_sound(held, sst))
+    }
+
+    /// Whether it may be given tables.
+    fn is_good(&self) -> bool {
+        self.held.is_some() && !self.is_lost && !self.is_draining
+    }
+}
+
+/// What is to be copied, most endangered first. `replicas`: that a table should have.
+pub fn copies<'m>(manifest: &'m Manifest, servers: &[Found<'_>], replicas: usize) -> Vec<Copying<'m>> {
+    let mut loads = loads(servers);
+    let mut endangered: Vec<(usize, &SstMeta)> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for sst in manifest.all_ssts() {
+        // Of whom a copy is to be had, and who is there to stay.
+        let safe =
+            servers.iter().filter(|s| s.has(sst) && s.is_good() && sst.replicas.contains(&s.id)).count();
+        let has_source = servers.iter().any(|s| s.has(sst));
+        if has_source && safe < replicas.max(sst.replicas.len()) && seen.insert(sst.id) {
+            endangered.push((safe, sst));
+        }
+    }
+    endangered.sort_by_key(|(safe, sst)| (*safe, sst.id));
+    let mut copies = Vec::new();
+    for (_, sst) in endangered {
+        copies_of(sst, servers, replicas, &mut loads, &mut copies);
+    }
+    if copies.is_empty() {
+        copies.extend(evening(manifest, servers, &loads));
+    }
+    copies
+}
+
+fn copies_of<'m>(
+    sst: &'m SstMeta,
+    servers: &[Found<'_>],
+    replicas: usize,
+    loads: &mut BTreeMap<NodeId, u64>,
+    copies: &mut Vec<Copying<'m>>,
+) {
+    let found = |id: &NodeId| servers.iter().find(|s| s.id == *id);
+    // (A server that the configuration does not name any more is lost.)
+    let is_leaving = |id: &&NodeId| found(id).is_none_or(|s| s.is_lost || s.is_draining);
+    let mut leaving: Vec<NodeId> = sst.replicas.iter().filter(is_leaving).copied().collect();
+    // Who has no copy goes first.
+    leaving.sort_by_key(|id| found(id).is_some_and(|s| s.has(sst)));
+    let staying = sst.replicas.len() - leaving.len();
+    let mut leaving = leaving.into_iter();
+    for to in sst.replicas.iter().filter_map(found).filter(|s| s.is_good() && !s.has(sst)) {
+        *loads.entry(to.id).or_default() += sst.file_bytes;
+        copies.push(Copying { sst, to: to.id, naming: Naming::Named });
+    }
+    for _ in staying..replicas {
+        let others = servers.iter().filter(|s| s.is_good() && !sst.replicas.contains(&s.id));
+        let others = others.filter(|s| !copies.iter().any(|c| c.sst.id == sst.id && c.to == s.id));
+        // One that has it already, then the emptiest.
+        let best = others.min_by_key(|s| (!s.has(sst), loads.get(&s.id).copied().unwrap_or(0), s.id));
+        let Some(to) = best else { return };
+        if !to.has(sst) {
+            *loads.entry(to.id).or_default() += sst.file_bytes;
+        }
+        let naming = leaving.next().map_or(Naming::Added, Naming::InsteadOf);
+        copies.push(Copying { sst, to: to.id, naming });
+    }
+}
+
+/// What each server that answers holds, in bytes.
+fn loads(servers: &[Found<'_>]) -> BTreeMap<NodeId, u64> {
+    let bytes = |held: &[Held]| held.iter().map(|h| h.file_bytes).sum();
+    servers.iter().filter_map(|s| Some((s.id, s.held.map(bytes)?))).collect()
+}
+
+/// One table from the fullest server to the emptiest, if that makes them more even.
+fn evening<'m>(
+    manifest: &'m Manifest,
+    servers: &[Found<'_>],
+    loads: &BTreeMap<NodeId, u64>,
+) -> Option<Copying<'m>> {
+    // As long as somebody does not answer, nobody is asked for what need not be.
+    if servers.iter().any(|s| s.held.is_none() && !s.is_lost) {
+        return None;
+    }
+    let load = |s: &&Found<'_>| loads.get(&s.id).copied().unwrap_or(0);
+    let good: Vec<&Found<'_>> = servers.iter().filter(|s| s.is_good()).collect();
+    let (fullest, emptiest) =
+        (good.iter().max_by_key(|s| (load(s), s.id))?, good.iter().min_by_key(|s| (load(s), s.id))?);
+    let mean = good.iter().map(load).sum::<u64>() / good.len() as u64;
+    let more = load(fullest) - load(emptiest);
+    if more <= UNEVEN_BYTES.max(mean / 4) {
+        return None;
+    }
+    let movable = manifest.all_ssts().filter(|sst| {
+        sst.replicas.contains(&fullest.id)
+            && !sst.replicas.contains(&emptiest.id)
+            && 2 * sst.file_bytes <= more
+    });
+    let sst = movable.max_by_key(|sst| (sst.file_bytes, Reverse(sst.id)))?;
+    Some(Copying { sst, to: emptiest.id, naming: Naming::InsteadOf(fullest.id) })
+}
+
+/// Copies of tables that the manifest names on servers that it does not name for them, while all that it does name and that
+/// answer have theirs, and as many as a new table needs. `in_use`: copies that somebody may still need here, or that a change
+/// under way may name.
+pub fn surplus(
+    manifest: &Manifest,
+    servers: &[Found<'_>],
+    required: usize,
+    in_use: impl Fn(NodeId, SstId) -> bool,
+) -> Vec<(NodeId, SstId)> {
+    let by_id: BTreeMap<SstId, &SstMeta> = manifest.all_ssts().map(|sst| (sst.id, sst)).collect();
+    let is_safe = |sst: &SstMeta| {
+        let named = || servers.iter().filter(|s| s.held.is_some() && sst.replicas.contains(&s.id));
+        named().all(|s| s.has(sst)) && named().count() >= required.min(sst.replicas.len()).max(1)
+    };
+    let mut surplus = Vec::new();
+    for server in servers {
+        for held in server.held.unwrap_or_default() {
+            let Some(sst) = by_id.get(&held.id) else { continue };
+            if !sst.replicas.contains(&server.id) && !in_use(server.id, held.id) && is_safe(sst) {
+                surplus.push((server.id, held.id));
+            }
+        }
+    }
+    surplus
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flush::repair::tests::{held, manifest, sst};
+
+    const MIB: u64 = 1024 * 1024;
+
+    fn server(id: u64, held: &[Held]) -> Found<'_> {
+        Found { id: NodeId(id), held: Some(held), is_lost: false, is_draining: false }
+    }
+
+    fn told(copies: &[Copying<'_>]) -> Vec<(u32, u64, Naming)> {
+        copies.iter().map(|c| (c.sst.id.counter, c.to.0, c.naming)).collect()
+    }
+
+    #[test]
+    fn who_lacks_a_table_copies_it_and_nothing_else_happens() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3]), sst(2, &[1, 2, 3])]);
+        let all: Vec<Held> = manifest.all_ssts().map(held).collect();
+        let one = &all[..1];
+        let servers = [server(1, &all), server(2, &all), server(3, one), server(4, &[])];
+        assert_eq!(told(&copies(&manifest, &servers, 3)), [(2, 3, Naming::Named)]);
+        let silent =
+            [server(1, &all), server(2, &all), Found { held: None, ..server(3, &[]) }, server(4, &[])];
+        assert_eq!(told(&copies(&manifest, &silent, 3)), [], "it may come back");
+    }
+
+    #[test]
+    fn a_lost_server_is_replaced_most_endangered_tables_first() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3]), sst(2, &[1, 3, 5])]);
+        let (first, second) = (held(&sst(1, &[])), held(&sst(2, &[])));
+        let lost = Found { held: None, is_lost: true, ..server(3, &[]) };
+        let both = [first.clone(), second.clone()];
+        // Server 5 has lost its disk.
+        let servers =
+            [server(1, &both), server(2, std::slice::from_ref(&first)), lost, server(4, &[]), server(5, &[])];
+        let copies = copies(&manifest, &servers, 3);
+        let instead = Naming::InsteadOf(NodeId(3));
+        assert_eq!(told(&copies), [(2, 5, Naming::Named), (2, 4, instead), (1, 4, instead)]);
+    }
+
+    #[test]
+    fn a_draining_server_is_replaced_while_there_is_somebody_to_replace_it() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3])]);
+        let one = [held(&sst(1, &[]))];
+        let draining = Found { is_draining: true, ..server(2, &one) };
+        let three = [server(1, &one), draining, server(3, &one)];
+        assert_eq!(told(&copies(&manifest, &three, 3)), []);
+        let four = [&three[..], &[server(4, &[])]].concat();
+        assert_eq!(told(&copies(&manifest, &four, 3)), [(1, 4, Naming::InsteadOf(NodeId(2)))]);
+        // Not onto another one that is to be empty, and not from nobody.
+        let two = [&three[..], &[Found { is_draining: true, ..server(4, &[]) }]].concat();
+        assert_eq!(told(&copies(&manifest, &two, 3)), []);
+        let nobody = [server(1, &[]), Found { is_draining: true, ..server(2, &[]) }, server(4, &[])];
+        assert_eq!(told(&copies(&manifest, &nobody, 3)), []);
+    }
+
+    #[test]
+    fn a_table_with_too_few_servers_gets_more_when_there_are_more() {
+        let manifest = manifest(vec![sst(1, &[1, 2])]);
+        let one = [held(&sst(1, &[]))];
+        assert_eq!(told(&copies(&manifest, &[server(1, &one), server(2, &one)], 3)), []);
+        let three = [server(1, &one), server(2, &one), server(3, &[])];
+        assert_eq!(told(&copies(&manifest, &three, 3)), [(1, 3, Naming::Added)]);
+    }
+
+    #[test]
+    fn an_empty_server_fills_until_all_are_about_even() {
+        let mut manifest = manifest((1..=12).map(|n| sst(n, &[1, 2, 3])).collect());
+        manifest.tables[0].ssts.iter_mut().for_each(|sst| sst.file_bytes = 50 * MIB);
+        for _ in 0..100 {
+            let on = |id: u64| -> Vec<Held> {
+                manifest.all_ssts().filter(|sst| sst.replicas.contains(&NodeId(id))).map(held).collect()
+            };
+            let all = [on(1), on(2), on(3), on(4)];
+            let servers: Vec<Found<'_>> = (1..).zip(&all).map(|(id, held)| server(id, held)).collect();
+            let Some(Copying { sst, to, naming }) = copies(&manifest, &servers, 3).first().copied() else {
+                break;
+            };
+            let (id, to) = (sst.id, to);
+            let Naming::InsteadOf(from) = naming else { panic!("{naming:?}") };
+            let moved = manifest.tables[0].ssts.iter_mut().find(|sst| sst.id == id).unwrap();
+            moved.replicas.retain(|r| *r != from);
+            moved.replicas.push(to);
+        }
+        let count = |id| manifest.all_ssts().filter(|sst| sst.replicas.contains(&NodeId(id))).count();
+        let counts: Vec<usize> = (1..=4).map(count).collect();
+        assert!(counts.iter().all(|count| (8..=10).contains(count)), "{counts:?}");
+    }
+
+    #[test]
+    fn copies_that_nobody_names_are_surplus_when_all_that_are_named_are_there() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3])]);
+        let one = [held(&sst(1, &[]))];
+        let judged = |servers: &[Found<'_>]| surplus(&manifest, servers, 2, |_, _| false).len();
+        let full = || [server(1, &one), server(2, &one), server(3, &one)];
+        assert_eq!(judged(&[&full()[..], &[server(4, &one)]].concat()), 1);
+        assert_eq!(judged(&[server(1, &one), server(2, &one), server(3, &[]), server(4, &one)]), 0);
+        let silent = Found { held: None, ..server(3, &[]) };
+        assert_eq!(judged(&[server(1, &one), server(2, &one), silent, server(4, &one)]), 1);
+        assert_eq!(judged(&[server(1, &one), silent, server(4, &one)]), 0, "too few");
+    }
+
+    #[test]
+    fn nothing_is_released_that_a_change_under_way_may_name() {
+        let manifest = manifest(vec![sst(1, &[1, 2])]);
+        let one = [held(&sst(1, &[]))];
+        let servers = [server(1, &one), server(2, &one), server(4, &one)];
+        let id = sst(1, &[]).id;
+        let under_way = [(NodeId(4), id)];
+        assert_eq!(surplus(&manifest, &servers, 2, |server, id| under_way.contains(&(server, id))), []);
+        assert_eq!(surplus(&manifest, &servers, 2, |_, _| false), [(NodeId(4), id)]);
+    }
+}
