@@ -50,6 +50,8 @@ usage: cargo xtask <command>
                     broken builds: --mutants all|M,M.. [--themed]
   metrics           write docs/metrics.md from a cluster that is started for it
   seeing            check that alerts and dashboards use metrics and labels that there are, and that promtool takes the alerts
+  seeing --live [option..]
+                    what the dashboards show of a cluster, asked of a running Prometheus (Python); --help: options
   rules             write docs/rules.md from the catalogue in crates/rules
   proto             write crates/proto/src/generated from the protobuf files
 ";
@@ -92,6 +94,7 @@ fn main() -> ExitCode {
         ["deny"] => deny::check(),
         ["metrics", ref options @ ..] => metrics::write(options),
         ["seeing"] => seeing::check(),
+        ["seeing", "--live", ref options @ ..] => seeing::live(options),
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
         ["rules"] => rules::write(),

@@ -15,6 +15,7 @@ const RULES: &str = "deploy/alerts/sextant.rules.yaml";
 const RULES_TEST: &str = "deploy/alerts/sextant.test.yaml";
 const SCRAPES: [&str; 2] = ["deploy/prometheus/prometheus.yaml", "deploy/prometheus/prometheus.tls.yaml"];
 const DASHBOARDS: &str = "deploy/grafana/dashboards";
+const RESULTS: &str = "deploy/grafana/results";
 /// Documents speak of metrics in passing: a histogram without its suffix, for example.
 const DOCUMENTS: [&str; 3] = ["docs/operations.md", "docs/security.md", "docs/deployment.md"];
 /// How our metrics begin. (`sextant_` alone is the beginning of crates, too.)
@@ -55,6 +56,16 @@ pub fn check() -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// What a Prometheus says of a cluster that runs.
+pub fn live(options: &[&str]) -> Result<(), String> {
+    let status = Command::new(Path::new(root()).join(RESULTS)).args(options).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("xtask: {RESULTS} failed ({status})")),
+        Err(e) => Err(format!("xtask: cannot start {RESULTS}: {e}")),
+    }
 }
 
 /// One line for each name that nobody has.

@@ -34,6 +34,8 @@ struct Servers {
     config: ClusterConfig,
     /// Name and address of every port.
     ports: Vec<(&'static str, String)>,
+    /// That of another cluster of the same house: all servers trust it.
+    other: Authority,
     children: Vec<Child>,
 }
 
@@ -107,6 +109,10 @@ impl Servers {
         let files = ["memtable", "sstable", "pnode"].map(|role| path(&format!("{role}-1.toml")));
         run(&["cert", "server", &files[0], &files[1], &files[2], "--dir", &certs]);
         run(&["cert", "user", "alice", "--dir", &certs]);
+        let other = Authority::create("other", now_s(), 1).unwrap();
+        let both = std::fs::read_to_string(dir.path().join("certs/ca.pem")).unwrap() + &other.cert;
+        std::fs::write(dir.path().join("certs/ca.pem"), both).unwrap();
+        let other = Authority::load(&other.cert, &other.key).unwrap();
         let server = |addr: &str| vec![Server { id: NodeId(1), addr: addr.to_owned() }];
         let config = ClusterConfig {
             id: "prod".into(),
@@ -125,7 +131,7 @@ impl Servers {
             ("http", http),
             ("admin", admin),
         ];
-        let mut servers = Servers { dir, config, ports, children: Vec::new() };
+        let mut servers = Servers { dir, config, ports, other, children: Vec::new() };
         for (role, file) in ["memtable", "sstable", "pnode"].iter().zip(&files) {
             let mut command = sextant();
             command.args([role, "--config", file]).stdout(Stdio::null()).stderr(Stdio::null());
@@ -182,7 +188,8 @@ impl Servers {
 /// Certificate and key of `holder`, of this authority.
 fn issue(authority: &Authority, dir: &Path, holder: Holder, from_s: u64) -> Option<(PathBuf, PathBuf)> {
     let issued = authority.issue(holder, &[], from_s, 1).unwrap();
-    let (cert, key) = (dir.join(format!("{from_s}.pem")), dir.join(format!("{from_s}.key")));
+    let at = std::fs::read_dir(dir).unwrap().count();
+    let (cert, key) = (dir.join(format!("{at}.pem")), dir.join(format!("{at}.key")));
     std::fs::write(&cert, issued.cert).unwrap();
     std::fs::write(&key, issued.key).unwrap();
     Some((cert, key))
@@ -228,7 +235,12 @@ async fn nobody_comes_in_at_any_port_without_a_good_certificate() {
         ("unknown authority", servers.who_shows(issue(&stranger, elsewhere.path(), alice(), now_s()))),
         (
             "unknown authority, of a server",
-            servers.who_shows(issue(&stranger, elsewhere.path(), Holder::Server(PNODE), now_s() + 1)),
+            servers.who_shows(issue(&stranger, elsewhere.path(), Holder::Server(PNODE), now_s())),
+        ),
+        ("another cluster", servers.who_shows(issue(&servers.other, elsewhere.path(), alice(), now_s()))),
+        (
+            "another cluster, of a server",
+            servers.who_shows(issue(&servers.other, elsewhere.path(), Holder::Server(PNODE), now_s())),
         ),
     ];
     for (port, addr) in &servers.ports {
@@ -243,7 +255,13 @@ async fn nobody_comes_in_at_any_port_without_a_good_certificate() {
         }
     }
     let metrics = servers.metrics("http").await;
-    for (door, outcome) in [("resp", "no_certificate"), ("grpc", "expired"), ("admin", "unknown_authority")] {
+    let outcomes = [
+        ("resp", "no_certificate"),
+        ("grpc", "expired"),
+        ("admin", "unknown_authority"),
+        ("http", "not_of_the_cluster"),
+    ];
+    for (door, outcome) in outcomes {
         let counted = format!("sextant_tls_handshakes_total{{door=\"{door}\",outcome=\"{outcome}\"}}");
         assert!(metrics.contains(&counted), "{counted} is not in {metrics}");
     }
@@ -448,6 +466,92 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
     assert_eq!(bob.say("AUTH bob b0b").await.split(' ').next(), Some("-WRONGPASS"));
     let metrics = servers.metrics("http").await;
     assert!(metrics.contains("sextant_access_authentications_total{outcome=\"wrong\"}"), "{metrics}");
+}
+
+/// All that comes back until the connection ends.
+async fn all_that_is_said(env: &Env, addr: &str, said: &[u8]) -> String {
+    let asked = async {
+        let mut connection = env.net.connect(addr.to_owned(), Whom::Host).await.unwrap();
+        // The end may come before all is sent.
+        let _ = connection.write_all(said).await;
+        let mut answer = Vec::new();
+        let _ = connection.read_to_end(&mut answer).await;
+        String::from_utf8_lossy(&answer).into_owned()
+    };
+    tokio::time::timeout(PATIENCE, asked).await.expect("an answer or the end of the connection")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tricks_with_paths_and_sizes_get_nobody_further() {
+    let access = format!("[access.superusers]\nroot = \"{}\"\n", hash_of("r00t"));
+    let servers = Servers::start_with("optional", &access).await;
+    let plain = servers.who_shows(None);
+
+    // HTTP: there are four paths, and nothing beside them; no file is behind any.
+    let alice = servers.who_shows(servers.files("user-alice"));
+    let head = "host: x\r\nconnection: close\r\n";
+    for port in ["http", "memtable http", "sstable http"] {
+        let ask = |request: String| {
+            let (env, addr) = (&alice, servers.addr(port));
+            async move { all_that_is_said(env, addr, request.as_bytes()).await }
+        };
+        assert!(ask(format!("GET /metrics HTTP/1.1\r\n{head}\r\n")).await.starts_with("HTTP/1.1 200"));
+        for path in [
+            "/../../../../etc/passwd",
+            "/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+            "/status/../../certs/ca.key",
+            "/status%2f..%2fmetrics",
+            "//status",
+            "/metrics%00",
+            "/metrics/",
+            "/.",
+        ] {
+            let answer = ask(format!("GET {path} HTTP/1.1\r\n{head}\r\n")).await;
+            let begins = ["HTTP/1.1 404", "HTTP/1.1 400"].iter().any(|status| answer.starts_with(status));
+            assert!(begins && !answer.contains("root:"), "{port} {path}: {answer}");
+        }
+        let long = "x".repeat(20_000);
+        for (request, status) in [
+            (format!("GET /{long} HTTP/1.1\r\n{head}\r\n"), "HTTP/1.1 4"),
+            (format!("GET /status HTTP/1.1\r\n{head}long: {long}\r\n\r\n"), "HTTP/1.1 431"),
+            (format!("POST /status HTTP/1.1\r\n{head}content-length: 1\r\n\r\nx"), "HTTP/1.1 405"),
+            (format!("DELETE /metrics HTTP/1.1\r\n{head}\r\n"), "HTTP/1.1 405"),
+        ] {
+            let answer = ask(request).await;
+            assert!(answer.starts_with(status), "{port}: {answer:.100} instead of {status}");
+        }
+    }
+
+    // RESP: who is nobody announces much, or sends more than a name and a password have.
+    let many = format!("*1048576\r\n{}", "$1\r\na\r\n".repeat(10_000));
+    let value = "*3\r\n$3\r\nSET\r\n$1\r\na\r\n$8388608\r\n";
+    for announced in [&many, "*2\r\n$536870912\r\n", value] {
+        let answer = all_that_is_said(&plain, servers.addr("resp"), announced.as_bytes()).await;
+        let is_refused = answer.starts_with("-NOAUTH") || answer.starts_with("-ERR Protocol");
+        assert!(is_refused, "{announced:.40}: {answer}");
+    }
+    for malformed in ["*-5\r\n*x\r\n", "*1\r\n$-7\r\n", "*99999999999999999999\r\n"] {
+        let answer = all_that_is_said(&plain, servers.addr("resp"), malformed.as_bytes()).await;
+        assert!(answer.starts_with("-ERR Protocol error"), "{malformed:?}: {answer}");
+    }
+    let long = [b"AUTH ".as_slice(), &[b'x'; 100_000], b"\r\n"].concat();
+    assert!(all_that_is_said(&plain, servers.addr("resp"), &long).await.starts_with('-'));
+
+    // gRPC: refused for who asks, then for what is asked.
+    let nobody = servers.client(plain.clone()).await;
+    let huge = vec![b'x'; 9 << 20];
+    let error = nobody.put("", "k", huge.clone()).await.unwrap_err();
+    assert_ne!(error.kind, ErrorKind::OutcomeUnknown, "{}", error.message);
+    let root = servers.user(plain, "root", "r00t").await;
+    assert_eq!(root.put("", "k", huge).await.unwrap_err().kind, ErrorKind::Invalid);
+    assert_eq!(root.put("", vec![b'k'; 17 << 10], "v").await.unwrap_err().kind, ErrorKind::Invalid);
+    for table in ["../../etc", "a/b", "a\0b", &"t".repeat(129)] {
+        let made = root.create_table(table, &Default::default()).await;
+        assert_eq!(made.unwrap_err().kind, ErrorKind::Invalid, "{table:?}");
+    }
+    assert_eq!(root.get("", "k").await.unwrap(), None);
+    root.put("", "k", "v").await.unwrap();
+    assert_eq!(root.get("", "k").await.unwrap().unwrap().value, "v");
 }
 
 #[test]

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
-use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::config::{ClusterConfig, Server, host_port};
+use sextant_environment::env::Door;
 
 use crate::args::ConfigCheckArgs;
 use crate::exit::{CommandResult, Exit, Failure};
@@ -21,6 +22,9 @@ struct Configured {
     cluster: ClusterConfig,
     /// Of its gRPC service.
     listen: String,
+    doors: Vec<(Door, String)>,
+    directories: Vec<PathBuf>,
+    has_tls: bool,
 }
 
 /// A finding: an error keeps a server from starting, or a cluster from working; a warning may be meant.
@@ -76,6 +80,9 @@ fn read(path: &Path, variables: Variables) -> Result<Configured, String> {
         id: file.id(),
         cluster: file.cluster().clone(),
         listen: file.listen().to_owned(),
+        doors: file.doors(),
+        directories: file.directories(),
+        has_tls: file.tls().is_some(),
     })
 }
 
@@ -90,6 +97,19 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
             findings.push(both_are(before, one));
         }
         listens_where_it_is_reached(one, findings);
+        listens_twice(one, findings);
+    }
+    for (at, one) in all.iter().enumerate() {
+        let on_its_host = all[..at].iter().filter(|other| host(other).is_some() && host(other) == host(one));
+        on_its_host.for_each(|other| share_a_host(other, one, findings));
+    }
+    if let Some(other) = all.iter().find(|other| other.has_tls != first.has_tls) {
+        let (with, without) = if first.has_tls { (first, other) } else { (other, first) };
+        findings.push(Finding::Error(format!(
+            "{} has [tls], {} has not: they do not reach each other",
+            with.path.display(),
+            without.path.display()
+        )));
     }
     let servers = first.cluster.memtable.iter().chain(&first.cluster.sstable);
     let mut by_addr: BTreeMap<&str, NodeId> = BTreeMap::new();
@@ -186,6 +206,45 @@ fn listens_where_it_is_reached(one: &Configured, findings: &mut Vec<Finding>) {
     }
 }
 
+/// The host as which the others reach it.
+fn host(one: &Configured) -> Option<&str> {
+    let reached = tier(&one.cluster, one.role).iter().find(|server| server.id == one.id)?;
+    host_port(&reached.addr).map(|(host, _)| host)
+}
+
+/// Whether only one of them can listen there.
+fn is_one_place(a: &str, b: &str) -> bool {
+    let (Some((a, port)), Some((b, other))) = (host_port(a), host_port(b)) else { return false };
+    let is_any = |host: &str| ["0.0.0.0", "[::]"].contains(&host);
+    port == other && port != 0 && (a == b || is_any(a) || is_any(b))
+}
+
+fn listens_twice(one: &Configured, findings: &mut Vec<Finding>) {
+    for (at, (door, addr)) in one.doors.iter().enumerate() {
+        for (other, before) in one.doors[..at].iter().filter(|(_, before)| is_one_place(before, addr)) {
+            findings.push(Finding::Error(format!(
+                "{}: {} and {} cannot both have one port ({before}, {addr})",
+                one.path.display(),
+                other.name(),
+                door.name()
+            )));
+        }
+    }
+}
+
+/// Two servers of one machine.
+fn share_a_host(one: &Configured, two: &Configured, findings: &mut Vec<Finding>) {
+    let both = format!("{} and {}, on one host", one.path.display(), two.path.display());
+    for (_, addr) in &one.doors {
+        if let Some((_, other)) = two.doors.iter().find(|(_, other)| is_one_place(addr, other)) {
+            findings.push(Finding::Error(format!("{both}, cannot both have one port ({addr}, {other})")));
+        }
+    }
+    for directory in one.directories.iter().filter(|directory| two.directories.contains(directory)) {
+        findings.push(Finding::Error(format!("{both}, have the directory {}", directory.display())));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,9 +278,22 @@ mod tests {
         ]
     }
 
+    fn on_one_host(files: &mut [(&'static str, String)]) {
+        for (_, text) in files {
+            let inline = "cluster = { id = \"c\", partitions = 4, memtable = [{ id = 1, addr = \"a:7300\" }], \
+                          sstable = [{ id = 1, addr = \"a:7350\" }] }";
+            *text = text.replace("cluster = \"cluster.toml\"", inline);
+        }
+    }
+
     #[test]
     fn a_sound_cluster_has_no_findings() {
         assert_eq!(findings(&sound()), Vec::<String>::new());
+        let mut files = sound();
+        on_one_host(&mut files);
+        files[0].1 += "http = \"0.0.0.0:7390\"\n";
+        files[1].1 += "http = \"127.0.0.1:7440\"\n";
+        assert_eq!(findings(&files), Vec::<String>::new());
     }
 
     #[test]
@@ -232,7 +304,7 @@ mod tests {
     #[test]
     fn mistakes_are_named_with_their_files() {
         type Mistake = fn(&mut Vec<(&'static str, String)>);
-        let cases: [(Mistake, &str); 9] = [
+        let cases: [(Mistake, &str); 13] = [
             (|f| f[0].1 += "nonsense = 1\n", "error: m.toml:6: unknown field `nonsense`"),
             (|f| f[0].1 = f[0].1.replace("id = 1", "id = 2"), "error: m.toml: "),
             (|f| f[1].1 = f[1].1.replace("7350", "7351"), "warning: s.toml: it listens on 0.0.0.0:7351"),
@@ -243,6 +315,29 @@ mod tests {
                     f[0].1 = f[0].1.replace("cluster = \"cluster.toml\"", inline);
                 },
                 "error: m.toml: it listens on IPv4 only",
+            ),
+            (
+                |f| f[2].1 += "http = \"[::]:7400\"\n",
+                "error: p.toml: grpc and http cannot both have one port",
+            ),
+            (
+                |f| f[2].1 += "[tls]\nca = \"a\"\ncert = \"b\"\nkey = \"c\"\n",
+                "error: p.toml has [tls], m.toml has not",
+            ),
+            (
+                |f| {
+                    on_one_host(f);
+                    f[0].1 += "http = \"127.0.0.1:7440\"\n";
+                    f[1].1 += "http = \"0.0.0.0:7440\"\n";
+                },
+                "error: m.toml and s.toml, on one host, cannot both have one port (127.0.0.1:7440, 0.0.0.0:7440)",
+            ),
+            (
+                |f| {
+                    on_one_host(f);
+                    f[1].1 = f[1].1.replace("/s", "/m");
+                },
+                "error: m.toml and s.toml, on one host, have the directory /m",
             ),
             (|f| f.push(("p2.toml", f[2].1.clone())), "warning: p.toml and p2.toml are both pnode 1"),
             (|f| f.push(("s2.toml", f[1].1.clone())), "error: s.toml and s2.toml are both sstable 1"),

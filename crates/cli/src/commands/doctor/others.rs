@@ -257,7 +257,7 @@ fn judge_offset(offset: &Offset) -> Finding {
             shown(claimed_us.into())
         )),
         None if certain_us > OFFSET_MAX_US => {
-            Finding::warning(format!("{figures}: sessions and certificates expire by it"))
+            Finding::warning(format!("{figures}: sessions, certificates and times to live end by it"))
         }
         _ => Finding::ok(figures),
     }
