@@ -4,6 +4,7 @@ mod batches;
 mod expiry;
 mod kept;
 mod leases;
+mod manners;
 mod read_failures;
 mod reads;
 mod scans;
