@@ -163,13 +163,13 @@ impl Servers {
 
     async fn client(&self, env: Env) -> Client {
         let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
-        Client::connect(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
+        Client::connect_in(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
     }
 
     async fn user(&self, env: Env, user: &str, password: &str) -> Client {
         let credentials = Some(Credentials { user: user.into(), password: password.into() });
         let options = ClientOptions { deadline: PATIENCE, credentials, ..ClientOptions::default() };
-        Client::connect(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
+        Client::connect_in(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
     }
 
     /// `/metrics` of a server.
