@@ -12,7 +12,7 @@ use sextant_tls::{ClientFiles, TlsNetwork};
 use crate::client::{Background, Client};
 use crate::options::{ClientOptions, Credentials};
 
-/// Addresses of p-nodes, each `host:port`. The first is preferred, the others are for failover.
+/// Addresses of p-nodes, each `host:port`, or `unix:/path/of/a/socket` of one on this machine. The first is preferred, the others are for failover.
 ///
 /// Made from one address, from several with commas between them, or from a list.
 #[derive(Clone, Debug, PartialEq, Eq)]

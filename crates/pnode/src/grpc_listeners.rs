@@ -1,6 +1,7 @@
 //! Where a p-node listens for gRPC: which services there are for clients and for operators, and what a connection may take.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::Result;
@@ -14,6 +15,7 @@ use sextant_proto::v1::admin_server::AdminServer;
 use sextant_proto::v1::kv_server::KvServer;
 use sextant_proto::v1::users_server::UsersServer;
 use sextant_proto::v1::whereabouts_server::WhereaboutsServer;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
@@ -67,14 +69,22 @@ impl GrpcListeners<'_> {
         &self,
         kv: KvService,
         admin: SocketAddr,
-    ) -> Result<(SocketAddr, JoinHandle<()>)> {
+    ) -> Result<(SocketAddr, Vec<JoinHandle<()>>)> {
         let kv = KvServer::new(kv)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX);
         let listener = bind(self.env, Door::Grpc, &self.config.grpc).await?;
         let addr = listener.local_addr().map_err(|e| cannot_listen("grpc", &e))?;
         let router = self.expected(&FOR_CLIENTS)?.add_service(kv).add_service(whereabouts(admin));
-        Ok((addr, self.serve(listener, self.config.max_connections, router)))
+        let places = places(self.config.max_connections);
+        let mut serving = Vec::new();
+        if let Some(unix) = self.config.grpc_unix() {
+            let bound = self.env.net.bind_unix(unix).await;
+            let listener = bound.map_err(|e| cannot_listen("grpc_unix", &e))?;
+            serving.push(self.serve(listener, places.clone(), router.clone()));
+        }
+        serving.push(self.serve(listener, places, router));
+        Ok((addr, serving))
     }
 
     /// On an address of its own, so that whoever may read and write may not change who votes.
@@ -87,7 +97,7 @@ impl GrpcListeners<'_> {
             .add_service(AdminServer::new(admins))
             .add_service(UsersServer::new(UsersService::new(self.gate.clone())))
             .add_service(whereabouts(addr));
-        Ok((addr, self.serve(listener, ADMIN_CONNECTIONS_MAX, router)))
+        Ok((addr, self.serve(listener, places(ADMIN_CONNECTIONS_MAX), router)))
     }
 
     /// What every gRPC server is expected to have.
@@ -101,10 +111,10 @@ impl GrpcListeners<'_> {
     fn serve(
         &self,
         listener: Box<dyn Listener>,
-        connections: usize,
+        places: Arc<Semaphore>,
         router: Router<Laden>,
     ) -> JoinHandle<()> {
-        let incoming = counted(listener, connections);
+        let incoming = counted(listener, places);
         let mut stopping = self.stopping.clone();
         tokio::spawn(async move {
             let until = async move { stopping.wait().await };
@@ -113,6 +123,11 @@ impl GrpcListeners<'_> {
             }
         })
     }
+}
+
+/// For so many connections.
+fn places(connections: usize) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS)))
 }
 
 fn whereabouts(admin: SocketAddr) -> WhereaboutsServer<WhereaboutsService> {

@@ -81,13 +81,15 @@ impl PNodeServer {
             let large = Room::new(config.large_bytes_max);
             let kv =
                 KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max), gate.clone());
-            let (grpc, kv_ended) = listeners.for_clients(kv, admin).await?;
-            let grpc_ended = vec![kv_ended, admin_ended];
-            let resp = match &config.resp {
-                None => None,
-                Some(listen) => {
+            let (grpc, mut grpc_ended) = listeners.for_clients(kv, admin).await?;
+            grpc_ended.push(admin_ended);
+            let resp = match (&config.resp, &config.resp_unix) {
+                (None, None) => None,
+                (listen, unix) => {
                     let settings = RespConfig {
-                        listen: listen.clone(),
+                        listen: listen.clone().unwrap_or_default(),
+                        unix: unix.clone(),
+                        unix_mode: config.unix_mode,
                         max_connections: config.max_connections,
                         max_commands: config.commands_max,
                         max_large_bytes: config.large_bytes_max,
@@ -122,7 +124,7 @@ impl PNodeServer {
     }
 
     pub fn resp_addr(&self) -> Option<SocketAddr> {
-        self.resp.as_ref().map(RespServer::local_addr)
+        self.resp.as_ref().map(RespServer::local_addr).filter(|addr| addr.port() != 0)
     }
 
     pub fn http_addr(&self) -> Option<SocketAddr> {

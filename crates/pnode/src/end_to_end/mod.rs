@@ -9,4 +9,5 @@ mod read_failures;
 mod reads;
 mod scans;
 mod servers;
+mod unix;
 mod writes;
