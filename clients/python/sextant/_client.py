@@ -135,7 +135,10 @@ class Client:
 
     @staticmethod
     def _channel(address, credentials):
-        if credentials is None or address.startswith("unix:"):
+        if address.startswith("unix:"):
+            # By itself gRPC would say the path, which is no authority that a server has to take.
+            return grpc.insecure_channel(address, options=[*_CHANNEL_OPTIONS, ("grpc.default_authority", "localhost")])
+        if credentials is None:
             return grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         return grpc.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -31,7 +32,8 @@ class Cluster:
         if not line:
             self.stop()
             raise RuntimeError("sextant dev did not start")
-        self.nodes = json.loads(line)["pnodes"]
+        self.ready = json.loads(line)
+        self.nodes = self.ready["pnodes"]
 
     def grpc(self):
         return [node["grpc"] for node in self.nodes]
@@ -39,6 +41,20 @@ class Cluster:
     def resp(self):
         host, port = self.nodes[0]["resp"].rsplit(":", 1)
         return host, int(port)
+
+    def beside(self):
+        """Another p-node of this cluster, which listens on a Unix socket; its process, and the socket's path."""
+        named = re.search(r'^id = "(.+)"$', pathlib.Path(self.directory, "data/cluster.toml").read_text(), re.MULTILINE)
+        servers = lambda tier: ", ".join(f'{{ id = {s["id"]}, addr = "{s["addr"]}" }}' for s in self.ready[tier])
+        path = f"{self.directory}/s"
+        config = pathlib.Path(self.directory, "beside.toml")
+        config.write_text(
+            f'id = 9\ngrpc = "127.0.0.1:0"\nadmin = "127.0.0.1:0"\ngrpc_unix = "{path}"\n'
+            f'[cluster]\nid = "{named[1]}"\npartitions = 2\n'
+            f'memtable = [{servers("memtable")}]\nsstable = [{servers("sstable")}]\n'
+        )
+        command = [program(), "pnode", "--config", config]
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self.log), path
 
     def stop(self):
         self.process.terminate()

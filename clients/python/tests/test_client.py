@@ -211,6 +211,15 @@ class OfACluster(unittest.TestCase):
             said = {metadata.get("authorization") for metadata in service.metadata}
             self.assertEqual(said, {"Basic YWxpY2U6YTpi"})
 
+    def test_a_p_node_beside_the_application_is_talked_to_over_its_socket(self):
+        beside, path = self.cluster.beside()
+        self.addCleanup(beside.wait)
+        self.addCleanup(beside.terminate)
+        c = self.connected(f"unix:{path}")
+        c.put("beside", "1")
+        self.assertEqual(c.get("beside").value, b"1")
+        self.assertEqual(self.client.get("beside").value, b"1")
+
     def test_a_cluster_with_certificates_is_talked_to_by_tls_only(self):
         with tempfile.TemporaryDirectory() as directory:
             directory = pathlib.Path(directory)
