@@ -338,7 +338,7 @@ pub struct CertUserArgs {
 /// How a client command reaches the cluster.
 #[derive(Clone, Debug, Args)]
 pub struct Connection {
-    /// p-nodes to ask; further ones are for failover
+    /// p-nodes to ask: host:port, or unix:/path of a socket; further ones are for failover
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',', default_value = "127.0.0.1:7400")]
     pub server: Vec<String>,
     /// How long the command may take, in milliseconds; administration that takes longer by nature has its own minimum

@@ -201,7 +201,7 @@ async fn a_server_of_each_role_is_killed_under_load() {
     let mut direct = Vec::new();
     for (pnode, addr) in addrs.iter().enumerate() {
         let client =
-            Client::connect(env.clone(), vec![addr.clone()], ClientOptions::default()).await.unwrap();
+            Client::connect_in(env.clone(), vec![addr.clone()], ClientOptions::default()).await.unwrap();
         for i in 0..CLIENTS_PER_PNODE {
             clients.spawn(run_client(load.clone(), client.clone(), pnode, pnode as u64 * 100 + i));
         }
@@ -251,8 +251,9 @@ async fn a_server_of_each_role_is_killed_under_load() {
     println!("{report}");
     assert!(report.passed(), "{report}");
     assert!(report.operations > 1000, "{report}");
-    let swap =
-        direct[1].cas("", "hot0", Expected::Seq(Default::default()), sextant_client::Effect::Delete).await;
+    let swap = direct[1]
+        .compare_and_set("", "hot0", Expected::Seq(Default::default()), sextant_client::Effect::Delete)
+        .await;
     assert!(swap.is_ok(), "the cluster serves at the end: {swap:?}");
     cluster.shutdown().await.unwrap();
 }

@@ -37,7 +37,7 @@ impl Cluster {
         options.tuning.memtable = toml::from_str(&format!("[tuning]\nrejoin = \"{rejoin}\"")).unwrap();
         let dev = DevCluster::start(env.clone(), options).await.unwrap();
         let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
-        let client = Client::connect(env.clone(), dev.grpc_addrs(), patient).await.unwrap();
+        let client = Client::connect_in(env.clone(), dev.grpc_addrs(), patient).await.unwrap();
         Self { env, dev, client, dir }
     }
 

@@ -60,7 +60,7 @@ async fn the_page_of_metrics_is_what_servers_show() {
     let cluster = DevCluster::start(Env::real(), options).await.unwrap();
     let grpc = cluster.grpc_addrs();
     let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
-    let client = Client::connect(Env::real(), grpc.clone(), patient).await.unwrap();
+    let client = Client::connect_in(Env::real(), grpc.clone(), patient).await.unwrap();
     let admin = |what: &'static str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sextant"));
         command.args(["admin", what, "--deadline-ms", "60000", "--server", &grpc[0]]);

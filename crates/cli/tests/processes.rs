@@ -17,7 +17,7 @@ async fn servers_are_killed_paused_and_started_again() {
     let mut cluster = DevCluster::start(Env::real(), options).await.unwrap();
     // A busy machine is no error.
     let patient = ClientOptions { deadline: Duration::from_secs(60), ..ClientOptions::default() };
-    let client = Client::connect(Env::real(), cluster.grpc_addrs(), patient).await.unwrap();
+    let client = Client::connect_in(Env::real(), cluster.grpc_addrs(), patient).await.unwrap();
     client.put("", "k", "v").await.unwrap();
 
     for role in [Role::PNode, Role::Sstable, Role::Memtable] {

@@ -91,7 +91,7 @@ async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
     let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
     let mut clients = Vec::new();
     for addr in cluster.grpc_addrs() {
-        clients.push(Client::connect(env.clone(), vec![addr], patient.clone()).await.unwrap());
+        clients.push(Client::connect_in(env.clone(), vec![addr], patient.clone()).await.unwrap());
     }
     let client = clients[0].clone();
 
@@ -167,7 +167,7 @@ async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
     // No record is denied, and none that was never there either: nobody knows.
     let impatient = ClientOptions { deadline: Duration::from_millis(700), ..ClientOptions::default() };
     for addr in cluster.grpc_addrs() {
-        let client = Client::connect(env.clone(), vec![addr], impatient.clone()).await.unwrap();
+        let client = Client::connect_in(env.clone(), vec![addr], impatient.clone()).await.unwrap();
         for key in ["k003", "k105", "k070", "lost105", "never"] {
             let answer = client.get("", key).await;
             assert!(answer.is_err(), "{key}: {answer:?}");

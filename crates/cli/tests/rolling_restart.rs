@@ -137,7 +137,7 @@ async fn a_rolling_restart_of_all_servers_shows_no_error_at_any_client() {
         let mut both = addrs.clone();
         both.rotate_left(id as usize % addrs.len());
         let options = ClientOptions { deadline: DEADLINE, ..ClientOptions::default() };
-        let client = Client::connect(env.clone(), both, options).await.unwrap();
+        let client = Client::connect_in(env.clone(), both, options).await.unwrap();
         clients.spawn(run_client(load.clone(), client, id));
     }
     let generator = {
@@ -153,7 +153,7 @@ async fn a_rolling_restart_of_all_servers_shows_no_error_at_any_client() {
     };
     until_done(&load, BETWEEN).await;
     // Some of the keys are in SSTables, so that reads go both ways.
-    let client = Client::connect(env.clone(), addrs.clone(), ClientOptions::default()).await.unwrap();
+    let client = Client::connect_in(env.clone(), addrs.clone(), ClientOptions::default()).await.unwrap();
     client.flush(None).await.unwrap();
 
     println!("longest operation of a client around the restart of");

@@ -1,6 +1,7 @@
 //! Who is kept out: a cluster of processes that speaks TLS on every port, and those who knock at them.
 //! `docs/security.md` says what is promised.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -91,7 +92,12 @@ impl Servers {
             ("sstable", format!("listen = \"{sstable}\"\nhttp = \"{sstable_http}\"\n{}", data("sstable"))),
             (
                 "pnode",
-                format!("grpc = \"{grpc}\"\nresp = \"{resp}\"\nhttp = \"{http}\"\nadmin = \"{admin}\"\n"),
+                format!(
+                    "grpc = \"{grpc}\"\nresp = \"{resp}\"\nhttp = \"{http}\"\nadmin = \"{admin}\"\n\
+                     grpc_unix = {:?}\nresp_unix = {:?}\nunix_mode = \"0660\"\n",
+                    dir.path().join("grpc.sock"),
+                    dir.path().join("resp.sock")
+                ),
             ),
         ];
         for (role, listens) in ports {
@@ -156,6 +162,11 @@ impl Servers {
         &self.ports.iter().find(|(name, _)| *name == port).unwrap().1
     }
 
+    /// The address of a socket of the p-node's.
+    fn unix(&self, name: &str) -> String {
+        format!("unix:{}", self.dir.path().join(name).display())
+    }
+
     fn files(&self, name: &str) -> Option<(PathBuf, PathBuf)> {
         Some((self.cert(&format!("{name}.pem")), self.cert(&format!("{name}.key"))))
     }
@@ -169,13 +180,13 @@ impl Servers {
 
     async fn client(&self, env: Env) -> Client {
         let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
-        Client::connect(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
+        Client::connect_in(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
     }
 
     async fn user(&self, env: Env, user: &str, password: &str) -> Client {
         let credentials = Some(Credentials { user: user.into(), password: password.into() });
         let options = ClientOptions { deadline: PATIENCE, credentials, ..ClientOptions::default() };
-        Client::connect(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
+        Client::connect_in(env, vec![self.addr("grpc").to_owned()], options).await.unwrap()
     }
 
     /// `/metrics` of a server.
@@ -456,6 +467,37 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
     let error = root_calls.get("sextant.access", "users").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Denied);
 
+    // Users are users on Unix sockets, too, where nothing is encrypted: with TLS' network or without, and by the command.
+    let (grpc_unix, resp_unix) = (servers.unix("grpc.sock"), servers.unix("resp.sock"));
+    let mode = std::fs::metadata(servers.dir.path().join("grpc.sock")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o660);
+    for env in [Env::real(), plain.clone(), alice.clone()] {
+        let mut over_unix = Resp::connect(&env, &resp_unix).await;
+        assert!(over_unix.say("GET app:1").await.starts_with("-NOAUTH"), "a certificate shows nothing here");
+        assert_eq!(over_unix.say("AUTH bob b0b").await, "+OK");
+        assert_eq!(over_unix.say("GET app:1").await, "one");
+        assert!(over_unix.say("GET other").await.starts_with("-NOPERM"));
+        let anybody =
+            Client::connect_in(env, vec![grpc_unix.clone()], ClientOptions::default()).await.unwrap();
+        assert_eq!(anybody.get("", "app:1").await.unwrap_err().kind, ErrorKind::Unauthenticated);
+    }
+    let over_unix = Client::builder(&grpc_unix).user("bob", "b0b").connect().await.unwrap();
+    assert_eq!(over_unix.get("", "app:1").await.unwrap().unwrap().value, "one");
+    assert_eq!(over_unix.get("", "other").await.unwrap_err().kind, ErrorKind::Denied);
+    let hasty = over_unix.with_deadline(Duration::from_millis(300));
+    assert_eq!(hasty.status().await.unwrap_err().kind, ErrorKind::Unavailable, "administration has TLS");
+    let get = |server: &str| {
+        let mut get = sextant();
+        get.args(["get", "app:1", "--server", server, "--user", "bob"]).env("SEXTANT_PASSWORD", "b0b");
+        get.output().unwrap()
+    };
+    assert_eq!(String::from_utf8_lossy(&get(&grpc_unix).stdout).trim(), "one");
+    for (server, why) in [("unix:", "no path"), ("unix:/nowhere/s.sock", "/nowhere/s.sock")] {
+        let output = get(server);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{server}: {said}");
+    }
+
     // What is taken away is taken from connections that are there, too.
     root_calls.set_user("bob", &["off".to_owned()]).await.unwrap();
     let listed = root_calls.users().await.unwrap();
@@ -584,8 +626,6 @@ fn a_server_that_others_can_reach_is_not_open_by_mistake() {
 
 #[test]
 fn keys_are_for_their_owner_and_nothing_is_overwritten() {
-    use std::os::unix::fs::PermissionsExt;
-
     let dir = tempfile::tempdir().unwrap();
     let certs = dir.path().join("certs");
     let certs = certs.to_str().unwrap();

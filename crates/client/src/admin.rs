@@ -55,6 +55,7 @@ impl Client {
         })
     }
 
+    /// All tables, with their options.
     pub fn list_tables<'a>(&'a self) -> BoxFuture<'a, Result<Vec<TableInfo>>> {
         Box::pin(async move {
             let reply = self

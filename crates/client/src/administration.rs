@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
+use sextant_environment::config::unix_path;
 use sextant_environment::env::status_of;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1;
@@ -54,7 +55,11 @@ impl Client {
 fn reached(asked: &str, told: &str) -> Result<String> {
     let bad = || Error::internal(format!("the p-node says that its administration listens on {told:?}"));
     let admin: SocketAddr = told.parse().map_err(|_| bad())?;
-    let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
+    // A path leads to this machine.
+    let host = match unix_path(asked) {
+        Some(_) => "localhost",
+        None => asked.rsplit_once(':').map_or(asked, |(host, _)| host),
+    };
     if admin.ip().is_unspecified() {
         return Ok(format!("{host}:{}", admin.port()));
     }
@@ -84,6 +89,8 @@ mod tests {
             ("localhost:7400", "127.0.0.1:8400", "127.0.0.1:8400"),
             ("[::1]:7400", "127.0.0.1:8400", "127.0.0.1:8400"),
             ("pnode-1:7400", "10.0.0.7:8400", "10.0.0.7:8400"),
+            ("unix:/run/s.sock", "127.0.0.1:8400", "127.0.0.1:8400"),
+            ("unix:/run/s.sock", "0.0.0.0:8400", "localhost:8400"),
             ("pnode-1:7400", "0.0.0.0:8400", "pnode-1:8400"),
             ("[fd00::1]:7400", "[::]:8400", "[fd00::1]:8400"),
         ] {

@@ -9,6 +9,7 @@ use sextant_environment::Env;
 use sextant_proto::MESSAGE_BYTES_MAX;
 use sextant_proto::v1::kv_client::KvClient;
 
+use crate::builder::{Addresses, ClientBuilder};
 use crate::endpoints::Endpoints;
 use crate::options::ClientOptions;
 use crate::sessions::SessionPool;
@@ -29,18 +30,70 @@ pub(crate) struct Inner {
     pub endpoints: Endpoints,
     pub sessions: SessionPool,
     use_sessions: bool,
+    _watch: Option<Background>,
+}
+
+/// A task that ends with whoever holds this.
+pub(crate) struct Background(tokio::task::JoinHandle<()>);
+
+impl Background {
+    pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(tokio::spawn(task))
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Client {
-    /// A client of the p-nodes at `addrs` (each `host:port`; the first is preferred, the others are for failover).
+    /// A client of the p-nodes at `addresses`, with defaults for everything else; [`Client::builder`] has the rest.
     ///
-    /// Connects when it is first used: a client may be started before the servers. `Invalid` if an address or an option
-    /// is bad.
-    pub async fn connect(env: Env, addrs: Vec<String>, options: ClientOptions) -> Result<Client> {
+    /// Connects when it is first used: a client may be started before the servers.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if an address is bad.
+    ///
+    /// ```no_run
+    /// # async fn run() -> sextant_client::Result<()> {
+    /// use sextant_client::Client;
+    ///
+    /// let client = Client::connect("127.0.0.1:7401").await?;
+    /// client.put("", "greeting", "hello").await?;
+    /// let record = client.get("", "greeting").await?;
+    /// assert_eq!(record.unwrap().value, "hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect(addresses: impl Into<Addresses>) -> Result<Client> {
+        Self::builder(addresses).connect().await
+    }
+
+    /// A client with settings of its own: TLS, a user, deadlines.
+    pub fn builder(addresses: impl Into<Addresses>) -> ClientBuilder {
+        ClientBuilder::new(addresses.into())
+    }
+
+    /// A client in an environment of the caller's: for simulations, and for tools that have one.
+    #[doc(hidden)]
+    pub async fn connect_in(env: Env, addrs: Vec<String>, options: ClientOptions) -> Result<Client> {
+        Self::new(env, addrs, options, None)
+    }
+
+    /// `watch` goes on for as long as there is a client.
+    pub(crate) fn new(
+        env: Env,
+        addrs: Vec<String>,
+        options: ClientOptions,
+        watch: Option<Background>,
+    ) -> Result<Client> {
         options.validate()?;
-        let endpoints =
-            Endpoints::new(&env.net, &addrs, options.connections, Says::new(options.credentials.as_ref())?)?;
-        let inner = Inner { env, endpoints, sessions: SessionPool::new(), use_sessions: options.sessions };
+        let says = Says::new(options.credentials.as_ref())?;
+        let endpoints = Endpoints::new(&env.net, &addrs, options.connections, says)?;
+        let sessions = SessionPool::new();
+        let inner = Inner { env, endpoints, sessions, use_sessions: options.sessions, _watch: watch };
         Ok(Client {
             inner: Arc::new(inner),
             mode: options.mode,
@@ -59,10 +112,12 @@ impl Client {
         Client { deadline, ..self.clone() }
     }
 
+    /// How its gets find the tier that has a record.
     pub fn mode(&self) -> ReadMode {
         self.mode
     }
 
+    /// How long each of its operations may take.
     pub fn deadline(&self) -> Duration {
         self.deadline
     }

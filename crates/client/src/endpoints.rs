@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use sextant_common::error::{Error, Result};
-use sextant_environment::config::check_reached;
+use sextant_environment::config::check_reached_here;
 use sextant_environment::env::Network;
 
 use crate::wire::{Says, Wire};
@@ -47,7 +47,7 @@ impl Endpoints {
         let list = addrs
             .iter()
             .map(|addr| {
-                check_reached("bad address", addr)?;
+                check_reached_here("bad address", addr)?;
                 Ok(Endpoint {
                     addr: addr.clone(),
                     channels: (0..connections).map(|_| says.over(net, addr)).collect(),
@@ -81,7 +81,7 @@ impl Endpoints {
         }
     }
 
-    /// As it was given: `host:port`.
+    /// As it was given: `host:port`, or `unix:` and a path.
     pub fn addr(&self, at: usize) -> &str {
         &self.list[at].addr
     }

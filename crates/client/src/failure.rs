@@ -91,6 +91,25 @@ mod tests {
         }
     }
 
+    /// The table for those who write a client in another language.
+    #[test]
+    fn the_protobuf_file_says_of_every_kind_what_is_true() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../proto/proto/kv.proto");
+        let text = std::fs::read_to_string(path).unwrap();
+        let words = |line: &'_ str| {
+            line.trim_start_matches('/').split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        let rows: Vec<_> = text.lines().map(words).filter(|row| row.len() > 3).collect();
+        for (kind, name) in ErrorKind::ALL {
+            let row = rows.iter().find(|row| row[0] == name).unwrap();
+            let status = status_of(Error::new(kind, "x"));
+            let code = format!("{:?}", status.code()).to_uppercase();
+            assert_eq!(row[1].replace('_', ""), code, "{name}");
+            let done = if Failure::from_status(status).ambiguous { "perhaps" } else { "no" };
+            assert_eq!(row[2], done, "{name}");
+        }
+    }
+
     #[test]
     fn a_broken_connection_is_ambiguous_whatever_its_code() {
         for code in

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sextant_common::error::{Error, Result};
 use sextant_common::operation::ReadMode;
 
-/// Options of a [`crate::Client`].
+/// Options of a [`crate::Client`], in one place; applications set them with a [`crate::ClientBuilder`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// How long an operation may take, retries and failover included. Default: 5 s.
@@ -27,7 +27,9 @@ pub struct ClientOptions {
 /// Name and password of a user. Travels with each call: over TLS, unless nobody else is on the network.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
+    /// Without a colon.
     pub user: String,
+    /// Is not shown by `Debug`.
     pub password: String,
 }
 

@@ -34,19 +34,25 @@ pub struct ScanOptions {
 }
 
 impl ScanOptions {
+    /// Exactly the keys that begin so.
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         Self { prefix: prefix.into(), ..Self::default() }
     }
 
+    /// From `start`, inclusive, to `end`, exclusive.
     pub fn range(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         Self { start: start.into(), end: end.into(), ..Self::default() }
     }
 }
 
+/// A record that a scan has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanRecord {
+    /// Its key.
     pub key: Bytes,
+    /// Its value.
     pub value: Bytes,
+    /// Its version.
     pub seq: Seq,
     /// As in [`Record`](crate::Record).
     pub expires_at: Option<Tick>,
@@ -60,10 +66,11 @@ pub struct ScanPage {
     pub partition: Option<PartitionId>,
     /// The published seq of the snapshot; 0 if the page has several partitions.
     pub snapshot_seq: Seq,
+    /// In the order of their keys.
     pub records: Vec<ScanRecord>,
 }
 
-/// The pages of a scan. Ends after the first error.
+/// The pages of a scan: a [`Stream`], and for who has no use for one, [`Self::next_page`]. Ends after the first error.
 pub struct ScanStream(BoxStream<'static, Result<ScanPage>>);
 
 impl Stream for ScanStream {
@@ -81,6 +88,20 @@ impl std::fmt::Debug for ScanStream {
 }
 
 impl ScanStream {
+    /// The next page; `None`: that was all.
+    pub async fn next_page(&mut self) -> Option<Result<ScanPage>> {
+        self.0.next().await
+    }
+
+    /// Record by record.
+    pub fn records(self) -> RecordStream {
+        let records = self.0.flat_map(|page| match page {
+            Ok(page) => stream::iter(page.records.into_iter().map(Ok).collect::<Vec<_>>()),
+            Err(e) => stream::iter(vec![Err(e)]),
+        });
+        RecordStream(records.boxed())
+    }
+
     /// All records, as one vector. For ranges that are known to be small.
     pub async fn collect_records(mut self) -> Result<Vec<ScanRecord>> {
         let mut records = Vec::new();
@@ -88,6 +109,30 @@ impl ScanStream {
             records.extend(page?.records);
         }
         Ok(records)
+    }
+}
+
+/// The records of a scan: a [`Stream`], and for who has no use for one, [`Self::next_record`]. Ends after the first error.
+pub struct RecordStream(BoxStream<'static, Result<ScanRecord>>);
+
+impl RecordStream {
+    /// The next record; `None`: that was all.
+    pub async fn next_record(&mut self) -> Option<Result<ScanRecord>> {
+        self.0.next().await
+    }
+}
+
+impl Stream for RecordStream {
+    type Item = Result<ScanRecord>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.0.poll_next_unpin(cx)
+    }
+}
+
+impl std::fmt::Debug for RecordStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RecordStream")
     }
 }
 
@@ -103,6 +148,19 @@ struct Scan {
 impl Client {
     /// Scans a table, in key order. The client's deadline bounds the wait for each page. If the p-node is lost, the
     /// scan goes on behind the last record through another one.
+    ///
+    /// ```no_run
+    /// # async fn run(client: sextant_client::Client) -> sextant_client::Result<()> {
+    /// use sextant_client::ScanOptions;
+    ///
+    /// let mut records = client.scan("", ScanOptions::prefix("user:")).records();
+    /// while let Some(record) = records.next_record().await {
+    ///     let record = record?;
+    ///     println!("{:?}: {} bytes", record.key, record.value.len());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn scan(&self, table: &str, options: ScanOptions) -> ScanStream {
         let (start, end) = if options.prefix.is_empty() {
             (options.start, options.end)

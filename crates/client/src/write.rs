@@ -121,17 +121,17 @@ impl Client {
     }
 
     /// Compare-and-set: `effect` takes place only if the record is as `expected`; see [`OpOutcome::applied`].
-    pub fn cas<'a>(
+    pub fn compare_and_set<'a>(
         &'a self,
         table: &'a str,
         key: impl Into<Bytes>,
         expected: Expected,
         effect: Effect,
     ) -> BoxFuture<'a, Result<OpOutcome>> {
-        self.compare_and_set(table, key.into(), expected, effect)
+        self.compare_and_set_record(table, key.into(), expected, effect)
     }
 
-    fn compare_and_set<'a>(
+    fn compare_and_set_record<'a>(
         &'a self,
         table: &'a str,
         key: Bytes,

@@ -1,5 +1,6 @@
 //! Configuration of a p-node.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use sextant_access::{AccessConfig, LimitsConfig};
 use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
 use sextant_environment::clock::WallSource;
-use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens, host_port};
+use sextant_environment::config::{ClusterConfig, FileMode, TlsConfig, UnixListen, check_listens, host_port};
 use sextant_resp::Order;
 
 /// Default size of the record cache.
@@ -42,6 +43,15 @@ pub struct PNodeConfig {
     /// `host:port` of the RESP front end; none: off.
     #[serde(default)]
     pub resp: Option<String>,
+    /// Path of a Unix socket for gRPC as well, for clients on this machine; none: off. It is not encrypted, whatever `tls` says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpc_unix: Option<PathBuf>,
+    /// Path of a Unix socket for RESP; none: off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resp_unix: Option<PathBuf>,
+    /// Permissions of both, in octal: who may write to the file may connect, "0600" (only the p-node's own user) by default.
+    #[serde(default)]
+    pub unix_mode: FileMode,
     /// `host:port` of metrics, health and status; none: off.
     #[serde(default)]
     pub http: Option<String>,
@@ -158,6 +168,9 @@ impl PNodeConfig {
             grpc: grpc.into(),
             admin: None,
             resp: None,
+            grpc_unix: None,
+            resp_unix: None,
+            unix_mode: FileMode::default(),
             http: None,
             cache_bytes: CACHE_BYTES_DEFAULT,
             register_reads: RegisterReads::default(),
@@ -193,6 +206,16 @@ impl PNodeConfig {
                 check_listens(name, addr)?;
             }
         }
+        for (name, listen) in
+            [("grpc_unix", self.unix(&self.grpc_unix)), ("resp_unix", self.unix(&self.resp_unix))]
+        {
+            if let Some(listen) = listen {
+                listen.check(name)?;
+            }
+        }
+        if self.grpc_unix.is_some() && self.grpc_unix == self.resp_unix {
+            return Err(Error::invalid("grpc_unix and resp_unix: one socket cannot be both"));
+        }
         if self.max_connections == 0 {
             return Err(Error::invalid("max_connections: 1 or more"));
         }
@@ -214,6 +237,16 @@ impl PNodeConfig {
             format!("127.0.0.1:{}", if port == 0 { 0 } else { above })
         };
         self.admin.clone().unwrap_or_else(derived)
+    }
+
+    /// The Unix socket for gRPC.
+    pub fn grpc_unix(&self) -> Option<UnixListen> {
+        self.unix(&self.grpc_unix)
+    }
+
+    fn unix(&self, path: &Option<PathBuf>) -> Option<UnixListen> {
+        let path = path.clone()?;
+        Some(UnixListen { path, mode: self.unix_mode })
     }
 
     /// The part that the library needs.
@@ -297,6 +330,12 @@ mod tests {
             |c: &mut PNodeConfig| c.grpc = "7000".into(),
             |c: &mut PNodeConfig| c.admin = Some("8400".into()),
             |c: &mut PNodeConfig| c.resp = Some("6379".into()),
+            |c: &mut PNodeConfig| c.grpc_unix = Some("".into()),
+            |c: &mut PNodeConfig| c.resp_unix = Some("x".repeat(200).into()),
+            |c: &mut PNodeConfig| {
+                c.resp_unix = Some("/run/s".into());
+                c.grpc_unix = c.resp_unix.clone();
+            },
             |c: &mut PNodeConfig| c.default_deadline_ms = 0,
             |c: &mut PNodeConfig| c.max_connections = 0,
             |c: &mut PNodeConfig| c.large_bytes_max = 0,

@@ -16,7 +16,8 @@
 //! * `write`: `router` and below;
 //! * `pnode`: all of these, and owns them;
 //! * `frontend`: `pnode` and below;
-//! * `server`: `frontend`, `pnode`, `config`.
+//! * `grpc_listeners`: `frontend`, `pnode`, `config`;
+//! * `server`: `grpc_listeners` and below.
 
 mod api;
 mod config;
@@ -27,6 +28,7 @@ mod filter_copies;
 mod frontend;
 #[doc(hidden)]
 pub mod fuzzing;
+mod grpc_listeners;
 mod lease;
 mod metrics;
 mod pnode;

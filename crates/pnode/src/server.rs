@@ -12,45 +12,25 @@ use sextant_access::{Allowances, Desk, Outcomes};
 use sextant_common::Result;
 use sextant_environment::Env;
 use sextant_environment::calls::{Calls, CallsLayer};
-use sextant_environment::env::{Door, Listener, Listening, cannot_listen};
-use sextant_environment::freight::FreightLayer;
+use sextant_environment::env::Listening;
 use sextant_environment::http::{self, HttpState};
 use sextant_environment::room::Room;
 use sextant_environment::shutdown::{self, Shutdown, ShutdownTrigger};
 use sextant_environment::slow_log::SlowLog;
-use sextant_proto::MESSAGE_BYTES_MAX;
-use sextant_proto::v1::admin_server::AdminServer;
-use sextant_proto::v1::kv_server::KvServer;
-use sextant_proto::v1::users_server::UsersServer;
-use sextant_proto::v1::whereabouts_server::WhereaboutsServer;
 use sextant_resp::{Common, RespConfig, RespMetrics, RespServer};
 use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
-use tonic::transport::Server;
-use tonic::transport::server::Router;
-use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
-use crate::frontend::{
-    AdminService, Gate, KvService, RespStore, UserRecord, UsersService, WhereaboutsService, counted,
-    own_status,
-};
+use crate::frontend::{AdminService, Gate, KvService, RespStore, UserRecord, own_status};
+use crate::grpc_listeners::{GrpcListeners, METHODS_OF_OTHERS};
 use crate::pnode::PNode;
 
-/// Calls of one connection that may be under way.
-const CALLS_PER_CONNECTION_MAX: u32 = 1024;
-/// What a client may send before it is read: of one call, and of a connection.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Operators are few.
-const ADMIN_CONNECTIONS_MAX: usize = 64;
-/// How soon a client that has vanished is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// How long calls under way get to finish when the server stops.
 const DRAIN_MAX: Duration = Duration::from_secs(2);
 
 /// What is called here, for the figures of calls.
-const SERVICES: [&str; 4] = ["Kv", "Admin", "Users", "Whereabouts"];
+const SERVICES: [&str; 6] = ["Kv", "Admin", "Users", "Whereabouts", "Health", "ServerReflection"];
 
 /// A running p-node. Dropping it stops it without waiting.
 pub struct PNodeServer {
@@ -83,24 +63,33 @@ impl PNodeServer {
             let slow = SlowLog::new(env.clock.clone(), config.slow_ms, &mut registry);
             let calls = CallsLayer(Calls::register(
                 env.clock.clone(),
-                sextant_proto::METHODS,
+                &[sextant_proto::METHODS, &METHODS_OF_OTHERS].concat(),
                 &SERVICES,
                 slow.clone(),
                 &mut registry,
             ));
+            let listeners = GrpcListeners {
+                env: &env,
+                config: &config,
+                pnode: &pnode,
+                gate: gate.clone(),
+                calls,
+                stopping: stopping.clone(),
+            };
             let admins = AdminService::new(pnode.clone(), gate.clone());
-            let (admin, admin_ended) =
-                serve_admin(&env, &config, admins, gate.clone(), (calls.clone(), stopping.clone())).await?;
+            let (admin, admin_ended) = listeners.for_operators(admins).await?;
             let large = Room::new(config.large_bytes_max);
             let kv =
                 KvService::new(pnode.clone(), large.clone(), Room::new(config.large_bytes_max), gate.clone());
-            let (grpc, kv_ended) = serve_kv(&env, &config, kv, admin, (calls, stopping.clone())).await?;
-            let grpc_ended = vec![kv_ended, admin_ended];
-            let resp = match &config.resp {
-                None => None,
-                Some(listen) => {
+            let (grpc, mut grpc_ended) = listeners.for_clients(kv, admin).await?;
+            grpc_ended.push(admin_ended);
+            let resp = match (&config.resp, &config.resp_unix) {
+                (None, None) => None,
+                (listen, unix) => {
                     let settings = RespConfig {
-                        listen: listen.clone(),
+                        listen: listen.clone().unwrap_or_default(),
+                        unix: unix.clone(),
+                        unix_mode: config.unix_mode,
                         max_connections: config.max_connections,
                         max_commands: config.commands_max,
                         max_large_bytes: config.large_bytes_max,
@@ -135,7 +124,7 @@ impl PNodeServer {
     }
 
     pub fn resp_addr(&self) -> Option<SocketAddr> {
-        self.resp.as_ref().map(RespServer::local_addr)
+        self.resp.as_ref().map(RespServer::local_addr).filter(|addr| addr.port() != 0)
     }
 
     pub fn http_addr(&self) -> Option<SocketAddr> {
@@ -198,79 +187,6 @@ fn desk(
         }
     });
     Ok(Some(desk))
-}
-
-/// For clients.
-async fn serve_kv(
-    env: &Env,
-    config: &PNodeConfig,
-    kv: KvService,
-    admin: SocketAddr,
-    (calls, stopping): (CallsLayer, Shutdown),
-) -> Result<(SocketAddr, JoinHandle<()>)> {
-    let kv = KvServer::new(kv)
-        .max_decoding_message_size(MESSAGE_BYTES_MAX)
-        .max_encoding_message_size(MESSAGE_BYTES_MAX);
-    let listener = bind(env, Door::Grpc, &config.grpc).await?;
-    let addr = listener.local_addr().map_err(|e| cannot_listen("grpc", &e))?;
-    let router = builder(calls).add_service(kv).add_service(whereabouts(admin));
-    Ok((addr, spawn(listener, config.max_connections, router, stopping)))
-}
-
-/// For operators: on an address of its own, so that whoever may read and write may not change who votes.
-async fn serve_admin(
-    env: &Env,
-    config: &PNodeConfig,
-    admins: AdminService,
-    gate: Gate,
-    (calls, stopping): (CallsLayer, Shutdown),
-) -> Result<(SocketAddr, JoinHandle<()>)> {
-    let listener = bind(env, Door::Admin, &config.admin_addr()).await?;
-    let addr = listener.local_addr().map_err(|e| cannot_listen("admin", &e))?;
-    // Operators' tools may name this address as well as the clients' one.
-    let router = builder(calls)
-        .add_service(AdminServer::new(admins))
-        .add_service(UsersServer::new(UsersService::new(gate)))
-        .add_service(whereabouts(addr));
-    Ok((addr, spawn(listener, ADMIN_CONNECTIONS_MAX, router, stopping)))
-}
-
-fn whereabouts(admin: SocketAddr) -> WhereaboutsServer<WhereaboutsService> {
-    WhereaboutsServer::new(WhereaboutsService { admin })
-}
-
-async fn bind(env: &Env, door: Door, addr: &str) -> Result<Box<dyn Listener>> {
-    env.net.bind(addr.to_owned(), door).await.map_err(|e| cannot_listen(door.name(), &e))
-}
-
-/// Calls are measured; answers hold their room until they have left.
-type Laden = Stack<FreightLayer, Stack<CallsLayer, Identity>>;
-
-fn builder(calls: CallsLayer) -> Server<Laden> {
-    Server::builder()
-        .layer(calls)
-        .layer(FreightLayer)
-        .tcp_nodelay(true)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
-        .http2_keepalive_interval(Some(KEEP_ALIVE))
-        .http2_keepalive_timeout(Some(KEEP_ALIVE))
-}
-
-fn spawn(
-    listener: Box<dyn Listener>,
-    connections: usize,
-    router: Router<Laden>,
-    mut stopping: Shutdown,
-) -> JoinHandle<()> {
-    let incoming = counted(listener, connections);
-    tokio::spawn(async move {
-        let until = async move { stopping.wait().await };
-        if let Err(e) = router.serve_with_incoming_shutdown(incoming, until).await {
-            tracing::error!("a gRPC server ended: {e}");
-        }
-    })
 }
 
 fn http_state(pnode: &PNode, registry: Registry) -> HttpState {

@@ -15,5 +15,8 @@ pub mod v1 {
 /// All methods of all services: path, service, method. Generated with them.
 pub const METHODS: &[(&str, &str, &str)] = include!("generated/methods.rs");
 
+/// A `FileDescriptorSet` of what clients and operators call, for server reflection. Generated with them.
+pub const DESCRIPTORS: &[u8] = include_bytes!("generated/clients.binpb");
+
 /// The largest gRPC message that any of our services accepts: a batch of the largest size plus its framing.
 pub const MESSAGE_BYTES_MAX: usize = 24 * 1024 * 1024;

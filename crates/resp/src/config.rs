@@ -1,10 +1,11 @@
 //! Settings of the front end.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use sextant_common::{Error, Result};
-use sextant_environment::config::check_listens;
+use sextant_environment::config::{FileMode, UnixListen, check_listens};
 
 /// Least `max_request_bytes`: the longest inline request must fit.
 const REQUEST_BYTES_MIN: usize = 64 * 1024;
@@ -28,8 +29,12 @@ pub enum Order {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RespConfig {
-    /// `host:port` to listen on; port 0 takes any free one.
+    /// `host:port` to listen on; port 0 takes any free one. Empty: only on a Unix socket.
     pub listen: String,
+    /// Path of a Unix socket to listen on as well.
+    pub unix: Option<PathBuf>,
+    /// Permissions of its file.
+    pub unix_mode: FileMode,
     /// Connections beyond this are told `ERR max number of clients reached` and closed.
     pub max_connections: usize,
     /// Commands of one connection that may be started and not yet answered. The rest waits in the socket. Together with
@@ -61,6 +66,8 @@ impl Default for RespConfig {
     fn default() -> Self {
         Self {
             listen: "127.0.0.1:6379".into(),
+            unix: None,
+            unix_mode: FileMode::default(),
             max_connections: 10_000,
             max_pipeline: 1024,
             max_commands: 1024,
@@ -77,7 +84,12 @@ impl Default for RespConfig {
 impl RespConfig {
     pub fn validate(&self) -> Result<()> {
         let bad = |what: String| Err(Error::invalid(what));
-        check_listens("resp.listen", &self.listen)?;
+        if !self.listen.is_empty() || self.unix.is_none() {
+            check_listens("resp.listen", &self.listen)?;
+        }
+        if let Some(unix) = self.unix_listen() {
+            unix.check("resp.unix")?;
+        }
         if self.max_connections == 0 {
             return bad("resp.max_connections must be at least 1".into());
         }
@@ -102,6 +114,11 @@ impl RespConfig {
         Ok(())
     }
 
+    pub(crate) fn unix_listen(&self) -> Option<UnixListen> {
+        let path = self.unix.clone()?;
+        Some(UnixListen { path, mode: self.unix_mode })
+    }
+
     pub(crate) fn idle_timeout(&self) -> Option<Duration> {
         (self.idle_timeout_ms > 0).then(|| Duration::from_millis(self.idle_timeout_ms))
     }
@@ -124,6 +141,8 @@ mod tests {
     fn nonsense_is_refused() {
         for change in [
             |c: &mut RespConfig| c.listen = "6379".into(),
+            |c: &mut RespConfig| c.listen = String::new(),
+            |c: &mut RespConfig| c.unix = Some("/run/".into()),
             |c: &mut RespConfig| c.max_connections = 0,
             |c: &mut RespConfig| c.max_pipeline = 0,
             |c: &mut RespConfig| c.max_commands = 0,

@@ -93,9 +93,19 @@ impl RespServer {
     ) -> Result<RespServer> {
         let Common { large, access, slow, allowances } = common;
         config.validate()?;
-        let bound = env.net.bind(config.listen.clone(), Door::Resp).await;
-        let listener = bound.map_err(|e| cannot_listen(Door::Resp.name(), &e))?;
-        let local_addr = listener.local_addr()?;
+        let mut listeners = Vec::new();
+        // As of a port that is off.
+        let mut local_addr = SocketAddr::from(([0, 0, 0, 0], 0));
+        if !config.listen.is_empty() {
+            let bound = env.net.bind(config.listen.clone(), Door::Resp).await;
+            let listener = bound.map_err(|e| cannot_listen(Door::Resp.name(), &e))?;
+            local_addr = listener.local_addr()?;
+            listeners.push(listener);
+        }
+        if let Some(unix) = config.unix_listen() {
+            let bound = env.net.bind_unix(unix).await;
+            listeners.push(bound.map_err(|e| cannot_listen("resp_unix", &e))?);
+        }
         let (stop, stopping) = shutdown::channel();
         let (serving, ended) = mpsc::channel(1);
         let shared = Arc::new(Shared {
@@ -116,7 +126,7 @@ impl RespServer {
             store,
             local_addr,
         });
-        let lanes = (0..shared.config.threads.max(1))
+        let lanes: Arc<[Lane]> = (0..shared.config.threads.max(1))
             .map(|i| {
                 let (handover, arriving) = mpsc::channel(HANDOVER_MAX);
                 let lane = serve(shared.clone(), arriving, stopping.clone(), serving.clone());
@@ -128,11 +138,15 @@ impl RespServer {
                 Lane { handover, load: Arc::default() }
             })
             .collect();
-        tokio::spawn(accept(shared, listener, lanes, stopping, serving));
+        let total = Arc::new(AtomicUsize::new(0));
+        for listener in listeners {
+            let (lanes, total) = (lanes.clone(), total.clone());
+            tokio::spawn(accept(shared.clone(), listener, (lanes, total), stopping.clone(), serving.clone()));
+        }
         Ok(RespServer { local_addr, stop, ended })
     }
 
-    /// The address that was bound.
+    /// The address that was bound; port 0: none was.
     pub fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
@@ -152,11 +166,10 @@ impl RespServer {
 async fn accept<S: Store>(
     shared: Arc<Shared<S>>,
     mut listener: Box<dyn Listener>,
-    lanes: Vec<Lane>,
+    (lanes, total): (Arc<[Lane]>, Arc<AtomicUsize>),
     mut stopping: Shutdown,
     _serving: mpsc::Sender<()>,
 ) {
-    let total = Arc::new(AtomicUsize::new(0));
     let refusals = Arc::new(Semaphore::new(REFUSALS_MAX));
     loop {
         let accepted = tokio::select! {

@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use rustls::pki_types::ServerName;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
-use sextant_environment::config::{ClientCertificates, TlsConfig};
+use sextant_environment::config::{ClientCertificates, TlsConfig, UnixListen, unix_path};
 use sextant_environment::env::{
     Connection, Door, Handshake, Holder, Identity, Listener, Network, Party, Whom,
 };
@@ -225,10 +225,21 @@ impl Network for TlsNetwork {
         })
     }
 
+    /// As it is: there is no network that anybody could listen to, and the file says who may come in.
+    fn bind_unix(&self, listen: UnixListen) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        self.env.net.bind_unix(listen)
+    }
+
     fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>> {
         let (connecting, shared) = (self.env.net.connect(addr.clone(), whom), self.shared.clone());
         Box::pin(async move {
             let connection = connecting.await?;
+            if unix_path(&addr).is_some() {
+                return match whom {
+                    Whom::Host => Ok(connection),
+                    Whom::Member(_) => Err(denied("a member of a cluster has no Unix socket".into())),
+                };
+            }
             in_time(shared.connect(connection, &addr, whom)).await
         })
     }

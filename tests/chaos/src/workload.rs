@@ -189,7 +189,7 @@ async fn operate(load: &Load, client: &Client, rng: &Arc<dyn Rng>, id: u64, valu
             };
             let effect = Effect::Put(Bytes::copy_from_slice(value.as_bytes()));
             let call = Call::Cas { expected: seen.as_deref(), new: Some(value) };
-            let cas = client.cas("", key.clone(), expected, effect);
+            let cas = client.compare_and_set("", key.clone(), expected, effect);
             let applied =
                 cas.map(|r| r.map(|o| (Returned::Applied(o.applied), o.applied.then_some(o.seq.0))));
             write(load, id, "cas", &key, call, applied).await

@@ -58,7 +58,7 @@ fn value(key: &str) -> Bytes {
 async fn client(c: &Cluster, deadline: Duration) -> Client {
     let addrs = c.pnodes().iter().map(|p| p.grpc_addr().to_string()).collect();
     let options = ClientOptions { deadline, ..ClientOptions::default() };
-    Client::connect(c.env.clone(), addrs, options).await.unwrap()
+    Client::connect_in(c.env.clone(), addrs, options).await.unwrap()
 }
 
 /// A partition as its leader shows it.

@@ -7,7 +7,7 @@ use sextant_environment::Env;
 use sextant_environment::env::Door;
 
 async fn client(cluster: &DevCluster) -> Client {
-    Client::connect(Env::real(), cluster.grpc_addrs(), ClientOptions::default()).await.unwrap()
+    Client::connect_in(Env::real(), cluster.grpc_addrs(), ClientOptions::default()).await.unwrap()
 }
 
 async fn value(client: &Client, key: &'static str) -> Option<String> {

@@ -81,7 +81,7 @@ async fn looks(program: &Path) -> Result<bool> {
 /// What is flushed is read from an SSTable once, and is then in the cache.
 async fn flush(env: &Env, cluster: &DevCluster) -> Result<()> {
     let options = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
-    let client = Client::connect(env.clone(), cluster.grpc_addrs(), options).await?;
+    let client = Client::connect_in(env.clone(), cluster.grpc_addrs(), options).await?;
     client.freeze(None).await?;
     client.flush(None).await?;
     Ok(())

@@ -8,13 +8,19 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use prost_types::FileDescriptorSet;
+use prost::Message;
+use prost_types::{FileDescriptorProto, FileDescriptorSet};
 
 const FILES: [&str; 9] = ["types", "log", "raft", "rows", "lease", "sstable", "kv", "admin", "users"];
 
-/// The files that are generated: messages and services (named after the protobuf package), and the list of all methods.
-pub const GENERATED: [&str; 2] = ["sextant.v1.rs", METHODS];
+/// What clients and operators call; what these files import is described with them.
+const FOR_CLIENTS: [&str; 3] = ["kv.proto", "admin.proto", "users.proto"];
+
+/// The files that are generated: messages and services (named after the protobuf package), the list of all methods, and the
+/// description of what clients call.
+pub const GENERATED: [&str; 3] = ["sextant.v1.rs", METHODS, DESCRIPTORS];
 const METHODS: &str = "methods.rs";
+const DESCRIPTORS: &str = "clients.binpb";
 
 /// `crates/proto`.
 pub fn proto_crate() -> PathBuf {
@@ -32,6 +38,7 @@ pub fn generate(into: &Path) -> Result<(), Box<dyn Error>> {
     let files: Vec<PathBuf> = FILES.iter().map(|name| sources.join(format!("{name}.proto"))).collect();
     let descriptors = protox::compile(&files, [&sources])?;
     fs::write(into.join(METHODS), methods(&descriptors))?;
+    fs::write(into.join(DESCRIPTORS), for_clients(&descriptors).encode_to_vec())?;
     // `bytes` fields are slices of the received buffer: no copy per key or value.
     tonic_prost_build::configure().bytes(".").out_dir(into).compile_fds(descriptors)?;
     Ok(())
@@ -50,4 +57,21 @@ fn methods(descriptors: &FileDescriptorSet) -> String {
         }
     }
     code + "]\n"
+}
+
+/// What server reflection tells: without comments, and without what only servers call.
+fn for_clients(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
+    let named = |name: &str| descriptors.file.iter().find(|file| file.name() == name);
+    let mut wanted = FOR_CLIENTS.map(String::from).to_vec();
+    let mut file: Vec<FileDescriptorProto> = Vec::new();
+    while let Some(name) = wanted.pop() {
+        if file.iter().any(|file| file.name() == name) {
+            continue;
+        }
+        let Some(found) = named(&name) else { continue };
+        wanted.extend(found.dependency.iter().cloned());
+        file.push(FileDescriptorProto { source_code_info: None, ..found.clone() });
+    }
+    file.sort_by(|a, b| a.name.cmp(&b.name));
+    FileDescriptorSet { file }
 }

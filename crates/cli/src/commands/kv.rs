@@ -107,7 +107,7 @@ pub async fn cas(args: CasArgs) -> CommandResult {
     let table = args.table.table.clone();
     let client = client_of(&args.table).await?;
     let (key, expected, effect) = cas_request(args)?;
-    let outcome = client.cas(&table, key, expected, effect).await?;
+    let outcome = client.compare_and_set(&table, key, expected, effect).await?;
     if outcome.applied { Ok(()) } else { Err(Failure::negative(why_not(&outcome))) }
 }
 

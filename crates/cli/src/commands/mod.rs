@@ -30,5 +30,5 @@ async fn client(connection: &Connection) -> Result<Client, Failure> {
         ..ClientOptions::default()
     };
     let env = network::client(&connection.tls)?;
-    Ok(Client::connect(env, connection.server.clone(), options).await?)
+    Ok(Client::connect_in(env, connection.server.clone(), options).await?)
 }

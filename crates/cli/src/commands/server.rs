@@ -97,8 +97,10 @@ pub async fn pnode(args: &ServerArgs) -> CommandResult {
         insecure: args.insecure,
     };
     let env = env(posture.network()?, config.clock)?;
+    let sockets = [&config.grpc_unix, &config.resp_unix];
+    let sockets: Vec<_> = sockets.into_iter().flatten().map(|path| path.display().to_string()).collect();
     let Some(server) = started(&mut signals, PNodeServer::start(env, config)).await? else { return Ok(()) };
-    serves([Some(server.grpc_addr()), server.resp_addr(), server.http_addr()]);
+    serves_also([Some(server.grpc_addr()), server.resp_addr(), server.http_addr()], sockets);
     until_stopped(signals, server.shutdown()).await
 }
 
@@ -108,8 +110,13 @@ fn listens<'a>(addrs: impl IntoIterator<Item = Option<&'a String>>) -> Vec<&'a s
 
 /// Tells whoever started the process where it listens.
 fn serves(addrs: impl IntoIterator<Item = Option<SocketAddr>>) {
-    let addrs: Vec<String> = addrs.into_iter().flatten().map(|addr| addr.to_string()).collect();
-    notify::serves(&addrs);
+    serves_also(addrs, Vec::new());
+}
+
+/// `sockets`: paths.
+fn serves_also(addrs: impl IntoIterator<Item = Option<SocketAddr>>, sockets: Vec<String>) {
+    let addrs = addrs.into_iter().flatten().map(|addr| addr.to_string());
+    notify::serves(&addrs.chain(sockets).collect::<Vec<_>>());
 }
 
 /// Tests only: how far this server's clocks are off ([`ClockError`]).

@@ -20,11 +20,11 @@ async fn all_operations_reach_the_store() {
     let values: Vec<_> = found.into_iter().map(|r| r.map(|r| r.value)).collect();
     assert_eq!(values, [Some("1".into()), None, Some("2".into())]);
     let put = |value: &'static str| Effect::Put(value.into());
-    assert!(client.cas("", "a", Expected::Value("1".into()), put("3")).await.unwrap().applied);
-    assert!(!client.cas("", "a", Expected::Value("1".into()), put("4")).await.unwrap().applied);
-    assert!(!client.cas("", "a", Expected::Absent, put("4")).await.unwrap().applied);
+    assert!(client.compare_and_set("", "a", Expected::Value("1".into()), put("3")).await.unwrap().applied);
+    assert!(!client.compare_and_set("", "a", Expected::Value("1".into()), put("4")).await.unwrap().applied);
+    assert!(!client.compare_and_set("", "a", Expected::Absent, put("4")).await.unwrap().applied);
     let seq = client.get("", "a").await.unwrap().unwrap().seq;
-    assert!(client.cas("", "a", Expected::Seq(seq), Effect::Delete).await.unwrap().applied);
+    assert!(client.compare_and_set("", "a", Expected::Seq(seq), Effect::Delete).await.unwrap().applied);
     let batch = vec![
         Operation::put("", "c", "5"),
         Operation::put("", "b", "6").only_if(Condition::Absent).skip_on_failure(),
@@ -71,7 +71,7 @@ fn all_futures_are_send() {
         check(client.insert("", "k", "v"));
         check(client.delete("", "k"));
         check(client.delete_checked("", "k"));
-        check(client.cas("", "k", Expected::Absent, Effect::Delete));
+        check(client.compare_and_set("", "k", Expected::Absent, Effect::Delete));
         check(client.batch(vec![]));
         check(client.scan("", ScanOptions::default()).collect_records());
         check(client.create_table("t", options));

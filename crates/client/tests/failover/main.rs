@@ -35,7 +35,7 @@ async fn cluster(options: ClientOptions) -> Cluster {
     let first = FakeServer::default();
     let second = FakeServer { store: first.store.clone(), ..FakeServer::default() };
     let addrs = vec![serve(&env, first.clone()).await, serve(&env, second.clone()).await];
-    let client = Client::connect(env, addrs, options).await.unwrap();
+    let client = Client::connect_in(env, addrs, options).await.unwrap();
     Cluster { first, second, client }
 }
 

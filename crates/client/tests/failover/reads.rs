@@ -25,7 +25,7 @@ async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
     let env = network::env();
     let dead = NOBODY.to_owned();
     let alive = serve(&env, first.clone()).await;
-    let client = Client::connect(env, vec![dead, alive], ClientOptions::default()).await.unwrap();
+    let client = Client::connect_in(env, vec![dead, alive], ClientOptions::default()).await.unwrap();
     assert_eq!(client.get("", "k").await.unwrap().unwrap().value, "v");
     client.put("", "k", "w").await.unwrap();
 }
@@ -34,7 +34,7 @@ async fn reads_go_to_another_server_if_one_hangs_refuses_or_is_gone() {
 async fn nobody_there_is_unavailable_within_the_deadline() {
     let env = network::env();
     let options = ClientOptions { deadline: Duration::from_millis(200), ..ClientOptions::default() };
-    let client = Client::connect(env.clone(), vec![NOBODY.to_owned()], options).await.unwrap();
+    let client = Client::connect_in(env.clone(), vec![NOBODY.to_owned()], options).await.unwrap();
     let begun_ns = env.clock.holder_ns();
     let error = client.get("", "k").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);

@@ -4,6 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sextant_common::error::{Error, Result};
 
+use super::unix::{check_unix, unix_path};
+
 /// `host:port`, taken apart: a name (letters, digits, `.`, `-`, `_`), an IPv4 address, or an IPv6 address in brackets; and a port.
 pub fn host_port(addr: &str) -> Option<(&str, u16)> {
     let (host, port) = addr.rsplit_once(':')?;
@@ -25,6 +27,14 @@ pub fn is_host(host: &str) -> bool {
 /// Where a server listens; port 0 is any free one. `Invalid` if nobody can.
 pub fn check_listens(field: &str, addr: &str) -> Result<()> {
     host_port(addr).map(|_| ()).ok_or_else(|| bad(field, addr))
+}
+
+/// Where a server is reached: `host:port`, or, on this machine, `unix:` and the path of a socket.
+pub fn check_reached_here(field: &str, addr: &str) -> Result<()> {
+    match unix_path(addr) {
+        Some(path) => check_unix(field, path),
+        None => check_reached(field, addr),
+    }
 }
 
 /// Where a server is reached.

@@ -3,6 +3,7 @@
 mod address;
 mod load;
 mod tls;
+mod unix;
 
 use std::time::Duration;
 
@@ -12,10 +13,11 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::key::SLOTS;
 
-pub use address::{check_listens, check_reached, host_port, is_host, is_loopback};
+pub use address::{check_listens, check_reached, check_reached_here, host_port, is_host, is_loopback};
 pub use load::{ConfigError, load, load_file, load_role, parse, role_of};
 pub use sextant_common::configuration::LeaseMode;
 pub use tls::{ClientCertificates, TlsConfig};
+pub use unix::{FileMode, UnixListen, unix_path};
 
 /// One server of a tier.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use super::Env;
 use super::net::{Connection, Door, Listener, Network, Whom};
+use crate::config::UnixListen;
 
 /// Listeners are closed by the tasks that accept, as soon as these notice.
 const CLOSED_MAX: Duration = Duration::from_secs(5);
@@ -44,14 +45,27 @@ struct Counting {
     open: Arc<watch::Sender<usize>>,
 }
 
-impl Network for Counting {
-    fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
-        let (bound, open) = (self.net.bind(addr, door), self.open.clone());
+impl Counting {
+    fn counted(
+        &self,
+        bound: BoxFuture<'static, io::Result<Box<dyn Listener>>>,
+    ) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        let open = self.open.clone();
         Box::pin(async move {
             let listener = bound.await?;
             open.send_modify(|open| *open += 1);
             Ok(Box::new(Counted { listener: Some(listener), open }) as Box<dyn Listener>)
         })
+    }
+}
+
+impl Network for Counting {
+    fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        self.counted(self.net.bind(addr, door))
+    }
+
+    fn bind_unix(&self, listen: UnixListen) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        self.counted(self.net.bind_unix(listen))
     }
 
     fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>> {

@@ -9,6 +9,7 @@ mod net;
 mod ports;
 mod reaching;
 mod status;
+mod unix;
 mod workers;
 
 use std::future::Future;

@@ -15,7 +15,8 @@ use super::dialing::dial;
 use super::handshake::Party;
 use super::identity::Identity;
 use super::names::Names;
-use crate::config::ClusterConfig;
+use super::unix;
+use crate::config::{ClusterConfig, UnixListen, unix_path};
 use sextant_common::error::{Error, ErrorKind};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
@@ -65,7 +66,7 @@ pub trait Handshake: Send + Sync + 'static {
     fn perform(&self, connection: Connection) -> BoxFuture<'static, io::Result<Connection>>;
 }
 
-/// A byte stream to a peer. Nagle's algorithm is off.
+/// A byte stream to a peer: TCP, or a Unix socket. Nagle's algorithm is off.
 pub struct Connection {
     io: Io,
     pub peer: Option<SocketAddr>,
@@ -76,6 +77,7 @@ pub struct Connection {
 
 enum Io {
     Tcp(tokio::net::TcpStream),
+    Unix(tokio::net::UnixStream),
     Other(Box<dyn ByteStream>),
 }
 
@@ -89,6 +91,7 @@ pub struct DetachedConnection {
 
 enum DetachedStream {
     Tcp(std::net::TcpStream),
+    Unix(std::os::unix::net::UnixStream),
     Other(Box<dyn ByteStream>),
 }
 
@@ -99,6 +102,10 @@ impl Connection {
 
     fn tcp(stream: tokio::net::TcpStream, peer: Option<SocketAddr>) -> Self {
         Self { io: Io::Tcp(stream), peer, identity: None, handshake: None }
+    }
+
+    pub(super) fn unix(stream: tokio::net::UnixStream) -> Self {
+        Self { io: Io::Unix(stream), peer: None, identity: None, handshake: None }
     }
 
     /// The same, of a peer that has shown who it is.
@@ -120,11 +127,12 @@ impl Connection {
         }
     }
 
-    /// Takes a TCP socket off this runtime's reactor, so that another runtime can serve it without waking this one for
+    /// Takes a socket off this runtime's reactor, so that another runtime can serve it without waking this one for
     /// every message. Streams of another kind (a simulation's) are passed on as they are.
     pub fn detach(self) -> io::Result<DetachedConnection> {
         let io = match self.io {
             Io::Tcp(stream) => DetachedStream::Tcp(stream.into_std()?),
+            Io::Unix(stream) => DetachedStream::Unix(stream.into_std()?),
             Io::Other(io) => DetachedStream::Other(io),
         };
         Ok(DetachedConnection { io, peer: self.peer, identity: self.identity, handshake: self.handshake })
@@ -133,6 +141,7 @@ impl Connection {
     fn stream(self: Pin<&mut Self>) -> Pin<&mut (dyn ByteStream + '_)> {
         match &mut self.get_mut().io {
             Io::Tcp(stream) => Pin::new(stream),
+            Io::Unix(stream) => Pin::new(stream),
             Io::Other(io) => Pin::new(&mut **io),
         }
     }
@@ -143,6 +152,7 @@ impl DetachedConnection {
     pub fn attach(self) -> io::Result<Connection> {
         let io = match self.io {
             DetachedStream::Tcp(stream) => Io::Tcp(tokio::net::TcpStream::from_std(stream)?),
+            DetachedStream::Unix(stream) => Io::Unix(tokio::net::UnixStream::from_std(stream)?),
             DetachedStream::Other(io) => Io::Other(io),
         };
         Ok(Connection { io, peer: self.peer, identity: self.identity, handshake: self.handshake })
@@ -169,13 +179,22 @@ pub fn cannot_listen(what: &str, e: &io::Error) -> Error {
 pub trait Network: Send + Sync + 'static {
     /// `addr` is `host:port`.
     fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>>;
+
+    /// Listens on a Unix socket, for clients on this machine. Never encrypted: who may come in is said by the file.
+    fn bind_unix(&self, _: UnixListen) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        Box::pin(async {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "this network has no Unix sockets"))
+        })
+    }
+
+    /// `addr` is `host:port`, or `unix:` and a path.
     fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>>;
 
     /// Its metrics, if it has any.
     fn register(&self, _: &mut Registry) {}
 }
 
-/// Real TCP; names are resolved again for each connection.
+/// Real TCP and Unix sockets; names are resolved again for each connection.
 #[derive(Debug, Default)]
 pub struct TcpNetwork {
     names: Names,
@@ -208,9 +227,16 @@ impl Network for TcpNetwork {
         })
     }
 
+    fn bind_unix(&self, listen: UnixListen) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        Box::pin(unix::bind(listen.path, listen.mode.0))
+    }
+
     fn connect(&self, addr: String, _: Whom) -> BoxFuture<'static, io::Result<Connection>> {
         let names = self.names.clone();
         Box::pin(async move {
+            if let Some(path) = unix_path(&addr) {
+                return unix::connect(path).await;
+            }
             let stream = dial(&names.resolve(&addr).await?).await?;
             stream.set_nodelay(true)?;
             let peer = stream.peer_addr().ok();
@@ -225,7 +251,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A gRPC channel to `addr` (`host:port`) that connects when it is first used and again whenever it has to. Deadlines of
+/// A gRPC channel to `addr` (`host:port`, or `unix:` and a path) that connects when it is first used and again whenever it has to. Deadlines of
 /// calls are the caller's.
 pub fn grpc_channel(net: &Arc<dyn Network>, addr: &str) -> tonic::transport::Channel {
     channel(net, addr, None, Whom::Host)
@@ -251,7 +277,8 @@ fn channel(
 ) -> tonic::transport::Channel {
     let net = net.clone();
     let target = addr.to_owned();
-    let uri = format!("http://{addr}");
+    // What a call's `:authority` says; a path is none.
+    let uri = unix_path(addr).map_or_else(|| format!("http://{addr}"), |_| "http://localhost".to_owned());
     let endpoint = tonic::transport::Endpoint::from_shared(uri)
         .unwrap_or_else(|_| tonic::transport::Endpoint::from_static("http://invalid.invalid:1"));
     let endpoint = match user_agent {
@@ -393,6 +420,7 @@ impl AsyncWrite for Connection {
     fn is_write_vectored(&self) -> bool {
         match &self.io {
             Io::Tcp(stream) => stream.is_write_vectored(),
+            Io::Unix(stream) => stream.is_write_vectored(),
             Io::Other(io) => io.is_write_vectored(),
         }
     }

@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 
 use super::net::{Connection, Door, Listener, Network, Whom};
 use crate::clock::Clock;
+use crate::config::UnixListen;
 
 /// Another reason is told no sooner than this after the one before.
 const PAUSE_NS: u64 = 10_000_000_000;
@@ -39,6 +40,10 @@ impl Reaching {
 impl Network for Reaching {
     fn bind(&self, addr: String, door: Door) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
         self.net.bind(addr, door)
+    }
+
+    fn bind_unix(&self, listen: UnixListen) -> BoxFuture<'static, io::Result<Box<dyn Listener>>> {
+        self.net.bind_unix(listen)
     }
 
     fn connect(&self, addr: String, whom: Whom) -> BoxFuture<'static, io::Result<Connection>> {

@@ -17,23 +17,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// Connections accepted and not yet taken over by the server.
 const HANDOVER_MAX: usize = 16;
 
-/// A connection and its place among `max`.
+/// A connection and its place.
 pub(crate) struct Counted {
     connection: Connection,
     _place: OwnedSemaphorePermit,
 }
 
-/// The accepted connections of a listener, at most `max` at a time.
+/// The accepted connections of a listener, each with one of these places, which several listeners may share.
 pub(crate) fn counted(
     listener: Box<dyn Listener>,
-    max: usize,
+    places: Arc<Semaphore>,
 ) -> impl Stream<Item = io::Result<Counted>> + Send + 'static {
-    established(accepted(listener, max), |counted: Counted| Box::pin(counted.established()))
+    established(accepted(listener, places), |counted: Counted| Box::pin(counted.established()))
 }
 
-fn accepted(mut listener: Box<dyn Listener>, max: usize) -> ReceiverStream<io::Result<Counted>> {
+fn accepted(mut listener: Box<dyn Listener>, places: Arc<Semaphore>) -> ReceiverStream<io::Result<Counted>> {
     let (accepted, incoming) = mpsc::channel(HANDOVER_MAX);
-    let places = Arc::new(Semaphore::new(max.min(Semaphore::MAX_PERMITS)));
     tokio::spawn(async move {
         let accept = async {
             while let Ok(place) = places.clone().acquire_owned().await {

@@ -1,4 +1,4 @@
-//! What clients speak to: gRPC (`Kv`, `Admin`) and RESP, over the library.
+//! What clients speak to: gRPC (`Kv`, `Admin`, and what every gRPC server has) and RESP, over the library.
 //!
 //! Owns: translation of messages, limits of requests and connections, deadlines of calls, status for people. Does not own
 //! any decision about a read or a write.
@@ -6,7 +6,9 @@
 mod admin;
 mod connections;
 mod gate;
+mod health;
 mod kv;
+mod reflection;
 mod resp_store;
 mod shares;
 mod status;
@@ -17,7 +19,9 @@ mod whereabouts;
 pub(crate) use admin::AdminService;
 pub(crate) use connections::counted;
 pub(crate) use gate::Gate;
+pub(crate) use health::HealthService;
 pub(crate) use kv::KvService;
+pub(crate) use reflection::reflection;
 pub(crate) use resp_store::RespStore;
 pub(crate) use status::own_status;
 pub(crate) use users::UserRecord;

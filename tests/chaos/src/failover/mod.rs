@@ -76,7 +76,7 @@ async fn measure(bed: &mut Testbed, args: &FailoverArgs, seed: u64, has: &Capabi
     let env = bed.env.clone();
     let mut clients = Vec::new();
     for addr in bed.pnodes() {
-        clients.push(Client::connect(env.clone(), vec![addr], ClientOptions::default()).await?);
+        clients.push(Client::connect_in(env.clone(), vec![addr], ClientOptions::default()).await?);
     }
     let probes = Arc::new(Probes::prepare(env, clients, seed).await?);
     let beating = probes.start();

@@ -261,7 +261,7 @@ async fn recorded_clients(
     for addr in addrs {
         let options =
             ClientOptions { deadline: DEADLINE, attempt_timeout: ATTEMPT, ..ClientOptions::default() };
-        let client = Client::connect(env.clone(), vec![addr.clone()], options).await?;
+        let client = Client::connect_in(env.clone(), vec![addr.clone()], options).await?;
         for _ in 0..CLIENTS {
             clients.spawn(workload::run_client(load.clone(), client.clone(), env.rng.next_u64()));
         }

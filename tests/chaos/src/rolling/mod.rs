@@ -80,7 +80,7 @@ async fn measure(bed: &mut Bed) -> Result<Report> {
     let mut report = Report { records: bed.records, ..Report::default() };
     let loaded = generate(bed, "load", &[]).await?;
     println!("loaded: {}", loaded.line());
-    let operator = Client::connect(bed.env.clone(), addrs.clone(), ClientOptions::default()).await?;
+    let operator = Client::connect_in(bed.env.clone(), addrs.clone(), ClientOptions::default()).await?;
     let flushed = operator.flush(None).await?;
     if !flushed.errors.is_empty() {
         return Err(Error::unavailable(flushed.errors.join("; ")));

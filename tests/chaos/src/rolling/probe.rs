@@ -113,14 +113,14 @@ impl Probes {
 
     /// Through another p-node than the one that will be asked: that would keep them.
     pub async fn write_cold(env: &Env, addr: &str, name: &str) -> Result<()> {
-        let client = Client::connect(env.clone(), vec![addr.to_owned()], ClientOptions::default()).await?;
+        let client = Client::connect_in(env.clone(), vec![addr.to_owned()], ClientOptions::default()).await?;
         let put = |n: u64| client.put("", format!("cold{name}.{n}"), "0");
         let puts = futures::stream::iter((0..COLD_KEYS).map(put)).buffer_unordered(LOADERS);
         puts.try_for_each(|_| async { Ok(()) }).await
     }
 
     async fn client(&mut self, kind: Kind, addrs: &[String], prefix: &str) -> Result<()> {
-        let client = Client::connect(self.env.clone(), addrs.to_vec(), ClientOptions::default()).await?;
+        let client = Client::connect_in(self.env.clone(), addrs.to_vec(), ClientOptions::default()).await?;
         let success_ns = Arc::new(AtomicU64::new(self.env.clock.holder_ns()));
         self.success_ns.push(success_ns.clone());
         let env = self.env.clone();

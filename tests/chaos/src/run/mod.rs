@@ -252,7 +252,7 @@ async fn torment(
 
 async fn connect(env: &Env, addrs: Vec<String>) -> Result<Client> {
     let options = ClientOptions { deadline: DEADLINE, attempt_timeout: ATTEMPT, ..ClientOptions::default() };
-    Client::connect(env.clone(), addrs, options).await
+    Client::connect_in(env.clone(), addrs, options).await
 }
 
 /// Freezes, flushes, compactions and transfers of leadership, in the middle of everything.

@@ -80,7 +80,7 @@ pub async fn prepare(env: &Env, storm: Storm, resp: &str, grpc: &[String]) -> Re
             return Err(Error::unavailable(format!("preparing {}: {answer}", storm.name())));
         }
     }
-    let client = Client::connect(env.clone(), grpc.to_vec(), ClientOptions::default()).await?;
+    let client = Client::connect_in(env.clone(), grpc.to_vec(), ClientOptions::default()).await?;
     client.freeze(None).await?;
     client.flush(None).await.map(|_| ())
 }
@@ -128,7 +128,7 @@ pub async fn unleash(env: &Env, storm: Storm, resp: &str, grpc: &[String]) -> Re
         Storm::Scans => {
             for _ in 0..SCANNERS {
                 let options = ClientOptions::default();
-                let client = Client::connect(env.clone(), vec![grpc[0].clone()], options).await?;
+                let client = Client::connect_in(env.clone(), vec![grpc[0].clone()], options).await?;
                 clients.spawn(async move {
                     let mut pages = client.scan("default", ScanOptions::default());
                     let reading = async {

@@ -177,7 +177,7 @@ impl Book {
                 let expected = expected.map_or(Expected::Absent, |v| Expected::Value(bytes(v)));
                 let effect = new.map_or(Effect::Delete, |v| Effect::Put(bytes(v)));
                 client
-                    .cas(table, k, expected, effect)
+                    .compare_and_set(table, k, expected, effect)
                     .await
                     .map(|o| (Returned::Applied(o.applied), o.applied.then_some(o.seq.0)))
             }

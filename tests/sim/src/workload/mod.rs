@@ -128,7 +128,7 @@ pub async fn connect(host: &Arc<Host>, pnodes: &[usize], sessions: bool, patienc
         sessions,
         ..ClientOptions::default()
     };
-    Client::connect(host.boot(), addrs, options).await.expect("addresses and options are good")
+    Client::connect_in(host.boot(), addrs, options).await.expect("addresses and options are good")
 }
 
 /// One p-node only.

@@ -30,7 +30,7 @@ impl Grpc {
             let mut order = addrs.to_vec();
             order.rotate_left(first);
             let options = ClientOptions { deadline, connections, ..ClientOptions::default() };
-            clients.push(Client::connect(env.clone(), order, options).await?);
+            clients.push(Client::connect_in(env.clone(), order, options).await?);
         }
         Ok(Self { clients, table: table.to_owned() })
     }

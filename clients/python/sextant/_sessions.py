@@ -1,0 +1,75 @@
+"""What makes a write that is sent again take effect once: a session, and a number in it for each write."""
+
+import threading
+import time
+
+from sextant._errors import Error
+
+#: Numbers in flight span at most this: the servers keep a bounded number of answers of a session.
+WINDOW = 256
+
+
+class Session:
+    def __init__(self, session):
+        self.id = session
+        self.next = 1
+        self.in_flight = set()
+
+    def acked_below(self):
+        """All answers below this number have arrived, or nobody asks for them again."""
+        return min(self.in_flight, default=self.next)
+
+
+class Sessions:
+    """The session of a client; writes beyond its window wait."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._opening = threading.Lock()
+        self._session = None
+
+    def take(self, end, open_session):
+        """A session and a number in it; to be given back by `done`."""
+        with self._changed:
+            ticket = self._try_take()
+        while ticket is None:
+            if self._session is None:
+                with self._opening:
+                    # Somebody else may have opened one meanwhile.
+                    if self._session is None:
+                        opened = Session(open_session())
+                        with self._changed:
+                            self._session = opened
+            with self._changed:
+                ticket = self._try_take()
+                if ticket is None:
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        raise Error("overloaded", "too many writes of this client hang: its session is full")
+                    self._changed.wait(left)
+        return ticket
+
+    def _try_take(self):
+        session = self._session
+        if session is None or session.next - session.acked_below() >= WINDOW:
+            return None
+        number = session.next
+        session.next += 1
+        session.in_flight.add(number)
+        return session, number
+
+    def acked_below(self, session):
+        with self._changed:
+            return session.acked_below()
+
+    def done(self, session, number):
+        with self._changed:
+            session.in_flight.discard(number)
+            self._changed.notify_all()
+
+    def forget(self, session):
+        """The servers do not know it any more."""
+        with self._changed:
+            if self._session is session:
+                self._session = None
+            self._changed.notify_all()
