@@ -21,6 +21,7 @@ use crate::clients::Clients;
 use crate::config::RespConfig;
 use crate::connection::{Connection, Turns};
 use crate::metrics::{Metrics, RespMetrics};
+use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::store::Store;
@@ -103,7 +104,7 @@ impl RespServer {
             started_ns: env.clock.holder_ns(),
             key_seed: env.rng.next_u64(),
             large,
-            queued: Room::new(config.max_large_bytes),
+            queued: QueuedRoom::new(config.max_large_bytes),
             access,
             slow,
             allowances,

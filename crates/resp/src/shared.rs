@@ -15,6 +15,7 @@ use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::cursors::Cursors;
 use crate::metrics::Metrics;
+use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 
 pub(crate) struct Shared<S> {
@@ -29,8 +30,8 @@ pub(crate) struct Shared<S> {
     pub key_seed: u64,
     /// For long requests.
     pub large: Room,
-    /// For commands that wait for `EXEC`.
-    pub queued: Room,
+    /// For commands that wait for `EXEC`, and watched keys.
+    pub queued: QueuedRoom,
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
     pub replies: Replies,

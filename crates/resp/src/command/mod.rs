@@ -160,7 +160,7 @@ fn run<S: Store>(
         Id::Multi => transaction::multi(conversation, shared),
         Id::Exec => return transaction::exec(conversation),
         Id::Discard => transaction::discard(conversation),
-        Id::Watch => return transaction::watch(command, conversation),
+        Id::Watch => return transaction::watch(command, conversation, shared),
         Id::Unwatch => transaction::unwatch(conversation),
         Id::Quit => return Action::Close(Some(Reply::OK)),
         Id::Ping if command.len() > 2 => errors::wrong_arity("ping"),
