@@ -10,6 +10,7 @@ use sextant_environment::room::Room;
 use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
 
 use crate::clients::{ClientEntry, Clients};
+use crate::command::KeysTurns;
 use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
@@ -34,6 +35,7 @@ pub(crate) struct Shared<S> {
     pub queued: QueuedRoom,
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
+    pub keys_turns: Arc<KeysTurns>,
     pub replies: Replies,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,

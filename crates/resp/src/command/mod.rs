@@ -34,6 +34,7 @@ pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use execution::set_status;
 pub(crate) use request::Request;
+pub(crate) use scan::KeysTurns;
 pub(crate) use transaction::Transactions;
 
 /// What a connection remembers between commands.

@@ -396,6 +396,7 @@ impl<S: Store> Connection<S> {
 
     fn break_off(&mut self) {
         self.broken = true;
+        self.conversation.entry.leave();
         self.end_intake();
     }
 }
