@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -15,14 +15,16 @@ use crate::frame::Protocol;
 const NAME_BYTES_MAX: usize = 256;
 
 /// One connection, as others see it.
+#[derive(Debug)]
 pub(crate) struct ClientEntry {
     id: u64,
     peer: Option<SocketAddr>,
     connected_ns: u64,
+    is_gone: AtomicBool,
     about: Mutex<About>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct About {
     name: Bytes,
     library: Bytes,
@@ -36,6 +38,15 @@ impl ClientEntry {
     /// Unique in this server, and rising.
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Its connection is broken: nobody takes its replies.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    pub fn leave(&self) {
+        self.is_gone.store(true, Ordering::Relaxed);
     }
 
     pub fn name(&self) -> Option<Bytes> {
@@ -88,7 +99,13 @@ impl Clients {
 
     pub fn add(&self, peer: Option<SocketAddr>, now_ns: u64) -> Arc<ClientEntry> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let entry = Arc::new(ClientEntry { id, peer, connected_ns: now_ns, about: Mutex::default() });
+        let entry = Arc::new(ClientEntry {
+            id,
+            peer,
+            connected_ns: now_ns,
+            is_gone: AtomicBool::new(false),
+            about: Mutex::default(),
+        });
         self.connected.lock().insert(id, entry.clone());
         entry
     }

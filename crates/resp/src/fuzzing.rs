@@ -11,6 +11,7 @@ use crate::clients::Clients;
 use sextant_environment::slow_log::SlowLog;
 
 use crate::connection::{Connection, Turns};
+use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::{RespConfig, RespMetrics, Store};
@@ -25,8 +26,9 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         started_ns: env.clock.holder_ns(),
         key_seed: env.rng.next_u64(),
         large: Room::new(config.max_large_bytes),
-        queued: Room::new(config.max_large_bytes),
+        queued: QueuedRoom::new(config.max_large_bytes),
         cursors: Arc::default(),
+        keys_turns: Arc::default(),
         turns: Turns::new(config.max_commands),
         replies: Replies::new(config.max_reply_bytes),
         access: None,

@@ -21,6 +21,7 @@ pub mod frame;
 pub mod fuzzing;
 mod glob;
 mod metrics;
+mod queued;
 mod replies;
 mod server;
 mod shared;

@@ -21,6 +21,7 @@ use crate::clients::Clients;
 use crate::config::RespConfig;
 use crate::connection::{Connection, Turns};
 use crate::metrics::{Metrics, RespMetrics};
+use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::store::Store;
@@ -113,12 +114,13 @@ impl RespServer {
             started_ns: env.clock.holder_ns(),
             key_seed: env.rng.next_u64(),
             large,
-            queued: Room::new(config.max_large_bytes),
+            queued: QueuedRoom::new(config.max_large_bytes),
             access,
             slow,
             allowances,
             replies: Replies::new(config.max_reply_bytes),
             cursors: Arc::default(),
+            keys_turns: Arc::default(),
             turns: Turns::new(config.max_commands),
             metrics: metrics.0,
             env,

@@ -10,11 +10,13 @@ use sextant_environment::room::Room;
 use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
 
 use crate::clients::{ClientEntry, Clients};
+use crate::command::KeysTurns;
 use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::cursors::Cursors;
 use crate::metrics::Metrics;
+use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 
 pub(crate) struct Shared<S> {
@@ -29,10 +31,11 @@ pub(crate) struct Shared<S> {
     pub key_seed: u64,
     /// For long requests.
     pub large: Room,
-    /// For commands that wait for `EXEC`.
-    pub queued: Room,
+    /// For commands that wait for `EXEC`, and watched keys.
+    pub queued: QueuedRoom,
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
+    pub keys_turns: Arc<KeysTurns>,
     pub replies: Replies,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,

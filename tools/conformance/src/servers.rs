@@ -1,8 +1,9 @@
 //! Starting a redis-server and a cluster, each with a directory of its own; both end with this program.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde::Deserialize;
@@ -25,8 +26,36 @@ impl Drop for Process {
     }
 }
 
-/// Whether there is one, installed if need be.
-pub fn has_redis() -> bool {
+/// What replies are compared with: others answer some commands otherwise.
+const REDIS_VERSION: &str = "7.0.";
+/// How often redis-server is started: somebody else may take its port first.
+const ATTEMPTS: usize = 5;
+
+/// What a server writes to its standard error, in a file: nobody has to read it for it to go on.
+struct Errors(PathBuf);
+
+impl Errors {
+    fn new(dir: &Path, name: &str) -> Result<Self, String> {
+        let path = dir.join(format!("{name}.stderr"));
+        File::create(&path).map(|_| Self(path)).map_err(|e| e.to_string())
+    }
+
+    fn stdio(&self) -> Result<Stdio, String> {
+        File::options().append(true).open(&self.0).map(Stdio::from).map_err(|e| e.to_string())
+    }
+
+    /// Its end.
+    fn text(&self) -> String {
+        let text = std::fs::read(&self.0).unwrap_or_default();
+        String::from_utf8_lossy(&text[text.len().saturating_sub(SHOWN_BYTES)..]).into_owned()
+    }
+}
+
+/// Of what a server that did not start has said.
+const SHOWN_BYTES: usize = 4096;
+
+/// Whether there is one of the right version, installed if need be. Err: why not.
+pub fn has_redis() -> Result<(), String> {
     let is_there = || said("redis-server", &["--version"]).is_some();
     if !is_there() {
         println!("conformance: installing redis-server");
@@ -40,7 +69,19 @@ pub fn has_redis() -> bool {
             let _ = apt.status();
         }
     }
-    is_there()
+    if !is_there() {
+        return Err("there is no redis-server, and it could not be installed".into());
+    }
+    let version = redis_version();
+    match version.starts_with(REDIS_VERSION) {
+        true => Ok(()),
+        false => Err(format!("redis-server is {version}: replies are those of {REDIS_VERSION}x")),
+    }
+}
+
+fn redis_version() -> String {
+    let said = said("redis-server", &["--version"]).unwrap_or_default();
+    said.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or("?").to_owned()
 }
 
 fn said(program: &str, args: &[&str]) -> Option<String> {
@@ -49,24 +90,35 @@ fn said(program: &str, args: &[&str]) -> Option<String> {
 }
 
 pub fn redis(dir: &Path) -> Result<Server, String> {
-    let version = said("redis-server", &["--version"]).unwrap_or_default();
-    let version = version.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or("?").to_owned();
+    let mut why = String::new();
+    for _ in 0..ATTEMPTS {
+        match redis_once(dir) {
+            Ok(server) => return Ok(server),
+            Err(e) => why = e,
+        }
+    }
+    Err(why)
+}
+
+fn redis_once(dir: &Path) -> Result<Server, String> {
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(|e| e.to_string())?.port();
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"]).arg(dir);
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    let errors = Errors::new(dir, "redis-server")?;
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.stdio()?);
     let mut process = Process(command.spawn().map_err(|e| format!("redis-server: {e}"))?);
     let mut said = BufReader::new(process.0.stdout.take().ok_or("redis-server: no output")?);
     let address = format!("127.0.0.1:{port}");
-    let mut line = String::new();
+    let (mut line, mut log) = (String::new(), String::new());
     while !line.contains("Ready to accept connections") {
         line.clear();
         if said.read_line(&mut line).map_err(|e| format!("redis-server: {e}"))? == 0 {
-            return Err("redis-server has ended".into());
+            return Err(format!("redis-server has ended: {log}{}", errors.text()));
         }
+        log.push_str(&line);
     }
-    Ok(Server { _process: process, _said: said, address, version: format!("Redis {version}") })
+    Ok(Server { _process: process, _said: said, address, version: format!("Redis {}", redis_version()) })
 }
 
 #[derive(Deserialize)]
@@ -99,12 +151,14 @@ pub fn sextant(program: &Path, dir: &Path) -> Result<Server, String> {
         "0",
         "--data",
     ]);
-    command.arg(dir.join("sextant")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let errors = Errors::new(dir, "sextant")?;
+    command.arg(dir.join("sextant")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.stdio()?);
     let mut process = Process(command.spawn().map_err(|e| failed(&e))?);
     let mut said = BufReader::new(process.0.stdout.take().ok_or_else(|| failed(&"no output"))?);
     let mut line = String::new();
     said.read_line(&mut line).map_err(|e| failed(&e))?;
-    let ready: Ready = serde_json::from_str(&line).map_err(|e| failed(&format!("not ready: {e}: {line}")))?;
+    let ready: Ready = serde_json::from_str(&line)
+        .map_err(|e| failed(&format!("not ready: {e}: {line}{}", errors.text())))?;
     let pnode = ready.pnodes.first().ok_or_else(|| failed(&"no p-node"))?;
     Ok(Server { _process: process, _said: said, address: pnode.resp.clone(), version })
 }

@@ -169,7 +169,8 @@ impl Operation {
             Condition::SeqEquals(seq) => before.map_or(Seq(0), |record| record.seq) == *seq,
             Condition::Lifetime(test) => before.is_some() && test.holds(expiry, expires_at),
         };
-        let outcome = OpOutcome { existed: before.is_some(), ..OpOutcome::default() };
+        let seq = before.map_or(Seq(0), |record| record.seq);
+        let outcome = OpOutcome { existed: before.is_some(), seq, ..OpOutcome::default() };
         if !holds {
             let told = value.filter(|_| self.returns == Returns::Before).cloned();
             return (
@@ -200,8 +201,8 @@ impl Operation {
         let (mut changes, mut results) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
         let mut left: HashMap<&[u8], Option<Record>> = HashMap::new();
         for op in ops {
-            let before = left.get(&op.key[..]).cloned().unwrap_or_else(|| before(&op.key));
-            let (change, expires_at, outcome) = op.execute(before.as_ref(), now);
+            let met = left.get(&op.key[..]).cloned().unwrap_or_else(|| before(&op.key));
+            let (change, expires_at, outcome) = op.execute(met.as_ref(), now);
             if ops.len() > 1 {
                 match &change {
                     Change::To(value) => {
@@ -222,6 +223,12 @@ impl Operation {
                 if std::mem::take(&mut result.applied) {
                     result.told = Told::Nothing;
                 }
+            }
+            // What was there before the batch is told, and nothing of what it would have left.
+            for (op, result) in ops.iter().zip(&mut results).filter(|(op, _)| left.contains_key(&op.key[..]))
+            {
+                let there = before(&op.key);
+                (result.existed, result.seq) = (there.is_some(), there.map_or(Seq(0), |record| record.seq));
             }
         }
         (changes, WriteOutcome { applied, results })

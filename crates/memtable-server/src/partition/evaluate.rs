@@ -280,16 +280,21 @@ impl Partition {
         let mut effects: Vec<Effected> = Vec::with_capacity(request.ops.len());
         let mut allowance = Allowance::of(request);
         let made_max = allowance.made;
-        // What the request's earlier operations have done.
-        let mut local: HashMap<(TableId, &Bytes), Version> = HashMap::new();
+        // What the request's earlier operations have done, and the first of them that did something to the key.
+        let mut local: HashMap<(TableId, &Bytes), (Version, usize)> = HashMap::new();
         let has_more = request.ops.len() > 1;
         let mut failed = false;
-        // Operations that were skipped, and met what the request itself had done.
-        let mut saw_batch = Vec::new();
+        // Operations that met what the request itself had done, and the first that did something to their key.
+        let mut saw_batch: Vec<(usize, usize)> = Vec::new();
+        // What those met that did something: their results say what they made.
+        let mut met_seqs: Vec<(usize, Seq)> = Vec::new();
         for (i, op) in request.ops.iter().enumerate() {
             let of_batch = local.get(&(op.table, &op.key));
             let (newest, bookmark) = match of_batch {
-                Some(version) => (Newest::InActive(seen(op, version, forming.times)), None),
+                Some((version, first)) => {
+                    saw_batch.push((i, *first));
+                    (Newest::InActive(seen(op, version, forming.times)), None)
+                }
                 None => self.newest(op, forming),
             };
             let times = forming.times;
@@ -313,9 +318,6 @@ impl Partition {
                     // (It fails in any case.)
                     Err(_) => None,
                 };
-                if of_batch.is_some() {
-                    saw_batch.push(i);
-                }
                 failed |= !op.skip_on_failure;
                 let told = told.map(Box::new);
                 results.push(RecordedOutcome {
@@ -364,10 +366,12 @@ impl Partition {
             let is_insert = asks(&op.condition).is_insert() && !has_expired;
             let wants_bits = self.manifest.table(op.table).is_some_and(|t| t.options.filter_inserts);
             let leaves_bit = rules::leaves_bit(in_active, is_insert, wants_bits);
-            let seq = forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64;
+            let (met_seq, seq) = (seq, forming.first_seq + u64::from(forming.ordinal) + effects.len() as u64);
             results.push(RecordedOutcome { applied: true, existed, failed: false, seq: Seq(seq), told });
             if has_more {
-                local.insert((op.table, &op.key), Version { seq, value: value.clone(), expires_at });
+                met_seqs.push((i, met_seq));
+                let first = of_batch.map_or(i, |(_, first)| *first);
+                local.insert((op.table, &op.key), (Version { seq, value: value.clone(), expires_at }, first));
             }
             effects.push(Effected { op: i, value, expires_at, leaves_bit, bookmark });
         }
@@ -377,8 +381,13 @@ impl Partition {
                     result.told = None;
                 }
             }
-            // What the batch itself would have written is nobody's to know.
-            saw_batch.into_iter().for_each(|i| results[i].told = None);
+            // What the batch itself would have written is nobody's to know: its versions will be others'. Each operation is told
+            // what was there before the batch.
+            met_seqs.into_iter().for_each(|(i, seq)| results[i].seq = seq);
+            for (i, first) in saw_batch {
+                (results[i].existed, results[i].seq) = (results[first].existed, results[first].seq);
+                results[i].told.take_if(|told| !matches!(**told, Told::Misfit(_)));
+            }
             forming.record(request, &results);
             return Verdict::Unchanged { ok: false, results };
         }

@@ -6,14 +6,14 @@
 //!
 //! Invariant: a reply is given only for what took effect, or for records that were all as read at one moment.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
-use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
 use sextant_common::operation::{
     Change, Condition, Effect, Lane, Lifetime, OpOutcome, Operation, Put, Record, Returns, Told, WriteOutcome,
 };
@@ -73,34 +73,61 @@ pub(super) async fn run<S: Store>(
         return Ok(Done::Apart);
     }
     let mut batch = as_batch(commands, &expected);
-    let needed = needed(commands, &expected);
+    let (needed, named) = needed(commands, &expected);
+    if named > BATCH_OPS_MAX {
+        return Err(Error::invalid(format!(
+            "nothing took effect: it names {named} keys: the limit is {BATCH_OPS_MAX}"
+        )));
+    }
     for attempt in 0..ATTEMPTS_MAX {
         if attempt > 0 {
             pause(attempt, env).await;
         }
         // What changes nothing is read where that is cheapest, unless others come between again and again.
         if let Some(Batch { ops, .. }) = batch.take_if(|batch| batch.writes || attempt >= READS_MAX) {
-            let outcome = store.execute(ops, lane).await?;
-            if outcome.applied {
-                return Ok(Done::Replies(replies(commands, &outcome.results[expected.len()..])));
+            match store.execute(ops, lane).await {
+                Ok(outcome) if outcome.applied => {
+                    return Ok(Done::Replies(replies(commands, &outcome.results[expected.len()..])));
+                }
+                Ok(outcome) => {
+                    let has_misfit =
+                        outcome.results.iter().any(|result| matches!(result.told, Told::Misfit(_)));
+                    if !has_misfit && !expected.is_empty() {
+                        return Ok(Done::Changed);
+                    }
+                    // A command that does not go with the value that it met keeps nothing else from taking effect.
+                }
+                // It is more than one batch may have, or be told: certainly not executed, and the long way has bounds of its own.
+                Err(e) if e.kind == ErrorKind::Invalid => {}
+                Err(e) => return Err(e),
             }
-            let has_misfit = outcome.results.iter().any(|result| matches!(result.told, Told::Misfit(_)));
-            if !has_misfit && !expected.is_empty() {
-                return Ok(Done::Changed);
-            }
-            // A command that does not go with the value that it met keeps nothing else from taking effect.
         }
         let mut draft = Draft::read(store, &needed).await?;
-        if expected.iter().any(|(key, seq)| draft.seen(key) != Some(*seq)) {
+        if !draft.expect(&expected) {
             return Ok(Done::Changed);
         }
         let replies = draft.carry_all_out(commands).await?;
         let ops = draft.into_ops();
-        if ops.is_empty() || store.execute(ops, lane).await?.applied {
+        if ops.is_empty() {
             return Ok(Done::Replies(replies));
+        }
+        let watched = positions(&ops, &expected);
+        let outcome = store.execute(ops, lane).await?;
+        if outcome.applied {
+            return Ok(Done::Replies(replies));
+        }
+        let met = |at: usize| outcome.results.get(at).map(|met| if met.existed { met.seq } else { Seq(0) });
+        if watched.into_iter().any(|(at, seq)| met(at).is_some_and(|met| met != seq)) {
+            return Ok(Done::Changed);
         }
     }
     Err(Error::new(ErrorKind::Retry, "nothing took effect: others change the same records too often"))
+}
+
+/// The operations on what is watched, and the versions that they expect.
+fn positions(ops: &[Operation], expected: &[(&Bytes, Seq)]) -> Vec<(usize, Seq)> {
+    let expected: HashMap<&Bytes, Seq> = expected.iter().copied().collect();
+    ops.iter().enumerate().filter_map(|(at, op)| Some((at, *expected.get(&op.key)?))).collect()
 }
 
 /// Before it is tried again: of a random length, so that those who were in each other's way are less so.
@@ -232,9 +259,10 @@ fn replies(commands: &[Queued], mut results: &[OpOutcome]) -> Vec<Reply> {
     commands.iter().map(reply).map(|reply: Result<Reply>| reply.unwrap_or_else(|e| store_error(&e))).collect()
 }
 
-/// The keys whose records have to be known: all but those that are written before anything is asked of them.
-fn needed(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Vec<Bytes> {
-    let mut needed: HashSet<Bytes> = expected.iter().map(|(key, _)| (*key).clone()).collect();
+/// The keys whose records have to be known: all but those that are written before anything is asked of them, or only watched. And how
+/// many keys there are in all.
+fn needed(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> (Vec<Bytes>, usize) {
+    let mut needed: HashSet<Bytes> = HashSet::new();
     let mut written: HashSet<&[u8]> = HashSet::new();
     for command in commands {
         let Queued::Ask(request) = command else { continue };
@@ -250,9 +278,12 @@ fn needed(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Vec<Bytes> {
             }),
         }
     }
+    let others: HashSet<&[u8]> =
+        written.into_iter().chain(expected.iter().map(|(key, _)| &key[..])).collect();
+    let named = needed.len() + others.into_iter().filter(|key| !needed.contains(*key)).count();
     let mut needed: Vec<Bytes> = needed.into_iter().collect();
     needed.sort_unstable();
-    needed
+    (needed, named)
 }
 
 /// The records as the commands so far would leave them.
@@ -263,11 +294,13 @@ struct Draft {
     now: Tick,
     /// Bytes of the values that updates have made.
     made: usize,
+    /// Something was not read, and is expected to be of some version.
+    expects: bool,
 }
 
 #[derive(Debug)]
 struct Cell {
-    /// The version that was read; 0: there was none. None: it was not asked for.
+    /// The version that was read, or is expected; 0: there was none. None: it was not asked for.
     seen: Option<Seq>,
     record: Option<Record>,
     /// Of a record that has changed.
@@ -292,11 +325,18 @@ impl Draft {
                 )));
             }
         }
-        Ok(Self { cells, now: Tick(store.now_ms()), made: 0 })
+        Ok(Self { cells, now: Tick(store.now_ms()), made: 0, expects: false })
     }
 
-    fn seen(&self, key: &[u8]) -> Option<Seq> {
-        self.cells.get(key)?.seen
+    /// That these versions are there. False: it is known that they are not. (What was not read may be long, and is of no use.)
+    fn expect(&mut self, expected: &[(&Bytes, Seq)]) -> bool {
+        expected.iter().all(|(key, seq)| {
+            let cell = self.cells.entry((*key).clone()).or_insert_with(|| {
+                self.expects = true;
+                Cell { seen: Some(*seq), record: None, lifetime: Lifetime::Kept, has_changed: false }
+            });
+            cell.seen == Some(*seq)
+        })
     }
 
     fn record(&self, key: &[u8]) -> Option<&Record> {
@@ -429,7 +469,7 @@ impl Draft {
         let has_changed =
             |cell: &Cell| cell.has_changed && (cell.record.is_some() || cell.seen != Some(Seq(0)));
         let seen = self.cells.values().filter(|cell| cell.seen.is_some()).count();
-        if seen < 2 && !self.cells.values().any(has_changed) {
+        if seen < 2 && !self.expects && !self.cells.values().any(has_changed) {
             return vec![];
         }
         let cells = self.cells.into_iter();

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sextant_common::ids::Seq;
-use sextant_common::operation::{Effect, Lane, OpOutcome, Operation, Told, Update, WriteOutcome};
+use sextant_common::operation::{Effect, Lane, OpOutcome, Operation, Record, Told, Update, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 
@@ -66,9 +66,18 @@ impl Request {
             Self::Watch(watched) => {
                 let mut seen = Vec::with_capacity(watched.keys.len());
                 // (The values are of no use: few at a time.)
-                for keys in watched.keys.chunks(CHUNK_KEYS) {
-                    let records = store.multi_get(keys.to_vec(), S::Missed::default()).await?;
-                    seen.extend(records.iter().map(|record| record.as_ref().map_or(Seq(0), |r| r.seq)));
+                let mut chunk = CHUNK_KEYS.min(watched.keys.len());
+                while let Some(left) = watched.keys.get(seen.len()..).filter(|left| !left.is_empty()) {
+                    let keys = left[..chunk.min(left.len())].to_vec();
+                    match store.multi_get(keys, S::Missed::default()).await {
+                        Ok(records) => {
+                            let seq = |record: &Option<Record>| record.as_ref().map_or(Seq(0), |r| r.seq);
+                            seen.extend(records.iter().map(seq));
+                        }
+                        // Their values are too long together.
+                        Err(e) if e.kind == ErrorKind::Invalid && chunk > 1 => chunk /= 2,
+                        Err(e) => return Err(e),
+                    }
                 }
                 let _ = watched.seen.set(seen);
                 Reply::OK

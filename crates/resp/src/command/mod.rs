@@ -34,6 +34,7 @@ pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use execution::set_status;
 pub(crate) use request::Request;
+pub(crate) use scan::KeysTurns;
 pub(crate) use transaction::Transactions;
 
 /// What a connection remembers between commands.
@@ -160,7 +161,7 @@ fn run<S: Store>(
         Id::Multi => transaction::multi(conversation, shared),
         Id::Exec => return transaction::exec(conversation),
         Id::Discard => transaction::discard(conversation),
-        Id::Watch => return transaction::watch(command, conversation),
+        Id::Watch => return transaction::watch(command, conversation, shared),
         Id::Unwatch => transaction::unwatch(conversation),
         Id::Quit => return Action::Close(Some(Reply::OK)),
         Id::Ping if command.len() > 2 => errors::wrong_arity("ping"),

@@ -1,13 +1,17 @@
 //! `SCAN` and `KEYS`: walks over the keys.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::key::prefix_end;
-use sextant_common::{Error, Result};
+use sextant_common::limits::KEY_BYTES_MAX;
+use sextant_common::{Error, ErrorKind, Result};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::errors::{NOT_AN_INTEGER, SYNTAX};
 use super::{Conversation, is};
+use crate::clients::ClientEntry;
 use crate::cursors::Cursors;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::glob::{Glob, PATTERN_BYTES_MAX};
@@ -20,8 +24,15 @@ const COUNT_DEFAULT: u64 = 10;
 const COUNT_MAX: u64 = 10_000;
 /// Most records that `KEYS` looks at.
 const KEYS_RECORDS_MAX: u64 = 1_000_000;
-/// Longest reply to it, in bytes of keys.
-const KEYS_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Longest reply to it, in memory.
+const KEYS_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What a key takes there beside its bytes.
+const KEY_BYTES: usize = 96;
+/// How long it may take: a client may have gone long ago.
+const KEYS_TIME_MAX: Duration = Duration::from_secs(60);
+/// So many of them look at keys at once, and so many more wait for that: each holds a turn that other commands wait for.
+const KEYS_AT_ONCE: usize = 2;
+const KEYS_WAITING_MAX: usize = 16;
 /// After so many steps of comparing keys with a pattern others have their turn.
 const STEPS: usize = 100_000;
 
@@ -33,9 +44,41 @@ pub(crate) struct Scan {
     has_kind: bool,
     count: u64,
     position: Position,
-    /// None: all of it at once.
-    cursors: Option<Arc<Cursors>>,
+    extent: Extent,
     env: sextant_environment::Env,
+}
+
+/// How much of it at once.
+#[derive(Debug)]
+enum Extent {
+    Step(Arc<Cursors>),
+    /// For this client.
+    All(Arc<KeysTurns>, Arc<ClientEntry>),
+}
+
+/// Who may look at all keys now, of all connections of a server.
+#[derive(Debug)]
+pub(crate) struct KeysTurns {
+    waiting: Semaphore,
+    running: Semaphore,
+}
+
+impl Default for KeysTurns {
+    fn default() -> Self {
+        Self {
+            waiting: Semaphore::new(KEYS_AT_ONCE + KEYS_WAITING_MAX),
+            running: Semaphore::new(KEYS_AT_ONCE),
+        }
+    }
+}
+
+impl KeysTurns {
+    async fn take(&self) -> Result<[SemaphorePermit<'_>; 2]> {
+        let too_many = |_| Error::new(ErrorKind::Retry, "others look at all keys at the moment: use SCAN");
+        let place = self.waiting.try_acquire().map_err(too_many)?;
+        let turn = self.running.acquire().await.map_err(|_| Error::internal("no turns any more"))?;
+        Ok([place, turn])
+    }
 }
 
 impl Scan {
@@ -71,13 +114,19 @@ impl Scan {
     }
 
     pub async fn run<S: Store>(self, store: &S) -> Result<Reply> {
-        match self.cursors.clone() {
-            Some(cursors) => self.step(store, &cursors).await,
-            None => self.all(store).await,
+        // (Servers would have to be asked for keys that there cannot be, with as long a range.)
+        let is_vain = self.pattern.as_ref().is_some_and(|pattern| pattern.prefix().len() > KEY_BYTES_MAX);
+        match &self.extent {
+            Extent::Step(_) if is_vain => {
+                Ok(Reply::Array(vec![Reply::Bulk(Bytes::from_static(b"0")), Reply::Array(vec![])]))
+            }
+            Extent::All(..) if is_vain => Ok(Reply::Array(vec![])),
+            Extent::Step(cursors) => self.step(store, cursors).await,
+            Extent::All(turns, client) => self.all(store, turns, client).await,
         }
     }
 
-    async fn step<S: Store>(self, store: &S, cursors: &Cursors) -> Result<Reply> {
+    async fn step<S: Store>(&self, store: &S, cursors: &Cursors) -> Result<Reply> {
         let (start, end) = self.range();
         let walk = Walk { start, end, position: self.position.clone(), limit: self.count };
         let (keys, next) = store.walk(walk).await?;
@@ -86,17 +135,28 @@ impl Scan {
         Ok(Reply::Array(vec![Reply::Bulk(Bytes::from(number.to_string())), Reply::Array(keys.collect())]))
     }
 
-    async fn all<S: Store>(self, store: &S) -> Result<Reply> {
+    async fn all<S: Store>(&self, store: &S, turns: &KeysTurns, client: &ClientEntry) -> Result<Reply> {
+        let _turn = turns.take().await?;
         let (start, end) = self.range();
+        let until_ns = self.env.clock.holder_ns().saturating_add(KEYS_TIME_MAX.as_nanos() as u64);
         let (mut found, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
         let mut at = Some(self.position.clone());
         while let Some(position) = at {
+            if client.is_gone() {
+                return Err(Error::invalid("nobody waits for it any more"));
+            }
+            if self.env.clock.holder_ns() > until_ns {
+                return Err(Error::invalid(format!(
+                    "KEYS takes up to {} s: use SCAN",
+                    KEYS_TIME_MAX.as_secs()
+                )));
+            }
             let limit = COUNT_MAX / 10;
             let (start, end) = (start.clone(), end.clone());
             let (keys, next) = store.walk(Walk { start, end, position, limit }).await?;
             looked_at += keys.len() as u64;
             for key in self.taken(keys).await {
-                bytes += key.len() + 16;
+                bytes += key.len() + KEY_BYTES;
                 found.push(Reply::Bulk(key));
             }
             if bytes > KEYS_BYTES_MAX {
@@ -163,8 +223,8 @@ pub(super) fn scan<S>(
         0 => Position::default(),
         number => shared.cursors.find(number).ok_or(INVALID_CURSOR)?,
     };
-    let (cursors, env) = (Some(shared.cursors.clone()), shared.env.clone());
-    let scan = Scan { pattern, has_kind, count: count.min(COUNT_MAX), position, cursors, env };
+    let (extent, env) = (Extent::Step(shared.cursors.clone()), shared.env.clone());
+    let scan = Scan { pattern, has_kind, count: count.min(COUNT_MAX), position, extent, env };
     scan.permitted(conversation)
 }
 
@@ -175,5 +235,32 @@ pub(super) fn keys<S>(
 ) -> std::result::Result<Scan, Reply> {
     let pattern = Some(glob(command.arg(1))?);
     let (position, env) = (Position::default(), shared.env.clone());
-    Scan { pattern, has_kind: true, count: 0, position, cursors: None, env }.permitted(conversation)
+    let extent = Extent::All(shared.keys_turns.clone(), conversation.entry.clone());
+    Scan { pattern, has_kind: true, count: 0, position, extent, env }.permitted(conversation)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn few_look_at_all_keys_at_once_and_few_wait_for_that() {
+        let turns = KeysTurns::default();
+        let mut running = Vec::new();
+        for _ in 0..KEYS_AT_ONCE {
+            running.push(turns.take().await.unwrap());
+        }
+        let mut waiting: Vec<_> = (0..KEYS_WAITING_MAX).map(|_| Box::pin(turns.take())).collect();
+        for taking in &mut waiting {
+            assert!(futures::poll!(taking).is_pending());
+        }
+        assert_eq!(turns.take().await.unwrap_err().kind, ErrorKind::Retry);
+        drop(running);
+        waiting.truncate(1);
+        assert!(waiting.pop().unwrap().await.is_ok());
+        let mut next = pin!(turns.take());
+        assert!(futures::poll!(next.as_mut()).is_ready());
+    }
 }

@@ -7,18 +7,15 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use sextant_common::ids::Seq;
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
-use sextant_environment::room::{Room, Share};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::request::Request;
 use super::{Action, Conversation, data};
 use crate::command_table::{Access, Id};
 use crate::frame::{Command, Reply};
+use crate::queued::{Held, Piece, QueuedRoom};
 use crate::shared::Shared;
 
-/// So many bytes need no room: of each connection.
-const FREE_BYTES: usize = 4 * 1024;
-/// Room is taken in pieces of so many bytes.
-const PIECE_BYTES: usize = 16 * 1024;
 /// What a queued command, or a watched key, takes beside its bytes.
 const QUEUED_BYTES: usize = 256;
 /// What a connection may watch: keys, and what they take.
@@ -31,6 +28,9 @@ pub(crate) struct Transactions {
     open: Option<Open>,
     watched: Vec<Arc<Watched>>,
     watched_bytes: usize,
+    watched_room: Held,
+    /// When the first of them came.
+    watched_since_ns: u64,
     /// Something that was to be watched is not: there will be no transaction.
     watches_too_much: bool,
 }
@@ -46,31 +46,30 @@ struct Open {
     rights: u64,
     /// Of the queued commands.
     bytes: usize,
-    held: Held,
+    held: Kept,
+    /// Why it lost what was queued, until the client is told.
+    lost: Option<Reply>,
 }
 
-/// Room for what is queued; given back when dropped.
-#[derive(Debug)]
-struct Held {
-    shares: Vec<Share>,
-    left: usize,
+/// What a transaction keeps until it is done.
+#[derive(Debug, Default)]
+struct Kept {
+    room: Held,
+    /// What its user may have under way.
+    carried: Vec<OwnedSemaphorePermit>,
 }
 
-impl Default for Held {
-    fn default() -> Self {
-        Self { shares: Vec::new(), left: FREE_BYTES }
-    }
-}
-
-impl Held {
-    fn take(&mut self, room: &Room, bytes: usize) -> bool {
-        if self.left < bytes {
-            let Some(share) = room.try_take(bytes.max(PIECE_BYTES)) else { return false };
-            self.left += share.bytes();
-            self.shares.push(share);
+impl Kept {
+    fn carry(&mut self, permit: OwnedSemaphorePermit) {
+        match self.carried.last_mut() {
+            Some(last) if Arc::ptr_eq(last.semaphore(), permit.semaphore()) => last.merge(permit),
+            _ => self.carried.push(permit),
         }
-        self.left -= bytes;
-        true
+    }
+
+    /// Whether its user has less left than it keeps.
+    fn is_most(&self) -> bool {
+        self.carried.iter().any(|permit| permit.num_permits() > permit.semaphore().available_permits())
     }
 }
 
@@ -85,9 +84,12 @@ pub(crate) enum Queued {
 /// The keys of a `WATCH`, and the versions that it found: those that a transaction wants to find again. None: not yet, or it failed.
 #[derive(Debug)]
 pub(crate) struct Watched {
-    pub keys: Vec<Bytes>,
+    /// Copies: nothing else of the command is kept.
+    pub keys: Box<[Bytes]>,
     /// 0: the key does not exist.
     pub seen: OnceLock<Vec<Seq>>,
+    /// It may be looked for after it is not watched any more.
+    _room: Option<Piece>,
 }
 
 /// What `EXEC` is to do.
@@ -95,7 +97,7 @@ pub(crate) struct Watched {
 pub(crate) struct Transaction {
     pub commands: Vec<Queued>,
     pub watched: Vec<Arc<Watched>>,
-    _held: Held,
+    _held: (Kept, Held),
 }
 
 impl Transaction {
@@ -130,9 +132,45 @@ impl Transactions {
         self.open.is_some()
     }
 
-    /// Since when it holds what others may have to do without.
-    pub fn holds_room_since_ns(&self) -> Option<u64> {
-        self.open.as_ref().filter(|open| !open.held.shares.is_empty()).map(|open| open.since_ns)
+    /// Since when it holds what others may have to do without. `is_scarce`: the room of all connections is.
+    pub fn holds_since_ns(&self, is_scarce: bool) -> Option<u64> {
+        let holds = |open: &&Open| is_scarce && !open.held.room.is_empty() || open.held.is_most();
+        let open = self.open.as_ref().filter(holds).map(|open| open.since_ns);
+        let watches = (is_scarce && !self.watched_room.is_empty()).then_some(self.watched_since_ns);
+        open.into_iter().chain(watches).min()
+    }
+
+    /// Gives it back: there will be no transaction.
+    pub fn lose(&mut self) {
+        const LOST: &str =
+            "TRYAGAIN the transaction took too long, and others need the room of what was queued";
+        if let Some(open) = &mut self.open {
+            open.lost.get_or_insert(Reply::error(LOST));
+        }
+        self.refuse();
+        if !self.watched_room.is_empty() {
+            self.unwatch();
+            self.watches_too_much = true;
+        }
+    }
+
+    /// What the user may have under way is not enough for the next command: whoever waits for more keeps none. Whether it kept some.
+    pub fn give_way(&mut self) -> bool {
+        const TOO_MUCH: &str =
+            "TRYAGAIN the user's commands under way, and those that are queued, are too long together";
+        let Some(open) = self.open.as_mut().filter(|open| !open.held.carried.is_empty()) else {
+            return false;
+        };
+        open.lost.get_or_insert(Reply::error(TOO_MUCH));
+        self.refuse();
+        true
+    }
+
+    /// What a command that was just queued keeps of what its user may have under way.
+    pub fn carry(&mut self, permit: OwnedSemaphorePermit) {
+        if let Some(open) = self.open.as_mut().filter(|open| !open.is_refused) {
+            open.held.carry(permit);
+        }
     }
 
     /// A command was refused: if a transaction is open, there will be none.
@@ -152,12 +190,40 @@ impl Transactions {
     fn unwatch(&mut self) {
         self.watched.clear();
         (self.watched_bytes, self.watches_too_much) = (0, false);
+        self.watched_room = Held::default();
     }
 
-    fn queue(&mut self, queued: Queued, bytes: usize, room: &Room) -> Reply {
+    fn watch(&mut self, keys: &[Bytes], room: &QueuedRoom, now_ns: u64) -> Result<Arc<Watched>, Reply> {
+        if self.watched.is_empty() {
+            self.watched_since_ns = now_ns;
+        }
+        let bytes = keys.iter().map(|key| key.len() + QUEUED_BYTES).sum::<usize>();
+        self.watched_bytes += bytes;
+        let refused = if self.watched_bytes > WATCHED_BYTES_MAX {
+            Some(format!("ERR a connection watches up to {WATCHED_BYTES_MAX} bytes"))
+        } else if !self.watched_room.take(room, bytes) {
+            Some("TRYAGAIN too many keys are watched".into())
+        } else {
+            None
+        };
+        if let Some(why) = refused {
+            self.unwatch();
+            self.watches_too_much = true;
+            return Err(Reply::error(format!("{why}: the next transaction will be discarded")));
+        }
+        let watched = Arc::new(Watched {
+            keys: keys.iter().map(|key| Bytes::copy_from_slice(key)).collect(),
+            seen: OnceLock::new(),
+            _room: self.watched_room.newest(),
+        });
+        self.watched.push(watched.clone());
+        Ok(watched)
+    }
+
+    fn queue(&mut self, queued: Queued, bytes: usize, room: &QueuedRoom) -> Reply {
         let Some(open) = &mut self.open else { return Reply::error("ERR no transaction is open") };
         if open.is_refused {
-            return Reply::Simple("QUEUED");
+            return open.lost.take().unwrap_or(Reply::Simple("QUEUED"));
         }
         let bytes = bytes + QUEUED_BYTES;
         open.bytes += bytes;
@@ -168,7 +234,7 @@ impl Transactions {
                 2 * BATCH_BYTES_MAX
             ));
         }
-        if !open.held.take(room, bytes) {
+        if !open.held.room.take(room, bytes) {
             self.refuse();
             return Reply::error("TRYAGAIN too many bytes are queued in transactions");
         }
@@ -223,7 +289,8 @@ pub(super) fn multi<S>(conversation: &mut Conversation, shared: &Shared<S>) -> R
         is_refused: false,
         rights: conversation.who.generation(),
         bytes: 0,
-        held: Held::default(),
+        held: Kept::default(),
+        lost: None,
     });
     Reply::OK
 }
@@ -241,7 +308,8 @@ pub(super) fn exec(conversation: &mut Conversation) -> Action {
     let Some(open) = conversation.transactions.open.take() else {
         return Action::Reply(Reply::error("ERR EXEC without MULTI"));
     };
-    let Transactions { watched, watches_too_much, .. } = std::mem::take(&mut conversation.transactions);
+    let Transactions { watched, watched_room, watches_too_much, .. } =
+        std::mem::take(&mut conversation.transactions);
     if watches_too_much {
         return Action::Reply(Reply::error(
             "EXECABORT Transaction discarded: not everything could be watched.",
@@ -255,30 +323,20 @@ pub(super) fn exec(conversation: &mut Conversation) -> Action {
             "EXECABORT Transaction discarded: the rights of users have changed.",
         ));
     }
-    let transaction = Transaction { commands: open.queue, watched, _held: open.held };
+    let transaction = Transaction { commands: open.queue, watched, _held: (open.held, watched_room) };
     Action::Run(Id::Exec, Request::Transaction(Box::new(transaction)))
 }
 
-pub(super) fn watch(command: &Command<'_>, conversation: &mut Conversation) -> Action {
+pub(super) fn watch<S>(command: &Command<'_>, conversation: &mut Conversation, shared: &Shared<S>) -> Action {
     let transactions = &mut conversation.transactions;
     if transactions.is_open() {
         return Action::Reply(Reply::error("ERR WATCH inside MULTI is not allowed"));
     }
-    let keys = match data::keys(&command.copied()) {
-        Ok(keys) => data::distinct(keys),
-        Err(reply) => return Action::Reply(reply),
-    };
-    transactions.watched_bytes += keys.iter().map(|key| key.len() + QUEUED_BYTES).sum::<usize>();
-    if transactions.watched_bytes > WATCHED_BYTES_MAX {
-        transactions.unwatch();
-        transactions.watches_too_much = true;
-        return Action::Reply(Reply::error(format!(
-            "ERR a connection watches up to {WATCHED_BYTES_MAX} bytes: the next transaction will be discarded"
-        )));
+    let keys = data::keys(command).map(data::distinct);
+    match keys.and_then(|keys| transactions.watch(&keys, &shared.queued, shared.now_ns())) {
+        Ok(watched) => Action::Run(Id::Watch, Request::Watch(watched)),
+        Err(reply) => Action::Reply(reply),
     }
-    let watched = Arc::new(Watched { keys, seen: OnceLock::new() });
-    transactions.watched.push(watched.clone());
-    Action::Run(Id::Watch, Request::Watch(watched))
 }
 
 pub(super) fn unwatch(conversation: &mut Conversation) -> Reply {
@@ -287,4 +345,48 @@ pub(super) fn unwatch(conversation: &mut Conversation) -> Reply {
         conversation.transactions.unwatch();
     }
     Reply::OK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    #[test]
+    fn what_is_watched_is_counted_and_keeps_nothing_else_of_its_command() {
+        let room = QueuedRoom::new(64 * MIB);
+        let command = Bytes::from(vec![b'k'; MIB]);
+        let mut transactions = Transactions::default();
+        let same = data::distinct((0..MIB - 7).map(|_| command.slice(..7)).collect());
+        let watched = transactions.watch(&same, &room, 0).unwrap();
+        assert_eq!(watched.keys.concat(), b"kkkkkkk");
+        assert!(!command.as_ptr_range().contains(&watched.keys[0].as_ptr()), "a copy");
+        assert_eq!((transactions.watched_bytes, room.held_bytes()), (7 + QUEUED_BYTES, 0));
+        let others: Vec<Bytes> = (0..100).map(|at| Bytes::from(format!("key{at:04}"))).collect();
+        let watched = transactions.watch(&others, &room, 0).unwrap();
+        assert_eq!(transactions.watched_bytes, 101 * (7 + QUEUED_BYTES));
+        assert!(room.held_bytes() + 4096 >= transactions.watched_bytes);
+        transactions.forget();
+        assert!(room.held_bytes() > 0, "while it is looked for");
+        drop(watched);
+        assert_eq!(room.held_bytes(), 0);
+    }
+
+    #[test]
+    fn without_room_nothing_is_watched_and_the_next_transaction_will_be_discarded() {
+        let room = QueuedRoom::new(64 * 1024);
+        let mut transactions = Transactions::default();
+        let keys: Vec<Bytes> = (0..1000).map(|at| Bytes::from(format!("key{at:04}"))).collect();
+        let watch =
+            |transactions: &mut Transactions, keys: &[Bytes]| transactions.watch(keys, &room, 7).is_ok();
+        assert!((0..100).any(|_| !watch(&mut transactions, &keys[..20])));
+        assert!(transactions.watches_too_much && transactions.watched.is_empty());
+        assert_eq!(room.held_bytes(), 0);
+        transactions.forget();
+        assert!(watch(&mut transactions, &keys[..30]));
+        assert_eq!((transactions.holds_since_ns(false), transactions.holds_since_ns(true)), (None, Some(7)));
+        transactions.lose();
+        assert_eq!((room.held_bytes(), transactions.watches_too_much), (0, true));
+    }
 }

@@ -207,13 +207,13 @@ impl Admission {
 }
 
 impl Admission {
-    /// What was received needs no turn.
-    pub fn give_back(&mut self) {
+    /// What was received needs no turn. What its user has under way with it may be kept.
+    pub fn give_back(&mut self) -> Option<OwnedSemaphorePermit> {
         self.turn = None;
         self.due = None;
         self.room.clear();
-        self.carried = None;
         self.taking_bytes = None;
+        self.carried.take()
     }
 
     /// The connection cannot go on for a reason of its own: others come first.

@@ -170,7 +170,8 @@ impl<S: Store> Connection<S> {
             let at_once = !matches!(action, Action::Run(..) | Action::Wait(_));
             self.count(id, at_once);
             if !matches!(action, Action::Run(..)) {
-                self.admission.give_back();
+                let carried = self.admission.give_back();
+                carried.into_iter().for_each(|permit| self.conversation.transactions.carry(permit));
             }
             match action {
                 Action::Reply(reply) => self.reply(reply),
@@ -213,9 +214,10 @@ impl<S: Store> Connection<S> {
         if !self.conversation.who.has_limits() || self.says_who_it_is() {
             return true;
         }
-        let Ok(Some(allowance)) = self.conversation.who.allowance() else { return true };
         let bytes = (0..self.parser.len()).map(|at| self.parser.arg(&self.input, at).len()).sum();
-        self.admission.may_carry(allowance, bytes, cx)
+        // (What ends a transaction does not wait for what that keeps.)
+        let ends = self.parser.len() == 1 && bytes <= "discard".len();
+        ends && self.conversation.transactions.is_open() || self.may_carry(bytes, cx)
     }
 
     /// The hottest case: a `GET` with nothing before it, whose value the store has at hand. Answered from where it lies in

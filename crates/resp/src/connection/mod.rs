@@ -283,15 +283,23 @@ impl<S: Store> Connection<S> {
         true
     }
 
+    /// Whether the user may have so many bytes under way now. If not, the task is woken when it may.
+    fn may_carry(&mut self, bytes: usize, cx: &mut Context<'_>) -> bool {
+        let Conversation { who, transactions, .. } = &mut self.conversation;
+        if !who.has_limits() {
+            return true;
+        }
+        let Ok(Some(allowance)) = who.allowance() else { return true };
+        // What its own transaction keeps, nobody else will give back.
+        self.admission.may_carry(allowance, bytes, cx)
+            || transactions.give_way() && self.admission.may_carry(allowance, bytes, cx)
+    }
+
     fn read(&mut self, cx: &mut Context<'_>) -> bool {
         let missing = self.parser.missing(&self.input);
         let announced = self.parser.announced();
         // Its user's room first: whoever waits for that must not hold everybody's.
-        if announced > SHORT_BYTES
-            && self.conversation.who.has_limits()
-            && let Ok(Some(allowance)) = self.conversation.who.allowance()
-            && !self.admission.may_carry(allowance, announced, cx)
-        {
+        if announced > SHORT_BYTES && !self.may_carry(announced, cx) {
             return false;
         }
         if !self.admission.may_read(&self.shared.large, announced, cx) {
@@ -327,10 +335,9 @@ impl<S: Store> Connection<S> {
         }
         while let Poll::Ready(silent) = self.watch.poll_look(cx) {
             // What others do without is not kept for so long.
-            let queued_is_scarce = self.shared.queued.held_bytes() > self.shared.config.max_large_bytes / 2;
-            let since_ns = self.conversation.transactions.holds_room_since_ns().filter(|_| queued_is_scarce);
+            let since_ns = self.conversation.transactions.holds_since_ns(self.shared.queued.is_scarce());
             if since_ns.is_some_and(|since| self.shared.since(since) > STALL_TIMEOUT.as_nanos() as u64) {
-                self.conversation.transactions.refuse();
+                self.conversation.transactions.lose();
             }
             let keeps_others_waiting = self.admission.holds_room() || self.output.holds_room();
             if keeps_others_waiting && !silent.is_zero() && self.pipeline.unfinished() == 0 {
@@ -389,6 +396,7 @@ impl<S: Store> Connection<S> {
 
     fn break_off(&mut self) {
         self.broken = true;
+        self.conversation.entry.leave();
         self.end_intake();
     }
 }

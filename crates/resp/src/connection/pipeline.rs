@@ -2,7 +2,7 @@
 //!
 //! Owns the order: replies leave in the order of arrival, whatever finishes first; and a command starts only when every
 //! earlier one that it conflicts with is finished. Two commands conflict if they name the same key and at least one of them
-//! writes. Does not own execution. Pure.
+//! writes. A command of all keys conflicts with every other if at least one of the two writes. Does not own execution. Pure.
 //!
 //! Keys are compared by a 64-bit hash: a collision costs a needless wait, never an order.
 
@@ -26,7 +26,8 @@ const OF_ALL: u64 = 0;
 pub(crate) enum Keys {
     One(u64),
     Many(Vec<u64>),
-    /// Of a command that reads whatever there is: it starts after all earlier ones, and later ones that write wait for it.
+    /// Of a command that touches whatever there is: it starts after all earlier ones. If it reads, later ones that write wait for
+    /// it; if it writes, all later ones do.
     All,
 }
 
@@ -68,8 +69,10 @@ pub(crate) struct Pipeline<W, R> {
     /// Keys of unfinished commands.
     keys: HashMap<u64, Users, BuildHasherDefault<AlreadyHashed>>,
     unfinished: usize,
-    /// The newest that reads [`Keys::All`], if it is not finished.
+    /// The newest of [`Keys::All`], if it is not finished; it waits for those before it.
     of_all: Option<Ticket>,
+    /// The newest of them that writes, if it is not finished.
+    writer_of_all: Option<Ticket>,
 }
 
 #[derive(Debug)]
@@ -95,7 +98,14 @@ struct Users {
 
 impl<W, R> Default for Pipeline<W, R> {
     fn default() -> Self {
-        Self { first: 0, slots: VecDeque::new(), keys: HashMap::default(), unfinished: 0, of_all: None }
+        Self {
+            first: 0,
+            slots: VecDeque::new(),
+            keys: HashMap::default(),
+            unfinished: 0,
+            of_all: None,
+            writer_of_all: None,
+        }
     }
 }
 
@@ -119,9 +129,10 @@ impl<W, R> Pipeline<W, R> {
     pub fn blocks_read(&self, keys: &Keys) -> bool {
         let written = |hash: &u64| self.keys.get(hash).is_some_and(|users| users.writer.is_some());
         match keys {
+            Keys::All => self.unfinished > 0,
+            _ if self.writer_of_all.is_some() => true,
             Keys::One(hash) => written(hash),
             Keys::Many(hashes) => hashes.iter().any(written),
-            Keys::All => self.unfinished > 0,
         }
     }
 
@@ -140,21 +151,22 @@ impl<W, R> Pipeline<W, R> {
         let ticket = self.first + self.slots.len() as u64;
         let mut blockers = 0;
         {
-            let Self { first, slots, keys: users, of_all, .. } = self;
+            let Self { first, slots, keys: users, of_all, writer_of_all, .. } = self;
             if let Keys::All = keys {
                 for slot in slots.iter_mut().filter(|slot| slot.reply.is_none()) {
                     slot.blocked.push(ticket);
                     blockers += 1;
                 }
-                *of_all = Some(ticket);
             }
             let mut blocked_by = |earlier: Ticket| {
                 slots[(earlier - *first) as usize].blocked.push(ticket);
                 blockers += 1;
             };
-            // (Not itself.)
-            if access == Access::Write && *of_all != Some(ticket) {
-                of_all.iter().copied().for_each(&mut blocked_by);
+            match (&keys, access) {
+                (Keys::All, Access::Read) => *of_all = Some(ticket),
+                (Keys::All, Access::Write) => (*of_all, *writer_of_all) = (Some(ticket), Some(ticket)),
+                (_, Access::Read) => writer_of_all.iter().copied().for_each(&mut blocked_by),
+                (_, Access::Write) => of_all.iter().copied().for_each(&mut blocked_by),
             }
             let mut claim = |hash: &u64| {
                 let users = users.entry(*hash).or_default();
@@ -207,8 +219,12 @@ impl<W, R> Pipeline<W, R> {
             Some((Keys::Many(hashes), access)) => {
                 hashes.into_iter().for_each(|hash| self.release(hash, access, ticket));
             }
-            Some((Keys::All, _)) if self.of_all == Some(ticket) => self.of_all = None,
-            Some((Keys::All, _)) | None => {}
+            Some((Keys::All, _)) => {
+                for newest in [&mut self.of_all, &mut self.writer_of_all] {
+                    newest.take_if(|newest| *newest == ticket);
+                }
+            }
+            None => {}
         }
         for later in blocked {
             let slot = &mut self.slots[(later - self.first) as usize];
@@ -309,39 +325,57 @@ mod tests {
         assert!(p.keys.is_empty());
     }
 
+    #[test]
+    fn reads_wait_for_a_write_of_all_keys_also_once_there_is_a_read_of_all_after_it() {
+        let mut p = Numbers::default();
+        assert_eq!(p.admit(Keys::All, Access::Write, 0), Admitted::Start(0, 0));
+        assert!(p.blocks_read(&Keys::One(7)) && p.blocks_read(&Keys::Many(vec![8, 9])));
+        assert_eq!(p.admit(Keys::All, Access::Read, 1), Admitted::Waits);
+        assert_eq!(p.admit(Keys::One(7), Access::Read, 2), Admitted::Waits);
+        assert_eq!(p.admit(Keys::One(7), Access::Write, 3), Admitted::Waits);
+        assert_eq!(finish(&mut p, 0), [1, 2]);
+        assert!(!p.blocks_read(&Keys::One(8)));
+        assert_eq!(p.admit(Keys::One(8), Access::Read, 4), Admitted::Start(4, 4));
+        assert_eq!(finish(&mut p, 2), [0; 0]);
+        assert_eq!(finish(&mut p, 1), [3]);
+    }
+
     proptest! {
-        /// Whatever order running commands finish in: conflicting commands never overlap and keep their order, everything
-        /// is started and answered in the end, and nothing is left behind.
+        /// Whatever order running commands finish in, and whenever: conflicting commands never overlap and keep their order, no read is
+        /// told that nothing is before it if something is, everything is started and answered in the end, and nothing is left behind.
         #[test]
         fn conflicting_commands_never_overlap(
             // Without keys: of all.
             commands in prop::collection::vec((prop::collection::vec(0u64..4, 0..4), any::<bool>()), 1..30),
+            between in prop::collection::vec(any::<Option<prop::sample::Index>>(), 30),
             choices in prop::collection::vec(any::<prop::sample::Index>(), 30),
         ) {
             let access = |write: bool| if write { Access::Write } else { Access::Read };
-            // What is of all reads, also where it is admitted as all others are.
             let of_all = |at: usize| commands[at].0.is_empty();
-            let writes = |at: usize| commands[at].1 && !of_all(at);
             let conflict = |a: usize, b: usize| {
                 let share = commands[a].0.iter().any(|k| commands[b].0.contains(k));
-                (writes(a) || writes(b)) && (share || of_all(a) || of_all(b))
+                (commands[a].1 || commands[b].1) && (share || of_all(a) || of_all(b))
             };
             let mut p = Numbers::default();
-            let mut running = Vec::new();
+            let mut running: Vec<usize> = Vec::new();
             let mut finished = vec![false; commands.len()];
-            for (i, (keys, write)) in commands.iter().enumerate() {
-                let keys = match keys[..] {
-                    [] => Keys::All,
-                    [key] => Keys::One(key),
-                    _ => Keys::Many(keys.clone()),
-                };
-                if let Admitted::Start(ticket, work) = p.admit(keys, access(*write), i as u32) {
-                    prop_assert_eq!(ticket, i as u64);
-                    running.push(work as usize);
+            let admissions = between.iter().take(commands.len()).enumerate().map(|(i, choice)| (Some(i), *choice));
+            let rest = choices.iter().take(commands.len()).map(|choice| (None, Some(*choice)));
+            for (admitted, choice) in admissions.chain(rest) {
+                if let Some(i) = admitted {
+                    let (keys, write) = &commands[i];
+                    let keys = match keys[..] {
+                        [] => Keys::All,
+                        [key] => Keys::One(key),
+                        _ => Keys::Many(keys.clone()),
+                    };
+                    let is_behind = (0..i).any(|earlier| !finished[earlier] && conflict(earlier, i));
+                    prop_assert!(*write || !is_behind || p.blocks_read(&keys), "{} overtakes", i);
+                    if let Admitted::Start(ticket, work) = p.admit(keys, access(*write), i as u32) {
+                        prop_assert_eq!(ticket, i as u64);
+                        running.push(work as usize);
+                    }
                 }
-            }
-            for choice in choices.iter().take(commands.len()) {
-                prop_assert!(!running.is_empty(), "a command that nobody starts");
                 for (at, &a) in running.iter().enumerate() {
                     for &b in &running[..at] {
                         prop_assert!(!conflict(a, b), "{} and {} run at once", a, b);
@@ -350,13 +384,17 @@ mod tests {
                         prop_assert!(*done || !conflict(earlier, a), "{} before {}", a, earlier);
                     }
                 }
-                let done = running.swap_remove(choice.index(running.len()));
-                finished[done] = true;
-                running.extend(finish(&mut p, done as u64).into_iter().map(|w| w as usize));
+                let all_admitted = admitted.is_none();
+                prop_assert!(!all_admitted || !running.is_empty() || finished.iter().all(|f| *f), "nobody starts one");
+                if let Some(choice) = choice.filter(|_| !running.is_empty()) {
+                    let done = running.swap_remove(choice.index(running.len()));
+                    finished[done] = true;
+                    running.extend(finish(&mut p, done as u64).into_iter().map(|w| w as usize));
+                }
             }
             let replies: Vec<u32> = std::iter::from_fn(|| p.pop()).collect();
             prop_assert_eq!(replies, (0..commands.len() as u32).collect::<Vec<_>>());
-            prop_assert!(p.keys.is_empty());
+            prop_assert!(p.keys.is_empty() && p.of_all.is_none() && p.writer_of_all.is_none());
             prop_assert_eq!(p.unfinished(), 0);
         }
     }

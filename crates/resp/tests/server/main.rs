@@ -61,6 +61,18 @@ impl Raw {
         assert_eq!(text(&got[..filled]), text(expected));
     }
 
+    /// These bytes come, after others. Nothing is read beyond them.
+    async fn expect_up_to(&mut self, last: &[u8]) {
+        let mut got = Vec::new();
+        while !got.ends_with(last) {
+            let mut byte = [0];
+            let read = tokio::time::timeout(DEADLINE, self.0.read_exact(&mut byte)).await;
+            read.unwrap_or_else(|_| panic!("only {:?} came", got.escape_ascii().to_string()))
+                .expect("an answer");
+            got.push(byte[0]);
+        }
+    }
+
     async fn ask(&mut self, request: &[u8], reply: &[u8]) {
         self.send(request).await;
         self.expect(reply).await;

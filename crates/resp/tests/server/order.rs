@@ -70,6 +70,40 @@ async fn the_first_command_in_the_order_of_the_pipeline_waits_for_those_before_i
 }
 
 #[tokio::test]
+async fn no_read_overtakes_the_first_command_in_the_order_of_the_pipeline() {
+    for (first, writes, then) in [
+        ("set hot 2", "set hot 2", "ping"),
+        ("multi\r\nset hot 2\r\nexec", "change hot", "ping"),
+        // Also once the order is given back.
+        ("set hot 2", "set hot 2", "client order keys"),
+        ("set hot 2", "set hot 2", "reset"),
+        ("multi\r\nset hot 2\r\nexec", "change hot", "client order keys"),
+    ] {
+        let (store, _server, mut client) = connected(config()).await;
+        client.send(b"set x 1\r\nclient order pipeline\r\n").await;
+        client.send(format!("{first}\r\n{then}\r\nget hot\r\nmget hot hot1\r\n").as_bytes()).await;
+        assert_eq!(store.started(1).await, ["set x 1"]);
+        store.finish("set x 1");
+        assert_eq!(store.started(2).await[1..], [writes]);
+        store.finish(writes);
+        assert_eq!(store.started(3).await[2], "get hot", "{first}, {then}");
+        store.finish("get hot");
+        assert_eq!(store.started(4).await[3], "mget hot hot1", "{first}, {then}");
+        assert_eq!(store.looked(), [""; 0], "{first}, {then}");
+    }
+}
+
+#[tokio::test]
+async fn in_the_order_of_the_pipeline_a_read_waits_for_a_scan() {
+    let (store, _server, mut client) = connected(config()).await;
+    client.send(b"client order pipeline\r\nscan 0\r\nget hot\r\n").await;
+    assert_eq!(store.started(1).await, ["walk"]);
+    store.finish("walk");
+    assert_eq!(store.started(2).await[1..], ["get hot"]);
+    assert_eq!(store.looked(), [""; 0]);
+}
+
+#[tokio::test]
 async fn what_is_read_after_a_watch_is_no_older_than_what_is_watched() {
     let (store, _server, mut client) = connected(config()).await;
     client.send(b"watch a hot\r\nget a\r\nget hot\r\nget z\r\n").await;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::gated::GatedStore;
 use super::memory::MemoryStore;
 use super::*;
 
@@ -72,4 +73,20 @@ async fn a_scan_that_makes_no_sense_is_refused_as_redis_does() {
     ] {
         client.ask(format!("{request}\r\n").as_bytes(), format!("{reply}\r\n").as_bytes()).await;
     }
+}
+
+#[tokio::test]
+async fn no_store_is_asked_for_keys_that_begin_with_more_than_a_key_may_have() {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let asks = |len: usize| {
+        let pattern = format!("${len}\r\n{}*\r\n", "a".repeat(len - 1));
+        let scan = "*4\r\n$4\r\nSCAN\r\n$1\r\n0\r\n$5\r\nMATCH\r\n";
+        format!("*2\r\n$4\r\nKEYS\r\n{pattern}{scan}{pattern}").into_bytes()
+    };
+    client.ask(&asks(sextant_common::limits::KEY_BYTES_MAX + 2), b"*0\r\n*2\r\n$1\r\n0\r\n*0\r\n").await;
+    assert_eq!(store.started(0).await, [""; 0]);
+    client.send(&asks(sextant_common::limits::KEY_BYTES_MAX + 1)).await;
+    assert_eq!(store.started(1).await, ["walk"]);
 }

@@ -1,5 +1,8 @@
 //! Commands between `MULTI` and `EXEC`, byte for byte as Redis 7.0 answers.
 
+use sextant_common::ErrorKind;
+
+use super::gated::GatedStore;
 use super::memory::{BEGAN_MS, MemoryStore};
 use super::*;
 
@@ -206,12 +209,7 @@ async fn a_watched_key_that_has_changed_undoes_the_transaction() {
         let done = if first.starts_with("SET") { "+OK\r\n" } else { ":0\r\n" };
         one.expect(format!("{done}+OK\r\n+PONG\r\n").as_bytes()).await;
         two.send(&lines(&[change, "ECHO done"])).await;
-        let mut got = Vec::new();
-        while !got.ends_with(b"done\r\n") {
-            let mut byte = [0];
-            two.0.read_exact(&mut byte).await.expect("an answer");
-            got.push(byte[0]);
-        }
+        two.expect_up_to(b"$4\r\ndone\r\n").await;
         check(&mut one, &["MULTI", "SET k 2", "INCR k", "EXEC"], &["+OK\r\n", &QUEUED.repeat(2), last]).await;
     }
     // What is not watched any more does not count; nor does what a transaction or `UNWATCH` has ended.
@@ -228,9 +226,9 @@ async fn a_watched_key_that_has_changed_undoes_the_transaction() {
         &["+OK\r\n+OK\r\n+OK\r\n", QUEUED, "*-1\r\n+OK\r\n", QUEUED, "*1\r\n:-1\r\n"],
     )
     .await;
-    check(&mut one, &["HELLO 3"], &[]).await;
-    let mut greeting = vec![0; 4096];
-    let _ = one.0.read(&mut greeting).await.expect("a greeting");
+    // (The greeting is a map that says who the server is: read up to the answer after it.)
+    one.send(&lines(&["HELLO 3", "ECHO greeted"])).await;
+    one.expect_up_to(b"$7\r\ngreeted\r\n").await;
     check(
         &mut one,
         &["WATCH k", "SET k 3", "MULTI", "GET k", "EXEC"],
@@ -342,7 +340,8 @@ async fn what_a_transaction_makes_and_answers_is_bounded() {
 
 #[tokio::test]
 async fn what_is_queued_has_bounds() {
-    let config = RespConfig { max_large_bytes: 256 * 1024, ..config() };
+    // (Half of it for what is large.)
+    let config = RespConfig { max_large_bytes: 512 * 1024, ..config() };
     let server = start(MemoryStore::new(true), config).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let long = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$50000\r\n{}\r\n", "v".repeat(50_000));
@@ -360,4 +359,80 @@ async fn what_is_queued_has_bounds() {
     client
         .ask(&[b"MULTI\r\n", long.as_bytes(), b"EXEC\r\n"].concat(), b"+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n")
         .await;
+}
+
+#[tokio::test]
+async fn what_is_too_long_for_one_batch_goes_the_long_way() {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(&lines(&["MULTI", "GET a", "GET b", "SET d 1", "EXEC"])).await;
+    assert_eq!(store.started(1).await, ["change a b d"]);
+    store.fail("change a b d", ErrorKind::Invalid);
+    assert_eq!(store.started(2).await[1..], ["mget a b"]);
+    store.finish("mget a b");
+    assert_eq!(store.started(3).await[2..], ["change a b d"]);
+    store.finish("change a b d");
+    client
+        .expect(["+OK\r\n", &QUEUED.repeat(3), "*3\r\n$1\r\na\r\n$1\r\nb\r\n+OK\r\n"].concat().as_bytes())
+        .await;
+}
+
+#[tokio::test]
+async fn long_values_are_watched_few_at_a_time_and_not_read_again() {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(&lines(&["WATCH a b c"])).await;
+    assert_eq!(store.started(1).await, ["mget a b c"]);
+    store.fail("mget a b c", ErrorKind::Invalid);
+    for (at, asked) in ["mget a", "mget b", "mget c"].into_iter().enumerate() {
+        assert_eq!(store.started(2 + at).await[1 + at], asked);
+        store.finish(asked);
+    }
+    client.expect(b"+OK\r\n").await;
+    // (`TTL` is no operation of the leader: the long way.)
+    client.send(&lines(&["MULTI", "TTL d", "EXEC"])).await;
+    assert_eq!(store.started(5).await[4], "mget d");
+    store.finish("mget d");
+    assert_eq!(store.started(6).await[5], "change a b c d", "what is watched is compared, not read");
+    store.finish("change a b c d");
+    client.expect(["+OK\r\n", QUEUED, "*1\r\n:-1\r\n"].concat().as_bytes()).await;
+}
+
+#[tokio::test]
+async fn what_is_only_watched_undoes_a_transaction_that_goes_the_long_way() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    check(
+        &mut client,
+        &["SET k 1", "WATCH k", "SET k 2", "MULTI", "SET d 1 EX 100", "TTL d", "EXEC", "GET d"],
+        &["+OK\r\n+OK\r\n+OK\r\n+OK\r\n", &QUEUED.repeat(2), "*-1\r\n$-1\r\n"],
+    )
+    .await;
+    check(
+        &mut client,
+        &["WATCH k nosuch", "MULTI", "SET d 1 EX 100", "TTL d", "EXEC", "WATCH k", "MULTI", "PING", "EXEC"],
+        &[
+            "+OK\r\n+OK\r\n",
+            &QUEUED.repeat(2),
+            "*2\r\n+OK\r\n:100\r\n+OK\r\n+OK\r\n",
+            QUEUED,
+            "*1\r\n+PONG\r\n",
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_transaction_that_names_too_many_keys_is_refused_before_anything_is_read() {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let mut exists = b"*100001\r\n$6\r\nEXISTS\r\n".to_vec();
+    (0..100_000).for_each(|at| exists.extend(format!("$6\r\n{at:06}\r\n").into_bytes()));
+    let asks = [&lines(&["MULTI", "TTL x"]), &exists, &lines(&["EXEC"])].map(|part| &part[..]).concat();
+    let refused = "-ERR nothing took effect: it names 100001 keys: the limit is 100000\r\n";
+    client.ask(&asks, ["+OK\r\n", &QUEUED.repeat(2), refused].concat().as_bytes()).await;
+    assert_eq!(store.started(0).await, [""; 0]);
 }

@@ -147,6 +147,41 @@ async fn a_user_has_so_many_bytes_under_way() {
 }
 
 #[tokio::test]
+async fn what_a_user_has_queued_is_under_way_until_it_is_done() {
+    let limits = sextant_access::Limits { bytes_in_flight: 1 << 20, ..Default::default() };
+    let store = GatedStore::new();
+    let watched = Watched::start(store.clone(), user(limits), 0).await;
+    let set = |key: &str| {
+        let value = vec![b'v'; 600 << 10];
+        let head = format!("*3\r\n$3\r\nset\r\n$1\r\n{key}\r\n${}\r\n", value.len());
+        [head.as_bytes(), &value, b"\r\n"].concat()
+    };
+    let (mut first, mut second) = (watched.client().await, watched.client().await);
+    first.ask(&[b"multi\r\n", &set("a")[..]].concat(), b"+OK\r\n+QUEUED\r\n").await;
+    second.send(&set("b")).await;
+    while !watched.shows("sextant_access_limit_reached_total{limit=\"bytes\"} 1") {
+        tokio::task::yield_now().await;
+    }
+    first.send(b"exec\r\n").await;
+    assert_eq!(store.started(1).await, ["change a"], "what ends it does not wait for itself");
+    store.finish("change a");
+    first.expect(b"*1\r\n+OK\r\n").await;
+    let started = store.started(2).await;
+    store.finish(&started[1]);
+    second.expect(b"+OK\r\n").await;
+    // More than the user may have: it does not wait for itself, and keeps nothing.
+    first.ask(&[b"multi\r\n", &set("a")[..]].concat(), b"+OK\r\n+QUEUED\r\n").await;
+    let refused =
+        b"-TRYAGAIN the user's commands under way, and those that are queued, are too long together\r\n";
+    first.ask(&set("c"), refused).await;
+    second.send(&set("d")).await;
+    let started = store.started(3).await;
+    store.finish(&started[2]);
+    second.expect(b"+OK\r\n").await;
+    first.ask(b"exec\r\n", b"-EXECABORT Transaction discarded because of previous errors.\r\n").await;
+}
+
+#[tokio::test]
 async fn what_was_slow_is_listed_with_where_the_time_went() {
     let store = GatedStore::new();
     let watched = Watched::start(store.clone(), LimitsConfig::default(), 1).await;

@@ -116,6 +116,43 @@ fn a_batch_is_all_or_nothing_and_sees_its_own_writes() {
 }
 
 #[test]
+fn a_failed_batch_tells_no_version_of_its_own() {
+    let mut n = Node::new();
+    n.write(put("a", "1"));
+    let was = n.partition.next_seq - 1;
+    let v = n.version();
+    let skipped = |op| WriteOp { skip_on_failure: true, ..op };
+    let get = |op| WriteOp { returns: Returns::Before, ..op };
+    let base = Some(Base::absent(ManifestVersion(v)));
+    let check = |k, condition| WriteOp { effect: Effect::Check, base, ..op(k, None, condition) };
+    let batch = |last| {
+        vec![
+            put("a", "2"),
+            skipped(get(op("a", Some("3"), Condition::Absent))),
+            put("a", "4"),
+            check("a", Condition::None),
+            op("b", Some("5"), Condition::None),
+            skipped(insert("b", "6", v, true)),
+            op("a", None, Condition::None),
+            skipped(get(op("a", Some("7"), Condition::Present))),
+            last,
+        ]
+    };
+    let (_, Verdict::Applied(results)) = n.evaluate(batch(check("c", Condition::Absent))) else { panic!() };
+    assert!(
+        results[1].seq.0 > was && results[1].told.is_some(),
+        "of one that takes effect: what it has written"
+    );
+    let (group, verdict) = n.evaluate(batch(check("c", Condition::Present)));
+    let Verdict::Unchanged { ok: false, results } = verdict else { panic!("{verdict:?}") };
+    assert!(group.is_none());
+    let met: Vec<_> = results.iter().map(|r| (r.existed, r.seq.0)).collect();
+    let (a, none) = ((true, was), (false, 0));
+    assert_eq!(met, [a, a, a, a, none, none, a, a, none]);
+    assert!(results.iter().all(|r| r.told.is_none() && !r.applied));
+}
+
+#[test]
 fn two_inserts_of_one_key_in_one_group_do_not_both_pass() {
     let n = Node::new();
     let request =
