@@ -32,7 +32,7 @@ use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
 use crate::frontend::{
-    AdminService, Gate, KvService, RespStore, UserRecord, UsersService, WhereaboutsService, counted,
+    AdminService, Gate, KvService, RespStore, Sweeper, UserRecord, UsersService, WhereaboutsService, counted,
     own_status,
 };
 use crate::pnode::PNode;
@@ -112,7 +112,8 @@ impl PNodeServer {
                     };
                     let metrics = RespMetrics::register(&mut registry);
                     let common = Common { large, access: gate.desk, slow, allowances };
-                    let store = RespStore::new(pnode.clone(), config.commands_max);
+                    let sweeper = Sweeper::start(&pnode, &stopping);
+                    let store = RespStore::new(pnode.clone(), config.commands_max).swept_by(sweeper);
                     Some(RespServer::start_with(env.clone(), settings, store, metrics, common).await?)
                 }
             };

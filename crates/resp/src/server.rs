@@ -109,6 +109,7 @@ impl RespServer {
             allowances,
             replies: Replies::new(config.max_reply_bytes),
             cursors: Arc::default(),
+            hints: Arc::default(),
             turns: Turns::new(config.max_commands),
             metrics: metrics.0,
             env,

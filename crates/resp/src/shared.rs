@@ -14,6 +14,7 @@ use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::cursors::Cursors;
+use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::replies::Replies;
 
@@ -33,6 +34,7 @@ pub(crate) struct Shared<S> {
     pub queued: Room,
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
+    pub hints: Arc<Hints>,
     pub replies: Replies,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::key::prefix_end;
+use sextant_common::marks::Kind;
 use sextant_common::{Error, Result};
 
 use super::errors::{NOT_AN_INTEGER, SYNTAX};
@@ -12,7 +13,7 @@ use crate::cursors::Cursors;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::glob::{Glob, PATTERN_BYTES_MAX};
 use crate::shared::Shared;
-use crate::store::{Position, Store, Walk};
+use crate::store::{Named, Position, Store, Walk};
 
 /// Records that a `SCAN` looks at, if it does not say how many (Redis' figure).
 const COUNT_DEFAULT: u64 = 10;
@@ -29,8 +30,8 @@ const STEPS: usize = 100_000;
 #[derive(Debug)]
 pub(crate) struct Scan {
     pattern: Option<Glob>,
-    /// `TYPE`: false, if there are none of this kind.
-    has_kind: bool,
+    /// Of which what is found is.
+    kinds: Vec<Kind>,
     count: u64,
     position: Position,
     /// None: all of it at once.
@@ -52,10 +53,9 @@ impl Scan {
     }
 
     /// Those of the keys that are looked for.
-    async fn taken(&self, mut keys: Vec<Bytes>) -> Vec<Bytes> {
-        if !self.has_kind {
-            keys.clear();
-        }
+    async fn taken(&self, keys: Vec<Named>) -> Vec<Bytes> {
+        let of_kind = keys.into_iter().filter(|(_, kind)| self.kinds.contains(kind));
+        let keys: Vec<Bytes> = of_kind.map(|(key, _)| key).collect();
         let Some(pattern) = &self.pattern else { return keys };
         let (mut taken, mut steps) = (Vec::new(), 0);
         for key in keys {
@@ -124,7 +124,11 @@ impl Scan {
     }
 }
 
-fn glob(pattern: &[u8]) -> std::result::Result<Glob, Reply> {
+fn all_kinds() -> Vec<Kind> {
+    [Kind::Plain].into_iter().chain(Kind::OBJECTS).collect()
+}
+
+pub(super) fn glob(pattern: &[u8]) -> std::result::Result<Glob, Reply> {
     Glob::new(pattern)
         .ok_or_else(|| Reply::error(format!("ERR a pattern has up to {PATTERN_BYTES_MAX} bytes")))
 }
@@ -137,7 +141,7 @@ pub(super) fn scan<S>(
     const INVALID_CURSOR: Reply = Reply::Error(Bytes::from_static(b"ERR invalid cursor"));
     let text = std::str::from_utf8(command.arg(1)).ok();
     let number: u64 = text.and_then(|text| text.parse().ok()).ok_or(INVALID_CURSOR)?;
-    let (mut pattern, mut has_kind, mut count) = (None, true, COUNT_DEFAULT);
+    let (mut pattern, mut kinds, mut count) = (None, all_kinds(), COUNT_DEFAULT);
     let mut i = 2;
     while i < command.len() {
         if i + 1 == command.len() {
@@ -153,7 +157,7 @@ pub(super) fn scan<S>(
         } else if is(option, "match") {
             pattern = Some(glob(value)?);
         } else if is(option, "type") {
-            has_kind = is(value, "string");
+            kinds.retain(|kind| is(value, kind.name()));
         } else {
             return Err(SYNTAX);
         }
@@ -164,7 +168,7 @@ pub(super) fn scan<S>(
         number => shared.cursors.find(number).ok_or(INVALID_CURSOR)?,
     };
     let (cursors, env) = (Some(shared.cursors.clone()), shared.env.clone());
-    let scan = Scan { pattern, has_kind, count: count.min(COUNT_MAX), position, cursors, env };
+    let scan = Scan { pattern, kinds, count: count.min(COUNT_MAX), position, cursors, env };
     scan.permitted(conversation)
 }
 
@@ -175,5 +179,5 @@ pub(super) fn keys<S>(
 ) -> std::result::Result<Scan, Reply> {
     let pattern = Some(glob(command.arg(1))?);
     let (position, env) = (Position::default(), shared.env.clone());
-    Scan { pattern, has_kind: true, count: 0, position, cursors: None, env }.permitted(conversation)
+    Scan { pattern, kinds: all_kinds(), count: 0, position, cursors: None, env }.permitted(conversation)
 }
