@@ -10,6 +10,7 @@ use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{MANY_PARTITIONS, PartitionId, Seq};
 use sextant_common::key::prefix_end;
+use sextant_common::marks::Kind;
 use sextant_proto::v1;
 
 use crate::client::{Client, kv};
@@ -56,6 +57,8 @@ pub struct ScanRecord {
     pub seq: Seq,
     /// As in [`Record`](crate::Record).
     pub expires_at: Option<Tick>,
+    /// Not plain: an object of the Redis protocol, whose elements are not here; `value` is empty.
+    pub kind: Kind,
 }
 
 /// A page. Pages are not synchronised with each other.
@@ -270,6 +273,7 @@ fn page_from_wire(page: v1::KvScanPage) -> ScanPage {
                 value: r.value,
                 seq: Seq(r.seq),
                 expires_at: Tick::from_wire(r.expires_at),
+                kind: u8::try_from(r.kind).ok().and_then(Kind::from_number).unwrap_or_default(),
             })
             .collect(),
     }

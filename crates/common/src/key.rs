@@ -5,6 +5,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::{PartitionId, TableId};
 use crate::manifest::TableOptions;
+use crate::object;
 
 /// The 64-bit hash of a key for every filter (xxh3_64, seed 0). Computed once a request; part of the table format and
 /// of the bf-log: it must never change.
@@ -23,9 +24,12 @@ pub fn registration_slot(table: TableId, hash: u64, slots: usize) -> usize {
 /// Number of hash slots. Slot -> partition is a versioned map, so that partitions can move and split later.
 pub const SLOTS: u16 = 16_384;
 
-/// The part of the key that decides its partition: the table's prefix if it has one, else what stands in the first
+/// The part of the key that decides its partition: that of the key inside if the table's keys have one, the table's prefix if it has one, else what stands in the first
 /// `{braces}` if that is not empty (as in Redis Cluster), else the whole key.
 pub fn routing_part<'k>(key: &'k [u8], options: &TableOptions) -> &'k [u8] {
+    if options.partition_prefix == TableOptions::BY_INNER_KEY {
+        return object::inner_key(key).map_or(key, |inner| routing_part(inner, &TableOptions::default()));
+    }
     if options.partition_prefix > 0 {
         return &key[..key.len().min(options.partition_prefix as usize)];
     }

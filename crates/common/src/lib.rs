@@ -14,6 +14,8 @@ pub mod ids;
 pub mod key;
 pub mod limits;
 pub mod manifest;
+pub mod marks;
+pub mod object;
 pub mod operation;
 pub mod recovery;
 pub mod snapshot;

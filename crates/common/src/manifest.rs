@@ -24,9 +24,15 @@ pub struct TableOptions {
     /// Every write of a new key leaves a bit in B_m: then "in no filter" means absent without asking a server. Costs 8
     /// bytes a new key and p-node; workloads that look for missing keys want it.
     pub filter_inserts: bool,
-    /// If not 0: the first so many bytes of a key decide its partition.
+    /// If not 0: the first so many bytes of a key decide its partition. [`TableOptions::BY_INNER_KEY`]: see there.
     pub partition_prefix: u32,
     pub compression: Compression,
+}
+
+impl TableOptions {
+    /// As a prefix: keys begin with the length of another key (u16, big-endian) and that key, and are placed where a table without
+    /// options has it. For elements of objects ([`crate::object`]).
+    pub const BY_INNER_KEY: u32 = u32::MAX;
 }
 
 /// The memtables of a table (by generation, both ends included) whose records an SSTable holds: for a compaction's

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use crate::expiry::Tick;
 use crate::ids::{Seq, SstId, TableId};
 use crate::manifest::{Origin, SstMeta, TableOptions};
+use crate::marks::Marks;
 
 /// A version of a record, or a tombstone: what memtables and SSTables have, and merge.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,8 +15,8 @@ pub struct RecordVersion {
     pub seq: Seq,
     /// None: a tombstone.
     pub value: Option<Bytes>,
-    /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    /// Of a tombstone: none.
+    pub marks: Marks,
 }
 
 /// What a readable SSTable says of itself: what a lost manifest is rebuilt from.

@@ -42,6 +42,9 @@ pub struct ScanRange {
     pub page_records: u32,
     /// Only this partition: then every page is one snapshot and says which.
     pub partition: Option<PartitionId>,
+    /// Of one partition: it ends with the first page that has records. Pages without any come too, so that each is told of that was
+    /// read.
+    pub first_page: bool,
 }
 
 impl ScanRange {
@@ -63,6 +66,8 @@ pub struct ScanPage {
     pub partition: PartitionId,
     pub snapshot_seq: Seq,
     pub records: Vec<(Bytes, Record)>,
+    /// Of one partition: whether the range goes on, and the limit is not reached.
+    pub has_more: bool,
 }
 
 /// Pages of a scan. Dropping it ends the scan; pages are fetched only as fast as they are taken.

@@ -165,6 +165,8 @@ pub struct PNodeMetrics {
     cache: [Counter; CacheEvent::ALL.len()],
     kept_family: Family<Labels<1>, Counter>,
     kept: [Counter; KeptEvent::ALL.len()],
+    pub(crate) swept_objects: Counter,
+    pub(crate) swept_elements: Counter,
     pub(crate) no_lease_reads: Counter,
     pub(crate) expired_lease_reads: Counter,
     pub(crate) clock_contradictions: Counter,
@@ -216,6 +218,8 @@ impl Default for PNodeMetrics {
             messages_family,
             entries_family,
             cache_family,
+            swept_objects: Counter::default(),
+            swept_elements: Counter::default(),
             no_lease_reads: Counter::default(),
             expired_lease_reads: Counter::default(),
             clock_contradictions: Counter::default(),
@@ -262,6 +266,16 @@ impl PNodeMetrics {
             "kept_events",
             "Answers of leaders that may be kept: asked for, kept, found to be over",
             self.kept_family.clone(),
+        );
+        r.register(
+            "swept_objects",
+            "Objects of the Redis protocol that were gone, and whose elements this p-node has deleted",
+            self.swept_objects.clone(),
+        );
+        r.register(
+            "swept_elements",
+            "Elements of objects that were gone, deleted by this p-node",
+            self.swept_elements.clone(),
         );
         r.register(
             "no_lease_reads",

@@ -22,7 +22,7 @@ use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
 
 use crate::config::PNodeConfig;
-use crate::frontend::{AdminService, Gate, KvService, RespStore, UserRecord, own_status};
+use crate::frontend::{AdminService, Gate, KvService, RespStore, Sweeper, UserRecord, own_status};
 use crate::grpc_listeners::{GrpcListeners, METHODS_OF_OTHERS};
 use crate::pnode::PNode;
 
@@ -101,7 +101,8 @@ impl PNodeServer {
                     };
                     let metrics = RespMetrics::register(&mut registry);
                     let common = Common { large, access: gate.desk, slow, allowances };
-                    let store = RespStore::new(pnode.clone(), config.commands_max);
+                    let sweeper = Sweeper::start(&pnode, &stopping);
+                    let store = RespStore::new(pnode.clone(), config.commands_max).swept_by(sweeper);
                     Some(RespServer::start_with(env.clone(), settings, store, metrics, common).await?)
                 }
             };

@@ -29,6 +29,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         queued: QueuedRoom::new(config.max_large_bytes),
         cursors: Arc::default(),
         keys_turns: Arc::default(),
+        hints: Arc::default(),
         turns: Turns::new(config.max_commands),
         replies: Replies::new(config.max_reply_bytes),
         access: None,

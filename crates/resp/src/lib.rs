@@ -20,6 +20,7 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
 mod glob;
+mod hints;
 mod metrics;
 mod queued;
 mod replies;
@@ -31,4 +32,6 @@ mod who;
 pub use config::{Order, RespConfig};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
-pub use store::{Look, Position, SetCondition, SetDone, Store, Walk, one_by_one};
+pub use store::{
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, one_by_one,
+};

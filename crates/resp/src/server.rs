@@ -121,6 +121,7 @@ impl RespServer {
             replies: Replies::new(config.max_reply_bytes),
             cursors: Arc::default(),
             keys_turns: Arc::default(),
+            hints: Arc::default(),
             turns: Turns::new(config.max_commands),
             metrics: metrics.0,
             env,

@@ -15,6 +15,7 @@ use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::cursors::Cursors;
+use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
@@ -36,6 +37,7 @@ pub(crate) struct Shared<S> {
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
     pub keys_turns: Arc<KeysTurns>,
+    pub hints: Arc<Hints>,
     pub replies: Replies,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,

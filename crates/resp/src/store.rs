@@ -5,6 +5,7 @@ use std::future::Future;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use sextant_common::Result;
+use sextant_common::marks::Kind;
 use sextant_common::operation::{Condition, Lane, Operation, Put, Record, WriteOutcome};
 
 /// When a `SET` takes effect.
@@ -58,8 +59,35 @@ pub struct Walk {
     pub limit: u64,
 }
 
+/// Elements of objects, by their keys ([`sextant_common::object`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElementRange {
+    /// Inclusive.
+    pub start: Bytes,
+    /// Exclusive.
+    pub end: Bytes,
+    /// From the end on.
+    pub reverse: bool,
+    /// Most elements.
+    pub limit: u64,
+}
+
+/// The first elements of a range, as they were at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ElementPage {
+    /// Keys and values.
+    pub elements: Vec<(Bytes, Bytes)>,
+    /// Whether the range has, or may have, others.
+    pub has_more: bool,
+    /// It took several readings: the elements of before the first one that is here were looked for earlier.
+    pub took_several: bool,
+}
+
 /// What became of some of the sets of a [`Store::set_each`]: their places, and the outcomes.
 pub type SetDone = Vec<(usize, Result<()>)>;
+
+/// A key, and what its record is.
+pub type Named = (Bytes, Kind);
 
 /// A key-value store, cheap to clone.
 ///
@@ -105,15 +133,25 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// How many of the keys exist; a key that is named twice counts twice. `first`: as for [`Store::get`], of the first key.
     fn exists(&self, keys: Vec<Bytes>, first: Self::Missed) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Keys of a range, in no order that means something, and where it goes on; None: there are no more. A key that is there from the
+    /// Elements of objects: one result a key, in the order of the keys. Linearizable for each key; not a snapshot.
+    fn elements(&self, keys: Vec<Bytes>) -> impl Future<Output = Result<Vec<Option<Record>>>> + Send;
+
+    /// The first elements of a range, of one object's: at most as many as the limit says, and at least one, if there is one.
+    fn element_page(&self, range: ElementRange) -> impl Future<Output = Result<ElementPage>> + Send;
+
+    /// The object of this key is gone, or another one has taken its place: what elements it has left may be swept away. Nothing
+    /// depends on whether, and when, that is done.
+    fn is_garbage(&self, _key: &[u8]) {}
+
+    /// Keys of a range with what they are, in no order that means something, and where it goes on; None: there are no more. A key that is there from the
     /// first step to the last comes in one of them, and in only one.
-    fn walk(&self, walk: Walk) -> impl Future<Output = Result<(Vec<Bytes>, Option<Position>)>> + Send;
+    fn walk(&self, walk: Walk) -> impl Future<Output = Result<(Vec<Named>, Option<Position>)>> + Send;
 
     /// Whether [`Store::execute`] takes these keys together.
     fn are_together(&self, keys: &[&[u8]]) -> bool;
 
-    /// One batch, atomic, of keys that [are together](Store::are_together), in the table that the front end serves (whatever
-    /// the operations say): what became of each operation.
+    /// One batch, atomic, of keys that [are together](Store::are_together), in the table that the front end serves, or in that of
+    /// elements ([`ELEMENTS_TABLE`](sextant_common::object::ELEMENTS_TABLE)), if an operation says so: what became of each operation.
     fn execute(&self, ops: Vec<Operation>, lane: Lane) -> impl Future<Output = Result<WriteOutcome>> + Send;
 
     /// The wall clock, in milliseconds since 1970: what is left of a lifetime counts from here.

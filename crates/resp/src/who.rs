@@ -183,6 +183,24 @@ impl Who {
             | Id::Incrbyfloat => true,
             // (What they move is read.)
             Id::Rename | Id::Renamenx | Id::Copy => true,
+            Id::Hincrby
+            | Id::Hincrbyfloat
+            | Id::Zincrby
+            | Id::Zadd
+            | Id::Zpopmin
+            | Id::Zpopmax
+            | Id::Spop
+            | Id::Lpop
+            | Id::Rpop => true,
+            // (Of the first key is only written what the others have.)
+            Id::Smove | Id::Sinterstore | Id::Sunionstore | Id::Sdiffstore | Id::Lmove | Id::Rpoplpush => {
+                for at in 1..=last.min(len - 1) {
+                    if who.may_key(Class::Read, "", command.arg(at as usize)).is_err() {
+                        return Err(Reply::error("NOPERM No permissions to access a key"));
+                    }
+                }
+                false
+            }
             _ => false,
         };
         if reads_too && who.may_key(Class::Read, "", command.arg(1)).is_err() {

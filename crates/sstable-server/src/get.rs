@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::expiry::Tick;
 use sextant_common::ids::SstId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{LARGE_BYTES, check_key};
+use sextant_common::marks::Marks;
 use sextant_environment::room::Share;
 use sextant_environment::vfs::IoKind;
 
@@ -47,7 +47,7 @@ pub enum GetAnswer {
         value: Bytes,
         seq: u64,
         /// Whether that is over is for whoever asks to judge.
-        expires_at: Option<Tick>,
+        marks: Marks,
         candidate: usize,
     },
     Tombstone {
@@ -312,8 +312,8 @@ fn search<'e>(
             Ok(Lookup::Found(Found { seq, tombstone: true, .. })) => {
                 Searched::Done(GetAnswer::Tombstone { seq, candidate })
             }
-            Ok(Lookup::Found(Found { seq, value, expires_at, .. })) => {
-                Searched::Done(GetAnswer::Value { value, seq, expires_at, candidate })
+            Ok(Lookup::Found(Found { seq, value, marks, .. })) => {
+                Searched::Done(GetAnswer::Value { value, seq, marks, candidate })
             }
             Err(e) => Searched::Done(failed(candidate, &e)),
         };

@@ -98,8 +98,8 @@ impl Store {
 
 impl Incoming {
     fn write(mut self, records: Vec<RecordVersion>) -> Result<Self> {
-        for RecordVersion { key, seq, value, expires_at } in records {
-            self.writer.add(&key, seq.0, Content::new(value.as_deref(), expires_at))?;
+        for RecordVersion { key, seq, value, marks } in records {
+            self.writer.add(&key, seq.0, Content::new(value.as_deref(), marks))?;
         }
         Ok(self)
     }

@@ -148,7 +148,7 @@ impl Page {
                 key: Bytes::copy_from_slice(merge.key()),
                 value: (!merge.is_tombstone()).then(|| merge.value()),
                 seq: Seq(merge.seq()),
-                expires_at: merge.expires_at(),
+                marks: merge.marks(),
             });
             merge.advance()?;
         }

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 use sextant_common::ids::{Epoch, LogPosition, NodeId, PartitionId, SstId, TableId};
 use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
+use sextant_common::marks::Marks;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_simulated::MemoryFile;
 
@@ -46,7 +47,7 @@ pub fn table_bytes_from(
     let file = Arc::new(MemoryFile::default());
     let mut writer = TableWriter::new(file.clone(), id, TableId(9), options).with_origin(origin);
     for (key, (value, seq, tombstone)) in model {
-        writer.add(key, *seq, Content::new((!tombstone).then_some(value), None)).unwrap();
+        writer.add(key, *seq, Content::new((!tombstone).then_some(value), Marks::NONE)).unwrap();
     }
     let meta = writer.finish().unwrap();
     let bytes = std::mem::take(&mut *file.0.lock());

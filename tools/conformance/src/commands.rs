@@ -84,6 +84,11 @@ pub struct Generator {
     few: bool,
 }
 
+/// Of objects, and one that plain commands use too.
+const OBJECTS: [&str; 9] =
+    ["{o}hash", "{o}hash2", "{o}set", "{o}set2", "{o}sorted", "{o}sorted2", "{o}list", "{o}list2", "a"];
+const NAMES: [&str; 8] = ["f", "g", "field", "x1", "x2", "x3", "", "longer name"];
+
 const KEYS: [&str; 8] = ["a", "b", "c", "key:1", "key:2", "key:33", "long-name-of-a-key", "{t}x"];
 
 impl Generator {
@@ -92,7 +97,7 @@ impl Generator {
     }
 
     pub fn keys() -> impl Iterator<Item = Vec<u8>> {
-        KEYS.iter().chain(&["float"]).map(|key| key.as_bytes().to_vec())
+        KEYS.iter().chain(&OBJECTS).chain(&["float", "{o}names"]).map(|key| key.as_bytes().to_vec())
     }
 
     fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
@@ -265,6 +270,9 @@ impl Generator {
     fn command(&mut self) -> Said {
         let (key, other, value) = (self.key(), self.key(), self.value());
         let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+        if self.rng.u8(..3) == 0 {
+            return self.of_objects();
+        }
         match self.rng.u8(..50) {
             0..=3 => exactly(&[b"GET", &key]),
             4..=8 => self.set(),
@@ -320,6 +328,236 @@ impl Generator {
             47 => exactly(&[self.one(&["ECHO", "PING"]).as_bytes(), &value]),
             48 => self.wrong(),
             _ => exactly(&[self.one(&["UNWATCH", "GET a b", "EXEC", "DISCARD"]).as_bytes()]),
+        }
+    }
+
+    fn name(&mut self) -> Vec<u8> {
+        self.one(&NAMES).into()
+    }
+
+    fn score(&mut self) -> Vec<u8> {
+        match self.rng.u8(..12) {
+            0 => self.one(&["inf", "-inf", "+inf", "nan", "abc", "", "1e3"]).into(),
+            1..=4 => self.rng.i32(-5..5).to_string().into_bytes(),
+            _ => format!("{}", f64::from(self.rng.i32(-400..400)) / 8.0).into_bytes(),
+        }
+    }
+
+    fn bound(&mut self) -> Vec<u8> {
+        let score = self.score();
+        if self.rng.bool() { score } else { [b"(", &score[..]].concat() }
+    }
+
+    fn name_bound(&mut self) -> Vec<u8> {
+        match self.rng.u8(..6) {
+            0 => b"-".to_vec(),
+            1 => b"+".to_vec(),
+            2 => self.name(),
+            3 => [b"(", &self.name()[..]].concat(),
+            _ => [b"[", &self.name()[..]].concat(),
+        }
+    }
+
+    fn index(&mut self) -> Vec<u8> {
+        match self.rng.u8(..12) {
+            0 => self.number(),
+            _ => self.rng.i32(-8..8).to_string().into_bytes(),
+        }
+    }
+
+    fn of_objects(&mut self) -> Said {
+        // Mostly of the kind that the name says.
+        let of = |generator: &mut Self, kind: &[&'static str]| -> Vec<u8> {
+            match generator.rng.u8(..12) {
+                0 => generator.one(&OBJECTS).into(),
+                _ => generator.one(kind).into(),
+            }
+        };
+        match self.rng.u8(..8) {
+            0 | 1 => {
+                let key = of(self, &OBJECTS[..2]);
+                self.of_hash(&key)
+            }
+            2 => {
+                let (key, other) = (of(self, &OBJECTS[2..4]), of(self, &OBJECTS[2..4]));
+                self.of_set(&key, &other)
+            }
+            3 | 4 => {
+                let key = of(self, &OBJECTS[4..6]);
+                self.of_sorted(&key)
+            }
+            5 | 6 => {
+                let (key, other) = (of(self, &OBJECTS[6..8]), of(self, &OBJECTS[6..8]));
+                self.of_list(&key, &other)
+            }
+            _ => {
+                let (key, other): (Vec<u8>, Vec<u8>) =
+                    (self.one(&OBJECTS).into(), self.one(&OBJECTS[..8]).into());
+                let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+                match self.rng.u8(..8) {
+                    0 => exactly(&[b"DEL", &key]),
+                    1 | 2 => exactly(&[b"TYPE", &key]),
+                    3 => exactly(&[b"EXPIRE", &key, &self.life(1000, false)]),
+                    4 => Said::new(&[b"TTL", &key], Compared::Time(1000)),
+                    5 if key != b"a" => exactly(&[b"RENAME", &key, &other]),
+                    6 if key != b"a" => exactly(&[b"COPY", &key, &other, b"REPLACE"]),
+                    _ => exactly(&[b"PERSIST", &key]),
+                }
+            }
+        }
+    }
+
+    fn of_hash(&mut self, key: &[u8]) -> Said {
+        let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+        let unordered = |words: &[&[u8]]| Said::new(words, Compared::Unordered);
+        let (field, other, value) = (self.name(), self.name(), self.value());
+        match self.rng.u8(..20) {
+            0..=2 => exactly(&[b"HSET", key, &field, &value]),
+            3 => exactly(&[b"HSET", key, &field, &value, &other, b"7"]),
+            4 => exactly(&[b"HMSET", key, &field, b"1", &other, &value]),
+            5 => exactly(&[b"HSETNX", key, &field, &value]),
+            6 | 7 => exactly(&[b"HGET", key, &field]),
+            8 => exactly(&[b"HMGET", key, &field, &other]),
+            9 => unordered(&[b"HGETALL", key]),
+            10 => exactly(&[b"HDEL", key, &field, &other]),
+            11 => exactly(&[b"HLEN", key]),
+            12 => exactly(&[b"HEXISTS", key, &field]),
+            13 => unordered(&[b"HKEYS", key]),
+            14 => unordered(&[b"HVALS", key]),
+            15 | 16 => exactly(&[b"HINCRBY", key, &field, &self.number()]),
+            // (A field of its own, whose sums are exact in both.)
+            17 => exactly(&[b"HINCRBYFLOAT", key, b"float", &self.decimal()]),
+            18 => exactly(&[b"HSTRLEN", key, &field]),
+            _ => exactly(&[
+                self.one(&["HSET a", "HGET", "HDEL", "HRANDFIELD", "HMGET", "HINCRBY"]).as_bytes(),
+                key,
+            ]),
+        }
+    }
+
+    fn of_set(&mut self, key: &[u8], other: &[u8]) -> Said {
+        let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+        let unordered = |words: &[&[u8]]| Said::new(words, Compared::Unordered);
+        let (member, more) = (self.name(), self.name());
+        match self.rng.u8(..15) {
+            0..=2 => exactly(&[b"SADD", key, &member, &more]),
+            3 => exactly(&[b"SREM", key, &member, &more]),
+            4 => exactly(&[b"SISMEMBER", key, &member]),
+            5 => exactly(&[b"SMISMEMBER", key, &member, &more]),
+            6 => exactly(&[b"SCARD", key]),
+            7 => unordered(&[b"SMEMBERS", key]),
+            8 => unordered(&[b"SPOP", key, b"100"]),
+            9 => unordered(&[b"SRANDMEMBER", key, b"100"]),
+            10 => exactly(&[b"SMOVE", key, other, &member]),
+            11 => unordered(&[self.one(&["SINTER", "SUNION", "SDIFF"]).as_bytes(), key, other]),
+            12 => exactly(&[
+                self.one(&["SINTERSTORE", "SUNIONSTORE", "SDIFFSTORE"]).as_bytes(),
+                b"{o}set2",
+                key,
+                other,
+            ]),
+            13 => exactly(&[b"SPOP", key, &self.one(&["-1", "abc", "0"]).as_bytes().to_vec()]),
+            _ => exactly(&[self.one(&["SADD", "SISMEMBER", "SMOVE", "SPOP a b"]).as_bytes(), key]),
+        }
+    }
+
+    fn of_sorted(&mut self, key: &[u8]) -> Said {
+        let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+        let (member, more, score) = (self.name(), self.name(), self.score());
+        let options = |generator: &mut Self, words: &mut Vec<Vec<u8>>, all: bool| {
+            if generator.rng.u8(..3) == 0 {
+                words.push(b"WITHSCORES".to_vec());
+            }
+            if all && generator.rng.u8(..3) == 0 {
+                words.extend([b"LIMIT".to_vec(), generator.index(), generator.index()]);
+            }
+        };
+        match self.rng.u8(..26) {
+            0..=3 => exactly(&[b"ZADD", key, &score, &member]),
+            4 => exactly(&[b"ZADD", key, &score, &member, b"1.5", &more]),
+            5 | 6 => {
+                let mut words = vec![b"ZADD".to_vec(), key.to_vec()];
+                let all = ["NX", "XX", "GT", "LT", "CH", "INCR", "ch"];
+                words.extend((0..self.rng.u8(1..3)).map(|_| self.one(&all).into()));
+                words.extend([score, member]);
+                Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+            }
+            7 => exactly(&[b"ZINCRBY", key, &score, &member]),
+            8 => exactly(&[b"ZREM", key, &member]),
+            9 => exactly(&[b"ZREM", key, &member, &more]),
+            10 => exactly(&[b"ZSCORE", key, &member]),
+            11 => exactly(&[b"ZMSCORE", key, &member, &more]),
+            12 => exactly(&[b"ZCARD", key]),
+            13 | 14 => {
+                let mut words = vec![b"ZRANGE".to_vec(), key.to_vec()];
+                let by: &str = self.one(&["", "BYSCORE", "byscore"]);
+                match by {
+                    "" => words.extend([self.index(), self.index()]),
+                    _ => words.extend([self.bound(), self.bound(), by.into()]),
+                }
+                if self.rng.bool() {
+                    words.push(b"REV".to_vec());
+                }
+                options(self, &mut words, true);
+                Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+            }
+            15 => {
+                let name = self.one(&["ZRANGEBYSCORE", "ZREVRANGEBYSCORE"]);
+                let mut words = vec![name.into(), key.to_vec(), self.bound(), self.bound()];
+                options(self, &mut words, true);
+                Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+            }
+            16 => {
+                let mut words = vec![b"ZREVRANGE".to_vec(), key.to_vec(), self.index(), self.index()];
+                options(self, &mut words, false);
+                Said { words, compared: Compared::Exactly, goes_on: false, begins: true }
+            }
+            17 => exactly(&[b"ZCOUNT", key, &self.bound(), &self.bound()]),
+            // (By names only where all scores are the same: a key of its own.)
+            18 => exactly(&[b"ZADD", b"{o}names", b"0", &member]),
+            19 => {
+                let name = self.one(&["ZRANGEBYLEX", "ZREVRANGEBYLEX", "ZLEXCOUNT", "ZREMRANGEBYLEX"]);
+                exactly(&[name.as_bytes(), b"{o}names", &self.name_bound(), &self.name_bound()])
+            }
+            20 => exactly(&[self.one(&["ZRANK", "ZREVRANK"]).as_bytes(), key, &member]),
+            21 => exactly(&[self.one(&["ZPOPMIN", "ZPOPMAX"]).as_bytes(), key]),
+            22 => exactly(&[self.one(&["ZPOPMIN", "ZPOPMAX"]).as_bytes(), key, &self.index()]),
+            23 => exactly(&[b"ZREMRANGEBYRANK", key, &self.index(), &self.index()]),
+            24 => exactly(&[b"ZREMRANGEBYSCORE", key, &self.bound(), &self.bound()]),
+            _ => exactly(&[self.one(&["ZADD", "ZSCORE", "ZRANGE", "ZPOPMIN a b"]).as_bytes(), key]),
+        }
+    }
+
+    fn of_list(&mut self, key: &[u8], other: &[u8]) -> Said {
+        let exactly = |words: &[&[u8]]| Said::new(words, Compared::Exactly);
+        let (value, more) = (self.name(), self.name());
+        match self.rng.u8(..22) {
+            0..=2 => exactly(&[self.one(&["LPUSH", "RPUSH"]).as_bytes(), key, &value]),
+            3 | 4 => exactly(&[self.one(&["LPUSH", "RPUSH"]).as_bytes(), key, &value, &more, &value]),
+            5 => exactly(&[self.one(&["LPUSHX", "RPUSHX"]).as_bytes(), key, &value]),
+            6 => exactly(&[self.one(&["LPOP", "RPOP"]).as_bytes(), key]),
+            7 => exactly(&[self.one(&["LPOP", "RPOP"]).as_bytes(), key, &self.index()]),
+            8..=10 => exactly(&[b"LRANGE", key, &self.index(), &self.index()]),
+            11 => exactly(&[b"LLEN", key]),
+            12 | 13 => exactly(&[b"LINDEX", key, &self.rng.i32(-8..8).to_string().into_bytes()]),
+            14 => exactly(&[b"LSET", key, &self.rng.i32(-8..8).to_string().into_bytes(), &value]),
+            15 | 16 => exactly(&[b"LREM", key, &self.rng.i32(-3..4).to_string().into_bytes(), &value]),
+            17 => exactly(&[b"LTRIM", key, &self.index(), &self.index()]),
+            18 | 19 => exactly(&[
+                b"LINSERT",
+                key,
+                self.one(&["BEFORE", "after", "nonsense"]).as_bytes(),
+                &value,
+                &more,
+            ]),
+            20 => exactly(&[
+                b"LMOVE",
+                key,
+                other,
+                self.one(&["LEFT", "right"]).as_bytes(),
+                self.one(&["LEFT", "RIGHT", "nonsense"]).as_bytes(),
+            ]),
+            _ => exactly(&[b"RPOPLPUSH", key, other]),
         }
     }
 

@@ -6,6 +6,7 @@ use bytes::{Bytes, BytesMut};
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Generation, TableId};
 use sextant_common::key::filter_hash;
+use sextant_common::marks::Marks;
 use sextant_memtable_server::command::{Command, Group, TableWrites, Write};
 use sextant_memtable_server::memtable::Memtable;
 use sextant_resp::frame::Parser;
@@ -164,7 +165,7 @@ fn group() {
         ordinal: ordinal as u32,
         key: Bytes::copy_from_slice(&key(ordinal)),
         value: Some(Bytes::from(vec![7; VALUE_BYTES])),
-        expires_at: None,
+        marks: Marks::NONE,
         leaves_bit: true,
     };
     let table = TableWrites {

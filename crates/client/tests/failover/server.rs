@@ -9,7 +9,8 @@ use futures::StreamExt;
 use parking_lot::Mutex;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
-use sextant_common::operation::{Change, OpOutcome, Operation, Record};
+use sextant_common::marks::Marks;
+use sextant_common::operation::{Change, OpOutcome, Operation, Record, Tally};
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::env::status_of;
 use sextant_proto::v1;
@@ -122,13 +123,13 @@ impl Store {
     fn execute(&mut self, op: v1::KvBatchOp) -> v1::OpResult {
         let op = Operation::try_from(op).expect("the client sends what makes sense");
         let before = self.records.get(&op.key).cloned();
-        let record =
-            |(value, seq): &(Bytes, u64)| Record { value: value.clone(), seq: Seq(*seq), expires_at: None };
-        let (change, _, outcome) = op.execute(before.as_ref().map(record).as_ref(), Tick(0));
+        let record = |(value, seq): &(Bytes, u64)| Record::marked(value.clone(), Seq(*seq), Marks::NONE);
+        let (change, _, outcome) =
+            op.execute(before.as_ref().map(record).as_ref(), Tally::default(), Tick(0));
         self.seq += 1;
         let seq = if outcome.applied { self.seq } else { before.map_or(0, |(_, seq)| seq) };
         match change {
-            Change::To(value) => {
+            Change::To(value, _) => {
                 self.records.insert(op.key, (value, seq));
             }
             Change::Removed => {
@@ -243,7 +244,13 @@ impl Kv for FakeServer {
             let store = self.store.lock();
             let range = store.records.range((Bound::Included(r.start), end));
             range
-                .map(|(k, (v, s))| v1::KvRecord { key: k.clone(), value: v.clone(), seq: *s, expires_at: 0 })
+                .map(|(k, (v, s))| v1::KvRecord {
+                    key: k.clone(),
+                    value: v.clone(),
+                    seq: *s,
+                    expires_at: 0,
+                    kind: 0,
+                })
                 .collect()
         };
         if r.reverse {

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::LifetimeTest;
 use crate::expiry::{Tick, is_expired};
 use crate::ids::{ManifestVersion, Seq};
+use crate::marks::Marks;
 
 /// On what an operation depends.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,18 +70,18 @@ pub struct Base {
     /// Whether the value is the one that the condition expects: the p-node compared it.
     pub value_matches: bool,
     /// Of the record that is present, whatever the p-node takes it for: the sequencer judges.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
 }
 
 impl Base {
     /// That the SSTables of a version have no record of the key.
     pub fn absent(manifest: ManifestVersion) -> Self {
-        Self { manifest, present: false, seq: Seq(0), value_matches: false, expires_at: None }
+        Self { manifest, present: false, seq: Seq(0), value_matches: false, marks: Marks::NONE }
     }
 
     /// Whether there is a record that has expired by this time.
     pub fn has_expired(&self, at: Tick) -> bool {
-        self.present && is_expired(self.expires_at, at)
+        self.present && is_expired(self.marks.expires_at(), at)
     }
 
     /// What it says at this time.

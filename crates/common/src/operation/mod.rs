@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::expiry::Tick;
 use crate::ids::Seq;
 use crate::limits::{VALUE_BYTES_MAX, check_key, check_value};
+use crate::marks::Kind;
 
 pub use condition::{Base, Condition, Expected};
 pub use lane::Lane;
@@ -30,7 +31,9 @@ pub use lifetime::{Lifetime, LifetimeTest};
 pub use outcome::{OpOutcome, Record, RecordedOutcome, TOLD_BYTES_MAX, WriteOutcome, WriteStatus};
 pub use read_mode::ReadMode;
 pub use request::{RequestId, WriteOp, WriteRequest};
-pub use update::{Change, Misfit, Returns, Told, Update, change, parse_decimal, parse_integer};
+pub use update::{
+    Change, Misfit, Present, Returns, Tally, Told, Update, change, check_kind, parse_decimal, parse_integer,
+};
 
 /// What a write does to the record of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,11 @@ impl Effect {
             Effect::Put(value) => Some(value),
             Effect::Delete | Effect::Update(_) | Effect::Check => None,
         }
+    }
+
+    /// How many of the operations before it in its batch count for it.
+    pub fn counted(&self) -> usize {
+        if let Effect::Update(Update::Count { counted, .. }) = self { *counted as usize } else { 0 }
     }
 
     /// Of the value that it brings, in bytes.
@@ -156,10 +164,18 @@ impl Operation {
     }
 
     /// What becomes of a record if this is all that happens, when what it leaves expires, and what is answered: a whole database, for
-    /// tests and drafts. `before`: the record, unless it has expired.
-    pub fn execute(&self, before: Option<&Record>, now: Tick) -> (Change, Option<Tick>, OpOutcome) {
-        let (value, expiry) =
-            (before.map(|record| &record.value), before.and_then(|record| record.expires_at));
+    /// tests and drafts. `before`: the record, unless it has expired; `tally`: of the operations that this one counts.
+    pub fn execute(
+        &self,
+        before: Option<&Record>,
+        tally: Tally,
+        now: Tick,
+    ) -> (Change, Option<Tick>, OpOutcome) {
+        let present = before.map(|record| Present { value: &record.value, kind: record.kind });
+        let (value, expiry) = (
+            before.filter(|record| record.kind == Kind::Plain).map(|record| &record.value),
+            before.and_then(|record| record.expires_at),
+        );
         let expires_at = self.lifetime.ends_at(expiry, now, now.0);
         let holds = match &self.condition {
             Condition::None => true,
@@ -171,6 +187,9 @@ impl Operation {
         };
         let seq = before.map_or(Seq(0), |record| record.seq);
         let outcome = OpOutcome { existed: before.is_some(), seq, ..OpOutcome::default() };
+        if let (false, Err(misfit)) = (holds, check_kind(&self.effect, self.returns, present)) {
+            return (Change::None, None, OpOutcome { told: Told::Misfit(misfit), ..outcome });
+        }
         if !holds {
             let told = value.filter(|_| self.returns == Returns::Before).cloned();
             return (
@@ -179,11 +198,11 @@ impl Operation {
                 OpOutcome { told: told.map_or(Told::Nothing, Told::Value), ..outcome },
             );
         }
-        match change(&self.effect, self.returns, value, VALUE_BYTES_MAX) {
+        match change(&self.effect, self.returns, present, tally, VALUE_BYTES_MAX) {
             Ok((change, told)) => {
                 let outcome = OpOutcome { applied: true, told: told.unwrap_or_default(), ..outcome };
                 match change {
-                    Change::To(_) if self.lifetime.is_over(now, now.0) => (Change::Removed, None, outcome),
+                    Change::To(..) if self.lifetime.is_over(now, now.0) => (Change::Removed, None, outcome),
                     change => (change, expires_at, outcome),
                 }
             }
@@ -195,28 +214,39 @@ impl Operation {
     /// versions that it writes have no number yet: [`Seq(u64::MAX)`](Seq).)
     pub fn execute_batch(
         ops: &[Operation],
-        before: impl Fn(&[u8]) -> Option<Record>,
+        before: impl Fn(&Operation) -> Option<Record>,
         now: Tick,
     ) -> (Vec<(Change, Option<Tick>)>, WriteOutcome) {
         let (mut changes, mut results) = (Vec::with_capacity(ops.len()), Vec::with_capacity(ops.len()));
-        let mut left: HashMap<&[u8], Option<Record>> = HashMap::new();
-        for op in ops {
-            let met = left.get(&op.key[..]).cloned().unwrap_or_else(|| before(&op.key));
-            let (change, expires_at, outcome) = op.execute(met.as_ref(), now);
+        let mut left: HashMap<(&str, &[u8]), Option<Record>> = HashMap::new();
+        for (at, op) in ops.iter().enumerate() {
+            let place = (&op.table[..], &op.key[..]);
+            let met = left.get(&place).cloned().unwrap_or_else(|| before(op));
+            let counted = at - op.counted().min(at)..at;
+            let done = |at: usize| {
+                let result: &OpOutcome = &results[at];
+                (&ops[at].effect, result.applied, result.existed)
+            };
+            let tally = Tally::of(counted.map(done));
+            let (change, expires_at, outcome) = op.execute(met.as_ref(), tally, now);
             if ops.len() > 1 {
                 match &change {
-                    Change::To(value) => {
-                        let record = Record { value: value.clone(), seq: Seq(u64::MAX), expires_at };
-                        left.insert(&op.key, Some(record));
+                    Change::To(value, kind) => {
+                        let record =
+                            Record { value: value.clone(), seq: Seq(u64::MAX), expires_at, kind: *kind };
+                        left.insert(place, Some(record));
                     }
-                    Change::Removed => drop(left.insert(&op.key, None)),
+                    Change::Removed => drop(left.insert(place, None)),
                     Change::None => {}
                 }
             }
             changes.push((change, expires_at));
             results.push(outcome);
         }
-        let applied = ops.iter().zip(&results).all(|(op, result)| op.skip_on_failure || result.applied);
+        let is_good = |(op, result): (&Operation, &OpOutcome)| {
+            result.applied || op.skip_on_failure && !matches!(result.told, Told::Misfit(_))
+        };
+        let applied = ops.iter().zip(&results).all(is_good);
         if !applied {
             changes.fill((Change::None, None));
             for result in &mut results {
@@ -225,13 +255,21 @@ impl Operation {
                 }
             }
             // What was there before the batch is told, and nothing of what it would have left.
-            for (op, result) in ops.iter().zip(&mut results).filter(|(op, _)| left.contains_key(&op.key[..]))
+            for (op, result) in ops
+                .iter()
+                .zip(&mut results)
+                .filter(|(op, _)| left.contains_key(&(&op.table[..], &op.key[..])))
             {
-                let there = before(&op.key);
+                let there = before(op);
                 (result.existed, result.seq) = (there.is_some(), there.map_or(Seq(0), |record| record.seq));
             }
         }
         (changes, WriteOutcome { applied, results })
+    }
+
+    /// How many of the operations before it count for it.
+    pub fn counted(&self) -> usize {
+        self.effect.counted()
     }
 
     /// What it writes: key and value, in bytes.
@@ -270,6 +308,7 @@ pub fn needs_record(effect: &Effect, lifetime: Lifetime, returns: Returns) -> bo
 mod tests {
     use super::*;
     use crate::ErrorKind;
+    use crate::marks::Marks;
 
     #[test]
     fn an_operation_knows_what_it_writes_and_what_it_carries() {
@@ -282,13 +321,14 @@ mod tests {
 
     #[test]
     fn a_batch_is_executed_whole_or_not_at_all() {
-        let here = || Record { value: "v".into(), seq: crate::ids::Seq(1), expires_at: None };
-        let before = |key: &[u8]| (key == b"here").then(here);
+        let here =
+            || Record { value: "v".into(), seq: crate::ids::Seq(1), expires_at: None, kind: Kind::Plain };
+        let before = |op: &Operation| (op.key == "here").then(here);
         let gone = Operation::delete_checked("", "gone");
         let ops = [Operation::insert("", "new", "w"), gone.clone(), Operation::delete("", "here")];
         let (changes, outcome) = Operation::execute_batch(&ops, before, Tick(0));
         let changes: Vec<_> = changes.into_iter().map(|(change, _)| change).collect();
-        assert_eq!(changes, [Change::To("w".into()), Change::None, Change::Removed]);
+        assert_eq!(changes, [Change::To("w".into(), Kind::Plain), Change::None, Change::Removed]);
         let applied: Vec<_> = outcome.results.iter().map(|result| result.applied).collect();
         assert_eq!((outcome.applied, applied), (true, vec![true, false, true]));
         let ops = [Operation::insert("", "new", "w"), gone, Operation::insert("", "here", "w")];
@@ -303,7 +343,7 @@ mod tests {
         let there = |key: &'static str| Operation::update("", key, Update::Touch).only_if(Condition::Present);
         let seen = |key: &'static str, seq| set(key, "x").only_if(Condition::SeqEquals(Seq(seq)));
         let before =
-            |key: &[u8]| (key == b"old").then(|| Record { value: "v".into(), seq: Seq(7), expires_at: None });
+            |op: &Operation| (op.key == "old").then(|| Record::marked("v".into(), Seq(7), Marks::NONE));
         let applied = |ops: &[Operation]| Operation::execute_batch(ops, before, Tick(0)).1.applied;
         assert!(applied(&[
             set("k", "1"),

@@ -3,8 +3,10 @@
 use bytes::Bytes;
 
 use super::Told;
+use crate::error::{Error, Result};
 use crate::expiry::Tick;
 use crate::ids::Seq;
+use crate::marks::{Kind, Marks};
 
 /// A record as a read sees it: a value and the version that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +16,33 @@ pub struct Record {
     pub seq: Seq,
     /// From when on there is no record; None: it does not expire.
     pub expires_at: Option<Tick>,
+    /// Not plain: the value is the header of an object, which has elements ([`crate::object`]).
+    pub kind: Kind,
+}
+
+impl Record {
+    /// With what was read beside its value.
+    pub fn marked(value: Bytes, seq: Seq, marks: Marks) -> Self {
+        Self { value, seq, expires_at: marks.expires_at(), kind: marks.kind() }
+    }
+
+    pub fn marks(&self) -> Marks {
+        Marks::new(self.kind, self.expires_at)
+    }
+
+    /// The same, if its value is what a client has written.
+    ///
+    /// # Errors
+    /// `Invalid`: it is an object.
+    pub fn plain(self) -> Result<Self> {
+        match self.kind {
+            Kind::Plain => Ok(self),
+            kind => Err(Error::invalid(format!(
+                "the record is a {}: it has elements, which the Redis protocol serves, and no value of its own",
+                kind.name()
+            ))),
+        }
+    }
 }
 
 /// What became of one operation of a request that was decided.

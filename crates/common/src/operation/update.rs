@@ -9,6 +9,8 @@ use rust_decimal::Decimal;
 
 use super::Effect;
 use crate::limits::VALUE_BYTES_MAX;
+use crate::marks::Kind;
+use crate::object::Header;
 
 /// Most digits after the point of a sum of decimals: it is rounded to so many.
 const FRACTION_DIGITS_MAX: u32 = 17;
@@ -29,6 +31,53 @@ pub enum Update {
     },
     /// The value stays: for a change of the record's lifetime. Where there is no record, none is made.
     Touch,
+    /// Of the header of an object: counts what the `counted` operations right before this one in its batch have done to elements.
+    /// None of them took effect: it stays as it is; there are none left: it goes.
+    Count {
+        kind: Kind,
+        /// The header has to be of this version.
+        version: u64,
+        /// Or there is none, and then one is made.
+        creates: bool,
+        counted: u32,
+    },
+    /// Puts the header of an object, whatever is there.
+    Header {
+        kind: Kind,
+        value: Bytes,
+    },
+}
+
+/// What operations have done to the elements of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub changed: bool,
+    pub added: u64,
+    pub removed: u64,
+}
+
+impl Tally {
+    /// Of operations, each with whether it took effect, and whether there was a record before.
+    pub fn of<'o>(done: impl IntoIterator<Item = (&'o Effect, bool, bool)>) -> Self {
+        let mut tally = Self::default();
+        for (effect, applied, existed) in done {
+            match effect {
+                _ if !applied => continue,
+                Effect::Check => continue,
+                Effect::Delete => tally.removed += u64::from(existed),
+                Effect::Put(_) | Effect::Update(_) => tally.added += u64::from(!existed),
+            }
+            tally.changed = true;
+        }
+        tally
+    }
+}
+
+/// A record that is there, as a change meets it.
+#[derive(Clone, Copy, Debug)]
+pub struct Present<'r> {
+    pub value: &'r Bytes,
+    pub kind: Kind,
 }
 
 /// Which value an operation is answered with.
@@ -51,6 +100,10 @@ pub enum Misfit {
     Overflow,
     /// The value would be longer than [`VALUE_BYTES_MAX`], or all values of a batch longer than a batch may be.
     TooLong,
+    /// The record is an object, and has no value.
+    WrongKind,
+    /// The object is not the one that the operations are for, or it is none.
+    OtherObject,
 }
 
 /// What an operation tells beside whether it took effect.
@@ -90,6 +143,8 @@ impl Misfit {
             Misfit::NotANumber => "value is not a valid float",
             Misfit::Overflow => "increment or decrement would overflow",
             Misfit::TooLong => "the value would be longer than a value, or a batch, may be",
+            Misfit::WrongKind => "the record is an object, and has no value of its own",
+            Misfit::OtherObject => "the object is not the one that was there",
         }
     }
 }
@@ -99,7 +154,8 @@ impl Update {
     pub fn bytes(&self) -> usize {
         match self {
             Update::Append(bytes) | Update::SetRange { bytes, .. } => bytes.len(),
-            Update::Increment(_) | Update::IncrementDecimal(_) | Update::Touch => 0,
+            Update::Header { value, .. } => value.len(),
+            Update::Increment(_) | Update::IncrementDecimal(_) | Update::Touch | Update::Count { .. } => 0,
         }
     }
 
@@ -147,7 +203,13 @@ impl Update {
                 Ok(Some(value.freeze()))
             }
             Update::Touch => Ok(before.map(Bytes::copy_from_slice)),
+            Update::Count { .. } | Update::Header { .. } => Err(Misfit::OtherObject),
         }
+    }
+
+    /// Whether it takes and leaves the header of an object.
+    fn is_of_header(&self) -> bool {
+        matches!(self, Update::Count { .. } | Update::Header { .. })
     }
 
     /// Whether the length that it leaves is told without being asked for.
@@ -159,34 +221,56 @@ impl Update {
 /// What becomes of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    To(Bytes),
+    To(Bytes, Kind),
     Removed,
     /// It stays as it is, or absent.
     None,
 }
 
-/// What an effect makes of a record, and what it tells of that. `before`: its value; `room`: the longest value that an update may
-/// make.
+/// What an effect makes of a record, and what it tells of that. `before`: the record; `tally`: of the operations that a
+/// [`Update::Count`] counts; `room`: the longest value that an update may make.
 pub fn change(
     effect: &Effect,
     returns: Returns,
-    before: Option<&Bytes>,
+    before: Option<Present<'_>>,
+    tally: Tally,
     room: usize,
 ) -> Result<(Change, Option<Told>), Misfit> {
+    check_kind(effect, returns, before)?;
+    let kind_before = before.map_or(Kind::Plain, |record| record.kind);
+    let before = before.map(|record| record.value);
     let change = match effect {
-        Effect::Put(value) => Change::To(value.clone()),
+        Effect::Put(value) => Change::To(value.clone(), Kind::Plain),
         Effect::Delete => Change::Removed,
         Effect::Check => Change::None,
         // (Nothing is copied.)
-        Effect::Update(Update::Touch) => before.map_or(Change::None, |value| Change::To(value.clone())),
+        Effect::Update(Update::Touch) => {
+            before.map_or(Change::None, |value| Change::To(value.clone(), kind_before))
+        }
+        Effect::Update(Update::Count { kind, version, creates, .. }) => {
+            let there = before.map(|value| Header::decode(value).filter(|_| kind_before == *kind));
+            let header = match there {
+                None if *creates => Header::new(*version, 0),
+                Some(Some(header)) if header.version == *version => header,
+                _ => return Err(Misfit::OtherObject),
+            };
+            let count = header.count.saturating_add(tally.added).saturating_sub(tally.removed);
+            match count {
+                _ if !tally.changed => Change::None,
+                0 if before.is_none() => Change::None,
+                0 => Change::Removed,
+                count => Change::To(Header { count, ..header }.encode(), *kind),
+            }
+        }
+        Effect::Update(Update::Header { kind, value }) => Change::To(value.clone(), *kind),
         Effect::Update(update) => match update.apply(before.map(|value| &value[..]))? {
             Some(value) if value.len() > room => return Err(Misfit::TooLong),
-            Some(value) => Change::To(value),
+            Some(value) => Change::To(value, Kind::Plain),
             None => Change::None,
         },
     };
     let after = match &change {
-        Change::To(value) => Some(value),
+        Change::To(value, _) => Some(value),
         Change::Removed => None,
         Change::None => before,
     };
@@ -199,6 +283,18 @@ pub fn change(
         (Returns::Nothing, _) => None,
     };
     Ok((change, told))
+}
+
+/// Whether an operation goes with what kind of record it meets: an object has no value that could be told, or changed.
+pub fn check_kind(effect: &Effect, returns: Returns, before: Option<Present<'_>>) -> Result<(), Misfit> {
+    let is_object = before.is_some_and(|record| record.kind != Kind::Plain);
+    let takes_value = match effect {
+        Effect::Update(update) if update.is_of_header() => false,
+        Effect::Update(Update::Touch) => returns != Returns::Nothing,
+        Effect::Update(_) => true,
+        Effect::Put(_) | Effect::Delete | Effect::Check => returns == Returns::Before,
+    };
+    if is_object && takes_value { Err(Misfit::WrongKind) } else { Ok(()) }
 }
 
 fn with_room(bytes: usize, more: usize) -> Result<BytesMut, Misfit> {

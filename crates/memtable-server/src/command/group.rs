@@ -2,23 +2,23 @@
 //!
 //! Bytes (integers little-endian): term u64, first seq u64, time ms u64, tables u32, requests u32; then per table: id u32,
 //! generation u64, section length u32, writes u32, and the section: per write ordinal u32, flags u8 (1: tombstone, 2:
-//! leaves a bf-log entry, 4: expires), key length u32, value length u32, with flag 4 when it expires (a tick, u64), key, value; then per
+//! leaves a bf-log entry, 4: marked), key length u32, value length u32, with flag 4 its marks (u64: `common::marks`), key, value; then per
 //! request: session u64, number u64, acked
 //! below u64, results u32, and per result flags u8 (1: applied, 2: existed, 4: it failed the request, 8: it tells more), seq u64,
-//! and with flag 8 what it tells: kind u8 (1: a value, 2: a length, 3: a forgotten value, 4 to 7: a misfit), length u32, bytes.
+//! and with flag 8 what it tells: kind u8 (1: a value, 2: a length, 3: a forgotten value, 4 to 9: a misfit), length u32, bytes.
 //!
 //! A group may hold no writes: then it only records requests that changed nothing (a failed condition, operations that were
 //! all skipped), so that no copy of them can take effect after their answer was given.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use sextant_common::error::{Error, Result};
-use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, Seq, TableId};
+use sextant_common::marks::Marks;
 use sextant_common::operation::{Misfit, RecordedOutcome, RequestId, Told};
 
 const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_LEAVES_BIT: u8 = 2;
-const FLAG_EXPIRES: u8 = 4;
+const FLAG_MARKED: u8 = 4;
 const FLAG_APPLIED: u8 = 1;
 const FLAG_EXISTED: u8 = 2;
 const FLAG_FAILED: u8 = 4;
@@ -27,8 +27,14 @@ const TOLD_VALUE: u8 = 1;
 const TOLD_LENGTH: u8 = 2;
 const TOLD_FORGOTTEN: u8 = 3;
 /// And those after it: of which kind.
-const TOLD_MISFIT: [(u8, Misfit); 4] =
-    [(4, Misfit::NotAnInteger), (5, Misfit::NotANumber), (6, Misfit::Overflow), (7, Misfit::TooLong)];
+const TOLD_MISFIT: [(u8, Misfit); 6] = [
+    (4, Misfit::NotAnInteger),
+    (5, Misfit::NotANumber),
+    (6, Misfit::Overflow),
+    (7, Misfit::TooLong),
+    (8, Misfit::WrongKind),
+    (9, Misfit::OtherObject),
+];
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
@@ -56,8 +62,7 @@ pub struct Write {
     pub key: Bytes,
     /// None: a tombstone.
     pub value: Option<Bytes>,
-    /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
     /// Did it leave a bf-log entry? Replay reproduces filters by this flag.
     pub leaves_bit: bool,
 }
@@ -78,8 +83,8 @@ impl Group {
 
     /// Keys and values with their headers, and what requests were answered, in bytes.
     pub fn written_bytes(&self) -> usize {
-        let expiry = |w: &Write| if w.expires_at.is_some() { size_of::<u64>() } else { 0 };
-        let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + expiry(w) + 13;
+        let marks = |w: &Write| if w.marks.is_none() { 0 } else { size_of::<u64>() };
+        let bytes = |w: &Write| w.key.len() + w.value.as_ref().map_or(0, Bytes::len) + marks(w) + 13;
         let told = |r: &RecordedOutcome| r.told.as_ref().map_or(0, |told| told.bytes() + 13) + 9;
         let answer = |request: &RequestResult| request.results.iter().map(told).sum::<usize>() + 28;
         let answers: usize = self.requests.iter().map(answer).sum();
@@ -106,11 +111,13 @@ impl Group {
                 let bit = if write.leaves_bit { FLAG_LEAVES_BIT } else { 0 };
                 let value = write.value.as_deref().unwrap_or_default();
                 out.put_u32_le(write.ordinal);
-                let expires = if write.expires_at.is_some() { FLAG_EXPIRES } else { 0 };
-                out.put_u8(tombstone | bit | expires);
+                let marked = if write.marks.is_none() { 0 } else { FLAG_MARKED };
+                out.put_u8(tombstone | bit | marked);
                 out.put_u32_le(write.key.len() as u32);
                 out.put_u32_le(value.len() as u32);
-                write.expires_at.iter().for_each(|at| out.put_u64_le(at.0));
+                if !write.marks.is_none() {
+                    out.put_u64_le(write.marks.word());
+                }
                 out.put_slice(&write.key);
                 out.put_slice(value);
             }
@@ -153,14 +160,14 @@ impl Group {
                 let ordinal = at.u32()?;
                 let flags = at.u8()?;
                 let (key_len, value_len) = (at.u32()? as usize, at.u32()? as usize);
-                let expires_at = if flags & FLAG_EXPIRES == 0 { None } else { Some(Tick(at.u64()?)) };
+                let marks = if flags & FLAG_MARKED == 0 { 0 } else { at.u64()? };
                 let key = section.slice_ref(at.take(key_len)?);
                 let value = section.slice_ref(at.take(value_len)?);
                 writes.push(Write {
                     ordinal,
                     key,
                     value: (flags & FLAG_TOMBSTONE == 0).then_some(value),
-                    expires_at,
+                    marks: Marks::from_word(marks),
                     leaves_bit: flags & FLAG_LEAVES_BIT != 0,
                 });
             }
@@ -266,15 +273,9 @@ mod tests {
     }
 
     fn groups() -> impl Strategy<Value = Group> {
-        let expiry = prop::option::of(any::<u64>().prop_map(Tick));
-        let write = (any::<u32>(), bytes(), prop::option::of(bytes()), expiry, any::<bool>()).prop_map(
-            |(ordinal, key, value, expires_at, leaves_bit)| Write {
-                ordinal,
-                key,
-                value,
-                expires_at,
-                leaves_bit,
-            },
+        let marks = any::<u64>().prop_map(Marks::from_word);
+        let write = (any::<u32>(), bytes(), prop::option::of(bytes()), marks, any::<bool>()).prop_map(
+            |(ordinal, key, value, marks, leaves_bit)| Write { ordinal, key, value, marks, leaves_bit },
         );
         let table = (any::<u32>(), any::<u64>(), prop::collection::vec(write, 0..8))
             .prop_map(|(t, g, writes)| TableWrites { table: TableId(t), generation: Generation(g), writes });

@@ -13,7 +13,7 @@
 //! | 8..10 | length of the key, low half; 0: a version of a key that stands elsewhere |
 //! | 10..12 | length of the value (11 bits), and flags |
 //! | 12..20 | only if `WIDE`: upper halves of seq and length of the key |
-//! | 8 bytes more | only if `EXPIRES`: the tick from which on it is absent |
+//! | 8 bytes more | only if `MARKED`: its marks (what it is, from which tick on it is absent) |
 //!
 //! A long value is no part of its record: there a `Bytes` stands for it, at the next multiple of 8 bytes, which readers clone.
 //!
@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU16, AtomicU32};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use sextant_common::expiry::Tick;
+use sextant_common::marks::Marks;
 
 const UNIT_BYTES: usize = size_of::<u64>();
 /// Of a place, bits of the offset.
@@ -50,7 +50,7 @@ const CHUNK_BYTES_MAX: usize = (UNIT_BYTES << OFFSET_BITS) - SPARED_BYTES;
 pub const INLINE_BYTES_MAX: usize = 1024;
 
 const VALUE_LEN: u16 = (1 << 11) - 1;
-const EXPIRES: u16 = 1 << 11;
+const MARKED: u16 = 1 << 11;
 const TOMBSTONE: u16 = 1 << 12;
 /// The value is a `Bytes`.
 const APART: u16 = 1 << 13;
@@ -94,8 +94,8 @@ type WideHalves = [u32; 2];
 
 /// Where what is not in each record begins, and key and value: counted from its header.
 struct Layout {
-    /// Only if it expires.
-    expiry: usize,
+    /// Only if it has any.
+    marks: usize,
     key: usize,
     value: usize,
 }
@@ -103,11 +103,11 @@ struct Layout {
 impl Layout {
     #[inline]
     fn of(meta: u16, key_len: usize) -> Self {
-        let expiry = HEADER_BYTES + if meta & WIDE != 0 { size_of::<WideHalves>() } else { 0 };
-        let key = expiry + if meta & EXPIRES != 0 { size_of::<u64>() } else { 0 };
+        let marks = HEADER_BYTES + if meta & WIDE != 0 { size_of::<WideHalves>() } else { 0 };
+        let key = marks + if meta & MARKED != 0 { size_of::<u64>() } else { 0 };
         let end = key + key_len;
         let value = if meta & APART != 0 { end.next_multiple_of(align_of::<Bytes>()) } else { end };
-        Self { expiry, key, value }
+        Self { marks, key, value }
     }
 }
 
@@ -150,8 +150,7 @@ pub struct New<'a> {
     pub key: Option<&'a [u8]>,
     pub seq: u64,
     pub value: Option<&'a [u8]>,
-    /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
     pub link: At,
 }
 
@@ -245,7 +244,7 @@ impl<'a> Writing<'a> {
             (TOMBSTONE, new.value.is_none()),
             (APART, apart.is_some()),
             (WIDE, is_wide),
-            (EXPIRES, new.expires_at.is_some()),
+            (MARKED, !new.marks.is_none()),
         ];
         for (flag, is_set) in flags {
             meta |= if is_set { flag } else { 0 };
@@ -267,8 +266,8 @@ impl<'a> Writing<'a> {
             if is_wide {
                 place.add(HEADER_BYTES).cast::<WideHalves>().write([high, key_len >> 16]);
             }
-            if let Some(at) = new.expires_at {
-                place.add(layout.expiry).cast().write_unaligned(at.0);
+            if !new.marks.is_none() {
+                place.add(layout.marks).cast().write_unaligned(new.marks.word());
             }
             place.add(layout.key).copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
             let value = place.add(layout.value);
@@ -335,11 +334,14 @@ impl RecordPointer {
     }
 
     #[inline]
-    fn expires_at(self) -> Option<Tick> {
+    fn marks(self) -> Marks {
         let meta = self.meta();
-        let start = self.0.as_ptr().cast::<u8>().wrapping_add(Layout::of(meta, 0).expiry);
-        // SAFETY: `put` wrote it there in a record that expires, at any alignment; it does not change.
-        (meta & EXPIRES != 0).then(|| Tick(unsafe { start.cast::<u64>().read_unaligned() }))
+        let start = self.0.as_ptr().cast::<u8>().wrapping_add(Layout::of(meta, 0).marks);
+        if meta & MARKED == 0 {
+            return Marks::NONE;
+        }
+        // SAFETY: `put` wrote it there in a record that is marked, at any alignment; it does not change.
+        Marks::from_word(unsafe { start.cast::<u64>().read_unaligned() })
     }
 
     #[inline]
@@ -395,8 +397,8 @@ impl<'a> Record<'a> {
 
     /// From when on it is absent; None: never.
     #[inline]
-    pub fn expires_at(&self) -> Option<Tick> {
-        self.header.expires_at()
+    pub fn marks(&self) -> Marks {
+        self.header.marks()
     }
 
     /// The place of the next older version (of a key: of its newest one).

@@ -22,9 +22,9 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::Generation;
 use sextant_common::manifest::Expiring;
+use sextant_common::marks::Marks;
 
 use arena::Arena;
 use expiring::AtomicExpiring;
@@ -52,7 +52,7 @@ pub struct Version {
     pub seq: u64,
     pub value: Option<Bytes>,
     /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
 }
 
 #[derive(Debug)]
@@ -115,7 +115,7 @@ impl Memtable {
 
     /// Adds a version that does not expire. `log_index` and `log_bytes` say where in the log it came from.
     pub fn insert(&self, key: Bytes, seq: u64, value: Option<Bytes>, log_index: u64, log_bytes: u64) {
-        let new = NewVersion { value: value.as_deref(), expires_at: None };
+        let new = NewVersion { value: value.as_deref(), marks: Marks::NONE };
         self.seek(&key).insert(seq, new, log_index, log_bytes);
     }
 

@@ -87,7 +87,7 @@ impl<'m, 'k> Slot<'m, 'k> {
             }
         }
         add(&memtable.bytes, VERSION_BYTES + new.bytes());
-        memtable.expiring.add(new.expires_at);
+        memtable.expiring.add(new.marks.expires_at());
         if memtable.is_empty() {
             memtable.first_index.store(log_index, Relaxed);
             memtable.first_log_bytes.store(log_bytes, Relaxed);
@@ -116,7 +116,7 @@ impl<'m, 'k> Slot<'m, 'k> {
         let writing = memtable.arena.write();
         let Some(removed) = versions::remove(&writing, record, seq) else { return };
         let key_bytes = if self.newest().is_none() { self.key_bytes() } else { 0 };
-        let removed = NewVersion { value: removed.value(), expires_at: removed.expires_at() };
+        let removed = NewVersion { value: removed.value(), marks: removed.marks() };
         let bytes = VERSION_BYTES + removed.bytes() + key_bytes;
         sub(&memtable.bytes, bytes);
         add(&memtable.left_bytes, bytes);

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Generation;
+use sextant_common::marks::{Kind, Marks};
 
 use super::arena::INLINE_BYTES_MAX;
 use super::{Memtable, NewVersion, Version};
@@ -17,15 +18,15 @@ fn key(s: &str) -> Bytes {
 }
 
 fn version(seq: u64, value: Option<Bytes>) -> Version {
-    Version { seq, value, expires_at: None }
+    Version { seq, value, marks: Marks::NONE }
 }
 
 fn put(value: &[u8]) -> NewVersion<'_> {
-    NewVersion { value: Some(value), expires_at: None }
+    NewVersion { value: Some(value), marks: Marks::NONE }
 }
 
 #[test]
-fn a_version_has_its_expiry_whatever_its_length_and_place() {
+fn a_version_has_its_marks_whatever_its_length_and_place() {
     let m = Memtable::new(Generation(1));
     let high = 1 << 32;
     let mut all = Vec::new();
@@ -33,16 +34,16 @@ fn a_version_has_its_expiry_whatever_its_length_and_place() {
         for key_len in [1, 8, 13, 70_000] {
             let key = Bytes::from(vec![n as u8; key_len]);
             // An older one that comes later makes a copy of the first in the chain.
-            for (seq, expires_at) in [
-                (5, Some(Tick(9 + n))),
-                (high + 6, Some(Tick(u64::MAX))),
-                (4, None),
-                (high + 7, Some(Tick(1))),
+            for (seq, marks) in [
+                (5, Marks::until(Tick(9 + n))),
+                (high + 6, Marks::new(Kind::Hash, Some(Tick(77)))),
+                (4, Marks::NONE),
+                (high + 7, Marks::until(Tick(1))),
             ] {
                 let value = Bytes::from(vec![seq as u8; value_len]);
-                let new = NewVersion { value: Some(&value), expires_at };
+                let new = NewVersion { value: Some(&value), marks };
                 m.seek(&key).insert(seq, new, 1, 0);
-                all.push((key.clone(), Version { seq, value: Some(value), expires_at }));
+                all.push((key.clone(), Version { seq, value: Some(value), marks }));
             }
         }
     }
@@ -54,7 +55,7 @@ fn a_version_has_its_expiry_whatever_its_length_and_place() {
     in_order.sort_by(|(a, _), (b, _)| a.cmp(b));
     assert_eq!(m.range(Bound::Unbounded, Bound::Unbounded, u64::MAX).collect::<Vec<_>>(), in_order);
     let expiring = m.expiring();
-    assert_eq!((expiring.records, expiring.first, expiring.last), (3 * 28, Tick(1), Tick(u64::MAX)));
+    assert_eq!((expiring.records, expiring.first, expiring.last), (3 * 28, Tick(1), Tick(77)));
     all.iter().for_each(|(key, version)| m.remove(key, version.seq));
     assert_eq!(m.bytes(), 0);
 }

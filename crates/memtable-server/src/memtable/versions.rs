@@ -4,7 +4,7 @@
 //! nobody who walks the chain gets as far as the original who should not.)
 
 use bytes::Bytes;
-use sextant_common::expiry::Tick;
+use sextant_common::marks::Marks;
 
 use super::Version;
 use super::arena::{At, New, Record, Value, Writing};
@@ -27,9 +27,8 @@ impl<'m> Seen<'m> {
         }
     }
 
-    /// None: it does not expire.
-    pub fn expires_at(&self) -> Option<Tick> {
-        self.0.expires_at()
+    pub fn marks(&self) -> Marks {
+        self.0.marks()
     }
 
     pub fn to_version(&self) -> Version {
@@ -51,7 +50,7 @@ impl<'m> Seen<'m> {
             Value::Inline(_) => Some(inline),
             Value::Apart(value) => Some(value.clone()),
         };
-        Version { seq: self.seq(), value, expires_at: self.expires_at() }
+        Version { seq: self.seq(), value, marks: self.marks() }
     }
 }
 
@@ -60,8 +59,7 @@ impl<'m> Seen<'m> {
 pub struct NewVersion<'v> {
     /// None: a tombstone.
     pub value: Option<&'v [u8]>,
-    /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
 }
 
 impl<'v> NewVersion<'v> {
@@ -69,13 +67,13 @@ impl<'v> NewVersion<'v> {
     where
         'v: 'n,
     {
-        let Self { value, expires_at } = *self;
-        New { key, seq, value, expires_at, link }
+        let Self { value, marks } = *self;
+        New { key, seq, value, marks, link }
     }
 
     /// What it takes beyond its header.
     pub(super) fn bytes(&self) -> usize {
-        self.value.map_or(0, <[u8]>::len) + if self.expires_at.is_some() { size_of::<u64>() } else { 0 }
+        self.value.map_or(0, <[u8]>::len) + if self.marks.is_none() { 0 } else { size_of::<u64>() }
     }
 }
 
@@ -112,7 +110,7 @@ pub fn add(writing: &mut Writing<'_>, key: Record<'_>, seq: u64, new: &NewVersio
     let newer_is_newer = newer.is_same(&key) || newer.seq() > original;
     if in_original && original > seq && newer_is_newer {
         let here = Seen(key);
-        let copy = NewVersion { value: here.value(), expires_at: here.expires_at() };
+        let copy = NewVersion { value: here.value(), marks: here.marks() };
         (at, _) = writing.put(copy.record(None, original, at));
     }
     newer.set_link(at);

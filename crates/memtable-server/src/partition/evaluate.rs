@@ -16,9 +16,10 @@ use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Generation, Seq, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{
-    Base, Change, Condition, Effect, Misfit, RecordedOutcome, Returns, Told, WriteOp, WriteRequest, change,
-    needs_record, needs_value,
+    Base, Change, Condition, Effect, Misfit, Present, RecordedOutcome, Returns, Tally, Told, WriteOp,
+    WriteRequest, change, check_kind, needs_record, needs_value,
 };
 use sextant_rules::mutant::{self, Mutant};
 
@@ -73,7 +74,7 @@ struct Known {
     facts: InMemtable,
     /// If the operation needs it, and there is one.
     value: Option<Bytes>,
-    expires_at: Option<Tick>,
+    marks: Marks,
     /// It would exist, but for the time.
     has_expired: bool,
 }
@@ -84,7 +85,7 @@ struct Met {
     /// If the operation needs it, and there is one.
     value: Option<Bytes>,
     /// Of the record that exists.
-    expires_at: Option<Tick>,
+    marks: Marks,
     /// A record that has expired is in its place.
     has_expired: bool,
 }
@@ -152,7 +153,7 @@ struct Effected {
     op: usize,
     /// None: a tombstone.
     value: Option<Bytes>,
-    expires_at: Option<Tick>,
+    marks: Marks,
     leaves_bit: bool,
     bookmark: Option<Bookmark>,
 }
@@ -298,12 +299,17 @@ impl Partition {
                 None => self.newest(op, forming),
             };
             let times = forming.times;
-            let Met { checked, value: before, expires_at, has_expired } = match self.check(op, &newest, times)
-            {
+            let Met { checked, value: before, marks, has_expired } = match self.check(op, &newest, times) {
                 Ok(met) => met,
                 Err(refusal) => return Verdict::Refused(refusal),
             };
             let (holds, existed, seq) = (checked.holds, checked.existed, Seq(checked.seq));
+            let present = before.as_ref().map(|value| Present { value, kind: marks.kind() });
+            if let Err(misfit) = check_kind(&op.effect, op.returns, present) {
+                failed = true;
+                results.push(misfits(misfit, existed, seq));
+                continue;
+            }
             if !holds {
                 let told = before.filter(|_| op.returns == Returns::Before).map(Told::Value);
                 let has_room = allowance.tell(told.as_ref());
@@ -329,7 +335,13 @@ impl Partition {
                 });
                 continue;
             }
-            let made = change(&op.effect, op.returns, before.as_ref(), allowance.made);
+            let counted = i - op.effect.counted().min(i)..i;
+            let done = |i: usize| {
+                let result: &RecordedOutcome = &results[i];
+                (&request.ops[i].effect, result.applied, result.existed)
+            };
+            let tally = Tally::of(counted.map(done));
+            let made = change(&op.effect, op.returns, present, tally, allowance.made);
             let fits = |(change, told): (Change, Option<Told>)| {
                 allowance.tell(told.as_ref()).map(|()| (change, told))
             };
@@ -341,18 +353,18 @@ impl Partition {
                     continue;
                 }
             };
-            let value = match change {
+            let (value, kind) = match change {
                 // What would be gone already is removed.
-                Change::To(_) if op.lifetime.is_over(times.tick, times.wall_ms) => None,
-                Change::To(value) => Some(value),
-                Change::Removed => None,
+                Change::To(..) if op.lifetime.is_over(times.tick, times.wall_ms) => (None, Kind::Plain),
+                Change::To(value, kind) => (Some(value), kind),
+                Change::Removed => (None, Kind::Plain),
                 Change::None => {
                     results.push(RecordedOutcome { applied: true, existed, failed: false, seq, told });
                     continue;
                 }
             };
-            let ends_at = op.lifetime.ends_at(expires_at, times.tick, times.wall_ms);
-            let expires_at = ends_at.filter(|_| value.is_some());
+            let ends_at = op.lifetime.ends_at(marks.expires_at(), times.tick, times.wall_ms);
+            let marks = Marks::new(kind, ends_at.filter(|_| value.is_some()));
             if matches!(op.effect, Effect::Update(_)) {
                 allowance.made -= value.as_ref().map_or(0, Bytes::len);
             }
@@ -371,9 +383,9 @@ impl Partition {
             if has_more {
                 met_seqs.push((i, met_seq));
                 let first = of_batch.map_or(i, |(_, first)| *first);
-                local.insert((op.table, &op.key), (Version { seq, value: value.clone(), expires_at }, first));
+                local.insert((op.table, &op.key), (Version { seq, value: value.clone(), marks }, first));
             }
-            effects.push(Effected { op: i, value, expires_at, leaves_bit, bookmark });
+            effects.push(Effected { op: i, value, marks, leaves_bit, bookmark });
         }
         if failed {
             for result in &mut results {
@@ -414,7 +426,7 @@ impl Partition {
     }
 
     fn add(&self, op: &WriteOp, effected: Effected, forming: &mut Forming) {
-        let Effected { value, expires_at, leaves_bit, .. } = effected;
+        let Effected { value, marks, leaves_bit, .. } = effected;
         let at = *forming.tables.entry(op.table).or_insert_with(|| {
             forming.writes.push(TableWrites {
                 table: op.table,
@@ -425,12 +437,12 @@ impl Partition {
         });
         let ordinal = forming.ordinal;
         forming.ordinal += 1;
-        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), expires_at, leaves_bit };
+        let write = Write { ordinal, key: op.key.clone(), value: value.clone(), marks, leaves_bit };
         forming.writes[at].writes.push(write);
         if leaves_bit {
             forming.hashes.entry(op.table).or_default().push(filter_hash(&op.key));
         }
-        let version = Version { seq: forming.first_seq + u64::from(ordinal), value, expires_at };
+        let version = Version { seq: forming.first_seq + u64::from(ordinal), value, marks };
         forming.overlay.entry(op.table).or_default().insert(op.key.clone(), version);
     }
 
@@ -467,20 +479,19 @@ impl Partition {
         };
         let base = op.base.map(|base| match op.condition {
             Condition::Lifetime(_) => {
-                Base { value_matches: lifetime_matches(op, base.expires_at, times), ..base }
+                Base { value_matches: lifetime_matches(op, base.marks.expires_at(), times), ..base }
+            }
+            // An object has no value.
+            Condition::ValueEquals(_) if base.marks.kind() != Kind::Plain => {
+                Base { value_matches: false, ..base }
             }
             _ => base,
         });
         let judged = base.map(|base| base.as_of(times.tick));
         let checked =
             rules::check(asks, known.map(|known| known.facts), judged, self.last_flush_version(op.table))?;
-        if let Some(Known { value, expires_at, has_expired, .. }) = known {
-            return Ok(Met {
-                checked,
-                value: value.clone(),
-                expires_at: *expires_at,
-                has_expired: *has_expired,
-            });
+        if let Some(Known { value, marks, has_expired, .. }) = known {
+            return Ok(Met { checked, value: value.clone(), marks: *marks, has_expired: *has_expired });
         }
         let needed = needs_value(&op.effect, op.returns);
         if needed && checked.existed && op.base_value.is_none() {
@@ -489,7 +500,7 @@ impl Partition {
         Ok(Met {
             checked,
             value: op.base_value.clone().filter(|_| needed && checked.existed),
-            expires_at: judged.and_then(|base| base.expires_at).filter(|_| checked.existed),
+            marks: judged.filter(|_| checked.existed).map_or(Marks::NONE, |base| base.marks),
             has_expired: base.is_some_and(|base| base.has_expired(times.tick)),
         })
     }
@@ -504,34 +515,34 @@ fn misfits(misfit: Misfit, existed: bool, seq: Seq) -> RecordedOutcome {
 /// What an operation sees of a version of the group.
 fn seen(op: &WriteOp, version: &Version, times: Times) -> Known {
     let value = version.value.as_ref();
-    known(op, version.seq, value.map(|v| &v[..]), version.expires_at, times, || value.cloned())
+    known(op, version.seq, value.map(|v| &v[..]), version.marks, times, || value.cloned())
 }
 
 /// The same of one that is in a memtable.
 fn seen_there(op: &WriteOp, version: &Seen<'_>, times: Times) -> Known {
-    known(op, version.seq(), version.value(), version.expires_at(), times, || version.to_version().value)
+    known(op, version.seq(), version.value(), version.marks(), times, || version.to_version().value)
 }
 
 fn known(
     op: &WriteOp,
     seq: u64,
     value: Option<&[u8]>,
-    expires_at: Option<Tick>,
+    marks: Marks,
     times: Times,
     copied: impl FnOnce() -> Option<Bytes>,
 ) -> Known {
-    let has_expired = value.is_some() && is_expired(expires_at, times.tick);
+    let has_expired = value.is_some() && is_expired(marks.expires_at(), times.tick);
     let value = value.filter(|_| !has_expired);
     let value_matches = match &op.condition {
-        Condition::ValueEquals(expected) => value == Some(&expected[..]),
-        Condition::Lifetime(_) => lifetime_matches(op, expires_at, times),
+        Condition::ValueEquals(expected) => marks.kind() == Kind::Plain && value == Some(&expected[..]),
+        Condition::Lifetime(_) => lifetime_matches(op, marks.expires_at(), times),
         _ => false,
     };
     let needed = value.is_some() && needs_value(&op.effect, op.returns);
     Known {
         facts: InMemtable { exists: value.is_some(), seq, value_matches },
         value: if needed { copied() } else { None },
-        expires_at: expires_at.filter(|_| value.is_some()),
+        marks: if value.is_some() { marks } else { Marks::NONE },
         has_expired,
     }
 }

@@ -165,7 +165,7 @@ impl Partition {
                 if write.leaves_bit && !bits_done {
                     state.filter.insert(filter_hash(&write.key));
                 }
-                let new = NewVersion { value: write.value.as_deref(), expires_at: write.expires_at };
+                let new = NewVersion { value: write.value.as_deref(), marks: write.marks };
                 let bookmark = bookmarks.get(write.ordinal as usize).and_then(Option::as_ref);
                 state.active.seek_again(&write.key, bookmark).insert(seq, new, at.index, log_bytes);
                 versions.push((writes.table, write.key, seq));

@@ -69,6 +69,7 @@ impl TableView {
 mod tests {
     use super::*;
     use sextant_common::ids::{Generation, PartitionId};
+    use sextant_common::marks::Marks;
 
     fn key() -> Bytes {
         Bytes::from_static(b"k")
@@ -120,7 +121,7 @@ mod tests {
             dropped_version: ManifestVersion(2),
         });
         let found =
-            ReadAnswer::Found(Version { seq: 4, value: Some(Bytes::from_static(b"x")), expires_at: None });
+            ReadAnswer::Found(Version { seq: 4, value: Some(Bytes::from_static(b"x")), marks: Marks::NONE });
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(2), 9), found);
         assert_eq!(
             v.read(TableId(1), &key(), ManifestVersion(3), 9),
@@ -138,7 +139,7 @@ mod tests {
             grace: vec![],
             dropped_version: ManifestVersion(0),
         });
-        let tombstone = ReadAnswer::Found(Version { seq: 4, value: None, expires_at: None });
+        let tombstone = ReadAnswer::Found(Version { seq: 4, value: None, marks: Marks::NONE });
         assert_eq!(v.read(TableId(1), &key(), ManifestVersion(0), 9), tombstone);
         assert_eq!(
             v.read(TableId(1), &key(), ManifestVersion(0), 3),

@@ -16,6 +16,7 @@ use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::key::{filter_hash, registration_slot};
 use sextant_common::manifest::Manifest;
+use sextant_common::marks::Marks;
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::memtable::Version;
@@ -132,8 +133,8 @@ impl Reader<'_, '_> {
 
     fn read_at(&self, at: Position, table: TableId, key: &Bytes, searched: ManifestVersion) -> Answered {
         let answer = match self.state.view.load().read(table, key, searched, at.seq) {
-            ReadAnswer::Found(version) if is_expired(version.expires_at, at.tick) => {
-                ReadAnswer::Found(Version { value: None, expires_at: None, ..version })
+            ReadAnswer::Found(version) if is_expired(version.marks.expires_at(), at.tick) => {
+                ReadAnswer::Found(Version { value: None, marks: Marks::NONE, ..version })
             }
             answer => answer,
         };

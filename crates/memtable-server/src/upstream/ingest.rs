@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
+use sextant_common::marks::Marks;
 use sextant_common::sstable::{IngestOrder, RecordVersion};
 use sextant_proto::v1;
 
@@ -23,11 +24,11 @@ enum Stage {
 
 /// A version as it is flushed: a tombstone, if it has expired.
 fn record(key: Bytes, version: Version, expired_by: Tick) -> RecordVersion {
-    let Version { seq, value, expires_at } = version;
+    let Version { seq, value, marks } = version;
     let seq = Seq(seq);
-    match is_expired(expires_at, expired_by) {
-        true => RecordVersion { key, seq, value: None, expires_at: None },
-        false => RecordVersion { key, seq, value, expires_at },
+    match is_expired(marks.expires_at(), expired_by) {
+        true => RecordVersion { key, seq, value: None, marks: Marks::NONE },
+        false => RecordVersion { key, seq, value, marks },
     }
 }
 

@@ -10,6 +10,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::PartitionId;
 use sextant_common::key::prefix_end;
 use sextant_common::limits::LARGE_BYTES;
+use sextant_common::marks::Kind;
 use sextant_common::operation::{Condition, Operation, Record};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::status_of;
@@ -113,6 +114,7 @@ impl Kv for KvService {
         who.may_key(Class::Read, &request.table, &request.key).map_err(status_of)?;
         slow_log::about(&request.key);
         let record = self.pnode.get_bytes(&request.table, request.key, options).await.map_err(status_of)?;
+        let record = record.map(Record::plain).transpose().map_err(status_of)?;
         let value = record.iter().map(|r| &r.value).filter(|value| value.len() > LARGE_BYTES).cloned();
         Ok(laden(value.collect(), record.into()))
     }
@@ -129,6 +131,8 @@ impl Kv for KvService {
         request.keys.first().into_iter().for_each(slow_log::about);
         let records =
             self.pnode.multi_get(&request.table, &request.keys, options).await.map_err(status_of)?;
+        let plain = |record: Option<Record>| record.map(Record::plain).transpose();
+        let records = records.into_iter().map(plain).collect::<Result<Vec<_>>>().map_err(status_of)?;
         let size = |r: &Option<Record>| r.as_ref().map_or(0, |r| r.value.len()) + RECORD_OVERHEAD_BYTES;
         let bytes: usize = records.iter().map(size).sum();
         if bytes > MESSAGE_BYTES_MAX {
@@ -203,6 +207,7 @@ impl Kv for KvService {
             limit: r.limit,
             page_records: r.page_records,
             partition: r.only_partition.map(PartitionId),
+            ..ScanRange::default()
         };
         let pages = self.pnode.scan(&r.table, range);
         let freight = Freight::default();
@@ -289,9 +294,11 @@ pub(super) fn deadline(metadata: &MetadataMap) -> Option<Duration> {
 
 fn scan_page(page: ScanPage) -> v1::KvScanPage {
     let records = page.records.into_iter();
-    let record = |(key, Record { value, seq, expires_at })| {
+    let record = |(key, Record { value, seq, expires_at, kind })| {
         let expires_at = Tick::to_wire(expires_at);
-        v1::KvRecord { key, value, seq: seq.0, expires_at }
+        // (The header of an object is nobody's business.)
+        let value = if kind == Kind::Plain { value } else { Bytes::new() };
+        v1::KvRecord { key, value, seq: seq.0, expires_at, kind: kind.number().into() }
     };
     let records = records.map(record);
     v1::KvScanPage {

@@ -6,11 +6,15 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
+use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{Look, Position, SetCondition, SetDone, Store, Walk, one_by_one};
+use sextant_resp::{
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, one_by_one,
+};
 
 use super::shares::{Place, Shares};
+use super::sweeper::Sweeper;
 use crate::api::{ReadOptions, ScanRange, WriteOptions};
 use crate::metrics::ReadPath;
 use crate::pnode::PNode;
@@ -25,12 +29,18 @@ const WRITES_AT_ONCE: usize = 32;
 pub(crate) struct RespStore {
     pnode: PNode,
     shares: Arc<Shares>,
+    /// None: what objects leave behind is others' business.
+    sweeper: Option<Sweeper>,
 }
 
 impl RespStore {
     pub fn new(pnode: PNode, commands_max: usize) -> Self {
         let partitions = pnode.core().views.partitions().count() as u32;
-        Self { pnode, shares: Arc::new(Shares::new(partitions, commands_max)) }
+        Self { pnode, shares: Arc::new(Shares::new(partitions, commands_max)), sweeper: None }
+    }
+
+    pub fn swept_by(self, sweeper: Sweeper) -> Self {
+        Self { sweeper: Some(sweeper), ..self }
     }
 
     /// A place among the commands of the key's partition, for as long as one is under way.
@@ -155,10 +165,52 @@ impl Store for RespStore {
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
     }
 
-    async fn walk(&self, walk: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+    async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        match self.pnode.multi_get(ELEMENTS_TABLE, &keys, ReadOptions::default()).await {
+            // Nobody has made an object yet.
+            Err(e) if e.kind == ErrorKind::UnknownTable => Ok(vec![None; keys.len()]),
+            answer => answer,
+        }
+    }
+
+    async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
+        let ElementRange { start, end, reverse, limit } = range;
+        let partition = self.pnode.core().views.slot_map.partition_of(&start, &elements_options());
+        let range = ScanRange {
+            start,
+            end,
+            reverse,
+            limit,
+            page_records: u32::try_from(limit).unwrap_or(u32::MAX),
+            partition: Some(partition),
+            first_page: true,
+        };
+        let mut pages = self.pnode.scan(ELEMENTS_TABLE, range);
+        let mut took_several = false;
+        loop {
+            let page = match pages.next_page().await {
+                None => return Ok(ElementPage::default()),
+                Some(Err(e)) if e.kind == ErrorKind::UnknownTable => return Ok(ElementPage::default()),
+                Some(page) => page?,
+            };
+            if !page.records.is_empty() || !page.has_more {
+                let elements = page.records.into_iter().map(|(key, record)| (key, record.value)).collect();
+                return Ok(ElementPage { elements, has_more: page.has_more, took_several });
+            }
+            took_several = true;
+        }
+    }
+
+    fn is_garbage(&self, key: &[u8]) {
+        if let Some(sweeper) = &self.sweeper {
+            sweeper.tell(key);
+        }
+    }
+
+    async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
         let Walk { start, end, position: Position { part, mut from }, limit } = walk;
         let partitions = self.pnode.partitions_of("", &start, &end).await?;
-        let (mut keys, mut part) = (Vec::new(), part as usize);
+        let (mut keys, mut part) = (Vec::<Named>::new(), part as usize);
         let last = part.saturating_add(PARTITIONS_A_STEP);
         while part < last && (keys.len() as u64) < limit {
             let Some(partition) = partitions.get(part) else { return Ok((keys, None)) };
@@ -176,10 +228,12 @@ impl Store for RespStore {
             let mut pages = self.pnode.scan("", range);
             while let Some(page) = pages.next_page().await {
                 // (Copies, or they would hold the whole page.)
-                keys.extend(page?.records.iter().map(|(key, _)| Bytes::copy_from_slice(key)));
+                let named = |(key, record): &(Bytes, Record)| (Bytes::copy_from_slice(key), record.kind);
+                keys.extend(page?.records.iter().map(named));
             }
             if (keys.len() - before) as u64 == left {
-                from = keys.last().map_or_else(Bytes::new, |last| Bytes::from([&last[..], b"\0"].concat()));
+                from =
+                    keys.last().map_or_else(Bytes::new, |(last, _)| Bytes::from([&last[..], b"\0"].concat()));
             } else {
                 (part, from) = (part + 1, Bytes::new());
             }
@@ -198,7 +252,15 @@ impl Store for RespStore {
     }
 
     async fn execute(&self, ops: Vec<Operation>, lane: Lane) -> Result<WriteOutcome> {
-        let _place = ops.first().map(|op| self.enter(&op.key)).transpose()?;
+        let core = self.pnode.core();
+        let has_elements = ops.iter().any(|op| op.table == ELEMENTS_TABLE);
+        if has_elements && core.views.tables.get(ELEMENTS_TABLE).is_none() {
+            self.pnode.create_table(ELEMENTS_TABLE, elements_options()).await?;
+        }
+        let of_keys = ops.iter().find(|op| op.table.is_empty());
+        let inner = || inner_key(&ops.first()?.key);
+        let key = of_keys.map(|op| &op.key[..]).or_else(inner);
+        let _place = key.map(|key| self.enter(key)).transpose()?;
         self.pnode.write(ops, in_lane(lane)).await
     }
 

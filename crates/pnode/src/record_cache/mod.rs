@@ -19,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
+use sextant_common::marks::Marks;
 use sextant_common::operation::Record;
 use sextant_rules::mutant::{self, Mutant};
 
@@ -42,25 +42,26 @@ pub(crate) struct CachedRecord {
     /// None: a tombstone.
     pub value: Option<Bytes>,
     pub seq: Seq,
-    /// Whether that is over is judged at each use. None: it does not expire.
-    pub expires_at: Option<Tick>,
+    /// Whether its end has come is judged at each use.
+    pub marks: Marks,
 }
 
 impl From<Record> for CachedRecord {
-    fn from(Record { value, seq, expires_at }: Record) -> Self {
-        Self { value: Some(value), seq, expires_at }
+    fn from(record: Record) -> Self {
+        let marks = record.marks();
+        Self { value: Some(record.value), seq: record.seq, marks }
     }
 }
 
 impl CachedRecord {
     pub fn tombstone(seq: Seq) -> Self {
-        Self { value: None, seq, expires_at: None }
+        Self { value: None, seq, marks: Marks::NONE }
     }
 
     /// As it is answered; None: a tombstone.
     pub fn into_record(self) -> Option<Record> {
-        let Self { value, seq, expires_at } = self;
-        Some(Record { value: value?, seq, expires_at })
+        let Self { value, seq, marks } = self;
+        Some(Record::marked(value?, seq, marks))
     }
 
     /// Without the message that its bytes are a slice of.

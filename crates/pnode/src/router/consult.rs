@@ -73,7 +73,7 @@ impl Consult {
 /// What a record is, when it is known which it is.
 #[inline]
 pub(super) fn found(record: &CachedRecord, ticks: Ticks) -> Found {
-    Found::of(record.value.is_some(), record.expires_at, ticks)
+    Found::of(record.value.is_some(), record.marks.expires_at(), ticks)
 }
 
 /// What a view knows of the time.

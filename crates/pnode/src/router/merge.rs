@@ -50,10 +50,8 @@ pub(crate) fn merge_page(sides: Vec<Page>, reverse: bool, tick: Tick) -> Result<
             }
         }
     }
-    let live = newest.into_values().filter(|r| !is_expired(r.expires_at, tick));
-    let record = |RecordVersion { key, seq, value, expires_at }| {
-        Some((key, Record { value: value?, seq, expires_at }))
-    };
+    let live = newest.into_values().filter(|r| !is_expired(r.marks.expires_at(), tick));
+    let record = |RecordVersion { key, seq, value, marks }| Some((key, Record::marked(value?, seq, marks)));
     let mut records: Vec<_> = live.filter_map(record).collect();
     if reverse {
         records.reverse();
@@ -67,10 +65,11 @@ mod tests {
     use sextant_common::ids::Seq;
 
     use super::*;
+    use sextant_common::marks::Marks;
 
     fn record(key: u8, seq: u64, tombstone: bool) -> RecordVersion {
         let value = (!tombstone).then(|| Bytes::from(seq.to_string()));
-        RecordVersion { key: Bytes::from(vec![key]), seq: Seq(seq), value, expires_at: None }
+        RecordVersion { key: Bytes::from(vec![key]), seq: Seq(seq), value, marks: Marks::NONE }
     }
 
     #[test]
@@ -88,7 +87,8 @@ mod tests {
 
     #[test]
     fn what_has_expired_by_the_pages_time_is_absent_and_hides_older_records() {
-        let expiring = |key, seq, at| RecordVersion { expires_at: Some(Tick(at)), ..record(key, seq, false) };
+        let expiring =
+            |key, seq, at| RecordVersion { marks: Marks::until(Tick(at)), ..record(key, seq, false) };
         let memtables = Page { records: vec![expiring(1, 9, 50), expiring(2, 8, 51)], complete: true };
         let ssts = Page {
             records: vec![record(1, 2, false), expiring(3, 3, 50), expiring(4, 4, 60)],

@@ -3,6 +3,7 @@
 use sextant_common::ids::PartitionId;
 use sextant_common::key::{SlotMap, routing_part};
 use sextant_common::manifest::TableOptions;
+use sextant_common::object::inner_key;
 
 /// The longest prefix that every key of `[start, end)` certainly has. (`end` empty: no bound.)
 fn common_prefix<'k>(start: &'k [u8], end: &[u8]) -> &'k [u8] {
@@ -29,6 +30,7 @@ pub(crate) fn pinned_partition(
 ) -> Option<PartitionId> {
     let prefix = common_prefix(start, end);
     let decides = match options.partition_prefix as usize {
+        n if n == TableOptions::BY_INNER_KEY as usize => inner_key(prefix).is_some(),
         // Without a whole tag the routing part is the prefix itself: then the rest of the key decides too.
         0 => routing_part(prefix, options).len() < prefix.len(),
         n => prefix.len() >= n,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use parking_lot::Mutex;
-use sextant_common::expiry::{Tick, is_expired};
+use sextant_common::expiry::is_expired;
 use sextant_common::ids::{Epoch, NodeId, TableId};
 use sextant_common::manifest::{TableManifest, TableOptions};
 use sextant_environment::env::status_of;
@@ -151,7 +151,9 @@ impl Service {
                         v1::ReadStatus::ReadNoEntry
                     }
                     ReadAnswer::Found(Version { value: None, .. }) => v1::ReadStatus::ReadTombstone,
-                    ReadAnswer::Found(Version { expires_at, .. }) if is_expired(expires_at, p.published) => {
+                    ReadAnswer::Found(Version { marks, .. })
+                        if is_expired(marks.expires_at(), p.published) =>
+                    {
                         v1::ReadStatus::ReadTombstone
                     }
                     ReadAnswer::Found(Version { value: Some(value), .. })
@@ -160,9 +162,9 @@ impl Service {
                         says.bytes = value.len() as u32;
                         v1::ReadStatus::ReadTooLarge
                     }
-                    ReadAnswer::Found(Version { value: Some(value), seq, expires_at }) => {
+                    ReadAnswer::Found(Version { value: Some(value), seq, marks }) => {
                         (says.value, says.seq) = (value, seq);
-                        says.expires_at = Tick::to_wire(expires_at);
+                        says.expires_at = marks.word();
                         v1::ReadStatus::ReadValue
                     }
                 },

@@ -12,6 +12,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::key::{filter_hash, registration_slot};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
+use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::OpOutcome;
 use sextant_memtable_server::command::{
     Command, EnsureTable, Flush, Freeze, Group, OpenSession, TableWrites, Write,
@@ -157,7 +158,7 @@ impl Partition {
             ordinal: 0,
             key: Bytes::copy_from_slice(key.as_bytes()),
             value: value.map(|v| Bytes::copy_from_slice(v.as_bytes())),
-            expires_at: expires_at.map(Tick),
+            marks: Marks::new(Kind::Plain, expires_at.map(Tick)),
             leaves_bit: bit,
         };
         let writes = TableWrites { table, generation: self.generation(table), writes: vec![write] };

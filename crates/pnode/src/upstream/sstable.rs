@@ -7,8 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, Seq};
+use sextant_common::marks::Marks;
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
@@ -208,11 +208,9 @@ fn get_reply(reply: v1::GetReply) -> Result<SstSays> {
     use v1::GetStatus as S;
     let candidate = reply.candidate as usize;
     Ok(match S::try_from(reply.status) {
-        Ok(S::GetValue) => SstSays::Value(Record {
-            value: reply.value,
-            seq: Seq(reply.seq),
-            expires_at: Tick::from_wire(reply.expires_at),
-        }),
+        Ok(S::GetValue) => {
+            SstSays::Value(Record::marked(reply.value, Seq(reply.seq), Marks::from_word(reply.expires_at)))
+        }
         Ok(S::GetTombstone) => SstSays::Tombstone(Seq(reply.seq)),
         Ok(S::GetNoEntry) => SstSays::NoEntry,
         Ok(S::GetTableGone) => SstSays::Gone(candidate),

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use sextant_common::ids::Seq;
 use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::marks::Marks;
 use sextant_common::operation::{Base, Condition, Effect, ReadMode, needs_value};
 
 use super::prepare::PreparedOp;
@@ -94,7 +95,7 @@ impl Bases {
             manifest: view.manifest.version,
             present: value.is_some(),
             // Whether that is over, the sequencer says.
-            expires_at: found.as_ref().and_then(|record| record.expires_at),
+            marks: found.as_ref().map_or(Marks::NONE, |record| record.marks),
             seq: found.as_ref().filter(|_| value.is_some()).map_or(Seq(0), |record| record.seq),
             value_matches: match &op.op.condition {
                 Condition::ValueEquals(expected) => value == Some(expected),

@@ -9,6 +9,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 use sextant_common::limits;
+use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{
     Base, Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode,
     Record, RequestId, Returns, Told, Update, WriteOp, WriteOutcome, WriteRequest, WriteStatus,
@@ -37,10 +38,15 @@ pub fn read_mode_from_wire(mode: i32) -> Result<ReadMode> {
     }
 }
 
+fn kind_from_wire(kind: u32) -> Option<Kind> {
+    Kind::from_number(u8::try_from(kind).ok()?)
+}
+
 impl From<Option<Record>> for v1::KvGetReply {
     fn from(record: Option<Record>) -> Self {
-        let found = |Record { value, seq, expires_at }| Self {
+        let found = |Record { value, seq, expires_at, kind }| Self {
             found: true,
+            kind: kind.number().into(),
             value,
             seq: seq.0,
             expires_at: Tick::to_wire(expires_at),
@@ -51,8 +57,9 @@ impl From<Option<Record>> for v1::KvGetReply {
 
 impl From<v1::KvGetReply> for Option<Record> {
     fn from(reply: v1::KvGetReply) -> Self {
-        let v1::KvGetReply { found, value, seq, expires_at } = reply;
-        found.then_some(Record { value, seq: Seq(seq), expires_at: Tick::from_wire(expires_at) })
+        let v1::KvGetReply { found, value, seq, expires_at, kind } = reply;
+        let kind = kind_from_wire(kind).unwrap_or_default();
+        found.then_some(Record { value, seq: Seq(seq), expires_at: Tick::from_wire(expires_at), kind })
     }
 }
 
@@ -76,6 +83,7 @@ struct WireEffect {
     increment: i64,
     decimal: String,
     offset: u32,
+    object: Option<v1::ObjectUpdate>,
 }
 
 impl From<&Effect> for WireEffect {
@@ -94,6 +102,15 @@ impl From<&Effect> for WireEffect {
                 Self { value: bytes.clone(), offset: *offset, ..of(K::WriteSetRange) }
             }
             Effect::Update(Update::Touch) => of(K::WriteTouch),
+            Effect::Update(Update::Count { kind, version, creates, counted }) => {
+                let (kind, version, creates, counted) = (kind.number().into(), *version, *creates, *counted);
+                let object = v1::ObjectUpdate { kind, version, creates, counted };
+                Self { object: Some(object), ..of(K::WriteCount) }
+            }
+            Effect::Update(Update::Header { kind, value }) => {
+                let object = v1::ObjectUpdate { kind: kind.number().into(), ..Default::default() };
+                Self { value: value.clone(), object: Some(object), ..of(K::WriteHeader) }
+            }
             Effect::Check => of(K::WriteCheck),
         }
     }
@@ -104,7 +121,12 @@ impl TryFrom<WireEffect> for Effect {
 
     fn try_from(wire: WireEffect) -> Result<Self> {
         use v1::WriteKind as K;
-        let WireEffect { kind, value, increment, decimal, offset } = wire;
+        let WireEffect { kind, value, increment, decimal, offset, object } = wire;
+        let object = || {
+            let object = object.as_ref().ok_or_else(|| Error::invalid("a write of an object without it"))?;
+            let kind = kind_from_wire(object.kind).filter(|kind| *kind != Kind::Plain);
+            Ok::<_, Error>((kind.ok_or_else(|| Error::invalid("an object of an unknown kind"))?, object))
+        };
         Ok(match K::try_from(kind) {
             Ok(K::WritePut) => Effect::Put(value),
             Ok(K::WriteDelete) => Effect::Delete,
@@ -119,6 +141,16 @@ impl TryFrom<WireEffect> for Effect {
             Ok(K::WriteSetRange) => Effect::Update(Update::SetRange { offset, bytes: value }),
             Ok(K::WriteTouch) => Effect::Update(Update::Touch),
             Ok(K::WriteCheck) => Effect::Check,
+            Ok(K::WriteCount) => {
+                let (kind, v1::ObjectUpdate { version, creates, counted, .. }) = object()?;
+                Effect::Update(Update::Count {
+                    kind,
+                    version: *version,
+                    creates: *creates,
+                    counted: *counted,
+                })
+            }
+            Ok(K::WriteHeader) => Effect::Update(Update::Header { kind: object()?.0, value }),
             Err(_) => return Err(Error::invalid(format!("unknown kind of write {kind}"))),
         })
     }
@@ -194,6 +226,8 @@ impl From<&Told> for WireTold {
                     Misfit::NotANumber => v1::Misfit::NotANumber,
                     Misfit::Overflow => v1::Misfit::Overflow,
                     Misfit::TooLong => v1::Misfit::TooLong,
+                    Misfit::WrongKind => v1::Misfit::WrongKind,
+                    Misfit::OtherObject => v1::Misfit::OtherObject,
                 }
                 .into();
             }
@@ -209,6 +243,8 @@ impl From<WireTold> for Told {
             Ok(v1::Misfit::NotAnInteger) => Some(Misfit::NotAnInteger),
             Ok(v1::Misfit::NotANumber) => Some(Misfit::NotANumber),
             Ok(v1::Misfit::Overflow) => Some(Misfit::Overflow),
+            Ok(v1::Misfit::WrongKind) => Some(Misfit::WrongKind),
+            Ok(v1::Misfit::OtherObject) => Some(Misfit::OtherObject),
             // Of a newer server. That it failed is known without it.
             Ok(v1::Misfit::TooLong) | Err(_) => Some(Misfit::TooLong),
         };
@@ -260,9 +296,10 @@ fn condition_from_wire(condition: i32, expected_value: Bytes, expected_seq: u64)
     }
 }
 
+/// (Not of the headers of objects: clients have no business with them.)
 impl From<Operation> for v1::KvBatchOp {
     fn from(op: Operation) -> Self {
-        let WireEffect { kind, value, increment, decimal, offset } = (&op.effect).into();
+        let WireEffect { kind, value, increment, decimal, offset, .. } = (&op.effect).into();
         let (condition, expected_value, expected_seq) = condition_to_wire(&op.condition);
         Self {
             lifetime: lifetime_to_wire(&op.effect, op.lifetime),
@@ -287,7 +324,7 @@ impl TryFrom<v1::KvBatchOp> for Operation {
 
     fn try_from(op: v1::KvBatchOp) -> Result<Self> {
         let v1::KvBatchOp { kind, value, increment, decimal, offset, .. } = op;
-        let effect = WireEffect { kind, value, increment, decimal, offset }.try_into()?;
+        let effect = WireEffect { kind, value, increment, decimal, offset, object: None }.try_into()?;
         Ok(Self {
             table: op.table,
             key: op.key,
@@ -367,7 +404,7 @@ impl From<Base> for v1::Base {
             seq: base.seq.0,
             value_matches: base.value_matches,
             value: None,
-            expires_at: Tick::to_wire(base.expires_at),
+            expires_at: base.marks.word(),
         }
     }
 }
@@ -379,7 +416,7 @@ impl From<v1::Base> for Base {
             present: base.present,
             seq: Seq(base.seq),
             value_matches: base.value_matches,
-            expires_at: Tick::from_wire(base.expires_at),
+            marks: Marks::from_word(base.expires_at),
         }
     }
 }
@@ -392,7 +429,7 @@ pub fn write_op_to_wire(
     base: Option<Base>,
     base_value: Option<Bytes>,
 ) -> v1::WriteOp {
-    let WireEffect { kind, value, increment, decimal, offset } = (&op.effect).into();
+    let WireEffect { kind, value, increment, decimal, offset, object } = (&op.effect).into();
     let base = base.map(|base| v1::Base { value: base_value, ..base.into() });
     let (condition, expected_value, expected_seq) = condition_to_wire(&op.condition);
     v1::WriteOp {
@@ -410,6 +447,7 @@ pub fn write_op_to_wire(
         offset,
         returns: v1::Returns::from(op.returns).into(),
         lifetime: lifetime_to_wire(&op.effect, op.lifetime),
+        object,
     }
 }
 
@@ -426,13 +464,13 @@ pub fn write_from_wire(request: v1::WriteRequest) -> Result<(WriteRequest, usize
         limits::check_value(&op.expected_value)?;
         bytes += op.key.len() + op.value.len();
         expected_bytes += op.expected_value.len();
-        let v1::WriteOp { kind, value, increment, decimal, offset, mut base, .. } = op;
+        let v1::WriteOp { kind, value, increment, decimal, offset, mut base, object, .. } = op;
         let base_value = base.as_mut().and_then(|base| base.value.take());
         if let Some(value) = &base_value {
             limits::check_value(value)?;
             base_bytes += value.len();
         }
-        let effect = WireEffect { kind, value, increment, decimal, offset }.try_into()?;
+        let effect = WireEffect { kind, value, increment, decimal, offset, object }.try_into()?;
         ops.push(WriteOp {
             condition: condition_from_wire(op.condition, op.expected_value, op.expected_seq)?,
             lifetime: lifetime_from_wire(&effect, op.lifetime)?,
@@ -530,7 +568,7 @@ mod tests {
             ..Default::default()
         };
         write_from_wire(request(1, 4)).unwrap();
-        assert!(write_from_wire(request(8, 0)).unwrap_err().message.contains("kind of write 8"));
+        assert!(write_from_wire(request(10, 0)).unwrap_err().message.contains("kind of write 10"));
         assert!(write_from_wire(request(0, 10)).unwrap_err().message.contains("condition 10"));
         assert!(write_from_wire(request(0, -1)).unwrap_err().message.contains("condition -1"));
     }
@@ -596,6 +634,29 @@ mod tests {
     }
 
     #[test]
+    fn updates_of_headers_reach_a_leader_and_no_client_may_send_them() {
+        for update in [
+            Update::Count { kind: Kind::Hash, version: u64::MAX, creates: true, counted: 3 },
+            Update::Header { kind: Kind::List, value: "header".into() },
+        ] {
+            let op = Operation::update("t", "k", update);
+            let sent = write_op_to_wire(TableId(4), &op, None, None);
+            let request = v1::WriteRequest { ops: vec![sent.clone()], ..Default::default() };
+            assert_eq!(write_from_wire(request).unwrap().0.ops[0].effect, op.effect);
+            let unknown = v1::ObjectUpdate { kind: 9, ..Default::default() };
+            for object in [None, Some(unknown), Some(v1::ObjectUpdate::default())] {
+                let request = v1::WriteRequest {
+                    ops: vec![v1::WriteOp { object, ..sent.clone() }],
+                    ..Default::default()
+                };
+                assert_eq!(write_from_wire(request).unwrap_err().kind, sextant_common::ErrorKind::Invalid);
+            }
+            let refused = Operation::try_from(v1::KvBatchOp::from(op)).unwrap_err();
+            assert_eq!(refused.kind, sextant_common::ErrorKind::Invalid);
+        }
+    }
+
+    #[test]
     fn outcomes_are_the_same_after_their_way() {
         for told in [
             Told::Nothing,
@@ -607,6 +668,8 @@ mod tests {
             Told::Misfit(Misfit::NotANumber),
             Told::Misfit(Misfit::Overflow),
             Told::Misfit(Misfit::TooLong),
+            Told::Misfit(Misfit::WrongKind),
+            Told::Misfit(Misfit::OtherObject),
         ] {
             let outcome = OpOutcome { applied: true, existed: false, seq: Seq(7), told };
             assert_eq!(OpOutcome::from(v1::OpResult::from(outcome.clone())), outcome);
@@ -619,7 +682,7 @@ mod tests {
         let base = Base {
             present: true,
             seq: Seq(2),
-            expires_at: Some(Tick(9)),
+            marks: Marks::new(Kind::Hash, Some(Tick(9))),
             ..Base::absent(ManifestVersion(3))
         };
         let sent = write_op_to_wire(TableId(4), &op, Some(base), Some("old".into()));

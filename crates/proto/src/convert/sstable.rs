@@ -3,6 +3,7 @@
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Seq, TableId};
+use sextant_common::marks::Marks;
 use sextant_common::sstable::{
     CompactionOrder, Contents, CopyOrder, Holding, IngestOrder, OrderNumber, RecordVersion,
 };
@@ -17,7 +18,7 @@ impl From<RecordVersion> for v1::ScanRecord {
             tombstone: record.value.is_none(),
             value: record.value.unwrap_or_default(),
             seq: record.seq.0,
-            expires_at: Tick::to_wire(record.expires_at),
+            expires_at: record.marks.word(),
         }
     }
 }
@@ -28,7 +29,7 @@ impl From<v1::ScanRecord> for RecordVersion {
             key: r.key,
             seq: Seq(r.seq),
             value: (!r.tombstone).then_some(r.value),
-            expires_at: Tick::from_wire(r.expires_at).filter(|_| !r.tombstone),
+            marks: if r.tombstone { Marks::NONE } else { Marks::from_word(r.expires_at) },
         }
     }
 }

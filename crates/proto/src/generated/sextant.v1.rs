@@ -206,6 +206,7 @@ pub struct ReadReply {
     #[prost(uint32, tag = "5")]
     pub registration: u32,
     /// With READ_VALUE: from when on there is no record, in milliseconds since 1970 by the partition's ticks; 0: it does not expire.
+    /// If the highest bit is set: the header of an object, whose kind is in the next three bits.
     #[prost(uint64, tag = "6")]
     pub expires_at: u64,
     /// With READ_NO_ENTRY: the newest tick up to the position of the log at which was read. What the SSTables have is judged by it.
@@ -289,7 +290,7 @@ pub struct Base {
     /// If the operation needs it, to change it or to answer with it.
     #[prost(bytes = "bytes", optional, tag = "5")]
     pub value: ::core::option::Option<::prost::bytes::Bytes>,
-    /// Of the record that is present, whatever the p-node takes it for; 0: it does not expire.
+    /// Of the record that is present, whatever the p-node takes it for: as in ReadReply.
     #[prost(uint64, tag = "6")]
     pub expires_at: u64,
 }
@@ -325,6 +326,24 @@ pub struct WriteOp {
     pub returns: i32,
     #[prost(message, optional, tag = "14")]
     pub lifetime: ::core::option::Option<Lifetime>,
+    /// With WRITE_COUNT and WRITE_HEADER.
+    #[prost(message, optional, tag = "15")]
+    pub object: ::core::option::Option<ObjectUpdate>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ObjectUpdate {
+    /// 1: hash, 2: set, 3: sorted set, 4: list.
+    #[prost(uint32, tag = "1")]
+    pub kind: u32,
+    /// The header has to be of this version.
+    #[prost(fixed64, tag = "2")]
+    pub version: u64,
+    /// Or there is none: then one is made.
+    #[prost(bool, tag = "3")]
+    pub creates: bool,
+    /// How many of the operations right before this one count.
+    #[prost(uint32, tag = "4")]
+    pub counted: u32,
 }
 /// One atomic batch of writes to one partition.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -431,7 +450,7 @@ pub struct ScanRecord {
     pub seq: u64,
     #[prost(bool, tag = "4")]
     pub tombstone: bool,
-    /// In milliseconds since 1970; 0: it does not expire.
+    /// As in ReadReply.
     #[prost(uint64, tag = "5")]
     pub expires_at: u64,
 }
@@ -541,6 +560,10 @@ pub enum WriteKind {
     WriteTouch = 6,
     /// Writes nothing: for its condition, which the batch then depends on, or for the value that it is asked to return.
     WriteCheck = 7,
+    /// Of the header of an object, with `object`: counts what the operations before it have done to elements.
+    WriteCount = 8,
+    /// Puts the header of an object: `value`, of the kind that `object` says.
+    WriteHeader = 9,
 }
 impl WriteKind {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -557,6 +580,8 @@ impl WriteKind {
             Self::WriteSetRange => "WRITE_SET_RANGE",
             Self::WriteTouch => "WRITE_TOUCH",
             Self::WriteCheck => "WRITE_CHECK",
+            Self::WriteCount => "WRITE_COUNT",
+            Self::WriteHeader => "WRITE_HEADER",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -570,6 +595,8 @@ impl WriteKind {
             "WRITE_SET_RANGE" => Some(Self::WriteSetRange),
             "WRITE_TOUCH" => Some(Self::WriteTouch),
             "WRITE_CHECK" => Some(Self::WriteCheck),
+            "WRITE_COUNT" => Some(Self::WriteCount),
+            "WRITE_HEADER" => Some(Self::WriteHeader),
             _ => None,
         }
     }
@@ -617,6 +644,10 @@ pub enum Misfit {
     Overflow = 3,
     /// The value would be longer than a value, or a batch, may be.
     TooLong = 4,
+    /// The record is an object, and has no value.
+    WrongKind = 5,
+    /// The object is not the one that the operations are for, or it is none.
+    OtherObject = 6,
 }
 impl Misfit {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -630,6 +661,8 @@ impl Misfit {
             Self::NotANumber => "MISFIT_NOT_A_NUMBER",
             Self::Overflow => "MISFIT_OVERFLOW",
             Self::TooLong => "MISFIT_TOO_LONG",
+            Self::WrongKind => "MISFIT_WRONG_KIND",
+            Self::OtherObject => "MISFIT_OTHER_OBJECT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -640,6 +673,8 @@ impl Misfit {
             "MISFIT_NOT_A_NUMBER" => Some(Self::NotANumber),
             "MISFIT_OVERFLOW" => Some(Self::Overflow),
             "MISFIT_TOO_LONG" => Some(Self::TooLong),
+            "MISFIT_WRONG_KIND" => Some(Self::WrongKind),
+            "MISFIT_OTHER_OBJECT" => Some(Self::OtherObject),
             _ => None,
         }
     }
@@ -3385,7 +3420,7 @@ pub struct GetReply {
     /// With GET_TOO_LARGE.
     #[prost(uint32, tag = "6")]
     pub bytes: u32,
-    /// With GET_VALUE, in milliseconds since 1970: whoever asks judges; 0: it does not expire.
+    /// With GET_VALUE: as in ReadReply; whoever asks judges.
     #[prost(uint64, tag = "7")]
     pub expires_at: u64,
 }
@@ -4856,6 +4891,9 @@ pub struct KvGetReply {
     /// From when on there is no record, in milliseconds since 1970; 0: it does not expire.
     #[prost(uint64, tag = "4")]
     pub expires_at: u64,
+    /// Not 0: an object of the Redis protocol (1: hash, 2: set, 3: sorted set, 4: list), which has no value.
+    #[prost(uint32, tag = "5")]
+    pub kind: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvMultiGetRequest {
@@ -5036,6 +5074,8 @@ pub struct KvRecord {
     /// As in KvGetReply.
     #[prost(uint64, tag = "4")]
     pub expires_at: u64,
+    #[prost(uint32, tag = "5")]
+    pub kind: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct KvCreateTableRequest {

@@ -3,7 +3,7 @@
 //! Invariant: from when a command has its turn, each key is looked at once. What a look found out is handed to the read that has
 //! to ask.
 
-use super::errors::store_error;
+use super::errors::{plain, store_error, value};
 use super::request::Request;
 use sextant_common::operation::Record;
 
@@ -59,10 +59,7 @@ pub(crate) fn look_ahead<S: Store>(
         }
     }
     match request {
-        Request::Get(key) => {
-            let value = |record: Option<Record>| Reply::optional(record.map(|r| r.value));
-            one(looked.unwrap_or_else(|| store.look(key)), value)
-        }
+        Request::Get(key) => one(looked.unwrap_or_else(|| store.look(key)), value),
         Request::Inspect(key, aspect) => one(store.look(key), |record| aspect.of(record, store.now_ms())),
         Request::MultiGet(keys) if keys.len() <= KEYS_MAX => {
             let (mut values, mut bytes) = (Vec::with_capacity(keys.len()), 0);
@@ -70,7 +67,7 @@ pub(crate) fn look_ahead<S: Store>(
                 match store.look(key) {
                     Look::Known(Ok(record)) => {
                         bytes += record.as_ref().map_or(0, |record| record.value.len());
-                        values.push(Reply::optional(record.map(|record| record.value)));
+                        values.push(plain(record));
                     }
                     Look::Known(Err(e)) => return Ahead::Reply(store_error(&e)),
                     Look::Missed(_) if bytes > HELD_BYTES_MAX => return Ahead::default(),

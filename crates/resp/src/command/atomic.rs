@@ -1,44 +1,36 @@
 //! Several commands as one: what they read and write is so at one moment, or none of it takes effect.
 //!
 //! Commands that are operations of the sequencer become one batch ([`as_batch`]): nothing that others do makes it try again. Otherwise
-//! the records are read, the commands are carried out on a [`Draft`], and what they leave is written on the condition that each
+//! the records are read, the commands are carried out on a [draft](super::draft), and what they leave is written on the condition that each
 //! record that was read is still the same version; if one is not, again from the start.
 //!
 //! Invariant: a reply is given only for what took effect, or for records that were all as read at one moment.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
-use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX};
+use sextant_common::limits::BATCH_OPS_MAX;
+use sextant_common::marks::Marks;
 use sextant_common::operation::{
-    Change, Condition, Effect, Lane, Lifetime, OpOutcome, Operation, Put, Record, Returns, Told, WriteOutcome,
+    Condition, Lane, Lifetime, OpOutcome, Operation, Put, Record, Returns, Told, WriteOutcome,
 };
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 
+use super::draft::Draft;
 use super::errors::store_error;
-use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
-use super::request::{Aspect, ChangeReply, Move, Request, SetReply};
+use super::execution::{change_reply, is_decimal, set_reply};
+use super::request::{Aspect, ChangeReply, Request};
 use super::transaction::{Queued, Watched};
 use crate::frame::Reply;
 use crate::store::{SetCondition, Store};
 
 /// How often the records may turn out to have changed meanwhile.
-const ATTEMPTS_MAX: usize = 100;
-/// Longest values that are read together, in bytes.
-const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(super) const ATTEMPTS_MAX: usize = 100;
 
-/// Longest replies that are given together, in bytes.
-const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most bytes of values that the updates of a draft make.
-const MADE_BYTES_MAX: usize = 4 * BATCH_BYTES_MAX;
-/// Commands, and bytes that they make, after which others have their turn.
-const TURN_COMMANDS: usize = 256;
-const TURN_BYTES: usize = 1024 * 1024;
 /// Once the records have changed so often meanwhile, the leader reads them all at one moment.
 const READS_MAX: usize = 3;
 /// Longest pause before it is tried again.
@@ -102,12 +94,16 @@ pub(super) async fn run<S: Store>(
                 Err(e) => return Err(e),
             }
         }
-        let mut draft = Draft::read(store, &needed).await?;
+        let mut draft = Draft::read(store, env, &needed, attempt >= READS_MAX).await?;
         if !draft.expect(&expected) {
             return Ok(Done::Changed);
         }
         let replies = draft.carry_all_out(commands).await?;
+        let is_settled = draft.is_settled().await?;
         let ops = draft.into_ops();
+        if !is_settled {
+            continue;
+        }
         if ops.is_empty() {
             return Ok(Done::Replies(replies));
         }
@@ -127,11 +123,13 @@ pub(super) async fn run<S: Store>(
 /// The operations on what is watched, and the versions that they expect.
 fn positions(ops: &[Operation], expected: &[(&Bytes, Seq)]) -> Vec<(usize, Seq)> {
     let expected: HashMap<&Bytes, Seq> = expected.iter().copied().collect();
-    ops.iter().enumerate().filter_map(|(at, op)| Some((at, *expected.get(&op.key)?))).collect()
+    // (Elements have a table of their own.)
+    let records = ops.iter().enumerate().filter(|(_, op)| op.table.is_empty());
+    records.filter_map(|(at, op)| Some((at, *expected.get(&op.key)?))).collect()
 }
 
 /// Before it is tried again: of a random length, so that those who were in each other's way are less so.
-async fn pause(attempt: usize, env: &Env) {
+pub(super) async fn pause(attempt: usize, env: &Env) {
     let most = PAUSE_MAX.min(Duration::from_micros(100) * (1 << attempt.min(16)));
     let micros = env.rng.next_u64() % (most.as_micros() as u64).max(1);
     tokio::time::sleep(Duration::from_micros(micros)).await;
@@ -157,7 +155,7 @@ struct Batch {
     writes: bool,
 }
 
-fn check(key: &Bytes) -> Operation {
+pub(super) fn check(key: &Bytes) -> Operation {
     Operation::check_only("", key.clone())
 }
 
@@ -171,7 +169,7 @@ fn as_batch(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Option<Batch> {
         let peek = |key: &Bytes| check(key).returning(Returns::Before);
         match request {
             Request::Get(key) => ops.push(peek(key)),
-            Request::Inspect(key, aspect) if !matches!(aspect, Aspect::Life(_)) => ops.push(peek(key)),
+            Request::Inspect(key, Aspect::Length | Aspect::Range(..)) => ops.push(peek(key)),
             Request::MultiGet(keys) => ops.extend(keys.iter().map(peek)),
             Request::Exists(keys) => {
                 let is_there = |key| check(key).only_if(Condition::Present).skip_on_failure();
@@ -188,6 +186,7 @@ fn as_batch(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Option<Batch> {
             }
             Request::Inspect(..)
             | Request::Move(_)
+            | Request::Object(_)
             | Request::Scan(_)
             | Request::Watch(_)
             | Request::Transaction(_) => {
@@ -199,7 +198,7 @@ fn as_batch(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Option<Batch> {
 }
 
 /// What a command writes that is neither a change nor a move.
-fn writes_of(request: &Request) -> Vec<Operation> {
+pub(super) fn writes_of(request: &Request) -> Vec<Operation> {
     match request {
         Request::Set { put: Put { key, value, lifetime }, condition, .. } => {
             let put = Operation::put("", key.clone(), value.clone()).lasting(*lifetime);
@@ -237,7 +236,7 @@ fn replies(commands: &[Queued], mut results: &[OpOutcome]) -> Vec<Reply> {
         Ok(match request {
             Request::Get(_) => told(take(1), ChangeReply::Value, false)?,
             Request::Inspect(_, aspect) => match told(take(1), ChangeReply::Value, false)? {
-                Reply::Bulk(value) => aspect.of(Some(Record { value, seq: Seq(0), expires_at: None }), 0),
+                Reply::Bulk(value) => aspect.of(Some(Record::marked(value, Seq(0), Marks::NONE)), 0),
                 _ => aspect.of(None, 0),
             },
             Request::MultiGet(keys) => {
@@ -251,7 +250,11 @@ fn replies(commands: &[Queued], mut results: &[OpOutcome]) -> Vec<Reply> {
                 take(pairs.len());
                 Reply::OK
             }
-            Request::Move(_) | Request::Scan(_) | Request::Watch(_) | Request::Transaction(_) => {
+            Request::Move(_)
+            | Request::Object(_)
+            | Request::Scan(_)
+            | Request::Watch(_)
+            | Request::Transaction(_) => {
                 return Err(Error::internal("a command that is no operation took effect as one"));
             }
         })
@@ -284,206 +287,4 @@ fn needed(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> (Vec<Bytes>, usize
     let mut needed: Vec<Bytes> = needed.into_iter().collect();
     needed.sort_unstable();
     (needed, named)
-}
-
-/// The records as the commands so far would leave them.
-#[derive(Debug)]
-struct Draft {
-    cells: BTreeMap<Bytes, Cell>,
-    /// The p-node's clock. What a lifetime is counted from in the end is the leader's.
-    now: Tick,
-    /// Bytes of the values that updates have made.
-    made: usize,
-    /// Something was not read, and is expected to be of some version.
-    expects: bool,
-}
-
-#[derive(Debug)]
-struct Cell {
-    /// The version that was read, or is expected; 0: there was none. None: it was not asked for.
-    seen: Option<Seq>,
-    record: Option<Record>,
-    /// Of a record that has changed.
-    lifetime: Lifetime,
-    has_changed: bool,
-}
-
-impl Draft {
-    async fn read<S: Store>(store: &S, keys: &[Bytes]) -> Result<Self> {
-        let (mut cells, mut bytes) = (BTreeMap::new(), 0);
-        for keys in keys.chunks(CHUNK_KEYS) {
-            let records = store.multi_get(keys.to_vec(), S::Missed::default()).await?;
-            for (key, record) in keys.iter().zip(records) {
-                bytes += record.as_ref().map_or(0, |record| record.value.len());
-                let seen = Some(record.as_ref().map_or(Seq(0), |record| record.seq));
-                let cell = Cell { seen, record, lifetime: Lifetime::Kept, has_changed: false };
-                cells.insert(key.clone(), cell);
-            }
-            if bytes > READ_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "nothing took effect: the values that it reads are longer than {READ_BYTES_MAX} bytes"
-                )));
-            }
-        }
-        Ok(Self { cells, now: Tick(store.now_ms()), made: 0, expects: false })
-    }
-
-    /// That these versions are there. False: it is known that they are not. (What was not read may be long, and is of no use.)
-    fn expect(&mut self, expected: &[(&Bytes, Seq)]) -> bool {
-        expected.iter().all(|(key, seq)| {
-            let cell = self.cells.entry((*key).clone()).or_insert_with(|| {
-                self.expects = true;
-                Cell { seen: Some(*seq), record: None, lifetime: Lifetime::Kept, has_changed: false }
-            });
-            cell.seen == Some(*seq)
-        })
-    }
-
-    fn record(&self, key: &[u8]) -> Option<&Record> {
-        self.cells.get(key)?.record.as_ref()
-    }
-
-    fn leave(&mut self, key: &Bytes, record: Option<Record>, lifetime: Lifetime) {
-        let cell = self.cells.entry(key.clone()).or_insert(Cell {
-            seen: None,
-            record: None,
-            lifetime,
-            has_changed: true,
-        });
-        cell.lifetime = match lifetime {
-            // Of the record that is there, or of none.
-            Lifetime::Kept if cell.record.is_some() => cell.lifetime,
-            Lifetime::Kept => Lifetime::Unlimited,
-            lifetime => lifetime,
-        };
-        cell.record = record;
-        cell.has_changed = true;
-    }
-
-    fn execute(&mut self, ops: &[Operation]) -> WriteOutcome {
-        let (changes, outcome) = Operation::execute_batch(ops, |key| self.record(key).cloned(), self.now);
-        for (op, (change, expires_at)) in ops.iter().zip(changes) {
-            match change {
-                Change::To(value) => {
-                    if matches!(op.effect, Effect::Update(_)) {
-                        self.made += value.len();
-                    }
-                    let record = Record { value, seq: Seq(0), expires_at };
-                    self.leave(&op.key, Some(record), op.lifetime);
-                }
-                Change::Removed => self.leave(&op.key, None, Lifetime::Unlimited),
-                Change::None => {}
-            }
-        }
-        outcome
-    }
-
-    /// The replies.
-    async fn carry_all_out(&mut self, commands: &[Queued]) -> Result<Vec<Reply>> {
-        let mut replies = Vec::with_capacity(commands.len());
-        let (mut bytes, mut turn) = (0, (0, 0));
-        for (at, command) in commands.iter().enumerate() {
-            let reply = self.carry_out(command);
-            bytes += reply.size();
-            if bytes > REPLY_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "nothing took effect: the answers are longer than {REPLY_BYTES_MAX} bytes"
-                )));
-            }
-            if self.made > MADE_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "nothing took effect: the values that it makes are longer than {MADE_BYTES_MAX} bytes"
-                )));
-            }
-            replies.push(reply);
-            if at > turn.0 + TURN_COMMANDS || self.made > turn.1 + TURN_BYTES {
-                turn = (at, self.made);
-                tokio::task::yield_now().await;
-            }
-        }
-        Ok(replies)
-    }
-
-    fn carry_out(&mut self, command: &Queued) -> Reply {
-        let request = match command {
-            Queued::Known(reply) => return reply.clone(),
-            Queued::Ask(request) => request,
-        };
-        let applied = |outcome: &WriteOutcome| outcome.results.iter().filter(|result| result.applied).count();
-        match request {
-            Request::Get(key) => Reply::optional(self.record(key).map(|record| record.value.clone())),
-            Request::Inspect(key, aspect) => aspect.of(self.record(key).cloned(), self.now.0),
-            Request::MultiGet(keys) => {
-                let value =
-                    |key: &Bytes| Reply::optional(self.record(key).map(|record| record.value.clone()));
-                Reply::Array(keys.iter().map(value).collect())
-            }
-            Request::Exists(keys) => {
-                Reply::Integer(keys.iter().filter(|key| self.record(key).is_some()).count() as i64)
-            }
-            Request::Set { reply, .. } => {
-                let outcome = self.execute(&writes_of(request));
-                set_reply(applied(&outcome) == 1, *reply)
-            }
-            Request::MultiSet(_) => {
-                self.execute(&writes_of(request));
-                Reply::OK
-            }
-            Request::Delete(_) => Reply::Integer(applied(&self.execute(&writes_of(request))) as i64),
-            Request::Change { ops, reply } => {
-                let outcome = self.execute(ops);
-                change_reply(outcome, *reply, is_decimal(ops)).unwrap_or_else(|e| store_error(&e))
-            }
-            Request::Move(moved) => self.carry_over(moved),
-            Request::Scan(_) | Request::Watch(_) | Request::Transaction(_) => {
-                store_error(&Error::internal("a transaction has a command that it may not have"))
-            }
-        }
-    }
-
-    fn carry_over(&mut self, moved: &Move) -> Reply {
-        let Move { from, to, copies, replaces, reply } = moved;
-        let Some(cell) = self.cells.get(from) else { return Reply::error("ERR no such key") };
-        let Some(record) = cell.record.clone() else {
-            return if *copies { Reply::Integer(0) } else { Reply::error("ERR no such key") };
-        };
-        let lifetime = match cell.lifetime {
-            Lifetime::Kept => record.expires_at.map_or(Lifetime::Unlimited, Lifetime::Until),
-            lifetime => lifetime,
-        };
-        if !replaces && self.record(to).is_some() {
-            return set_reply(false, SetReply::Number);
-        }
-        if from != to {
-            self.leave(to, Some(record), lifetime);
-            if !copies {
-                self.leave(from, None, Lifetime::Unlimited);
-            }
-        }
-        set_reply(true, *reply)
-    }
-
-    /// What makes it so, if everything that was read is still the same. None of it: there is nothing to make, and what was read was so
-    /// at one moment anyway.
-    fn into_ops(self) -> Vec<Operation> {
-        let has_changed =
-            |cell: &Cell| cell.has_changed && (cell.record.is_some() || cell.seen != Some(Seq(0)));
-        let seen = self.cells.values().filter(|cell| cell.seen.is_some()).count();
-        if seen < 2 && !self.expects && !self.cells.values().any(has_changed) {
-            return vec![];
-        }
-        let cells = self.cells.into_iter();
-        let op = |(key, cell): (Bytes, Cell)| {
-            let op = match (&cell.record, has_changed(&cell)) {
-                (_, false) => check(&key),
-                (Some(record), true) => Operation::put("", key, record.value.clone()).lasting(cell.lifetime),
-                (None, true) => Operation::delete("", key),
-            };
-            match cell.seen {
-                Some(seq) => op.only_if(Condition::SeqEquals(seq)),
-                None => op,
-            }
-        };
-        cells.map(op).collect()
-    }
 }

@@ -81,11 +81,12 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
         Id::Renamenx => rename(command, false, SetReply::Number),
         Id::Copy => copy(command),
         Id::Mset => Ok(Request::MultiSet(pairs(command, "mset")?)),
+        Id::Object => object(command),
         _ => Err(errors::wrong_arity("unknown")),
     }
 }
 
-fn key(command: &Command<'_>, index: usize) -> Result<Bytes, Reply> {
+pub(super) fn key(command: &Command<'_>, index: usize) -> Result<Bytes, Reply> {
     limits::check_key(command.arg(index)).map_err(|e| store_error(&e))?;
     Ok(command.bytes(index))
 }
@@ -107,7 +108,7 @@ pub(super) fn distinct(mut keys: Vec<Bytes>) -> Vec<Bytes> {
     keys
 }
 
-fn integer(command: &Command<'_>, index: usize) -> Result<i64, Reply> {
+pub(super) fn integer(command: &Command<'_>, index: usize) -> Result<i64, Reply> {
     parse_integer(command.arg(index)).ok_or(errors::NOT_AN_INTEGER)
 }
 
@@ -239,6 +240,20 @@ fn expire(command: &Command<'_>, name: &str, unit: Unit) -> Result<Request, Repl
     };
     let lifetime = unit.lifetime(integer(command, 2)?, name)?;
     Ok(change(touch(command, lifetime)?.only_if(condition), ChangeReply::Effect))
+}
+
+fn object(command: &Command<'_>) -> Result<Request, Reply> {
+    let aspect = match command.arg(1) {
+        what if is(what, "encoding") => Aspect::Encoding,
+        what if is(what, "refcount") => Aspect::Constant(1),
+        what if is(what, "idletime") => Aspect::Constant(0),
+        _ => return Err(errors::unknown_subcommand(command, "OBJECT")),
+    };
+    if command.len() != 3 {
+        let what = String::from_utf8_lossy(command.arg(1)).to_ascii_lowercase();
+        return Err(errors::wrong_arity(&format!("object|{what}")));
+    }
+    Ok(Request::Inspect(key(command, 2)?, aspect))
 }
 
 fn rename(command: &Command<'_>, replaces: bool, reply: SetReply) -> Result<Request, Reply> {

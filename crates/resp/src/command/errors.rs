@@ -1,7 +1,8 @@
 //! Error replies: Redis' texts, and the store's errors in terms that Redis clients understand.
 
 use bytes::Bytes;
-use sextant_common::operation::Misfit;
+use sextant_common::marks::Kind;
+use sextant_common::operation::{Misfit, Record};
 use sextant_common::{Error, ErrorKind};
 
 use super::{Action, is};
@@ -15,6 +16,8 @@ pub(super) const NOT_AN_INTEGER: Reply =
     Reply::Error(Bytes::from_static(b"ERR value is not an integer or out of range"));
 
 pub(super) const NOT_A_FLOAT: Reply = Reply::Error(Bytes::from_static(b"ERR value is not a valid float"));
+pub(super) const WRONG_TYPE: Reply =
+    Reply::Error(Bytes::from_static(b"WRONGTYPE Operation against a key holding the wrong kind of value"));
 pub(super) const TOO_LONG: Reply =
     Reply::Error(Bytes::from_static(b"ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
 pub(super) const CROSS_SLOT: Reply = Reply::Error(Bytes::from_static(
@@ -29,7 +32,22 @@ pub(super) fn misfit(misfit: Misfit, is_decimal: bool) -> Reply {
         Misfit::Overflow if is_decimal => Reply::error("ERR increment would produce NaN or Infinity"),
         Misfit::Overflow => Reply::error("ERR increment or decrement would overflow"),
         Misfit::TooLong => TOO_LONG,
+        Misfit::WrongKind | Misfit::OtherObject => WRONG_TYPE,
     }
+}
+
+/// What a command that wants plain bytes answers to a record.
+pub(crate) fn value(record: Option<Record>) -> Reply {
+    match record {
+        Some(Record { kind: Kind::Plain, value, .. }) => Reply::Bulk(value),
+        Some(_) => WRONG_TYPE,
+        None => Reply::Nil,
+    }
+}
+
+/// The same, of one of many: what is no plain bytes is no value.
+pub(super) fn plain(record: Option<Record>) -> Reply {
+    Reply::optional(record.filter(|record| record.kind == Kind::Plain).map(|record| record.value))
 }
 
 pub(super) fn wrong_arity(name: &str) -> Reply {

@@ -8,7 +8,7 @@ use sextant_environment::Env;
 
 use super::ahead::{Ahead, Head};
 use super::atomic::{self, Done};
-use super::errors::{self, CROSS_SLOT, store_error};
+use super::errors::{self, CROSS_SLOT, plain, store_error};
 use super::request::{ChangeReply, Request, SetReply};
 use super::transaction::Queued;
 use crate::frame::{Reply, parse_integer};
@@ -33,7 +33,7 @@ impl Request {
 
     async fn ask<S: Store>(self, store: S, env: &Env, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
         Ok(match self {
-            Self::Get(key) => Reply::optional(store.get(key, head.missed).await?.map(|record| record.value)),
+            Self::Get(key) => errors::value(store.get(key, head.missed).await?),
             Self::Inspect(key, aspect) => {
                 let record = store.get(key, head.missed).await?;
                 aspect.of(record, store.now_ms())
@@ -62,6 +62,7 @@ impl Request {
                 Done::Apart => CROSS_SLOT,
                 Done::Changed => Reply::Nil,
             },
+            Self::Object(object) => object.run(&store, env, lane).await?,
             Self::Scan(scan) => scan.run(&store).await?,
             Self::Watch(watched) => {
                 let mut seen = Vec::with_capacity(watched.keys.len());
@@ -144,7 +145,7 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Misse
     keys.drain(..known);
     if keys.len() <= CHUNK_KEYS {
         let values = store.multi_get(keys, first).await?;
-        replies.extend(values.into_iter().map(|record| Reply::optional(record.map(|record| record.value))));
+        replies.extend(values.into_iter().map(plain));
         return Ok(Reply::Array(replies));
     }
     replies.reserve(keys.len());
@@ -157,7 +158,7 @@ async fn multi_get<S: Store>(store: S, mut keys: Vec<Bytes>, head: Head<S::Misse
         let rest = keys.split_off(chunk);
         let values = store.multi_get(std::mem::replace(&mut keys, rest), std::mem::take(&mut first)).await?;
         for record in values {
-            let reply = Reply::optional(record.map(|record| record.value));
+            let reply = plain(record);
             bytes += reply.size();
             longest = longest.max(reply.size());
             replies.push(reply);

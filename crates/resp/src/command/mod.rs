@@ -10,11 +10,13 @@ mod atomic;
 mod client;
 mod config;
 mod data;
+mod draft;
 mod errors;
 mod execution;
 mod hello;
 mod info;
 mod introspection;
+mod objects;
 mod request;
 mod scan;
 mod slowlog;
@@ -32,6 +34,7 @@ use crate::who::Who;
 
 pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
+pub(crate) use errors::value;
 pub(crate) use execution::set_status;
 pub(crate) use request::Request;
 pub(crate) use scan::KeysTurns;
@@ -142,8 +145,84 @@ fn run<S: Store>(
         | Id::Unlink
         | Id::Rename
         | Id::Renamenx
+        | Id::Object
         | Id::Copy => {
             return match data::decode(id, command) {
+                Ok(request) => Action::Run(id, request),
+                Err(reply) => Action::Reply(reply),
+            };
+        }
+        Id::Hset
+        | Id::Hmset
+        | Id::Hsetnx
+        | Id::Hget
+        | Id::Hmget
+        | Id::Hgetall
+        | Id::Hdel
+        | Id::Hlen
+        | Id::Hexists
+        | Id::Hkeys
+        | Id::Hvals
+        | Id::Hincrby
+        | Id::Hincrbyfloat
+        | Id::Hstrlen
+        | Id::Hrandfield
+        | Id::Hscan
+        | Id::Sadd
+        | Id::Srem
+        | Id::Sismember
+        | Id::Smismember
+        | Id::Scard
+        | Id::Smembers
+        | Id::Spop
+        | Id::Srandmember
+        | Id::Smove
+        | Id::Sinter
+        | Id::Sunion
+        | Id::Sdiff
+        | Id::Sinterstore
+        | Id::Sunionstore
+        | Id::Sdiffstore
+        | Id::Sscan
+        | Id::Zadd
+        | Id::Zincrby
+        | Id::Zrem
+        | Id::Zscore
+        | Id::Zmscore
+        | Id::Zcard
+        | Id::Zrange
+        | Id::Zrangebyscore
+        | Id::Zrevrange
+        | Id::Zrevrangebyscore
+        | Id::Zrangebylex
+        | Id::Zrevrangebylex
+        | Id::Zcount
+        | Id::Zlexcount
+        | Id::Zrank
+        | Id::Zrevrank
+        | Id::Zpopmin
+        | Id::Zpopmax
+        | Id::Zremrangebyrank
+        | Id::Zremrangebyscore
+        | Id::Zremrangebylex
+        | Id::Zrandmember
+        | Id::Zscan
+        | Id::Lpush
+        | Id::Rpush
+        | Id::Lpushx
+        | Id::Rpushx
+        | Id::Lpop
+        | Id::Rpop
+        | Id::Lrange
+        | Id::Llen
+        | Id::Lindex
+        | Id::Lset
+        | Id::Lrem
+        | Id::Ltrim
+        | Id::Linsert
+        | Id::Lmove
+        | Id::Rpoplpush => {
+            return match objects::decode(id, command, shared) {
                 Ok(request) => Action::Run(id, request),
                 Err(reply) => Action::Reply(reply),
             };

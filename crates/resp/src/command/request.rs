@@ -3,8 +3,12 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use sextant_common::operation::{Lifetime, Operation, Put, Record};
+use sextant_common::marks::Kind;
+use sextant_common::object::Header;
+use sextant_common::operation::{Lifetime, Operation, Put, Record, parse_integer};
 
+use super::errors;
+use super::objects::Object;
 use super::scan::Scan;
 use super::transaction::{Transaction, Watched};
 use crate::command_table::Access;
@@ -27,6 +31,10 @@ pub(crate) enum Aspect {
     /// From here to there, both included; negative: from the end.
     Range(i64, i64),
     Kind,
+    /// What `OBJECT ENCODING` says.
+    Encoding,
+    /// What `OBJECT` says of every object.
+    Constant(i64),
     Life(LifeForm),
 }
 
@@ -57,13 +65,37 @@ impl Aspect {
         if let Self::Life(form) = self {
             return Reply::Integer(form.of(record.as_ref(), now_ms));
         }
+        match self {
+            Self::Kind => return Reply::Simple(record.map_or("none", |record| record.kind.name())),
+            Self::Encoding => return record.map_or(Reply::Nil, |record| Reply::bulk(encoding(&record))),
+            Self::Constant(number) => return record.map_or(Reply::Nil, |_| Reply::Integer(number)),
+            _ => {}
+        }
+        if record.as_ref().is_some_and(|record| record.kind != Kind::Plain) {
+            return errors::WRONG_TYPE;
+        }
         let value = record.map(|record| record.value);
         match self {
             Self::Length => Reply::Integer(value.map_or(0, |v| v.len() as i64)),
             Self::Range(start, end) => Reply::Bulk(value.map_or_else(Bytes::new, |v| range(v, start, end))),
-            Self::Kind => Reply::Simple(if value.is_some() { "string" } else { "none" }),
-            Self::Life(_) => Reply::Nil,
+            Self::Kind | Self::Encoding | Self::Constant(_) | Self::Life(_) => Reply::Nil,
         }
+    }
+}
+
+/// How Redis would keep it. (Here all objects are kept alike.)
+fn encoding(record: &Record) -> &'static str {
+    const SHORT_BYTES: usize = 44;
+    const FEW: u64 = 128;
+    let is_small = || Header::decode(&record.value).is_some_and(|header| header.count <= FEW);
+    match record.kind {
+        Kind::Plain if parse_integer(&record.value).is_some() => "int",
+        Kind::Plain if record.value.len() <= SHORT_BYTES => "embstr",
+        Kind::Plain => "raw",
+        Kind::Hash | Kind::SortedSet if is_small() => "listpack",
+        Kind::Hash | Kind::Set => "hashtable",
+        Kind::SortedSet => "skiplist",
+        Kind::List => "quicklist",
     }
 }
 
@@ -125,6 +157,8 @@ pub(crate) enum Request {
     /// Distinct keys.
     Delete(Vec<Bytes>),
     Move(Move),
+    /// A command on hashes, sets, sorted sets or lists.
+    Object(Box<Object>),
     Scan(Box<Scan>),
     Watch(Arc<Watched>),
     Transaction(Box<Transaction>),
@@ -148,6 +182,8 @@ impl Request {
             Self::Get(_) | Self::Inspect(..) | Self::MultiGet(_) | Self::Exists(_) | Self::Scan(_) => {
                 Access::Read
             }
+            Self::Object(object) if object.writes => Access::Write,
+            Self::Object(_) => Access::Read,
             // Reads of these keys that come later see what it has seen, or something newer: whoever decides by them is undone if that
             // has changed.
             Self::Watch(_) => Access::Write,
@@ -178,6 +214,7 @@ impl Request {
             Self::MultiSet(pairs) => pairs.first().map(|(key, _)| key.clone()),
             Self::Change { ops, .. } => ops.first().map(|op| op.key.clone()),
             Self::Move(Move { from, .. }) => Some(from.clone()),
+            Self::Object(object) => object.keys.first().cloned(),
             Self::Scan(_) => None,
             Self::Watch(watched) => watched.keys.first().cloned(),
             Self::Transaction(transaction) => transaction.first_key(),
@@ -192,6 +229,7 @@ impl Request {
                 Some(&keys[0])
             }
             Self::Change { ops, .. } if ops.len() == 1 => Some(&ops[0].key),
+            Self::Object(object) if object.keys.len() == 1 => Some(&object.keys[0]),
             _ => None,
         }
     }
@@ -208,6 +246,7 @@ impl Request {
                 each(from);
                 each(to);
             }
+            Self::Object(object) => object.keys.iter().for_each(|k| each(k)),
             Self::Scan(_) => {}
             Self::Watch(watched) => watched.keys.iter().for_each(|k| each(k)),
             Self::Transaction(transaction) => transaction.for_each_key(each),

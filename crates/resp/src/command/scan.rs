@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use sextant_common::key::prefix_end;
 use sextant_common::limits::KEY_BYTES_MAX;
+use sextant_common::marks::Kind;
 use sextant_common::{Error, ErrorKind, Result};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -16,7 +17,7 @@ use crate::cursors::Cursors;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::glob::{Glob, PATTERN_BYTES_MAX};
 use crate::shared::Shared;
-use crate::store::{Position, Store, Walk};
+use crate::store::{Named, Position, Store, Walk};
 
 /// Records that a `SCAN` looks at, if it does not say how many (Redis' figure).
 const COUNT_DEFAULT: u64 = 10;
@@ -40,8 +41,8 @@ const STEPS: usize = 100_000;
 #[derive(Debug)]
 pub(crate) struct Scan {
     pattern: Option<Glob>,
-    /// `TYPE`: false, if there are none of this kind.
-    has_kind: bool,
+    /// Of which what is found is.
+    kinds: Vec<Kind>,
     count: u64,
     position: Position,
     extent: Extent,
@@ -95,10 +96,9 @@ impl Scan {
     }
 
     /// Those of the keys that are looked for.
-    async fn taken(&self, mut keys: Vec<Bytes>) -> Vec<Bytes> {
-        if !self.has_kind {
-            keys.clear();
-        }
+    async fn taken(&self, keys: Vec<Named>) -> Vec<Bytes> {
+        let of_kind = keys.into_iter().filter(|(_, kind)| self.kinds.contains(kind));
+        let keys: Vec<Bytes> = of_kind.map(|(key, _)| key).collect();
         let Some(pattern) = &self.pattern else { return keys };
         let (mut taken, mut steps) = (Vec::new(), 0);
         for key in keys {
@@ -184,7 +184,11 @@ impl Scan {
     }
 }
 
-fn glob(pattern: &[u8]) -> std::result::Result<Glob, Reply> {
+fn all_kinds() -> Vec<Kind> {
+    [Kind::Plain].into_iter().chain(Kind::OBJECTS).collect()
+}
+
+pub(super) fn glob(pattern: &[u8]) -> std::result::Result<Glob, Reply> {
     Glob::new(pattern)
         .ok_or_else(|| Reply::error(format!("ERR a pattern has up to {PATTERN_BYTES_MAX} bytes")))
 }
@@ -197,7 +201,7 @@ pub(super) fn scan<S>(
     const INVALID_CURSOR: Reply = Reply::Error(Bytes::from_static(b"ERR invalid cursor"));
     let text = std::str::from_utf8(command.arg(1)).ok();
     let number: u64 = text.and_then(|text| text.parse().ok()).ok_or(INVALID_CURSOR)?;
-    let (mut pattern, mut has_kind, mut count) = (None, true, COUNT_DEFAULT);
+    let (mut pattern, mut kinds, mut count) = (None, all_kinds(), COUNT_DEFAULT);
     let mut i = 2;
     while i < command.len() {
         if i + 1 == command.len() {
@@ -213,7 +217,7 @@ pub(super) fn scan<S>(
         } else if is(option, "match") {
             pattern = Some(glob(value)?);
         } else if is(option, "type") {
-            has_kind = is(value, "string");
+            kinds.retain(|kind| is(value, kind.name()));
         } else {
             return Err(SYNTAX);
         }
@@ -224,7 +228,7 @@ pub(super) fn scan<S>(
         number => shared.cursors.find(number).ok_or(INVALID_CURSOR)?,
     };
     let (extent, env) = (Extent::Step(shared.cursors.clone()), shared.env.clone());
-    let scan = Scan { pattern, has_kind, count: count.min(COUNT_MAX), position, extent, env };
+    let scan = Scan { pattern, kinds, count: count.min(COUNT_MAX), position, extent, env };
     scan.permitted(conversation)
 }
 
@@ -236,7 +240,7 @@ pub(super) fn keys<S>(
     let pattern = Some(glob(command.arg(1))?);
     let (position, env) = (Position::default(), shared.env.clone());
     let extent = Extent::All(shared.keys_turns.clone(), conversation.entry.clone());
-    Scan { pattern, has_kind: true, count: 0, position, extent, env }.permitted(conversation)
+    Scan { pattern, kinds: all_kinds(), count: 0, position, extent, env }.permitted(conversation)
 }
 
 #[cfg(test)]

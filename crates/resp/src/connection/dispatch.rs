@@ -56,6 +56,11 @@ impl<S: Store> Connection<S> {
             }
             Err(request) => request,
         };
+        if let Request::Delete(keys) = &request {
+            for key in keys.iter().filter(|key| self.shared.hints.forget(key)) {
+                self.shared.store.is_garbage(key);
+            }
+        }
         let (may_write, key) = (request.may_write(), request.first_key());
         let (store, env) = (self.shared.store.clone(), self.shared.env.clone());
         let run = request.run(store, env, ahead, self.lane());
@@ -237,7 +242,7 @@ impl<S: Store> Connection<S> {
             Look::Known(Ok(record)) if record.as_ref().is_none_or(|r| r.value.len() <= SHORT_BYTES) => record,
             look => return InPlace::Looked(look),
         };
-        let reply = Reply::optional(value.map(|record| record.value));
+        let reply = command::value(value);
         self.output.put(&reply, self.conversation.protocol, None);
         self.parser.skip(&mut self.input);
         self.admission.begun();

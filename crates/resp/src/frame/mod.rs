@@ -19,6 +19,7 @@ pub use error::ProtocolError;
 pub use sextant_common::operation::parse_integer;
 
 pub use parser::{Command, Parser};
+pub(crate) use reply::double_text;
 pub use reply::{Protocol, Reply};
 
 /// Most arguments of a command, the name included (Redis' limit of old).

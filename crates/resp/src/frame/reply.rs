@@ -29,6 +29,10 @@ pub enum Reply {
     Map(Vec<(Reply, Reply)>),
     /// `~` in RESP3, an array in RESP2.
     Set(Vec<Reply>),
+    /// A list of pairs in RESP3, a flat array in RESP2.
+    Pairs(Vec<(Reply, Reply)>),
+    /// `,` in RESP3, a bulk string in RESP2.
+    Double(f64),
     /// Text for people: `=txt:` in RESP3, a bulk string in RESP2.
     Text(String),
 }
@@ -64,9 +68,9 @@ impl Reply {
             + match self {
                 Self::Simple(text) => text.len(),
                 Self::Error(bytes) | Self::Bulk(bytes) => bytes.len(),
-                Self::Integer(_) | Self::Nil | Self::NilArray => 0,
+                Self::Integer(_) | Self::Double(_) | Self::Nil | Self::NilArray => 0,
                 Self::Array(items) | Self::Set(items) => items.iter().map(Self::size).sum(),
-                Self::Map(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
+                Self::Map(pairs) | Self::Pairs(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
                 Self::Text(text) => text.len(),
             }
     }
@@ -109,6 +113,25 @@ impl Reply {
                     value.encode(protocol, out);
                 }
             }
+            Self::Pairs(pairs) => {
+                header(b'*', pairs.len() as i64 * if resp3 { 1 } else { 2 }, out);
+                for (first, second) in pairs {
+                    if resp3 {
+                        out.put_slice(b"*2\r\n");
+                    }
+                    first.encode(protocol, out);
+                    second.encode(protocol, out);
+                }
+            }
+            Self::Double(number) => {
+                let text = double_text(*number);
+                match resp3 {
+                    true => out.put_u8(b','),
+                    false => header(b'$', text.len() as i64, out),
+                }
+                out.put_slice(text.as_bytes());
+                out.put_slice(b"\r\n");
+            }
             Self::Text(text) => {
                 if resp3 {
                     header(b'=', text.len() as i64 + 4, out);
@@ -121,6 +144,26 @@ impl Reply {
             }
         }
     }
+}
+
+/// As C's `%.17g` writes it, which is what Redis does.
+pub(crate) fn double_text(number: f64) -> String {
+    const DIGITS: i32 = 17;
+    if number.is_infinite() {
+        return if number > 0.0 { "inf".into() } else { "-inf".into() };
+    }
+    let text = format!("{number:.*e}", DIGITS as usize - 1);
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let without_zeros = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    if !(-4..DIGITS).contains(&exponent) {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{}e{sign}{:02}", without_zeros(digits), exponent.abs());
+    }
+    without_zeros(&format!("{number:.*}", (DIGITS - 1 - exponent) as usize))
 }
 
 fn header(kind: u8, number: i64, out: &mut BytesMut) {
@@ -160,6 +203,29 @@ mod tests {
         let text = Reply::Text("a:1".into());
         assert_eq!(encoded(&text, Protocol::Resp2), b"$3\r\na:1\r\n");
         assert_eq!(encoded(&text, Protocol::Resp3), b"=7\r\ntxt:a:1\r\n");
+    }
+
+    #[test]
+    fn doubles_are_written_as_redis_writes_them() {
+        for (number, text) in [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1.0, "1"),
+            (2.3, "2.2999999999999998"),
+            (-2.5, "-2.5"),
+            (1e16, "10000000000000000"),
+            (1e17, "1e+17"),
+            (1.5e300, "1.5000000000000001e+300"),
+            (0.0001, "0.0001"),
+            (0.00001, "1.0000000000000001e-05"),
+            (f64::INFINITY, "inf"),
+            (f64::NEG_INFINITY, "-inf"),
+        ] {
+            assert_eq!(double_text(number), text);
+        }
+        let pairs = Reply::Pairs(vec![(Reply::bulk("a"), Reply::Double(1.5))]);
+        assert_eq!(encoded(&pairs, Protocol::Resp2), b"*2\r\n$1\r\na\r\n$3\r\n1.5\r\n");
+        assert_eq!(encoded(&pairs, Protocol::Resp3), b"*1\r\n*2\r\n$1\r\na\r\n,1.5\r\n");
     }
 
     #[test]
@@ -206,6 +272,7 @@ mod tests {
             Reply::Map(pairs) => Value::Array(
                 pairs.iter().flat_map(|(k, v)| [decoded(k, protocol), decoded(v, protocol)]).collect(),
             ),
+            Reply::Pairs(_) | Reply::Double(_) => unreachable!("not generated"),
             Reply::Text(text) if resp3 => {
                 Value::VerbatimString { format: redis::VerbatimFormat::Text, text: text.clone() }
             }

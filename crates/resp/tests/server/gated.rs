@@ -7,9 +7,12 @@ use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
 use sextant_common::ids::Seq;
+use sextant_common::marks::Marks;
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, Record, Told, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_resp::{Look, Position, SetCondition, SetDone, Store, Walk, one_by_one};
+use sextant_resp::{
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, one_by_one,
+};
 use tokio::sync::{oneshot, watch};
 
 #[derive(Clone)]
@@ -78,7 +81,7 @@ fn names(keys: &[Bytes]) -> String {
 }
 
 fn record(value: Bytes) -> Record {
-    Record { value, seq: Seq(1), expires_at: None }
+    Record::marked(value, Seq(1), Marks::NONE)
 }
 
 impl Store for GatedStore {
@@ -136,7 +139,17 @@ impl Store for GatedStore {
         Ok(keys.len() as u64)
     }
 
-    async fn walk(&self, _: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+    async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        self.pass("elements".into()).await?;
+        Ok(keys.iter().map(|_| None).collect())
+    }
+
+    async fn element_page(&self, _: ElementRange) -> Result<ElementPage> {
+        self.pass("element page".into()).await?;
+        Ok(ElementPage::default())
+    }
+
+    async fn walk(&self, _: Walk) -> Result<(Vec<Named>, Option<Position>)> {
         self.pass("walk".into()).await?;
         Ok((vec![], None))
     }

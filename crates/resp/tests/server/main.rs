@@ -4,6 +4,7 @@ mod gated;
 mod golden;
 mod limits;
 mod memory;
+mod objects;
 mod order;
 mod real_client;
 mod scans;

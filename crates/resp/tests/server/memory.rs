@@ -1,6 +1,6 @@
 //! A store in memory, for tests and for measuring the front end alone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,8 +10,9 @@ use parking_lot::RwLock;
 use sextant_common::Result;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
+use sextant_common::object::ELEMENTS_TABLE;
 use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
-use sextant_resp::{Look, Position, SetCondition, Store, Walk};
+use sextant_resp::{ElementPage, ElementRange, Look, Named, Position, SetCondition, Store, Walk};
 
 type Shard = RwLock<HashMap<Box<[u8]>, Record>>;
 
@@ -20,6 +21,8 @@ const SHARDS: usize = 64;
 #[derive(Clone)]
 pub struct MemoryStore {
     shards: Arc<[Shard; SHARDS]>,
+    /// Of objects.
+    elements: Arc<RwLock<BTreeMap<Bytes, Record>>>,
     hasher: std::hash::RandomState,
     /// Whether reads are answered by the fast path.
     fast: bool,
@@ -36,6 +39,7 @@ impl MemoryStore {
         let shards = Arc::new(std::array::from_fn(|_| Shard::default()));
         Self {
             shards,
+            elements: Arc::default(),
             hasher: Default::default(),
             fast,
             now_ms: Arc::new(BEGAN_MS.into()),
@@ -103,18 +107,36 @@ impl Store for MemoryStore {
         Ok(keys.iter().filter(|key| self.read(key).is_some()).count() as u64)
     }
 
-    async fn walk(&self, walk: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+    async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        let elements = self.elements.read();
+        Ok(keys.iter().map(|key| elements.get(key).cloned()).collect())
+    }
+
+    async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
+        // Short ones, so that there are several.
+        const PAGE: u64 = 7;
+        let ElementRange { start, end, reverse, limit } = range;
+        let elements = self.elements.read();
+        let all = elements.range(start..end).map(|(key, record)| (key.clone(), record.value.clone()));
+        let most = limit.min(PAGE) as usize;
+        let elements: Vec<_> =
+            if reverse { all.rev().take(most).collect() } else { all.take(most).collect() };
+        Ok(ElementPage { has_more: elements.len() == most, elements, took_several: false })
+    }
+
+    async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
         let Walk { start, end, position, limit } = walk;
         let Some(shard) = self.shards.get(position.part as usize) else { return Ok((vec![], None)) };
         let next = |from: &[u8], part| Position { part, from: Bytes::copy_from_slice(from) };
         let in_range =
             |key: &[u8]| key >= &position.from[..] && key >= &start[..] && (end.is_empty() || key < &end[..]);
         let shard = shard.read();
-        let mut keys: Vec<Bytes> =
-            shard.keys().filter(|key| in_range(key)).map(|key| Bytes::copy_from_slice(key)).collect();
+        let keys = shard.iter().filter(|(key, _)| in_range(key));
+        let mut keys: Vec<Named> =
+            keys.map(|(key, record)| (Bytes::copy_from_slice(key), record.kind)).collect();
         keys.sort_unstable();
         Ok(match keys.get(limit as usize).cloned() {
-            Some(more) => (keys.drain(..limit as usize).collect(), Some(next(&more, position.part))),
+            Some((more, _)) => (keys.drain(..limit as usize).collect(), Some(next(&more, position.part))),
             None => (keys, Some(next(b"", position.part + 1))),
         })
     }
@@ -126,13 +148,30 @@ impl Store for MemoryStore {
 
     /// One after the other, which is all that a single client can tell.
     async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
-        let (changes, outcome) = Operation::execute_batch(&ops, |key| self.read(key), self.now());
+        let before = |op: &Operation| match op.table == ELEMENTS_TABLE {
+            true => self.elements.read().get(&op.key).cloned(),
+            false => self.read(&op.key),
+        };
+        let (changes, outcome) = Operation::execute_batch(&ops, before, self.now());
         for (op, (change, expires_at)) in ops.iter().zip(changes) {
+            if op.table == ELEMENTS_TABLE {
+                let mut elements = self.elements.write();
+                match change {
+                    Change::To(value, kind) => {
+                        let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
+                        let (key, value) = (Bytes::copy_from_slice(&op.key), Bytes::copy_from_slice(&value));
+                        elements.insert(key, Record { value, seq, expires_at, kind });
+                    }
+                    Change::Removed => drop(elements.remove(&op.key)),
+                    Change::None => {}
+                }
+                continue;
+            }
             let mut shard = self.shard(&op.key).write();
             match change {
-                Change::To(value) => {
+                Change::To(value, kind) => {
                     let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);
-                    let record = Record { value: Bytes::copy_from_slice(&value), seq, expires_at };
+                    let record = Record { value: Bytes::copy_from_slice(&value), seq, expires_at, kind };
                     match shard.get_mut(&*op.key) {
                         Some(old) => *old = record,
                         None => drop(shard.insert(Box::from(&*op.key), record)),

@@ -46,7 +46,7 @@ impl Job {
         let mut dropped: Option<(Vec<u8>, u64)> = None;
         while !merge.is_at_end() {
             // What has expired hides older records first, like any tombstone.
-            let has_expired = is_expired(merge.expires_at(), expired_by);
+            let has_expired = is_expired(merge.marks().expires_at(), expired_by);
             let is_tombstone = merge.is_tombstone() || has_expired;
             if drop_tombstones && is_tombstone {
                 if keeps_proof
@@ -57,7 +57,7 @@ impl Job {
                 }
             } else {
                 let value = (!is_tombstone).then(|| merge.value_ref());
-                writer.add(merge.key(), merge.seq(), Content::new(value, merge.expires_at()))?;
+                writer.add(merge.key(), merge.seq(), Content::new(value, merge.marks()))?;
             }
             merged_bytes += (merge.key().len() + merge.value_ref().len()) as u64;
             merge.advance()?;

@@ -1,7 +1,6 @@
 //! Gets, pages and ingests: messages <-> what the store is asked and answers.
 
 use sextant_common::error::Result;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::SstId;
 use sextant_environment::env::error_of;
 use sextant_proto::convert::sst_id_from_wire;
@@ -43,8 +42,8 @@ pub(super) fn get_to_wire(answer: GetAnswer) -> GetReply {
     let bare = |status: GetStatus| GetReply { status: status.into(), ..GetReply::default() };
     let of = |status: GetStatus, candidate: usize| GetReply { candidate: candidate as u32, ..bare(status) };
     match answer {
-        GetAnswer::Value { value, seq, expires_at, candidate } => {
-            let expires_at = Tick::to_wire(expires_at);
+        GetAnswer::Value { value, seq, marks, candidate } => {
+            let expires_at = marks.word();
             GetReply { value, seq, expires_at, ..of(GetStatus::GetValue, candidate) }
         }
         GetAnswer::Tombstone { seq, candidate } => GetReply { seq, ..of(GetStatus::GetTombstone, candidate) },

@@ -3,8 +3,8 @@
 //! Meta section (a frame), little-endian: records u64, tombstones u64, least seq u64, largest seq u64, data blocks u64, bytes of
 //! all keys u64, bytes of all values u64, table options (filter_inserts u8, compression u8, partition_prefix u32), smallest
 //! key (length u32, bytes), largest key (length u32, bytes); since version 2 of the format the origin: lineage u64, first and last
-//! generation u64 each, name of the table (length u32, bytes); in version 3 how many records expire u64, and when the first and the
-//! last of them does (ticks, u64 each).
+//! generation u64 each, name of the table (length u32, bytes); from version 3 on how many records expire u64, and when the first and the
+//! last of them does (ticks, u64 each). Version 4 is that of tables with headers of objects.
 //!
 //! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
 //! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
@@ -30,6 +30,8 @@ pub const VERSION: u32 = 1;
 pub const VERSION_WITH_ORIGIN: u32 = 2;
 /// Of tables with records that expire.
 pub const VERSION_WITH_EXPIRY: u32 = 3;
+/// Of tables with headers of objects: records that have a kind. Otherwise as version 3, also if none expires.
+pub const VERSION_WITH_OBJECTS: u32 = 4;
 pub const TRAILER_BYTES: usize = 124;
 /// The file checksum and the trailer checksum: what the file checksum does not cover.
 pub const UNHASHED_BYTES: usize = 12;
@@ -91,9 +93,9 @@ impl Trailer {
             return Err(bad("checksum mismatch"));
         }
         let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
-        if !(VERSION..=VERSION_WITH_EXPIRY).contains(&u32_of(8)) {
+        if !(VERSION..=VERSION_WITH_OBJECTS).contains(&u32_of(8)) {
             return Err(bad(&format!(
-                "format version {} is not known (this is {VERSION_WITH_EXPIRY})",
+                "format version {} is not known (this is {VERSION_WITH_OBJECTS})",
                 u32_of(8)
             )));
         }
@@ -139,6 +141,8 @@ pub struct TableMeta {
     pub origin: Option<Origin>,
     /// None of them before version 3.
     pub expiring: Expiring,
+    /// Whether some are headers of objects: from version 4 on.
+    pub has_objects: bool,
 }
 
 impl TableMeta {
@@ -146,6 +150,7 @@ impl TableMeta {
     pub fn version(&self) -> u32 {
         match (&self.origin, self.expiring.records) {
             (None, _) => VERSION,
+            (Some(_), _) if self.has_objects => VERSION_WITH_OBJECTS,
             (Some(_), 0) => VERSION_WITH_ORIGIN,
             (Some(_), _) => VERSION_WITH_EXPIRY,
         }
@@ -180,7 +185,7 @@ impl TableMeta {
             out.extend_from_slice(&(name.len() as u32).to_le_bytes());
             out.extend_from_slice(name.as_bytes());
         }
-        if self.version() == VERSION_WITH_EXPIRY {
+        if self.version() >= VERSION_WITH_EXPIRY {
             let Expiring { records, first, last } = self.expiring;
             [records, first.0, last.0].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
         }
@@ -231,7 +236,7 @@ impl TableMeta {
             let number = |i: usize| u64_at(bytes, end + 8 * i);
             let (first, last) = (Tick(number(1)?), Tick(number(2)?));
             expiring = Expiring { records: number(0)?, first, last };
-            if expiring.records == 0 || first > last {
+            if expiring.records == 0 && version == VERSION_WITH_EXPIRY || first > last {
                 return None;
             }
             end += 24;
@@ -249,6 +254,7 @@ impl TableMeta {
             max_key,
             origin,
             expiring,
+            has_objects: version >= VERSION_WITH_OBJECTS,
         };
         let sound = end == bytes.len()
             && filter_inserts <= 1
@@ -286,7 +292,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}") {
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}") {
             let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
             let origin = (!name.is_empty()).then_some(Origin { lineage: min_seq, name, generations: Generations::new(more, more + span) });
             let first = Tick(if expiring > 0 && origin.is_some() { min_seq } else { 0 });
@@ -294,13 +300,13 @@ mod tests {
             let meta = TableMeta {
                 records: tombstones + more + expiring.records, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
                 options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression: Compression::Lz4 },
-                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), origin, expiring,
+                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), has_objects: objects && origin.is_some(), origin, expiring,
             };
             let bytes = Bytes::from(meta.encode());
             for cut in 0..bytes.len() {
                 prop_assert!(TableMeta::parse(&bytes.slice(..cut), meta.version()).is_err());
             }
-            for other in (VERSION..=VERSION_WITH_EXPIRY).filter(|version| *version != meta.version()) {
+            for other in (VERSION..=VERSION_WITH_OBJECTS).filter(|version| *version != meta.version()).filter(|version| version + meta.version() != 7) {
                 prop_assert!(TableMeta::parse(&bytes, other).is_err());
             }
             prop_assert_eq!(TableMeta::parse(&bytes, meta.version()).unwrap(), meta);
@@ -311,6 +317,7 @@ mod tests {
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_ORIGIN);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_EXPIRY);
+            let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_OBJECTS);
             let mut trailer = MAGIC.to_vec();
             trailer.extend_from_slice(&VERSION.to_le_bytes());
             trailer.extend_from_slice(&bytes);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::Result;
-use sextant_common::expiry::Tick;
+use sextant_common::marks::Marks;
 
 use super::block::{BackwardCursor, Block, ForwardCursor, Malformed, Slot};
 use super::direction::Direction;
@@ -202,8 +202,8 @@ impl TableIter {
     }
 
     /// From when on the present record is absent; None: never.
-    pub fn expires_at(&self) -> Option<Tick> {
-        self.slot_and_key().and_then(|(slot, _)| slot.expires_at)
+    pub fn marks(&self) -> Marks {
+        self.slot_and_key().map_or(Marks::NONE, |(slot, _)| slot.marks)
     }
 
     /// The value of the present record, a slice of its block.

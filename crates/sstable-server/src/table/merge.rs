@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
-use sextant_common::expiry::Tick;
+use sextant_common::marks::Marks;
 
 use super::direction::Direction;
 use super::iter::TableIter;
@@ -59,8 +59,8 @@ impl Merge {
         self.present().is_some_and(TableIter::is_tombstone)
     }
 
-    pub fn expires_at(&self) -> Option<Tick> {
-        self.present().and_then(TableIter::expires_at)
+    pub fn marks(&self) -> Marks {
+        self.present().map_or(Marks::NONE, TableIter::marks)
     }
 
     pub fn disk_bytes(&self) -> u64 {

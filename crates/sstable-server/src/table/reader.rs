@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::expiry::Tick;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::SstId;
 use sextant_common::limits::{KEY_BYTES_MAX, LARGE_BYTES, VALUE_BYTES_MAX};
 use sextant_common::manifest::SstMeta;
+use sextant_common::marks::Marks;
 use sextant_common::sstable::Contents;
 use sextant_environment::vfs::VfsFile;
 
@@ -42,7 +42,7 @@ pub struct Found {
     pub seq: u64,
     pub tombstone: bool,
     /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
     /// A slice of the block: empty for a tombstone.
     pub value: Bytes,
 }
@@ -246,8 +246,8 @@ impl Table {
             return Ok(Lookup::Absent);
         };
         let value = block.value(&slot);
-        let Slot { seq, tombstone, expires_at, .. } = slot;
-        Ok(Lookup::Found(Found { seq, tombstone, expires_at, value }))
+        let Slot { seq, tombstone, marks, .. } = slot;
+        Ok(Lookup::Found(Found { seq, tombstone, marks, value }))
     }
 
     pub(super) fn top(&self) -> &Block {

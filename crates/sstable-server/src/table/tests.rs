@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use sextant_common::expiry::Tick;
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Expiring, Generations, Origin};
+use sextant_common::marks::{Kind, Marks};
 use sextant_common::{ErrorKind, Result};
 
 use super::reader::{Found, Tally};
@@ -22,7 +23,7 @@ fn expected(model: &Model, key: &[u8]) -> Lookup {
     match model.get(key) {
         Some((value, seq, tombstone)) => {
             let value = Bytes::copy_from_slice(value);
-            Lookup::Found(Found { seq: *seq, tombstone: *tombstone, expires_at: None, value })
+            Lookup::Found(Found { seq: *seq, tombstone: *tombstone, marks: Marks::NONE, value })
         }
         None => Lookup::Absent,
     }
@@ -245,7 +246,7 @@ fn the_largest_records_round_trip() {
         writer.add(b"a", 1, Content::Value(&vec![0; 8 * 1024 * 1024 + 1])).unwrap_err().kind,
         ErrorKind::Invalid
     );
-    let expiring = Content::Expiring(b"value", Tick(1));
+    let expiring = Content::Marked(b"value", Marks::until(Tick(1)));
     assert_eq!(writer.add(b"a", 1, expiring).unwrap_err().kind, ErrorKind::Invalid, "not of format 1");
     writer.add(b"b", 1, Content::Value(b"")).unwrap();
     for key in [&b"b"[..], b"a"] {
@@ -256,7 +257,7 @@ fn the_largest_records_round_trip() {
 /// Every third record expires, every third one does not, and every third is a tombstone.
 fn content(i: u64) -> Content<'static> {
     match i % 3 {
-        0 => Content::Expiring(&b"0123456789"[..(i % 11) as usize], Tick(1000 + i)),
+        0 => Content::Marked(&b"0123456789"[..(i % 11) as usize], Marks::until(Tick(1000 + i))),
         1 => Content::Value(b"for ever"),
         _ => Content::Tombstone,
     }
@@ -287,11 +288,34 @@ fn records_are_found_with_their_expiry_in_a_table_of_format_3() {
             panic!("{i}")
         };
         let value = (!found.tombstone).then_some(&found.value[..]);
-        assert_eq!(Content::new(value, found.expires_at), content(i));
+        assert_eq!(Content::new(value, found.marks), content(i));
         for (iter, at) in iters.iter_mut().zip([i, 899 - i]) {
             let value = (!iter.is_tombstone()).then(|| iter.value_ref());
-            assert_eq!(Content::new(value, iter.expires_at()), content(at));
+            assert_eq!(Content::new(value, iter.marks()), content(at));
             iter.advance().unwrap();
+        }
+    }
+}
+
+#[test]
+fn headers_of_objects_make_a_table_of_format_4() {
+    for expires_at in [None, Some(Tick(7))] {
+        let origin = Origin { lineage: 3, name: "t".into(), generations: Generations::new(1, 4) };
+        let file = Arc::new(sextant_simulated::MemoryFile::default());
+        let table = sextant_common::ids::TableId(9);
+        let mut writer =
+            TableWriter::new(file.clone(), sst_id(1), table, options(true)).with_origin(Some(origin));
+        let header = Content::Marked(b"header", Marks::new(Kind::Hash, expires_at));
+        writer.add(b"a", 1, header).unwrap();
+        writer.add(b"b", 2, Content::Value(b"plain")).unwrap();
+        let meta = writer.finish().unwrap();
+        assert_eq!(meta.expiring.records, u64::from(expires_at.is_some()));
+        let bytes = std::mem::take(&mut *file.0.lock());
+        let table = Arc::new(open_bytes(bytes, sst_id(1), 1 << 20).unwrap().table);
+        assert_eq!((table.trailer().version, table.sst_meta()), (4, meta));
+        for (key, content) in [(b"a", header), (b"b", Content::Value(b"plain"))] {
+            let Lookup::Found(found) = get(&table, key, Access::Fill).unwrap() else { panic!("{key:?}") };
+            assert_eq!(Content::new(Some(&found.value), found.marks), content);
         }
     }
 }

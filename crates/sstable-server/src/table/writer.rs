@@ -10,6 +10,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::{SstId, TableId};
 use sextant_common::limits::{check_key, check_value};
 use sextant_common::manifest::{Compression, Expiring, Origin, SstMeta, TableOptions};
+use sextant_common::marks::Kind;
 use sextant_environment::vfs::VfsFile;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -72,6 +73,7 @@ impl TableWriter {
                 max_key: Bytes::new(),
                 origin: None,
                 expiring: Expiring::default(),
+                has_objects: false,
             },
         }
     }
@@ -102,9 +104,11 @@ impl TableWriter {
                 self.meta.records
             )));
         }
-        if content.expires_at().is_some() && self.meta.origin.is_none() {
-            // (Format version 3 is that of tables which say where they come from.)
-            return Err(Error::invalid("records of a table without an origin do not expire"));
+        if !content.marks().is_none() && self.meta.origin.is_none() {
+            // (Format versions 3 and 4 are those of tables which say where they come from.)
+            return Err(Error::invalid(
+                "records of a table without an origin do not expire, and are no objects",
+            ));
         }
         if self.meta.records >= RECORDS_MAX {
             return Err(Error::invalid(format!("table has more than {RECORDS_MAX} records")));
@@ -126,7 +130,8 @@ impl TableWriter {
         let meta = &mut self.meta;
         meta.records += 1;
         meta.tombstones += u64::from(content.is_tombstone());
-        meta.expiring.add(content.expires_at());
+        meta.expiring.add(content.marks().expires_at());
+        meta.has_objects |= content.marks().kind() != Kind::Plain;
         meta.min_seq = meta.min_seq.min(seq);
         meta.max_seq = meta.max_seq.max(seq);
         meta.key_bytes += key.len() as u64;

@@ -2,6 +2,7 @@ use bytes::{Bytes, BytesMut};
 use sextant_common::expiry;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
 use sextant_common::manifest::TableOptions;
+use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::config::LeaseConfig;
 use sextant_memtable_server::command::{
@@ -39,7 +40,11 @@ fn group(first_seq: u64, generation: u64) -> Command {
         ordinal,
         key: Bytes::from(format!("key{}", ordinal % 3)),
         value: value.map(Bytes::from),
-        expires_at: (ordinal == 1).then_some(expiry::Tick(1_700_000_000_000)),
+        marks: match ordinal {
+            1 => Marks::until(expiry::Tick(1_700_000_000_000)),
+            2 => Marks::new(Kind::Hash, None),
+            _ => Marks::NONE,
+        },
         leaves_bit: ordinal.is_multiple_of(2),
     };
     let table = |id: u32, ordinals: std::ops::Range<u32>| TableWrites {

@@ -6,11 +6,14 @@ use parking_lot::Mutex;
 use sextant_common::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
+use sextant_common::object::ELEMENTS_TABLE;
 use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
 use sextant_environment::rng::SeededRng;
 use sextant_environment::{Env, env};
 use sextant_resp::frame::{Parser, ProtocolError};
-use sextant_resp::{Look, Position, RespConfig, SetCondition, Store, Walk, fuzzing};
+use sextant_resp::{
+    ElementPage, ElementRange, Look, Named, Position, RespConfig, SetCondition, Store, Walk, fuzzing,
+};
 use sextant_simulated::FaultyVfs;
 use sextant_simulated::ManualClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -105,6 +108,7 @@ const NOW_MS: u64 = 1_700_000_000_000;
 #[derive(Clone, Default)]
 struct Map {
     data: Arc<Mutex<BTreeMap<Bytes, Record>>>,
+    elements: Arc<Mutex<BTreeMap<Bytes, Record>>>,
     /// Whether reads are answered on the fast path.
     fast: bool,
 }
@@ -149,14 +153,30 @@ impl Store for Map {
         Ok(keys.iter().filter(|key| data.contains_key(*key)).count() as u64)
     }
 
-    async fn walk(&self, walk: Walk) -> Result<(Vec<Bytes>, Option<Position>)> {
+    async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        let elements = self.elements.lock();
+        Ok(keys.iter().map(|key| elements.get(key).cloned()).collect())
+    }
+
+    async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
+        let ElementRange { start, end, reverse, limit } = range;
+        let elements = self.elements.lock();
+        let all = elements.range(start..end).map(|(key, record)| (key.clone(), record.value.clone()));
+        let most = limit.min(5) as usize;
+        let elements: Vec<_> =
+            if reverse { all.rev().take(most).collect() } else { all.take(most).collect() };
+        Ok(ElementPage { has_more: elements.len() == most, elements, took_several: false })
+    }
+
+    async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
         let from = walk.start.max(walk.position.from);
         let data = self.data.lock();
-        let in_range = |key: &&Bytes| **key >= from && (walk.end.is_empty() || **key < walk.end);
-        let mut keys: Vec<Bytes> =
-            data.keys().filter(in_range).take(walk.limit as usize + 1).cloned().collect();
+        let in_range =
+            |(key, _): &(&Bytes, &Record)| **key >= from && (walk.end.is_empty() || **key < walk.end);
+        let found = data.iter().filter(in_range).take(walk.limit as usize + 1);
+        let mut keys: Vec<Named> = found.map(|(key, record)| (key.clone(), record.kind)).collect();
         let more = (keys.len() > walk.limit as usize).then(|| keys.pop()).flatten();
-        Ok((keys, more.map(|from| Position { part: 0, from })))
+        Ok((keys, more.map(|(from, _)| Position { part: 0, from })))
     }
 
     fn are_together(&self, _: &[&[u8]]) -> bool {
@@ -168,11 +188,21 @@ impl Store for Map {
         tokio::task::yield_now().await;
         let mut data = self.data.lock();
         // Time stands still: a lifetime ends at once, or never.
-        let (changes, outcome) = Operation::execute_batch(&ops, |key| data.get(key).cloned(), Tick(NOW_MS));
+        let mut elements = self.elements.lock();
+        let before = |op: &Operation| {
+            if op.table == ELEMENTS_TABLE {
+                elements.get(&op.key).cloned()
+            } else {
+                data.get(&op.key).cloned()
+            }
+        };
+        let (changes, outcome) = Operation::execute_batch(&ops, before, Tick(NOW_MS));
         for (op, (change, expires_at)) in ops.iter().zip(changes) {
+            let data = if op.table == ELEMENTS_TABLE { &mut *elements } else { &mut *data };
             match change {
-                Change::To(value) => {
-                    let record = Record { value: Bytes::copy_from_slice(&value), seq: Seq(1), expires_at };
+                Change::To(value, kind) => {
+                    let record =
+                        Record { value: Bytes::copy_from_slice(&value), seq: Seq(1), expires_at, kind };
                     data.insert(Bytes::copy_from_slice(&op.key), record);
                 }
                 Change::Removed => {

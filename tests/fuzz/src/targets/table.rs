@@ -11,6 +11,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
 use sextant_common::manifest::{Compression, TableOptions};
+use sextant_common::marks::{Kind, Marks};
 use sextant_simulated::MemoryFile;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, Content, ForwardCursor};
 use sextant_sstable_server::table::block_cache::BlockCache;
@@ -114,7 +115,7 @@ fn rebuild(records: &[Record], interval: usize) {
     let Some(last) = records.last() else { return };
     let mut builder = BlockBuilder::new(interval);
     for (key, (value, seq, tombstone)) in records {
-        builder.add(key, *seq, Content::new((!tombstone).then_some(value), None));
+        builder.add(key, *seq, Content::new((!tombstone).then_some(value), Marks::NONE));
     }
     let Ok(block) = Block::parse(Bytes::copy_from_slice(builder.finish())) else { panic!("its own block") };
     assert_eq!(ForwardCursor::first(block.clone()).map(forward), Ok(Some(records.to_vec())));
@@ -134,8 +135,9 @@ pub fn block_seeds() -> Vec<Vec<u8>> {
         for i in 0..count {
             let tombstone = i % 5 == 4;
             let value = vec![i as u8; if tombstone { 0 } else { 10 }];
-            let expires_at = (i % 7 == 3).then_some(Tick(1_700_000_000_000 + u64::from(i)));
-            let content = Content::new((!tombstone).then_some(&value), expires_at);
+            let kind = if i % 5 == 2 { Kind::Hash } else { Kind::Plain };
+            let marks = Marks::new(kind, (i % 7 == 3).then_some(Tick(1_700_000_000_000 + u64::from(i))));
+            let content = Content::new((!tombstone).then_some(&value), marks);
             builder.add(format!("key{i:03}").as_bytes(), u64::from(i) + 1000, content);
         }
         let payload = builder.finish().to_vec();
@@ -262,7 +264,7 @@ fn image(model: Model, compression: Compression) -> Image {
     let options = TableOptions { compression, ..TableOptions::default() };
     let mut writer = TableWriter::new(file.clone(), id(), TABLE, options);
     for (key, (value, seq, tombstone)) in &model {
-        if let Err(e) = writer.add(key, *seq, Content::new((!tombstone).then_some(value), None)) {
+        if let Err(e) = writer.add(key, *seq, Content::new((!tombstone).then_some(value), Marks::NONE)) {
             panic!("a good record: {e}");
         }
     }

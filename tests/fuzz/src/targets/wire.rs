@@ -124,6 +124,8 @@ pub fn write_request(data: &[u8]) {
             Effect::Update(Update::Append(_)) => v1::WriteKind::WriteAppend,
             Effect::Update(Update::SetRange { .. }) => v1::WriteKind::WriteSetRange,
             Effect::Update(Update::Touch) => v1::WriteKind::WriteTouch,
+            Effect::Update(Update::Count { .. }) => v1::WriteKind::WriteCount,
+            Effect::Update(Update::Header { .. }) => v1::WriteKind::WriteHeader,
             Effect::Check => v1::WriteKind::WriteCheck,
         };
         assert_eq!(i32::from(kind), wire.kind, "the kind was taken for another");
@@ -162,6 +164,7 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
         offset: 3,
         returns: v1::Returns::Before.into(),
         lifetime: Some(v1::Lifetime { lifetime: Some(v1::lifetime::Lifetime::TtlMs(1000)) }),
+        object: Some(v1::ObjectUpdate { kind: 1, version: 7, creates: true, counted: 2 }),
     };
     let base = v1::Base {
         manifest_version: 3,
@@ -174,6 +177,8 @@ pub fn write_request_seeds() -> Vec<Vec<u8>> {
     use v1::{Condition as C, WriteKind as K};
     let ops = vec![
         op(K::WritePut, C::None, None),
+        op(K::WriteCount, C::None, None),
+        op(K::WriteHeader, C::SeqEquals, None),
         op(K::WriteDelete, C::Present, Some(base.clone())),
         op(K::WritePut, C::Absent, Some(base.clone())),
         op(K::WritePut, C::ValueEquals, Some(base.clone())),

@@ -135,6 +135,7 @@ impl Book {
                             value: r.value.clone(),
                             seq: r.seq,
                             expires_at: r.expires_at,
+                            kind: r.kind,
                         }),
                     );
                     self.count(Known::Done);

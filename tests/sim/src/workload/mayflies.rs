@@ -158,8 +158,12 @@ impl Flies<'_> {
                 continue;
             }
             let record = records.iter().find(|r| r.key == fly.key.as_bytes());
-            let record =
-                record.map(|r| Record { value: r.value.clone(), seq: r.seq, expires_at: r.expires_at });
+            let record = record.map(|r| Record {
+                value: r.value.clone(),
+                seq: r.seq,
+                expires_at: r.expires_at,
+                kind: r.kind,
+            });
             if let (Some(over), Some(alive)) = (over, record.as_ref().and_then(|r| r.expires_at))
                 && alive <= over
             {

@@ -2,6 +2,7 @@
 
 use sextant_common::expiry::Tick;
 use sextant_common::manifest::Expiring;
+use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::LifetimeTest;
 
 use super::*;
@@ -41,7 +42,7 @@ fn based(op: WriteOp, version: u64, expires_at: Option<u64>) -> WriteOp {
     let base = Base {
         present: true,
         seq: Seq(1),
-        expires_at: expires_at.map(Tick),
+        marks: Marks::new(Kind::Plain, expires_at.map(Tick)),
         ..Base::absent(ManifestVersion(version))
     };
     WriteOp { base: Some(base), base_value: Some(key("base")), ..op }
@@ -59,7 +60,7 @@ fn a_record_has_expired_once_a_tick_is_appended_that_reaches_its_expiry() {
     assert!(!n.applies(op("a", Some("2"), Condition::Present)));
     let (outcome, write) = n.outcome(insert("a", "2", n.version(), false));
     assert!(outcome.applied && !outcome.existed);
-    assert_eq!(write.unwrap().expires_at, None, "a put without a lifetime does not expire");
+    assert_eq!(write.unwrap().marks, Marks::NONE, "a put without a lifetime does not expire");
 }
 
 #[test]
@@ -102,13 +103,13 @@ fn updates_of_what_has_expired_start_from_nothing_and_others_keep_the_lifetime()
     let (outcome, write) = n.outcome(increment());
     assert_eq!(outcome.told.as_deref(), Some(&Told::Value(key("5"))));
     let write = write.unwrap();
-    assert_eq!((write.value, write.expires_at), (Some(key("6")), Some(Tick(100))));
+    assert_eq!((write.value, write.marks), (Some(key("6")), Marks::until(Tick(100))));
     n.tick(100);
     let over = WriteOp { base: Some(Base::absent(ManifestVersion(n.version()))), ..increment() };
     let (outcome, write) = n.outcome(over);
     assert_eq!((outcome.told.as_deref(), outcome.existed), (None, false), "nobody is told what it was");
     let write = write.unwrap();
-    assert_eq!((write.value, write.expires_at), (Some(key("1")), None));
+    assert_eq!((write.value, write.marks), (Some(key("1")), Marks::NONE));
 }
 
 #[test]
@@ -119,11 +120,11 @@ fn a_lifetime_is_changed_alone_and_only_where_a_record_is() {
     let (outcome, write) = n.outcome(touch("a", Lifetime::Until(Tick(90)), Condition::Present));
     let write = write.unwrap();
     assert!(outcome.applied);
-    assert_eq!((write.value, write.expires_at), (Some(key("1")), Some(Tick(90))));
+    assert_eq!((write.value, write.marks), (Some(key("1")), Marks::until(Tick(90))));
     // Of a record in an SSTable, and one that is nowhere.
     let (_, write) = n.outcome(based(touch("b", Lifetime::Unlimited, Condition::Present), version, Some(9)));
     let write = write.unwrap();
-    assert_eq!((write.value, write.expires_at), (Some(key("base")), None));
+    assert_eq!((write.value, write.marks), (Some(key("base")), Marks::NONE));
     let nowhere = touch("c", Lifetime::Until(Tick(90)), Condition::Present);
     let (outcome, write) =
         n.outcome(WriteOp { base: Some(Base::absent(ManifestVersion(version))), ..nowhere });
@@ -157,7 +158,7 @@ fn a_lifetime_that_is_over_removes_the_record_at_once() {
     for lifetime in [Lifetime::Until(Tick(100)), Lifetime::Milliseconds(0)] {
         let (outcome, write) = n.outcome(WriteOp { lifetime, ..put("a", "2") });
         let write = write.unwrap();
-        assert!(outcome.applied && write.value.is_none() && write.expires_at.is_none(), "{lifetime:?}");
+        assert!(outcome.applied && write.value.is_none() && write.marks.is_none(), "{lifetime:?}");
     }
 }
 
@@ -171,7 +172,8 @@ fn a_group_sees_the_lifetimes_that_its_own_writes_have_given() {
         n.evaluate(vec![until("a", "1", 500), kept, touch("a", Lifetime::Unlimited, limited())]);
     let Verdict::Applied(results) = verdict else { panic!("{verdict:?}") };
     assert!(results.iter().all(|result| result.applied));
-    let expiries: Vec<_> = group.unwrap().tables[0].writes.iter().map(|write| write.expires_at).collect();
+    let expiries: Vec<_> =
+        group.unwrap().tables[0].writes.iter().map(|write| write.marks.expires_at()).collect();
     assert_eq!(expiries, [Some(Tick(500)), Some(Tick(500)), None]);
 }
 

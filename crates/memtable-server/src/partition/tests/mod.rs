@@ -4,6 +4,7 @@
 mod agreement;
 mod entries;
 mod expiry;
+mod objects;
 mod updates;
 mod writes;
 

@@ -44,12 +44,8 @@ impl RowsShell {
             },
             PageAnswer::Page(page) => {
                 bytes = page.records.iter().map(|(key, v)| cost(key, v.value.as_ref())).sum();
-                let record = |(key, Version { seq, value, expires_at })| RecordVersion {
-                    key,
-                    seq: Seq(seq),
-                    value,
-                    expires_at,
-                };
+                let record =
+                    |(key, Version { seq, value, marks })| RecordVersion { key, seq: Seq(seq), value, marks };
                 let records = page.records.into_iter().map(|r| record(r).into()).collect();
                 v1::ScanPageReply { records, complete: page.complete, ..bare(v1::ReadStatus::ReadValue) }
             }

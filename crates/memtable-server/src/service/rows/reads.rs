@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_environment::room::Share;
@@ -139,7 +138,7 @@ fn reply(answered: Answered) -> v1::ReadReply {
                 None => v1::ReadStatus::ReadTombstone,
             };
             let value = version.value.unwrap_or_default();
-            let expires_at = Tick::to_wire(version.expires_at);
+            let expires_at = version.marks.word();
             v1::ReadReply { value, seq: version.seq, expires_at, ..read_status(status) }
         }
         ReadAnswer::NoEntry => {

@@ -55,6 +55,7 @@ const SHARE_SLACK: u64 = 8;
 struct Paging {
     size: PageSize,
     purse: Arc<Purse>,
+    first_page: bool,
 }
 
 pub(super) struct Scans {
@@ -118,7 +119,9 @@ impl Scans {
         };
         let limit = if range.limit == 0 { u64::MAX } else { range.limit };
         let rest = Rest { start: range.start, end: range.end, reverse: range.reverse };
-        let paging = Paging { size: PageSize { records: page_records, bytes: page_bytes as u32 }, purse };
+        let first_page = range.first_page;
+        let size = PageSize { records: page_records, bytes: page_bytes as u32 };
+        let paging = Paging { size, purse, first_page };
         match partitions[..] {
             [partition] => self.scan_one(&table, partition, rest, limit, &paging, pages).await,
             _ => self.scan_merged(&table, partitions, rest, limit, &paging, pages).await,
@@ -160,9 +163,12 @@ impl Scans {
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
             rest = page.rest;
-            if !page.records.is_empty() {
-                let page = ScanPage { partition, snapshot_seq: page.snapshot_seq, records: page.records };
-                if pages.send(Ok(page)).await.is_err() {
+            if paging.first_page || !page.records.is_empty() {
+                let has_more = rest.is_some() && limit > 0;
+                let (snapshot_seq, records) = (page.snapshot_seq, page.records);
+                let is_enough = paging.first_page && !records.is_empty();
+                let page = ScanPage { partition, snapshot_seq, records, has_more };
+                if pages.send(Ok(page)).await.is_err() || is_enough {
                     break;
                 }
             }
@@ -182,7 +188,7 @@ impl Scans {
     ) -> Result<()> {
         let count = partitions.len();
         let share = (limit / count as u64).saturating_mul(2).saturating_add(SHARE_SLACK);
-        let Paging { size, purse } = paging;
+        let Paging { size, purse, .. } = paging;
         let (page_records, page_bytes) = (size.records as usize, size.bytes as usize);
         let size = PageSize { records: share.min(u64::from(size.records)) as u32, ..*size };
         let reverse = rest.reverse;
@@ -216,7 +222,11 @@ impl Scans {
 }
 
 async fn send_merged(pages: &mpsc::Sender<Result<ScanPage>>, records: &mut Vec<(Bytes, Record)>) -> bool {
-    let page =
-        ScanPage { partition: MANY_PARTITIONS, snapshot_seq: Seq(0), records: std::mem::take(records) };
+    let page = ScanPage {
+        partition: MANY_PARTITIONS,
+        snapshot_seq: Seq(0),
+        records: std::mem::take(records),
+        has_more: false,
+    };
     pages.send(Ok(page)).await.is_ok()
 }

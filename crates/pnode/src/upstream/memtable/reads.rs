@@ -5,6 +5,7 @@ use futures::StreamExt;
 use futures::future::BoxFuture;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, PartitionId, Seq, Serial, TableId};
+use sextant_common::marks::Marks;
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
 use sextant_proto::v1;
@@ -132,11 +133,11 @@ impl Call for ReadCall {
 fn read_reply(reply: v1::ReadReply) -> Result<MemtableSays> {
     use v1::ReadStatus as S;
     Ok(match S::try_from(reply.status) {
-        Ok(S::ReadValue) => MemtableSays::Value(Record {
-            value: reply.value,
-            seq: Seq(reply.seq),
-            expires_at: Tick::from_wire(reply.expires_at),
-        }),
+        Ok(S::ReadValue) => MemtableSays::Value(Record::marked(
+            reply.value,
+            Seq(reply.seq),
+            Marks::from_word(reply.expires_at),
+        )),
         Ok(S::ReadTombstone) => MemtableSays::Tombstone,
         Ok(S::ReadNoEntry) => MemtableSays::NoEntry(Tick(reply.tick)),
         Ok(S::ReadStaleManifest) => MemtableSays::Stale,

@@ -1,26 +1,26 @@
 //! Builds a block out of sorted records.
 
-use sextant_common::expiry::Tick;
+use sextant_common::marks::Marks;
 
-use super::EXPIRY_BYTES;
+use super::MARKS_BYTES;
 use crate::table::codec::{common_prefix, put_varint};
 
 /// What a record has besides its key and seq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content<'v> {
     Value(&'v [u8]),
-    /// A value, and from when on it is absent.
-    Expiring(&'v [u8], Tick),
+    /// A value, and what is marked of it.
+    Marked(&'v [u8], Marks),
     Tombstone,
 }
 
 impl<'v> Content<'v> {
     /// `value`: None: a tombstone.
-    pub fn new(value: Option<&'v [u8]>, expires_at: Option<Tick>) -> Self {
-        match (value, expires_at) {
-            (None, _) => Content::Tombstone,
-            (Some(value), None) => Content::Value(value),
-            (Some(value), Some(at)) => Content::Expiring(value, at),
+    pub fn new(value: Option<&'v [u8]>, marks: Marks) -> Self {
+        match value {
+            None => Content::Tombstone,
+            Some(value) if marks.is_none() => Content::Value(value),
+            Some(value) => Content::Marked(value, marks),
         }
     }
 
@@ -28,22 +28,22 @@ impl<'v> Content<'v> {
         self == Content::Tombstone
     }
 
-    /// None: it does not expire.
-    pub fn expires_at(self) -> Option<Tick> {
-        if let Content::Expiring(_, at) = self { Some(at) } else { None }
+    pub fn marks(self) -> Marks {
+        if let Content::Marked(_, marks) = self { marks } else { Marks::NONE }
     }
 
     /// Empty for a tombstone.
     pub fn value(self) -> &'v [u8] {
         match self {
-            Content::Value(value) | Content::Expiring(value, _) => value,
+            Content::Value(value) | Content::Marked(value, _) => value,
             Content::Tombstone => &[],
         }
     }
 
     /// What stands before the value, and the value.
-    fn parts(self) -> (Option<[u8; EXPIRY_BYTES]>, &'v [u8]) {
-        (self.expires_at().map(|at| at.0.to_le_bytes()), self.value())
+    fn parts(self) -> (Option<[u8; MARKS_BYTES]>, &'v [u8]) {
+        let marks = self.marks();
+        ((!marks.is_none()).then(|| marks.word().to_le_bytes()), self.value())
     }
 }
 

@@ -17,8 +17,8 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use sextant_common::expiry::Tick;
 use sextant_common::limits::KEY_BYTES_MAX;
+use sextant_common::marks::Marks;
 
 use super::codec::{common_prefix, u32_at, u64_at, varint};
 
@@ -32,8 +32,8 @@ pub const RESTART_INTERVAL: usize = 16;
 /// No writer makes longer intervals. A walk backwards holds the keys of one, so this bounds its memory whatever the bytes are.
 const INTERVAL_RECORDS_MAX: usize = 64;
 
-/// What an expiry takes before its value.
-const EXPIRY_BYTES: usize = size_of::<u64>();
+/// What marks take before their value.
+const MARKS_BYTES: usize = size_of::<u64>();
 
 /// The payload is not a block, although its checksum was right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +44,7 @@ pub struct Malformed;
 pub struct Slot {
     pub seq: u64,
     pub tombstone: bool,
-    /// None: it does not expire.
-    pub expires_at: Option<Tick>,
+    pub marks: Marks,
     pub value: Range<usize>,
 }
 
@@ -62,7 +61,7 @@ pub struct Block {
 struct Header {
     shared: usize,
     tombstone: bool,
-    expires_at: Option<Tick>,
+    marks: Marks,
     seq: u64,
     key_at: usize,
     /// Where the key ends.
@@ -180,22 +179,22 @@ impl Block {
             return Err(Malformed);
         }
         let shared = usize::try_from(shared).map_err(|_| Malformed)?;
-        let (mut value_at, mut expires_at) = (key_end, None);
+        let (mut value_at, mut marks) = (key_end, Marks::NONE);
         let is_flagged = kind & 1 == 1;
         if is_flagged && end > key_end {
-            value_at = key_end + EXPIRY_BYTES;
+            value_at = key_end + MARKS_BYTES;
             let head = records.get(key_end..value_at).filter(|_| value_at <= end).ok_or(Malformed)?;
-            expires_at = Some(Tick(u64_at(head, 0).ok_or(Malformed)?));
+            marks = Marks::from_word(u64_at(head, 0).ok_or(Malformed)?);
         }
-        let tombstone = is_flagged && expires_at.is_none();
-        Ok(Header { shared, tombstone, expires_at, seq, key_at: at, key_end, value_at, end })
+        let tombstone = is_flagged && value_at == key_end;
+        Ok(Header { shared, tombstone, marks, seq, key_at: at, key_end, value_at, end })
     }
 }
 
 impl Header {
     fn slot(&self) -> Slot {
-        let Header { seq, tombstone, expires_at, .. } = *self;
-        Slot { seq, tombstone, expires_at, value: self.value_at..self.end }
+        let Header { seq, tombstone, marks, .. } = *self;
+        Slot { seq, tombstone, marks, value: self.value_at..self.end }
     }
 }
 

@@ -2,6 +2,9 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use sextant_common::expiry::Tick;
+use sextant_common::marks::{Kind, Marks};
+
 use super::*;
 
 type Model = BTreeMap<Vec<u8>, (Vec<u8>, u64, bool)>;
@@ -17,15 +20,19 @@ fn model() -> impl Strategy<Value = Model> {
     prop::collection::btree_map(key, record, 1..120)
 }
 
-/// When the record with this seq expires, if it has a value.
-fn expiry(seq: u64) -> Option<Tick> {
-    seq.is_multiple_of(3).then_some(Tick(seq / 2))
+/// What the record with this seq carries, if it has a value.
+fn marks(seq: u64) -> Marks {
+    match seq % 3 {
+        0 => Marks::until(Tick(seq / 2)),
+        1 => Marks::new(Kind::Set, seq.is_multiple_of(2).then_some(Tick(seq / 16))),
+        _ => Marks::NONE,
+    }
 }
 
 fn build(model: &Model, interval: usize) -> Bytes {
     let mut builder = BlockBuilder::new(interval);
     for (key, (value, seq, tombstone)) in model {
-        builder.add(key, *seq, Content::new((!tombstone).then_some(value), expiry(*seq)));
+        builder.add(key, *seq, Content::new((!tombstone).then_some(value), marks(*seq)));
     }
     let len = builder.len();
     let bytes = Bytes::copy_from_slice(builder.finish());
@@ -60,7 +67,7 @@ proptest! {
         for key in probes.iter().chain(model.keys()) {
             let got = block.get(key).unwrap();
             if let Some(slot) = &got {
-                prop_assert_eq!(slot.expires_at, expiry(slot.seq).filter(|_| !slot.tombstone));
+                prop_assert_eq!(slot.marks, if slot.tombstone { Marks::NONE } else { marks(slot.seq) });
             }
             let got = got.map(|s| (block.value(&s).to_vec(), s.seq, s.tombstone));
             prop_assert_eq!(got.as_ref(), model.get(key));

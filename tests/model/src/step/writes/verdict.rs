@@ -2,6 +2,7 @@
 
 use sextant_common::expiry::is_expired;
 use sextant_common::ids::ManifestVersion;
+use sextant_common::marks::Marks;
 use sextant_common::operation::Base;
 use sextant_memtable_server::partition::evaluate::Refusal;
 use sextant_memtable_server::partition::rules::{self, Asks, InMemtable};
@@ -50,7 +51,7 @@ impl Protocol {
             let expires = copy.expires[key];
             let base = Base {
                 present: found,
-                expires_at: (expires != 0).then(|| tick(expires)),
+                marks: if expires == 0 { Marks::NONE } else { Marks::until(tick(expires)) },
                 ..Base::absent(ManifestVersion(u64::from(copy.searched)))
             };
             let base_expired = base.has_expired(now);

@@ -1,0 +1,215 @@
+//! Objects of the Redis protocol as records: a *header* under the client's key in the table that clients see, and *elements* in a
+//! hidden table beside it, placed in the partition of that key.
+//!
+//! Header, the value of a record with a [`Kind`](crate::marks::Kind): format u8 (1), version u64, count u64, and for a list the
+//! positions of its first element and of the one after its last, u64 each. The version is random: elements of an object that is gone
+//! are those of no object for ever.
+//!
+//! Key of an element: length of the client's key u16, that key, version u64, tag u8, and what the tag says. Integers are big-endian,
+//! so that keys sort as what they mean.
+//!
+//! | tag | key goes on with | value |
+//! |---|---|---|
+//! | 1 | a field of a hash | its value |
+//! | 2 | a member of a set | nothing |
+//! | 3 | a member of a sorted set | its score: 8 bytes, little-endian |
+//! | 4 | a score, so that bytes sort as numbers, and a member | nothing |
+//! | 5 | a position in a list, u64 | the element |
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::key::prefix_end;
+use crate::limits::KEY_BYTES_MAX;
+use crate::manifest::TableOptions;
+
+/// The table of elements. (Clients cannot use tables whose names begin so.)
+pub const ELEMENTS_TABLE: &str = "sextant.elements";
+
+/// The options of the table of elements.
+pub fn elements_options() -> TableOptions {
+    TableOptions {
+        partition_prefix: TableOptions::BY_INNER_KEY,
+        filter_inserts: true,
+        ..TableOptions::default()
+    }
+}
+
+const FORMAT: u8 = 1;
+const HEADER_BYTES: usize = 17;
+const LIST_HEADER_BYTES: usize = HEADER_BYTES + 16;
+/// Beside the client's key and the element.
+const ELEMENT_KEY_BYTES: usize = 2 + 8 + 1;
+/// The position of the first element that a list gets: far from both ends.
+pub const LIST_MIDDLE: u64 = 1 << 63;
+
+/// What the header of an object says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Random, never given twice.
+    pub version: u64,
+    /// Of elements: fields, members.
+    pub count: u64,
+    /// Of a list: the positions of its first element, and of the one after its last.
+    pub ends: Option<(u64, u64)>,
+}
+
+impl Header {
+    pub fn new(version: u64, count: u64) -> Self {
+        Self { version, count, ends: None }
+    }
+
+    pub fn encode(&self) -> Bytes {
+        let mut out = BytesMut::with_capacity(LIST_HEADER_BYTES);
+        out.put_u8(FORMAT);
+        out.put_u64(self.version);
+        out.put_u64(self.count);
+        if let Some((first, end)) = self.ends {
+            out.put_u64(first);
+            out.put_u64(end);
+        }
+        out.freeze()
+    }
+
+    /// None: these bytes are no header.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let number = |at: usize| Some(u64::from_be_bytes(*bytes.get(at..)?.first_chunk()?));
+        let ends = match bytes.len() {
+            HEADER_BYTES => None,
+            LIST_HEADER_BYTES => Some((number(HEADER_BYTES)?, number(HEADER_BYTES + 8)?)),
+            _ => return None,
+        };
+        (bytes[0] == FORMAT).then_some(Self { version: number(1)?, count: number(9)?, ends })
+    }
+}
+
+/// What an element is of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Tag {
+    Field = 1,
+    Member = 2,
+    Score = 3,
+    ByScore = 4,
+    Position = 5,
+}
+
+impl Tag {
+    pub const ALL: [Tag; 5] = [Tag::Field, Tag::Member, Tag::Score, Tag::ByScore, Tag::Position];
+}
+
+/// The client's key with its length: what decides the partition of an element. None: there is no such part.
+pub fn inner_key(element_key: &[u8]) -> Option<&[u8]> {
+    let (len, rest) = element_key.split_first_chunk::<2>()?;
+    rest.get(..usize::from(u16::from_be_bytes(*len)))
+}
+
+/// The version in the key of an element.
+pub fn version_of(element_key: &[u8]) -> Option<u64> {
+    let inner = inner_key(element_key)?;
+    Some(u64::from_be_bytes(*element_key[2 + inner.len()..].first_chunk()?))
+}
+
+/// The longest field or member that an element of this key may have, in bytes.
+pub fn element_bytes_max(key: &[u8]) -> usize {
+    // (A sorted set's index has eight bytes more.)
+    KEY_BYTES_MAX.saturating_sub(key.len() + ELEMENT_KEY_BYTES + 8)
+}
+
+/// How the keys of all elements of all versions of an object begin.
+pub fn object_prefix(key: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(2 + key.len());
+    out.put_u16(key.len() as u16);
+    out.put_slice(key);
+    out.freeze()
+}
+
+/// How the keys of all elements of one version begin.
+pub fn version_prefix(key: &[u8], version: u64) -> Bytes {
+    let mut out = BytesMut::with_capacity(2 + key.len() + 8);
+    out.put_u16(key.len() as u16);
+    out.put_slice(key);
+    out.put_u64(version);
+    out.freeze()
+}
+
+pub fn element_key(key: &[u8], version: u64, tag: Tag, element: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(ELEMENT_KEY_BYTES + key.len() + element.len());
+    out.put_slice(&version_prefix(key, version));
+    out.put_u8(tag as u8);
+    out.put_slice(element);
+    out.freeze()
+}
+
+/// The keys of all elements of one version with one tag: from here (inclusive) to there (exclusive).
+pub fn element_range(key: &[u8], version: u64, tag: Tag) -> (Bytes, Bytes) {
+    let start = element_key(key, version, tag, &[]);
+    let end = prefix_end(&start);
+    (start, end)
+}
+
+/// The element in the key of one of this client's key.
+pub fn element_of<'e>(element_key: &'e [u8], key: &[u8]) -> &'e [u8] {
+    element_key.get(ELEMENT_KEY_BYTES + key.len()..).unwrap_or_default()
+}
+
+/// A score so that bytes sort as numbers do. (No NaN; -0 is 0.)
+pub fn sortable(score: f64) -> [u8; 8] {
+    let bits = (score + 0.0).to_bits();
+    (if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }).to_be_bytes()
+}
+
+pub fn from_sortable(bytes: [u8; 8]) -> f64 {
+    let bits = u64::from_be_bytes(bytes);
+    f64::from_bits(if bits >> 63 == 1 { bits & !(1 << 63) } else { !bits })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::key::routing_part;
+
+    #[test]
+    fn a_header_has_these_bytes() {
+        let header = Header { version: 2, count: 3, ends: Some((4, 5)) };
+        let bytes = header.encode();
+        assert_eq!(bytes.len(), LIST_HEADER_BYTES);
+        assert_eq!(&bytes[..10], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
+        assert_eq!(Header::decode(&bytes), Some(header));
+        assert_eq!(Header::decode(&bytes[..HEADER_BYTES]), Some(Header::new(2, 3)));
+        for cut in 0..HEADER_BYTES {
+            assert_eq!(Header::decode(&bytes[..cut]), None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn elements_are_where_their_object_is(
+            key in prop::collection::vec(any::<u8>(), 1..40), version: u64, element in prop::collection::vec(any::<u8>(), 0..20),
+            other in prop::collection::vec(any::<u8>(), 1..40),
+        ) {
+            let elements = elements_options();
+            let name = element_key(&key, version, Tag::Field, &element);
+            prop_assert_eq!(routing_part(&name, &elements), routing_part(&key, &TableOptions::default()));
+            prop_assert_eq!((inner_key(&name), version_of(&name)), (Some(&key[..]), Some(version)));
+            prop_assert_eq!(element_of(&name, &key), &element[..]);
+            let (start, end) = element_range(&key, version, Tag::Field);
+            prop_assert!(start <= name && name < end);
+            prop_assert_eq!(name.starts_with(&object_prefix(&other)), key == other);
+        }
+
+        #[test]
+        fn scores_sort_as_numbers(a in any::<f64>(), b in any::<f64>()) {
+            prop_assume!(!a.is_nan() && !b.is_nan());
+            prop_assert_eq!(sortable(a).cmp(&sortable(b)), (a + 0.0).partial_cmp(&(b + 0.0)).unwrap());
+            prop_assert_eq!(from_sortable(sortable(a)), a);
+        }
+
+        #[test]
+        fn no_key_is_too_strange(key in prop::collection::vec(any::<u8>(), 0..20)) {
+            let _ = (inner_key(&key), version_of(&key), element_of(&key, &key), Header::decode(&key));
+            let _ = routing_part(&key, &elements_options());
+        }
+    }
+}

@@ -1,0 +1,589 @@
+//! A draft: records, and elements of objects, as commands would leave them that take effect together.
+//!
+//! Owns what was read, what is to be written, and on what that depends. Every change of an object writes its header: so its elements
+//! are as they were read if the header is still the same version.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use bytes::Bytes;
+use sextant_common::expiry::Tick;
+use sextant_common::ids::Seq;
+use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::marks::Kind;
+use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key, element_range, version_of};
+use sextant_common::operation::{
+    Change, Condition, Effect, Lane, Lifetime, Operation, Record, Returns, Told, Update, WriteOutcome,
+};
+use sextant_common::{Error, Result};
+use sextant_environment::Env;
+
+use super::atomic::{check, writes_of};
+use super::errors::{self, WRONG_TYPE, plain, store_error};
+use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
+use super::request::{Move, Request, SetReply};
+use super::transaction::Queued;
+use crate::frame::Reply;
+use crate::store::{ElementRange, Store};
+
+/// Longest values that are read together, in bytes.
+const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most elements that are read together.
+const ELEMENTS_MAX: usize = 1_000_000;
+/// Elements that are asked for at once.
+const PAGE_ELEMENTS: u64 = 10_000;
+/// Longest replies that are given together, in bytes.
+const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Most bytes of values that a draft makes.
+const MADE_BYTES_MAX: usize = 4 * BATCH_BYTES_MAX;
+/// Commands, and bytes that they make, after which others have their turn.
+const TURN_COMMANDS: usize = 256;
+const TURN_BYTES: usize = 1024 * 1024;
+
+/// Why a command comes to nothing.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It has no sense: that is its reply, and others of its transaction take effect.
+    Reply(Reply),
+    /// Nothing of its transaction takes effect.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Stop::Failed(error)
+    }
+}
+
+impl From<Reply> for Stop {
+    fn from(reply: Reply) -> Self {
+        Stop::Reply(reply)
+    }
+}
+
+pub(super) type Carried<T> = std::result::Result<T, Stop>;
+
+/// The records as the commands so far would leave them.
+pub(super) struct Draft<'s, S> {
+    store: &'s S,
+    env: &'s Env,
+    cells: BTreeMap<Bytes, Cell>,
+    /// Elements that have changed, by their keys; None: removed.
+    elements: BTreeMap<Bytes, Option<Bytes>>,
+    /// Stored ones that were read by their names.
+    known: HashMap<Bytes, Option<Bytes>>,
+    /// Versions that were given here: nothing of them is stored.
+    fresh: HashSet<u64>,
+    /// What was read of stored elements.
+    read: Read,
+    /// Elements that are asked for together are asked of the leader, as they are at one moment.
+    of_leader: bool,
+    /// The p-node's clock. What a lifetime is counted from in the end is the leader's.
+    now: Tick,
+    /// Bytes of the values that were made.
+    made: usize,
+    /// Something was not read, and is expected to be of some version.
+    expects: bool,
+}
+
+#[derive(Debug, Default)]
+struct Read {
+    /// How many times something was read that was so at one moment.
+    moments: usize,
+    /// Whether some answer rests on the object being there.
+    rests_on_header: bool,
+    elements: usize,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Cell {
+    /// The version that was read, or is expected; 0: there was none. None: it was not asked for.
+    seen: Option<Seq>,
+    /// Of an object: the version of its elements, as it was read.
+    seen_version: Option<u64>,
+    record: Option<Record>,
+    /// Of a record that has changed.
+    lifetime: Lifetime,
+    has_changed: bool,
+}
+
+fn header_of(record: &Record) -> Option<Header> {
+    if record.kind == Kind::Plain { None } else { Header::decode(&record.value) }
+}
+
+impl<'s, S: Store> Draft<'s, S> {
+    pub async fn read(store: &'s S, env: &'s Env, keys: &[Bytes], of_leader: bool) -> Result<Self> {
+        let (mut cells, mut bytes) = (BTreeMap::new(), 0);
+        for keys in keys.chunks(CHUNK_KEYS) {
+            let records = store.multi_get(keys.to_vec(), S::Missed::default()).await?;
+            for (key, record) in keys.iter().zip(records) {
+                bytes += record.as_ref().map_or(0, |record| record.value.len());
+                let seen = Some(record.as_ref().map_or(Seq(0), |record| record.seq));
+                let seen_version = record.as_ref().and_then(header_of).map(|header| header.version);
+                let lifetime = Lifetime::Kept;
+                let cell = Cell { seen, seen_version, record, lifetime, has_changed: false };
+                cells.insert(key.clone(), cell);
+            }
+            if bytes > READ_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "nothing took effect: the values that it reads are longer than {READ_BYTES_MAX} bytes"
+                )));
+            }
+        }
+        Ok(Self {
+            store,
+            env,
+            cells,
+            elements: BTreeMap::new(),
+            known: HashMap::new(),
+            fresh: HashSet::new(),
+            read: Read { bytes, ..Read::default() },
+            of_leader,
+            now: Tick(store.now_ms()),
+            made: 0,
+            expects: false,
+        })
+    }
+
+    /// That these versions are there. False: it is known that they are not. (What was not read may be long, and is of no use.)
+    pub fn expect(&mut self, expected: &[(&Bytes, Seq)]) -> bool {
+        expected.iter().all(|(key, seq)| {
+            let cell = self.cells.entry((*key).clone()).or_insert_with(|| {
+                self.expects = true;
+                Cell {
+                    seen: Some(*seq),
+                    seen_version: None,
+                    record: None,
+                    lifetime: Lifetime::Kept,
+                    has_changed: false,
+                }
+            });
+            cell.seen == Some(*seq)
+        })
+    }
+
+    fn record(&self, key: &[u8]) -> Option<&Record> {
+        self.cells.get(key)?.record.as_ref()
+    }
+
+    fn leave(&mut self, key: &Bytes, record: Option<Record>, lifetime: Lifetime) {
+        let cell = self.cells.entry(key.clone()).or_insert(Cell {
+            seen: None,
+            seen_version: None,
+            record: None,
+            lifetime,
+            has_changed: true,
+        });
+        cell.lifetime = match lifetime {
+            // Of the record that is there, or of none.
+            Lifetime::Kept if cell.record.is_some() => cell.lifetime,
+            Lifetime::Kept => Lifetime::Unlimited,
+            lifetime => lifetime,
+        };
+        cell.record = record;
+        cell.has_changed = true;
+    }
+
+    fn execute(&mut self, ops: &[Operation]) -> WriteOutcome {
+        let before = |op: &Operation| self.record(&op.key).cloned();
+        let (changes, outcome) = Operation::execute_batch(ops, before, self.now);
+        for (op, (change, expires_at)) in ops.iter().zip(changes) {
+            match change {
+                Change::To(value, kind) => {
+                    if matches!(op.effect, Effect::Update(_)) {
+                        self.made += value.len();
+                    }
+                    let record = Record { value, seq: Seq(0), expires_at, kind };
+                    self.leave(&op.key, Some(record), op.lifetime);
+                }
+                Change::Removed => self.leave(&op.key, None, Lifetime::Unlimited),
+                Change::None => {}
+            }
+        }
+        outcome
+    }
+
+    /// The replies.
+    pub async fn carry_all_out(&mut self, commands: &[Queued]) -> Result<Vec<Reply>> {
+        let mut replies = Vec::with_capacity(commands.len());
+        let (mut bytes, mut turn) = (0, (0, 0));
+        for (at, command) in commands.iter().enumerate() {
+            let carried = match command {
+                Queued::Known(reply) => Ok(reply.clone()),
+                Queued::Ask(Request::Object(object)) => Box::pin(object.carry_out(self)).await,
+                Queued::Ask(Request::Move(moved)) => Box::pin(self.carry_over(moved)).await,
+                Queued::Ask(request) => Ok(self.carry_out(request)),
+            };
+            let reply = match carried {
+                Ok(reply) | Err(Stop::Reply(reply)) => reply,
+                Err(Stop::Failed(error)) => return Err(error),
+            };
+            bytes += reply.size();
+            if bytes > REPLY_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "nothing took effect: the answers are longer than {REPLY_BYTES_MAX} bytes"
+                )));
+            }
+            if self.made > MADE_BYTES_MAX {
+                return Err(Error::invalid(format!(
+                    "nothing took effect: the values that it makes are longer than {MADE_BYTES_MAX} bytes"
+                )));
+            }
+            replies.push(reply);
+            if at > turn.0 + TURN_COMMANDS || self.made > turn.1 + TURN_BYTES {
+                turn = (at, self.made);
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(replies)
+    }
+
+    fn carry_out(&mut self, request: &Request) -> Reply {
+        let applied = |outcome: &WriteOutcome| outcome.results.iter().filter(|result| result.applied).count();
+        match request {
+            Request::Get(key) => errors::value(self.record(key).cloned()),
+            Request::Inspect(key, aspect) => aspect.of(self.record(key).cloned(), self.now.0),
+            Request::MultiGet(keys) => {
+                let value = |key: &Bytes| plain(self.record(key).cloned());
+                Reply::Array(keys.iter().map(value).collect())
+            }
+            Request::Exists(keys) => {
+                Reply::Integer(keys.iter().filter(|key| self.record(key).is_some()).count() as i64)
+            }
+            Request::Set { reply, .. } => {
+                let outcome = self.execute(&writes_of(request));
+                set_reply(applied(&outcome) == 1, *reply)
+            }
+            Request::MultiSet(_) => {
+                self.execute(&writes_of(request));
+                Reply::OK
+            }
+            Request::Delete(_) => Reply::Integer(applied(&self.execute(&writes_of(request))) as i64),
+            Request::Change { ops, reply } => {
+                let outcome = self.execute(ops);
+                change_reply(outcome, *reply, is_decimal(ops)).unwrap_or_else(|e| store_error(&e))
+            }
+            Request::Object(_)
+            | Request::Move(_)
+            | Request::Scan(_)
+            | Request::Watch(_)
+            | Request::Transaction(_) => {
+                store_error(&Error::internal("a transaction has a command that it may not have"))
+            }
+        }
+    }
+
+    async fn carry_over(&mut self, moved: &Move) -> Carried<Reply> {
+        let Move { from, to, copies, replaces, reply } = moved;
+        let Some(cell) = self.cells.get(from) else { return Ok(Reply::error("ERR no such key")) };
+        let Some(record) = cell.record.clone() else {
+            return Ok(if *copies { Reply::Integer(0) } else { Reply::error("ERR no such key") });
+        };
+        let lifetime = match cell.lifetime {
+            Lifetime::Kept => record.expires_at.map_or(Lifetime::Unlimited, Lifetime::Until),
+            lifetime => lifetime,
+        };
+        if !replaces && self.record(to).is_some() {
+            return Ok(set_reply(false, SetReply::Number));
+        }
+        if from != to {
+            let record = match record.kind {
+                Kind::Plain => record,
+                _ => self.copy_elements(from, to, record).await?,
+            };
+            self.leave(to, Some(record), lifetime);
+            if !copies {
+                self.leave(from, None, Lifetime::Unlimited);
+            }
+        }
+        Ok(set_reply(true, *reply))
+    }
+
+    /// Elements are found by the key of their object: so under another name there have to be others.
+    async fn copy_elements(&mut self, from: &Bytes, to: &Bytes, record: Record) -> Carried<Record> {
+        let Some(header) = header_of(&record) else { return Err(damaged().into()) };
+        let copy = Header { version: self.fresh_version(), ..header };
+        for tag in Tag::ALL {
+            for (key, value) in self.all(from, &header, tag).await? {
+                let element = sextant_common::object::element_of(&key, from);
+                if element.len() > sextant_common::object::element_bytes_max(to) {
+                    return Err(Error::invalid("an element is too long for an object of that name").into());
+                }
+                self.put(element_key(to, copy.version, tag, element), value);
+            }
+        }
+        Ok(Record { value: copy.encode(), ..record })
+    }
+
+    /// What makes it so, if everything that was read is still the same. None of it: there is nothing to make, and what was read was so
+    /// at one moment anyway.
+    pub fn into_ops(self) -> Vec<Operation> {
+        let has_changed =
+            |cell: &Cell| cell.has_changed && (cell.record.is_some() || cell.seen != Some(Seq(0)));
+        let seen = self.cells.values().filter(|cell| cell.seen.is_some()).count();
+        if seen < 2 && !self.expects && !self.cells.values().any(has_changed) {
+            return vec![];
+        }
+        // Of what is gone as a whole, nothing is removed one by one.
+        let live: HashSet<u64> = self.versions().collect();
+        let is_live = |key: &Bytes| version_of(key).is_some_and(|version| live.contains(&version));
+        let is_fresh = |key: &Bytes| version_of(key).is_some_and(|version| self.fresh.contains(&version));
+        let elements = self.elements.into_iter().filter(|(key, _)| is_live(key));
+        let elements = elements.filter_map(|(key, value)| match value {
+            Some(value) => Some(Operation::put(ELEMENTS_TABLE, key, value)),
+            None if is_fresh(&key) => None,
+            None => Some(Operation::delete(ELEMENTS_TABLE, key)),
+        });
+        let mut ops: Vec<Operation> = elements.collect();
+        ops.extend(self.cells.into_iter().map(|(key, cell)| {
+            let op = match (&cell.record, has_changed(&cell)) {
+                (_, false) => check(&key),
+                (Some(Record { kind: Kind::Plain, value, .. }), true) => {
+                    Operation::put("", key, value.clone()).lasting(cell.lifetime)
+                }
+                (Some(Record { kind, value, .. }), true) => {
+                    let header = Update::Header { kind: *kind, value: value.clone() };
+                    Operation::update("", key, header).lasting(cell.lifetime)
+                }
+                (None, true) => Operation::delete("", key),
+            };
+            match cell.seen {
+                Some(seq) => op.only_if(Condition::SeqEquals(seq)),
+                None => op,
+            }
+        }));
+        ops
+    }
+
+    /// Of the objects that it leaves.
+    fn versions(&self) -> impl Iterator<Item = u64> {
+        self.cells.values().filter_map(|cell| cell.record.as_ref().and_then(header_of)).map(|h| h.version)
+    }
+
+    /// Whether what was read of one object, and nothing changed, was so at one moment. (Otherwise the write says it.)
+    pub async fn is_settled(&self) -> Result<bool> {
+        let mut cells = self.cells.iter();
+        let (Some((key, cell)), None) = (cells.next(), cells.next()) else { return Ok(true) };
+        let rests = self.read.rests_on_header || self.read.moments > 1;
+        if cell.has_changed || !rests {
+            return Ok(true);
+        }
+        let now = self.store.get(key.clone(), S::Missed::default()).await?;
+        Ok(match self.read.moments {
+            // What was not there, or all that was there, was so while the object was this one.
+            0 | 1 => now.as_ref().and_then(header_of).map(|header| header.version) == cell.seen_version,
+            _ => now.map_or(Seq(0), |record| record.seq) == cell.seen.unwrap_or_default(),
+        })
+    }
+
+    /// Random, and of no object before.
+    pub fn fresh_version(&mut self) -> u64 {
+        let version = self.env.rng.next_u64();
+        self.fresh.insert(version);
+        version
+    }
+
+    pub fn random_below(&self, n: u64) -> u64 {
+        self.env.rng.next_u64() % n.max(1)
+    }
+
+    /// The object of this kind; None: there is none.
+    pub fn object(&self, key: &[u8], kind: Kind) -> Carried<Option<Header>> {
+        match self.record(key) {
+            None => Ok(None),
+            Some(record) if record.kind != kind => Err(WRONG_TYPE.into()),
+            Some(record) => header_of(record).map(Some).ok_or_else(|| damaged().into()),
+        }
+    }
+
+    /// The object of this kind, or a new one.
+    pub fn object_or_new(&mut self, key: &[u8], kind: Kind) -> Carried<Header> {
+        Ok(match self.object(key, kind)? {
+            Some(header) => header,
+            None => Header::new(self.fresh_version(), 0),
+        })
+    }
+
+    /// What an object has become. Without elements it is gone.
+    pub fn leave_object(&mut self, key: &Bytes, kind: Kind, header: Header) {
+        if header.count == 0 {
+            if self.record(key).is_some() {
+                self.leave(key, None, Lifetime::Unlimited);
+            }
+            return;
+        }
+        let expires_at = self.record(key).and_then(|record| record.expires_at);
+        let record = Record { value: header.encode(), seq: Seq(0), expires_at, kind };
+        self.leave(key, Some(record), Lifetime::Kept);
+    }
+
+    /// As [`Draft::leave_object`], in place of whatever is there.
+    pub fn replace_object(&mut self, key: &Bytes, kind: Kind, header: Header) {
+        let record = (header.count > 0).then(|| Record {
+            value: header.encode(),
+            seq: Seq(0),
+            expires_at: None,
+            kind,
+        });
+        if record.is_some() || self.record(key).is_some() {
+            self.leave(key, record, Lifetime::Unlimited);
+        }
+    }
+
+    pub async fn element(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        name: &[u8],
+    ) -> Carried<Option<Bytes>> {
+        Ok(self.elements(key, header, tag, &[name]).await?.pop().flatten())
+    }
+
+    pub async fn elements<N: AsRef<[u8]>>(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+    ) -> Carried<Vec<Option<Bytes>>> {
+        let keys: Vec<Bytes> =
+            names.iter().map(|name| element_key(key, header.version, tag, name.as_ref())).collect();
+        let mut values: Vec<Option<Bytes>> = Vec::with_capacity(keys.len());
+        let mut missing = Vec::new();
+        let is_fresh = self.fresh.contains(&header.version);
+        for (at, key) in keys.into_iter().enumerate() {
+            match self.elements.get(&key).or_else(|| self.known.get(&key)) {
+                Some(value) => values.push(value.clone()),
+                None => {
+                    values.push(None);
+                    if !is_fresh {
+                        missing.push((at, key));
+                    }
+                }
+            }
+        }
+        for missing in missing.chunks(CHUNK_KEYS) {
+            let keys: Vec<Bytes> = missing.iter().map(|(_, key)| key.clone()).collect();
+            let several = keys.len() > 1;
+            let found = match self.of_leader && several {
+                true => self.elements_at_one_moment(keys).await?,
+                false => {
+                    self.read.moments += if several { 2 } else { 1 };
+                    let records = self.store.elements(keys).await?;
+                    records.into_iter().map(|record| record.map(|record| record.value)).collect()
+                }
+            };
+            for ((at, key), value) in missing.iter().zip(found) {
+                self.read.rests_on_header |= value.is_none();
+                self.count_read(value.as_ref().map_or(0, Bytes::len))?;
+                self.known.insert(key.clone(), value.clone());
+                values[*at] = value;
+            }
+        }
+        Ok(values)
+    }
+
+    /// The leader is asked, which says what all of them are when it has come to the request.
+    async fn elements_at_one_moment(&mut self, keys: Vec<Bytes>) -> Carried<Vec<Option<Bytes>>> {
+        let peek = |key| Operation::check_only(ELEMENTS_TABLE, key).returning(Returns::Before);
+        let outcome = self.store.execute(keys.into_iter().map(peek).collect(), Lane::Single).await?;
+        self.read.moments += 1;
+        self.read.rests_on_header = true;
+        let value = |told: Told| match told {
+            Told::Value(value) => Ok(Some(value)),
+            Told::Nothing => Ok(None),
+            Told::Length(_) | Told::Forgotten | Told::Misfit(_) => {
+                Err(Error::invalid("the elements are longer together than an answer may be").into())
+            }
+        };
+        outcome.results.into_iter().map(|result| value(result.told)).collect()
+    }
+
+    /// The first elements of a range, of one tag.
+    pub async fn range(&mut self, header: &Header, range: ElementRange) -> Carried<Vec<(Bytes, Bytes)>> {
+        let ElementRange { start, end, reverse, limit } = range;
+        if start >= end || limit == 0 {
+            return Ok(vec![]);
+        }
+        let changed = || self.elements.range::<Bytes, _>(&start..&end);
+        let gone = changed().filter(|(_, value)| value.is_none()).count() as u64;
+        let mut left = limit.saturating_add(gone);
+        let mut found: Vec<(Bytes, Bytes)> = Vec::new();
+        let (mut from, mut to) = (start.clone(), end.clone());
+        while left > 0 && !self.fresh.contains(&header.version) {
+            let page = ElementRange {
+                start: from.clone(),
+                end: to.clone(),
+                reverse,
+                limit: left.min(PAGE_ELEMENTS),
+            };
+            let page = self.store.element_page(page).await?;
+            self.read.moments += if page.took_several { 2 } else { 1 };
+            self.read.rests_on_header = true;
+            for (key, value) in &page.elements {
+                self.count_read(key.len() + value.len())?;
+            }
+            left = left.saturating_sub(page.elements.len() as u64);
+            match page.elements.last() {
+                Some((last, _)) if reverse => to = last.clone(),
+                Some((last, _)) => from = Bytes::from([&last[..], b"\0"].concat()),
+                None => {}
+            }
+            let is_over = !page.has_more || page.elements.is_empty();
+            found.extend(page.elements);
+            if is_over {
+                break;
+            }
+        }
+        if self.elements.range::<Bytes, _>(&start..&end).next().is_some() {
+            let mut all: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
+            for (key, value) in self.elements.range::<Bytes, _>(&start..&end) {
+                match value {
+                    Some(value) => drop(all.insert(key.clone(), value.clone())),
+                    None => drop(all.remove(key)),
+                }
+            }
+            found = if reverse { all.into_iter().rev().collect() } else { all.into_iter().collect() };
+        }
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    /// All elements of one tag, in their order.
+    pub async fn all(&mut self, key: &[u8], header: &Header, tag: Tag) -> Carried<Vec<(Bytes, Bytes)>> {
+        let (start, end) = element_range(key, header.version, tag);
+        self.range(header, ElementRange { start, end, reverse: false, limit: u64::MAX }).await
+    }
+
+    /// The reply goes by the header too, not only by elements: they have to be of the same moment.
+    pub fn rests_on_header(&mut self) {
+        self.read.moments += 2;
+        self.read.rests_on_header = true;
+    }
+
+    fn count_read(&mut self, bytes: usize) -> Result<()> {
+        self.read.elements += 1;
+        self.read.bytes += bytes;
+        if self.read.elements > ELEMENTS_MAX || self.read.bytes > READ_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "nothing took effect: it reads more than {ELEMENTS_MAX} elements, or {READ_BYTES_MAX} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    pub fn put(&mut self, element: Bytes, value: Bytes) {
+        self.made += element.len() + value.len();
+        self.elements.insert(element, Some(value));
+    }
+
+    pub fn remove(&mut self, element: Bytes) {
+        self.made += element.len();
+        self.elements.insert(element, None);
+    }
+}
+
+fn damaged() -> Error {
+    Error::corrupt("the header of an object is damaged")
+}

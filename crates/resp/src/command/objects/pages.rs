@@ -1,0 +1,71 @@
+//! `HSCAN`, `SSCAN`, `ZSCAN`: an object page by page.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use sextant_common::marks::Kind;
+use sextant_common::object::{Tag, element_of, element_range};
+use sextant_environment::Env;
+
+use super::super::draft::{Carried, Draft};
+use super::sorted::score_of;
+use crate::cursors::Cursors;
+use crate::frame::{Reply, double_text};
+use crate::glob::Glob;
+use crate::store::{ElementRange, Position, Store};
+
+/// An object with no more elements comes in one page, whatever is asked for: as in Redis.
+const SMALL: u64 = 128;
+
+#[derive(Debug)]
+pub(super) struct Page {
+    pub kind: Kind,
+    pub pattern: Option<Glob>,
+    pub count: u64,
+    pub position: Position,
+    pub cursors: Arc<Cursors>,
+    pub env: Env,
+}
+
+impl Page {
+    pub async fn carry_out<S: Store>(&self, key: &Bytes, draft: &mut Draft<'_, S>) -> Carried<Reply> {
+        let reply = |cursor: u64, elements| {
+            Reply::Array(vec![Reply::Bulk(Bytes::from(cursor.to_string())), Reply::Array(elements)])
+        };
+        let Some(header) = draft.object(key, self.kind)? else { return Ok(reply(0, vec![])) };
+        let tag = match self.kind {
+            Kind::Hash => Tag::Field,
+            Kind::Set => Tag::Member,
+            _ => Tag::Score,
+        };
+        let (start, end) = element_range(key, header.version, tag);
+        // (Of another object that has taken its place, all is new.)
+        let is_of_it = start <= self.position.from && self.position.from < end;
+        let start = if is_of_it { self.position.from.clone() } else { start };
+        let limit = if header.count <= SMALL { SMALL } else { self.count };
+        let range = ElementRange { start, end, reverse: false, limit };
+        let page = draft.range(&header, range).await?;
+        let last = page.last().filter(|_| page.len() as u64 == limit);
+        let next = last.map_or(0, |(name, _)| {
+            let from = Bytes::from([&name[..], b"\0"].concat());
+            self.cursors.give(Position { part: 0, from }, &self.env)
+        });
+        let (mut elements, mut steps) = (Vec::new(), 0);
+        for (name, value) in page {
+            let element = name.slice_ref(element_of(&name, key));
+            if !self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&element, &mut steps)) {
+                continue;
+            }
+            elements.push(Reply::Bulk(element));
+            match self.kind {
+                Kind::Hash => elements.push(Reply::Bulk(value)),
+                Kind::SortedSet => {
+                    let score = score_of(&value).unwrap_or_default();
+                    elements.push(Reply::Bulk(Bytes::from(double_text(score))));
+                }
+                _ => {}
+            }
+        }
+        Ok(reply(next, elements))
+    }
+}

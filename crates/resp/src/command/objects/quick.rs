@@ -1,0 +1,296 @@
+//! The quick way of commands that put, remove or add to elements by their names: one batch, whose header is counted by the sequencer.
+//! So what many clients write to one object does not make any of them repeat, unless the object goes, or comes, meanwhile.
+
+use bytes::Bytes;
+use sextant_common::ids::Seq;
+use sextant_common::marks::Kind;
+use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key};
+use sextant_common::operation::{
+    Condition, Lane, Lifetime, Misfit, OpOutcome, Operation, Returns, Told, Update,
+};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
+
+use super::super::atomic::{ATTEMPTS_MAX, pause};
+use super::super::errors::WRONG_TYPE;
+use super::hash::{self, Hash};
+use super::set::Set;
+use super::sorted::{Add, Placed, Sorted, by_score, score_of};
+use super::{Command, Object};
+use crate::frame::Reply;
+use crate::store::Store;
+
+/// Most elements that a command names on this way.
+const ELEMENTS_MAX: usize = 1000;
+
+/// What is written of elements, and how it is answered.
+struct Plan {
+    /// The last `counted` are those of the elements that the object counts.
+    ops: Vec<Operation>,
+    counted: usize,
+    /// What is known already of the answer.
+    reply: Option<Reply>,
+}
+
+/// None: the command has no such way.
+pub(super) async fn run<S: Store>(
+    object: &Object,
+    store: &S,
+    env: &Env,
+    lane: Lane,
+) -> Result<Option<Reply>> {
+    let Some((kind, creates)) = way(&object.command) else { return Ok(None) };
+    let key = &object.keys[0];
+    let mut hint = object.hints.find(key, kind);
+    for attempt in 0..ATTEMPTS_MAX {
+        if attempt > 1 {
+            pause(attempt, env).await;
+        }
+        let known = match hint {
+            Some(version) => Some(version),
+            None => match store.get(key.clone(), S::Missed::default()).await? {
+                None => None,
+                Some(record) if record.kind != kind => return Ok(Some(WRONG_TYPE)),
+                Some(record) => {
+                    let header = Header::decode(&record.value);
+                    Some(header.ok_or_else(|| Error::corrupt("the header of an object is damaged"))?.version)
+                }
+            },
+        };
+        let (version, is_new) = match known {
+            Some(version) => (version, false),
+            None if creates => (env.rng.next_u64(), true),
+            None => return Ok(Some(nothing(&object.command))),
+        };
+        let plan = match &object.command {
+            Command::Hash(command) => of_hash(command, key, version),
+            Command::Set(command) => of_set(command, key, version),
+            Command::Sorted(Sorted::Add(add)) => match of_add(add, key, version, is_new, store).await? {
+                Ok(plan) => plan,
+                Err(reply) => return Ok(Some(reply)),
+            },
+            Command::Sorted(Sorted::Remove(members)) => of_removal(members, key, version, store).await?,
+            _ => return Ok(None),
+        };
+        let Plan { mut ops, counted, reply } = plan;
+        let counted = u32::try_from(counted).unwrap_or(u32::MAX);
+        ops.push(Operation::update(
+            "",
+            key.clone(),
+            Update::Count { kind, version, creates: is_new, counted },
+        ));
+        let outcome = store.execute(ops, lane).await?;
+        if outcome.applied {
+            // (If the last element is gone, this one is no use, and does no harm.)
+            object.hints.remember(key, kind, version);
+            let results = &outcome.results[..outcome.results.len().saturating_sub(1)];
+            return match reply {
+                Some(reply) => Ok(Some(reply)),
+                None => answer(&object.command, results).map(Some),
+            };
+        }
+        let misfit = outcome.results.iter().find_map(|result| match result.told {
+            Told::Misfit(misfit) if misfit != Misfit::OtherObject => Some(misfit),
+            _ => None,
+        });
+        let is_other = outcome.results.iter().any(|r| r.told == Told::Misfit(Misfit::OtherObject));
+        match misfit {
+            // What it does not go with is of an object that is gone.
+            _ if is_other => {}
+            Some(Misfit::WrongKind) => return Ok(Some(WRONG_TYPE)),
+            Some(misfit) => {
+                let is_decimal = matches!(&object.command, Command::Hash(Hash::IncrementDecimal(..)));
+                return Ok(Some(hash::misfit(misfit, is_decimal)));
+            }
+            // An element has changed since it was read.
+            None => {}
+        }
+        hint = if is_other { None } else { hint.or((!is_new).then_some(version)) };
+    }
+    Err(Error::new(ErrorKind::Retry, "nothing took effect: others change the same object too often"))
+}
+
+/// The kind of the object, and whether it is made if there is none.
+fn way(command: &Command) -> Option<(Kind, bool)> {
+    let few = |elements: usize| elements <= ELEMENTS_MAX;
+    match command {
+        Command::Hash(Hash::Set(pairs, _)) if few(pairs.len()) => Some((Kind::Hash, true)),
+        Command::Hash(Hash::SetNew(..) | Hash::Increment(..) | Hash::IncrementDecimal(..)) => {
+            Some((Kind::Hash, true))
+        }
+        Command::Hash(Hash::Delete(fields)) if few(fields.len()) => Some((Kind::Hash, false)),
+        Command::Set(Set::Add(members)) if few(members.len()) => Some((Kind::Set, true)),
+        Command::Set(Set::Remove(members)) if few(members.len()) => Some((Kind::Set, false)),
+        Command::Sorted(Sorted::Add(add)) if few(add.members.len()) && add.has_distinct_members() => {
+            Some((Kind::SortedSet, !add.rule.only_there))
+        }
+        Command::Sorted(Sorted::Remove(members)) if members.len() == 1 => Some((Kind::SortedSet, false)),
+        _ => None,
+    }
+}
+
+/// The reply if there is no object.
+fn nothing(command: &Command) -> Reply {
+    match command {
+        Command::Sorted(Sorted::Add(Add { increments: true, .. })) => Reply::Nil,
+        _ => Reply::Integer(0),
+    }
+}
+
+fn of_hash(command: &Hash, key: &Bytes, version: u64) -> Plan {
+    let name = |field: &Bytes| element_key(key, version, Tag::Field, field);
+    let update = |field, update| {
+        vec![Operation::update(ELEMENTS_TABLE, name(field), update).returning(Returns::After)]
+    };
+    let ops = match command {
+        Hash::Set(pairs, _) => pairs.iter().map(|(field, value)| met(name(field), value.clone())).collect(),
+        Hash::SetNew(field, value) => vec![insert(name(field), value.clone())],
+        Hash::Increment(field, by) => update(field, Update::Increment(*by)),
+        Hash::IncrementDecimal(field, by) => update(field, by.clone()),
+        Hash::Delete(fields) => {
+            fields.iter().map(|field| Operation::delete_checked(ELEMENTS_TABLE, name(field))).collect()
+        }
+        _ => vec![],
+    };
+    Plan { counted: ops.len(), ops, reply: None }
+}
+
+fn of_set(command: &Set, key: &Bytes, version: u64) -> Plan {
+    let name = |member: &Bytes| element_key(key, version, Tag::Member, member);
+    let ops: Vec<Operation> = match command {
+        Set::Add(members) => members.iter().map(|member| insert(name(member), Bytes::new())).collect(),
+        Set::Remove(members) => {
+            members.iter().map(|member| Operation::delete_checked(ELEMENTS_TABLE, name(member))).collect()
+        }
+        _ => vec![],
+    };
+    Plan { counted: ops.len(), ops, reply: None }
+}
+
+/// A put that says whether there was something before.
+fn met(key: Bytes, value: Bytes) -> Operation {
+    Operation::put(ELEMENTS_TABLE, key, value).lasting(Lifetime::Kept)
+}
+
+fn insert(key: Bytes, value: Bytes) -> Operation {
+    Operation::insert(ELEMENTS_TABLE, key, value).skip_on_failure()
+}
+
+impl Add {
+    /// (What one of them does to a member, the next one would not know.)
+    fn has_distinct_members(&self) -> bool {
+        let mut names: Vec<&Bytes> = self.members.iter().map(|(_, member)| member).collect();
+        names.sort_unstable();
+        names.windows(2).all(|pair| pair[0] != pair[1])
+    }
+}
+
+/// The scores as they are now are read, and have to be so still when they are written.
+async fn of_add<S: Store>(
+    add: &Add,
+    key: &Bytes,
+    version: u64,
+    is_new: bool,
+    store: &S,
+) -> Result<std::result::Result<Plan, Reply>> {
+    let header = Header::new(version, 0);
+    let names: Vec<Bytes> =
+        add.members.iter().map(|(_, member)| element_key(key, version, Tag::Score, member)).collect();
+    let before = match is_new {
+        true => vec![None; names.len()],
+        false => store.elements(names.clone()).await?,
+    };
+    let (mut index, mut members) = (Vec::new(), Vec::new());
+    let (mut counts, mut last) = ((0, 0), None);
+    for (((score, member), name), before) in add.members.iter().zip(names).zip(before) {
+        let seq = before.as_ref().map_or(Seq(0), |record| record.seq);
+        let old = before.and_then(|record| score_of(&record.value));
+        let placed = match add.place(old, *score) {
+            Ok(placed) => placed,
+            Err(reply) => return Ok(Err(reply)),
+        };
+        last = Some((placed, old));
+        let op = match placed {
+            Placed::Stays | Placed::Ruled => Operation::check_only(ELEMENTS_TABLE, name),
+            Placed::At(score) => {
+                match old {
+                    Some(old) => {
+                        index.push(Operation::delete(ELEMENTS_TABLE, by_score(key, &header, old, member)));
+                        counts.1 += 1;
+                    }
+                    None => counts.0 += 1,
+                }
+                let place = by_score(key, &header, score, member);
+                index.push(Operation::put(ELEMENTS_TABLE, place, Bytes::new()));
+                Operation::put(ELEMENTS_TABLE, name, Bytes::copy_from_slice(&(score + 0.0).to_le_bytes()))
+            }
+        };
+        members.push(op.only_if(Condition::SeqEquals(seq)));
+    }
+    let counted = members.len();
+    index.append(&mut members);
+    Ok(Ok(Plan { ops: index, counted, reply: Some(add.reply(counts, last)) }))
+}
+
+async fn of_removal<S: Store>(members: &[Bytes], key: &Bytes, version: u64, store: &S) -> Result<Plan> {
+    let header = Header::new(version, 0);
+    let names: Vec<Bytes> =
+        members.iter().map(|member| element_key(key, version, Tag::Score, member)).collect();
+    let before = store.elements(names.clone()).await?;
+    let (mut index, mut removals) = (Vec::new(), Vec::new());
+    for ((member, name), before) in members.iter().zip(names).zip(before) {
+        let op = match &before {
+            Some(record) => {
+                let score = score_of(&record.value).unwrap_or_default();
+                index.push(Operation::delete(ELEMENTS_TABLE, by_score(key, &header, score, member)));
+                Operation::delete(ELEMENTS_TABLE, name)
+            }
+            None => Operation::check_only(ELEMENTS_TABLE, name),
+        };
+        let seq = before.as_ref().map_or(Seq(0), |record| record.seq);
+        removals.push(op.only_if(Condition::SeqEquals(seq)));
+    }
+    let reply = Some(Reply::Integer(index.len() as i64));
+    let counted = removals.len();
+    index.append(&mut removals);
+    Ok(Plan { ops: index, counted, reply })
+}
+
+/// The reply to what took effect.
+fn answer(command: &Command, results: &[OpOutcome]) -> Result<Reply> {
+    let applied = || results.iter().filter(|result| result.applied).count() as i64;
+    let value = || match results.first().map(|result| &result.told) {
+        Some(Told::Value(value)) => Ok(value.clone()),
+        told => Err(Error::internal(format!("a change was answered with {told:?}"))),
+    };
+    Ok(match command {
+        Command::Hash(Hash::Set(_, false)) => Reply::OK,
+        Command::Hash(Hash::Set(_, true)) => {
+            Reply::Integer(results.iter().filter(|result| !result.existed).count() as i64)
+        }
+        Command::Hash(Hash::Increment(..)) => {
+            let text = value()?;
+            let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
+            Reply::Integer(number.ok_or_else(|| Error::internal("a sum that is no number"))?)
+        }
+        Command::Hash(Hash::IncrementDecimal(..)) => Reply::Bulk(value()?),
+        _ => Reply::Integer(applied()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::operation::Effect;
+
+    use super::*;
+
+    #[test]
+    fn elements_that_count_stand_right_before_the_header() {
+        let key = Bytes::from_static(b"k");
+        let plan =
+            of_hash(&Hash::Set(vec![("f".into(), "v".into()), ("g".into(), "w".into())], true), &key, 7);
+        assert_eq!((plan.ops.len(), plan.counted), (2, 2));
+        assert!(plan.ops.iter().all(|op| !op.is_blind() && op.table == ELEMENTS_TABLE));
+        assert!(matches!(&plan.ops[0].effect, Effect::Put(value) if value == "v"));
+    }
+}

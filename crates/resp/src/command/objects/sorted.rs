@@ -1,0 +1,363 @@
+//! Sorted sets: members with scores. The index by score is walked by ranges; ranks count what comes before.
+
+use bytes::Bytes;
+use sextant_common::marks::Kind;
+use sextant_common::object::{Header, Tag, element_key, element_of, element_range, from_sortable, sortable};
+
+use super::super::draft::{Carried, Draft};
+use super::set::sample;
+use crate::frame::Reply;
+use crate::store::{ElementRange, Store};
+
+#[derive(Debug)]
+pub(super) enum Sorted {
+    Add(Add),
+    Remove(Vec<Bytes>),
+    Score(Bytes),
+    Scores(Vec<Bytes>),
+    Length,
+    Range(Range, Shown),
+    RemoveRange(Range),
+    Count(Range),
+    /// Whether from the end.
+    Rank(Bytes, bool),
+    /// Whether the highest; how many.
+    Pop(bool, Option<u64>),
+    Random(Option<i64>, bool),
+}
+
+/// `ZADD` and `ZINCRBY`.
+#[derive(Debug, Default)]
+pub(super) struct Add {
+    pub members: Vec<(f64, Bytes)>,
+    pub rule: Rule,
+    /// It says how many have changed, not how many are new.
+    pub counts_changed: bool,
+    /// The scores are added; the new one is told.
+    pub increments: bool,
+}
+
+/// Which members an [`Add`] leaves alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rule {
+    pub only_new: bool,
+    pub only_there: bool,
+    pub only_greater: bool,
+    pub only_less: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Range {
+    pub by: By,
+    pub reverse: bool,
+    /// How many are left out first, and how many come then; negative: all.
+    pub limit: Option<(i64, i64)>,
+}
+
+#[derive(Debug)]
+pub(super) enum By {
+    Index(i64, i64),
+    /// The least and the highest.
+    Score(Bound<f64>, Bound<f64>),
+    Name(Bound<Option<Bytes>>, Bound<Option<Bytes>>),
+}
+
+/// A bound, and whether it is outside. Of names: None: none.
+#[derive(Clone, Debug)]
+pub(super) struct Bound<T> {
+    pub at: T,
+    pub excluded: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    Members,
+    WithScores,
+}
+
+const KIND: Kind = Kind::SortedSet;
+const NOT_A_NUMBER: &str = "ERR resulting score is not a number (NaN)";
+
+/// What becomes of a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Placed {
+    /// It stays as it is, because it has this score or because a rule says so.
+    Stays,
+    Ruled,
+    At(f64),
+}
+
+impl Add {
+    /// `before`: its score. Err: the sum is no number.
+    pub fn place(&self, before: Option<f64>, score: f64) -> Result<Placed, Reply> {
+        let Rule { only_new, only_there, only_greater, only_less } = self.rule;
+        let Some(before) = before else {
+            return Ok(if only_there { Placed::Ruled } else { Placed::At(score) });
+        };
+        if only_new {
+            return Ok(Placed::Ruled);
+        }
+        let score = if self.increments { before + score } else { score };
+        if score.is_nan() {
+            return Err(Reply::error(NOT_A_NUMBER));
+        }
+        Ok(if only_greater && score <= before || only_less && score >= before {
+            Placed::Ruled
+        } else if score == before {
+            Placed::Stays
+        } else {
+            Placed::At(score)
+        })
+    }
+
+    /// `placed`: what became of the last member, and its score before.
+    pub fn reply(&self, (added, changed): (i64, i64), last: Option<(Placed, Option<f64>)>) -> Reply {
+        match (self.increments, last) {
+            (false, _) => Reply::Integer(if self.counts_changed { added + changed } else { added }),
+            (true, Some((Placed::At(score), _) | (Placed::Stays, Some(score)))) => Reply::Double(score),
+            (true, _) => Reply::Nil,
+        }
+    }
+}
+
+pub(super) fn score_of(value: &[u8]) -> Option<f64> {
+    Some(f64::from_le_bytes(value.try_into().ok()?))
+}
+
+pub(super) fn by_score(key: &[u8], header: &Header, score: f64, member: &[u8]) -> Bytes {
+    element_key(key, header.version, Tag::ByScore, &[&sortable(score), member].concat())
+}
+
+impl Sorted {
+    pub async fn carry_out<S: Store>(&self, key: &Bytes, draft: &mut Draft<'_, S>) -> Carried<Reply> {
+        let found = draft.object(key, KIND)?;
+        Ok(match self {
+            Sorted::Add(add) => {
+                let mut header = draft.object_or_new(key, KIND)?;
+                let names: Vec<&Bytes> = add.members.iter().map(|(_, member)| member).collect();
+                draft.elements(key, &header, Tag::Score, &names).await?;
+                let (mut counts, mut last) = ((0, 0), None);
+                for (score, member) in &add.members {
+                    let before = draft.element(key, &header, Tag::Score, member).await?;
+                    let before = before.as_deref().and_then(score_of);
+                    let placed = add.place(before, *score)?;
+                    last = Some((placed, before));
+                    let Placed::At(score) = placed else { continue };
+                    if let Some(before) = before {
+                        draft.remove(by_score(key, &header, before, member));
+                        counts.1 += 1;
+                    } else {
+                        header.count += 1;
+                        counts.0 += 1;
+                    }
+                    draft.put(by_score(key, &header, score, member), Bytes::new());
+                    let value = Bytes::copy_from_slice(&(score + 0.0).to_le_bytes());
+                    draft.put(element_key(key, header.version, Tag::Score, member), value);
+                }
+                if counts != (0, 0) {
+                    draft.leave_object(key, KIND, header);
+                }
+                add.reply(counts, last)
+            }
+            Sorted::Remove(members) => {
+                let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
+                draft.elements(key, &header, Tag::Score, members).await?;
+                let mut removed = Vec::new();
+                for member in members {
+                    let score = draft.element(key, &header, Tag::Score, member).await?;
+                    if let Some(score) = score.as_deref().and_then(score_of)
+                        && removed.iter().all(|(_, other)| other != member)
+                    {
+                        removed.push((score, member.clone()));
+                    }
+                }
+                remove(draft, key, &mut header, &removed);
+                Reply::Integer(removed.len() as i64)
+            }
+            Sorted::Score(member) => {
+                let score = match found {
+                    Some(header) => draft.element(key, &header, Tag::Score, member).await?,
+                    None => None,
+                };
+                score.as_deref().and_then(score_of).map_or(Reply::Nil, Reply::Double)
+            }
+            Sorted::Scores(members) => {
+                let scores = match found {
+                    Some(header) => draft.elements(key, &header, Tag::Score, members).await?,
+                    None => vec![None; members.len()],
+                };
+                let reply = |score: Option<Bytes>| {
+                    score.as_deref().and_then(score_of).map_or(Reply::Nil, Reply::Double)
+                };
+                Reply::Array(scores.into_iter().map(reply).collect())
+            }
+            Sorted::Length => Reply::Integer(found.map_or(0, |header| header.count as i64)),
+            Sorted::Range(range, shown) => {
+                let members = match found {
+                    Some(header) => in_range(draft, key, &header, range).await?,
+                    None => vec![],
+                };
+                show(members, *shown)
+            }
+            Sorted::RemoveRange(range) => {
+                let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
+                let members = in_range(draft, key, &header, range).await?;
+                remove(draft, key, &mut header, &members);
+                Reply::Integer(members.len() as i64)
+            }
+            Sorted::Count(range) => {
+                let Some(header) = found else { return Ok(Reply::Integer(0)) };
+                Reply::Integer(in_range(draft, key, &header, range).await?.len() as i64)
+            }
+            Sorted::Rank(member, reverse) => {
+                let Some(header) = found else { return Ok(Reply::Nil) };
+                let score = draft.element(key, &header, Tag::Score, member).await?;
+                let Some(score) = score.as_deref().and_then(score_of) else { return Ok(Reply::Nil) };
+                draft.rests_on_header();
+                let (start, end) = element_range(key, header.version, Tag::ByScore);
+                let here = by_score(key, &header, score, member);
+                let (start, end) = if *reverse { (after(&here), end) } else { (start, here) };
+                let range = ElementRange { start, end, reverse: false, limit: u64::MAX };
+                Reply::Integer(draft.range(&header, range).await?.len() as i64)
+            }
+            Sorted::Pop(highest, count) => {
+                let Some(mut header) = found else { return Ok(Reply::Array(vec![])) };
+                let wanted = count.unwrap_or(1).min(header.count);
+                let last = i64::try_from(wanted).unwrap_or(i64::MAX) - 1;
+                let members = match wanted {
+                    0 => vec![],
+                    _ => {
+                        let range = Range { by: By::Index(0, last), reverse: *highest, limit: None };
+                        in_range(draft, key, &header, &range).await?
+                    }
+                };
+                remove(draft, key, &mut header, &members);
+                match count {
+                    Some(_) => show(members, Shown::WithScores),
+                    None => {
+                        let flat = members.into_iter().take(1);
+                        let flat = flat.flat_map(|(score, m)| [Reply::Bulk(m), Reply::Double(score)]);
+                        Reply::Array(flat.collect())
+                    }
+                }
+            }
+            Sorted::Random(count, with_scores) => {
+                let none = || if count.is_some() { Reply::Array(vec![]) } else { Reply::Nil };
+                let Some(header) = found else { return Ok(none()) };
+                let chosen = sample(draft, key, &header, Tag::Score, *count).await?;
+                let chosen = chosen.into_iter().map(|(name, value)| {
+                    (score_of(&value).unwrap_or_default(), name.slice_ref(element_of(&name, key)))
+                });
+                let chosen: Vec<(f64, Bytes)> = chosen.collect();
+                match (count, with_scores) {
+                    (None, _) => chosen.into_iter().next().map_or(Reply::Nil, |(_, m)| Reply::Bulk(m)),
+                    (Some(_), false) => show(chosen, Shown::Members),
+                    (Some(_), true) => show(chosen, Shown::WithScores),
+                }
+            }
+        })
+    }
+}
+
+fn show(members: Vec<(f64, Bytes)>, shown: Shown) -> Reply {
+    match shown {
+        Shown::Members => Reply::Array(members.into_iter().map(|(_, member)| Reply::Bulk(member)).collect()),
+        Shown::WithScores => {
+            let pair = |(score, member)| (Reply::Bulk(member), Reply::Double(score));
+            Reply::Pairs(members.into_iter().map(pair).collect())
+        }
+    }
+}
+
+/// Members that are there, once each.
+fn remove<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, header: &mut Header, members: &[(f64, Bytes)]) {
+    for (score, member) in members {
+        draft.remove(by_score(key, header, *score, member));
+        draft.remove(element_key(key, header.version, Tag::Score, member));
+        header.count = header.count.saturating_sub(1);
+    }
+    if !members.is_empty() {
+        draft.leave_object(key, KIND, *header);
+    }
+}
+
+fn after(key: &[u8]) -> Bytes {
+    Bytes::from([key, b"\0"].concat())
+}
+
+/// The members of a range, in its order.
+async fn in_range<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &Bytes,
+    header: &Header,
+    range: &Range,
+) -> Carried<Vec<(f64, Bytes)>> {
+    let (mut skip, mut limit) = match range.limit {
+        Some((offset, _)) if offset < 0 => return Ok(vec![]),
+        Some((offset, count)) => (offset as u64, u64::try_from(count).unwrap_or(u64::MAX)),
+        None => (0, u64::MAX),
+    };
+    let mut reverse = range.reverse;
+    // From the other end, and turned round in the end.
+    let mut turned = false;
+    let place = |number: u64| element_key(key, header.version, Tag::ByScore, &number.to_be_bytes());
+    let (start, end) = match &range.by {
+        By::Index(start, stop) => {
+            draft.rests_on_header();
+            let count = header.count as i64;
+            let from_start = |at: i64| if at < 0 { at.saturating_add(count) } else { at };
+            let (from, to) = (from_start(*start).max(0), from_start(*stop).min(count - 1));
+            if from > to {
+                return Ok(vec![]);
+            }
+            (skip, limit) = (from as u64, (to - from) as u64 + 1);
+            if from > count - 1 - to {
+                (reverse, turned, skip) = (!reverse, true, (count - 1 - to) as u64);
+            }
+            element_range(key, header.version, Tag::ByScore)
+        }
+        By::Score(least, highest) => {
+            let number = |bound: &Bound<f64>| u64::from_be_bytes(sortable(bound.at));
+            let start = number(least) + u64::from(least.excluded);
+            let end = number(highest) + u64::from(!highest.excluded);
+            if start >= end {
+                return Ok(vec![]);
+            }
+            (place(start), place(end))
+        }
+        By::Name(least, highest) => {
+            let (first, last) = element_range(key, header.version, Tag::Score);
+            let name = |name: &Bytes| element_key(key, header.version, Tag::Score, name);
+            let start = match &least.at {
+                None if least.excluded => return Ok(vec![]),
+                None => first,
+                Some(at) if least.excluded => after(&name(at)),
+                Some(at) => name(at),
+            };
+            let end = match &highest.at {
+                None if highest.excluded => return Ok(vec![]),
+                None => last,
+                Some(at) if highest.excluded => name(at),
+                Some(at) => after(&name(at)),
+            };
+            (start, end)
+        }
+    };
+    let by_name = matches!(range.by, By::Name(..));
+    let limit = limit.saturating_add(skip);
+    let found = draft.range(header, ElementRange { start, end, reverse, limit }).await?;
+    let found = found.into_iter().skip(usize::try_from(skip).unwrap_or(usize::MAX));
+    let member = |(name, value): (Bytes, Bytes)| {
+        let element = element_of(&name, key);
+        if by_name {
+            return (score_of(&value).unwrap_or_default(), name.slice_ref(element));
+        }
+        let (score, member) = element.split_first_chunk::<8>().unwrap_or((&[0; 8], element));
+        (from_sortable(*score), name.slice_ref(member))
+    };
+    let mut members: Vec<(f64, Bytes)> = found.map(member).collect();
+    if turned {
+        members.reverse();
+    }
+    Ok(members)
+}
