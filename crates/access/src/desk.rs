@@ -90,7 +90,8 @@ pub struct Desk {
     remembered: Mutex<HashMap<hmac_tag::Tag, ()>>,
     key: hmac::Key,
     outcomes: Outcomes,
-    lines: Mutex<Lines>,
+    wrong_passwords: Mutex<Lines>,
+    refusals: Mutex<Lines>,
 }
 
 struct Known {
@@ -105,6 +106,18 @@ struct Known {
 struct Lines {
     last_ns: Option<u64>,
     left_out: u64,
+}
+
+impl Lines {
+    /// How many were left out before this one; none: it is too soon for another.
+    fn next(&mut self, now_ns: u64) -> Option<u64> {
+        if self.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < LINE_EVERY_NS) {
+            self.left_out += 1;
+            return None;
+        }
+        self.last_ns = Some(now_ns);
+        Some(std::mem::take(&mut self.left_out))
+    }
 }
 
 /// What became of those that said who they are: a metric, also where nobody is asked.
@@ -158,7 +171,8 @@ impl Desk {
             remembered: Mutex::default(),
             key,
             outcomes,
-            lines: Mutex::default(),
+            wrong_passwords: Mutex::default(),
+            refusals: Mutex::default(),
         }))
     }
 
@@ -385,18 +399,15 @@ impl Desk {
         self.outcomes.of(outcome).inc();
     }
 
+    /// Somebody asked for what it may not have: `what` names a command or a kind of call, never a key.
+    pub fn refused(&self, user: &str, what: &str) {
+        let Some(left_out) = self.refusals.lock().next(self.env.clock.holder_ns()) else { return };
+        tracing::warn!(target: "audit", "refused to {user}: {what}; {left_out} more since the last such line");
+    }
+
     /// Names are data of who knocks: only plain ones are repeated.
     fn log(&self, name: &str, from: &str) {
-        let left_out = {
-            let mut lines = self.lines.lock();
-            let now_ns = self.env.clock.holder_ns();
-            if lines.last_ns.is_some_and(|last_ns| now_ns.saturating_sub(last_ns) < LINE_EVERY_NS) {
-                lines.left_out += 1;
-                return;
-            }
-            lines.last_ns = Some(now_ns);
-            std::mem::take(&mut lines.left_out)
-        };
+        let Some(left_out) = self.wrong_passwords.lock().next(self.env.clock.holder_ns()) else { return };
         let name = if check_name(name).is_ok() { name } else { "a name that is none" };
         tracing::warn!(target: "audit", "wrong password for {name} from {from}; {left_out} more since the last such line");
     }
@@ -460,6 +471,14 @@ mod tests {
         let outcomes = Outcomes::register(&mut Registry::default());
         let superusers = [("root".to_owned(), root), ("by-certificate".to_owned(), String::new())].into();
         Desk::new(env, &AccessConfig { superusers }, keeper.clone(), outcomes).unwrap()
+    }
+
+    #[test]
+    fn refusals_are_told_once_a_second_and_those_between_are_counted() {
+        let mut lines = Lines::default();
+        let told =
+            [0, 1, LINE_EVERY_NS - 1, LINE_EVERY_NS, 2 * LINE_EVERY_NS].map(|now_ns| lines.next(now_ns));
+        assert_eq!(told, [Some(0), None, None, Some(2), Some(0)]);
     }
 
     #[tokio::test]

@@ -140,7 +140,8 @@ impl Servers {
         let mut servers = Servers { dir, config, ports, other, children: Vec::new() };
         for (role, file) in ["memtable", "sstable", "pnode"].iter().zip(&files) {
             let mut command = sextant();
-            command.args([role, "--config", file]).stdout(Stdio::null()).stderr(Stdio::null());
+            let log = std::fs::File::create(servers.dir.path().join(format!("{role}.log"))).unwrap();
+            command.args([role, "--config", file]).stdout(Stdio::null()).stderr(log);
             servers.children.push(command.spawn().unwrap());
         }
         let ready = async {
@@ -508,6 +509,17 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
     assert_eq!(bob.say("AUTH bob b0b").await.split(' ').next(), Some("-WRONGPASS"));
     let metrics = servers.metrics("http").await;
     assert!(metrics.contains("sextant_access_authentications_total{outcome=\"wrong\"}"), "{metrics}");
+
+    // The audit log: what was refused (of many at once, the first) and what was done; no secret.
+    let log = std::fs::read_to_string(servers.dir.path().join("pnode.log")).unwrap();
+    for line in
+        ["audit: refused to nobody: get;", "audit: wrong password for root", "audit: alice changed user bob"]
+    {
+        assert!(log.contains(line), "{line}: {log}");
+    }
+    for secret in ["r00t", "b0b", "argon2"] {
+        assert!(!log.contains(secret), "{secret}: {log}");
+    }
 }
 
 /// All that comes back until the connection ends.

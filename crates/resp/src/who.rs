@@ -141,6 +141,14 @@ impl Who {
         self.desk.is_none() || self.principal().is_some_and(|who| who.may(Class::Admin).is_ok())
     }
 
+    /// For the audit log: it asked for what it may not have.
+    pub fn refused(&mut self, command: &str) {
+        let user = self.principal().map(|principal| principal.name.clone());
+        if let Some(desk) = &self.desk {
+            desk.refused(user.as_deref().unwrap_or("nobody"), command);
+        }
+    }
+
     /// Whether the command may be run; if not, what Redis says.
     pub fn permit(&mut self, spec: &Spec, command: &Command<'_>) -> std::result::Result<(), Reply> {
         if self.desk.is_none() || spec.flags.contains(&"no_auth") {

@@ -1,5 +1,6 @@
 //! Who can be reached, in the log: a name that nobody has, a host that is silent, a certificate that is not good are told once when
-//! it begins, and when it is over; not with every attempt.
+//! it begins, and when it is over; not with every attempt, nor again where two reasons take turns (a name server that knows no
+//! such host, or says nothing).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,6 +18,8 @@ use crate::config::UnixListen;
 const PAUSE_NS: u64 = 10_000_000_000;
 /// Servers have fewer peers; whoever has more is not told of all.
 const PEERS_MAX: usize = 1024;
+/// Reasons for one peer: there are few kinds, but some texts have numbers.
+const REASONS_MAX: usize = 16;
 
 /// A network whose failures to connect are logged.
 pub struct Reaching {
@@ -26,9 +29,24 @@ pub struct Reaching {
     missed: Arc<Mutex<BTreeMap<String, Missed>>>,
 }
 
+#[derive(Default)]
 struct Missed {
-    why: String,
+    /// All that were told since it began.
+    why: Vec<String>,
     told_ns: u64,
+}
+
+impl Missed {
+    /// Whether this reason is to be told now.
+    fn tells(&mut self, why: &str, now_ns: u64) -> bool {
+        let is_too_soon = !self.why.is_empty() && now_ns.saturating_sub(self.told_ns) < PAUSE_NS;
+        if is_too_soon || self.why.len() == REASONS_MAX || self.why.iter().any(|before| before == why) {
+            return false;
+        }
+        self.why.push(why.to_owned());
+        self.told_ns = now_ns;
+        true
+    }
 }
 
 impl Reaching {
@@ -82,12 +100,11 @@ impl Attempt {
             return;
         };
         let now_ns = self.clock.holder_ns();
-        let is_told = missed
-            .get(addr)
-            .is_some_and(|before| before.why == why || now_ns.saturating_sub(before.told_ns) < PAUSE_NS);
-        if !is_told && (missed.len() < PEERS_MAX || missed.contains_key(addr)) {
+        if missed.len() == PEERS_MAX && !missed.contains_key(addr) {
+            return;
+        }
+        if missed.entry(addr.clone()).or_default().tells(&why, now_ns) {
             tracing::warn!("cannot connect to {addr}: {why}");
-            missed.insert(addr.clone(), Missed { why, told_ns: now_ns });
         }
     }
 }
@@ -114,7 +131,7 @@ mod tests {
             clock: Arc::new(SystemClock::default()),
             missed: Arc::default(),
         };
-        let missed = || net.missed.lock().values().map(|missed| missed.why.clone()).collect::<Vec<_>>();
+        let missed = || net.missed.lock().values().flat_map(|missed| missed.why.clone()).collect::<Vec<_>>();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let connect = || net.connect(free.clone(), Whom::Host);
         assert!(connect().await.is_err() && missed()[0].contains("refused"), "{:?}", missed());
@@ -129,5 +146,14 @@ mod tests {
         drop(connect());
         assert_eq!(missed(), ["no answer"]);
         drop(listener);
+    }
+
+    #[test]
+    fn reasons_that_take_turns_are_told_once_each() {
+        let mut missed = Missed::default();
+        let mut tells =
+            |at: u64| missed.tells(["no such host", "no answer"][at as usize % 2], at * PAUSE_NS / 3);
+        let told: Vec<u64> = (0..100).filter(|at| tells(*at)).collect();
+        assert_eq!(told, [0, 3]);
     }
 }

@@ -43,10 +43,7 @@ impl AdminService {
     /// Only for who may; who did is in the log.
     async fn admit<T>(&self, request: &Request<T>, what: &str) -> Result<(), Status> {
         let who = self.gate.operator(request).await.map_err(status_of)?;
-        if let Err(refused) = who.may(Class::Admin) {
-            tracing::warn!(target: "audit", "{} may not {what}", who.name());
-            return Err(status_of(refused));
-        }
+        who.may(Class::Admin, &format!("to {what}")).map_err(status_of)?;
         // Looking is no act.
         if what != "ask for the status" {
             tracing::info!(target: "audit", "{} asks to {what}", who.name());

@@ -30,6 +30,10 @@ pub(crate) struct Who {
     principal: Option<Arc<Principal>>,
     /// None: it has no limits.
     limits: Option<(Arc<Allowance>, Place)>,
+    /// Whom an operator's certificate names, where nobody has to be a user.
+    certified: Option<String>,
+    /// Which is told what was refused.
+    desk: Option<Arc<Desk>>,
 }
 
 impl Gate {
@@ -45,12 +49,15 @@ impl Gate {
                 Some((allowance, place))
             }
         };
-        Ok(Who { principal, limits })
+        Ok(Who { principal, limits, certified: None, desk: self.desk.clone() })
     }
 
     /// The same for administration, which no limit keeps away: it may be what ends a crowd.
     pub async fn operator<T>(&self, request: &Request<T>) -> Result<Who> {
-        Ok(Who { principal: self.principal(request).await?, limits: None })
+        let principal = self.principal(request).await?;
+        let shown = request.extensions().get::<Caller>().and_then(|caller| caller.identity.as_deref());
+        let certified = shown.filter(|_| principal.is_none()).map(ToString::to_string);
+        Ok(Who { principal, limits: None, certified, desk: self.desk.clone() })
     }
 
     async fn principal<T>(&self, request: &Request<T>) -> Result<Option<Arc<Principal>>> {
@@ -71,6 +78,7 @@ impl Gate {
                     _ => desk.anonymous(),
                 };
                 named.ok_or_else(|| {
+                    desk.refused("nobody", "a call");
                     Error::new(
                         ErrorKind::Unauthenticated,
                         "say who you are: a user's certificate, or name and password",
@@ -90,16 +98,32 @@ impl Who {
 
     /// For logs.
     pub fn name(&self) -> &str {
-        self.principal.as_ref().map_or("anybody", |who| &who.name)
+        let certified = self.certified.as_deref().unwrap_or("anybody");
+        self.principal.as_ref().map_or(certified, |who| &who.name)
     }
 
-    pub fn may(&self, class: Class) -> Result<()> {
-        self.principal.as_ref().map_or(Ok(()), |who| who.may(class))
+    /// `what`, for the audit log: neither keys nor values.
+    fn may_if(&self, what: &str, may: impl FnOnce(&Principal) -> Result<()>) -> Result<()> {
+        let Some(who) = &self.principal else { return Ok(()) };
+        may(who).inspect_err(|_| {
+            if let Some(desk) = &self.desk {
+                desk.refused(&who.name, what);
+            }
+        })
+    }
+
+    pub fn may(&self, class: Class, what: &str) -> Result<()> {
+        self.may_if(what, |who| who.may(class))
     }
 
     pub fn may_key(&self, class: Class, table: &str, key: &[u8]) -> Result<()> {
         is_for_clients(table)?;
-        self.principal.as_ref().map_or(Ok(()), |who| who.may_key(class, table, key))
+        let what = match class {
+            Class::Read => "to read a key",
+            Class::Write => "to write a key",
+            Class::Admin => "administration",
+        };
+        self.may_if(what, |who| who.may_key(class, table, key))
     }
 
     /// A conditional write tells what was there: that is reading too.
@@ -113,7 +137,7 @@ impl Who {
 
     pub fn may_scan(&self, table: &str, start: &[u8], end: &[u8]) -> Result<()> {
         is_for_clients(table)?;
-        self.principal.as_ref().map_or(Ok(()), |who| who.may_scan(table, start, end))
+        self.may_if("to read a range", |who| who.may_scan(table, start, end))
     }
 }
 

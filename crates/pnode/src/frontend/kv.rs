@@ -230,7 +230,7 @@ impl Kv for KvService {
     ) -> Result<Response<v1::KvCreateTableReply>, Status> {
         let who = self.who(&request).await?;
         let r = request.into_inner();
-        who.may(Class::Admin).and_then(|()| is_for_clients(&r.name)).map_err(status_of)?;
+        who.may(Class::Admin, "to make a table").and_then(|()| is_for_clients(&r.name)).map_err(status_of)?;
         let options = r.options.unwrap_or_default().try_into().map_err(status_of)?;
         let (id, created) = self.pnode.create_table(&r.name, options).await.map_err(status_of)?;
         Ok(Response::new(v1::KvCreateTableReply { id: id.0, created }))
@@ -251,7 +251,7 @@ impl Kv for KvService {
         request: Request<v1::KvOpenSessionRequest>,
     ) -> Result<Response<v1::KvOpenSessionReply>, Status> {
         let who = self.who(&request).await?;
-        who.may(Class::Write).map_err(status_of)?;
+        who.may(Class::Write, "a session").map_err(status_of)?;
         Ok(Response::new(v1::KvOpenSessionReply {
             session: self.pnode.open_session().await.map_err(status_of)?,
         }))

@@ -23,7 +23,7 @@ impl UsersService {
     /// The desk, and the name of who may use it.
     async fn desk<T>(&self, request: &Request<T>) -> Result<(Arc<Desk>, String)> {
         let who = self.gate.operator(request).await?;
-        who.may(Class::Admin)?;
+        who.may(Class::Admin, "the list of users")?;
         let none =
             || Error::invalid("there are no users here: the p-node's configuration has no section [access]");
         Ok((self.gate.desk.clone().ok_or_else(none)?, who.name().to_owned()))

@@ -62,7 +62,9 @@ pub(super) fn acl(command: &Command<'_>, conversation: &mut Conversation) -> Act
         return Action::Reply(wrong_arity(&format!("acl|{name}")));
     }
     if is_admins && !conversation.who.may_administrate() {
-        return Action::Reply(not_permitted(conversation.who.name(), &format!("acl|{name}")));
+        let command = format!("acl|{name}");
+        conversation.who.refused(&command);
+        return Action::Reply(not_permitted(conversation.who.name(), &command));
     }
     let Some(desk) = conversation.who.desk().cloned() else {
         return Action::Reply(without_access_control(name, command));

@@ -33,6 +33,7 @@ pub(super) fn client<S: Store>(
         return wrong_arity(&format!("client|{name}"));
     }
     if name == "list" && !conversation.who.may_administrate() {
+        conversation.who.refused("client|list");
         return not_permitted(conversation.who.name(), "client|list");
     }
     match name {

@@ -77,6 +77,7 @@ pub(crate) fn decode<S: Store>(
     if let Err(refused) = conversation.who.permit(spec, command) {
         conversation.transactions.refuse();
         shared.metrics.refused_commands.inc();
+        conversation.who.refused(spec.name);
         return (Some(spec.id), Action::Reply(refused));
     }
     if conversation.transactions.is_open() && !transaction::is_at_once(spec.id) {
