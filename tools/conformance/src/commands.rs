@@ -456,7 +456,7 @@ impl Generator {
                 key,
                 other,
             ]),
-            13 => exactly(&[b"SPOP", key, &self.one(&["-1", "abc", "0"]).as_bytes().to_vec()]),
+            13 => exactly(&[b"SPOP", key, self.one(&["-1", "abc", "0"]).as_bytes()]),
             _ => exactly(&[self.one(&["SADD", "SISMEMBER", "SMOVE", "SPOP a b"]).as_bytes(), key]),
         }
     }

@@ -11,12 +11,12 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::Result;
 use sextant_common::ids::PartitionId;
 use sextant_common::key::prefix_end;
 use sextant_common::marks::Kind;
 use sextant_common::object::{ELEMENTS_TABLE, Header, inner_key, object_prefix, version_of, version_prefix};
 use sextant_common::operation::{Condition, Lane, Lifetime, Operation};
+use sextant_common::{Error, Result};
 use sextant_environment::shutdown::Shutdown;
 use tokio::sync::mpsc;
 
@@ -166,8 +166,10 @@ impl Sweep {
 
     async fn live_version(&self, key: &[u8]) -> Result<Option<u64>> {
         let record = self.pnode.get("", key, ReadOptions::default()).await?;
-        let header = record.filter(|record| record.kind != Kind::Plain);
-        Ok(header.and_then(|record| Header::decode(&record.value)).map(|header| header.version))
+        let Some(record) = record.filter(|record| record.kind != Kind::Plain) else { return Ok(None) };
+        // (What cannot be read is not taken for gone.)
+        let header = Header::decode(&record.value);
+        Ok(Some(header.ok_or_else(|| Error::corrupt("the header of an object is damaged"))?.version))
     }
 
     /// Deletes all elements of a version that is dead.

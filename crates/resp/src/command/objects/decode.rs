@@ -241,8 +241,11 @@ fn list(id: Id, name: &str, command: &Command<'_>) -> Decoded<List> {
     })
 }
 
-/// As `strtod` reads it, but for hexadecimal numbers.
+/// As `strtod` reads it, but for hexadecimal numbers: so nothing is 0.
 fn score(text: &[u8]) -> Option<f64> {
+    if text.is_empty() {
+        return Some(0.0);
+    }
     let text = std::str::from_utf8(text).ok()?;
     let score: f64 = text.parse().ok()?;
     let says_infinite = || text.to_ascii_lowercase().contains("inf");

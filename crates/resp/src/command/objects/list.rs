@@ -156,6 +156,11 @@ impl List {
                 let to = &keys[1];
                 let Some(mut header) = found else { return Ok(Reply::Nil) };
                 draft.object(to, KIND)?;
+                if key == to && header.count == 1 {
+                    // (It is not gone in between.)
+                    let only = read(draft, key, &header, 0, 1).await?;
+                    return Ok(only.into_iter().next().map_or(Reply::Nil, Reply::Bulk));
+                }
                 let Some(value) = pop(draft, key, &mut header, *from_end, 1).await?.pop() else {
                     return Ok(Reply::Nil);
                 };
