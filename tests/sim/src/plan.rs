@@ -195,6 +195,8 @@ impl Plan {
             self.cache_bytes = 1 << 20;
         }
         self.tuning.default_filter_inserts = rng.u64(0..4) == 0;
+        // In half of the runs tables are cut into columns that a memtable fills.
+        self.tuning.sst_target_bytes = *pick(rng, &[1024, 4096, 64 << 10, 128 << 20]);
         self
     }
 

@@ -5,7 +5,7 @@
 //! as many servers as a new table has to be, and on each server that answers and is to have it. As long as copies are missing, what
 //! nobody names may be the last that holds a record (the inputs of a compaction, for one).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use sextant_common::ids::{NodeId, SstId};
@@ -103,7 +103,11 @@ fn all_copies_are_there(manifest: &Manifest, inventories: &[(NodeId, &[Held])], 
 
 /// Has a server copy what it is to have and has not.
 async fn mend(background: &Background, server: &SstServer, manifest: &Manifest, held: &[Held]) {
-    let lacking = manifest.all_ssts().filter(|sst| sst.replicas.contains(&server.id) && !is_sound(held, sst));
+    // (A table may have several entries.)
+    let mut seen = HashSet::new();
+    let lacking = manifest
+        .all_ssts()
+        .filter(|sst| sst.replicas.contains(&server.id) && !is_sound(held, sst) && seen.insert(sst.id));
     for sst in lacking.take(COPIES_PER_ROUND) {
         let others = sst.replicas.iter().filter(|id| **id != server.id);
         let sources: Vec<String> =

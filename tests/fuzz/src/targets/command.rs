@@ -1,6 +1,7 @@
 use bytes::{Bytes, BytesMut};
 use sextant_common::expiry;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::TableOptions;
 use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::config::LeaseConfig;
@@ -94,14 +95,16 @@ fn commands() -> Vec<Command> {
             term: TERM,
             table: TableId(1),
             inputs: vec![sample_sst(1).id],
-            output: Some(sample_sst(2)),
+            range: KeyRange::all(),
+            outputs: vec![sample_sst(2)],
             tombstones_dropped: false,
         }),
         Command::Compaction(Compaction {
             term: TERM,
             table: TableId(1),
             inputs: vec![],
-            output: None,
+            range: KeyRange::new("", "m"),
+            outputs: vec![],
             tombstones_dropped: true,
         }),
         flush(None),
