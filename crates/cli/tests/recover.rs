@@ -79,7 +79,7 @@ async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
     let env = Env::real();
     let dir = tempfile::tempdir().unwrap();
     // Whoever would take the tables for orphans would delete them within half a second.
-    let quick = "[tuning]\nrepair_interval_ms = 100\nsst_delete_grace_ms = 300\ncompaction_trigger = 0";
+    let quick = "[tuning]\nrepair_interval_ms = 100\nsst_delete_grace_ms = 300\ncompaction_trigger = 0\nsst_target_bytes = 1024";
     let options = DevOptions {
         processes: Some(env!("CARGO_BIN_EXE_sextant").into()),
         partitions: Some(2),

@@ -6,6 +6,7 @@
 use crate::configuration::Configuration;
 use crate::expiry;
 use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, SstId, TableId};
+use crate::key_range::KeyRange;
 use crate::manifest::{SstMeta, TableOptions};
 
 /// Ends a memtable (the paper's compaction log entry).
@@ -29,16 +30,18 @@ pub struct Flush {
     pub sst: Option<SstMeta>,
 }
 
-/// SSTables, neighbours in age, have become one.
+/// SSTables of one range, neighbours in age there, have become others, which share the range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compaction {
     pub term: u64,
     pub table: TableId,
     /// Newest first.
     pub inputs: Vec<SstId>,
-    /// None: nothing was left.
-    pub output: Option<SstMeta>,
-    /// So no older SSTable may be left out.
+    /// Of each input: an entry of the manifest is named by id and range.
+    pub range: KeyRange,
+    /// By rising range; none: nothing was left.
+    pub outputs: Vec<SstMeta>,
+    /// So no older SSTable of the range may be left out.
     pub tombstones_dropped: bool,
 }
 

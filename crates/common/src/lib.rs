@@ -12,6 +12,7 @@ pub mod expiry;
 pub mod filter;
 pub mod ids;
 pub mod key;
+pub mod key_range;
 pub mod limits;
 pub mod manifest;
 pub mod marks;

@@ -17,6 +17,8 @@ pub const BATCH_OPS_MAX: usize = 100_000;
 pub const TABLE_NAME_BYTES_MAX: usize = 128;
 /// Most SSTables that one compaction takes: each has a file and buffers of half a megabyte.
 pub const COMPACTION_INPUTS_MAX: usize = 256;
+/// Most SSTables that one compaction makes: each is ordered, copied and named in the log one by one.
+pub const COMPACTION_OUTPUTS_MAX: usize = 128;
 /// Most tables in a cluster: each has a memtable and filters in every partition.
 pub const TABLES_MAX: usize = 1024;
 

@@ -2,11 +2,14 @@
 //!
 //! Pure data. What may change it, and when, is the memtable server's business.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::expiry::Tick;
 use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
+use crate::key_range::KeyRange;
 
 /// How a table's blocks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +72,8 @@ pub struct Origin {
     /// The name of the table (LSM-tree).
     pub name: String,
     pub generations: Generations,
+    /// For which keys it has the records of those memtables. (A manifest may let it answer for fewer.)
+    pub range: KeyRange,
 }
 
 /// The records of an SSTable, or of a memtable, that expire.
@@ -95,7 +100,8 @@ impl Expiring {
     }
 }
 
-/// One sealed SSTable.
+/// One sealed SSTable, and for which keys it answers. An SSTable may stand in a manifest several times, with ranges that are
+/// apart: an entry is named by id and range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SstMeta {
     pub id: SstId,
@@ -111,15 +117,24 @@ pub struct SstMeta {
     /// The checksum in the file's trailer: xxh3_64 of every byte before it (`docs/formats/table.md`).
     pub checksum: u64,
     pub generations: Generations,
+    /// For these keys it has the newest record of `generations`, and no other keys are looked for in it: what the file has of
+    /// others may be older than what was deleted since.
+    pub range: KeyRange,
     pub expiring: Expiring,
     /// The servers that are to hold it.
     pub replicas: Vec<NodeId>,
 }
 
 impl SstMeta {
-    /// Whether the key lies in the table's range.
+    /// Whether the table answers for the key, and may have it.
+    #[inline]
     pub fn covers(&self, key: &[u8]) -> bool {
-        self.min_key.as_ref() <= key && key <= self.max_key.as_ref()
+        self.min_key.as_ref() <= key && key <= self.max_key.as_ref() && self.range.contains(key)
+    }
+
+    /// Whether the file has records of keys for which it does not answer.
+    pub fn is_clamped(&self) -> bool {
+        !(self.range.contains(&self.min_key) && self.range.contains(&self.max_key))
     }
 }
 
@@ -135,8 +150,27 @@ pub struct TableManifest {
     pub last_flush_version: ManifestVersion,
     /// Log position of the last flushed freeze: the local persistence point (PASV, section 5.2).
     pub persisted: LogPosition,
-    /// Newest first.
+    /// Newest first for every key: of two whose ranges overlap, the first is the newer one.
     pub ssts: Vec<SstMeta>,
+}
+
+impl TableManifest {
+    /// How many ranges of keys its SSTables cut it into, and how many of them answer for the key that most do for.
+    pub fn columns(&self) -> (usize, usize) {
+        let mut at: BTreeMap<&[u8], (usize, usize)> = BTreeMap::from([(&[][..], (0, 0))]);
+        for KeyRange { start, end } in self.ssts.iter().map(|sst| &sst.range) {
+            at.entry(start.as_ref()).or_default().0 += 1;
+            if !end.is_empty() {
+                at.entry(end.as_ref()).or_default().1 += 1;
+            }
+        }
+        let (mut open, mut most) = (0, 0);
+        for (begin, end) in at.values() {
+            open = open + begin - end;
+            most = most.max(open);
+        }
+        (if self.ssts.is_empty() { 0 } else { at.len() }, most)
+    }
 }
 
 /// A flush, remembered for a while so that a cache can be carried over it after a compaction swallowed its table.

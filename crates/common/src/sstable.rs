@@ -41,17 +41,22 @@ pub struct Holding {
 /// A compaction that a leader asks of an sstable server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompactionOrder {
-    /// Newest first.
+    /// Newest first. Only records of the origin's range are taken.
     pub inputs: Vec<SstId>,
-    pub output: SstId,
+    /// Ids for as many outputs as there may be, in the order of their ranges.
+    pub outputs: Vec<SstId>,
+    /// The outputs are cut at these keys of the range, rising, unless there is nothing between two of them.
+    pub cuts: Vec<Bytes>,
+    /// And when one has about so many bytes; 0: not by size.
+    pub output_bytes: u64,
     pub table: TableId,
     pub options: TableOptions,
     /// No older table outside the inputs can hold a key of theirs.
     pub drop_tombstones: bool,
     /// What expires up to this time counts as a tombstone: a tick that was published.
     pub expired_by: Tick,
-    /// With it, a compaction that would leave nothing keeps one tombstone: the proof that its inputs are superseded.
-    /// None: from an older server.
+    /// Of all outputs together; each has its part of the range. With it, a compaction that would leave nothing keeps one
+    /// tombstone: the proof that its inputs are superseded. None: from an older server.
     pub origin: Option<Origin>,
 }
 

@@ -12,6 +12,9 @@ use sextant_raft_log::RaftLogConfig;
 
 use crate::lease::ring::SERIALS_MAX;
 
+/// Eight of them, of the smallest records, still fit into one SSTable.
+const SST_TARGET_BYTES_MAX: u64 = 16 << 30;
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MemtableServerConfig {
@@ -82,8 +85,11 @@ pub struct Tuning {
     /// Replicas of each SSTable, and how many must be durable before the flush flag.
     pub sst_replicas: usize,
     pub sst_replicas_required: usize,
-    /// A table of a partition with so many SSTables is compacted into one; 1 counts as 2. 0: only on command.
+    /// So many SSTables of a range of keys, of about one size, become one; 1 counts as 2. 0: only on command.
     pub compaction_trigger: usize,
+    /// A compaction cuts what it writes into SSTables of about so many bytes, each for a range of keys of its own: a table of a
+    /// partition is made of columns of this size, and no compaction does more work than some of them ask for.
+    pub sst_target_bytes: u64,
     /// Replaced SSTables are deleted after this time.
     pub sst_delete_grace_ms: u64,
     /// How often the leader compares the sstable servers with the manifest.
@@ -124,6 +130,7 @@ impl Default for Tuning {
             sst_replicas: 3,
             sst_replicas_required: 2,
             compaction_trigger: 6,
+            sst_target_bytes: 128 * MIB,
             sst_delete_grace_ms: 15_000,
             repair_interval_ms: 1_000,
             sst_lost_after_ms: 10 * 60 * 1000,
@@ -163,6 +170,9 @@ impl MemtableServerConfig {
         }
         if t.sst_replicas == 0 || t.sst_replicas_required == 0 || t.sst_replicas_required > t.sst_replicas {
             return bad("tuning: sst_replicas_required must be 1 to sst_replicas".into());
+        }
+        if t.sst_target_bytes < 1024 || t.sst_target_bytes > SST_TARGET_BYTES_MAX {
+            return bad("tuning.sst_target_bytes: 1 KiB to 16 GiB".into());
         }
         if t.groups_in_flight == 0 || t.queue_requests == 0 || t.log_entries_per_append == 0 {
             return bad(

@@ -10,6 +10,7 @@ use sextant_environment::latency::Latencies;
 
 /// Label `partition`.
 type ByPartition = Family<[(&'static str, String); 1], Gauge>;
+type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
 
 #[derive(Debug)]
 pub struct Metrics {
@@ -56,6 +57,10 @@ pub struct Metrics {
     unflushed_bytes: ByPartition,
     memory_limit_bytes: ByPartition,
     tables_lacking_copies: ByPartition,
+    columns: ByPartition,
+    compaction_debt_bytes: ByPartition,
+    compaction_read_bytes: ByReason,
+    compaction_written_bytes: ByReason,
 }
 
 impl Metrics {
@@ -122,7 +127,7 @@ impl Metrics {
         let flush_failures = counter("memtable_flush_failures", "Flushes that failed and were tried again");
         let compactions = counter(
             "memtable_compactions",
-            "Compactions that took effect: SSTables became one (on every replica of the partition)",
+            "Compactions that took effect: SSTables became others (on every replica of the partition)",
         );
         let compaction_failures =
             counter("memtable_compaction_failures", "Compactions that failed and are tried again");
@@ -195,6 +200,28 @@ impl Metrics {
             "SSTables that are sound on fewer of the sstable servers that answer than there should be copies, as the leader sees it",
             tables_lacking_copies.clone(),
         );
+        let (columns, compaction_debt_bytes) = (ByPartition::default(), ByPartition::default());
+        registry.register(
+            "memtable_columns",
+            "Ranges of keys that the tables of a partition are cut into, counted by its leader; 0 elsewhere",
+            columns.clone(),
+        );
+        registry.register(
+            "memtable_compaction_debt_bytes",
+            "What the compactions of a partition that are due would read, those under way included; 0 but at its leader",
+            compaction_debt_bytes.clone(),
+        );
+        let (compaction_read_bytes, compaction_written_bytes) = (ByReason::default(), ByReason::default());
+        registry.register(
+            "memtable_compaction_read_bytes",
+            "Bytes of the SSTables that compactions of this leader took, by what made them due",
+            compaction_read_bytes.clone(),
+        );
+        registry.register(
+            "memtable_compaction_written_bytes",
+            "Bytes of the SSTables that they made, each counted once",
+            compaction_written_bytes.clone(),
+        );
         Self {
             read_messages,
             reads,
@@ -233,6 +260,10 @@ impl Metrics {
             unflushed_bytes,
             memory_limit_bytes,
             tables_lacking_copies,
+            columns,
+            compaction_debt_bytes,
+            compaction_read_bytes,
+            compaction_written_bytes,
         }
     }
 
@@ -246,5 +277,17 @@ impl Metrics {
         let label = [("partition", partition.0.to_string())];
         self.unflushed_bytes.get_or_create(&label).set(unflushed as i64);
         self.memory_limit_bytes.get_or_create(&label).set(limit as i64);
+    }
+    pub fn set_columns(&self, partition: PartitionId, columns: usize, debt_bytes: u64) {
+        let label = [("partition", partition.0.to_string())];
+        self.columns.get_or_create(&label).set(columns as i64);
+        self.compaction_debt_bytes.get_or_create(&label).set(debt_bytes as i64);
+    }
+
+    /// A compaction took effect. `bytes`: read, and written.
+    pub fn compacted(&self, reason: &'static str, bytes: (u64, u64)) {
+        let label = [("reason", reason)];
+        self.compaction_read_bytes.get_or_create(&label).inc_by(bytes.0);
+        self.compaction_written_bytes.get_or_create(&label).inc_by(bytes.1);
     }
 }

@@ -15,6 +15,7 @@ pub mod data_dir;
 mod get;
 mod ingest;
 pub mod metrics;
+mod progress;
 mod scan;
 mod scrub;
 mod server;

@@ -10,6 +10,7 @@ use sextant_common::ids::{
     Epoch, Generation, LogPosition, ManifestVersion, PartitionId, Serial, SstId, TableId,
 };
 use sextant_common::key::filter_hash;
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_common::operation::{
     Base, Condition, Effect, Lifetime, RequestId, Returns, WriteOp, WriteRequest,
@@ -63,6 +64,7 @@ fn meta(id: SstId) -> SstMeta {
         file_bytes: 1,
         checksum: 1,
         generations: Default::default(),
+        range: Default::default(),
         expiring: Default::default(),
         replicas: vec![],
     }
@@ -222,7 +224,8 @@ impl Real {
                         table: TABLE,
                         tombstones_dropped: inputs.last() == ssts.last().map(|sst| &sst.id),
                         inputs,
-                        output: self.sst(job.sst),
+                        range: KeyRange::all(),
+                        outputs: self.sst(job.sst).into_iter().collect(),
                     })
                 };
                 self.append(before.term, Body::Payload(command.encode()), false);

@@ -197,6 +197,8 @@ impl Plan {
         }
         self.tuning.default_filter_inserts = rng.u64(0..4) == 0;
         self.tuning.sst_lost_after_ms = *pick(rng, &[0, 500, 2_000]);
+        // In half of the runs tables are cut into columns that a memtable fills.
+        self.tuning.sst_target_bytes = *pick(rng, &[1024, 4096, 64 << 10, 128 << 20]);
         self
     }
 

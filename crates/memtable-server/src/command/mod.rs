@@ -33,6 +33,8 @@ const KIND_TICK: u8 = 8;
 /// With its tombstones: older SSTables are left out.
 const KIND_COMPACTION_OF_NEWER: u8 = 9;
 const KIND_PLACEMENT: u8 = 10;
+/// Of a range, or with several outputs. (The other two are of all keys, and have one output at most.)
+const KIND_COMPACTION_OF_RANGE: u8 = 11;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -72,6 +74,9 @@ impl Command {
             }
             Command::Freeze(freeze) => put(KIND_FREEZE, freeze, &mut out),
             Command::Flush(flush) => put(KIND_FLUSH, flush, &mut out),
+            Command::Compaction(compaction) if !compaction.range.is_all() || compaction.outputs.len() > 1 => {
+                put(KIND_COMPACTION_OF_RANGE, compaction, &mut out);
+            }
             Command::Compaction(compaction) if compaction.tombstones_dropped => {
                 put(KIND_COMPACTION, compaction, &mut out);
             }
@@ -98,11 +103,14 @@ impl Command {
             KIND_GROUP => Command::Group(Group::decode(body)?),
             KIND_FREEZE => Command::Freeze(Logged::decode(body)?),
             KIND_FLUSH => Command::Flush(Logged::decode(body)?),
-            KIND_COMPACTION => Command::Compaction(Logged::decode(body)?),
+            KIND_COMPACTION => {
+                Command::Compaction(Compaction { tombstones_dropped: true, ..Logged::decode(body)? })
+            }
             KIND_COMPACTION_OF_NEWER => {
                 Command::Compaction(Compaction { tombstones_dropped: false, ..Logged::decode(body)? })
             }
             KIND_PLACEMENT => Command::Placement(Logged::decode(body)?),
+            KIND_COMPACTION_OF_RANGE => Command::Compaction(Logged::decode(body)?),
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
             KIND_CONFIGURE => {
@@ -154,17 +162,49 @@ fn put(kind: u8, command: &impl Logged, out: &mut BytesMut) {
 mod tests {
     use proptest::prelude::*;
     use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, TableId};
-    use sextant_common::manifest::TableOptions;
+    use sextant_common::key_range::KeyRange;
+    use sextant_common::manifest::{SstMeta, TableOptions};
 
     use super::*;
-    use crate::partition::testing;
+    use crate::partition::testing::sst;
+
+    /// Entries of older versions: what they did not say was so.
+    #[test]
+    fn a_compaction_of_an_older_log_is_of_all_keys_and_has_one_output() {
+        let message = |dropped: bool| sextant_proto::v1::LogCompaction {
+            term: 3,
+            table: 1,
+            inputs: vec![Bytes::copy_from_slice(&sst(1).id.to_bytes())],
+            output: Some((&sst(2)).into()),
+            tombstones_dropped: dropped,
+            ..Default::default()
+        };
+        for (kind, tombstones_dropped) in [(KIND_COMPACTION, true), (KIND_COMPACTION_OF_NEWER, false)] {
+            let mut old = vec![VERSION, kind];
+            old.extend(prost::Message::encode_to_vec(&message(false)));
+            let (range, outputs) = (KeyRange::all(), vec![sst(2)]);
+            let compaction = Compaction {
+                term: 3,
+                table: TableId(1),
+                inputs: vec![sst(1).id],
+                range,
+                outputs,
+                tombstones_dropped,
+            };
+            assert_eq!(Command::decode(&old.into()).unwrap(), Command::Compaction(compaction.clone()));
+            assert_eq!(Command::Compaction(compaction).encode()[1], kind, "as an older server reads it");
+        }
+    }
 
     #[test]
     fn commands_round_trip() {
-        let compaction = |tombstones_dropped| {
-            let (term, table) = (3, TableId(1));
-            Command::Compaction(Compaction { term, table, inputs: vec![], output: None, tombstones_dropped })
+        let compaction = |range: KeyRange, outputs: Vec<SstMeta>, tombstones_dropped| {
+            let (term, table, inputs) = (3, TableId(1), vec![sst(1).id]);
+            Command::Compaction(Compaction { term, table, inputs, range, outputs, tombstones_dropped })
         };
+        let all = KeyRange::all;
+        let part = |start: &'static str, end: &'static str| KeyRange::new(start, end);
+        let output = |range| SstMeta { range, ..sst(2) };
         let commands = [
             Command::Freeze(Freeze { term: 3, table: TableId(1), generation: Generation(7) }),
             Command::Flush(Flush {
@@ -184,10 +224,15 @@ mod tests {
             Command::Placement(Placement {
                 term: 3,
                 version: ManifestVersion(9),
-                relocations: vec![Relocation { id: testing::sst(4).id, add: Some(NodeId(4)), remove: None }],
+                relocations: vec![Relocation { id: sst(4).id, add: Some(NodeId(4)), remove: None }],
             }),
-            compaction(true),
-            compaction(false),
+            compaction(all(), vec![], true),
+            compaction(all(), vec![sst(2)], true),
+            compaction(all(), vec![sst(2)], false),
+            compaction(all(), vec![output(part("", "m")), output(part("m", ""))], true),
+            compaction(all(), vec![output(part("", "m")), output(part("m", ""))], false),
+            compaction(part("c", "m"), vec![output(part("c", "m"))], false),
+            compaction(part("c", "m"), vec![], true),
             Command::Configure(Configure {
                 term: 5,
                 configuration: Configuration::founding(
@@ -203,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..11) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..13) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -1,7 +1,9 @@
-//! Major compaction: one server does it, the others copy the result.
+//! Major compaction: one server does it, the others copy the results.
 
+use futures::future::join_all;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, SstId};
+use sextant_common::limits::COMPACTION_OUTPUTS_MAX;
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::CompactionOrder;
 
@@ -9,15 +11,45 @@ use super::{Background, CompactionJob};
 use crate::replica::ReplicaState;
 use crate::upstream::SstServer;
 
-pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<Option<SstMeta>> {
-    let id = background.new_id(job.plan, job.epoch);
-    let targets = background.choose(id);
+/// Ids beyond those that the inputs' bytes ask for: what outputs weigh is known when they are written.
+const IDS_TO_SPARE: usize = 2;
+
+/// The outputs, in the order of their ranges.
+pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<Vec<SstMeta>> {
+    let ids: Vec<SstId> = (0..outputs_max(job)).map(|_| background.new_id(job.plan, job.epoch)).collect();
+    let written = write(background, job, &ids).await;
+    let used: Vec<SstId> = written.iter().flatten().map(|meta| meta.id).collect();
+    let (failed, unused) = (written.is_err(), ids.into_iter().filter(|id| !used.contains(id)).collect());
+    if failed {
+        background.give_up(unused)
+    } else {
+        background.unused(&unused)
+    }
+    written
+}
+
+/// How many outputs there may be.
+fn outputs_max(job: &CompactionJob) -> usize {
+    let bytes: u64 = job.inputs.iter().map(|input| input.file_bytes).sum();
+    let by_size = match bytes.checked_div(job.output_bytes) {
+        Some(outputs) => usize::try_from(outputs).unwrap_or(usize::MAX).saturating_add(IDS_TO_SPARE),
+        None => 1,
+    };
+    (job.cuts.len().saturating_add(by_size)).min(COMPACTION_OUTPUTS_MAX)
+}
+
+async fn write(background: &Background, job: &CompactionJob, ids: &[SstId]) -> Result<Vec<SstMeta>> {
+    let Some(first) = ids.first() else { return Err(Error::internal("a compaction without an output")) };
+    // All of them on the servers of the first: the worker has them all.
+    let targets = background.choose(*first);
     let order = CompactionOrder {
         inputs: job.inputs.iter().map(|s| s.id).collect(),
-        output: id,
+        outputs: ids.to_vec(),
+        cuts: job.cuts.clone(),
+        output_bytes: job.output_bytes,
         table: job.table,
         options: job.options.clone(),
-        // If no older table is left out, nothing older can hold a key.
+        // If no older table of the range is left out, nothing older can hold a key.
         drop_tombstones: job.drops_tombstones,
         expired_by: job.expired_by,
         origin: Some(job.origin.clone()),
@@ -31,32 +63,54 @@ pub(super) async fn run(background: &Background, job: &CompactionJob) -> Result<
                 continue;
             }
         };
-        let meta = match worker.compact(&order).await {
-            Ok(Some(meta)) => meta,
-            Ok(None) => {
-                background.give_up(id);
-                return Ok(None);
-            }
+        let outputs = match worker.compact(&order).await {
+            Ok(outputs) => outputs,
             Err(e) => {
                 errors.push(format!("server {}: {e}", worker.id));
                 continue;
             }
         };
-        let required = background.tuning.sst_replicas_required.min(targets.len());
-        let mut durable = 1;
-        for other in targets.iter().filter(|s| s.id != worker.id) {
-            match other.copy(&meta, vec![worker.addr.clone()], background.order(job.term)).await {
-                Ok(()) => durable += 1,
-                Err(e) => errors.push(format!("server {}: copy: {e}", other.id)),
-            }
+        if outputs.is_empty() {
+            return Ok(outputs);
         }
+        // (A server of an older version knows of no ranges.)
+        if !job.origin.range.is_made_of(outputs.iter().map(|meta| &meta.range))
+            || !outputs.iter().all(|meta| ids.contains(&meta.id))
+        {
+            errors.push(format!("server {}: its outputs are not what was asked for", worker.id));
+            break;
+        }
+        let required = background.tuning.sst_replicas_required.min(targets.len());
+        let others = targets.iter().filter(|s| s.id != worker.id);
+        let copied = join_all(others.map(|other| copy(background, job.term, other, &outputs, worker))).await;
+        let durable = 1 + copied.iter().filter(|copied| copied.is_ok()).count();
+        errors.extend(copied.into_iter().filter_map(Result::err));
         if durable >= required {
-            return Ok(Some(SstMeta { replicas: targets.iter().map(|s| s.id).collect(), ..meta }));
+            let entry = |meta: SstMeta| SstMeta {
+                replicas: targets.iter().map(|s| s.id).collect(),
+                // Where there was nothing between cuts its file answers, for whoever rebuilds a manifest; nobody has to look there.
+                range: meta.range.between(&job.cuts, &meta.min_key, &meta.max_key),
+                ..meta
+            };
+            return Ok(outputs.into_iter().map(entry).collect());
         }
         break;
     }
-    background.give_up(id);
     Err(Error::unavailable(format!("compaction: too few sstable servers ({})", errors.join("; "))))
+}
+
+async fn copy(
+    background: &Background,
+    term: u64,
+    to: &SstServer,
+    outputs: &[SstMeta],
+    from: &SstServer,
+) -> Result<(), String> {
+    for meta in outputs {
+        let copied = to.copy(meta, vec![from.addr.clone()], background.order(term)).await;
+        copied.map_err(|e| format!("server {}: copy: {e}", to.id))?;
+    }
+    Ok(())
 }
 
 /// A compaction needs all inputs on one server: those that are not to be there are copied first (and become orphans afterwards).

@@ -24,7 +24,7 @@ pub(super) async fn run(background: &Background, job: &FlushJob) -> Result<Optio
     match write(background, job, id).await {
         Ok(meta) => Ok(Some(meta)),
         Err(e) => {
-            background.give_up(id);
+            background.give_up(vec![id]);
             Err(e)
         }
     }

@@ -10,8 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_common::sstable::OrderNumber;
 use sextant_rules::probe::PausePoint;
@@ -38,7 +40,7 @@ pub struct FlushJob {
     pub origin: Origin,
 }
 
-/// Compact SSTables of a table, neighbours in age, into one (major compaction).
+/// Compact SSTables of a table that answer for one range, neighbours in age there (major compaction).
 pub struct CompactionJob {
     pub term: u64,
     pub epoch: Epoch,
@@ -49,9 +51,14 @@ pub struct CompactionJob {
     pub plan: LogPosition,
     /// A published tick: what expires up to it is a tombstone.
     pub expired_by: Tick,
+    /// Of all outputs together: its range is that of the inputs.
     pub origin: Origin,
-    /// No older table is left out.
+    /// No older table of the range is left out.
     pub drops_tombstones: bool,
+    /// Where outputs are cut, rising.
+    pub cuts: Vec<Bytes>,
+    /// And when one has about so many bytes; 0: not by size.
+    pub output_bytes: u64,
 }
 
 /// What a compaction was made of.
@@ -59,6 +66,7 @@ pub struct CompactionJob {
 pub struct Inputs {
     /// Newest first.
     pub ids: Vec<SstId>,
+    pub range: KeyRange,
     pub tombstones_dropped: bool,
 }
 
@@ -108,9 +116,17 @@ impl Background {
     }
 
     /// The attempt came to nothing.
-    pub fn give_up(&self, id: SstId) {
-        self.shared.pending_ssts.lock().retain(|p| *p != id);
-        self.delete(vec![id], Duration::ZERO);
+    pub fn give_up(&self, ids: Vec<SstId>) {
+        if ids.is_empty() {
+            return;
+        }
+        self.unused(&ids);
+        self.delete(ids, Duration::ZERO);
+    }
+
+    /// No server was told to write them.
+    fn unused(&self, ids: &[SstId]) {
+        self.shared.pending_ssts.lock().retain(|p| !ids.contains(p));
     }
 
     pub fn flush(&self, job: FlushJob) {
@@ -127,7 +143,8 @@ impl Background {
         let this = self.clone();
         self.spawn(async move {
             let ids = job.inputs.iter().map(|s| s.id).collect();
-            let inputs = Inputs { ids, tombstones_dropped: job.drops_tombstones };
+            let range = job.origin.range.clone();
+            let inputs = Inputs { ids, range, tombstones_dropped: job.drops_tombstones };
             let (term, table) = (job.term, job.table);
             let result = compaction::run(&this, &job).await;
             let _ = this.events.send(Event::Compacted { term, table, inputs, result });
@@ -135,8 +152,7 @@ impl Background {
     }
 
     /// Deletes replaced tables after their grace: p-nodes with the older manifest may still read them.
-    pub fn delete_later(&self, tables: Vec<SstMeta>) {
-        let ids = tables.into_iter().map(|t| t.id).collect();
+    pub fn delete_later(&self, ids: Vec<SstId>) {
         self.delete(ids, Duration::from_millis(self.tuning.sst_delete_grace_ms));
     }
 

@@ -6,6 +6,7 @@ use sextant_common::ids::{Generation, LogPosition, ManifestVersion, SstId, Table
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 
 use super::Partition;
+use super::columns::{Replaced, replaced};
 use super::table::Grace;
 use crate::command::{Command, Compaction, Configure, EnsureTable, Flush, Placement};
 
@@ -17,19 +18,24 @@ pub enum CommitEffect {
         table: TableId,
         generation: Generation,
     },
-    /// The inputs are no longer in the manifest: they may be deleted after a grace.
+    /// Entries of the manifest were replaced by others: the tables that it no longer names may be deleted after a grace.
     Compacted {
         table: TableId,
+        /// Newest first, all of one range.
         removed: Vec<SstMeta>,
+        /// In the order of their ranges.
+        added: Vec<SstId>,
     },
     Configured,
     /// Tables are elsewhere; or not, if the manifest has changed meanwhile.
     Placed,
-    /// A flush flag or compaction that no longer fits; its tables are orphans.
+    /// A flush flag that no longer fits; its table is an orphan.
     Ignored {
         table: TableId,
         orphan: Option<SstId>,
     },
+    /// A compaction that no longer fits; its outputs are orphans.
+    NotCompacted(Compaction),
 }
 
 impl Partition {
@@ -100,24 +106,19 @@ impl Partition {
         CommitEffect::Flushed { table, generation }
     }
 
-    /// Applies only if all inputs are still in the manifest, next to each other, and, if tombstones were dropped, reach down to the oldest
-    /// table: nothing older may be left that those hid.
+    /// What may take effect, and where, says [`replaced`].
     fn apply_compaction(&mut self, compaction: Compaction) -> CommitEffect {
-        let Compaction { table, inputs, output, tombstones_dropped, .. } = compaction;
-        let orphan = output.as_ref().map(|s| s.id);
-        let position = self.manifest.table(table).and_then(|t| {
-            let start = t.ssts.iter().position(|s| Some(&s.id) == inputs.first())?;
-            let found = t.ssts.get(start..start + inputs.len())?;
-            let reaches_the_oldest = start + inputs.len() == t.ssts.len();
-            let hides_all = reaches_the_oldest || !tombstones_dropped;
-            (hides_all && found.iter().map(|s| &s.id).eq(&inputs)).then_some(start)
-        });
-        let Some(start) = position else { return CommitEffect::Ignored { table, orphan } };
+        let table = compaction.table;
+        let replaced = self.manifest.table(table).and_then(|t| replaced(&t.ssts, &compaction));
+        let Some(Replaced { ssts, removed }) = replaced else {
+            return CommitEffect::NotCompacted(compaction);
+        };
         let (manifest, _) = self.change_manifest();
-        let removed = manifest
-            .table_mut(table)
-            .map_or_else(Vec::new, |entry| entry.ssts.splice(start..start + inputs.len(), output).collect());
-        CommitEffect::Compacted { table, removed }
+        if let Some(entry) = manifest.table_mut(table) {
+            entry.ssts = ssts;
+        }
+        let added = compaction.outputs.iter().map(|sst| sst.id).collect();
+        CommitEffect::Compacted { table, removed, added }
     }
 
     /// Applies only to the manifest that it was made for: a replay meets a newer one. A table keeps a server in any case.

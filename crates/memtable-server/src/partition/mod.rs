@@ -7,6 +7,7 @@
 //!
 //! Invariant: two replicas that ingested the same entries hold the same memtables, seqs, generations and sessions.
 
+pub mod columns;
 pub mod commit;
 pub mod evaluate;
 pub mod ingest;

@@ -80,6 +80,7 @@ pub fn sst(counter: u32) -> SstMeta {
         file_bytes: 100,
         checksum: 7,
         generations: Default::default(),
+        range: Default::default(),
         expiring: Default::default(),
         replicas: vec![],
     }

@@ -1,6 +1,8 @@
 //! What manifest the tables make that sstable servers hold. Pure: inventories -> plan.
 //!
-//! Each table says which memtables' records it holds, as a range of generations ([`Origin`]). That makes the order and the choice:
+//! Each table says which memtables' records it holds, as a range of generations, and for which keys ([`Origin`]). A key knows nothing
+//! of others: so the keys are taken apart into intervals that no table's range cuts, and for each of them the tables that answer for
+//! it make the order and the choice:
 //!
 //! * A flush begins where the newest table ended; a compaction takes all tables of its time. Of what was planned and never committed
 //!   a range may also lie across another one: then the newer one is read first, and that is right, since each table holds, for each
@@ -12,12 +14,20 @@
 //!   that were empty are in the range of the next table. Of several chains the one is taken that leaves out least; then that has
 //!   the fewest tables of which there is no sound copy, or one, or two, ..: a compaction that was done on one server must not cost its
 //!   inputs; then the one with fewer tables.
+//!
+//! A gap may also be in some intervals only, because a compaction had nothing for them: that is no more than a doubt, unless it begins
+//! with the first memtable.
+//!
+//! A table that is chosen in some intervals answers in the manifest for those only: elsewhere it may hold what was deleted since. Its
+//! entries are cut so that of two that overlap the newer one has all keys of the older one, as compactions leave it.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, NodeId, PartitionId, SstId, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Generations, Origin, SstMeta, TableOptions};
 use sextant_common::sstable::{Contents, Holding};
 
@@ -28,7 +38,7 @@ pub struct Found {
     pub holding: Holding,
 }
 
-/// A table of the manifest to be.
+/// An entry of the manifest to be. A table may have several, for ranges that are apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
     pub meta: SstMeta,
@@ -43,7 +53,7 @@ pub struct PlannedTable {
     pub table: TableId,
     pub name: String,
     pub options: TableOptions,
-    /// Newest first.
+    /// Newest first for every key.
     pub ssts: Vec<Chosen>,
     /// The newest memtable that any table holds.
     pub newest: Generation,
@@ -63,6 +73,8 @@ pub struct Plan {
     pub notes: Vec<String>,
     /// Flushed records that are missing, a line each.
     pub losses: Vec<String>,
+    /// That may be missing, if servers were not asked: nothing tells them from records that never were.
+    pub doubts: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -151,7 +163,12 @@ fn candidates(found: &[Found], plan: &mut Plan) -> Result<BTreeMap<TableId, Vec<
         let chosen = Chosen {
             sound: sound(&best),
             holders: best.iter().map(|copy| copy.server).collect(),
-            meta: SstMeta { generations: origin.generations, replicas: Vec::new(), ..meta },
+            meta: SstMeta {
+                generations: origin.generations,
+                range: origin.range.clone(),
+                replicas: Vec::new(),
+                ..meta
+            },
         };
         let of_table = by_table.entry(chosen.meta.table).or_default();
         of_table.push(Candidate { chosen, options, origin });
@@ -169,18 +186,69 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
             foreign.chosen.meta.id, foreign.origin.name
         )));
     }
-    let chosen = best_chain(&candidates);
-    for candidate in &candidates {
+    let intervals = intervals(&candidates);
+    let chains: Vec<Vec<&Candidate>> = intervals
+        .iter()
+        .map(|interval| best_chain(candidates.iter().filter(|c| c.origin.range.covers(interval))))
+        .collect();
+    tell_of_choice(&candidates, &chains, plan);
+    let newest = candidates.iter().map(|c| c.range().last).max().unwrap_or(Generation(0));
+    let whole = Generations { first: Generation(1), last: newest };
+    let missing: BTreeSet<Gap> = chains.iter().flat_map(|chain| gaps(chain, whole)).collect();
+    for Gap { first, last } in missing {
+        // Of a compaction that had nothing for some keys nobody there remembers it. But there is always something that begins with the
+        // first memtable, and a flush is of all keys.
+        let everywhere = chains.iter().all(|chain| gaps(chain, whole).contains(&Gap { first, last }));
+        let part = if everywhere { "" } else { ", for a part of the keys," };
+        let lines = if everywhere || first.0 == 1 { &mut plan.losses } else { &mut plan.doubts };
+        lines.push(format!(
+            "table {name:?}: what was flushed of its memtables {first} to {last}{part} is in no table of the servers asked; older \
+             versions of those records may be all that is left"
+        ));
+    }
+    for pair in chains.iter().flat_map(|chain| chain.windows(2)) {
+        let (newer, older) = (&pair[0].chosen.meta, &pair[1].chosen.meta);
+        let are_apart = newer.generations.first > older.generations.last;
+        let is_older = newer.range == older.range && newer.max_seq < older.max_seq;
+        if are_apart && newer.min_seq <= older.max_seq || is_older {
+            return Err(Error::corrupt(format!(
+                "SSTables {} and {} of table {name:?} hold versions in another order than their memtables",
+                newer.id, older.id
+            )));
+        }
+    }
+    let newest_seq = candidates.iter().map(|c| c.chosen.meta.max_seq).max().unwrap_or(0);
+    let ssts = entries(&intervals, &chains);
+    let distinct: BTreeMap<SstId, &Chosen> = ssts.iter().map(|chosen| (chosen.meta.id, chosen)).collect();
+    plan.notes.push(format!(
+        "table {name:?} ({table}): {} of {count} SSTables, with its memtables up to {newest}; newest version {newest_seq}. What was \
+         written after that and not flushed is lost",
+        distinct.len()
+    ));
+    for (id, alone) in distinct.iter().filter(|(_, chosen)| chosen.holders.len() == 1) {
+        plan.notes.push(format!("SSTable {id} is on sstable server {} only", alone.holders[0]));
+    }
+    Ok(PlannedTable { table, name, options, ssts, newest })
+}
+
+/// Says which tables are not what one would take.
+fn tell_of_choice(candidates: &[Candidate], chains: &[Vec<&Candidate>], plan: &mut Plan) {
+    let chosen: BTreeMap<SstId, &Candidate> =
+        chains.iter().flatten().map(|candidate| (candidate.chosen.meta.id, *candidate)).collect();
+    for candidate in candidates {
         let Chosen { meta: SstMeta { id, .. }, sound, .. } = candidate.chosen;
-        let is_chosen = chosen.iter().any(|c| c.chosen.meta.id == id);
+        let is_chosen = chosen.contains_key(&id);
         let holds = |part: &&Candidate| {
-            candidate.range().contains(&part.range()) && candidate.range() != part.range()
+            let range = candidate.range();
+            range.contains(&part.range())
+                && range != part.range()
+                && candidate.origin.range.overlaps(&part.origin.range)
         };
         if is_chosen && sound == 0 {
             plan.notes.push(format!(
                 "SSTable {id} is damaged on every server that has it: reads of the damaged part will fail, and say so"
             ));
-        } else if !is_chosen && chosen.iter().copied().any(|part| holds(&part)) {
+        } else if !is_chosen && chosen.values().copied().any(|part| holds(&part)) {
             plan.notes.push(match sound {
                 0 => format!(
                     "SSTable {id} is damaged on every server that has it: the tables it was made of are used"
@@ -192,36 +260,44 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
             });
         }
     }
-    let newest = chosen.first().map_or(Generation(0), |c| c.range().last);
-    for gap in gaps(&chosen, Generations { first: Generation(1), last: newest }) {
-        plan.losses.push(format!(
-            "table {name:?}: what was flushed of its memtables {} to {} is in no table of the servers asked; older versions of \
-             those records may be all that is left",
-            gap.first, gap.last
-        ));
-    }
-    for pair in chosen.windows(2) {
-        let (newer, older) = (&pair[0].chosen.meta, &pair[1].chosen.meta);
-        let are_apart = newer.generations.first > older.generations.last;
-        if are_apart && newer.min_seq <= older.max_seq || newer.max_seq < older.max_seq {
-            return Err(Error::corrupt(format!(
-                "SSTables {} and {} of table {name:?} hold versions in another order than their memtables",
-                newer.id, older.id
-            )));
+}
+
+/// The intervals between the bounds of all tables' ranges, rising.
+fn intervals(candidates: &[Candidate]) -> Vec<KeyRange> {
+    let bounds = candidates.iter().flat_map(|c| [&c.origin.range.start, &c.origin.range.end]);
+    let mut starts: BTreeSet<Bytes> = bounds.cloned().collect();
+    starts.insert(Bytes::new());
+    let ends = starts.iter().skip(1).cloned().chain([Bytes::new()]);
+    starts.iter().cloned().zip(ends).map(|(start, end)| KeyRange { start, end }).collect()
+}
+
+/// The entries that give each interval its chain, newest first for every key: as few as there can be, if of two that overlap the newer
+/// one is to have all keys of the older one.
+fn entries(intervals: &[KeyRange], chains: &[Vec<&Candidate>]) -> Vec<Chosen> {
+    // (A chain goes strictly down in both, so this is an order for all of them.)
+    let age = |c: &Candidate| (Reverse(c.range().last), Reverse(c.range().first), c.chosen.meta.id);
+    let mut by_age: BTreeMap<_, (&Candidate, Vec<usize>)> = BTreeMap::new();
+    for (at, chain) in chains.iter().enumerate() {
+        for candidate in chain {
+            by_age.entry(age(candidate)).or_insert((candidate, Vec::new())).1.push(at);
         }
     }
-    let newest_seq = candidates.iter().map(|c| c.chosen.meta.max_seq).max().unwrap_or(0);
-    plan.notes.push(format!(
-        "table {name:?} ({table}): {} of {count} SSTables, with its memtables up to {newest}; newest version {newest_seq}. What was \
-         written after that and not flushed is lost",
-        chosen.len()
-    ));
-    for alone in chosen.iter().filter(|c| c.chosen.holders.len() == 1) {
-        let (id, server) = (alone.chosen.meta.id, alone.chosen.holders[0]);
-        plan.notes.push(format!("SSTable {id} is on sstable server {server} only"));
+    // Where entries begin and end that are newer.
+    let mut bounds: BTreeSet<usize> = BTreeSet::new();
+    let mut entries = Vec::new();
+    for (candidate, chosen_in) in by_age.into_values() {
+        let goes_on = |before: &usize, at: &usize| before + 1 == *at && !bounds.contains(at);
+        let runs: Vec<(usize, usize)> =
+            chosen_in.chunk_by(goes_on).map(|run| (run[0], run[run.len() - 1] + 1)).collect();
+        for (first, end) in runs {
+            let range =
+                KeyRange { start: intervals[first].start.clone(), end: intervals[end - 1].end.clone() };
+            let Chosen { meta, holders, sound } = candidate.chosen.clone();
+            entries.push(Chosen { meta: SstMeta { range, ..meta }, holders, sound });
+            bounds.extend([first, end]);
+        }
     }
-    let ssts = chosen.into_iter().map(|c| c.chosen.clone()).collect();
-    Ok(PlannedTable { table, name, options, ssts, newest })
+    entries
 }
 
 /// How good a chain of tables is: the less, the better; what is said first counts first.
@@ -271,7 +347,7 @@ impl Cost {
 }
 
 /// The best chain of tables from the newest memtable down to the first, newest first.
-fn best_chain(candidates: &[Candidate]) -> Vec<&Candidate> {
+fn best_chain<'c>(candidates: impl Iterator<Item = &'c Candidate>) -> Vec<&'c Candidate> {
     // Of those that hold the same, one.
     let mut by_range: BTreeMap<(Reverse<u64>, u64), &Candidate> = BTreeMap::new();
     for candidate in candidates {
@@ -309,20 +385,28 @@ fn best_chain(candidates: &[Candidate]) -> Vec<&Candidate> {
     chain
 }
 
+/// Memtables that no table holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Gap {
+    first: Generation,
+    last: Generation,
+}
+
 /// What these, newest first, leave out of a range.
-fn gaps(chosen: &[&Candidate], range: Generations) -> Vec<Generations> {
+fn gaps(chosen: &[&Candidate], range: Generations) -> Vec<Gap> {
+    let gap = |first, last| Gap { first: Generation(first), last: Generation(last) };
     let mut gaps = Vec::new();
     // The oldest generation that is covered so far, from above.
     let mut covered = range.last.0 + 1;
     for candidate in chosen {
         let at = candidate.range();
         if at.last.0 + 1 < covered {
-            gaps.push(Generations::new(at.last.0 + 1, covered - 1));
+            gaps.push(gap(at.last.0 + 1, covered - 1));
         }
         covered = covered.min(at.first.0);
     }
     if range.first.0 < covered {
-        gaps.push(Generations::new(range.first.0, covered - 1));
+        gaps.push(gap(range.first.0, covered - 1));
     }
     gaps
 }

@@ -137,12 +137,21 @@ async fn step(gate: &Gate, order: &Order) -> (Step, u64) {
         }
         Err(e) => return (Step::Refuse(e.message.into_owned()), 0),
     };
-    let step = match gather(gate, &order.without).await.and_then(|found| plan(gate.shared.id, &found)) {
+    let planned = gather(gate, &order.without).await.and_then(|found| plan(gate.shared.id, &found));
+    let planned = planned.map(|mut plan| {
+        if !order.without.is_empty() {
+            // What those had may have been all that there was.
+            plan.losses.append(&mut plan.doubts);
+        }
+        plan
+    });
+    let step = match planned {
         Ok(plan) if !plan.losses.is_empty() && !order.dry_run && !order.accept_loss => Step::Refuse(format!(
             "flushed records are missing, which has to be accepted (--accept-loss): {}",
             plan.losses.join("; ")
         )),
         Ok(mut plan) => {
+            plan.notes.append(&mut plan.doubts);
             if plan.tables.is_empty() {
                 plan.notes.push("no table: it begins empty".into());
             }

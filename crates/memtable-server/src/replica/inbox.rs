@@ -68,7 +68,7 @@ pub enum Event {
         term: u64,
         table: TableId,
         inputs: Inputs,
-        result: Result<Option<SstMeta>>,
+        result: Result<Vec<SstMeta>>,
     },
     /// Who could lead after this node, best first, and the term that it leads. Dropped if it does not lead.
     Successors(oneshot::Sender<(u64, Vec<u64>)>),

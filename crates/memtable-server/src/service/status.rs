@@ -1,8 +1,10 @@
 //! The status document: what an operator wants to see, as JSON (described in docs/operations.md).
 
+use std::collections::HashSet;
+
 use openraft::async_runtime::WatchReceiver;
 use serde_json::{Value, json};
-use sextant_common::manifest::SstMeta;
+use sextant_common::manifest::{SstMeta, TableManifest};
 use sextant_environment::clock::WallReading;
 
 use super::Context;
@@ -90,13 +92,7 @@ fn partition(context: &Context, handle: &Handle) -> Value {
             "frozen_bytes": t.frozen_bytes,
             "flush_error": t.flush_error,
         })).collect::<Vec<_>>(),
-        "tables": manifest.tables.iter().map(|t| json!({
-            "table": t.table.0,
-            "name": t.name,
-            "flushed_generation": t.flushed_generation.0,
-            "last_flush_version": t.last_flush_version.0,
-            "sstables": t.ssts.iter().map(sstable).collect::<Vec<_>>(),
-        })).collect::<Vec<_>>(),
+        "tables": manifest.tables.iter().map(table).collect::<Vec<_>>(),
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
         out.extend(rest);
@@ -129,6 +125,21 @@ fn lost_members(context: &Context, handle: &Handle) -> Vec<u64> {
     let membership = metrics.borrow_watched().membership_config.clone();
     let now_ns = context.env.clock.holder_ns();
     handle.shared.strangers.lost(membership.membership(), now_ns).into_keys().collect()
+}
+
+fn table(t: &TableManifest) -> Value {
+    let (columns, most_for_a_key) = t.columns();
+    // (One that answers for several ranges is one table.)
+    let mut seen = HashSet::new();
+    json!({
+        "table": t.table.0,
+        "name": t.name,
+        "flushed_generation": t.flushed_generation.0,
+        "last_flush_version": t.last_flush_version.0,
+        "columns": columns,
+        "most_for_a_key": most_for_a_key,
+        "sstables": t.ssts.iter().filter(|sst| seen.insert(sst.id)).map(sstable).collect::<Vec<_>>(),
+    })
 }
 
 fn sstable(s: &SstMeta) -> Value {

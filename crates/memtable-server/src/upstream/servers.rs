@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::StreamExt;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId, SstId};
@@ -16,6 +18,7 @@ use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1;
 use sextant_proto::v1::sst_client::SstClient;
+use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::ingest;
@@ -24,9 +27,11 @@ use crate::memtable::Memtable;
 const SHORT: Duration = Duration::from_secs(2);
 /// A message for each table of a partition.
 const HOLDINGS: Duration = Duration::from_secs(30);
-/// A flush or a copy moves at most a memtable's worth of data or what a compaction made.
-const TRANSFER: Duration = Duration::from_secs(300);
-const COMPACTION: Duration = Duration::from_secs(1800);
+/// Work that moves data is given up when for so long nothing has moved, however long it takes: longer than an sstable server lets
+/// anybody wait for a turn, and than the disk takes to write down what it has.
+const STALLED: Duration = Duration::from_secs(60);
+/// What a server of an older version, which does not tell how it goes on, may take.
+const UNWATCHED: Duration = Duration::from_secs(1800);
 
 pub struct SstServer {
     pub id: NodeId,
@@ -101,6 +106,48 @@ async fn call<T>(
     }
 }
 
+/// Waits as long as the count moves.
+async fn while_moving<T>(
+    what: &'static str,
+    moved: &AtomicU64,
+    call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+) -> Result<T> {
+    let mut call = std::pin::pin!(call);
+    let mut before = 0;
+    loop {
+        match tokio::time::timeout(STALLED, &mut call).await {
+            Ok(answer) => return Ok(answer.map_err(error_of)?.into_inner()),
+            Err(_) if moved.load(Ordering::Relaxed) != before => before = moved.load(Ordering::Relaxed),
+            Err(_) => return Err(stalled(what)),
+        }
+    }
+}
+
+fn stalled(what: &'static str) -> Error {
+    Error::unavailable(format!("sstable server: {what} does not go on: nothing for {STALLED:?}"))
+}
+
+/// The end of work that tells how it goes on. None: the server does not know how to.
+async fn watched<M, T>(
+    what: &'static str,
+    call: impl Future<Output = Result<tonic::Response<Streaming<M>>, tonic::Status>>,
+    end: impl Fn(M) -> Option<T>,
+) -> Result<Option<T>> {
+    let opened = tokio::time::timeout(STALLED, call).await.map_err(|_| stalled(what))?;
+    let mut news = match opened {
+        Err(status) if status.code() == tonic::Code::Unimplemented => return Ok(None),
+        opened => opened.map_err(error_of)?.into_inner(),
+    };
+    loop {
+        let message = tokio::time::timeout(STALLED, news.message()).await.map_err(|_| stalled(what))?;
+        match message.map_err(error_of)?.map(&end) {
+            Some(Some(done)) => return Ok(Some(done)),
+            Some(None) => {}
+            None => return Err(Error::unavailable(format!("sstable server: {what} broke off"))),
+        }
+    }
+}
+
 impl SstServer {
     /// Makes the server write a table of what is in a frozen memtable.
     /// `expired_by`: a published tick.
@@ -110,16 +157,26 @@ impl SstServer {
         memtable: Arc<Memtable>,
         expired_by: Tick,
     ) -> Result<SstMeta> {
+        let sent = Arc::new(AtomicU64::new(0));
+        let counted = sent.clone();
         let messages = ingest::messages(&order, memtable, expired_by);
-        let reply = call(TRANSFER, "ingest", self.client.clone().ingest(messages)).await?;
+        let messages = messages.inspect(move |_| {
+            counted.fetch_add(1, Ordering::Relaxed);
+        });
+        let reply = while_moving("ingest", &sent, self.client.clone().ingest(messages)).await?;
         reply.meta.ok_or_else(|| Error::internal("ingest answered without a table"))?.try_into()
     }
 
     /// None: nothing was left.
-    pub async fn compact(&self, order: &CompactionOrder) -> Result<Option<SstMeta>> {
+    pub async fn compact(&self, order: &CompactionOrder) -> Result<Vec<SstMeta>> {
         let request = v1::CompactRequest::from(order);
-        let reply = call(COMPACTION, "compact", self.client.clone().compact(request)).await?;
-        reply.meta.map(TryInto::try_into).transpose()
+        let mut client = self.client.clone();
+        let done = watched("compact", client.compact_watched(request.clone()), |news| news.done).await?;
+        let reply = match done {
+            Some(reply) => reply,
+            None => call(UNWATCHED, "compact", client.compact(request)).await?,
+        };
+        reply.meta.into_iter().chain(reply.more).map(TryInto::try_into).collect()
     }
 
     /// Makes the server copy a table from others.
@@ -127,7 +184,11 @@ impl SstServer {
         let SstMeta { id, checksum, file_bytes, .. } = *table;
         let request =
             v1::CopyRequest::from(CopyOrder { id, checksum, file_bytes, sources, order: Some(order) });
-        call(TRANSFER, "copy", self.client.clone().copy(request)).await.map(|_| ())
+        let mut client = self.client.clone();
+        match watched("copy", client.copy_watched(request.clone()), |news| news.done).await? {
+            Some(_) => Ok(()),
+            None => call(UNWATCHED, "copy", client.copy(request)).await.map(|_| ()),
+        }
     }
 
     pub async fn inventory(&self, partition: PartitionId, order: OrderNumber) -> Result<Vec<Held>> {

@@ -248,7 +248,8 @@ impl Replica {
                 CommitEffect::TableCreated(_)
                 | CommitEffect::Configured
                 | CommitEffect::Placed
-                | CommitEffect::Ignored { .. } => {}
+                | CommitEffect::Ignored { .. }
+                | CommitEffect::NotCompacted(_) => {}
             }
         }
         effects
@@ -269,19 +270,25 @@ impl Replica {
     }
 
     fn tell_of(&self, effect: &CommitEffect, leads: bool) {
-        let (table, flush) = match effect {
-            CommitEffect::Flushed { table, .. } => (*table, true),
-            CommitEffect::Compacted { table, .. } => (*table, false),
+        let (flush, added) = match effect {
+            CommitEffect::Flushed { table, .. } => {
+                let entry = self.partition.manifest().table(*table);
+                (true, vec![entry.and_then(|t| t.ssts.first()).map(|sst| sst.id)])
+            }
+            CommitEffect::Compacted { added, .. } if added.is_empty() => (false, vec![None]),
+            CommitEffect::Compacted { added, .. } => (false, added.iter().copied().map(Some).collect()),
             _ => return,
         };
-        self.shared.env.tell(|| ProbeEvent::TablesChanged {
-            partition: self.shared.id,
-            node: self.shared.node,
-            leads,
-            flush,
-            added: self.partition.manifest().table(table).and_then(|t| t.ssts.first()).map(|sst| sst.id),
-            required: self.tuning.sst_replicas_required,
-        });
+        for added in added {
+            self.shared.env.tell(|| ProbeEvent::TablesChanged {
+                partition: self.shared.id,
+                node: self.shared.node,
+                leads,
+                flush,
+                added,
+                required: self.tuning.sst_replicas_required,
+            });
+        }
     }
 
     /// Replaces everything by a snapshot that a leader sent (already durable here), then replays the log after it.

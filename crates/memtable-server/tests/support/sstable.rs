@@ -23,6 +23,8 @@ impl Sst for Empty {
     type GetStreamStream = BoxStream<'static, Result<v1::GetBatchReply, Status>>;
     type FetchFilterStream = BoxStream<'static, Result<v1::FilterBytes, Status>>;
     type FetchStream = BoxStream<'static, Result<v1::FileChunk, Status>>;
+    type CompactWatchedStream = BoxStream<'static, Result<v1::CompactProgress, Status>>;
+    type CopyWatchedStream = BoxStream<'static, Result<v1::CopyProgress, Status>>;
     type HoldingsStream = BoxStream<'static, Result<v1::Holding, Status>>;
 
     async fn count(&self, _: Request<v1::CountRequest>) -> Result<Response<v1::CountReply>, Status> {
@@ -62,7 +64,21 @@ impl Sst for Empty {
         no()
     }
 
+    async fn compact_watched(
+        &self,
+        _: Request<v1::CompactRequest>,
+    ) -> Result<Response<Self::CompactWatchedStream>, Status> {
+        no()
+    }
+
     async fn copy(&self, _: Request<v1::CopyRequest>) -> Result<Response<v1::CopyReply>, Status> {
+        no()
+    }
+
+    async fn copy_watched(
+        &self,
+        _: Request<v1::CopyRequest>,
+    ) -> Result<Response<Self::CopyWatchedStream>, Status> {
         no()
     }
 

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use sextant_common::ids::PartitionId;
-use sextant_common::manifest::TableOptions;
+use sextant_common::key_range::KeyRange;
+use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::operation::ReadMode;
 
 use crate::testing::{Cluster, until};
-use crate::{MANY_PARTITIONS, PNode, ScanPage, ScanRange};
+use crate::{MANY_PARTITIONS, PNode, ReadOptions, ScanPage, ScanRange};
 
 async fn pages(pnode: &PNode, range: ScanRange) -> Vec<ScanPage> {
     let mut stream = pnode.scan("", range);
@@ -53,6 +55,71 @@ async fn filled(partitions: u32) -> (Cluster, BTreeMap<String, String>) {
         expected.extend(merged.into_iter().filter_map(|(k, v)| Some((k, v?.to_owned()))));
     }
     (cluster, expected)
+}
+
+/// What a compaction of some keys has deleted is still in the file of its input, which answers for the others.
+#[tokio::test]
+async fn an_sstable_is_asked_for_no_key_that_its_entry_does_not_name() {
+    let mut cluster = Cluster::start(1).await;
+    let keys: Vec<String> = (0..30).map(|i| format!("key{i:02}")).collect();
+    let all: Vec<_> = keys.iter().map(|k| (k.as_str(), Some("old"), 1)).collect();
+    let old = cluster.store(0, &all, &[0, 1]);
+    let new: Vec<_> = keys[10..20].iter().step_by(2).map(|k| (k.as_str(), Some("new"), 2)).collect();
+    let new = cluster.store(0, &new, &[0, 1]);
+    let of = |meta: &SstMeta, start: &'static str, end: &'static str| SstMeta {
+        range: KeyRange::new(start, end),
+        ..meta.clone()
+    };
+    let entries = [of(&old, "", "key10"), of(&old, "key20", ""), of(&new, "key10", "key20")];
+    entries.into_iter().for_each(|meta| cluster.install_sst(0, meta));
+    let expected: Vec<(String, String)> = keys
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| !(10..20).contains(i) || i % 2 == 0)
+        .map(|(i, k)| (k.clone(), if (10..20).contains(&i) { "new" } else { "old" }.to_owned()))
+        .collect();
+    let pnode = cluster.pnode().await;
+    cluster.settled(&pnode, 0).await;
+    for page_records in [0, 3] {
+        let all = ScanRange { page_records, ..ScanRange::default() };
+        assert_eq!(scan(&pnode, all.clone()).await, expected);
+        let reversed: Vec<_> = expected.iter().rev().cloned().collect();
+        assert_eq!(scan(&pnode, ScanRange { reverse: true, ..all.clone() }).await, reversed);
+        let inside: Vec<_> =
+            expected.iter().filter(|(k, _)| ("key07".."key23").contains(&k.as_str())).cloned().collect();
+        assert_eq!(
+            scan(&pnode, ScanRange { start: "key07".into(), end: "key23".into(), ..all }).await,
+            inside
+        );
+    }
+    for mode in ReadMode::ALL {
+        for key in &keys {
+            let options = ReadOptions { mode, ..ReadOptions::default() };
+            let record = pnode.get("", key.as_bytes(), options).await.unwrap();
+            let expected = expected.iter().find(|(k, _)| k == key).map(|(_, v)| Bytes::from(v.clone()));
+            assert_eq!(record.map(|r| r.value), expected, "{key}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_scan_over_more_sstables_than_a_page_takes_goes_by_windows() {
+    let mut cluster = Cluster::start(1).await;
+    let keys: Vec<String> = (0..200).map(|i| format!("key{i:03}")).collect();
+    for (i, key) in keys.iter().enumerate() {
+        let meta = cluster.store(0, &[(key, Some("v"), 1)], &[0, 1]);
+        let start = if i == 0 { String::new() } else { key.clone() };
+        let end = keys.get(i + 1).cloned().unwrap_or_default();
+        cluster.install_sst(0, SstMeta { range: KeyRange::new(start, end), ..meta });
+    }
+    let pnode = cluster.pnode().await;
+    let expected: Vec<_> = keys.iter().map(|k| (k.clone(), "v".to_owned())).collect();
+    for page_records in [0, 7] {
+        let all = ScanRange { page_records, ..ScanRange::default() };
+        assert_eq!(scan(&pnode, all.clone()).await, expected);
+        let reversed: Vec<_> = expected.iter().rev().cloned().collect();
+        assert_eq!(scan(&pnode, ScanRange { reverse: true, ..all }).await, reversed);
+    }
 }
 
 #[tokio::test]

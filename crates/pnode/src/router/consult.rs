@@ -158,5 +158,5 @@ pub(crate) fn candidates(
         ReadMode::Nda => sst.meta.covers(key.key),
         ReadMode::Pda | ReadMode::Bda => sst.may_contain(key.key, key.hash),
     };
-    table.ssts.iter().filter(may_have).cloned().collect()
+    table.answering(key.key).filter(may_have).cloned().collect()
 }

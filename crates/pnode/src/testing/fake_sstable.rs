@@ -155,6 +155,8 @@ pub fn page(
 impl Sst for Service {
     type GetStreamStream = BoxStream<'static, Result<v1::GetBatchReply, Status>>;
     type FetchFilterStream = BoxStream<'static, Result<v1::FilterBytes, Status>>;
+    type CompactWatchedStream = BoxStream<'static, Result<v1::CompactProgress, Status>>;
+    type CopyWatchedStream = BoxStream<'static, Result<v1::CopyProgress, Status>>;
     type HoldingsStream = BoxStream<'static, Result<v1::Holding, Status>>;
     type FetchStream = BoxStream<'static, Result<v1::FileChunk, Status>>;
 
@@ -216,7 +218,19 @@ impl Sst for Service {
     async fn compact(&self, _: Request<v1::CompactRequest>) -> Result<Response<v1::CompactReply>, Status> {
         Err(Status::unimplemented("fake"))
     }
+    async fn compact_watched(
+        &self,
+        _: Request<v1::CompactRequest>,
+    ) -> Result<Response<Self::CompactWatchedStream>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
     async fn copy(&self, _: Request<v1::CopyRequest>) -> Result<Response<v1::CopyReply>, Status> {
+        Err(Status::unimplemented("fake"))
+    }
+    async fn copy_watched(
+        &self,
+        _: Request<v1::CopyRequest>,
+    ) -> Result<Response<Self::CopyWatchedStream>, Status> {
         Err(Status::unimplemented("fake"))
     }
     async fn fetch(&self, _: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {

@@ -83,6 +83,7 @@ pub fn sst_meta(counter: u32, min_key: &'static [u8], max_key: &'static [u8]) ->
         file_bytes: 1000,
         checksum: 1,
         generations: Default::default(),
+        range: Default::default(),
         expiring: Default::default(),
         replicas: vec![NodeId(1), NodeId(2), NodeId(3)],
     }

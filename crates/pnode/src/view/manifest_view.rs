@@ -8,6 +8,8 @@ use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{Generation, ManifestVersion, SstId, TableId};
 use sextant_common::manifest::{Manifest, SstMeta};
 
+use super::intervals::Intervals;
+
 /// An SSTable that a manifest, or a record of a recent flush, names.
 pub(crate) struct Sst {
     pub meta: SstMeta,
@@ -65,10 +67,19 @@ pub(crate) struct TableView {
     pub last_flush_version: ManifestVersion,
     /// Its option in this partition.
     pub filter_inserts: bool,
-    /// Newest first.
+    /// Newest first for every key.
     pub ssts: Vec<Arc<Sst>>,
+    pub intervals: Intervals,
     /// Recent flushes of this table, oldest first.
     pub flushes: Vec<(ManifestVersion, Flushed)>,
+}
+
+impl TableView {
+    /// The SSTables that answer for a key, newest first.
+    #[inline]
+    pub fn answering(&self, key: &[u8]) -> impl Iterator<Item = &Arc<Sst>> {
+        self.intervals.of(key).iter().map(|place| &self.ssts[*place as usize])
+    }
 }
 
 /// One version of a partition's manifest. Immutable but for filters that arrive.
@@ -106,7 +117,7 @@ impl ManifestView {
                 .into_iter()
                 .map(|meta| match known.get(&meta.id) {
                     Some(sst) if sst.meta == meta => Arc::clone(sst),
-                    // Only the replicas of a sealed table can change.
+                    // Only the replicas of a sealed table can change, and for which keys it answers.
                     Some(sst) => Arc::new(Sst { filter: Arc::clone(&sst.filter), ..Sst::new(meta) }),
                     None => Arc::new(Sst::new(meta)),
                 })
@@ -131,6 +142,7 @@ impl ManifestView {
                 flushed_generation: table.flushed_generation,
                 last_flush_version: table.last_flush_version,
                 filter_inserts: table.options.filter_inserts,
+                intervals: Intervals::new(ssts.iter().map(|sst| &sst.meta.range)),
                 ssts,
                 flushes,
             }

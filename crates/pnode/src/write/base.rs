@@ -114,7 +114,8 @@ pub(super) fn base_at_once(view: &PartitionView, op: &PreparedOp) -> Option<Base
         return None;
     }
     let ReadKey { key, hash, .. } = op.at();
-    let ssts = view.manifest.table(op.table.id).map_or(&[][..], |t| &t.ssts);
-    let ruled_out = view.manifest_known && !ssts.iter().any(|sst| sst.may_contain(key, hash));
+    let table = view.manifest.table(op.table.id);
+    let may_be_in_a_table = table.is_some_and(|t| t.answering(key).any(|sst| sst.may_contain(key, hash)));
+    let ruled_out = view.manifest_known && !may_be_in_a_table;
     ruled_out.then(|| Base::absent(view.manifest.version))
 }

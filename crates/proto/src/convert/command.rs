@@ -10,6 +10,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::expiry;
 use sextant_common::ids::{Generation, ManifestVersion, NodeId, TableId};
 
+use super::manifest::range_from_wire;
 use super::{sst_id_from_wire, sst_id_to_wire};
 use crate::v1;
 
@@ -67,25 +68,32 @@ impl Logged for Flush {
 }
 
 impl Logged for Compaction {
+    /// (The kind of the entry says which fields count, so that an older server does not take what it cannot understand.)
     fn encode(&self, out: &mut BytesMut) {
+        let mut outputs = self.outputs.iter().map(v1::SstMeta::from);
         let m = v1::LogCompaction {
             term: self.term,
             table: self.table.0,
             inputs: self.inputs.iter().map(|id| sst_id_to_wire(*id)).collect(),
-            output: self.output.as_ref().map(Into::into),
+            output: outputs.next(),
+            more_outputs: outputs.collect(),
+            range_start: self.range.start.clone(),
+            range_end: self.range.end.clone(),
+            tombstones_dropped: self.tombstones_dropped,
         };
         put(&m, out);
     }
 
     fn decode(body: &[u8]) -> Result<Self> {
         let m: v1::LogCompaction = message(body)?;
+        let outputs = m.output.into_iter().chain(m.more_outputs);
         Ok(Self {
             term: m.term,
             table: TableId(m.table),
             inputs: m.inputs.iter().map(|id| sst_id_from_wire(id)).collect::<Result<_>>()?,
-            output: m.output.map(TryInto::try_into).transpose()?,
-            // (The kind of the entry says it: an older server does not know the other one.)
-            tombstones_dropped: true,
+            range: range_from_wire(m.range_start, m.range_end)?,
+            outputs: outputs.map(TryInto::try_into).collect::<Result<_>>()?,
+            tombstones_dropped: m.tombstones_dropped,
         })
     }
 }

@@ -1,9 +1,11 @@
 //! The manifest and what it names.
 
+use bytes::Bytes;
 use prost::Message;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::limits;
 use sextant_common::manifest::{
     Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstMeta, TableInfo, TableManifest,
@@ -42,6 +44,15 @@ impl TryFrom<v1::TableOptions> for TableOptions {
     }
 }
 
+/// What an SSTable answers for: never nothing.
+pub(super) fn range_from_wire(start: Bytes, end: Bytes) -> Result<KeyRange> {
+    let range = KeyRange { start, end };
+    if range.is_empty() || range.start.len().max(range.end.len()) > limits::KEY_BYTES_MAX + 1 {
+        return Err(Error::invalid("the range of an SSTable has keys, between two keys"));
+    }
+    Ok(range)
+}
+
 impl From<&SstMeta> for v1::SstMeta {
     fn from(m: &SstMeta) -> Self {
         v1::SstMeta {
@@ -61,6 +72,8 @@ impl From<&SstMeta> for v1::SstMeta {
             expiring_records: m.expiring.records,
             first_expiry: m.expiring.first.0,
             last_expiry: m.expiring.last.0,
+            range_start: m.range.start.clone(),
+            range_end: m.range.end.clone(),
         }
     }
 }
@@ -87,6 +100,7 @@ impl TryFrom<v1::SstMeta> for SstMeta {
                 first: Tick(m.first_expiry),
                 last: Tick(m.last_expiry),
             },
+            range: range_from_wire(m.range_start, m.range_end)?,
         })
     }
 }
@@ -98,6 +112,8 @@ impl From<&Origin> for v1::TableOrigin {
             name: o.name.clone(),
             first_generation: o.generations.first.0,
             last_generation: o.generations.last.0,
+            range_start: o.range.start.clone(),
+            range_end: o.range.end.clone(),
         }
     }
 }
@@ -111,7 +127,8 @@ impl TryFrom<v1::TableOrigin> for Origin {
         if !generations.are_known() {
             return Err(Error::invalid("an SSTable holds at least one memtable"));
         }
-        Ok(Origin { lineage: o.lineage, name: o.name, generations })
+        let range = range_from_wire(o.range_start, o.range_end)?;
+        Ok(Origin { lineage: o.lineage, name: o.name, generations, range })
     }
 }
 

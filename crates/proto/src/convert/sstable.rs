@@ -79,7 +79,10 @@ impl From<&CompactionOrder> for v1::CompactRequest {
     fn from(order: &CompactionOrder) -> Self {
         Self {
             inputs: order.inputs.iter().map(|id| sst_id_to_wire(*id)).collect(),
-            output: sst_id_to_wire(order.output),
+            output: order.outputs.first().map(|id| sst_id_to_wire(*id)).unwrap_or_default(),
+            more_outputs: order.outputs.iter().skip(1).map(|id| sst_id_to_wire(*id)).collect(),
+            cuts: order.cuts.clone(),
+            output_bytes: order.output_bytes,
             table: order.table.0,
             options: Some((&order.options).into()),
             drop_tombstones: order.drop_tombstones,
@@ -94,7 +97,12 @@ impl TryFrom<v1::CompactRequest> for CompactionOrder {
 
     fn try_from(m: v1::CompactRequest) -> Result<Self> {
         Ok(Self {
-            output: sst_id_from_wire(&m.output)?,
+            outputs: std::iter::once(&m.output)
+                .chain(&m.more_outputs)
+                .map(|id| sst_id_from_wire(id))
+                .collect::<Result<_>>()?,
+            cuts: m.cuts,
+            output_bytes: m.output_bytes,
             table: TableId(m.table),
             options: m.options.unwrap_or_default().try_into()?,
             drop_tombstones: m.drop_tombstones,

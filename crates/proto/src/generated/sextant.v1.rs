@@ -68,6 +68,11 @@ pub struct SstMeta {
     pub first_expiry: u64,
     #[prost(uint64, tag = "16")]
     pub last_expiry: u64,
+    /// For which keys it answers: from `range_start` on, before `range_end`; empty: from the first key on, to the last.
+    #[prost(bytes = "bytes", tag = "17")]
+    pub range_start: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "18")]
+    pub range_end: ::prost::bytes::Bytes,
 }
 /// Where an SSTable comes from; stored in the table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -82,6 +87,11 @@ pub struct TableOrigin {
     pub first_generation: u64,
     #[prost(uint64, tag = "4")]
     pub last_generation: u64,
+    /// For which keys it has the records of those memtables, as in SstMeta.
+    #[prost(bytes = "bytes", tag = "5")]
+    pub range_start: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "6")]
+    pub range_end: ::prost::bytes::Bytes,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TableManifest {
@@ -100,7 +110,7 @@ pub struct TableManifest {
     /// Log position of the last flushed freeze: the table's local persistence point (PASV, section 5).
     #[prost(message, optional, tag = "6")]
     pub persisted: ::core::option::Option<LogPosition>,
-    /// Newest first.
+    /// Newest first for every key.
     #[prost(message, repeated, tag = "7")]
     pub ssts: ::prost::alloc::vec::Vec<SstMeta>,
 }
@@ -1483,7 +1493,7 @@ pub struct LogFlush {
     #[prost(message, optional, tag = "5")]
     pub sst: ::core::option::Option<SstMeta>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LogCompaction {
     #[prost(uint64, tag = "1")]
     pub term: u64,
@@ -1491,9 +1501,19 @@ pub struct LogCompaction {
     pub table: u32,
     #[prost(bytes = "bytes", repeated, tag = "3")]
     pub inputs: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
-    /// Absent if nothing was left.
+    /// The first; absent if nothing was left.
     #[prost(message, optional, tag = "4")]
     pub output: ::core::option::Option<SstMeta>,
+    /// What follows is in entries of the kind that cuts only (memtable-server, command/mod.rs).
+    #[prost(message, repeated, tag = "5")]
+    pub more_outputs: ::prost::alloc::vec::Vec<SstMeta>,
+    /// Of each input, as in SstMeta.
+    #[prost(bytes = "bytes", tag = "6")]
+    pub range_start: ::prost::bytes::Bytes,
+    #[prost(bytes = "bytes", tag = "7")]
+    pub range_end: ::prost::bytes::Bytes,
+    #[prost(bool, tag = "8")]
+    pub tombstones_dropped: bool,
 }
 /// Where SSTables are: takes effect only on the manifest of this version.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -3506,9 +3526,10 @@ pub struct IngestReply {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CompactRequest {
-    /// Newest first.
+    /// Newest first. Only records of the origin's range are taken.
     #[prost(bytes = "bytes", repeated, tag = "1")]
     pub inputs: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// Of the first output.
     #[prost(bytes = "bytes", tag = "2")]
     pub output: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "3")]
@@ -3524,12 +3545,32 @@ pub struct CompactRequest {
     /// What expires up to here counts as a tombstone.
     #[prost(uint64, tag = "7")]
     pub expired_by: u64,
+    /// Of further outputs, in the order of their ranges; there may be fewer.
+    #[prost(bytes = "bytes", repeated, tag = "8")]
+    pub more_outputs: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// Where outputs are cut, rising.
+    #[prost(bytes = "bytes", repeated, tag = "9")]
+    pub cuts: ::prost::alloc::vec::Vec<::prost::bytes::Bytes>,
+    /// An output is cut when it has about so many bytes; 0: not by size.
+    #[prost(uint64, tag = "10")]
+    pub output_bytes: u64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CompactReply {
-    /// Absent if nothing was left to write.
+    /// Of the first output; absent if nothing was left to write.
     #[prost(message, optional, tag = "1")]
     pub meta: ::core::option::Option<SstMeta>,
+    #[prost(message, repeated, tag = "2")]
+    pub more: ::prost::alloc::vec::Vec<SstMeta>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CompactProgress {
+    /// Merged so far.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    /// The last message.
+    #[prost(message, optional, tag = "2")]
+    pub done: ::core::option::Option<CompactReply>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyRequest {
@@ -3555,6 +3596,15 @@ pub struct Order {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyReply {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CopyProgress {
+    /// Received so far.
+    #[prost(uint64, tag = "1")]
+    pub bytes: u64,
+    /// The last message.
+    #[prost(message, optional, tag = "2")]
+    pub done: ::core::option::Option<CopyReply>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FetchRequest {
     #[prost(bytes = "bytes", tag = "1")]
@@ -3924,6 +3974,31 @@ pub mod sst_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Sst", "Compact"));
             self.inner.unary(req, path, codec).await
         }
+        /// The same, telling how it goes on: a message while it does, and one with its end.
+        pub async fn compact_watched(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CompactRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::CompactProgress>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Sst/CompactWatched",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Sst", "CompactWatched"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// Makes this server copy a table from one of its other replicas.
         pub async fn copy(
             &mut self,
@@ -3942,6 +4017,30 @@ pub mod sst_client {
             let mut req = request.into_request();
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Sst", "Copy"));
             self.inner.unary(req, path, codec).await
+        }
+        pub async fn copy_watched(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::CopyProgress>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Sst/CopyWatched",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Sst", "CopyWatched"));
+            self.inner.server_streaming(req, path, codec).await
         }
         pub async fn fetch(
             &mut self,
@@ -4124,11 +4223,38 @@ pub mod sst_server {
             &self,
             request: tonic::Request<super::CompactRequest>,
         ) -> std::result::Result<tonic::Response<super::CompactReply>, tonic::Status>;
+        /// Server streaming response type for the CompactWatched method.
+        type CompactWatchedStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::CompactProgress, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// The same, telling how it goes on: a message while it does, and one with its end.
+        async fn compact_watched(
+            &self,
+            request: tonic::Request<super::CompactRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::CompactWatchedStream>,
+            tonic::Status,
+        >;
         /// Makes this server copy a table from one of its other replicas.
         async fn copy(
             &self,
             request: tonic::Request<super::CopyRequest>,
         ) -> std::result::Result<tonic::Response<super::CopyReply>, tonic::Status>;
+        /// Server streaming response type for the CopyWatched method.
+        type CopyWatchedStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::CopyProgress, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        async fn copy_watched(
+            &self,
+            request: tonic::Request<super::CopyRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::CopyWatchedStream>,
+            tonic::Status,
+        >;
         /// Server streaming response type for the Fetch method.
         type FetchStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<super::FileChunk, tonic::Status>,
@@ -4515,6 +4641,52 @@ pub mod sst_server {
                     };
                     Box::pin(fut)
                 }
+                "/sextant.v1.Sst/CompactWatched" => {
+                    #[allow(non_camel_case_types)]
+                    struct CompactWatchedSvc<T: Sst>(pub Arc<T>);
+                    impl<
+                        T: Sst,
+                    > tonic::server::ServerStreamingService<super::CompactRequest>
+                    for CompactWatchedSvc<T> {
+                        type Response = super::CompactProgress;
+                        type ResponseStream = T::CompactWatchedStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CompactRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sst>::compact_watched(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CompactWatchedSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
                 "/sextant.v1.Sst/Copy" => {
                     #[allow(non_camel_case_types)]
                     struct CopySvc<T: Sst>(pub Arc<T>);
@@ -4554,6 +4726,52 @@ pub mod sst_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Sst/CopyWatched" => {
+                    #[allow(non_camel_case_types)]
+                    struct CopyWatchedSvc<T: Sst>(pub Arc<T>);
+                    impl<
+                        T: Sst,
+                    > tonic::server::ServerStreamingService<super::CopyRequest>
+                    for CopyWatchedSvc<T> {
+                        type Response = super::CopyProgress;
+                        type ResponseStream = T::CopyWatchedStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CopyRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Sst>::copy_watched(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CopyWatchedSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

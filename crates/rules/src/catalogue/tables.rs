@@ -38,11 +38,21 @@ macro_rules! tables {
             kept_in: [
                 "crates/memtable-server/src/worker/leading/upkeep/choice.rs",
                 "crates/memtable-server/src/flush/compaction.rs",
-                "crates/memtable-server/src/partition/commit.rs",
+                "crates/memtable-server/src/partition/columns.rs",
             ],
-            tests: ["a_compaction_applies_only_while_its_inputs_are_there_and_hide_all_that_they_hid"],
+            tests: [
+                "a_compaction_applies_only_while_its_inputs_are_there_and_hide_all_that_they_hid",
+                "each_key_sees_what_it_saw_whatever_is_compacted",
+            ],
             broken_by: TombstoneDroppedEarly "tombstone-dropped-early"
                 "A compaction of the newer tables drops tombstones." [Model, Patch("tombstone-dropped-early")],
+        }
+        "outputs-take-the-place-of-the-oldest-input" {
+            says: "A compaction's outputs go where its oldest input was, and nothing that overlaps lies between its inputs.",
+            otherwise: "a newer table's record is hidden by an older one",
+            source: "design 10",
+            kept_in: ["crates/memtable-server/src/partition/columns.rs"],
+            tests: ["each_key_sees_what_it_saw_whatever_is_compacted", "what_lies_between_the_inputs_forbids_a_compaction"],
         }
     }
     } };

@@ -3,16 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::is_expired;
-use sextant_common::manifest::SstMeta;
+use sextant_common::ids::{SstId, TableId};
+use sextant_common::key_range::KeyRange;
+use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_environment::vfs::IoKind;
 use tokio::sync::oneshot;
 
 use super::plan::Plan;
 use crate::catalog::Replace;
+use crate::data_dir::Temporary;
+use crate::progress::Progress;
 use crate::store::Store;
-use crate::table::{Caching, Content, Direction, KeyRange, Merge, TableIter, TableWriter};
+use crate::table::index::lower_bound;
+use crate::table::{Caching, Content, Direction, Merge, TableIter, TableWriter};
 
 /// Between slices a compaction looks whether it is still wanted, and waits if it is too fast. 4 MiB take some ten milliseconds.
 const SLICE_BYTES: u64 = 4 * 1024 * 1024;
@@ -20,26 +26,128 @@ const SLICE_BYTES: u64 = 4 * 1024 * 1024;
 pub(super) struct Job {
     store: Arc<Store>,
     plan: Plan,
+    progress: Progress,
+}
+
+/// The outputs, one after the other. An output begins at a cut, or where the one before has become large enough, and answers for
+/// everything up to the next one: together they answer for the whole range, whatever records are left.
+struct Outputs {
+    store: Arc<Store>,
+    ids: std::vec::IntoIter<SstId>,
+    table: TableId,
+    options: TableOptions,
+    /// Of all of them.
+    origin: Option<Origin>,
+    cuts: std::iter::Peekable<std::vec::IntoIter<Bytes>>,
+    output_bytes: u64,
+    /// The one that is being written. It has no name yet: where it ends is known when the next one begins.
+    open: Option<Open>,
+    /// Where the next one begins.
+    start: Bytes,
+    last_key: Vec<u8>,
+    done: Vec<SstMeta>,
+}
+
+struct Open {
+    temporary: Temporary,
+    writer: TableWriter,
+}
+
+impl Outputs {
+    fn is_empty(&self) -> bool {
+        self.open.is_none() && self.done.is_empty()
+    }
+
+    fn written_bytes(&self) -> u64 {
+        let open = self.open.as_ref().map_or(0, |open| open.writer.bytes());
+        self.done.iter().map(|meta| meta.file_bytes).sum::<u64>() + open
+    }
+
+    /// A key that is larger than all before it. `left`: how many records are still to come, and how many have passed.
+    fn add(&mut self, key: &[u8], seq: u64, content: Content<'_>, left: (u64, u64)) -> Result<()> {
+        let mut cut = None;
+        while let Some(at) = self.cuts.next_if(|at| at.as_ref() <= key) {
+            cut = Some(at);
+        }
+        if let Some(open) = &self.open
+            && self.ids.len() > 0
+        {
+            // (What is left over would be small: it stays with the others.)
+            let (to_come, passed) = left;
+            let is_worth_it = || {
+                let expected =
+                    u128::from(self.written_bytes()) * u128::from(to_come) / u128::from(passed.max(1));
+                expected >= u128::from(self.output_bytes / 2)
+            };
+            let is_large = self.output_bytes > 0 && open.writer.bytes() >= self.output_bytes && is_worth_it();
+            let at =
+                cut.or_else(|| is_large.then(|| Bytes::copy_from_slice(lower_bound(&self.last_key, key))));
+            if let Some(at) = at {
+                self.finish(at)?;
+            }
+        }
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.begin()?,
+        };
+        open.writer.add(key, seq, content)?;
+        self.open = Some(open);
+        self.last_key.clear();
+        self.last_key.extend_from_slice(key);
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<Open> {
+        let id = self.ids.next().ok_or_else(|| Error::internal("a compaction has more outputs than ids"))?;
+        let temporary = self.store.catalog.create_temporary(id)?;
+        let writer = TableWriter::new(temporary.file().clone(), id, self.table, self.options.clone());
+        // (Its own part of the range is known when it ends.)
+        Ok(Open { temporary, writer: writer.with_origin(self.origin.clone()) })
+    }
+
+    /// Seals the open one; it ends before `end`, where the next one begins.
+    fn finish(&mut self, end: Bytes) -> Result<()> {
+        let Some(Open { temporary, writer }) = self.open.take() else { return Ok(()) };
+        let range = KeyRange { start: std::mem::replace(&mut self.start, end.clone()), end };
+        let origin = self.origin.clone().map(|origin| Origin { range, ..origin });
+        writer.with_origin(origin).finish()?;
+        self.done.push(self.store.catalog.install(temporary, Replace::Refuse)?);
+        Ok(())
+    }
 }
 
 impl Job {
-    pub(super) fn new(store: Arc<Store>, plan: Plan) -> Self {
-        Self { store, plan }
+    pub(super) fn new(store: Arc<Store>, plan: Plan, progress: Progress) -> Self {
+        Self { store, plan, progress }
     }
 
     pub(super) async fn run(
         self,
-        answer: &mut oneshot::Sender<Result<Option<SstMeta>>>,
-    ) -> Result<Option<SstMeta>> {
-        let Plan { inputs, output, table, options, drop_tombstones, expired_by, origin } = self.plan;
+        answer: &mut oneshot::Sender<Result<Vec<SstMeta>>>,
+    ) -> Result<Vec<SstMeta>> {
+        let range = self.plan.range();
+        let Plan { inputs, outputs, cuts, output_bytes, table, options, drop_tombstones, expired_by, origin } =
+            self.plan;
         let keeps_proof = origin.is_some();
-        let store = self.store;
-        let open = |table| TableIter::new(table, KeyRange::all(), Direction::Forward, Caching::Bypass);
+        let (store, progress) = (self.store, self.progress);
+        // (An input may have records of keys for which it no longer answers.)
+        let open = |table| TableIter::new(table, range.clone(), Direction::Forward, Caching::Bypass);
+        let records: u64 = inputs.iter().map(|input| input.meta().records).sum();
         let iters = inputs.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut merge = Merge::new(iters, Direction::Forward);
-        let temporary = store.catalog.create_temporary(output)?;
-        let mut writer =
-            TableWriter::new(temporary.file().clone(), output, table, options).with_origin(origin);
+        let mut outputs = Outputs {
+            store: store.clone(),
+            ids: outputs.into_iter(),
+            table,
+            options,
+            origin,
+            cuts: cuts.into_iter().peekable(),
+            output_bytes,
+            open: None,
+            start: range.start.clone(),
+            last_key: Vec::new(),
+            done: Vec::new(),
+        };
         let started_ns = store.env.clock.holder_ns();
         let (mut slice_end, mut merged_bytes) = (SLICE_BYTES, 0);
         // The newest of the tombstones that were dropped.
@@ -50,19 +158,21 @@ impl Job {
             let is_tombstone = merge.is_tombstone() || has_expired;
             if drop_tombstones && is_tombstone {
                 if keeps_proof
-                    && writer.records() == 0
+                    && outputs.is_empty()
                     && dropped.as_ref().is_none_or(|(_, seq)| *seq < merge.seq())
                 {
                     dropped = Some((merge.key().to_vec(), merge.seq()));
                 }
             } else {
                 let value = (!is_tombstone).then(|| merge.value_ref());
-                writer.add(merge.key(), merge.seq(), Content::new(value, merge.marks()))?;
+                let left = (records.saturating_sub(merge.passed()), merge.passed());
+                outputs.add(merge.key(), merge.seq(), Content::new(value, merge.marks()), left)?;
             }
             merged_bytes += (merge.key().len() + merge.value_ref().len()) as u64;
             merge.advance()?;
             if merged_bytes >= slice_end {
                 slice_end = merged_bytes + SLICE_BYTES;
+                progress.reached(merged_bytes);
                 store.disk_delay(IoKind::Write).await;
                 let wait = throttle(&store, started_ns, merge.disk_bytes());
                 let mut shutdown = store.shutdown.clone();
@@ -82,15 +192,15 @@ impl Job {
                 }
             }
         }
-        if writer.records() == 0 {
+        if outputs.is_empty() {
             // One tombstone is kept: without a table that says so, nothing would show that the inputs are superseded, and one that
             // was forgotten on a server could bring deleted records back when a manifest is rebuilt.
-            let Some((key, seq)) = dropped else { return Ok(None) };
-            writer.add(&key, seq, Content::Tombstone)?;
+            let Some((key, seq)) = dropped else { return Ok(Vec::new()) };
+            outputs.add(&key, seq, Content::Tombstone, (0, 0))?;
         }
         store.disk_delay(IoKind::Sync).await;
-        writer.finish()?;
-        store.catalog.install(temporary, Replace::Refuse).map(Some)
+        outputs.finish(range.end)?;
+        Ok(outputs.done)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Compaction: several tables become one.
+//! Compaction: several tables become one, or several that share their range of keys.
 //!
 //! Owns running a compaction that somebody else has planned; does not own the plan (the leader's), nor what becomes of
 //! the inputs. Each compaction runs on a thread of its own, in slices, so that it can be throttled and given up between
-//! them. Invariant: the output is durable before the answer, and a function of the inputs (and of the origin and the time that the
+//! them. Invariant: outputs are durable before the answer, and a function of the inputs (and of the origin and the time that the
 //! plan names) alone.
 
 mod job;
@@ -11,30 +11,37 @@ mod plan;
 use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::limits::COMPACTION_INPUTS_MAX;
+use sextant_common::limits::{COMPACTION_INPUTS_MAX, COMPACTION_OUTPUTS_MAX};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::CompactionOrder;
 use tokio::sync::oneshot;
 
 use self::job::Job;
 use self::plan::Plan;
+use crate::progress::Progress;
 use crate::store::{Store, recorded};
 
 impl Store {
-    /// Returns the output, durable; none if no record was left. Dropping the future gives the compaction up.
-    pub async fn compact(self: &Arc<Self>, order: CompactionOrder) -> Result<Option<SstMeta>> {
-        let written = |meta: &Option<SstMeta>| meta.as_ref().map_or(0, |m| m.file_bytes);
-        recorded(self, &self.metrics.compact, written, self.run(order)).await
+    /// Returns the outputs, durable, by rising range; none if no record was left. Dropping the future gives the compaction up; what is
+    /// written already stays, for whoever ordered it to delete.
+    /// `progress`: of it, for whoever waits.
+    pub async fn compact(
+        self: &Arc<Self>,
+        order: CompactionOrder,
+        progress: &Progress,
+    ) -> Result<Vec<SstMeta>> {
+        let written = |outputs: &Vec<SstMeta>| outputs.iter().map(|m| m.file_bytes).sum();
+        recorded(self, &self.metrics.compact, written, self.run(order, progress.clone())).await
     }
 
-    async fn run(self: &Arc<Self>, order: CompactionOrder) -> Result<Option<SstMeta>> {
+    async fn run(self: &Arc<Self>, order: CompactionOrder, progress: Progress) -> Result<Vec<SstMeta>> {
         let plan = self.plan(order)?;
         let turn = self.compactions.take().await?;
         let (answer, answered) = oneshot::channel();
         let store = self.clone();
         self.env.dedicated("compaction", async move {
             let mut answer = answer;
-            let result = Job::new(store, plan).run(&mut answer).await;
+            let result = Job::new(store, plan, progress).run(&mut answer).await;
             drop(turn);
             let _ = answer.send(result);
         });
@@ -42,12 +49,17 @@ impl Store {
     }
 
     fn plan(&self, order: CompactionOrder) -> Result<Plan> {
-        let CompactionOrder { inputs: mut ids, output, table, options, drop_tombstones, expired_by, origin } =
-            order;
+        let CompactionOrder { inputs: mut ids, outputs, cuts, output_bytes, table, options, .. } = order;
         if ids.is_empty() || ids.len() > COMPACTION_INPUTS_MAX {
             return Err(Error::invalid(format!(
                 "a compaction has 1 to {COMPACTION_INPUTS_MAX} inputs, not {}",
                 ids.len()
+            )));
+        }
+        if outputs.is_empty() || outputs.len() > COMPACTION_OUTPUTS_MAX {
+            return Err(Error::invalid(format!(
+                "a compaction has 1 to {COMPACTION_OUTPUTS_MAX} outputs, not {}",
+                outputs.len()
             )));
         }
         let inputs = ids.iter().map(|id| self.table(*id)).collect::<Result<Vec<_>>>()?;
@@ -58,11 +70,22 @@ impl Store {
                 foreign.trailer().table
             )));
         }
-        ids.push(output);
+        ids.extend(&outputs);
         ids.sort();
         if ids.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Error::invalid("inputs and output of a compaction are different tables"));
+            return Err(Error::invalid("inputs and outputs of a compaction are different tables"));
         }
-        Ok(Plan { inputs, output, table, options, drop_tombstones, expired_by, origin })
+        let CompactionOrder { drop_tombstones, expired_by, origin, .. } = order;
+        let plan =
+            Plan { inputs, outputs, cuts, output_bytes, table, options, drop_tombstones, expired_by, origin };
+        let range = plan.range();
+        let rise = plan.cuts.windows(2).all(|pair| pair[0] < pair[1]);
+        if !rise || !plan.cuts.iter().all(|cut| range.is_cut_by(cut)) {
+            return Err(Error::invalid("the cuts of a compaction rise, and lie in its range"));
+        }
+        if plan.origin.is_none() && (plan.output_bytes > 0 || !plan.cuts.is_empty()) {
+            return Err(Error::invalid("a compaction without an origin has one output"));
+        }
+        Ok(plan)
     }
 }

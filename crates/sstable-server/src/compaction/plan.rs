@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{SstId, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Origin, TableOptions};
 
 use crate::table::Table;
@@ -12,10 +14,22 @@ use crate::table::Table;
 /// What is to be done, with the inputs at hand.
 pub(super) struct Plan {
     pub(super) inputs: Vec<Arc<Table>>,
-    pub(super) output: SstId,
+    /// In the order of their ranges; there may be fewer.
+    pub(super) outputs: Vec<SstId>,
+    /// Where outputs are cut, rising.
+    pub(super) cuts: Vec<Bytes>,
+    /// And when one has about so many bytes; 0: not by size.
+    pub(super) output_bytes: u64,
     pub(super) table: TableId,
     pub(super) options: TableOptions,
     pub(super) drop_tombstones: bool,
     pub(super) expired_by: Tick,
     pub(super) origin: Option<Origin>,
+}
+
+impl Plan {
+    /// The keys that are taken.
+    pub(super) fn range(&self) -> KeyRange {
+        self.origin.as_ref().map(|origin| origin.range.clone()).unwrap_or_default()
+    }
 }

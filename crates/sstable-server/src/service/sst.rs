@@ -7,6 +7,7 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{PartitionId, SstId};
+use sextant_common::manifest::SstMeta;
 use sextant_common::sstable;
 use sextant_common::sstable::OrderNumber;
 use sextant_environment::env::status_of;
@@ -16,15 +17,16 @@ use sextant_environment::vfs::IoKind;
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1::sst_server::Sst;
 use sextant_proto::v1::{
-    CompactReply, CompactRequest, CopyReply, CopyRequest, CountReply, CountRequest, DeleteReply,
-    DeleteRequest, FetchFilterRequest, FetchRequest, FileChunk, FilterBytes, GetBatch, GetBatchReply,
-    Holding, HoldingsRequest, IngestReply, IngestRequest, InventoryEntry, InventoryReply, InventoryRequest,
-    ReleaseTablesReply, ReleaseTablesRequest, SstScanReply, SstScanRequest,
+    CompactProgress, CompactReply, CompactRequest, CopyProgress, CopyReply, CopyRequest, CountReply,
+    CountRequest, DeleteReply, DeleteRequest, FetchFilterRequest, FetchRequest, FileChunk, FilterBytes,
+    GetBatch, GetBatchReply, Holding, HoldingsRequest, IngestReply, IngestRequest, InventoryEntry,
+    InventoryReply, InventoryRequest, ReleaseTablesReply, ReleaseTablesRequest, SstScanReply, SstScanRequest,
 };
 use tonic::{Request, Response, Status, Streaming};
 
 use super::wire::{get_to_wire, gets_from_wire, ingest_from_wire, page_from_wire, page_to_wire};
 use crate::catalog::Entry;
+use crate::progress::{News, Progress};
 use crate::store::Store;
 use crate::transfer::Piece;
 
@@ -71,6 +73,11 @@ fn ids_to_delete(ids: &[Bytes]) -> Result<Vec<SstId>> {
     ids.iter().map(|id| sst_id_from_wire(id)).collect()
 }
 
+fn compacted(outputs: &[SstMeta]) -> CompactReply {
+    let mut outputs = outputs.iter().map(Into::into);
+    CompactReply { meta: outputs.next(), more: outputs.collect() }
+}
+
 /// The room is given back when the answer has left.
 fn laden<T>((message, room): (T, Option<Share>)) -> Response<T> {
     let mut response = Response::new(message);
@@ -86,6 +93,8 @@ impl Sst for SstService {
     type FetchFilterStream = BoxStream<'static, Result<FilterBytes, Status>>;
     type HoldingsStream = BoxStream<'static, Result<Holding, Status>>;
     type FetchStream = BoxStream<'static, Result<FileChunk, Status>>;
+    type CompactWatchedStream = BoxStream<'static, Result<CompactProgress, Status>>;
+    type CopyWatchedStream = BoxStream<'static, Result<CopyProgress, Status>>;
 
     async fn get_stream(
         &self,
@@ -136,14 +145,44 @@ impl Sst for SstService {
 
     async fn compact(&self, request: Request<CompactRequest>) -> Result<Response<CompactReply>, Status> {
         let order = request.into_inner().try_into().map_err(status_of)?;
-        let meta = self.store.compact(order).await.map_err(status_of)?;
-        Ok(Response::new(CompactReply { meta: meta.as_ref().map(Into::into) }))
+        let outputs = self.store.compact(order, &Progress::default()).await.map_err(status_of)?;
+        Ok(Response::new(compacted(&outputs)))
+    }
+
+    async fn compact_watched(
+        &self,
+        request: Request<CompactRequest>,
+    ) -> Result<Response<Self::CompactWatchedStream>, Status> {
+        let order = request.into_inner().try_into().map_err(status_of)?;
+        let (store, progress) = (self.store.clone(), Progress::default());
+        let of_work = progress.clone();
+        let news = progress.tell(async move { store.compact(order, &of_work).await });
+        let messages = news.map_ok(|news| match news {
+            News::Bytes(bytes) => CompactProgress { bytes, done: None },
+            News::Done(outputs) => CompactProgress { bytes: 0, done: Some(compacted(&outputs)) },
+        });
+        Ok(Response::new(self.until_shutdown(messages.map_err(status_of))))
     }
 
     async fn copy(&self, request: Request<CopyRequest>) -> Result<Response<CopyReply>, Status> {
         let order = request.into_inner().try_into().map_err(status_of)?;
-        self.store.copy(order).await.map_err(status_of)?;
+        self.store.copy(order, &Progress::default()).await.map_err(status_of)?;
         Ok(Response::new(CopyReply {}))
+    }
+
+    async fn copy_watched(
+        &self,
+        request: Request<CopyRequest>,
+    ) -> Result<Response<Self::CopyWatchedStream>, Status> {
+        let order = request.into_inner().try_into().map_err(status_of)?;
+        let (store, progress) = (self.store.clone(), Progress::default());
+        let of_work = progress.clone();
+        let news = progress.tell(async move { store.copy(order, &of_work).await });
+        let messages = news.map_ok(|news| match news {
+            News::Bytes(bytes) => CopyProgress { bytes, done: None },
+            News::Done(()) => CopyProgress { bytes: 0, done: Some(CopyReply {}) },
+        });
+        Ok(Response::new(self.until_shutdown(messages.map_err(status_of))))
     }
 
     async fn fetch(&self, request: Request<FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {

@@ -4,7 +4,9 @@
 //! all keys u64, bytes of all values u64, table options (filter_inserts u8, compression u8, partition_prefix u32), smallest
 //! key (length u32, bytes), largest key (length u32, bytes); since version 2 of the format the origin: lineage u64, first and last
 //! generation u64 each, name of the table (length u32, bytes); from version 3 on how many records expire u64, and when the first and the
-//! last of them does (ticks, u64 each). Version 4 is that of tables with headers of objects.
+//! last of them does (ticks, u64 each). Version 4 is that of tables with headers of objects. In version 5 the range of keys that the
+//! table answers for: first key, and the first key beyond it (length u32, bytes each; empty: none), and whether it has headers of
+//! objects, u8.
 //!
 //! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
 //! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
@@ -16,6 +18,7 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{SstId, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::limits::{KEY_BYTES_MAX, TABLE_NAME_BYTES_MAX};
 use sextant_common::manifest::{Compression, Expiring, Generations, Origin, SstMeta, TableOptions};
 use xxhash_rust::xxh3::xxh3_64;
@@ -32,6 +35,8 @@ pub const VERSION_WITH_ORIGIN: u32 = 2;
 pub const VERSION_WITH_EXPIRY: u32 = 3;
 /// Of tables with headers of objects: records that have a kind. Otherwise as version 3, also if none expires.
 pub const VERSION_WITH_OBJECTS: u32 = 4;
+/// Of tables that answer for a part of the keys.
+pub const VERSION_WITH_RANGE: u32 = 5;
 pub const TRAILER_BYTES: usize = 124;
 /// The file checksum and the trailer checksum: what the file checksum does not cover.
 pub const UNHASHED_BYTES: usize = 12;
@@ -93,9 +98,9 @@ impl Trailer {
             return Err(bad("checksum mismatch"));
         }
         let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
-        if !(VERSION..=VERSION_WITH_OBJECTS).contains(&u32_of(8)) {
+        if !(VERSION..=VERSION_WITH_RANGE).contains(&u32_of(8)) {
             return Err(bad(&format!(
-                "format version {} is not known (this is {VERSION_WITH_OBJECTS})",
+                "format version {} is not known (this is {VERSION_WITH_RANGE})",
                 u32_of(8)
             )));
         }
@@ -150,6 +155,7 @@ impl TableMeta {
     pub fn version(&self) -> u32 {
         match (&self.origin, self.expiring.records) {
             (None, _) => VERSION,
+            (Some(origin), _) if !origin.range.is_all() => VERSION_WITH_RANGE,
             (Some(_), _) if self.has_objects => VERSION_WITH_OBJECTS,
             (Some(_), 0) => VERSION_WITH_ORIGIN,
             (Some(_), _) => VERSION_WITH_EXPIRY,
@@ -178,16 +184,26 @@ impl TableMeta {
             out.extend_from_slice(&(key.len() as u32).to_le_bytes());
             out.extend_from_slice(key);
         }
-        if let Some(Origin { lineage, name, generations }) = &self.origin {
+        if let Some(Origin { lineage, name, generations, .. }) = &self.origin {
             for number in [*lineage, generations.first.0, generations.last.0] {
                 out.extend_from_slice(&number.to_le_bytes());
             }
             out.extend_from_slice(&(name.len() as u32).to_le_bytes());
             out.extend_from_slice(name.as_bytes());
         }
-        if self.version() >= VERSION_WITH_EXPIRY {
+        let version = self.version();
+        if version >= VERSION_WITH_EXPIRY {
             let Expiring { records, first, last } = self.expiring;
             [records, first.0, last.0].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        }
+        if let Some(Origin { range, .. }) = &self.origin
+            && version >= VERSION_WITH_RANGE
+        {
+            for key in [&range.start, &range.end] {
+                out.extend_from_slice(&(key.len() as u32).to_le_bytes());
+                out.extend_from_slice(key);
+            }
+            out.push(u8::from(self.has_objects));
         }
         out
     }
@@ -229,17 +245,33 @@ impl TableMeta {
                 return None;
             }
             end += 28 + len;
-            origin = Some(Origin { lineage, name, generations });
+            origin = Some(Origin { lineage, name, generations, range: KeyRange::all() });
         }
         let mut expiring = Expiring::default();
         if version >= VERSION_WITH_EXPIRY {
             let number = |i: usize| u64_at(bytes, end + 8 * i);
             let (first, last) = (Tick(number(1)?), Tick(number(2)?));
             expiring = Expiring { records: number(0)?, first, last };
-            if expiring.records == 0 && version == VERSION_WITH_EXPIRY || first > last {
+            if expiring.records == 0 && (version == VERSION_WITH_EXPIRY || last.0 > 0) || first > last {
                 return None;
             }
             end += 24;
+        }
+        let mut has_objects = version == VERSION_WITH_OBJECTS;
+        if version >= VERSION_WITH_RANGE {
+            let (start, next) = key(end)?;
+            let (before, after) = key(next)?;
+            let range = KeyRange { start, end: before };
+            if range.is_all() || !range.contains(&min_key) || !range.contains(&max_key) {
+                return None;
+            }
+            has_objects = match bytes.get(after)? {
+                0 => false,
+                1 => true,
+                _ => return None,
+            };
+            end = after + 1;
+            origin.as_mut()?.range = range;
         }
         let meta = TableMeta {
             records: number(0)?,
@@ -254,7 +286,7 @@ impl TableMeta {
             max_key,
             origin,
             expiring,
-            has_objects: version >= VERSION_WITH_OBJECTS,
+            has_objects,
         };
         let sound = end == bytes.len()
             && filter_inserts <= 1
@@ -279,6 +311,7 @@ impl TableMeta {
             file_bytes: trailer.file_bytes,
             checksum: trailer.file_checksum,
             generations: self.origin.as_ref().map(|o| o.generations).unwrap_or_default(),
+            range: self.origin.as_ref().map(|o| o.range.clone()).unwrap_or_default(),
             expiring: self.expiring,
             replicas: Vec::new(),
         }
@@ -292,9 +325,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}") {
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}", bounds in 0u8..4) {
             let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
-            let origin = (!name.is_empty()).then_some(Origin { lineage: min_seq, name, generations: Generations::new(more, more + span) });
+            let mut range = KeyRange::all();
+            if bounds & 1 != 0 { range.start = Bytes::copy_from_slice(&key[..1]); }
+            if bounds & 2 != 0 { range.end = [&key[..], &[0]].concat().into(); }
+            let generations = Generations::new(more, more + span);
+            let origin = (!name.is_empty()).then_some(Origin { lineage: min_seq, name, generations, range });
             let first = Tick(if expiring > 0 && origin.is_some() { min_seq } else { 0 });
             let expiring = Expiring { records: if first.0 > 0 { expiring } else { 0 }, first, last: Tick(first.0 * span) };
             let meta = TableMeta {
@@ -306,7 +343,7 @@ mod tests {
             for cut in 0..bytes.len() {
                 prop_assert!(TableMeta::parse(&bytes.slice(..cut), meta.version()).is_err());
             }
-            for other in (VERSION..=VERSION_WITH_OBJECTS).filter(|version| *version != meta.version()).filter(|version| version + meta.version() != 7) {
+            for other in (VERSION..=VERSION_WITH_RANGE).filter(|version| *version != meta.version()).filter(|version| version + meta.version() != 7) {
                 prop_assert!(TableMeta::parse(&bytes, other).is_err());
             }
             prop_assert_eq!(TableMeta::parse(&bytes, meta.version()).unwrap(), meta);
@@ -318,6 +355,7 @@ mod tests {
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_ORIGIN);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_EXPIRY);
             let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_OBJECTS);
+            let _ = TableMeta::parse(&bytes.clone().into(), VERSION_WITH_RANGE);
             let mut trailer = MAGIC.to_vec();
             trailer.extend_from_slice(&VERSION.to_le_bytes());
             trailer.extend_from_slice(&bytes);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::Result;
+use sextant_common::key_range::KeyRange;
 use sextant_common::marks::Marks;
 
 use super::block::{BackwardCursor, Block, ForwardCursor, Malformed, Slot};
@@ -11,23 +12,6 @@ use super::direction::Direction;
 use super::index::{Handle, covering, handle};
 use super::read_ahead::ReadAhead;
 use super::reader::{Access, Table, Tally};
-
-/// Keys from `start` (inclusive; empty: from the first) to `end` (exclusive; empty: to the last).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct KeyRange {
-    pub start: Bytes,
-    pub end: Bytes,
-}
-
-impl KeyRange {
-    pub fn all() -> Self {
-        Self::default()
-    }
-
-    pub fn contains(&self, key: &[u8]) -> bool {
-        self.start.as_ref() <= key && (self.end.is_empty() || key < self.end.as_ref())
-    }
-}
 
 /// Where a walk takes its blocks from. It never fills the cache with data blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,13 +18,14 @@ pub struct Merge {
     heap: Vec<usize>,
     direction: Direction,
     passed_key: Vec<u8>,
+    passed: u64,
 }
 
 impl Merge {
     /// `iters` newest first, all in this direction.
     pub fn new(iters: Vec<TableIter>, direction: Direction) -> Self {
         let heap = (0..iters.len()).filter(|i| !iters[*i].is_at_end()).collect();
-        let mut merge = Self { iters, heap, direction, passed_key: Vec::new() };
+        let mut merge = Self { iters, heap, direction, passed_key: Vec::new(), passed: 0 };
         for at in (0..merge.heap.len() / 2).rev() {
             merge.sift_down(at);
         }
@@ -63,6 +64,11 @@ impl Merge {
         self.present().map_or(Marks::NONE, TableIter::marks)
     }
 
+    /// How many records it has left behind, of all tables.
+    pub fn passed(&self) -> u64 {
+        self.passed
+    }
+
     pub fn disk_bytes(&self) -> u64 {
         self.iters.iter().map(TableIter::disk_bytes).sum()
     }
@@ -93,6 +99,7 @@ impl Merge {
     fn advance_first(&mut self) -> Result<()> {
         if let Some(first) = self.heap.first().copied() {
             self.iters[first].advance()?;
+            self.passed += 1;
             if self.iters[first].is_at_end() {
                 self.heap.swap_remove(0);
             }

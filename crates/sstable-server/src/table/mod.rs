@@ -1,4 +1,5 @@
-//! The table file, format versions 2 and (if records expire) 3; version 1 is read (`docs/formats/table.md`).
+//! The table file, format versions 2, 3 (if records expire) and 4 (of a part of the keys); version 1 is read
+//! (`docs/formats/table.md`).
 //!
 //! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and the cache of
 //! blocks that all tables share. Does not own files' names, which tables exist (`catalog`) or any message.
@@ -24,11 +25,12 @@ pub mod reader;
 pub mod writer;
 
 use sextant_common::ids::{SstId, TableId};
+pub use sextant_common::key_range::KeyRange;
 use xxhash_rust::xxh3::xxh3_64;
 
 pub use block::Content;
 pub use direction::Direction;
-pub use iter::{Caching, KeyRange, TableIter};
+pub use iter::{Caching, TableIter};
 pub use merge::Merge;
 pub use reader::{Access, Lookup, Opened, Table};
 pub use writer::TableWriter;

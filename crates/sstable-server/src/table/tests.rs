@@ -264,7 +264,8 @@ fn content(i: u64) -> Content<'static> {
 }
 
 fn expiring_table() -> (Vec<u8>, sextant_common::manifest::SstMeta) {
-    let origin = Origin { lineage: 3, name: "t".into(), generations: Generations::new(1, 4) };
+    let origin =
+        Origin { lineage: 3, name: "t".into(), generations: Generations::new(1, 4), range: KeyRange::all() };
     let file = Arc::new(sextant_simulated::MemoryFile::default());
     let table = sextant_common::ids::TableId(9);
     let mut writer =
@@ -300,7 +301,12 @@ fn records_are_found_with_their_expiry_in_a_table_of_format_3() {
 #[test]
 fn headers_of_objects_make_a_table_of_format_4() {
     for expires_at in [None, Some(Tick(7))] {
-        let origin = Origin { lineage: 3, name: "t".into(), generations: Generations::new(1, 4) };
+        let origin = Origin {
+            lineage: 3,
+            name: "t".into(),
+            generations: Generations::new(1, 4),
+            range: KeyRange::all(),
+        };
         let file = Arc::new(sextant_simulated::MemoryFile::default());
         let table = sextant_common::ids::TableId(9);
         let mut writer =
@@ -358,11 +364,15 @@ fn the_format_with_records_that_expire_is_pinned() {
     assert_eq!((table.trailer().version, table.sst_meta()), (3, meta));
 }
 
-/// Both older format versions must stay readable, and writable to the byte, for ever.
+/// All format versions but 3 must stay readable, and writable to the byte, for ever.
 #[test]
 fn the_format_is_pinned() {
-    let origin =
-        Origin { lineage: 0x0123_4567_89ab_cdef, name: "users".into(), generations: Generations::new(3, 5) };
+    let origin = Origin {
+        lineage: 0x0123_4567_89ab_cdef,
+        name: "users".into(),
+        generations: Generations::new(3, 5),
+        range: KeyRange::all(),
+    };
     let mut model: Model = (0..40u8)
         .map(|i| {
             (
@@ -372,9 +382,11 @@ fn the_format_is_pinned() {
         })
         .collect();
     model.insert(b"user:004".to_vec(), (Vec::new(), 2000, true));
-    let fixtures: [(&str, &[u8], Option<Origin>); 2] = [
+    let of_a_part = Origin { range: KeyRange::new("user:0", "user:2"), ..origin.clone() };
+    let fixtures: [(&str, &[u8], Option<Origin>); 3] = [
         ("table-v1.sst", include_bytes!("../../fixtures/table-v1.sst"), None),
         ("table-v2.sst", include_bytes!("../../fixtures/table-v2.sst"), Some(origin)),
+        ("table-v5.sst", include_bytes!("../../fixtures/table-v5.sst"), Some(of_a_part)),
     ];
     for (name, golden, origin) in fixtures {
         let (bytes, meta) = table_bytes_from(&model, sst_id(7), options(true), origin.clone());

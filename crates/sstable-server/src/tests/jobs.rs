@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use futures::StreamExt;
 use sextant_common::ErrorKind;
 use sextant_common::expiry::Tick;
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Generations, Origin, TableOptions};
 use sextant_environment::env::error_of;
 
@@ -79,13 +80,18 @@ fn compaction(inputs: &[SstId], output: SstId, drop_tombstones: bool) -> Compact
         drop_tombstones,
         origin: None,
         expired_by: 0,
+        ..CompactRequest::default()
     }
 }
 
 impl Node {
     async fn compact(&mut self, request: CompactRequest) -> Result<Option<SstMeta>> {
-        let reply = self.client.compact(request).await.map_err(error_of)?;
-        reply.into_inner().meta.map(TryInto::try_into).transpose()
+        Ok(self.compact_into(request).await?.pop())
+    }
+
+    async fn compact_into(&mut self, request: CompactRequest) -> Result<Vec<SstMeta>> {
+        let reply = self.client.compact(request).await.map_err(error_of)?.into_inner();
+        reply.meta.into_iter().chain(reply.more).map(TryInto::try_into).collect()
     }
 }
 
@@ -149,6 +155,100 @@ async fn a_compaction_that_cannot_be_right_is_refused() {
     assert_eq!(node.files().len(), 2);
 }
 
+/// Into as many tables as there are ids.
+fn cut(inputs: &[SstId], outputs: std::ops::Range<u32>, range: &KeyRange, cuts: &[u64]) -> CompactRequest {
+    let origin = Origin { range: range.clone(), ..origin(7, 1, 4) };
+    let mut outputs = outputs.map(|counter| sst_id_to_wire(sst_id(counter)));
+    let first = outputs.next().unwrap();
+    CompactRequest {
+        origin: Some((&origin).into()),
+        output: first,
+        more_outputs: outputs.collect(),
+        cuts: cuts.iter().map(|i| Bytes::from(key(*i))).collect(),
+        ..compaction(inputs, sst_id(0), true)
+    }
+}
+
+fn ranges(outputs: &[SstMeta]) -> Vec<KeyRange> {
+    outputs.iter().map(|meta| meta.range.clone()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outputs_share_the_range_at_cuts_with_records_on_both_sides() {
+    let mut node = Node::start().await;
+    let live = |keys: std::ops::Range<u64>| -> Model {
+        keys.map(|i| (key(i), (vec![i as u8; 50], i + 1, false))).collect()
+    };
+    let mut all = live(0..10);
+    all.extend(live(40..50));
+    node.ingest(sst_id(1), &all).await.unwrap();
+    let range = KeyRange::new(key(2), key(48));
+    let outputs = node.compact_into(cut(&[sst_id(1)], 10..20, &range, &[5, 20, 30, 40])).await.unwrap();
+    let bounds = [2, 5, 40, 48].map(key);
+    let expected: Vec<KeyRange> =
+        bounds.windows(2).map(|pair| KeyRange::new(pair[0].clone(), pair[1].clone())).collect();
+    assert_eq!(ranges(&outputs), expected, "nothing is between 10 and 40");
+    assert_eq!(outputs.iter().map(|meta| meta.records).collect::<Vec<_>>(), [3, 5, 8]);
+    assert!(outputs.iter().all(|meta| meta.generations == Generations::new(1, 4)));
+    node.crash().await;
+    for (output, range) in outputs.iter().zip(&expected) {
+        let of_range = all.iter().filter(|(k, _)| range.contains(k));
+        node.assert_holds(output.id, &of_range.map(|(k, r)| (k.clone(), r.clone())).collect()).await;
+    }
+    // An input answers for no more than is asked of it, and what is left after it is as before.
+    let again = cut(&[outputs[1].id], 30..31, &KeyRange::new(key(6), key(8)), &[]);
+    let output = node.compact(again).await.unwrap().unwrap();
+    assert_eq!((output.records, output.range), (2, KeyRange::new(key(6), key(8))));
+    // With too few ids the last one takes the rest.
+    let few = node.compact_into(cut(&[sst_id(1)], 40..42, &range, &[5, 20, 30, 40])).await.unwrap();
+    assert_eq!(ranges(&few), [KeyRange::new(key(2), key(5)), KeyRange::new(key(5), key(48))]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn outputs_are_cut_when_they_are_large_enough() {
+    let mut node = Node::start().await;
+    let large: Model = (0..2000).map(|i| (key(i), (vec![i as u8; 100], i + 1, false))).collect();
+    node.ingest(sst_id(1), &large).await.unwrap();
+    let request = CompactRequest { output_bytes: 5_000, ..cut(&[sst_id(1)], 10..60, &KeyRange::all(), &[]) };
+    let outputs = node.compact_into(request.clone()).await.unwrap();
+    assert!(outputs.len() > 2 && KeyRange::all().is_made_of(&ranges(&outputs)), "{outputs:?}");
+    assert!(outputs.iter().all(|meta| meta.file_bytes < 15_000));
+    assert_eq!(outputs.iter().map(|meta| meta.records).sum::<u64>(), 2000);
+    // The same on another server.
+    let mut other = Node::start().await;
+    other.ingest(sst_id(1), &large).await.unwrap();
+    assert_eq!(other.compact_into(request.clone()).await.unwrap(), outputs);
+    // A tombstone for all, if nothing is left.
+    let dead: Model = (0..50).map(|i| (key(i), (Vec::new(), i + 1, true))).collect();
+    node.ingest(sst_id(2), &dead).await.unwrap();
+    let inputs = vec![sst_id_to_wire(sst_id(2))];
+    let more_outputs = (80..90).map(|counter| sst_id_to_wire(sst_id(counter))).collect();
+    let output = sst_id_to_wire(sst_id(79));
+    let request = CompactRequest { inputs, output, more_outputs, ..request };
+    let outputs = node.compact_into(request).await.unwrap();
+    assert_eq!((ranges(&outputs), outputs[0].tombstones), (vec![KeyRange::all()], 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cuts_that_do_not_rise_or_lie_elsewhere_are_refused() {
+    let mut node = Node::start().await;
+    node.ingest(sst_id(1), &model(100, 1)).await.unwrap();
+    let range = KeyRange::new(key(2), key(48));
+    let without_origin = CompactRequest { origin: None, ..cut(&[sst_id(1)], 10..12, &range, &[5]) };
+    for bad in [
+        cut(&[sst_id(1)], 10..12, &range, &[2]),
+        cut(&[sst_id(1)], 10..12, &range, &[48]),
+        cut(&[sst_id(1)], 10..14, &range, &[5, 5]),
+        cut(&[sst_id(1)], 10..14, &range, &[6, 5]),
+        cut(&[sst_id(1)], 0..3, &range, &[5]),
+        cut(&[sst_id(1)], 10..300, &range, &[5]),
+        without_origin,
+    ] {
+        assert_eq!(node.compact_into(bad).await.unwrap_err().kind, ErrorKind::Invalid);
+    }
+    assert_eq!(node.files().len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_compaction_that_nobody_waits_for_is_given_up() {
     // At a byte a second it would take a month.
@@ -196,7 +296,7 @@ async fn a_compaction_on_a_full_disk_or_of_damaged_inputs_leaves_nothing() {
 }
 
 fn origin(lineage: u64, first: u64, last: u64) -> Origin {
-    Origin { lineage, name: "t".into(), generations: Generations::new(first, last) }
+    Origin { lineage, name: "t".into(), generations: Generations::new(first, last), range: KeyRange::all() }
 }
 
 fn messages_of(id: SstId, model: &Model, origin: &Origin) -> Vec<IngestRequest> {
@@ -273,7 +373,7 @@ async fn a_compaction_with_an_origin_leaves_a_tombstone_rather_than_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_has_expired_by_the_time_that_is_named_counts_as_a_tombstone() {
     let mut node = Node::start().await;
-    let origin = Origin { lineage: 5, name: "t".into(), generations: Generations::new(1, 1) };
+    let origin = origin(5, 1, 1);
     let record = |key: &'static [u8], seq: u64, expires_at: u64| ScanRecord {
         key: Bytes::from_static(key),
         value: Bytes::from_static(b"v"),

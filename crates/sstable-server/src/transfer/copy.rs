@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::Piece;
 use crate::catalog::{Entry, Replace};
 use crate::data_dir::Temporary;
+use crate::progress::Progress;
 use crate::store::{Store, recorded};
 use crate::table::footer::{TRAILER_BYTES, UNHASHED_BYTES};
 use crate::upstream;
@@ -36,7 +37,8 @@ struct Incoming {
 
 impl Store {
     /// Returns when the table is here, durable and as asked for. Does nothing if it is here already and sound.
-    pub async fn copy(self: &Arc<Self>, order: CopyOrder) -> Result<()> {
+    /// `progress`: of it, for whoever waits.
+    pub async fn copy(self: &Arc<Self>, order: CopyOrder, progress: &Progress) -> Result<()> {
         let CopyOrder { id, checksum, file_bytes, sources, order } = order;
         let wanted = Wanted { id, checksum, file_bytes };
         if sources.len() > SOURCES_MAX || wanted.file_bytes < TRAILER_BYTES as u64 {
@@ -49,7 +51,8 @@ impl Store {
         if self.has(&wanted) {
             return Ok(());
         }
-        recorded(self, &self.metrics.copy, |_| wanted.file_bytes, self.pull(wanted, &sources)).await
+        let pull = self.pull(wanted, &sources, progress);
+        recorded(self, &self.metrics.copy, |_| wanted.file_bytes, pull).await
     }
 
     fn has(&self, wanted: &Wanted) -> bool {
@@ -63,7 +66,7 @@ impl Store {
         }
     }
 
-    async fn pull(self: &Arc<Self>, wanted: Wanted, sources: &[String]) -> Result<()> {
+    async fn pull(self: &Arc<Self>, wanted: Wanted, sources: &[String], progress: &Progress) -> Result<()> {
         let _turn = self.copies.take().await?;
         let mut failures = Vec::new();
         for source in sources {
@@ -71,7 +74,7 @@ impl Store {
             if self.has(&wanted) {
                 return Ok(());
             }
-            match self.pull_from(wanted, source).await {
+            match self.pull_from(wanted, source, progress).await {
                 Ok(()) => return Ok(()),
                 // This server's disk will not like another source better.
                 Err(e) if matches!(e.kind, ErrorKind::Disk | ErrorKind::Stopping) => return Err(e),
@@ -82,7 +85,7 @@ impl Store {
         Err(Error::unavailable(format!("no source could give SSTable {id}: [{}]", failures.join("; "))))
     }
 
-    async fn pull_from(self: &Arc<Self>, wanted: Wanted, source: &str) -> Result<()> {
+    async fn pull_from(self: &Arc<Self>, wanted: Wanted, source: &str, progress: &Progress) -> Result<()> {
         let mut pieces = upstream::fetch(&self.env.net, &self.config, source, wanted.id).await?;
         let catalog = self.catalog.clone();
         let begin = move || {
@@ -95,6 +98,7 @@ impl Store {
             let write = self.disk(IoKind::Write, move || incoming.write(&piece));
             let (written, received) = futures::join!(write, pieces.next());
             incoming = written?;
+            progress.reached(incoming.received);
             next = received?;
         }
         let catalog = self.catalog.clone();

@@ -1,6 +1,7 @@
 use bytes::{Bytes, BytesMut};
 use sextant_common::expiry;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::TableOptions;
 use sextant_common::marks::{Kind, Marks};
 use sextant_common::operation::{RecordedOutcome, RequestId};
@@ -99,7 +100,8 @@ fn commands() -> Vec<Command> {
             term: TERM,
             table: TableId(1),
             inputs: vec![sample_sst(1).id],
-            output: Some(sample_sst(2)),
+            range: KeyRange::all(),
+            outputs: vec![sample_sst(2)],
             tombstones_dropped: false,
         }),
         Command::Placement(Placement {
@@ -115,7 +117,8 @@ fn commands() -> Vec<Command> {
             term: TERM,
             table: TableId(1),
             inputs: vec![],
-            output: None,
+            range: KeyRange::new("", "m"),
+            outputs: vec![],
             tombstones_dropped: true,
         }),
         flush(None),

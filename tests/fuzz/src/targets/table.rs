@@ -16,7 +16,7 @@ use sextant_simulated::MemoryFile;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, Content, ForwardCursor};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::footer::{
-    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_ORIGIN,
+    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_RANGE,
 };
 use sextant_sstable_server::table::index::{self, Handle};
 use sextant_sstable_server::table::{
@@ -191,7 +191,7 @@ pub fn footer(data: &[u8]) {
             trailer[at..].copy_from_slice(&checksum.to_le_bytes());
         }
     }
-    for version in [VERSION, VERSION_WITH_ORIGIN] {
+    for version in VERSION..=VERSION_WITH_RANGE {
         if let Ok(parsed) = bounded(meta.len(), 1024, 4, || TableMeta::parse(&meta, version)) {
             assert_eq!(parsed.encode(), meta, "a meta section has one encoding");
             assert_eq!(parsed.version(), version);

@@ -34,6 +34,7 @@ pub fn sample_sst(counter: u32) -> SstMeta {
         file_bytes: 1000,
         checksum: 0x1234_5678_9abc_def0,
         generations: Default::default(),
+        range: Default::default(),
         expiring: Default::default(),
         replicas: vec![NodeId(1), NodeId(2)],
     }

@@ -137,27 +137,31 @@ fn a_compaction_applies_only_while_its_inputs_are_there_and_hide_all_that_they_h
         n.flag(T, generation, Some(sst(generation as u32)));
     }
     let compact_so = |n: &mut Node, inputs: &[u32], output: u32, tombstones_dropped| {
-        let (inputs, output) = (inputs.iter().map(|c| sst(*c).id).collect(), Some(sst(output)));
-        let compaction = Compaction { term: 1, table: T, inputs, output, tombstones_dropped };
+        let (inputs, outputs) = (inputs.iter().map(|c| sst(*c).id).collect(), vec![sst(output)]);
+        let range = KeyRange::all();
+        let compaction = Compaction { term: 1, table: T, inputs, range, outputs, tombstones_dropped };
         n.command(&Command::Compaction(compaction));
         n.commit().remove(0)
     };
     let compact = |n: &mut Node, inputs: &[u32], output| compact_so(n, inputs, output, true);
     assert!(
-        matches!(compact(&mut n, &[3, 2], 10), CommitEffect::Ignored { .. }),
+        matches!(compact(&mut n, &[3, 2], 10), CommitEffect::NotCompacted(_)),
         "table 1 is older and outside"
     );
     assert!(
         matches!(compact(&mut n, &[2, 1], 11), CommitEffect::Compacted { removed, .. } if removed.len() == 2)
     );
-    assert!(matches!(compact(&mut n, &[3, 2, 1], 12), CommitEffect::Ignored { .. }), "inputs are gone");
+    assert!(matches!(compact(&mut n, &[3, 2, 1], 12), CommitEffect::NotCompacted(_)), "inputs are gone");
     let ssts: Vec<u32> = n.partition.manifest().table(T).unwrap().ssts.iter().map(|s| s.id.counter).collect();
     assert_eq!(ssts, [3, 11]);
     n.write(put("a", "1"));
     n.freeze(T);
     n.flag(T, 4, Some(sst(4)));
-    assert!(matches!(compact(&mut n, &[4, 3], 13), CommitEffect::Ignored { .. }));
-    assert!(matches!(compact_so(&mut n, &[4, 11], 13, false), CommitEffect::Ignored { .. }), "no neighbours");
+    assert!(matches!(compact(&mut n, &[4, 3], 13), CommitEffect::NotCompacted(_)));
+    assert!(
+        matches!(compact_so(&mut n, &[4, 11], 13, false), CommitEffect::NotCompacted(_)),
+        "no neighbours"
+    );
     assert!(matches!(compact_so(&mut n, &[4, 3], 13, false), CommitEffect::Compacted { .. }));
     let ssts: Vec<u32> = n.partition.manifest().table(T).unwrap().ssts.iter().map(|s| s.id.counter).collect();
     assert_eq!(ssts, [13, 11]);

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
 use sextant_common::key::filter_hash;
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{SstMeta, TableOptions};
 use sextant_common::operation::{
     Base, Condition, Effect, Lifetime, RequestId, Returns, Told, Update, WriteOp, WriteRequest,

@@ -76,7 +76,8 @@ fn a_compaction_does_not_void_a_check() {
         term: 1,
         table: T,
         inputs: vec![sst(1).id],
-        output: Some(sst(2)),
+        range: KeyRange::all(),
+        outputs: vec![sst(2)],
         tombstones_dropped: true,
     }));
     assert!(matches!(n.commit()[..], [CommitEffect::Compacted { .. }]));

@@ -145,7 +145,8 @@ fn refuse(replica: &Replica, event: Event) {
         | Event::ChangeVoters { done, .. } => no(done),
         Event::HandOver { done, .. } => no(done),
         Event::Compact { done, .. } => done.into_iter().for_each(no),
-        Event::Flushed { result, .. } | Event::Compacted { result, .. } => replica.drop_table(result),
+        Event::Flushed { result, .. } => replica.drop_tables(result),
+        Event::Compacted { result, .. } => replica.drop_tables(result),
         // Whoever asked finds its channel closed; the rest was every replica's.
         Event::Successors(_)
         | Event::VotersAnswered { .. }

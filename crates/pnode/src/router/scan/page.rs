@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures::future::join_all;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId, Seq, SstId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::limits::LARGE_BYTES;
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::Record;
@@ -62,8 +63,28 @@ impl Rest {
         }
     }
 
+    fn range(&self) -> KeyRange {
+        KeyRange { start: self.start.clone(), end: self.end.clone() }
+    }
+
+    /// The same with another range.
+    fn of(&self, KeyRange { start, end }: KeyRange) -> Self {
+        Self { start, end, reverse: self.reverse }
+    }
+
+    /// What comes after a window of it; None: nothing.
+    fn after_window(&self, window: &Rest) -> Option<Rest> {
+        match self.reverse {
+            false if window.end != self.end => Some(Rest { start: window.end.clone(), ..self.clone() }),
+            true if window.start != self.start => Some(Rest { end: window.start.clone(), ..self.clone() }),
+            _ => None,
+        }
+    }
+
+    /// Whether a table answers for a part of it, and may have it.
     fn overlaps(&self, sst: &Sst) -> bool {
-        (self.end.is_empty() || sst.meta.min_key < self.end) && sst.meta.max_key >= self.start
+        let has_keys = (self.end.is_empty() || sst.meta.min_key < self.end) && sst.meta.max_key >= self.start;
+        has_keys && sst.meta.range.overlaps(&self.range())
     }
 }
 
@@ -99,8 +120,23 @@ pub(super) struct PartitionPage {
     pub rest: Option<Rest>,
 }
 
+/// Most SSTables of one page: each is opened, and a block of it read. A page goes no further than so many answer for.
+const TABLES_MAX: usize = 64;
+
 /// Tables that one server is asked for.
 type ServerGroup<'s> = (NodeId, Vec<&'s Arc<Sst>>);
+
+/// Tables that one message asks for, and of which keys: a file that has more than its table answers for is asked alone.
+fn messages<'s>(group: ServerGroup<'s>, from: &Rest) -> Vec<(NodeId, Vec<&'s Arc<Sst>>, Rest)> {
+    let (node, ssts) = group;
+    let (clamped, whole): (Vec<_>, Vec<_>) = ssts.into_iter().partition(|sst| sst.meta.is_clamped());
+    let alone = clamped.into_iter().map(|sst| {
+        let part = from.of(from.range().intersection(&sst.meta.range));
+        (node, vec![sst], part)
+    });
+    let together = (!whole.is_empty()).then(|| (node, whole, from.clone()));
+    together.into_iter().chain(alone).collect()
+}
 
 /// Why there is no page.
 enum NoPage {
@@ -154,9 +190,12 @@ impl Pages {
             let leader = self.core.leaders.get(partition).node;
             let size = if room.is_some() { PageSize::ONE_OF_ANY_SIZE } else { size };
             match self.page_once(table, partition, &from, size, deadline).await {
-                Ok((snapshot_seq, mut merged)) => {
+                Ok((snapshot_seq, mut merged, window)) => {
                     self.core.metrics.scan_pages.inc();
-                    let rest = from.after(merged.covered_to.as_ref());
+                    let rest = match &merged.covered_to {
+                        Some(_) => from.after(merged.covered_to.as_ref()),
+                        None => from.after_window(&window),
+                    };
                     hold(&mut merged, room.take());
                     match rest {
                         Some(rest) if merged.records.is_empty() => {
@@ -194,9 +233,14 @@ impl Pages {
         from: &Rest,
         size: PageSize,
         deadline: Deadline,
-    ) -> Result<(Seq, MergedPage), NoPage> {
+    ) -> Result<(Seq, MergedPage, Rest), NoPage> {
         // One view: the SSTables of the version that the memtables' page names.
         let view = self.core.views.load(partition);
+        let window = match view.manifest.table(table.id) {
+            Some(t) => from.of(t.intervals.window(&from.range(), from.reverse, TABLES_MAX)),
+            None => from.clone(),
+        };
+        let from = &window;
         let memtables = self.memtable_page(table, partition, &view, from, size, deadline);
         let ssts = self.sst_pages(table, &view, from, size, deadline);
         let (memtables, ssts) = tokio::join!(memtables, ssts);
@@ -216,7 +260,8 @@ impl Pages {
             }
         };
         let sides = std::iter::once(memtables).chain(ssts).collect();
-        merge_page(sides, from.reverse, tick).map(|page| (snapshot_seq, page)).map_err(Redo)
+        let merged = merge_page(sides, from.reverse, tick).map_err(Redo)?;
+        Ok((snapshot_seq, merged, window))
     }
 
     async fn memtable_page(
@@ -274,7 +319,9 @@ impl Pages {
         while !left.is_empty() {
             let groups = self.group_by_server(&left, &failed);
             let groups = groups.map_err(|e| Redo(damage.take().unwrap_or(e)))?;
-            let scans = groups.iter().map(|(node, ssts)| self.sst_page(*node, ssts, from, size, deadline));
+            let groups: Vec<_> = groups.into_iter().flat_map(|group| messages(group, from)).collect();
+            let scans =
+                groups.iter().map(|(node, ssts, part)| self.sst_page(*node, ssts, part, size, deadline));
             let results = join_all(scans).await;
             left.clear();
             let large = results.iter().map(|r| if let Err(NoPage::Large(bytes)) = r { *bytes } else { 0 });
@@ -282,7 +329,7 @@ impl Pages {
             if large > 0 {
                 return Err(NoPage::Large(large));
             }
-            for ((node, ssts), result) in groups.into_iter().zip(results) {
+            for ((node, ssts, _), result) in groups.into_iter().zip(results) {
                 match result {
                     Ok(side) => sides.push(side),
                     Err(NoPage::Large(bytes)) => return Err(NoPage::Large(bytes)),
@@ -376,6 +423,12 @@ mod tests {
         assert!(rest("a", "c", false).after(None).is_none());
         assert_eq!(rest("a", "c", false).after(Some(&to("b"))).unwrap().start, Bytes::from("b\0"));
         assert!(rest("a", "b\0", false).after(Some(&to("b"))).is_none());
+        let after_window = |window: Rest| rest("a", "e", window.reverse).after_window(&window);
+        assert!(
+            after_window(rest("a", "e", false)).is_none() && after_window(rest("a", "e", true)).is_none()
+        );
+        assert_eq!(after_window(rest("a", "c", false)).unwrap().range(), KeyRange::new("c", "e"));
+        assert_eq!(after_window(rest("c", "e", true)).unwrap().range(), KeyRange::new("a", "c"));
         let r = rest("a", "", true).after(Some(&to("b"))).unwrap();
         assert_eq!((r.start, r.end), (Bytes::from("a"), Bytes::from("b")));
         assert!(rest("a", "", true).after(Some(&to("a"))).is_none());

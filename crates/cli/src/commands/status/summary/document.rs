@@ -98,6 +98,10 @@ pub struct TableMemtables {
 pub struct Table {
     pub table: u32,
     pub name: String,
+    /// Ranges of keys that the SSTables cut it into.
+    pub columns: usize,
+    /// SSTables that answer for one key.
+    pub most_for_a_key: usize,
     pub sstables: Vec<Sst>,
 }
 

@@ -81,6 +81,8 @@ impl Cluster {
             "entries",
             "frozen",
             "sstables",
+            "for a key",
+            "columns",
             "records",
             "bytes",
         ])];
@@ -96,6 +98,8 @@ impl Cluster {
                     memory.active_entries.to_string(),
                     format!("{} ({})", memory.frozen, bytes(memory.frozen_bytes)),
                     table.sstables.len().to_string(),
+                    table.most_for_a_key.to_string(),
+                    table.columns.to_string(),
                     table.sstables.iter().map(|s| s.records).sum::<u64>().to_string(),
                     bytes(table.sstables.iter().map(|s| s.bytes).sum()),
                 ]);

@@ -8,7 +8,7 @@ fn cluster() -> Cluster {
             "manifest_version": 3, "lease_holders": 2, "leases_live": 1, "unflushed_bytes": 1500,
             "memory_bytes": 2000, "writes": "slowed", "writes_why": "flushing does not keep up",
             "memtables": [{"table": 1, "active_bytes": 1500, "active_entries": 12, "frozen": 0, "frozen_bytes": 0}],
-            "tables": [{"table": 1, "name": "default", "sstables": [
+            "tables": [{"table": 1, "name": "default", "columns": 3, "most_for_a_key": 2, "sstables": [
                 {"id": "p0-2-179-2.1-7", "records": 1010, "tombstones": 3, "bytes": 1057620, "replicas": [1, 3, 2]}
             ]}],
             "something_new": {}
@@ -52,7 +52,7 @@ fn one_page_says_who_leads_what_is_where_and_who_is_down() {
     assert_eq!(line("1 "), ["1", "none", "0/3"]);
     assert_eq!(
         line("default"),
-        ["default", "0", "1.5", "kB", "12", "0", "(0", "B)", "1", "1010", "1.1", "MB"]
+        ["default", "0", "1.5", "kB", "12", "0", "(0", "B)", "1", "2", "3", "1010", "1.1", "MB"]
     );
     assert_eq!(line("p0-2"), ["p0-2-179-2.1-7", "default", "1010", "3", "1.1", "MB", "1", "3", "2"]);
     assert!(line("partition 0").contains(&"255"));

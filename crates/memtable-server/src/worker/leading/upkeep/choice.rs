@@ -1,29 +1,55 @@
-//! Which SSTables of a table become one, and why. Pure.
+//! Which SSTables of a table are compacted, and why. Pure.
 //!
-//! Inputs are neighbours in age, and tiers: a new table is merged with those before it as long as these are not much larger
-//! than all newer ones together. So a record is written again about as often as the data has doubled since, not with every
-//! compaction; and there are about as many tables as doublings. The oldest table is an input when the newer ones have come to its
-//! size, when half of the records are tombstones, or when much has expired: then tombstones are dropped, and space comes back.
+//! A table is a tree of *columns*: ranges of keys, each with the SSTables that answer for exactly this range ([`super::columns`]).
+//! Flushes answer for all keys; what lies below is cut ever finer, and older. Each column is compacted for itself:
 //!
-//! All tables that were ever planned as outputs lie, by their memtables, within each other or apart, or reach down to the first
-//! memtable: what a lost manifest is rebuilt from (`recover/plan.rs`).
+//! * Its tables become one by tiers, as long as they stay in their column: a new table is merged with those before it as long as
+//!   these are not much larger than all newer ones together. So a record is written again about as often as the data has doubled
+//!   since, not with every compaction; and there are about as many tables as doublings.
+//! * When a column that lies above others has a quarter of the target for each piece that it would be cut into, all of it is *pushed
+//!   down*: merged, and cut where the columns below it end, or groups of these if they are many ([`FAN_OUT`]).
+//! * In a column with nothing below, the oldest table is an input when the newer ones have come to its size, when half of the records
+//!   are tombstones, or when much has expired: then tombstones are dropped, and space comes back. If that is more than a table of
+//!   the target's size, the outputs are cut, and the column with them.
+//!
+//! So what one compaction reads is bounded by the target, whatever the size of the table. Of several columns the one with the most
+//! bytes to be compacted goes first; columns are compacted at the same time, since their inputs are different tables.
+//!
+//! All tables that were ever planned as outputs lie, for each key, by their memtables within each other or apart, or reach down to
+//! the first memtable: what a lost manifest is rebuilt from (`recover/plan.rs`).
 
+use std::collections::HashMap;
+use std::ops::Range;
+
+use bytes::Bytes;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::Generation;
-use sextant_common::limits::COMPACTION_INPUTS_MAX;
+use sextant_common::ids::{Generation, SstId};
+use sextant_common::key_range::KeyRange;
+use sextant_common::limits::{COMPACTION_INPUTS_MAX, COMPACTION_OUTPUTS_MAX};
 use sextant_common::manifest::{Generations, SstMeta, TableManifest};
 
-/// Of the records of a table so many (one in this) have expired when that is a reason to compact it.
+use super::columns::Columns;
+
+/// Of the records of a column so many (one in this) have expired when that is a reason to compact it.
 const EXPIRED_SHARE: u64 = 4;
 /// So many (one in this) are tombstones when that is.
 const TOMBSTONES_SHARE: u64 = 2;
 /// An older table joins a compaction if it is at most so much larger than all newer ones together, in percent.
 const JOINS_PERCENT: u64 = 150;
+/// A column is cut into about so many.
+const FAN_OUT: usize = 16;
+/// A column above others is pushed down when a piece has this part of the target. (So what lies above columns is a quarter of what they
+/// have, for each level, and space is not wasted there.)
+const PIECE_SHARE: u64 = 4;
+/// Or when it has so many times the target, in however many pieces.
+const PUSHED_TARGETS: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::worker) enum Reason {
     /// There are as many tables of one tier as the trigger says.
     Tier,
+    /// A column has become too large for its place: what it has goes to the columns below.
+    Push,
     /// The newer tables have as many bytes as the oldest: as much may be superseded.
     Space,
     Tombstones,
@@ -36,6 +62,7 @@ impl Reason {
     pub fn name(self) -> &'static str {
         match self {
             Reason::Tier => "tier",
+            Reason::Push => "push",
             Reason::Space => "space",
             Reason::Tombstones => "tombstones",
             Reason::Expired => "expired",
@@ -44,66 +71,225 @@ impl Reason {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the choice goes by.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::worker) struct Limits {
+    /// How many tables of a tier become one (1 counts as 2).
+    pub trigger: usize,
+    /// Of a table, in bytes.
+    pub target_bytes: u64,
+    /// A published tick.
+    pub expired_by: Tick,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::worker) struct Choice<'t> {
-    /// Newest first.
-    pub inputs: &'t [SstMeta],
+    /// Newest first, all of this range.
+    pub inputs: Vec<&'t SstMeta>,
+    pub range: &'t KeyRange,
     pub reason: Reason,
-    /// No older table is left out, which a tombstone could hide: none is needed in the result.
+    /// No older table of the range is left out, which a tombstone could hide: none is needed in the result.
     pub reaches_the_oldest: bool,
+    /// Where the outputs are cut, rising.
+    pub cuts: Vec<Bytes>,
+    /// And when they have about so many bytes; 0: not by size.
+    pub output_bytes: u64,
+    /// Of the inputs.
+    pub bytes: u64,
 }
 
-/// `trigger`: how many tables of a tier become one (1 counts as 2); `expired_by`: a published tick.
-pub(in crate::worker) fn choose(
-    entry: &TableManifest,
-    trigger: usize,
-    expired_by: Tick,
-) -> Option<Choice<'_>> {
-    let ssts = &entry.ssts[..];
-    if is_expired(ssts, expired_by) {
-        return all(entry, Reason::Expired);
-    }
-    let (oldest, newer) = ssts.split_last()?;
-    if has_many_tombstones(oldest, newer) {
-        return all(entry, Reason::Tombstones);
-    }
-    let least = trigger.max(2);
-    if ssts.len() < least {
-        return None;
-    }
-    let newer_bytes: u64 = newer.iter().map(|sst| sst.file_bytes).sum();
-    // Where tables of older versions do not say what they hold, a part of them could not either.
-    let are_known = ssts.iter().all(|sst| sst.generations.are_known());
-    if newer_bytes >= oldest.file_bytes || !are_known || ssts.len() > COMPACTION_INPUTS_MAX {
-        return all(entry, Reason::Space);
-    }
-    let inputs = tier(ssts);
-    (inputs.len() >= least).then_some(Choice {
-        inputs,
-        reason: Reason::Tier,
-        reaches_the_oldest: inputs.len() == ssts.len(),
-    })
+/// A table's columns, and what their SSTables weigh.
+pub(in crate::worker) struct Tree<'t> {
+    entry: &'t TableManifest,
+    columns: Columns<'t>,
+    /// How many entries there are of an SSTable, if not one: each answers for a part of its bytes.
+    shared: HashMap<SstId, u64>,
 }
 
-/// All SSTables of the table, or as many of the oldest as a compaction takes.
-pub(in crate::worker) fn all(entry: &TableManifest, reason: Reason) -> Option<Choice<'_>> {
-    let inputs = &entry.ssts[entry.ssts.len().saturating_sub(COMPACTION_INPUTS_MAX)..];
-    (!inputs.is_empty()).then_some(Choice { inputs, reason, reaches_the_oldest: true })
+impl<'t> Tree<'t> {
+    pub fn new(entry: &'t TableManifest) -> Self {
+        let mut shared: HashMap<SstId, u64> = HashMap::new();
+        entry.ssts.iter().for_each(|sst| *shared.entry(sst.id).or_default() += 1);
+        shared.retain(|_, entries| *entries > 1);
+        Self { entry, columns: Columns::new(&entry.ssts), shared }
+    }
+
+    pub fn columns(&self) -> usize {
+        self.columns.len()
+    }
+
+    fn bytes(&self, sst: &SstMeta) -> u64 {
+        sst.file_bytes / self.shared.get(&sst.id).copied().unwrap_or(1)
+    }
+
+    fn sum(&self, ssts: &[&SstMeta]) -> u64 {
+        ssts.iter().map(|sst| self.bytes(sst)).sum()
+    }
+
+    /// What is due, most bytes first. `is_busy`: an input of a compaction that is under way.
+    pub fn due(&self, limits: &Limits, is_busy: impl Fn(&SstMeta) -> bool) -> Vec<Choice<'t>> {
+        let mut due: Vec<Choice<'t>> = (0..self.columns.len())
+            .filter(|at| !self.columns.ssts(*at).any(&is_busy))
+            .filter_map(|at| self.choose(at, limits))
+            .collect();
+        due.sort_by_key(|choice| std::cmp::Reverse(choice.bytes));
+        due
+    }
+
+    /// Whatever has one of these SSTables becomes new ones, from above: once nothing of them is left, nothing that was there is.
+    pub fn demanded(
+        &self,
+        limits: &Limits,
+        is_wanted: impl Fn(&SstMeta) -> bool,
+        is_busy: impl Fn(&SstMeta) -> bool,
+    ) -> Vec<Choice<'t>> {
+        let wanted: Vec<bool> =
+            (0..self.columns.len()).map(|at| self.columns.ssts(at).any(&is_wanted)).collect();
+        (0..self.columns.len())
+            .filter(|at| wanted[*at] && !self.columns.above(*at).any(|above| wanted[above]))
+            .filter(|at| !self.columns.ssts(*at).any(&is_busy))
+            .filter_map(|at| self.all(at, limits, Reason::Demand))
+            .collect()
+    }
+
+    fn choose(&self, column: usize, limits: &Limits) -> Option<Choice<'t>> {
+        let ssts: Vec<&SstMeta> = self.columns.ssts(column).collect();
+        let is_lowest = self.columns.is_lowest(column);
+        let all = |reason| self.all(column, limits, reason);
+        if is_expired(&ssts, limits.expired_by) {
+            return all(Reason::Expired);
+        }
+        let below_records;
+        let (oldest, newer) = if is_lowest {
+            let (oldest, newer) = ssts.split_last()?;
+            below_records = oldest.records;
+            (Some(oldest), newer)
+        } else {
+            below_records = self.columns.below(column).map(|sst| sst.records).sum();
+            (None, &ssts[..])
+        };
+        if has_many_tombstones(newer, below_records) {
+            return all(Reason::Tombstones);
+        }
+        let bytes = self.sum(&ssts);
+        let newer_bytes = self.sum(newer);
+        // Where tables of older versions do not say what they hold, a part of them could not either.
+        let are_known = ssts.iter().all(|sst| sst.generations.are_known());
+        let least = limits.trigger.max(2);
+        match oldest {
+            Some(oldest) => {
+                // What is too large for one table is not left lying: it becomes more with every push.
+                let is_large = bytes > large(limits.target_bytes);
+                let least = if is_large { 2 } else { least };
+                let is_doubled = newer_bytes >= self.bytes(oldest) || !are_known;
+                if ssts.len() >= least && is_doubled || ssts.len() > COMPACTION_INPUTS_MAX {
+                    return all(Reason::Space);
+                }
+            }
+            None => {
+                let pieces = self.columns.cuts(column, FAN_OUT).len() as u64 + 1;
+                let enough = (limits.target_bytes / PIECE_SHARE).saturating_mul(pieces);
+                let is_due = bytes >= enough.min(limits.target_bytes.saturating_mul(PUSHED_TARGETS));
+                if is_due || ssts.len() > COMPACTION_INPUTS_MAX / 2 {
+                    return all(Reason::Push);
+                }
+            }
+        }
+        let inputs = self.tier(&ssts);
+        if inputs.len() < least || !are_known {
+            return None;
+        }
+        let reaches_the_oldest = is_lowest && inputs.len() == ssts.len();
+        self.choice(column, 0..inputs.len(), Reason::Tier, reaches_the_oldest, limits)
+    }
+
+    /// All SSTables of a column, or as many of the oldest as a compaction takes; pushed down if there are columns below.
+    fn all(&self, column: usize, limits: &Limits, reason: Reason) -> Option<Choice<'t>> {
+        let ssts = self.columns.ssts(column).count();
+        let inputs = ssts.saturating_sub(COMPACTION_INPUTS_MAX)..ssts;
+        let is_lowest = self.columns.is_lowest(column);
+        let mut choice = self.choice(column, inputs, reason, is_lowest, limits)?;
+        if !is_lowest {
+            choice.cuts = self.columns.cuts(column, FAN_OUT);
+            thin_out(&mut choice.cuts, COMPACTION_OUTPUTS_MAX - 1);
+            // (What is not cut stays where it is.)
+            if choice.cuts.is_empty() {
+                return None;
+            }
+        }
+        Some(choice)
+    }
+
+    /// None: they are no neighbours for each of their keys, which no list that compactions make says of a column.
+    fn choice(
+        &self,
+        column: usize,
+        inputs: Range<usize>,
+        reason: Reason,
+        reaches_the_oldest: bool,
+        limits: &Limits,
+    ) -> Option<Choice<'t>> {
+        if !self.columns.are_neighbours(column, inputs.clone(), reaches_the_oldest) {
+            return None;
+        }
+        let inputs: Vec<&SstMeta> = self.columns.ssts(column).skip(inputs.start).take(inputs.len()).collect();
+        let range = &inputs.first()?.range;
+        let bytes = self.sum(&inputs);
+        let is_cut = reaches_the_oldest && bytes > large(limits.target_bytes);
+        let most = COMPACTION_OUTPUTS_MAX as u64 / 2;
+        let output_bytes = if is_cut { limits.target_bytes.max(bytes / most) } else { 0 };
+        Some(Choice { inputs, range, reason, reaches_the_oldest, cuts: Vec::new(), output_bytes, bytes })
+    }
+
+    /// The newest tables, up to one that is much larger than all newer ones together.
+    fn tier<'s>(&self, ssts: &'s [&'t SstMeta]) -> &'s [&'t SstMeta] {
+        let mut bytes = 0u64;
+        let joins = |sst: &&&SstMeta| {
+            let own = self.bytes(sst);
+            let joins = bytes == 0 || own.saturating_mul(100) <= bytes.saturating_mul(JOINS_PERCENT);
+            bytes += own;
+            joins
+        };
+        &ssts[..ssts.iter().take_while(joins).count()]
+    }
+
+    /// What the results of these inputs stand for: from the oldest of them, or the first memtable, up to the newest.
+    pub fn generations(&self, choice: &Choice<'_>) -> Generations {
+        let ends = choice.inputs.first().zip(choice.inputs.last());
+        let Some((newest, oldest)) = ends.map(|(n, o)| (n.generations, o.generations)) else {
+            return Generations::default();
+        };
+        let overlaps = |sst: &&SstMeta| sst.range.overlaps(choice.range);
+        let newest_of_range = self.entry.ssts.iter().find(overlaps);
+        let has_newer = newest_of_range.map(|sst| sst.id) != choice.inputs.first().map(|sst| sst.id);
+        let last = match newest.are_known() {
+            true => newest.last,
+            false if !has_newer => self.entry.flushed_generation.max(Generation(1)),
+            // Old tables, between newer ones: nobody knows.
+            false => return Generations::default(),
+        };
+        let first = if choice.reaches_the_oldest { Generation(1) } else { oldest.first };
+        Generations { first, last }
+    }
 }
 
-/// The newest tables, up to one that is much larger than all newer ones together.
-fn tier(ssts: &[SstMeta]) -> &[SstMeta] {
-    let mut bytes = 0u64;
-    let joins = |sst: &&SstMeta| {
-        let joins = bytes == 0 || sst.file_bytes.saturating_mul(100) <= bytes.saturating_mul(JOINS_PERCENT);
-        bytes += sst.file_bytes;
-        joins
-    };
-    &ssts[..ssts.iter().take_while(joins).count()]
+/// More than this does not stay in one table.
+fn large(target_bytes: u64) -> u64 {
+    target_bytes.saturating_add(target_bytes / 2)
 }
 
-/// Whether much of a table has expired: SSTables all of whose records that can have.
-fn is_expired(ssts: &[SstMeta], by: Tick) -> bool {
+/// Leaves so many: any of them may be missing, what lies between two is cut by the next compaction.
+fn thin_out(cuts: &mut Vec<Bytes>, most: usize) {
+    let every = cuts.len().div_ceil(most).max(1);
+    let mut at = 0;
+    cuts.retain(|_| {
+        at += 1;
+        at % every == 0
+    });
+}
+
+/// Whether much has expired: SSTables all of whose records that can have.
+fn is_expired(ssts: &[&SstMeta], by: Tick) -> bool {
     let records: u64 = ssts.iter().map(|sst| sst.records).sum();
     let over = ssts.iter().map(|sst| sst.expiring).filter(|e| e.records > 0 && e.last <= by);
     let expired: u64 = over.map(|expiring| expiring.records).sum();
@@ -112,28 +298,13 @@ fn is_expired(ssts: &[SstMeta], by: Tick) -> bool {
 
 /// Whether many records hide others, or nothing. (Those of the oldest table hide nothing: they stay until there is something to
 /// merge it with.)
-fn has_many_tombstones(oldest: &SstMeta, newer: &[SstMeta]) -> bool {
+fn has_many_tombstones(newer: &[&SstMeta], older_records: u64) -> bool {
     let tombstones: u64 = newer.iter().map(|sst| sst.tombstones).sum();
-    let records: u64 = newer.iter().map(|sst| sst.records).sum::<u64>() + oldest.records;
+    let records: u64 = newer.iter().map(|sst| sst.records).sum::<u64>() + older_records;
     tombstones > 0 && tombstones.saturating_mul(TOMBSTONES_SHARE) >= records
 }
 
-/// What the result of these inputs stands for: from the oldest of them, or the first memtable, up to the newest.
-pub(in crate::worker) fn generations(entry: &TableManifest, choice: &Choice<'_>) -> Generations {
-    let ends = choice.inputs.first().zip(choice.inputs.last());
-    let Some((newest, oldest)) = ends.map(|(n, o)| (n.generations, o.generations)) else {
-        return Generations::default();
-    };
-    let has_newer = entry.ssts.first().map(|sst| sst.id) != choice.inputs.first().map(|sst| sst.id);
-    let last = match newest.are_known() {
-        true => newest.last,
-        false if !has_newer => entry.flushed_generation.max(Generation(1)),
-        // Old tables, between newer ones: nobody knows.
-        false => return Generations::default(),
-    };
-    let first = if choice.reaches_the_oldest { Generation(1) } else { oldest.first };
-    Generations { first, last }
-}
-
+#[cfg(test)]
+mod simulator;
 #[cfg(test)]
 mod tests;

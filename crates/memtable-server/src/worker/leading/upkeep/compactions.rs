@@ -1,77 +1,193 @@
-//! When the SSTables of a table are compacted, and who waits for that. (Which: [`choice`](super::choice).)
+//! When SSTables of a table are compacted, and who waits for that. (Which: [`choice`](super::choice).)
 
 use std::collections::{HashMap, HashSet};
 
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::TableId;
-use sextant_common::manifest::{Manifest, TableManifest};
+use sextant_common::ids::{ManifestVersion, SstId, TableId};
+use sextant_common::key_range::KeyRange;
+use sextant_common::manifest::{Manifest, SstMeta, TableManifest};
 use tokio::sync::oneshot;
 
-use super::choice::choose;
+use super::choice::{Choice, Limits, Reason, Tree};
 
 type Done = oneshot::Sender<Result<()>>;
 
+/// Compactions of one table of a partition at a time: one may be of much, and others must not wait for it. An sstable server does two
+/// at a time unless it is told otherwise.
+const OF_A_TABLE_MAX: usize = 2;
+
+/// One that is under way, until its command is committed.
+#[derive(Debug)]
+struct UnderWay {
+    table: TableId,
+    range: KeyRange,
+    inputs: Vec<SstId>,
+    reaches_the_oldest: bool,
+    reason: Reason,
+    bytes: u64,
+}
+
+/// What a table has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::worker) struct Standing {
+    pub columns: usize,
+    /// What compactions that are due would read, in bytes, those under way included.
+    pub debt_bytes: u64,
+}
+
+/// Somebody waits until nothing is left of what a table had.
+struct Demand {
+    table: TableId,
+    /// And of what was made of it, unless that reaches the oldest.
+    of: HashSet<SstId>,
+    done: Option<Done>,
+}
+
 #[derive(Default)]
 pub(in crate::worker) struct Compactions {
-    /// One a table, until its command is committed; and whether it takes all SSTables.
-    under_way: HashMap<TableId, bool>,
-    /// Somebody waits for all SSTables of these to become one, after what is under way.
-    wanted: HashSet<TableId>,
-    waiters: HashMap<TableId, Vec<Done>>,
+    under_way: Vec<UnderWay>,
+    demands: Vec<Demand>,
     retry_at_ns: HashMap<TableId, u64>,
+    standings: HashMap<TableId, Standing>,
+    /// When nothing was due last.
+    at_rest: Option<(ManifestVersion, Tick)>,
 }
 
 impl Compactions {
-    /// The tables of which some SSTables are [to become one](choose), with no compaction under way. `trigger` 0: never.
-    pub fn due(&self, manifest: &Manifest, trigger: usize, expired_by: Tick, now_ns: u64) -> Vec<TableId> {
-        let is_chosen = |t: &&TableManifest| {
-            self.wanted.contains(&t.table) || trigger > 0 && choose(t, trigger, expired_by).is_some()
-        };
-        let crowded = manifest.tables.iter().filter(is_chosen).map(|t| t.table);
-        let is_due =
-            |t: &TableId| !self.is_under_way(*t) && self.retry_at_ns.get(t).is_none_or(|at| *at <= now_ns);
-        crowded.filter(is_due).collect()
+    /// What is due, and may begin. `trigger` 0: only on demand.
+    pub fn due<'m>(
+        &mut self,
+        manifest: &'m Manifest,
+        limits: &Limits,
+        now_ns: u64,
+    ) -> Vec<(&'m TableManifest, Choice<'m>)> {
+        let now = Some((manifest.version, limits.expired_by));
+        if self.at_rest == now {
+            return Vec::new();
+        }
+        let (mut all, mut is_held_up) = (Vec::new(), !self.under_way.is_empty());
+        for entry in &manifest.tables {
+            let (table, is_wanted) = (entry.table, self.demands.iter().any(|d| d.table == entry.table));
+            let under_way = self.under_way.iter().filter(|u| u.table == table).count();
+            if self.retry_at_ns.get(&table).is_some_and(|at| *at > now_ns) || under_way >= OF_A_TABLE_MAX {
+                is_held_up = true;
+                continue;
+            }
+            if !is_wanted && (limits.trigger == 0 || entry.ssts.is_empty()) {
+                continue;
+            }
+            let tree = Tree::new(entry);
+            let is_busy = |sst: &SstMeta| self.is_busy(table, sst);
+            let mut due = match is_wanted {
+                true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
+                false => tree.due(limits, is_busy),
+            };
+            is_held_up |= !due.is_empty();
+            let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
+            let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
+            self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
+            due.truncate(OF_A_TABLE_MAX - under_way);
+            all.extend(due.into_iter().map(|choice| (entry, choice)));
+        }
+        self.at_rest = now.filter(|_| !is_held_up);
+        all
+    }
+
+    fn is_busy(&self, table: TableId, sst: &SstMeta) -> bool {
+        let of_table = self.under_way.iter().filter(|u| u.table == table && u.range == sst.range);
+        of_table.into_iter().any(|u| u.inputs.contains(&sst.id))
+    }
+
+    fn is_demanded(&self, table: TableId, sst: &SstId) -> bool {
+        self.demands.iter().any(|demand| demand.table == table && demand.of.contains(sst))
     }
 
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }
 
-    pub fn is_under_way(&self, table: TableId) -> bool {
-        self.under_way.contains_key(&table)
+    fn position(&self, table: TableId, range: &KeyRange, inputs: &[SstId]) -> Option<usize> {
+        self.under_way.iter().position(|u| u.table == table && u.range == *range && u.inputs == inputs)
     }
 
-    /// False: there is one already. `all`: it takes all SSTables.
-    pub fn begin(&mut self, table: TableId, all: bool) -> bool {
-        if self.is_under_way(table) {
-            return false;
+    pub fn is_under_way(&self, table: TableId, range: &KeyRange, inputs: &[SstId]) -> bool {
+        self.position(table, range, inputs).is_some()
+    }
+
+    pub fn begin(&mut self, table: TableId, choice: &Choice<'_>) {
+        self.under_way.push(UnderWay {
+            table,
+            range: choice.range.clone(),
+            inputs: choice.inputs.iter().map(|sst| sst.id).collect(),
+            reaches_the_oldest: choice.reaches_the_oldest,
+            reason: choice.reason,
+            bytes: choice.bytes,
+        });
+    }
+
+    /// Of all tables together, as of when it was looked at last.
+    pub fn standing(&self) -> Standing {
+        self.standings.values().fold(Standing::default(), |all, one| Standing {
+            columns: all.columns + one.columns,
+            debt_bytes: all.debt_bytes + one.debt_bytes,
+        })
+    }
+
+    /// All that the table has is to become new.
+    pub fn demand(&mut self, entry: &TableManifest, done: Option<Done>) {
+        let of: HashSet<SstId> = entry.ssts.iter().map(|sst| sst.id).collect();
+        self.demands.push(Demand { table: entry.table, of, done });
+        self.settle(entry);
+        self.at_rest = None;
+    }
+
+    /// A compaction took effect. If it was begun here: why.
+    pub fn done(
+        &mut self,
+        entry: &TableManifest,
+        range: &KeyRange,
+        inputs: &[SstId],
+        added: &[SstId],
+    ) -> Option<Reason> {
+        let under_way = self.position(entry.table, range, inputs).map(|at| self.under_way.swap_remove(at));
+        // (Of what another leader has begun nobody knows: it is looked at again.)
+        let reaches_the_oldest = under_way.as_ref().is_some_and(|u| u.reaches_the_oldest);
+        for demand in self.demands.iter_mut().filter(|d| d.table == entry.table && !reaches_the_oldest) {
+            if inputs.iter().any(|input| demand.of.contains(input)) {
+                demand.of.extend(added);
+            }
         }
-        if all {
-            self.wanted.remove(&table);
+        self.settle(entry);
+        under_way.map(|u| u.reason)
+    }
+
+    /// Tells those who have waited for what is no more.
+    fn settle(&mut self, entry: &TableManifest) {
+        let there: HashSet<&SstId> = entry.ssts.iter().map(|sst| &sst.id).collect();
+        for demand in self.demands.extract_if(.., |demand| {
+            demand.table == entry.table && !demand.of.iter().any(|sst| there.contains(sst))
+        }) {
+            let _ = demand.done.map(|done| done.send(Ok(())));
         }
-        self.under_way.insert(table, all);
-        true
     }
 
-    pub fn is_wanted(&self, table: TableId) -> bool {
-        self.wanted.contains(&table)
-    }
-
-    /// Whoever asks during a compaction of all waits for that one; during another one, for one of all after it.
-    pub fn wait(&mut self, table: TableId, done: Option<Done>) {
-        self.waiters.entry(table).or_default().extend(done);
-    }
-
-    /// The table's compaction is over.
-    pub fn end(&mut self, table: TableId, result: &Result<()>) {
-        let took_all = self.under_way.remove(&table).unwrap_or(true);
-        if !took_all && self.waiters.contains_key(&table) {
-            self.wanted.insert(table);
-            return;
+    /// A compaction came to nothing.
+    pub fn failed(
+        &mut self,
+        table: TableId,
+        range: &KeyRange,
+        inputs: &[SstId],
+        error: &sextant_common::error::Error,
+    ) {
+        if let Some(at) = self.position(table, range, inputs) {
+            self.under_way.swap_remove(at);
         }
-        for waiter in self.waiters.remove(&table).unwrap_or_default() {
-            let _ = waiter.send(result.clone());
+        self.at_rest = None;
+        let is_of_it =
+            |demand: &Demand| demand.table == table && inputs.iter().any(|input| demand.of.contains(input));
+        for demand in self.demands.extract_if(.., |demand| is_of_it(demand)) {
+            let _ = demand.done.map(|done| done.send(Err(error.clone())));
         }
     }
 
@@ -81,8 +197,8 @@ impl Compactions {
 
     /// Leadership ends. (What is wanted is wanted of the next leader, by who asks it.)
     pub fn end_all(&mut self, result: &Result<()>) {
-        for waiter in self.waiters.drain().flat_map(|(_, waiters)| waiters) {
-            let _ = waiter.send(result.clone());
+        for done in self.demands.drain(..).filter_map(|demand| demand.done) {
+            let _ = done.send(result.clone());
         }
     }
 }
@@ -90,8 +206,8 @@ impl Compactions {
 #[cfg(test)]
 mod tests {
     use sextant_common::error::Error;
-    use sextant_common::ids::{Generation, ManifestVersion, PartitionId};
-    use sextant_common::manifest::{Generations, SstMeta, TableOptions};
+    use sextant_common::ids::{Generation, PartitionId};
+    use sextant_common::manifest::{Generations, TableOptions};
 
     use super::*;
     use crate::partition::testing::sst;
@@ -117,73 +233,140 @@ mod tests {
         Manifest { tables, ..Manifest::empty(PartitionId(0)) }
     }
 
+    fn limits(trigger: usize) -> Limits {
+        Limits { trigger, target_bytes: 1 << 40, expired_by: Tick(0) }
+    }
+
+    fn due(compactions: &mut Compactions, manifest: &Manifest, trigger: usize, now_ns: u64) -> Vec<TableId> {
+        let due = compactions.due(manifest, &limits(trigger), now_ns);
+        due.into_iter().map(|(entry, _)| entry.table).collect()
+    }
+
+    /// All that is due begins.
+    fn begin(
+        compactions: &mut Compactions,
+        manifest: &Manifest,
+        trigger: usize,
+    ) -> Vec<(KeyRange, Vec<SstId>)> {
+        let due = compactions.due(manifest, &limits(trigger), 0);
+        let begun = due.into_iter().map(|(entry, choice)| {
+            compactions.begin(entry.table, &choice);
+            (choice.range.clone(), choice.inputs.iter().map(|sst| sst.id).collect())
+        });
+        begun.collect()
+    }
+
+    fn ask(compactions: &mut Compactions, entry: &TableManifest) -> oneshot::Receiver<Result<()>> {
+        let (done, told) = oneshot::channel();
+        compactions.demand(entry, Some(done));
+        told
+    }
+
     #[test]
     fn a_table_is_due_when_it_has_as_many_ssts_as_the_trigger_says() {
-        let compactions = Compactions::default();
+        let mut compactions = Compactions::default();
         let manifest = manifest(vec![flushed(T, 3), flushed(U, 6)]);
-        assert_eq!(compactions.due(&manifest, 3, Tick(0), 0), [T, U]);
-        assert_eq!(compactions.due(&manifest, 4, Tick(0), 0), [U], "each table for itself");
-        assert_eq!(compactions.due(&manifest, 6, Tick(0), 0), [U]);
-        assert!(compactions.due(&manifest, 7, Tick(0), 0).is_empty());
-        assert!(compactions.due(&manifest, 0, Tick(0), 0).is_empty(), "0: never by itself");
+        assert_eq!(due(&mut compactions, &manifest, 3, 0), [T, U]);
+        assert_eq!(due(&mut compactions, &manifest, 4, 0), [U], "each table for itself");
+        assert_eq!(due(&mut compactions, &manifest, 6, 0), [U]);
+        assert!(due(&mut Compactions::default(), &manifest, 7, 0).is_empty());
+        assert!(due(&mut Compactions::default(), &manifest, 0, 0).is_empty(), "0: never by itself");
     }
 
     #[test]
     fn one_sst_alone_is_never_due() {
-        let compactions = Compactions::default();
         for trigger in 0..3 {
             let manifest = manifest(vec![flushed(T, 0), flushed(U, 1)]);
-            assert!(compactions.due(&manifest, trigger, Tick(0), 0).is_empty(), "trigger {trigger}");
+            assert!(due(&mut Compactions::default(), &manifest, trigger, 0).is_empty(), "trigger {trigger}");
         }
-        assert_eq!(compactions.due(&manifest(vec![flushed(T, 2)]), 1, Tick(0), 0), [T], "as if it were 2");
+        let two = manifest(vec![flushed(T, 2)]);
+        assert_eq!(due(&mut Compactions::default(), &two, 1, 0), [T], "as if it were 2");
     }
 
     #[test]
-    fn a_table_is_compacted_once_at_a_time_and_not_soon_again_after_a_failure() {
+    fn an_sst_is_compacted_once_at_a_time_and_not_soon_again_after_a_failure() {
         let mut compactions = Compactions::default();
-        let manifest = manifest(vec![flushed(T, 4), flushed(U, 4)]);
-        assert!(compactions.begin(T, true) && !compactions.begin(T, false));
-        assert_eq!(compactions.due(&manifest, 4, Tick(0), 0), [U]);
-        compactions.end(T, &Err(Error::retry("no server has room")));
+        let manifest = manifest(vec![flushed(T, 4)]);
+        let (range, inputs) = begin(&mut compactions, &manifest, 4).remove(0);
+        assert!(compactions.is_under_way(T, &range, &inputs) && !compactions.is_idle());
+        assert!(due(&mut compactions, &manifest, 4, 0).is_empty());
+        compactions.failed(T, &range, &inputs, &Error::retry("no server has room"));
         compactions.retry_at(T, 500);
-        assert_eq!(compactions.due(&manifest, 4, Tick(0), 499), [U]);
-        assert_eq!(compactions.due(&manifest, 4, Tick(0), 500), [T, U]);
+        assert!(due(&mut compactions, &manifest, 4, 499).is_empty());
+        assert_eq!(due(&mut compactions, &manifest, 4, 500), [T]);
     }
 
     #[test]
-    fn whoever_asks_during_a_compaction_is_told_what_came_of_it() {
+    fn columns_are_compacted_at_the_same_time_but_not_all_of_them() {
+        let mut entry = flushed(T, 10);
+        for (at, sst) in entry.ssts.iter_mut().enumerate() {
+            let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
+            sst.range = KeyRange::new(bound(at), bound(at + 1));
+        }
+        let manifest = manifest(vec![entry]);
         let mut compactions = Compactions::default();
-        let ask = |compactions: &mut Compactions, table| {
-            let (done, told) = oneshot::channel();
-            compactions.wait(table, Some(done));
-            told
-        };
-        let (mut first, mut second) = (ask(&mut compactions, T), ask(&mut compactions, T));
-        let mut other = ask(&mut compactions, U);
-        compactions.wait(T, None);
-        assert!(compactions.begin(T, true));
-        compactions.end(T, &Ok(()));
-        assert!(first.try_recv().unwrap().is_ok());
-        assert!(second.try_recv().unwrap().is_ok());
-        assert!(other.try_recv().is_err(), "its own goes on");
-        assert!(!compactions.is_under_way(T));
+        let mut begun = begin(&mut compactions, &manifest, 2);
+        assert_eq!(begun.len(), OF_A_TABLE_MAX);
+        assert!(begin(&mut compactions, &manifest, 2).is_empty());
+        let (range, inputs) = begun.remove(0);
+        let mut after = manifest.clone();
+        after.version.0 += 1;
+        after.tables[0].ssts.retain(|sst| sst.range != range || sst.id == inputs[1]);
+        compactions.done(&after.tables[0], &range, &inputs, &[]);
+        let next = begin(&mut compactions, &after, 2);
+        assert!(next.len() == 1 && begun.iter().all(|(other, _)| *other != next[0].0 && range != next[0].0));
+    }
+
+    #[test]
+    fn whoever_asks_is_told_when_nothing_is_left_of_what_was_there() {
+        let mut compactions = Compactions::default();
+        let mut manifest = manifest(vec![flushed(T, 2), flushed(U, 1)]);
+        let (mut first, mut second) =
+            (ask(&mut compactions, &manifest.tables[0]), ask(&mut compactions, &manifest.tables[0]));
+        let mut other = ask(&mut compactions, &manifest.tables[1]);
+        let begun = begin(&mut compactions, &manifest, 0);
+        assert_eq!(begun.len(), 2);
+        // A flush comes in between; what is asked after it is another thing.
+        manifest.tables[0].ssts.insert(0, sst(3));
+        manifest.version.0 += 1;
+        let mut third = ask(&mut compactions, &manifest.tables[0]);
+        assert!(begin(&mut compactions, &manifest, 0).is_empty(), "its column is being compacted");
+        manifest.tables[0].ssts = vec![sst(3), sst(9)];
+        manifest.version.0 += 1;
+        compactions.done(&manifest.tables[0], &begun[0].0, &begun[0].1, &[sst(9).id]);
+        assert!(first.try_recv().unwrap().is_ok() && second.try_recv().unwrap().is_ok());
+        assert!(third.try_recv().is_err() && other.try_recv().is_err());
+        let (range, inputs) = begin(&mut compactions, &manifest, 0).remove(0);
+        assert_eq!(inputs, [sst(3).id, sst(9).id]);
+        compactions.failed(T, &range, &inputs, &Error::retry("no server has room"));
+        assert!(third.try_recv().unwrap().is_err());
         compactions.end_all(&Err(Error::retry("leadership changed")));
         assert!(other.try_recv().unwrap().is_err());
+        assert!(ask(&mut compactions, &flushed(T, 0)).try_recv().unwrap().is_ok(), "there is nothing");
     }
 
     #[test]
-    fn whoever_asks_during_a_compaction_of_some_waits_for_one_of_all() {
+    fn what_was_pushed_down_on_demand_is_compacted_there() {
+        let of = |counter, start: &'static str, end: &'static str| SstMeta {
+            range: KeyRange::new(start, end),
+            ..sst(counter)
+        };
+        let mut manifest = manifest(vec![flushed(T, 1)]);
+        manifest.tables[0].ssts = vec![of(3, "", ""), of(2, "", "m"), of(1, "m", "")];
         let mut compactions = Compactions::default();
-        let manifest = manifest(vec![flushed(T, 1)]);
-        assert!(compactions.begin(T, false));
-        let (done, mut told) = oneshot::channel();
-        compactions.wait(T, Some(done));
-        compactions.end(T, &Ok(()));
-        assert!(told.try_recv().is_err() && compactions.is_wanted(T));
-        assert_eq!(compactions.due(&manifest, 4, Tick(0), 0), [T]);
-        assert!(compactions.begin(T, true) && !compactions.is_wanted(T));
-        compactions.end(T, &Ok(()));
-        assert!(told.try_recv().unwrap().is_ok());
-        assert!(compactions.due(&manifest, 4, Tick(0), 0).is_empty() && compactions.is_idle());
+        let mut told = ask(&mut compactions, &manifest.tables[0]);
+        let pushed = begin(&mut compactions, &manifest, 0);
+        assert_eq!(pushed, [(KeyRange::all(), vec![sst(3).id])]);
+        manifest.tables[0].ssts = vec![of(4, "", "m"), of(5, "m", ""), of(2, "", "m"), of(1, "m", "")];
+        manifest.version.0 += 1;
+        compactions.done(&manifest.tables[0], &pushed[0].0, &pushed[0].1, &[sst(4).id, sst(5).id]);
+        let lower = begin(&mut compactions, &manifest, 0);
+        assert_eq!(lower.len(), 2);
+        manifest.tables[0].ssts = vec![of(4, "", "m"), of(2, "", "m"), of(6, "m", "")];
+        compactions.done(&manifest.tables[0], &lower[1].0, &lower[1].1, &[sst(6).id]);
+        assert!(told.try_recv().is_err());
+        manifest.tables[0].ssts = vec![of(7, "", "m"), of(6, "m", "")];
+        compactions.done(&manifest.tables[0], &lower[0].0, &lower[0].1, &[sst(7).id]);
+        assert!(told.try_recv().unwrap().is_ok() && compactions.is_idle());
     }
 }

@@ -50,12 +50,14 @@ impl Flushes {
     }
 }
 
-/// What the table of a flush stands for, if `newest` is the newest one before it: everything after that one, because memtables
-/// in between were empty.
-pub(in crate::worker) fn generations(newest: Option<&SstMeta>, flushed: Generation) -> Generations {
-    let first = match newest {
+/// What the table of a flush stands for, after these: everything after the newest of them, because memtables in between were empty.
+/// (The first of the list need not be the newest: it is that for its range.)
+pub(in crate::worker) fn generations(ssts: &[SstMeta], flushed: Generation) -> Generations {
+    let first = match ssts.iter().map(|sst| sst.generations).max_by_key(|generations| generations.last) {
         None => Generation(1),
-        Some(newest) if newest.generations.are_known() => Generation(newest.generations.last.0 + 1),
+        Some(newest) if newest.are_known() && ssts[0].generations.are_known() => {
+            Generation(newest.last.0 + 1)
+        }
         Some(_) => flushed,
     };
     Generations { first, last: flushed }
@@ -95,8 +97,13 @@ mod tests {
     fn a_table_stands_for_everything_after_the_one_before_it() {
         let of = |first, last| Generations { first: Generation(first), last: Generation(last) };
         let before = |generations| SstMeta { generations, ..sst(1) };
-        assert_eq!(generations(None, Generation(4)), of(1, 4));
-        assert_eq!(generations(Some(&before(of(2, 5))), Generation(8)), of(6, 8));
-        assert_eq!(generations(Some(&before(Generations::default())), Generation(8)), of(8, 8), "unknown");
+        assert_eq!(generations(&[], Generation(4)), of(1, 4));
+        assert_eq!(generations(&[before(of(2, 5))], Generation(8)), of(6, 8));
+        assert_eq!(
+            generations(&[before(of(1, 4)), before(of(2, 5))], Generation(8)),
+            of(6, 8),
+            "of other keys"
+        );
+        assert_eq!(generations(&[before(Generations::default())], Generation(8)), of(8, 8), "unknown");
     }
 }

@@ -2,6 +2,7 @@
 //! proposed or handed to [`Background`](crate::flush::Background), and what comes of them becomes commands.
 
 mod choice;
+mod columns;
 mod compactions;
 mod flushes;
 mod work;
@@ -10,7 +11,7 @@ use std::collections::HashSet;
 
 use sextant_common::ids::TableId;
 
-use compactions::Compactions;
+use compactions::{Compactions, Standing};
 use flushes::Flushes;
 
 use crate::leadership::leadership_changed;
@@ -48,6 +49,11 @@ impl Upkeep {
 
     pub fn is_busy(&self) -> bool {
         !self.freezing.is_empty() || !self.flushes.under_way.is_empty() || !self.compactions.is_idle()
+    }
+
+    /// Of all tables of the partition.
+    pub fn standing(&self) -> Standing {
+        self.compactions.standing()
     }
 
     /// Leadership ends.

@@ -1,11 +1,14 @@
 //! What is due is proposed or handed out, and what comes of it becomes commands.
 
+use std::collections::HashSet;
+
 use sextant_common::error::{Error, ErrorKind, Result};
-use sextant_common::ids::{Generation, TableId};
+use sextant_common::ids::{Generation, SstId, TableId};
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Origin, SstMeta, TableManifest};
 use tokio::sync::oneshot;
 
-use super::choice::{self, Choice, Reason, choose};
+use super::choice::{Choice, Limits, Tree};
 use super::{RETRY_NS, Upkeep, flushes};
 use crate::command::{Command, Compaction, Flush, Freeze};
 use crate::flush::{CompactionJob, FlushJob, Inputs};
@@ -33,18 +36,9 @@ impl Leading {
         }
         self.tick_when_due(replica, now_ns);
         self.flush_what_is_frozen(replica, now_ns);
-        let trigger = replica.tuning.compaction_trigger;
-        let expired_by = replica.shared.published.tick();
-        let manifest = replica.partition.manifest();
-        for table in self.upkeep.compactions.due(manifest, trigger, expired_by, now_ns) {
-            let Some(entry) = manifest.table(table) else { continue };
-            let choice = match self.upkeep.compactions.is_wanted(table) {
-                true => choice::all(entry, Reason::Demand),
-                false => choose(entry, trigger, expired_by),
-            };
-            if let Some(choice) = choice {
-                self.compact(replica, entry, choice);
-            }
+        let limits = limits(replica);
+        for (entry, choice) in self.upkeep.compactions.due(replica.partition.manifest(), &limits, now_ns) {
+            self.compact(replica, entry, &choice);
         }
     }
 
@@ -111,7 +105,8 @@ impl Leading {
                 origin: Origin {
                     lineage: replica.configuration().lineage,
                     name: entry.name.clone(),
-                    generations: flushes::generations(entry.ssts.first(), flushed),
+                    generations: flushes::generations(&entry.ssts, flushed),
+                    range: KeyRange::all(),
                 },
             });
         }
@@ -127,7 +122,7 @@ impl Leading {
     ) {
         let flushes = &mut self.upkeep.flushes;
         if self.tenure.term != term || flushes.under_way.get(&table) != Some(&generation) {
-            return replica.drop_table(result);
+            return replica.drop_tables(result);
         }
         let freeze = replica.partition.table(table).and_then(|t| t.frozen.front()).map(|f| f.freeze);
         match (result, freeze) {
@@ -141,34 +136,34 @@ impl Leading {
             }
             (Ok(sst), None) => {
                 flushes.under_way.remove(&table);
-                replica.drop_table(Ok(sst));
+                replica.drop_tables(Ok(sst));
             }
         }
     }
 
-    /// On demand all SSTables of a table become one, even a single one (that drops tombstones).
+    /// On demand all that a table has is compacted, from above and down to the oldest, even a single SSTable (that drops tombstones).
     pub fn compact_on_demand(
         &mut self,
         replica: &Replica,
         table: TableId,
         done: Option<oneshot::Sender<Result<()>>>,
     ) {
-        let answer = |done: Option<oneshot::Sender<_>>, result| drop(done.map(|done| done.send(result)));
         let Some(entry) = replica.partition.manifest().table(table) else {
             let e = Error::new(ErrorKind::UnknownTable, "the partition does not know the table");
-            return answer(done, Err(e));
+            return drop(done.map(|done| done.send(Err(e))));
         };
-        let Some(choice) = choice::all(entry, Reason::Demand) else { return answer(done, Ok(())) };
-        self.upkeep.compactions.wait(table, done);
-        self.compact(replica, entry, choice);
+        self.upkeep.compactions.demand(entry, done);
+        let now_ns = replica.shared.env.clock.grantor_ns();
+        let due = self.upkeep.compactions.due(replica.partition.manifest(), &limits(replica), now_ns);
+        for (entry, choice) in due {
+            self.compact(replica, entry, &choice);
+        }
     }
 
-    fn compact(&mut self, replica: &Replica, entry: &TableManifest, choice: Choice<'_>) {
-        if !self.upkeep.compactions.begin(entry.table, choice.reaches_the_oldest) {
-            return;
-        }
+    fn compact(&mut self, replica: &Replica, entry: &TableManifest, choice: &Choice<'_>) {
+        self.upkeep.compactions.begin(entry.table, choice);
         let (inputs, reason) = (choice.inputs.len(), choice.reason.name());
-        tracing::debug!(partition = %replica.shared.id, table = %entry.table, inputs, reason, "compaction");
+        tracing::debug!(partition = %replica.shared.id, table = %entry.table, inputs, reason, bytes = choice.bytes, "compaction");
         replica.background.compact(CompactionJob {
             term: self.tenure.term,
             epoch: self.tenure.epoch,
@@ -179,10 +174,13 @@ impl Leading {
             origin: Origin {
                 lineage: replica.configuration().lineage,
                 name: entry.name.clone(),
-                generations: choice::generations(entry, &choice),
+                generations: Tree::new(entry).generations(choice),
+                range: choice.range.clone(),
             },
-            inputs: choice.inputs.to_vec(),
+            inputs: choice.inputs.iter().copied().cloned().collect(),
             drops_tombstones: choice.reaches_the_oldest,
+            cuts: choice.cuts.clone(),
+            output_bytes: choice.output_bytes,
         });
     }
 
@@ -191,22 +189,22 @@ impl Leading {
         replica: &Replica,
         term: u64,
         table: TableId,
-        Inputs { ids: inputs, tombstones_dropped }: Inputs,
-        result: Result<Option<SstMeta>>,
+        Inputs { ids: inputs, range, tombstones_dropped }: Inputs,
+        result: Result<Vec<SstMeta>>,
     ) {
         let compactions = &mut self.upkeep.compactions;
-        if self.tenure.term != term || !compactions.is_under_way(table) {
-            return replica.drop_table(result);
+        if self.tenure.term != term || !compactions.is_under_way(table, &range, &inputs) {
+            return replica.drop_tables(result);
         }
         match result {
-            Ok(output) => {
-                let compaction = Compaction { term, table, inputs, output, tombstones_dropped };
+            Ok(outputs) => {
+                let compaction = Compaction { term, table, inputs, range, outputs, tombstones_dropped };
                 self.command(Command::Compaction(compaction), None);
             }
             Err(e) => {
                 tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
                 replica.metrics.compaction_failures.inc();
-                compactions.end(table, &Err(e));
+                compactions.failed(table, &range, &inputs, &e);
                 compactions.retry_at(table, replica.shared.env.clock.grantor_ns() + RETRY_NS);
             }
         }
@@ -219,29 +217,56 @@ impl Leading {
             CommitEffect::TableCreated(_) | CommitEffect::Placed => {}
             CommitEffect::Configured => self.configured(replica),
             CommitEffect::Flushed { table, generation } => flushes.done(*table, *generation),
-            CommitEffect::Compacted { table, removed } => {
-                compactions.end(*table, &Ok(()));
-                replica.background.delete_later(removed.clone());
+            CommitEffect::Compacted { table, removed, added } => {
+                let manifest = replica.partition.manifest();
+                let ids: Vec<SstId> = removed.iter().map(|sst| sst.id).collect();
+                if let (Some(entry), Some(newest)) = (manifest.table(*table), removed.first()) {
+                    if let Some(reason) = compactions.done(entry, &newest.range, &ids, added) {
+                        let written = entry.ssts.iter().filter(|sst| added.contains(&sst.id));
+                        let bytes = (
+                            removed.iter().map(|sst| sst.file_bytes).sum(),
+                            written.map(|sst| sst.file_bytes).sum(),
+                        );
+                        replica.metrics.compacted(reason.name(), bytes);
+                    }
+                    // (Other entries may still name them.)
+                    let named: HashSet<&SstId> = entry.ssts.iter().map(|sst| &sst.id).collect();
+                    let gone = ids.into_iter().filter(|id| !named.contains(id));
+                    replica.background.delete_later(gone.collect());
+                }
             }
             CommitEffect::Ignored { table, orphan } => {
-                // A command that is applied again after a restart is ignored too, but its table is in the manifest.
-                if let Some(orphan) = orphan
-                    && !replica.partition.manifest().all_ssts().any(|s| s.id == *orphan)
-                {
-                    replica.background.give_up(*orphan);
-                }
+                replica.give_up_unless_named(orphan.iter().copied());
                 flushes.under_way.remove(table);
-                compactions.end(*table, &Err(Error::retry("the set of tables changed meanwhile")));
+            }
+            CommitEffect::NotCompacted(Compaction { table, inputs, range, outputs, .. }) => {
+                replica.give_up_unless_named(outputs.iter().map(|sst| sst.id));
+                let e = Error::retry("the set of tables changed meanwhile");
+                compactions.failed(*table, range, inputs, &e);
             }
         }
     }
 }
 
+fn limits(replica: &Replica) -> Limits {
+    Limits {
+        trigger: replica.tuning.compaction_trigger,
+        target_bytes: replica.tuning.sst_target_bytes,
+        expired_by: replica.shared.published.tick(),
+    }
+}
+
 impl Replica {
-    /// A table that came too late for its job: nobody will name it.
-    pub fn drop_table(&self, result: Result<Option<SstMeta>>) {
-        if let Ok(Some(sst)) = result {
-            self.background.give_up(sst.id);
-        }
+    /// Tables that came too late for their job: nobody will name them.
+    pub fn drop_tables(&self, result: Result<impl IntoIterator<Item = SstMeta>>) {
+        let tables = result.into_iter().flatten();
+        self.background.give_up(tables.map(|sst| sst.id).collect());
+    }
+
+    /// Of a command that was ignored. (One that is applied again after a restart is, too, but its tables are in the manifest.)
+    fn give_up_unless_named(&self, tables: impl Iterator<Item = SstId>) {
+        let manifest = self.partition.manifest();
+        let orphans = tables.filter(|orphan| !manifest.all_ssts().any(|sst| sst.id == *orphan));
+        self.background.give_up(orphans.collect());
     }
 }

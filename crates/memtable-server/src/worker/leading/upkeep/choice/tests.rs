@@ -10,7 +10,7 @@ use crate::partition::testing::sst;
 const T: TableId = TableId(1);
 
 /// A table whose SSTables, newest first, hold these memtables; their counters are their places.
-fn entry(flushed: u64, ssts: &[Generations]) -> TableManifest {
+pub(super) fn entry(flushed: u64, ssts: &[Generations]) -> TableManifest {
     let sst = |(at, generations): (usize, &Generations)| SstMeta {
         table: T,
         generations: *generations,
@@ -43,11 +43,30 @@ fn sized(bytes: &[u64]) -> TableManifest {
     entry
 }
 
+/// Nothing is cut.
+fn limits(trigger: usize, by: u64) -> Limits {
+    Limits { trigger, target_bytes: 1 << 40, expired_by: Tick(by) }
+}
+
+fn choose(entry: &TableManifest, trigger: usize, by: u64) -> Option<Choice<'_>> {
+    Tree::new(entry).due(&limits(trigger, by), |_| false).into_iter().next()
+}
+
+/// All of them.
+fn all(entry: &TableManifest) -> Choice<'_> {
+    Tree::new(entry).demanded(&limits(2, 0), |_| true, |_| false).remove(0)
+}
+
+fn generations(entry: &TableManifest, choice: &Choice<'_>) -> Generations {
+    Tree::new(entry).generations(choice)
+}
+
 /// How many of the newest, and why.
 fn chosen(entry: &TableManifest, trigger: usize) -> Option<(usize, Reason)> {
-    choose(entry, trigger, Tick(0)).map(|choice| {
-        assert_eq!(choice.inputs, &entry.ssts[..choice.inputs.len()], "from the newest on");
+    choose(entry, trigger, 0).map(|choice| {
+        assert!(choice.inputs.iter().copied().eq(&entry.ssts[..choice.inputs.len()]), "from the newest on");
         assert_eq!(choice.reaches_the_oldest, choice.inputs.len() == entry.ssts.len());
+        assert!(choice.cuts.is_empty() && choice.output_bytes == 0);
         (choice.inputs.len(), choice.reason)
     })
 }
@@ -83,7 +102,7 @@ fn a_table_of_which_much_has_expired_or_is_tombstones_is_compacted_whole() {
         entry.ssts[0].expiring = Expiring { records: expiring, first: Tick(1), last: Tick(last) };
         entry
     };
-    let is_due = |entry: TableManifest, by| choose(&entry, 4, Tick(by)).is_some();
+    let is_due = |entry: TableManifest, by| choose(&entry, 4, by).is_some();
     assert!(is_due(expiring(100, 25, 9), 9));
     assert!(!is_due(expiring(100, 25, 9), 8), "one may still be there");
     assert!(!is_due(expiring(100, 24, 9), 9), "a few");
@@ -109,9 +128,9 @@ fn tables_that_do_not_say_what_they_hold_are_compacted_with_all_others() {
 fn of_more_than_a_compaction_takes_the_oldest_are_inputs() {
     let times = COMPACTION_INPUTS_MAX as u64 + 3;
     let entry = flushed(times);
-    let choice = choose(&entry, 2, Tick(0)).unwrap();
+    let choice = choose(&entry, 2, 0).unwrap();
     assert_eq!(choice.inputs.len(), COMPACTION_INPUTS_MAX);
-    assert_eq!(choice.inputs.last(), entry.ssts.last());
+    assert_eq!(choice.inputs.last().copied(), entry.ssts.last());
     assert_eq!(generations(&entry, &choice), Generations::new(1, times - 3));
 }
 
@@ -119,15 +138,15 @@ fn of_more_than_a_compaction_takes_the_oldest_are_inputs() {
 fn the_result_stands_for_everything_that_its_inputs_did() {
     for times in 1..5 {
         let entry = flushed(times);
-        let whole = all(&entry, Reason::Demand).unwrap();
+        let whole = all(&entry);
         assert_eq!(generations(&entry, &whole), Generations::new(1, times));
         for newest in 1..times as usize {
-            let inputs = &entry.ssts[..newest];
-            let some = Choice { inputs, reason: Reason::Tier, reaches_the_oldest: false };
+            let inputs = entry.ssts[..newest].iter().collect();
+            let some = Choice { inputs, reaches_the_oldest: false, ..whole.clone() };
             assert_eq!(generations(&entry, &some), Generations::new(times + 1 - newest as u64, times));
         }
     }
-    let of_all = |entry: TableManifest| generations(&entry, &all(&entry, Reason::Demand).unwrap());
+    let of_all = |entry: TableManifest| generations(&entry, &all(&entry));
     let compacted_before = entry(7, &[Generations::new(6, 6), Generations::new(1, 5)]);
     assert_eq!(of_all(compacted_before), Generations::new(1, 6), "memtable 7 was empty: it left no table");
     // Of older versions.
@@ -136,13 +155,13 @@ fn the_result_stands_for_everything_that_its_inputs_did() {
     assert_eq!(of_all(entry(6, &[Generations::new(5, 6), unknown])), Generations::new(1, 6));
     assert_eq!(of_all(entry(0, &[unknown])), Generations::new(1, 1), "a known range all the same");
     let newer = entry(6, &[Generations::new(5, 6), unknown]);
-    let older = Choice { inputs: &newer.ssts[1..], reason: Reason::Space, reaches_the_oldest: true };
+    let older = Choice { inputs: newer.ssts[1..].iter().collect(), ..all(&newer) };
     assert_eq!(generations(&newer, &older), unknown, "not what the newer one holds");
 }
 
 /// Flushes of one size each, after each of them what is due is done at once. A key is overwritten as often as another one, out of
-/// `keys` (in units of a flush).
-struct Tree {
+/// `keys` (in units of a flush). (What is cut is in `simulator`.)
+struct Uncut {
     entry: TableManifest,
     keys: f64,
     written: f64,
@@ -152,15 +171,15 @@ struct Tree {
     space_max: f64,
 }
 
-impl Tree {
+impl Uncut {
     const UNIT: f64 = 1e6;
 
     fn new(keys: f64) -> Self {
         Self { entry: flushed(0), keys, written: 0.0, flushes: 0, tables_max: 0, space_max: 0.0 }
     }
 
-    fn merged(&self, inputs: &[SstMeta]) -> f64 {
-        let sizes = inputs.iter().map(|sst| sst.file_bytes as f64 / Self::UNIT);
+    fn merged<'s>(&self, inputs: impl IntoIterator<Item = &'s SstMeta>) -> f64 {
+        let sizes = inputs.into_iter().map(|sst| sst.file_bytes as f64 / Self::UNIT);
         sizes.fold(0.0, |all, one| all + one - all * one / self.keys)
     }
 
@@ -174,8 +193,8 @@ impl Tree {
     fn flush(&mut self, trigger: usize) {
         self.flushes += 1;
         self.add(0, 1.0, Generations::new(self.flushes, self.flushes));
-        while let Some(choice) = choose(&self.entry, trigger, Tick(0)) {
-            let (taken, units) = (choice.inputs.len(), self.merged(choice.inputs));
+        while let Some(choice) = choose(&self.entry, trigger, 0) {
+            let (taken, units) = (choice.inputs.len(), self.merged(choice.inputs.iter().copied()));
             let stands_for = generations(&self.entry, &choice);
             assert!(choice.inputs.iter().all(|input| stands_for.contains(&input.generations)));
             self.entry.ssts.drain(..taken);
@@ -196,7 +215,7 @@ fn a_record_is_written_again_as_often_as_the_data_doubles_and_not_with_every_com
         (100.0, 1000, 4.5, 9),
         (100.0, 10_000, 4.5, 9),
     ] {
-        let mut tree = Tree::new(keys);
+        let mut tree = Uncut::new(keys);
         (0..flushes).for_each(|_| tree.flush(6));
         let amplification = tree.written / flushes as f64;
         let seen = format!("{keys} {flushes}: {amplification} {} {}", tree.tables_max, tree.space_max);
@@ -218,7 +237,7 @@ proptest! {
             let generations_of_it = Generations::new(generation, generation);
             let new = SstMeta { file_bytes: *bytes, generations: generations_of_it, ..sst(generation as u32) };
             entry.ssts.insert(0, new);
-            if let Some(choice) = choose(&entry, trigger, Tick(0)) {
+            if let Some(choice) = choose(&entry, trigger, 0) {
                 let range = generations(&entry, &choice);
                 for earlier in &planned {
                     let apart = earlier.last < range.first || range.last < earlier.first;
@@ -235,4 +254,119 @@ proptest! {
             }
         }
     }
+}
+
+/// With these ranges, newest first, of so many bytes each.
+fn cut(ssts: &[(&'static str, &'static str, u64)]) -> TableManifest {
+    let mut entry = flushed(ssts.len() as u64);
+    for (sst, (start, end, bytes)) in entry.ssts.iter_mut().zip(ssts) {
+        (sst.range, sst.file_bytes) = (KeyRange::new(*start, *end), *bytes);
+    }
+    entry
+}
+
+/// With a target of 100 bytes: inputs, why, cuts, and whether outputs are cut by size.
+fn due(entry: &TableManifest) -> Vec<(Vec<u32>, Reason, Vec<&str>, bool)> {
+    let limits = Limits { target_bytes: 100, ..limits(3, 0) };
+    let plain = |choice: Choice<'_>| {
+        let inputs = choice.inputs.iter().map(|sst| sst.id.counter).collect();
+        let at = |cut: &Bytes| {
+            entry.ssts.iter().map(|sst| &sst.range.start).position(|start| start == cut).unwrap()
+        };
+        let cuts =
+            choice.cuts.iter().map(|cut| std::str::from_utf8(&entry.ssts[at(cut)].range.start).unwrap());
+        (inputs, choice.reason, cuts.collect(), choice.output_bytes > 0)
+    };
+    Tree::new(entry).due(&limits, |_| false).into_iter().map(plain).collect()
+}
+
+#[test]
+fn a_column_above_others_is_merged_by_tiers_and_goes_down_where_they_end_when_it_is_large() {
+    let below = [("", "h", 100), ("h", "m", 100), ("m", "", 100)];
+    let above = |bytes: &[u64]| {
+        let flushed = bytes.iter().map(|bytes| ("", "", *bytes));
+        cut(&flushed.chain(below).collect::<Vec<_>>())
+    };
+    assert_eq!(due(&above(&[20, 20])), []);
+    assert_eq!(due(&above(&[20, 20, 20])), [(vec![0, 1, 2], Reason::Tier, vec![], false)]);
+    assert_eq!(due(&above(&[20, 20, 360])), [(vec![0, 1, 2], Reason::Push, vec!["h", "m"], false)]);
+    assert_eq!(due(&above(&[400])), [(vec![0], Reason::Push, vec!["h", "m"], false)]);
+}
+
+#[test]
+fn a_column_with_nothing_below_is_cut_when_it_is_large() {
+    let lowest = |bytes: &[u64]| {
+        let of_column = bytes.iter().map(|bytes| ("h", "m", *bytes));
+        cut(&of_column.chain([("", "h", 100), ("m", "", 100)]).collect::<Vec<_>>())
+    };
+    assert_eq!(due(&lowest(&[10, 10, 100])), []);
+    assert_eq!(due(&lowest(&[30, 30, 95])), []);
+    assert_eq!(due(&lowest(&[30, 30, 60])), [(vec![0, 1, 2], Reason::Space, vec![], false)]);
+    assert_eq!(due(&lowest(&[300, 100])), [(vec![0, 1], Reason::Space, vec![], true)], "two are enough");
+    assert_eq!(due(&lowest(&[400])), [], "there is nothing to merge it with");
+}
+
+#[test]
+fn the_column_with_the_most_bytes_goes_first_and_none_twice() {
+    let entry = cut(&[("", "", 400), ("", "h", 90), ("h", "", 150), ("", "h", 90), ("h", "", 100)]);
+    let all: Vec<Vec<u32>> = due(&entry).into_iter().map(|(inputs, ..)| inputs).collect();
+    assert_eq!(all, [vec![0], vec![2, 4], vec![1, 3]]);
+    let limits = Limits { target_bytes: 100, ..limits(3, 0) };
+    let busy = |sst: &SstMeta| sst.id.counter == 4;
+    let tree = Tree::new(&entry);
+    assert_eq!(tree.due(&limits, busy).iter().map(|c| c.inputs[0].id.counter).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[test]
+fn many_columns_are_cut_into_groups_unless_they_are_cut_already() {
+    let name = |at: usize| Bytes::from(format!("k{at:03}"));
+    let range = |from: usize, to: usize| KeyRange {
+        start: if from == 0 { Bytes::new() } else { name(from) },
+        end: if to == 64 { Bytes::new() } else { name(to) },
+    };
+    let columns = |upper: &[(usize, usize)]| {
+        let lowest = (0..64).map(|at| (at, at + 1));
+        let ranges: Vec<KeyRange> = [(0, 64)]
+            .into_iter()
+            .chain(upper.iter().copied())
+            .chain(lowest)
+            .map(|(f, t)| range(f, t))
+            .collect();
+        let mut entry = flushed(ranges.len() as u64);
+        entry.ssts.iter_mut().zip(ranges).for_each(|(sst, range)| sst.range = range);
+        entry.ssts[0].file_bytes = 1 << 50;
+        let choice = choose(&entry, 2, 0).unwrap();
+        assert_eq!((choice.reason, choice.inputs.len()), (Reason::Push, 1));
+        choice.cuts
+    };
+    let by_four: Vec<Bytes> = (4..64).step_by(4).map(name).collect();
+    assert_eq!(columns(&[]), by_four);
+    // What is cut is not cut again, and what lies beside it is grouped from there on.
+    let beside = columns(&[(2, 8), (10, 14)]);
+    let expected: Vec<Bytes> = [2, 8, 10].into_iter().chain((14..64).step_by(4)).map(name).collect();
+    assert_eq!(beside, expected);
+}
+
+#[test]
+fn on_demand_everything_goes_down_and_is_compacted_there_but_from_above() {
+    let entry = cut(&[("", "", 1), ("", "h", 1), ("", "h", 1), ("h", "", 1)]);
+    let limits = limits(6, 0);
+    let demanded = |wanted: &[u32]| -> Vec<Vec<u32>> {
+        let is_wanted = |sst: &SstMeta| wanted.contains(&sst.id.counter);
+        let all = Tree::new(&entry).demanded(&limits, is_wanted, |_| false);
+        all.iter().map(|choice| choice.inputs.iter().map(|sst| sst.id.counter).collect()).collect()
+    };
+    assert_eq!(demanded(&[0, 1, 2, 3]), [[0]]);
+    assert_eq!(demanded(&[1, 2, 3]), [vec![1, 2], vec![3]]);
+    assert_eq!(demanded(&[2]), [[1, 2]]);
+    assert_eq!(demanded(&[]), Vec::<Vec<u32>>::new());
+}
+
+#[test]
+fn an_sst_that_answers_for_several_ranges_weighs_its_part_in_each() {
+    let mut entry = cut(&[("", "h", 120), ("h", "", 100), ("", "h", 100), ("h", "", 100)]);
+    entry.ssts[1].id = entry.ssts[0].id;
+    entry.ssts[1].file_bytes = 120;
+    let due = Tree::new(&entry).due(&Limits { target_bytes: 100, ..limits(2, 0) }, |_| false);
+    assert!(due.is_empty(), "60 of 120 are not as much as 100: {due:?}");
 }
