@@ -98,7 +98,7 @@ impl<S: Reflects> Service<Request<Body>> for Gated<S> {
 
 async fn admit(gate: &Gate, said: tonic::Request<()>) -> Result<Who> {
     let who = gate.who(&said).await?;
-    who.may(Class::Read)?;
+    who.may(Class::Read, "to describe services")?;
     Ok(who)
 }
 
