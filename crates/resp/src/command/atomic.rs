@@ -89,7 +89,7 @@ pub(super) async fn run<S: Store>(
                     }
                     // A command that does not go with the value that it met keeps nothing else from taking effect.
                 }
-                // It is more than one batch may have, or be told: certainly not executed, and the long way has bounds of its own.
+                // More than one batch may have, or be told: certainly not executed, and the long way has bounds of its own.
                 Err(e) if e.kind == ErrorKind::Invalid => {}
                 Err(e) => return Err(e),
             }
@@ -262,8 +262,8 @@ fn replies(commands: &[Queued], mut results: &[OpOutcome]) -> Vec<Reply> {
     commands.iter().map(reply).map(|reply: Result<Reply>| reply.unwrap_or_else(|e| store_error(&e))).collect()
 }
 
-/// The keys whose records have to be known: all but those that are written before anything is asked of them, or only watched. And how
-/// many keys there are in all.
+/// The keys whose records have to be known: all but those that are written before anything is asked of them, or only
+/// watched. And how many keys there are in all.
 fn needed(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> (Vec<Bytes>, usize) {
     let mut needed: HashSet<Bytes> = HashSet::new();
     let mut written: HashSet<&[u8]> = HashSet::new();

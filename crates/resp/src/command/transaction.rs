@@ -154,7 +154,8 @@ impl Transactions {
         }
     }
 
-    /// What the user may have under way is not enough for the next command: whoever waits for more keeps none. Whether it kept some.
+    /// What the user may have under way is not enough for the next command: whoever waits for more keeps none. Whether
+    /// it kept some.
     pub fn give_way(&mut self) -> bool {
         const TOO_MUCH: &str =
             "TRYAGAIN the user's commands under way, and those that are queued, are too long together";
