@@ -32,8 +32,8 @@ use tower::layer::util::{Identity, Stack};
 
 use crate::config::PNodeConfig;
 use crate::frontend::{
-    AdminService, Gate, KvService, RespStore, Sweeper, UserRecord, UsersService, WhereaboutsService, counted,
-    own_status,
+    AdminService, Gate, KvService, RespStore, Sweep, Sweeper, UserRecord, UsersService, WhereaboutsService,
+    counted, own_status,
 };
 use crate::pnode::PNode;
 
@@ -146,6 +146,16 @@ impl PNodeServer {
     /// The p-node itself, for whoever is in its process.
     pub fn local(&self) -> &PNode {
         &self.pnode
+    }
+
+    /// Deletes what objects have left behind, in all partitions where nobody has done so lately. How many elements.
+    pub async fn sweep(&self) -> Result<u64> {
+        let sweep = Sweep { pnode: self.pnode.clone() };
+        let mut swept = 0;
+        for partition in self.pnode.core().views.partitions() {
+            swept += sweep.partition(partition).await?;
+        }
+        Ok(swept)
     }
 
     /// Takes no new calls, lets those under way finish for a while, gives the leases back.
