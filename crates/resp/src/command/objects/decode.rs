@@ -241,11 +241,8 @@ fn list(id: Id, name: &str, command: &Command<'_>) -> Decoded<List> {
     })
 }
 
-/// As `strtod` reads it, but for hexadecimal numbers: so nothing is 0.
+/// As `strtod` reads it, but for hexadecimal numbers.
 fn score(text: &[u8]) -> Option<f64> {
-    if text.is_empty() {
-        return Some(0.0);
-    }
     let text = std::str::from_utf8(text).ok()?;
     let score: f64 = text.parse().ok()?;
     let says_infinite = || text.to_ascii_lowercase().contains("inf");
@@ -257,7 +254,9 @@ fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
         let bound = |at: usize| {
             let text = command.arg(at);
             let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |text| (text, true));
-            Ok::<_, Reply>(Bound { at: score(text).ok_or(NOT_A_BOUND)?, excluded })
+            // (Redis takes nothing for 0 here.)
+            let at = if text.is_empty() { Some(0.0) } else { score(text) };
+            Ok::<_, Reply>(Bound { at: at.ok_or(NOT_A_BOUND)?, excluded })
         };
         Ok::<_, Reply>(By::Score(bound(least)?, bound(highest)?))
     };
