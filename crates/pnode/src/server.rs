@@ -22,7 +22,7 @@ use tokio::runtime::RuntimeFlavor;
 use tokio::task::JoinHandle;
 
 use crate::config::PNodeConfig;
-use crate::frontend::{AdminService, Gate, KvService, RespStore, Sweeper, UserRecord, own_status};
+use crate::frontend::{AdminService, Gate, KvService, RespStore, Sweep, Sweeper, UserRecord, own_status};
 use crate::grpc_listeners::{GrpcListeners, METHODS_OF_OTHERS};
 use crate::pnode::PNode;
 
@@ -135,6 +135,16 @@ impl PNodeServer {
     /// The p-node itself, for whoever is in its process.
     pub fn local(&self) -> &PNode {
         &self.pnode
+    }
+
+    /// Deletes what objects have left behind, in all partitions where nobody has done so lately. How many elements.
+    pub async fn sweep(&self) -> Result<u64> {
+        let sweep = Sweep { pnode: self.pnode.clone() };
+        let mut swept = 0;
+        for partition in self.pnode.core().views.partitions() {
+            swept += sweep.partition(partition).await?;
+        }
+        Ok(swept)
     }
 
     /// Takes no new calls, lets those under way finish for a while, gives the leases back.

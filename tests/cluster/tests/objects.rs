@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use sextant_environment::env::grpc_channel;
-use sextant_pnode::{Operation, WriteOptions};
+use sextant_pnode::{Operation, ScanRange, WriteOptions};
 use sextant_proto::v1;
 use sextant_proto::v1::kv_client::KvClient;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
@@ -155,5 +155,46 @@ async fn nobody_sees_half_of_a_command_or_of_a_transaction() {
     let wrong = reader.hget::<_, _, Option<String>>("pair", "x").await.unwrap_err();
     assert_eq!(wrong.code(), Some("WRONGTYPE"));
     assert_eq!(reader.get::<_, String>("pair").await.unwrap(), "plain");
+    c.shutdown().await;
+}
+
+/// How many elements there are, of objects that are there or gone.
+async fn elements(c: &Cluster) -> usize {
+    let mut pages =
+        c.pnode(0).local().scan(ELEMENTS, ScanRange { start: "\0\u{1}".into(), ..ScanRange::default() });
+    let mut elements = 0;
+    while let Some(page) = pages.next_page().await {
+        elements += page.unwrap().records.len();
+    }
+    elements
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_objects_leave_behind_is_swept_and_nothing_else() {
+    let c = Cluster::start(Options::default()).await;
+    let (mut first, mut second) = (c.redis(0).await, c.redis(1).await);
+    for key in ["deleted", "expired", "replaced", "stays"] {
+        let fields: Vec<(String, u64)> = (0..30).map(|i| (format!("f{i}"), i)).collect();
+        let _: () = first.hset_multiple(key, &fields).await.unwrap();
+    }
+    assert_eq!(elements(&c).await, 120);
+    let _: u64 = first.del("deleted").await.unwrap();
+    sextant_tests::eventually("its elements are gone soon", async || {
+        (elements(&c).await == 90).then_some(())
+    })
+    .await;
+    // Of these, the other p-node does not know that they were objects.
+    let _: () = second.set("replaced", "plain").await.unwrap();
+    let _: u64 = second.pexpire("expired", 1).await.unwrap();
+    sextant_tests::eventually("it has expired", async || {
+        (!second.clone().exists::<_, bool>("expired").await.unwrap()).then_some(())
+    })
+    .await;
+    let _: () = second.hset("expired", "new", 1).await.unwrap();
+    assert_eq!(c.pnode(1).sweep().await.unwrap(), 60);
+    assert_eq!(elements(&c).await, 31);
+    assert_eq!((first.hlen("stays").await, first.hlen("expired").await), (Ok(30), Ok(1)));
+    let _: () = second.del("stays").await.unwrap();
+    assert_eq!(c.pnode(0).sweep().await.unwrap(), 0, "somebody has just done so");
     c.shutdown().await;
 }

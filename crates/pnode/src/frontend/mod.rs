@@ -25,7 +25,7 @@ pub(crate) use kv::KvService;
 pub(crate) use reflection::reflection;
 pub(crate) use resp_store::RespStore;
 pub(crate) use status::own_status;
-pub(crate) use sweeper::Sweeper;
+pub(crate) use sweeper::{Sweep, Sweeper};
 pub(crate) use users::UserRecord;
 pub(crate) use users_service::UsersService;
 pub(crate) use whereabouts::WhereaboutsService;

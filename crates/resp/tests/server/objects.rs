@@ -207,6 +207,15 @@ async fn sorted_sets() {
                 "ZRANGE z 0 1 LIMIT 0 1",
                 "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX|",
             ),
+            ("ZRANGE z 0 1 LIMIT 1 -1", "*2|$1|a|$1|b|"),
+            (
+                "ZREVRANGE z 0 1 LIMIT 0 1",
+                "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX|",
+            ),
+            (
+                "ZRANGEBYLEX z - + WITHSCORES",
+                "-ERR syntax error, WITHSCORES not supported in combination with BYLEX|",
+            ),
             ("ZRANGEBYSCORE z x 1", "-ERR min or max is not a float|"),
             ("ZRANGEBYLEX z a [b", "-ERR min or max not valid string range item|"),
             ("ZSCAN z 0 MATCH [ab]", "*2|$1|0|*4|$1|a|$1|1|$1|b|$1|2|"),
@@ -223,7 +232,7 @@ async fn sorted_sets() {
             ("ZINCRBY z -inf high", "-ERR resulting score is not a number (NaN)|"),
             ("TYPE z", "+zset|"),
             ("HELLO 3", "%7|"),
-        ][..48],
+        ][..51],
     )
     .await;
 }
@@ -290,6 +299,15 @@ async fn transactions_take_objects_too() {
         &[
             ("HGETALL h", "*2|$1|c|$1|1|"),
             ("LRANGE l 0 -1", "*1|$1|2|"),
+            ("MULTI", "+OK|"),
+            ("SADD twice a a b", "+QUEUED|"),
+            ("SREM twice a a", "+QUEUED|"),
+            ("ZADD t 1 a 2 a", "+QUEUED|"),
+            ("ZREM t a a", "+QUEUED|"),
+            ("HSET i a 1 a 2", "+QUEUED|"),
+            ("HDEL i a a", "+QUEUED|"),
+            ("EXEC", "*6|:2|:1|:1|:1|:1|:1|"),
+            ("SMEMBERS twice", "*1|$1|b|"),
             ("WATCH h", "+OK|"),
             ("HSET h c 2", ":0|"),
             ("MULTI", "+OK|"),

@@ -241,11 +241,8 @@ fn list(id: Id, name: &str, command: &Command<'_>) -> Decoded<List> {
     })
 }
 
-/// As `strtod` reads it, but for hexadecimal numbers: so nothing is 0.
+/// As `strtod` reads it, but for hexadecimal numbers.
 fn score(text: &[u8]) -> Option<f64> {
-    if text.is_empty() {
-        return Some(0.0);
-    }
     let text = std::str::from_utf8(text).ok()?;
     let score: f64 = text.parse().ok()?;
     let says_infinite = || text.to_ascii_lowercase().contains("inf");
@@ -257,7 +254,9 @@ fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
         let bound = |at: usize| {
             let text = command.arg(at);
             let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |text| (text, true));
-            Ok::<_, Reply>(Bound { at: score(text).ok_or(NOT_A_BOUND)?, excluded })
+            // (Redis takes nothing for 0 here.)
+            let at = if text.is_empty() { Some(0.0) } else { score(text) };
+            Ok::<_, Reply>(Bound { at: at.ok_or(NOT_A_BOUND)?, excluded })
         };
         Ok::<_, Reply>(By::Score(bound(least)?, bound(highest)?))
     };
@@ -294,19 +293,13 @@ fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
                 (_, true) => by_name(least, highest)?,
                 _ => by_index()?,
             };
-            options.range(by)
+            options.range(by)?
         }
-        Id::Zrangebyscore => Options::read(command, false)?.range(by_score(2, 3)?),
-        Id::Zrevrangebyscore => Options::read(command, false)?.reversed().range(by_score(3, 2)?),
-        Id::Zrangebylex => Options::read(command, false)?.range(by_name(2, 3)?),
-        Id::Zrevrangebylex => Options::read(command, false)?.reversed().range(by_name(3, 2)?),
-        Id::Zrevrange => {
-            let options = Options::read(command, false)?;
-            if options.limit.is_some() {
-                return Err(SYNTAX);
-            }
-            options.reversed().range(by_index()?)
-        }
+        Id::Zrangebyscore => Options::read(command, false)?.range(by_score(2, 3)?)?,
+        Id::Zrevrangebyscore => Options::read(command, false)?.reversed().range(by_score(3, 2)?)?,
+        Id::Zrangebylex => Options::read(command, false)?.range(by_name(2, 3)?)?,
+        Id::Zrevrangebylex => Options::read(command, false)?.reversed().range(by_name(3, 2)?)?,
+        Id::Zrevrange => Options::read(command, false)?.reversed().range(by_index()?)?,
         Id::Zcount => Sorted::Count(all(by_score(2, 3)?)),
         Id::Zlexcount => Sorted::Count(all(by_name(2, 3)?)),
         Id::Zrank => Sorted::Rank(element(command, 2)?, false),
@@ -394,14 +387,6 @@ impl Options {
             }
             at += 1;
         }
-        if all && options.limit.is_some() && !options.by_score && !options.by_name {
-            return Err(Reply::error(
-                "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
-            ));
-        }
-        if all && options.with_scores && options.by_name {
-            return Err(Reply::error("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
-        }
         Ok(options)
     }
 
@@ -409,9 +394,21 @@ impl Options {
         Self { reverse: true, ..self }
     }
 
-    fn range(self, by: By) -> Sorted {
+    fn range(self, by: By) -> Decoded<Sorted> {
+        let mut limit = self.limit;
+        if matches!(by, By::Index(..)) {
+            // (A limit that leaves nothing out is passed over, its offset too: as in Redis.)
+            if limit.take().is_some_and(|(_, count)| count != -1) {
+                return Err(Reply::error(
+                    "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+                ));
+            }
+        }
+        if self.with_scores && matches!(by, By::Name(..)) {
+            return Err(Reply::error("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
+        }
         let shown = if self.with_scores { Shown::WithScores } else { Shown::Members };
-        Sorted::Range(Range { by, reverse: self.reverse, limit: self.limit }, shown)
+        Ok(Sorted::Range(Range { by, reverse: self.reverse, limit }, shown))
     }
 }
 

@@ -71,9 +71,10 @@ impl Set {
             Set::Add(members) => {
                 let mut header = draft.object_or_new(key, KIND)?;
                 let mut added = 0;
-                let here = draft.elements(key, &header, Tag::Member, members).await?;
-                for (member, here) in members.iter().zip(here) {
-                    if here.is_none() {
+                draft.elements(key, &header, Tag::Member, members).await?;
+                for member in members {
+                    // (One that is named twice is there the second time.)
+                    if draft.element(key, &header, Tag::Member, member).await?.is_none() {
                         draft.put(element_key(key, header.version, Tag::Member, member), Bytes::new());
                         header.count += 1;
                         added += 1;
@@ -88,7 +89,7 @@ impl Set {
                 let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
                 let here = draft.elements(key, &header, Tag::Member, members).await?;
                 let here = members.iter().zip(here).filter(|(_, here)| here.is_some());
-                let here: Vec<&Bytes> = here.map(|(member, _)| member).collect();
+                let here: HashSet<&Bytes> = here.map(|(member, _)| member).collect();
                 remove(draft, key, &mut header, here.iter().copied());
                 Reply::Integer(here.len() as i64)
             }

@@ -1,5 +1,7 @@
 //! Sorted sets: members with scores. The index by score is walked by ranges; ranks count what comes before.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, Tag, element_key, element_of, element_range, from_sortable, sortable};
@@ -162,11 +164,11 @@ impl Sorted {
             Sorted::Remove(members) => {
                 let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
                 draft.elements(key, &header, Tag::Score, members).await?;
-                let mut removed = Vec::new();
+                let (mut removed, mut named) = (Vec::new(), HashSet::new());
                 for member in members {
                     let score = draft.element(key, &header, Tag::Score, member).await?;
                     if let Some(score) = score.as_deref().and_then(score_of)
-                        && removed.iter().all(|(_, other)| other != member)
+                        && named.insert(member)
                     {
                         removed.push((score, member.clone()));
                     }
