@@ -286,7 +286,10 @@ fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
         Id::Zscore => Sorted::Score(element(command, 2)?),
         Id::Zmscore => Sorted::Scores(elements(command, 2)?),
         Id::Zrange => {
-            let options = Options::read(command, true)?;
+            let mut options = Options::read(command, true)?;
+            if !options.by_score && !options.by_name {
+                options = options.of_indexes()?;
+            }
             let (least, highest) = if options.reverse { (3, 2) } else { (2, 3) };
             let by = match (options.by_score, options.by_name) {
                 (true, _) => by_score(least, highest)?,
@@ -299,7 +302,7 @@ fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
         Id::Zrevrangebyscore => Options::read(command, false)?.reversed().range(by_score(3, 2)?)?,
         Id::Zrangebylex => Options::read(command, false)?.range(by_name(2, 3)?)?,
         Id::Zrevrangebylex => Options::read(command, false)?.reversed().range(by_name(3, 2)?)?,
-        Id::Zrevrange => Options::read(command, false)?.reversed().range(by_index()?)?,
+        Id::Zrevrange => Options::read(command, false)?.of_indexes()?.reversed().range(by_index()?)?,
         Id::Zcount => Sorted::Count(all(by_score(2, 3)?)),
         Id::Zlexcount => Sorted::Count(all(by_name(2, 3)?)),
         Id::Zrank => Sorted::Rank(element(command, 2)?, false),
@@ -390,25 +393,26 @@ impl Options {
         Ok(options)
     }
 
+    /// Of a range by index. (A limit that leaves nothing out is passed over, its offset too: as in Redis.)
+    fn of_indexes(mut self) -> Decoded<Self> {
+        match self.limit.take() {
+            None | Some((_, -1)) => Ok(self),
+            Some(_) => Err(Reply::error(
+                "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            )),
+        }
+    }
+
     fn reversed(self) -> Self {
         Self { reverse: true, ..self }
     }
 
     fn range(self, by: By) -> Decoded<Sorted> {
-        let mut limit = self.limit;
-        if matches!(by, By::Index(..)) {
-            // (A limit that leaves nothing out is passed over, its offset too: as in Redis.)
-            if limit.take().is_some_and(|(_, count)| count != -1) {
-                return Err(Reply::error(
-                    "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
-                ));
-            }
-        }
         if self.with_scores && matches!(by, By::Name(..)) {
             return Err(Reply::error("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
         }
         let shown = if self.with_scores { Shown::WithScores } else { Shown::Members };
-        Ok(Sorted::Range(Range { by, reverse: self.reverse, limit }, shown))
+        Ok(Sorted::Range(Range { by, reverse: self.reverse, limit: self.limit }, shown))
     }
 }
 
