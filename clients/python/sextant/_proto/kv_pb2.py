@@ -26,15 +26,15 @@ from sextant._proto import types_pb2 as sextant_dot___proto_dot_types__pb2
 from sextant._proto import rows_pb2 as sextant_dot___proto_dot_rows__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sextant/_proto/kv.proto\x12\nsextant.v1\x1a\x1asextant/_proto/types.proto\x1a\x19sextant/_proto/rows.proto\"\x15\n\x13WhereIsAdminRequest\"!\n\x11WhereIsAdminReply\x12\x0c\n\x04\x61\x64\x64r\x18\x01 \x01(\t\"N\n\x0cKvGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\"K\n\nKvGetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\"T\n\x11KvMultiGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\":\n\x0fKvMultiGetReply\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.sextant.v1.KvGetReply\"A\n\tRequestId\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x13\n\x0b\x61\x63ked_below\x18\x03 \x01(\x04\"\x89\x01\n\x0cKvPutRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x05 \x01(\x0b\x32\x14.sextant.v1.Lifetime\"k\n\x0fKvDeleteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63heck_exists\x18\x03 \x01(\x08\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\"\xe1\x01\n\x16KvCompareAndSetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\r\n\x03seq\x18\x04 \x01(\x04H\x00\x12\x13\n\tnew_value\x18\x05 \x01(\x0cH\x01\x12\x10\n\x06\x64\x65lete\x18\x06 \x01(\x08H\x01\x12&\n\x07request\x18\x07 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x08 \x01(\x0b\x32\x14.sextant.v1.LifetimeB\n\n\x08\x65xpectedB\x08\n\x06\x65\x66\x66\x65\x63t\"\xce\x02\n\tKvBatchOp\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.sextant.v1.WriteKind\x12\r\n\x05value\x18\x04 \x01(\x0c\x12(\n\tcondition\x18\x05 \x01(\x0e\x32\x15.sextant.v1.Condition\x12\x16\n\x0e\x65xpected_value\x18\x06 \x01(\x0c\x12\x14\n\x0c\x65xpected_seq\x18\x07 \x01(\x04\x12\x17\n\x0fskip_on_failure\x18\x08 \x01(\x08\x12\x11\n\tincrement\x18\t \x01(\x12\x12\x0f\n\x07\x64\x65\x63imal\x18\n \x01(\t\x12\x0e\n\x06offset\x18\x0b \x01(\r\x12$\n\x07returns\x18\x0c \x01(\x0e\x32\x13.sextant.v1.Returns\x12&\n\x08lifetime\x18\r \x01(\x0b\x32\x14.sextant.v1.Lifetime\"\\\n\x0eKvBatchRequest\x12\"\n\x03ops\x18\x01 \x03(\x0b\x32\x15.sextant.v1.KvBatchOp\x12&\n\x07request\x18\x02 \x01(\x0b\x32\x15.sextant.v1.RequestId\"F\n\x0cKvWriteReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12%\n\x07results\x18\x02 \x03(\x0b\x32\x14.sextant.v1.OpResult\"\xb0\x01\n\rKvScanRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x0c\x12\x0e\n\x06prefix\x18\x04 \x01(\x0c\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x04\x12\x14\n\x0cpage_records\x18\x07 \x01(\r\x12\x1b\n\x0eonly_partition\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_only_partition\"\\\n\nKvScanPage\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x14\n\x0csnapshot_seq\x18\x02 \x01(\x04\x12%\n\x07records\x18\x03 \x03(\x0b\x32\x14.sextant.v1.KvRecord\"G\n\x08KvRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\"O\n\x14KvCreateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"1\n\x12KvCreateTableReply\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x15\n\x13KvListTablesRequest\"N\n\x07KvTable\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"8\n\x11KvListTablesReply\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.sextant.v1.KvTable\"\x16\n\x14KvOpenSessionRequest\"%\n\x12KvOpenSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x06*4\n\x08ReadMode\x12\x0c\n\x08MODE_PDA\x10\x00\x12\x0c\n\x08MODE_BDA\x10\x01\x12\x0c\n\x08MODE_NDA\x10\x02\x32\xfa\x05\n\x02Kv\x12\x37\n\x03Get\x12\x18.sextant.v1.KvGetRequest\x1a\x16.sextant.v1.KvGetReply\x12\x46\n\x08MultiGet\x12\x1d.sextant.v1.KvMultiGetRequest\x1a\x1b.sextant.v1.KvMultiGetReply\x12\x39\n\x03Put\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12<\n\x06Insert\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12?\n\x06\x44\x65lete\x12\x1b.sextant.v1.KvDeleteRequest\x1a\x18.sextant.v1.KvWriteReply\x12M\n\rCompareAndSet\x12\".sextant.v1.KvCompareAndSetRequest\x1a\x18.sextant.v1.KvWriteReply\x12=\n\x05\x42\x61tch\x12\x1a.sextant.v1.KvBatchRequest\x1a\x18.sextant.v1.KvWriteReply\x12;\n\x04Scan\x12\x19.sextant.v1.KvScanRequest\x1a\x16.sextant.v1.KvScanPage0\x01\x12O\n\x0b\x43reateTable\x12 .sextant.v1.KvCreateTableRequest\x1a\x1e.sextant.v1.KvCreateTableReply\x12L\n\nListTables\x12\x1f.sextant.v1.KvListTablesRequest\x1a\x1d.sextant.v1.KvListTablesReply\x12O\n\x0bOpenSession\x12 .sextant.v1.KvOpenSessionRequest\x1a\x1e.sextant.v1.KvOpenSessionReply2V\n\x0bWhereabouts\x12G\n\x05\x41\x64min\x12\x1f.sextant.v1.WhereIsAdminRequest\x1a\x1d.sextant.v1.WhereIsAdminReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sextant/_proto/kv.proto\x12\nsextant.v1\x1a\x1asextant/_proto/types.proto\x1a\x19sextant/_proto/rows.proto\"\x15\n\x13WhereIsAdminRequest\"!\n\x11WhereIsAdminReply\x12\x0c\n\x04\x61\x64\x64r\x18\x01 \x01(\t\"N\n\x0cKvGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\"Y\n\nKvGetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\x12\x0c\n\x04kind\x18\x05 \x01(\r\"T\n\x11KvMultiGetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0c\n\x04keys\x18\x02 \x03(\x0c\x12\"\n\x04mode\x18\x03 \x01(\x0e\x32\x14.sextant.v1.ReadMode\":\n\x0fKvMultiGetReply\x12\'\n\x07replies\x18\x01 \x03(\x0b\x32\x16.sextant.v1.KvGetReply\"A\n\tRequestId\x12\x0f\n\x07session\x18\x01 \x01(\x06\x12\x0e\n\x06number\x18\x02 \x01(\x04\x12\x13\n\x0b\x61\x63ked_below\x18\x03 \x01(\x04\"\x89\x01\n\x0cKvPutRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x05 \x01(\x0b\x32\x14.sextant.v1.Lifetime\"k\n\x0fKvDeleteRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x14\n\x0c\x63heck_exists\x18\x03 \x01(\x08\x12&\n\x07request\x18\x04 \x01(\x0b\x32\x15.sextant.v1.RequestId\"\xe1\x01\n\x16KvCompareAndSetRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12\x0f\n\x05value\x18\x03 \x01(\x0cH\x00\x12\r\n\x03seq\x18\x04 \x01(\x04H\x00\x12\x13\n\tnew_value\x18\x05 \x01(\x0cH\x01\x12\x10\n\x06\x64\x65lete\x18\x06 \x01(\x08H\x01\x12&\n\x07request\x18\x07 \x01(\x0b\x32\x15.sextant.v1.RequestId\x12&\n\x08lifetime\x18\x08 \x01(\x0b\x32\x14.sextant.v1.LifetimeB\n\n\x08\x65xpectedB\x08\n\x06\x65\x66\x66\x65\x63t\"\xce\x02\n\tKvBatchOp\x12\r\n\x05table\x18\x01 \x01(\t\x12\x0b\n\x03key\x18\x02 \x01(\x0c\x12#\n\x04kind\x18\x03 \x01(\x0e\x32\x15.sextant.v1.WriteKind\x12\r\n\x05value\x18\x04 \x01(\x0c\x12(\n\tcondition\x18\x05 \x01(\x0e\x32\x15.sextant.v1.Condition\x12\x16\n\x0e\x65xpected_value\x18\x06 \x01(\x0c\x12\x14\n\x0c\x65xpected_seq\x18\x07 \x01(\x04\x12\x17\n\x0fskip_on_failure\x18\x08 \x01(\x08\x12\x11\n\tincrement\x18\t \x01(\x12\x12\x0f\n\x07\x64\x65\x63imal\x18\n \x01(\t\x12\x0e\n\x06offset\x18\x0b \x01(\r\x12$\n\x07returns\x18\x0c \x01(\x0e\x32\x13.sextant.v1.Returns\x12&\n\x08lifetime\x18\r \x01(\x0b\x32\x14.sextant.v1.Lifetime\"\\\n\x0eKvBatchRequest\x12\"\n\x03ops\x18\x01 \x03(\x0b\x32\x15.sextant.v1.KvBatchOp\x12&\n\x07request\x18\x02 \x01(\x0b\x32\x15.sextant.v1.RequestId\"F\n\x0cKvWriteReply\x12\x0f\n\x07\x61pplied\x18\x01 \x01(\x08\x12%\n\x07results\x18\x02 \x03(\x0b\x32\x14.sextant.v1.OpResult\"\xb0\x01\n\rKvScanRequest\x12\r\n\x05table\x18\x01 \x01(\t\x12\r\n\x05start\x18\x02 \x01(\x0c\x12\x0b\n\x03\x65nd\x18\x03 \x01(\x0c\x12\x0e\n\x06prefix\x18\x04 \x01(\x0c\x12\x0f\n\x07reverse\x18\x05 \x01(\x08\x12\r\n\x05limit\x18\x06 \x01(\x04\x12\x14\n\x0cpage_records\x18\x07 \x01(\r\x12\x1b\n\x0eonly_partition\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_only_partition\"\\\n\nKvScanPage\x12\x11\n\tpartition\x18\x01 \x01(\r\x12\x14\n\x0csnapshot_seq\x18\x02 \x01(\x04\x12%\n\x07records\x18\x03 \x03(\x0b\x32\x14.sextant.v1.KvRecord\"U\n\x08KvRecord\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12\x12\n\nexpires_at\x18\x04 \x01(\x04\x12\x0c\n\x04kind\x18\x05 \x01(\r\"O\n\x14KvCreateTableRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x07options\x18\x02 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"1\n\x12KvCreateTableReply\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"\x15\n\x13KvListTablesRequest\"N\n\x07KvTable\x12\n\n\x02id\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12)\n\x07options\x18\x03 \x01(\x0b\x32\x18.sextant.v1.TableOptions\"8\n\x11KvListTablesReply\x12#\n\x06tables\x18\x01 \x03(\x0b\x32\x13.sextant.v1.KvTable\"\x16\n\x14KvOpenSessionRequest\"%\n\x12KvOpenSessionReply\x12\x0f\n\x07session\x18\x01 \x01(\x06*4\n\x08ReadMode\x12\x0c\n\x08MODE_PDA\x10\x00\x12\x0c\n\x08MODE_BDA\x10\x01\x12\x0c\n\x08MODE_NDA\x10\x02\x32\xfa\x05\n\x02Kv\x12\x37\n\x03Get\x12\x18.sextant.v1.KvGetRequest\x1a\x16.sextant.v1.KvGetReply\x12\x46\n\x08MultiGet\x12\x1d.sextant.v1.KvMultiGetRequest\x1a\x1b.sextant.v1.KvMultiGetReply\x12\x39\n\x03Put\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12<\n\x06Insert\x12\x18.sextant.v1.KvPutRequest\x1a\x18.sextant.v1.KvWriteReply\x12?\n\x06\x44\x65lete\x12\x1b.sextant.v1.KvDeleteRequest\x1a\x18.sextant.v1.KvWriteReply\x12M\n\rCompareAndSet\x12\".sextant.v1.KvCompareAndSetRequest\x1a\x18.sextant.v1.KvWriteReply\x12=\n\x05\x42\x61tch\x12\x1a.sextant.v1.KvBatchRequest\x1a\x18.sextant.v1.KvWriteReply\x12;\n\x04Scan\x12\x19.sextant.v1.KvScanRequest\x1a\x16.sextant.v1.KvScanPage0\x01\x12O\n\x0b\x43reateTable\x12 .sextant.v1.KvCreateTableRequest\x1a\x1e.sextant.v1.KvCreateTableReply\x12L\n\nListTables\x12\x1f.sextant.v1.KvListTablesRequest\x1a\x1d.sextant.v1.KvListTablesReply\x12O\n\x0bOpenSession\x12 .sextant.v1.KvOpenSessionRequest\x1a\x1e.sextant.v1.KvOpenSessionReply2V\n\x0bWhereabouts\x12G\n\x05\x41\x64min\x12\x1f.sextant.v1.WhereIsAdminRequest\x1a\x1d.sextant.v1.WhereIsAdminReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sextant._proto.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_READMODE']._serialized_start=2204
-  _globals['_READMODE']._serialized_end=2256
+  _globals['_READMODE']._serialized_start=2232
+  _globals['_READMODE']._serialized_end=2284
   _globals['_WHEREISADMINREQUEST']._serialized_start=94
   _globals['_WHEREISADMINREQUEST']._serialized_end=115
   _globals['_WHEREISADMINREPLY']._serialized_start=117
@@ -42,47 +42,47 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KVGETREQUEST']._serialized_start=152
   _globals['_KVGETREQUEST']._serialized_end=230
   _globals['_KVGETREPLY']._serialized_start=232
-  _globals['_KVGETREPLY']._serialized_end=307
-  _globals['_KVMULTIGETREQUEST']._serialized_start=309
-  _globals['_KVMULTIGETREQUEST']._serialized_end=393
-  _globals['_KVMULTIGETREPLY']._serialized_start=395
-  _globals['_KVMULTIGETREPLY']._serialized_end=453
-  _globals['_REQUESTID']._serialized_start=455
-  _globals['_REQUESTID']._serialized_end=520
-  _globals['_KVPUTREQUEST']._serialized_start=523
-  _globals['_KVPUTREQUEST']._serialized_end=660
-  _globals['_KVDELETEREQUEST']._serialized_start=662
-  _globals['_KVDELETEREQUEST']._serialized_end=769
-  _globals['_KVCOMPAREANDSETREQUEST']._serialized_start=772
-  _globals['_KVCOMPAREANDSETREQUEST']._serialized_end=997
-  _globals['_KVBATCHOP']._serialized_start=1000
-  _globals['_KVBATCHOP']._serialized_end=1334
-  _globals['_KVBATCHREQUEST']._serialized_start=1336
-  _globals['_KVBATCHREQUEST']._serialized_end=1428
-  _globals['_KVWRITEREPLY']._serialized_start=1430
-  _globals['_KVWRITEREPLY']._serialized_end=1500
-  _globals['_KVSCANREQUEST']._serialized_start=1503
-  _globals['_KVSCANREQUEST']._serialized_end=1679
-  _globals['_KVSCANPAGE']._serialized_start=1681
-  _globals['_KVSCANPAGE']._serialized_end=1773
-  _globals['_KVRECORD']._serialized_start=1775
-  _globals['_KVRECORD']._serialized_end=1846
-  _globals['_KVCREATETABLEREQUEST']._serialized_start=1848
-  _globals['_KVCREATETABLEREQUEST']._serialized_end=1927
-  _globals['_KVCREATETABLEREPLY']._serialized_start=1929
-  _globals['_KVCREATETABLEREPLY']._serialized_end=1978
-  _globals['_KVLISTTABLESREQUEST']._serialized_start=1980
-  _globals['_KVLISTTABLESREQUEST']._serialized_end=2001
-  _globals['_KVTABLE']._serialized_start=2003
-  _globals['_KVTABLE']._serialized_end=2081
-  _globals['_KVLISTTABLESREPLY']._serialized_start=2083
-  _globals['_KVLISTTABLESREPLY']._serialized_end=2139
-  _globals['_KVOPENSESSIONREQUEST']._serialized_start=2141
-  _globals['_KVOPENSESSIONREQUEST']._serialized_end=2163
-  _globals['_KVOPENSESSIONREPLY']._serialized_start=2165
-  _globals['_KVOPENSESSIONREPLY']._serialized_end=2202
-  _globals['_KV']._serialized_start=2259
-  _globals['_KV']._serialized_end=3021
-  _globals['_WHEREABOUTS']._serialized_start=3023
-  _globals['_WHEREABOUTS']._serialized_end=3109
+  _globals['_KVGETREPLY']._serialized_end=321
+  _globals['_KVMULTIGETREQUEST']._serialized_start=323
+  _globals['_KVMULTIGETREQUEST']._serialized_end=407
+  _globals['_KVMULTIGETREPLY']._serialized_start=409
+  _globals['_KVMULTIGETREPLY']._serialized_end=467
+  _globals['_REQUESTID']._serialized_start=469
+  _globals['_REQUESTID']._serialized_end=534
+  _globals['_KVPUTREQUEST']._serialized_start=537
+  _globals['_KVPUTREQUEST']._serialized_end=674
+  _globals['_KVDELETEREQUEST']._serialized_start=676
+  _globals['_KVDELETEREQUEST']._serialized_end=783
+  _globals['_KVCOMPAREANDSETREQUEST']._serialized_start=786
+  _globals['_KVCOMPAREANDSETREQUEST']._serialized_end=1011
+  _globals['_KVBATCHOP']._serialized_start=1014
+  _globals['_KVBATCHOP']._serialized_end=1348
+  _globals['_KVBATCHREQUEST']._serialized_start=1350
+  _globals['_KVBATCHREQUEST']._serialized_end=1442
+  _globals['_KVWRITEREPLY']._serialized_start=1444
+  _globals['_KVWRITEREPLY']._serialized_end=1514
+  _globals['_KVSCANREQUEST']._serialized_start=1517
+  _globals['_KVSCANREQUEST']._serialized_end=1693
+  _globals['_KVSCANPAGE']._serialized_start=1695
+  _globals['_KVSCANPAGE']._serialized_end=1787
+  _globals['_KVRECORD']._serialized_start=1789
+  _globals['_KVRECORD']._serialized_end=1874
+  _globals['_KVCREATETABLEREQUEST']._serialized_start=1876
+  _globals['_KVCREATETABLEREQUEST']._serialized_end=1955
+  _globals['_KVCREATETABLEREPLY']._serialized_start=1957
+  _globals['_KVCREATETABLEREPLY']._serialized_end=2006
+  _globals['_KVLISTTABLESREQUEST']._serialized_start=2008
+  _globals['_KVLISTTABLESREQUEST']._serialized_end=2029
+  _globals['_KVTABLE']._serialized_start=2031
+  _globals['_KVTABLE']._serialized_end=2109
+  _globals['_KVLISTTABLESREPLY']._serialized_start=2111
+  _globals['_KVLISTTABLESREPLY']._serialized_end=2167
+  _globals['_KVOPENSESSIONREQUEST']._serialized_start=2169
+  _globals['_KVOPENSESSIONREQUEST']._serialized_end=2191
+  _globals['_KVOPENSESSIONREPLY']._serialized_start=2193
+  _globals['_KVOPENSESSIONREPLY']._serialized_end=2230
+  _globals['_KV']._serialized_start=2287
+  _globals['_KV']._serialized_end=3049
+  _globals['_WHEREABOUTS']._serialized_start=3051
+  _globals['_WHEREABOUTS']._serialized_end=3137
 # @@protoc_insertion_point(module_scope)
