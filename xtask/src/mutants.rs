@@ -13,7 +13,7 @@ use crate::root;
 const PATCHES: &str = "tests/sim/mutants";
 /// Of our packages, as `Cargo.toml` and `Cargo.lock` have it.
 const VERSION: &str = "\nversion = \"0.1.0\"\n";
-const PATCHED_VERSION: &str = "\nversion = \"0.1.0-patched\"\n";
+const PATCHED_VERSION: &str = "\nversion = \"0.1.0+patched\"\n";
 /// What a build reads.
 const SOURCES: [&str; 10] = [
     "Cargo.toml",
