@@ -68,6 +68,8 @@ pub struct ScanPage {
     pub records: Vec<(Bytes, Record)>,
     /// Of one partition: whether the range goes on, and the limit is not reached.
     pub has_more: bool,
+    /// Of one partition: nothing was found at one moment or more before this page's, and passed over.
+    pub passed_over: bool,
 }
 
 /// Pages of a scan. Dropping it ends the scan; pages are fetched only as fast as they are taken.

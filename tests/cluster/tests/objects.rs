@@ -198,3 +198,39 @@ async fn what_objects_leave_behind_is_swept_and_nothing_else() {
     assert_eq!(c.pnode(0).sweep().await.unwrap(), 0, "somebody has just done so");
     c.shutdown().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_of_more_than_a_page_are_read_and_moved_as_a_whole() {
+    const MANY: usize = 12_500;
+    let c = Cluster::start(Options::default()).await;
+    let (mut writer, mut reader) = (c.redis(0).await, c.redis(1).await);
+    let all: Vec<String> = (0..MANY).map(|n| format!("{n:05}")).collect();
+    for part in all.chunks(2_500) {
+        let _: () = writer.sadd("{o}set", part).await.unwrap();
+        let _: () = writer.rpush("{o}list", part).await.unwrap();
+    }
+    c.maintain(Maintenance::Flush, ELEMENTS).await;
+    let members: BTreeSet<String> = reader.smembers("{o}set").await.unwrap();
+    assert!(members.iter().eq(&all));
+    let list: Vec<String> = reader.lrange("{o}list", 0, -1).await.unwrap();
+    assert_eq!(list, all);
+    let _: () = writer.rename("{o}set", "{o}other").await.unwrap();
+    let members: BTreeSet<String> = reader.smembers("{o}other").await.unwrap();
+    assert!(members.iter().eq(&all));
+    let length: usize = redis::cmd("LINSERT")
+        .arg(&["{o}list", "AFTER", "11000", "new"])
+        .query_async(&mut writer)
+        .await
+        .unwrap();
+    assert_eq!(length, MANY + 1);
+    let mut expected = all.clone();
+    expected.insert(11_001, "new".to_owned());
+    let list: Vec<String> = reader.lrange("{o}list", 0, -1).await.unwrap();
+    assert_eq!(list, expected);
+    let popped: Vec<String> =
+        redis::cmd("LPOP").arg("{o}list").arg(11_000).query_async(&mut writer).await.unwrap();
+    assert_eq!(popped, expected[..11_000]);
+    let list: Vec<String> = reader.lrange("{o}list", 0, -1).await.unwrap();
+    assert_eq!(list, expected[11_000..]);
+    c.shutdown().await;
+}

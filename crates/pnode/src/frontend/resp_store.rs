@@ -22,6 +22,8 @@ use crate::router;
 
 /// Partitions that one step of a walk over the keys asks, one after the other.
 const PARTITIONS_A_STEP: usize = 16;
+/// Records that servers are asked for at once, at least, where fewer elements are wanted.
+const ELEMENTS_AT_LEAST: u64 = 256;
 /// Partitions that one command writes to at once.
 const WRITES_AT_ONCE: usize = 32;
 
@@ -181,7 +183,8 @@ impl Store for RespStore {
             end,
             reverse,
             limit,
-            page_records: u32::try_from(limit).unwrap_or(u32::MAX),
+            // (Deleted elements count: they are passed over in fewer steps.)
+            page_records: u32::try_from(limit.max(ELEMENTS_AT_LEAST)).unwrap_or(u32::MAX),
             partition: Some(partition),
             first_page: true,
         };
@@ -193,9 +196,12 @@ impl Store for RespStore {
                 Some(Err(e)) if e.kind == ErrorKind::UnknownTable => return Ok(ElementPage::default()),
                 Some(page) => page?,
             };
+            took_several |= page.passed_over;
             if !page.records.is_empty() || !page.has_more {
+                // (A scan is over at its limit; the range is not.)
+                let has_more = page.has_more || page.records.len() as u64 >= limit;
                 let elements = page.records.into_iter().map(|(key, record)| (key, record.value)).collect();
-                return Ok(ElementPage { elements, has_more: page.has_more, took_several });
+                return Ok(ElementPage { elements, has_more, took_several });
             }
             took_several = true;
         }

@@ -17,6 +17,7 @@ use sextant_common::marks::Kind;
 use sextant_common::object::{ELEMENTS_TABLE, Header, inner_key, object_prefix, version_of, version_prefix};
 use sextant_common::operation::{Condition, Lane, Lifetime, Operation};
 use sextant_common::{Error, Result};
+use sextant_environment::Env;
 use sextant_environment::shutdown::Shutdown;
 use tokio::sync::mpsc;
 
@@ -29,9 +30,10 @@ const QUEUE_MAX: usize = 4096;
 const SETTLING: Duration = Duration::from_secs(1);
 /// Elements that are deleted at once.
 const PAGE: u32 = 500;
-/// After a page of deletions: some thousand elements a second.
+/// After a full page of deletions: some thousand elements a second.
 const PAGE_PAUSE: Duration = Duration::from_millis(100);
-/// After an object that a walk has looked at: some fifty a second.
+/// After so many objects that a walk has looked at: up to some thousand a second.
+const OBJECTS_A_TURN: usize = 20;
 const OBJECT_PAUSE: Duration = Duration::from_millis(20);
 /// How often it is looked whether a partition is to be walked.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -40,17 +42,23 @@ const WALK_EVERY: Duration = Duration::from_secs(3600);
 
 /// Hands keys over.
 #[derive(Clone)]
-pub(crate) struct Sweeper(mpsc::Sender<Bytes>);
+pub(crate) struct Sweeper {
+    /// Keys, and when each may be looked after (holder's clock).
+    keys: mpsc::Sender<(Bytes, u64)>,
+    env: Env,
+}
 
 impl Sweeper {
     /// Until the p-node stops.
     pub fn start(pnode: &PNode, stopping: &Shutdown) -> Self {
-        let (queue, mut keys) = mpsc::channel::<Bytes>(QUEUE_MAX);
+        let (queue, mut keys) = mpsc::channel::<(Bytes, u64)>(QUEUE_MAX);
+        let env = pnode.core().env.clone();
+        let clock = env.clock.clone();
         let (sweep, mut ends) = (Sweep { pnode: pnode.clone() }, stopping.clone());
         tokio::spawn(async move {
             let soon = async {
-                while let Some(key) = keys.recv().await {
-                    tokio::time::sleep(SETTLING).await;
+                while let Some((key, due_ns)) = keys.recv().await {
+                    tokio::time::sleep(Duration::from_nanos(due_ns.saturating_sub(clock.holder_ns()))).await;
                     if let Err(e) = sweep.object(&key).await {
                         tracing::debug!("the elements of an object are left to a walk: {e}");
                     }
@@ -72,13 +80,14 @@ impl Sweeper {
                 () = ends.wait() => {}
             }
         });
-        Self(queue)
+        Self { keys: queue, env }
     }
 
     /// The object of this key may be gone.
     pub fn tell(&self, key: &[u8]) {
         // (If there is no room, a walk comes by.)
-        let _ = self.0.try_send(Bytes::copy_from_slice(key));
+        let due_ns = self.env.clock.holder_ns().saturating_add(SETTLING.as_nanos() as u64);
+        let _ = self.keys.try_send((Bytes::copy_from_slice(key), due_ns));
     }
 }
 
@@ -113,7 +122,7 @@ impl Sweep {
             return Ok(0);
         }
         // (Claims have no key inside, and come first.)
-        let (mut swept, mut from) = (0, Bytes::from_static(&[0, 1]));
+        let (mut swept, mut from, mut objects) = (0, Bytes::from_static(&[0, 1]), 0);
         while let Some((element, version)) = self.next(&from, &[], Some(partition)).await? {
             let Some(key) = inner_key(&element) else {
                 from = Bytes::from([&element[..], b"\0"].concat());
@@ -123,7 +132,10 @@ impl Sweep {
                 swept += self.version(key, version).await?;
             }
             from = prefix_end(&version_prefix(key, version));
-            tokio::time::sleep(OBJECT_PAUSE).await;
+            objects += 1;
+            if objects % OBJECTS_A_TURN == 0 {
+                tokio::time::sleep(OBJECT_PAUSE).await;
+            }
         }
         Ok(swept)
     }
@@ -154,7 +166,9 @@ impl Sweep {
             start: Bytes::copy_from_slice(from),
             end: Bytes::copy_from_slice(end),
             limit: 1,
-            page_records: 1,
+            // (Deleted elements count.)
+            page_records: PAGE,
+            first_page: true,
             partition,
             ..ScanRange::default()
         };
@@ -186,7 +200,9 @@ impl Sweep {
             self.write(elements).await?;
             self.pnode.metrics().swept_elements.inc_by(count);
             swept += count;
-            tokio::time::sleep(PAGE_PAUSE).await;
+            if count >= u64::from(PAGE) {
+                tokio::time::sleep(PAGE_PAUSE).await;
+            }
         }
         self.pnode.metrics().swept_objects.inc();
         Ok(swept)

@@ -35,7 +35,7 @@ const KEYS_TIME_MAX: Duration = Duration::from_secs(60);
 const KEYS_AT_ONCE: usize = 2;
 const KEYS_WAITING_MAX: usize = 16;
 /// After so many steps of comparing keys with a pattern others have their turn.
-const STEPS: usize = 100_000;
+pub(super) const STEPS: usize = 100_000;
 
 /// What is looked for, and where.
 #[derive(Debug)]

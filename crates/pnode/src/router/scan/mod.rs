@@ -158,7 +158,9 @@ impl Scans {
             && limit > 0
             && !pages.is_closed()
         {
-            let size = PageSize { records: limit.min(u64::from(paging.size.records)) as u32, ..paging.size };
+            // (Whoever wants one page may ask for more of the servers than it takes: deleted records count there.)
+            let most = if paging.first_page { u64::MAX } else { limit };
+            let size = PageSize { records: most.min(u64::from(paging.size.records)) as u32, ..paging.size };
             let mut page = self.pages.page(table, partition, from, size, &paging.purse).await?;
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
@@ -167,7 +169,8 @@ impl Scans {
                 let has_more = rest.is_some() && limit > 0;
                 let (snapshot_seq, records) = (page.snapshot_seq, page.records);
                 let is_enough = paging.first_page && !records.is_empty();
-                let page = ScanPage { partition, snapshot_seq, records, has_more };
+                let page =
+                    ScanPage { partition, snapshot_seq, records, has_more, passed_over: page.passed_over };
                 if pages.send(Ok(page)).await.is_err() || is_enough {
                     break;
                 }
@@ -227,6 +230,7 @@ async fn send_merged(pages: &mpsc::Sender<Result<ScanPage>>, records: &mut Vec<(
         snapshot_seq: Seq(0),
         records: std::mem::take(records),
         has_more: false,
+        passed_over: false,
     };
     pages.send(Ok(page)).await.is_ok()
 }

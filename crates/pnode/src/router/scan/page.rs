@@ -118,6 +118,8 @@ pub(super) struct PartitionPage {
     pub snapshot_seq: Seq,
     pub records: Vec<(Bytes, Record)>,
     pub rest: Option<Rest>,
+    /// Pages in which there was nothing came before this one, each of a moment of its own.
+    pub passed_over: bool,
 }
 
 /// Most SSTables of one page: each is opened, and a block of it read. A page goes no further than so many answer for.
@@ -184,7 +186,7 @@ impl Pages {
         // For the next page, which begins with a record that is longer than pages are.
         let mut room: Option<Share> = None;
         let mut backoff = Backoff::default();
-        let mut damage = None;
+        let (mut damage, mut passed_over) = (None, false);
         loop {
             self.core.check_running()?;
             let leader = self.core.leaders.get(partition).node;
@@ -202,9 +204,13 @@ impl Pages {
                             // Progress: the deadline is a page's.
                             deadline = self.core.deadline(None);
                             backoff.reset();
+                            passed_over = true;
                             from = rest;
                         }
-                        rest => return Ok(PartitionPage { snapshot_seq, records: merged.records, rest }),
+                        rest => {
+                            let records = merged.records;
+                            return Ok(PartitionPage { snapshot_seq, records, rest, passed_over });
+                        }
                     }
                 }
                 Err(NoPage::Large(bytes)) => {

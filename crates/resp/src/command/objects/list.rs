@@ -2,6 +2,8 @@
 //! moves all elements on its shorter side.
 
 use bytes::Bytes;
+use sextant_common::Error;
+use sextant_common::limits::BATCH_OPS_MAX;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, LIST_MIDDLE, Tag, element_key};
 
@@ -132,6 +134,13 @@ impl List {
                     return Ok(Reply::OK);
                 }
                 let (first, end) = ends(&header);
+                let gone = if to > from { header.count - (to - from) } else { 0 };
+                if gone > BATCH_OPS_MAX as u64 {
+                    return Err(Error::invalid(format!(
+                        "nothing took effect: it would remove {gone} elements: the limit is {BATCH_OPS_MAX}"
+                    ))
+                    .into());
+                }
                 if to > from {
                     for position in (first..first + from).chain(first + to..end) {
                         draft.remove(element_at(key, &header, position));
@@ -199,6 +208,9 @@ async fn read<S: Store>(
         let name = (first + from).to_be_bytes();
         let value = draft.element(key, header, Tag::Position, &name).await?;
         return Ok(value.into_iter().collect());
+    }
+    if to <= from {
+        return Ok(vec![]);
     }
     let (start, end) = (element_at(key, header, first + from), element_at(key, header, first + to));
     let found = draft.range(header, ElementRange { start, end, reverse: false, limit: to - from }).await?;

@@ -8,6 +8,7 @@ use sextant_common::object::{Tag, element_of, element_range};
 use sextant_environment::Env;
 
 use super::super::draft::{Carried, Draft};
+use super::super::scan::STEPS;
 use super::sorted::score_of;
 use crate::cursors::Cursors;
 use crate::frame::{Reply, double_text};
@@ -53,7 +54,12 @@ impl Page {
         let (mut elements, mut steps) = (Vec::new(), 0);
         for (name, value) in page {
             let element = name.slice_ref(element_of(&name, key));
-            if !self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&element, &mut steps)) {
+            let matches = self.pattern.as_ref().is_none_or(|pattern| pattern.matches(&element, &mut steps));
+            if steps > STEPS {
+                steps = 0;
+                tokio::task::yield_now().await;
+            }
+            if !matches {
                 continue;
             }
             elements.push(Reply::Bulk(element));

@@ -67,6 +67,12 @@ pub(super) async fn run<S: Store>(
             Command::Set(command) => of_set(command, key, version),
             Command::Sorted(Sorted::Add(add)) => match of_add(add, key, version, is_new, store).await? {
                 Ok(plan) => plan,
+                // (What was remembered may be of an object that is gone.)
+                Err(_) if hint.is_some() => {
+                    object.hints.forget(key);
+                    hint = None;
+                    continue;
+                }
                 Err(reply) => return Ok(Some(reply)),
             },
             Command::Sorted(Sorted::Remove(members)) => of_removal(members, key, version, store).await?,

@@ -224,6 +224,19 @@ async fn combine<S: Store>(
     Ok(members)
 }
 
+/// By chance, a key from the first to the last one, which may have much in common at their beginning.
+fn between(first: &Bytes, last: &Bytes, random_below: impl FnOnce(u64) -> u64) -> Bytes {
+    let common = first.iter().zip(last.iter()).take_while(|(a, b)| a == b).count();
+    let number = |key: &Bytes| {
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(&key[common..]).for_each(|(to, from)| *to = *from);
+        u64::from_be_bytes(bytes)
+    };
+    let (low, high) = (number(first), number(last));
+    let chosen = low + random_below(high.saturating_sub(low).saturating_add(1));
+    Bytes::from([&first[..common], &chosen.to_be_bytes()].concat())
+}
+
 /// Elements by chance. Of an object with many, and not all wanted, out of a part that begins by chance.
 pub(super) async fn sample<S: Store>(
     draft: &mut Draft<'_, S>,
@@ -246,8 +259,12 @@ pub(super) async fn sample<S: Store>(
         true => {
             let (start, end) = element_range(key, header.version, tag);
             let limit = wanted.max(PART);
-            let bytes = draft.random_below(u64::MAX).to_be_bytes();
-            let from = element_key(key, header.version, tag, &bytes);
+            let end_of = |reverse| ElementRange { start: start.clone(), end: end.clone(), reverse, limit: 1 };
+            let ends = (draft.range(header, end_of(false)).await?, draft.range(header, end_of(true)).await?);
+            let (Some((first, _)), Some((last, _))) = (ends.0.first(), ends.1.first()) else {
+                return Ok(vec![]);
+            };
+            let from = between(first, last, |n| draft.random_below(n));
             let range = ElementRange { start: from.clone(), end, reverse: false, limit };
             let mut part: BTreeMap<Bytes, Bytes> = draft.range(header, range).await?.into_iter().collect();
             if (part.len() as u64) < limit {
