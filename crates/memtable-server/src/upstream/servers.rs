@@ -47,7 +47,6 @@ pub struct Held {
     pub id: SstId,
     /// Of its contents, as its trailer states it.
     pub checksum: u64,
-    pub file_bytes: u64,
     pub damaged: bool,
     /// None: the table cannot be read.
     pub lineage: Option<u64>,
@@ -196,8 +195,7 @@ impl SstServer {
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
         let held = |e: v1::InventoryEntry| {
             let id = sst_id_from_wire(&e.id)?;
-            let v1::InventoryEntry { checksum, file_bytes, damaged, lineage, .. } = e;
-            Ok(Held { id, checksum, file_bytes, damaged, lineage })
+            Ok(Held { id, checksum: e.checksum, damaged: e.damaged, lineage: e.lineage })
         };
         reply.entries.into_iter().map(held).collect()
     }

@@ -192,10 +192,15 @@ impl Memory {
         let term = self.term;
         let mut working: FuturesUnordered<_> =
             by_server.into_values().map(|copies| copy_to(background, term, found, copies)).collect();
-        let (mut bytes, mut relocations) = (0u64, Vec::new());
+        let mut relocations = placement::departures(manifest, found, background.tuning.sst_replicas);
+        // (What was there already has cost nothing.)
+        let had = |sst: &SstMeta, to| {
+            found.iter().any(|s| s.id == to && s.held.is_some_and(|held| is_sound(held, sst)))
+        };
+        let mut bytes = 0u64;
         while let Some(done) = working.next().await {
             for Copying { sst, to, naming } in done {
-                bytes += sst.file_bytes;
+                bytes += if had(sst, to) { 0 } else { sst.file_bytes };
                 let remove = match naming {
                     Naming::Named => continue,
                     Naming::Added => None,
@@ -365,8 +370,7 @@ pub(crate) mod tests {
     }
 
     pub fn held(sst: &SstMeta) -> Held {
-        let SstMeta { id, checksum, file_bytes, .. } = *sst;
-        Held { id, checksum, file_bytes, damaged: false, lineage: Some(7) }
+        Held { id: sst.id, checksum: sst.checksum, damaged: false, lineage: Some(7) }
     }
 
     pub fn manifest(ssts: Vec<SstMeta>) -> Manifest {

@@ -7,6 +7,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use sextant_common::command::Relocation;
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
 
@@ -61,7 +62,7 @@ impl Found<'_> {
 
 /// What is to be copied, most endangered first. `replicas`: that a table should have.
 pub fn copies<'m>(manifest: &'m Manifest, servers: &[Found<'_>], replicas: usize) -> Vec<Copying<'m>> {
-    let mut loads = loads(servers);
+    let mut loads = loads(manifest, servers);
     let mut endangered: Vec<(usize, &SstMeta)> = Vec::new();
     let mut seen = BTreeSet::new();
     for sst in manifest.all_ssts() {
@@ -117,10 +118,35 @@ fn copies_of<'m>(
     }
 }
 
-/// What each server that answers holds, in bytes.
-fn loads(servers: &[Found<'_>]) -> BTreeMap<NodeId, u64> {
-    let bytes = |held: &[Held]| held.iter().map(|h| h.file_bytes).sum();
-    servers.iter().filter_map(|s| Some((s.id, s.held.map(bytes)?))).collect()
+/// What each server that answers is to hold, in bytes. (Not what it does: what it is to release counts for nothing.)
+fn loads(manifest: &Manifest, servers: &[Found<'_>]) -> BTreeMap<NodeId, u64> {
+    let answering = servers.iter().filter(|s| s.held.is_some());
+    let mut loads: BTreeMap<NodeId, u64> = answering.map(|s| (s.id, 0)).collect();
+    let mut seen = BTreeSet::new();
+    for sst in manifest.all_ssts().filter(|sst| seen.insert(sst.id)) {
+        for replica in &sst.replicas {
+            if let Some(load) = loads.get_mut(replica) {
+                *load += sst.file_bytes;
+            }
+        }
+    }
+    loads
+}
+
+/// Servers that are to leave, of tables that have enough others: nothing has to be copied for that.
+pub fn departures(manifest: &Manifest, servers: &[Found<'_>], replicas: usize) -> Vec<Relocation> {
+    let mut seen = BTreeSet::new();
+    let mut departures = Vec::new();
+    for sst in manifest.all_ssts().filter(|sst| sst.replicas.len() > replicas && seen.insert(sst.id)) {
+        let stays = |id: &NodeId| servers.iter().any(|s| s.id == *id && s.is_good() && s.has(sst));
+        let is_leaving =
+            |id: &&NodeId| servers.iter().find(|s| s.id == **id).is_none_or(|s| s.is_lost || s.is_draining);
+        if sst.replicas.iter().filter(|id| stays(id)).count() >= replicas {
+            let leaving = sst.replicas.iter().filter(is_leaving);
+            departures.extend(leaving.map(|id| Relocation { id: sst.id, add: None, remove: Some(*id) }));
+        }
+    }
+    departures
 }
 
 /// One table from the fullest server to the emptiest, if that makes them more even.
@@ -241,6 +267,24 @@ mod tests {
         assert_eq!(told(&copies(&manifest, &[server(1, &one), server(2, &one)], 3)), []);
         let three = [server(1, &one), server(2, &one), server(3, &[])];
         assert_eq!(told(&copies(&manifest, &three, 3)), [(1, 3, Naming::Added)]);
+    }
+
+    #[test]
+    fn a_server_that_leaves_a_table_with_enough_others_is_not_named_any_more() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3])]);
+        let one = [held(&sst(1, &[]))];
+        let draining = Found { is_draining: true, ..server(3, &one) };
+        let servers = [server(1, &one), server(2, &one), draining];
+        let id = sst(1, &[]).id;
+        let leaves = Relocation { id, add: None, remove: Some(NodeId(3)) };
+        assert_eq!(departures(&manifest, &servers, 2), [leaves]);
+        assert_eq!(departures(&manifest, &servers, 3), []);
+        assert_eq!(
+            departures(&manifest, &[server(1, &one), server(2, &[]), draining], 2),
+            [],
+            "too few have it"
+        );
+        assert_eq!(departures(&manifest, &[server(1, &one), server(2, &one), server(3, &one)], 2), []);
     }
 
     #[test]

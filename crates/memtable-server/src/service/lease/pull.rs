@@ -81,6 +81,7 @@ impl LeaseShell {
             }
             let update = self.update(holder, p, request.no_leases).await;
             bytes += update.runs.iter().map(|run| run.hashes.len() + run.slots.len()).sum::<usize>();
+            bytes += update.manifest.as_ref().map_or(0, prost::Message::encoded_len);
             reply.updates.push(update);
         }
         let now_ns = clock.grantor_ns();
