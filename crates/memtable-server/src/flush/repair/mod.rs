@@ -56,6 +56,7 @@ struct Memory {
 pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
     let interval = Duration::from_millis(background.tuning.repair_interval_ms.max(10));
     let mut memory = Memory::default();
+    background.metrics.set_tables_lacking(background.shared.id, 0);
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
