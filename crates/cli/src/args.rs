@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use sextant_client::ReadMode;
 use sextant_ycsb::{YcsbArgs, read_modes};
 
@@ -460,6 +460,24 @@ pub struct ScanArgs {
     pub table: TableArgs,
 }
 
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum BlockCompression {
+    None,
+    #[default]
+    Lz4,
+    Zstd,
+}
+
+impl From<BlockCompression> for Compression {
+    fn from(compression: BlockCompression) -> Self {
+        match compression {
+            BlockCompression::None => Compression::None,
+            BlockCompression::Lz4 => Compression::Lz4,
+            BlockCompression::Zstd => Compression::Zstd,
+        }
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct CreateTableArgs {
     pub name: String,
@@ -469,9 +487,9 @@ pub struct CreateTableArgs {
     /// The first so many bytes of a key decide its partition, so that a scan of such a prefix stays in one
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub partition_prefix: u32,
-    /// Do not compress blocks
-    #[arg(long)]
-    pub no_compression: bool,
+    /// Of blocks on disk. `zstd`: what compactions write where nothing older lies below, the rest with LZ4; smaller, slower to read
+    #[arg(long, value_enum, default_value_t)]
+    pub compression: BlockCompression,
     #[command(flatten)]
     pub connection: Connection,
 }

@@ -18,6 +18,8 @@ pub enum Compression {
     None,
     #[default]
     Lz4,
+    /// LZ4; but what a compaction writes where nothing older lies below, where most of a table is, with Zstd and a dictionary.
+    Zstd,
 }
 
 /// Options of a table, fixed when it is created.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
-use sextant_common::manifest::{Compression, TableOptions};
+use sextant_common::manifest::{Compression, Generations, Origin, TableOptions};
 use sextant_environment::vfs::{OpenMode, RealVfs, Vfs, VfsFile};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::reader::Tally;
@@ -44,11 +44,13 @@ struct Shape {
     compression: Compression,
 }
 
-const SHAPES: [Shape; 4] = [
+const SHAPES: [Shape; 6] = [
     Shape { name: "100B/none", value_len: 100, compression: Compression::None },
     Shape { name: "100B/lz4", value_len: 100, compression: Compression::Lz4 },
+    Shape { name: "100B/zstd", value_len: 100, compression: Compression::Zstd },
     Shape { name: "1KiB/none", value_len: 1024, compression: Compression::None },
     Shape { name: "1KiB/lz4", value_len: 1024, compression: Compression::Lz4 },
+    Shape { name: "1KiB/zstd", value_len: 1024, compression: Compression::Zstd },
 ];
 
 fn records(shape: &Shape) -> Vec<([u8; 16], Vec<u8>)> {
@@ -57,13 +59,17 @@ fn records(shape: &Shape) -> Vec<([u8; 16], Vec<u8>)> {
     (0..count).map(|i| (key(2 * i), value(i, shape.value_len))).collect()
 }
 
-fn write(file: Arc<dyn VfsFile>, shape: &Shape, records: &[([u8; 16], Vec<u8>)]) {
+/// As a compaction does where nothing older lies below. Returns the size of the file.
+fn write(file: Arc<dyn VfsFile>, shape: &Shape, records: &[([u8; 16], Vec<u8>)]) -> u64 {
     let options = TableOptions { compression: shape.compression, ..TableOptions::default() };
-    let mut writer = TableWriter::new(file, id(1), TableId(1), options);
+    let (name, generations) = ("bench".to_owned(), Generations::new(1, 1));
+    let origin = Origin { lineage: 1, name, generations, range: KeyRange::all() };
+    let writer = TableWriter::new(file, id(1), TableId(1), options).with_origin(Some(origin));
+    let mut writer = writer.at_the_bottom();
     for (i, (key, value)) in records.iter().enumerate() {
         writer.add(key, i as u64, Content::Value(value)).unwrap();
     }
-    black_box(writer.finish().unwrap());
+    black_box(writer.finish().unwrap()).file_bytes
 }
 
 /// Takes all writes and keeps none: what is measured is the writer.
@@ -100,7 +106,8 @@ fn tables(c: &mut Criterion) {
         group.finish();
 
         let file = RealVfs.open(&dir.path().join(shape.name.replace('/', "-")), OpenMode::CreateNew).unwrap();
-        write(file.clone(), shape, &records);
+        let file_bytes = write(file.clone(), shape, &records);
+        println!("size/{:<12} {:.3} of the records", shape.name, file_bytes as f64 / DATA_BYTES as f64);
         drop(records);
         let open = |cache_bytes| {
             let cache = Arc::new(BlockCache::new(cache_bytes));
@@ -146,6 +153,7 @@ fn tables(c: &mut Criterion) {
                 });
             });
         }
+        group.throughput(Throughput::Elements(100));
         group.bench_function(BenchmarkId::new("page of 100", shape.name), |b| {
             b.iter(|| page(&warm, &key(2 * random.u64(..count - 100))));
         });

@@ -112,7 +112,7 @@ pub async fn create_table(args: CreateTableArgs) -> CommandResult {
     let options = TableOptions {
         filter_inserts: args.filter_inserts,
         partition_prefix: args.partition_prefix,
-        compression: if args.no_compression { Compression::None } else { Compression::Lz4 },
+        compression: args.compression.into(),
     };
     let (id, created) = client(&args.connection).await?.create_table(&args.name, &options).await?;
     let verb = if created { "created" } else { "exists already" };
@@ -131,8 +131,10 @@ pub async fn tables(connection: Connection) -> CommandResult {
         if o.partition_prefix > 0 {
             write!(stdout, "\tpartition_prefix {}", o.partition_prefix)?;
         }
-        if o.compression == Compression::None {
-            write!(stdout, "\tuncompressed")?;
+        match o.compression {
+            Compression::None => write!(stdout, "\tuncompressed")?,
+            Compression::Lz4 => {}
+            Compression::Zstd => write!(stdout, "\tzstd")?,
         }
         writeln!(stdout)?;
     }

@@ -23,6 +23,7 @@ impl From<&TableOptions> for v1::TableOptions {
             compression: match o.compression {
                 Compression::None => 0,
                 Compression::Lz4 => 1,
+                Compression::Zstd => 2,
             },
         }
     }
@@ -38,6 +39,7 @@ impl TryFrom<v1::TableOptions> for TableOptions {
             compression: match o.compression {
                 0 => Compression::None,
                 1 => Compression::Lz4,
+                2 => Compression::Zstd,
                 other => return Err(Error::invalid(format!("unknown compression {other}"))),
             },
         })

@@ -36,6 +36,7 @@ struct Outputs {
     ids: std::vec::IntoIter<SstId>,
     table: TableId,
     options: TableOptions,
+    at_the_bottom: bool,
     /// Of all of them.
     origin: Option<Origin>,
     cuts: std::iter::Peekable<std::vec::IntoIter<Bytes>>,
@@ -102,7 +103,9 @@ impl Outputs {
         let temporary = self.store.catalog.create_temporary(id)?;
         let writer = TableWriter::new(temporary.file().clone(), id, self.table, self.options.clone());
         // (Its own part of the range is known when it ends.)
-        Ok(Open { temporary, writer: writer.with_origin(self.origin.clone()) })
+        let writer = writer.with_origin(self.origin.clone());
+        let writer = if self.at_the_bottom { writer.at_the_bottom() } else { writer };
+        Ok(Open { temporary, writer })
     }
 
     /// Seals the open one; it ends before `end`, where the next one begins.
@@ -140,6 +143,7 @@ impl Job {
             ids: outputs.into_iter(),
             table,
             options,
+            at_the_bottom: drop_tombstones,
             origin,
             cuts: cuts.into_iter().peekable(),
             output_bytes,

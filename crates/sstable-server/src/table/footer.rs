@@ -6,7 +6,8 @@
 //! generation u64 each, name of the table (length u32, bytes); from version 3 on how many records expire u64, and when the first and the
 //! last of them does (ticks, u64 each). Version 4 is that of tables with headers of objects. In version 5 the range of keys that the
 //! table answers for: first key, and the first key beyond it (length u32, bytes each; empty: none), and whether it has headers of
-//! objects, u8.
+//! objects, u8; also in version 6, where the range may be all keys, and which goes on with offset and length (u64 each) of the
+//! dictionary, 0 and 0 without one.
 //!
 //! Trailer, the last 124 bytes: magic 8 bytes, version u32, index levels u32, SSTable id 36 bytes, table u32; offset and
 //! length (u64 each) of the top index block, of the filter and of the meta section; length of the file u64; file checksum
@@ -37,6 +38,8 @@ pub const VERSION_WITH_EXPIRY: u32 = 3;
 pub const VERSION_WITH_OBJECTS: u32 = 4;
 /// Of tables that answer for a part of the keys.
 pub const VERSION_WITH_RANGE: u32 = 5;
+/// Of tables whose option is Zstd.
+pub const VERSION_WITH_ZSTD: u32 = 6;
 pub const TRAILER_BYTES: usize = 124;
 /// The file checksum and the trailer checksum: what the file checksum does not cover.
 pub const UNHASHED_BYTES: usize = 12;
@@ -98,9 +101,9 @@ impl Trailer {
             return Err(bad("checksum mismatch"));
         }
         let (u32_of, u64_of) = (|at| u32_at(bytes, at).unwrap_or(0), |at| u64_at(bytes, at).unwrap_or(0));
-        if !(VERSION..=VERSION_WITH_RANGE).contains(&u32_of(8)) {
+        if !(VERSION..=VERSION_WITH_ZSTD).contains(&u32_of(8)) {
             return Err(bad(&format!(
-                "format version {} is not known (this is {VERSION_WITH_RANGE})",
+                "format version {} is not known (this is {VERSION_WITH_ZSTD})",
                 u32_of(8)
             )));
         }
@@ -148,6 +151,8 @@ pub struct TableMeta {
     pub expiring: Expiring,
     /// Whether some are headers of objects: from version 4 on.
     pub has_objects: bool,
+    /// What data blocks are compressed with, if they are with one: in version 6.
+    pub dictionary: Option<Handle>,
 }
 
 impl TableMeta {
@@ -155,6 +160,7 @@ impl TableMeta {
     pub fn version(&self) -> u32 {
         match (&self.origin, self.expiring.records) {
             (None, _) => VERSION,
+            _ if self.options.compression == Compression::Zstd => VERSION_WITH_ZSTD,
             (Some(origin), _) if !origin.range.is_all() => VERSION_WITH_RANGE,
             (Some(_), _) if self.has_objects => VERSION_WITH_OBJECTS,
             (Some(_), 0) => VERSION_WITH_ORIGIN,
@@ -178,6 +184,7 @@ impl TableMeta {
         out.push(match self.options.compression {
             Compression::None => 0,
             Compression::Lz4 => 1,
+            Compression::Zstd => 2,
         });
         out.extend_from_slice(&self.options.partition_prefix.to_le_bytes());
         for key in [&self.min_key, &self.max_key] {
@@ -205,6 +212,10 @@ impl TableMeta {
             }
             out.push(u8::from(self.has_objects));
         }
+        if version >= VERSION_WITH_ZSTD {
+            let Handle { offset, bytes } = self.dictionary.unwrap_or(Handle { offset: 0, bytes: 0 });
+            [offset, bytes].iter().for_each(|n| out.extend_from_slice(&n.to_le_bytes()));
+        }
         out
     }
 
@@ -221,10 +232,12 @@ impl TableMeta {
             compression: match compression {
                 0 => Compression::None,
                 1 => Compression::Lz4,
+                2 => Compression::Zstd,
                 _ => return None,
             },
             partition_prefix: u32_at(bytes, 58)?,
         };
+        let options_are_zstd = options.compression == Compression::Zstd;
         let key = |at: usize| {
             let len = u32_at(bytes, at)? as usize;
             let end = (at + 4).checked_add(len)?;
@@ -262,7 +275,10 @@ impl TableMeta {
             let (start, next) = key(end)?;
             let (before, after) = key(next)?;
             let range = KeyRange { start, end: before };
-            if range.is_all() || !range.contains(&min_key) || !range.contains(&max_key) {
+            if range.is_all() && version == VERSION_WITH_RANGE
+                || !range.contains(&min_key)
+                || !range.contains(&max_key)
+            {
                 return None;
             }
             has_objects = match bytes.get(after)? {
@@ -272,6 +288,15 @@ impl TableMeta {
             };
             end = after + 1;
             origin.as_mut()?.range = range;
+        }
+        let mut dictionary = None;
+        if version >= VERSION_WITH_ZSTD {
+            let at = Handle { offset: u64_at(bytes, end)?, bytes: u64_at(bytes, end + 8)? };
+            dictionary = (at.bytes > 0).then_some(at);
+            if dictionary.is_none() && at.offset > 0 {
+                return None;
+            }
+            end += 16;
         }
         let meta = TableMeta {
             records: number(0)?,
@@ -287,8 +312,10 @@ impl TableMeta {
             origin,
             expiring,
             has_objects,
+            dictionary,
         };
         let sound = end == bytes.len()
+            && (options_are_zstd == (version == VERSION_WITH_ZSTD))
             && filter_inserts <= 1
             && meta.records > 0
             && meta.tombstones.saturating_add(meta.expiring.records) <= meta.records
@@ -325,7 +352,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}", bounds in 0u8..4) {
+        fn meta_round_trips(numbers in prop::array::uniform7(1u64..1000), expiring in 0u64..3, objects in any::<bool>(), inserts in any::<bool>(), prefix in any::<u32>(), key in prop::collection::vec(any::<u8>(), 1..9), name in "[a-z]{0,9}", bounds in 0u8..4, zstd in any::<bool>(), dictionary in any::<bool>()) {
             let [tombstones, more, min_seq, span, data_blocks, key_bytes, value_bytes] = numbers;
             let mut range = KeyRange::all();
             if bounds & 1 != 0 { range.start = Bytes::copy_from_slice(&key[..1]); }
@@ -334,10 +361,12 @@ mod tests {
             let origin = (!name.is_empty()).then_some(Origin { lineage: min_seq, name, generations, range });
             let first = Tick(if expiring > 0 && origin.is_some() { min_seq } else { 0 });
             let expiring = Expiring { records: if first.0 > 0 { expiring } else { 0 }, first, last: Tick(first.0 * span) };
+            let compression = if zstd && origin.is_some() { Compression::Zstd } else { Compression::Lz4 };
+            let dictionary = (compression == Compression::Zstd && dictionary).then_some(Handle { offset: span, bytes: more });
             let meta = TableMeta {
                 records: tombstones + more + expiring.records, tombstones, min_seq, max_seq: min_seq + span, data_blocks, key_bytes, value_bytes,
-                options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression: Compression::Lz4 },
-                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), has_objects: objects && origin.is_some(), origin, expiring,
+                options: TableOptions { filter_inserts: inserts, partition_prefix: prefix, compression },
+                min_key: Bytes::copy_from_slice(&key[..1]), max_key: key.into(), has_objects: objects && origin.is_some(), origin, expiring, dictionary,
             };
             let bytes = Bytes::from(meta.encode());
             for cut in 0..bytes.len() {

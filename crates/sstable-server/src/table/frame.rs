@@ -1,6 +1,6 @@
 //! A frame: how every part of a table file but its trailer lies on disk.
 //!
-//! Bytes: payload, compression u8 (0 none, 1 LZ4), payload length before compression u32, checksum u32. The checksum is the
+//! Bytes: payload, compression u8 (0 none, 1 LZ4, 2 Zstd), payload length before compression u32, checksum u32. The checksum is the
 //! low half of xxh3_64 over all bytes before it, with a seed made of the table's identity and the frame's offset: bytes
 //! of another table or of another place fail it too.
 
@@ -9,6 +9,7 @@ use sextant_common::manifest::Compression;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::codec::u32_at;
+use super::zstd::{Packer, Unpacker};
 
 /// Bytes after the payload.
 pub const TAIL_BYTES: usize = 9;
@@ -17,6 +18,9 @@ pub const PAYLOAD_BYTES_MAX: usize = u32::MAX as usize;
 
 const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
+const ZSTD: u8 = 2;
+/// Nothing is compressed by more: a longer claim is not worth an allocation. (LZ4 cannot.)
+const EXPANSION_MAX: usize = 255;
 /// A payload is stored compressed if that saves at least one part in so many: less is not worth decompressing it at
 /// every read.
 const WORTHWHILE_PART: usize = 8;
@@ -44,37 +48,64 @@ impl std::fmt::Display for FrameError {
 }
 
 /// Appends the frame of `payload` to `out`; returns its length. `seed` is [`super::frame_seed`] of where it will lie.
+/// (Zstd takes a [`Packer`].)
 pub fn encode(payload: &[u8], compression: Compression, seed: u64, out: &mut Vec<u8>) -> usize {
-    debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX);
     let start = out.len();
     let kind = match compression {
-        Compression::Lz4 if compress(payload, out) => LZ4,
-        _ => {
-            out.extend_from_slice(payload);
-            PLAIN
-        }
+        Compression::Lz4 | Compression::Zstd => lz4(payload, out),
+        Compression::None => None,
     };
-    out.push(kind);
+    complete(payload, kind, start, seed, out)
+}
+
+/// As [`encode`], with Zstd if that is worth it.
+pub fn encode_packed(payload: &[u8], packer: &mut Packer, seed: u64, out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    let kind = zstd(payload, packer, out).or_else(|| lz4(payload, out));
+    complete(payload, kind, start, seed, out)
+}
+
+/// `kind`: of the compressed payload that `out` has from `start` on; none has it yet.
+fn complete(payload: &[u8], kind: Option<u8>, start: usize, seed: u64, out: &mut Vec<u8>) -> usize {
+    debug_assert!(payload.len() <= PAYLOAD_BYTES_MAX);
+    if kind.is_none() {
+        out.extend_from_slice(payload);
+    }
+    out.push(kind.unwrap_or(PLAIN));
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     let checksum = xxh3_64_with_seed(&out[start..], seed) as u32;
     out.extend_from_slice(&checksum.to_le_bytes());
     out.len() - start
 }
 
+fn lz4(payload: &[u8], out: &mut Vec<u8>) -> Option<u8> {
+    let most = lz4_flex::block::get_maximum_output_size(payload.len());
+    let compress = |room: &mut [u8]| lz4_flex::block::compress_into(payload, room).ok();
+    compressed(payload, most, compress, out).then_some(LZ4)
+}
+
+fn zstd(payload: &[u8], packer: &mut Packer, out: &mut Vec<u8>) -> Option<u8> {
+    let most = Packer::most(payload.len());
+    compressed(payload, most, |room| packer.pack(payload, room), out).then_some(ZSTD)
+}
+
 /// Appends the compressed payload if that is worth it; otherwise leaves `out` as it was.
-fn compress(payload: &[u8], out: &mut Vec<u8>) -> bool {
+fn compressed(
+    payload: &[u8],
+    most: usize,
+    compress: impl FnOnce(&mut [u8]) -> Option<usize>,
+    out: &mut Vec<u8>,
+) -> bool {
     let start = out.len();
-    out.resize(start + lz4_flex::block::get_maximum_output_size(payload.len()), 0);
-    match lz4_flex::block::compress_into(payload, &mut out[start..]) {
-        Ok(len) if len <= payload.len() - payload.len() / WORTHWHILE_PART && len < payload.len() => {
-            out.truncate(start + len);
-            true
-        }
-        _ => {
-            out.truncate(start);
-            false
-        }
-    }
+    out.resize(start + most, 0);
+    let is_worth_it = |len: &usize| {
+        *len <= payload.len() - payload.len() / WORTHWHILE_PART
+            && *len < payload.len()
+            && payload.len() / EXPANSION_MAX <= *len
+    };
+    let len = compress(&mut out[start..]).filter(is_worth_it);
+    out.truncate(start + len.unwrap_or(0));
+    len.is_some()
 }
 
 /// How long the payload says it is that a frame, or its tail, ends; not checked.
@@ -83,7 +114,7 @@ pub fn stated_bytes(frame: &[u8]) -> Option<usize> {
 }
 
 /// The payload of a frame that was read from disk. An uncompressed one is a slice of `frame`.
-pub fn decode(frame: &Bytes, seed: u64) -> Result<Bytes, FrameError> {
+pub fn decode(frame: &Bytes, seed: u64, unpacker: &Unpacker) -> Result<Bytes, FrameError> {
     let Some(payload_len) = frame.len().checked_sub(TAIL_BYTES) else { return Err(FrameError::TooShort) };
     let expected = u32_at(frame, frame.len() - 4).ok_or(FrameError::TooShort)?;
     let got = xxh3_64_with_seed(&frame[..frame.len() - 4], seed) as u32;
@@ -91,22 +122,20 @@ pub fn decode(frame: &Bytes, seed: u64) -> Result<Bytes, FrameError> {
         return Err(FrameError::Checksum { got, expected });
     }
     let stated = u32_at(frame, payload_len + 1).ok_or(FrameError::TooShort)? as usize;
-    match frame[payload_len] {
-        PLAIN if stated == payload_len => Ok(frame.slice(..payload_len)),
-        PLAIN => Err(FrameError::Length),
-        LZ4 => {
-            // LZ4 cannot expand by more than 255: a longer claim is not worth an allocation.
-            if stated / 255 > payload_len {
-                return Err(FrameError::Length);
-            }
-            let mut payload = vec![0; stated];
-            match lz4_flex::block::decompress_into(&frame[..payload_len], &mut payload) {
-                Ok(len) if len == stated => Ok(payload.into()),
-                _ => Err(FrameError::Length),
-            }
-        }
-        other => Err(FrameError::UnknownCompression(other)),
+    let kind = frame[payload_len];
+    if kind == PLAIN {
+        return if stated == payload_len { Ok(frame.slice(..payload_len)) } else { Err(FrameError::Length) };
     }
+    if stated / EXPANSION_MAX > payload_len {
+        return Err(FrameError::Length);
+    }
+    let (packed, mut payload) = (&frame[..payload_len], vec![0; stated]);
+    let len = match kind {
+        LZ4 => lz4_flex::block::decompress_into(packed, &mut payload).ok(),
+        ZSTD => unpacker.unpack(packed, &mut payload),
+        other => return Err(FrameError::UnknownCompression(other)),
+    };
+    if len == Some(stated) { Ok(payload.into()) } else { Err(FrameError::Length) }
 }
 
 #[cfg(test)]
@@ -114,14 +143,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn decode(frame: &Bytes, seed: u64) -> Result<Bytes, FrameError> {
+        super::decode(frame, seed, &Unpacker::default())
+    }
+
     proptest! {
         #[test]
         fn frames_round_trip_and_notice_every_flipped_bit(
-            payload in prop::collection::vec(0u8..4, 0..600), lz4 in any::<bool>(), seed in any::<u64>(), bit in any::<prop::sample::Index>(),
+            payload in prop::collection::vec(0u8..4, 0..600), codec in 0u8..3, seed in any::<u64>(), bit in any::<prop::sample::Index>(),
         ) {
-            let compression = if lz4 { Compression::Lz4 } else { Compression::None };
             let mut out = vec![7];
-            let len = encode(&payload, compression, seed, &mut out);
+            let len = match codec {
+                0 => encode(&payload, Compression::None, seed, &mut out),
+                1 => encode(&payload, Compression::Lz4, seed, &mut out),
+                _ => encode_packed(&payload, &mut Packer::new(None).unwrap(), seed, &mut out),
+            };
             prop_assert_eq!(len + 1, out.len());
             let frame = Bytes::copy_from_slice(&out[1..]);
             prop_assert_eq!(decode(&frame, seed), Ok(Bytes::from(payload)));
@@ -152,5 +188,17 @@ mod tests {
         out.clear();
         encode(&[0; 4096], Compression::Lz4, 0, &mut out);
         assert!(out.len() < 100);
+        assert_eq!(out[out.len() - TAIL_BYTES], LZ4);
+    }
+
+    #[test]
+    fn nothing_expands_by_more_than_a_reader_believes() {
+        let mut packer = Packer::new(None).unwrap();
+        for (payload, kind) in [(vec![0; 1 << 20], LZ4), (b"one two three ".repeat(50), ZSTD)] {
+            let mut out = Vec::new();
+            encode_packed(&payload, &mut packer, 0, &mut out);
+            assert_eq!(out[out.len() - TAIL_BYTES], kind);
+            assert_eq!(decode(&out.into(), 0), Ok(payload.into()));
+        }
     }
 }

@@ -1,10 +1,9 @@
-//! The table file, format versions 2, 3 (if records expire) and 4 (of a part of the keys); version 1 is read
-//! (`docs/formats/table.md`).
+//! The table file, format versions 2 to 6, by what a table has to say; version 1 is read (`docs/formats/table.md`).
 //!
 //! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and the cache of
 //! blocks that all tables share. Does not own files' names, which tables exist (`catalog`) or any message.
 //!
-//! Layout: data blocks, leaf index blocks (if the index has two levels), top index block, filter section, meta section,
+//! Layout: data blocks, a dictionary (if they are compressed with one), leaf index blocks (if the index has two levels), top index block, filter section, meta section,
 //! trailer. All but the trailer are frames ([`frame`]).
 //!
 //! Invariant: whatever the bytes are, a read gives the right answer or an error that names table and offset; it neither
@@ -23,6 +22,7 @@ pub mod merge;
 mod read_ahead;
 pub mod reader;
 pub mod writer;
+pub mod zstd;
 
 use sextant_common::ids::{SstId, TableId};
 pub use sextant_common::key_range::KeyRange;

@@ -18,8 +18,11 @@ use super::block::{Block, Malformed, Slot};
 use super::block_cache::BlockCache;
 use super::footer::{TRAILER_BYTES, TableMeta, Trailer};
 use super::index::{Handle, covering, handle};
+use super::zstd::Unpacker;
 use super::{frame, frame_salt, frame_seed};
 
+/// Longest frame of a dictionary.
+const DICTIONARY_FRAME_BYTES_MAX: u64 = 1024 * 1024;
 /// Longest frame of a data block or a leaf: one record of the largest size beside a full block of small ones.
 const BLOCK_FRAME_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX + 64 * 1024) as u64;
 
@@ -85,6 +88,7 @@ pub struct Table {
     meta: TableMeta,
     salt: u64,
     top: Block,
+    unpacker: Unpacker,
     /// Empty if the section is damaged and the filter was not rebuilt: then it matches everything.
     filter: OnceLock<SealedFilter>,
     cache: Arc<BlockCache>,
@@ -122,12 +126,19 @@ impl Table {
         let salt = frame_salt(id, trailer.table);
         let section = |name: &str, at: Handle| {
             let bytes = read(&*file, at)?;
-            frame::decode(&bytes, frame_seed(salt, at.offset))
+            frame::decode(&bytes, frame_seed(salt, at.offset), &Unpacker::default())
                 .map_err(|e| Error::corrupt(format!("offset {}: {name}: {e}", at.offset)))
         };
         let meta = section("meta section", trailer.meta)
             .and_then(|b| TableMeta::parse(&b, trailer.version))
             .map_err(named)?;
+        let unpacker = match meta.dictionary {
+            None => Unpacker::default(),
+            Some(at) if at.bytes > DICTIONARY_FRAME_BYTES_MAX || at.end() > trailer.index.offset => {
+                return Err(named(Error::corrupt("the meta section names a place outside of the data")));
+            }
+            Some(at) => section("dictionary", at).and_then(|b| Unpacker::new(&b)).map_err(named)?,
+        };
         let top = section("index", trailer.index).map_err(named)?;
         let top = Block::parse(top).map_err(|_| {
             named(Error::corrupt(format!("offset {}: index: malformed", trailer.index.offset)))
@@ -141,6 +152,7 @@ impl Table {
             meta,
             salt,
             top,
+            unpacker,
             filter: OnceLock::new(),
             cache,
             damage: OnceLock::new(),
@@ -299,7 +311,7 @@ impl Table {
 
     /// Checks and decompresses the frame that was read from `at`.
     pub(super) fn decode(&self, at: Handle, bytes: &Bytes) -> Result<Block> {
-        let payload = frame::decode(bytes, frame_seed(self.salt, at.offset))
+        let payload = frame::decode(bytes, frame_seed(self.salt, at.offset), &self.unpacker)
             .map_err(|e| self.corrupt(at.offset, &e.to_string()))?;
         Block::parse(payload).map_err(|Malformed| self.malformed(at))
     }
@@ -315,8 +327,10 @@ impl Table {
     /// Reads top index, filter and meta section again: what was right when the table was opened may not be any more.
     pub fn check_sections(&self) -> Result<()> {
         let Trailer { index, filter, meta, .. } = self.trailer;
-        for (name, at) in [("index", index), ("filter", filter), ("meta section", meta)] {
-            frame::decode(&self.read(at)?, frame_seed(self.salt, at.offset))
+        let dictionary = self.meta.dictionary.map(|at| ("dictionary", at));
+        let sections = [("index", index), ("filter", filter), ("meta section", meta)];
+        for (name, at) in sections.into_iter().chain(dictionary) {
+            frame::decode(&self.read(at)?, frame_seed(self.salt, at.offset), &Unpacker::default())
                 .map_err(|e| self.corrupt(at.offset, &format!("{name}: {e}")))?;
         }
         Ok(())

@@ -18,6 +18,7 @@ use super::block::{BlockBuilder, Content, RESTART_INTERVAL};
 use super::filter::FilterBuilder;
 use super::footer::{TableMeta, Trailer};
 use super::index::{Handle, IndexBuilder, lower_bound};
+use super::zstd::{self, Packer};
 use super::{frame, frame_salt, frame_seed};
 
 /// A data block is cut when its payload has reached so many bytes.
@@ -33,6 +34,7 @@ pub struct TableWriter {
     table: TableId,
     salt: u64,
     sink: Sink,
+    packing: Packing,
     block: BlockBuilder,
     /// Lower bound of the block that is being built.
     block_bound: Vec<u8>,
@@ -55,6 +57,7 @@ impl TableWriter {
                 flushed: 0,
                 hasher: Xxh3::new(),
             },
+            packing: Packing::AtOnce,
             block: BlockBuilder::new(RESTART_INTERVAL),
             block_bound: Vec::new(),
             index: IndexBuilder::default(),
@@ -74,6 +77,7 @@ impl TableWriter {
                 origin: None,
                 expiring: Expiring::default(),
                 has_objects: false,
+                dictionary: None,
             },
         }
     }
@@ -84,13 +88,25 @@ impl TableWriter {
         self
     }
 
+    /// Nothing older lies below: this is where most of the table is.
+    pub fn at_the_bottom(mut self) -> Self {
+        if self.meta.options.compression == Compression::Zstd {
+            self.packing = Packing::Gathering(Gathered::default());
+        }
+        self
+    }
+
     pub fn records(&self) -> u64 {
         self.meta.records
     }
 
-    /// Bytes of the file so far.
+    /// Bytes of the file so far; of what is not compressed yet, as it is.
     pub fn bytes(&self) -> u64 {
-        self.sink.offset()
+        let gathered = match &self.packing {
+            Packing::Gathering(gathered) => gathered.payloads.len() as u64,
+            Packing::AtOnce | Packing::Zstd { .. } => 0,
+        };
+        self.sink.offset() + gathered
     }
 
     /// Appends a record. Its key must be larger than the one before.
@@ -140,9 +156,46 @@ impl TableWriter {
     }
 
     fn cut_block(&mut self) -> Result<()> {
-        let handle = self.sink.frame(self.block.finish(), self.meta.options.compression, self.salt)?;
-        self.index.add(&self.block_bound, handle);
+        let (payload, bound) = (self.block.finish(), &self.block_bound);
+        let handle = match &mut self.packing {
+            Packing::AtOnce => self.sink.frame(payload, self.meta.options.compression, self.salt)?,
+            Packing::Zstd { packer, .. } => self.sink.packed(payload, packer, self.salt)?,
+            Packing::Gathering(gathered) => {
+                gathered.add(payload, bound);
+                self.block.clear();
+                return if gathered.payloads.len() >= zstd::SAMPLE_BYTES {
+                    self.begin_zstd()
+                } else {
+                    Ok(())
+                };
+            }
+        };
+        self.index.add(bound, handle);
         self.block.clear();
+        Ok(())
+    }
+
+    /// Writes what was gathered, with a dictionary that suits it, and goes on like that.
+    fn begin_zstd(&mut self) -> Result<()> {
+        let Packing::Gathering(gathered) = &mut self.packing else { return Ok(()) };
+        let Gathered { payloads, lengths, bounds } = std::mem::take(gathered);
+        let dictionary = zstd::dictionary_of(&payloads, &lengths);
+        let mut packer = Packer::new(dictionary.as_deref())?;
+        let mut at = 0;
+        for (len, bound) in lengths.into_iter().zip(bounds) {
+            let handle = self.sink.packed(&payloads[at..at + len], &mut packer, self.salt)?;
+            self.index.add(&bound, handle);
+            at += len;
+        }
+        self.packing = Packing::Zstd { packer, dictionary };
+        Ok(())
+    }
+
+    fn write_dictionary(&mut self) -> Result<()> {
+        self.begin_zstd()?;
+        if let Packing::Zstd { dictionary: Some(dictionary), .. } = &self.packing {
+            self.meta.dictionary = Some(self.sink.frame(dictionary, Compression::None, self.salt)?);
+        }
         Ok(())
     }
 
@@ -151,10 +204,15 @@ impl TableWriter {
         if self.meta.records == 0 {
             return Err(Error::invalid("a table has at least one record"));
         }
+        if self.meta.options.compression == Compression::Zstd && self.meta.origin.is_none() {
+            return Err(Error::invalid("a table without an origin is not compressed with Zstd"));
+        }
         if !self.block.is_empty() {
             self.cut_block()?;
         }
+        self.write_dictionary()?;
         let (sink, salt) = (&mut self.sink, self.salt);
+        // (An index is read more often than any data: LZ4.)
         let compression = self.meta.options.compression;
         let index = self.index.finish(|payload| sink.frame(payload, compression, salt))?;
         let filter = sink.frame(&self.filter.finish().to_bytes(), Compression::None, salt)?;
@@ -179,6 +237,34 @@ impl TableWriter {
     }
 }
 
+/// How data blocks become frames.
+enum Packing {
+    /// As the table's options say.
+    AtOnce,
+    /// Later: when there is enough to make a dictionary from.
+    Gathering(Gathered),
+    Zstd {
+        packer: Packer,
+        dictionary: Option<Vec<u8>>,
+    },
+}
+
+/// Blocks that are not compressed yet.
+#[derive(Default)]
+struct Gathered {
+    payloads: Vec<u8>,
+    lengths: Vec<usize>,
+    bounds: Vec<Vec<u8>>,
+}
+
+impl Gathered {
+    fn add(&mut self, payload: &[u8], bound: &[u8]) {
+        self.payloads.extend_from_slice(payload);
+        self.lengths.push(payload.len());
+        self.bounds.push(bound.to_vec());
+    }
+}
+
 /// The file, written in large pieces and hashed on the way.
 struct Sink {
     file: Arc<dyn VfsFile>,
@@ -196,8 +282,19 @@ impl Sink {
         if payload.len() > frame::PAYLOAD_BYTES_MAX {
             return Err(Error::invalid("a section of the table is longer than 4 GiB"));
         }
+        let seed = frame_seed(salt, self.offset());
+        self.add(|out| frame::encode(payload, compression, seed, out))
+    }
+
+    fn packed(&mut self, payload: &[u8], packer: &mut Packer, salt: u64) -> Result<Handle> {
+        let seed = frame_seed(salt, self.offset());
+        self.add(|out| frame::encode_packed(payload, packer, seed, out))
+    }
+
+    /// `encode`: appends a frame, and returns its length.
+    fn add(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> usize) -> Result<Handle> {
         let offset = self.offset();
-        let bytes = frame::encode(payload, compression, frame_seed(salt, offset), &mut self.buffer) as u64;
+        let bytes = encode(&mut self.buffer) as u64;
         if self.buffer.len() >= WRITE_BYTES {
             self.hasher.update(&self.buffer);
             self.flush()?;

@@ -10,15 +10,16 @@ use sextant_common::ErrorKind;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::key::filter_hash;
-use sextant_common::manifest::{Compression, TableOptions};
+use sextant_common::manifest::{Compression, Generations, Origin, TableOptions};
 use sextant_common::marks::{Kind, Marks};
 use sextant_simulated::MemoryFile;
 use sextant_sstable_server::table::block::{BackwardCursor, Block, BlockBuilder, Content, ForwardCursor};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::footer::{
-    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_RANGE,
+    TRAILER_BYTES, TableMeta, Trailer, UNHASHED_BYTES, VERSION, VERSION_WITH_ZSTD,
 };
 use sextant_sstable_server::table::index::{self, Handle};
+use sextant_sstable_server::table::zstd::Unpacker;
 use sextant_sstable_server::table::{
     Access, Caching, Direction, KeyRange, Lookup, Table, TableIter, TableWriter, frame, frame_salt,
     frame_seed, reader,
@@ -70,15 +71,16 @@ pub fn block(data: &[u8]) {
         framed.extend_from_slice(&(xxh3_64_with_seed(&payload, seed) as u32).to_le_bytes());
         let framed = Bytes::from(framed);
         // LZ4 expands by up to 255.
-        let unpacked = bounded(framed.len(), 4096, 300, || frame::decode(&framed, seed));
+        let unpacked =
+            bounded(framed.len(), 4096, 300, || frame::decode(&framed, seed, &Unpacker::default()));
         if let Ok(unpacked) = unpacked {
             for compression in [Compression::None, Compression::Lz4] {
                 let mut again = Vec::new();
                 frame::encode(&unpacked, compression, seed, &mut again);
-                assert_eq!(frame::decode(&again.into(), seed).as_ref(), Ok(&unpacked));
+                assert_eq!(frame::decode(&again.into(), seed, &Unpacker::default()).as_ref(), Ok(&unpacked));
             }
         }
-        assert!(frame::decode(&framed, seed ^ 1).is_err(), "the seed does not matter");
+        assert!(frame::decode(&framed, seed ^ 1, &Unpacker::default()).is_err(), "the seed does not matter");
     }
 }
 
@@ -191,7 +193,7 @@ pub fn footer(data: &[u8]) {
             trailer[at..].copy_from_slice(&checksum.to_le_bytes());
         }
     }
-    for version in VERSION..=VERSION_WITH_RANGE {
+    for version in VERSION..=VERSION_WITH_ZSTD {
         if let Ok(parsed) = bounded(meta.len(), 1024, 4, || TableMeta::parse(&meta, version)) {
             assert_eq!(parsed.encode(), meta, "a meta section has one encoding");
             assert_eq!(parsed.version(), version);
@@ -245,6 +247,13 @@ fn images() -> &'static [Image] {
             })
             .collect();
         let one = Model::from([(b"only".to_vec(), (b"value".to_vec(), u64::MAX, false))]);
+        // So much that there is a dictionary.
+        let enough: Model = (0..10_000u64)
+            .map(|i| {
+                let value = format!("{i} bottles of beer, {} on the wall", filter_hash(&i.to_le_bytes()));
+                (format!("bottle:{i:06}").into_bytes(), (value.into_bytes(), i, false))
+            })
+            .collect();
         [
             (small.clone(), Compression::None),
             (small, Compression::Lz4),
@@ -252,6 +261,7 @@ fn images() -> &'static [Image] {
             (blocks, Compression::Lz4),
             (one, Compression::None),
             (deep, Compression::Lz4),
+            (enough, Compression::Zstd),
         ]
         .into_iter()
         .map(|(model, compression)| image(model, compression))
@@ -262,7 +272,11 @@ fn images() -> &'static [Image] {
 fn image(model: Model, compression: Compression) -> Image {
     let file = Arc::new(MemoryFile::default());
     let options = TableOptions { compression, ..TableOptions::default() };
-    let mut writer = TableWriter::new(file.clone(), id(), TABLE, options);
+    let mut writer = TableWriter::new(file.clone(), id(), TABLE, options).at_the_bottom();
+    if compression == Compression::Zstd {
+        let (name, generations) = ("fuzz".to_owned(), Generations::new(1, 1));
+        writer = writer.with_origin(Some(Origin { lineage: 1, name, generations, range: KeyRange::all() }));
+    }
     for (key, (value, seq, tombstone)) in &model {
         if let Err(e) = writer.add(key, *seq, Content::new((!tombstone).then_some(value), Marks::NONE)) {
             panic!("a good record: {e}");
@@ -278,7 +292,7 @@ fn image(model: Model, compression: Compression) -> Image {
 
 fn payload(bytes: &[u8], at: Handle) -> Bytes {
     let frame = Bytes::copy_from_slice(&bytes[at.offset as usize..at.end() as usize]);
-    match frame::decode(&frame, frame_seed(frame_salt(id(), TABLE), at.offset)) {
+    match frame::decode(&frame, frame_seed(frame_salt(id(), TABLE), at.offset), &Unpacker::default()) {
         Ok(payload) => payload,
         Err(e) => panic!("a good frame: {e}"),
     }
