@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
+use sextant_common::manifest::Compression;
 use sextant_environment::clock::WallSource;
 use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens};
 use sextant_raft_log::RaftLogConfig;
@@ -70,6 +71,8 @@ pub struct Tuning {
     /// The option `filter_inserts` of the default table, in partitions that have none yet: every new key leaves a bit, so that reads of
     /// absent keys ask nobody.
     pub default_filter_inserts: bool,
+    /// The option `compression` of the default table, in partitions that have none yet: `none`, `lz4` or `zstd`. The same on all servers.
+    pub default_compression: Compression,
     /// A table's memtable is frozen when it reaches this size (per partition).
     pub memtable_bytes: u64,
     /// ... or when its oldest write lies so far back in the log: a table that trickles must not pin the log.
@@ -121,6 +124,7 @@ impl Default for Tuning {
             log_entries_per_append: 512,
             bf_log_serials: SERIALS_MAX,
             default_filter_inserts: true,
+            default_compression: Compression::Lz4,
             memtable_bytes: 64 * MIB,
             freeze_log_bytes: 256 * MIB,
             freeze_age_ms: 30 * 60 * 1000,

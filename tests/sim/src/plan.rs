@@ -1,6 +1,6 @@
 //! What a seed decides before a run begins: the shape of the cluster, of the workload and of the faults.
 
-use sextant_common::manifest::TableOptions;
+use sextant_common::manifest::{Compression, TableOptions};
 use sextant_environment::config::{LeaseConfig, LeaseMode};
 use sextant_memtable_server::Tuning;
 use sextant_pnode::RegisterReads;
@@ -196,6 +196,8 @@ impl Plan {
             self.cache_bytes = 1 << 20;
         }
         self.tuning.default_filter_inserts = rng.u64(0..4) == 0;
+        let compressions = [Compression::None, Compression::Lz4, Compression::Zstd];
+        self.tuning.default_compression = *pick(rng, &compressions);
         self.tuning.sst_lost_after_ms = *pick(rng, &[0, 500, 2_000]);
         // In half of the runs tables are cut into columns that a memtable fills.
         self.tuning.sst_target_bytes = *pick(rng, &[1024, 4096, 64 << 10, 128 << 20]);

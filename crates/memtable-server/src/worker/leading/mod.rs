@@ -105,6 +105,7 @@ impl Leading {
         if replica.partition.manifest().table(DEFAULT_TABLE).is_none() {
             let options = TableOptions {
                 filter_inserts: replica.tuning.default_filter_inserts,
+                compression: replica.tuning.default_compression,
                 ..TableOptions::default()
             };
             let name = DEFAULT_TABLE_NAME.to_owned();
