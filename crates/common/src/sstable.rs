@@ -43,6 +43,8 @@ pub struct Holding {
 pub struct CompactionOrder {
     /// Newest first. Only records of the origin's range are taken.
     pub inputs: Vec<SstId>,
+    /// Those that the server is not known to have: it copies them first, when it is the compaction's turn.
+    pub gather: Vec<CopyOrder>,
     /// Ids for as many outputs as there may be, in the order of their ranges.
     pub outputs: Vec<SstId>,
     /// The outputs are cut at these keys of the range, rising, unless there is nothing between two of them.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sextant_common::configuration::FORMAT_NEWEST;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
@@ -108,6 +109,8 @@ pub struct Tuning {
     pub disk_stall_ms: u64,
     /// What a leader does about a server that has lost its memory.
     pub rejoin: Rejoin,
+    /// The newest format of a partition that this server says it can read, and starts with. (Less than it can: for tests.)
+    pub format_max: u32,
 }
 
 impl Default for Tuning {
@@ -140,6 +143,7 @@ impl Default for Tuning {
             queue_requests: 16_384,
             disk_stall_ms: 1_000,
             rejoin: Rejoin::Automatic,
+            format_max: FORMAT_NEWEST,
         }
     }
 }
@@ -182,6 +186,9 @@ impl MemtableServerConfig {
         }
         if t.group_bytes == 0 || t.group_bytes > limits::BATCH_BYTES_MAX {
             return bad("tuning.group_bytes: 1 byte to 16 MiB, what one Raft entry can carry".into());
+        }
+        if t.format_max > FORMAT_NEWEST {
+            return bad(format!("tuning.format_max: this version reads formats up to {FORMAT_NEWEST}"));
         }
         if t.sst_delete_grace_ms < 100 {
             return bad(

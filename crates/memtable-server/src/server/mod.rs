@@ -102,7 +102,10 @@ impl MemtableServer {
 
             // Bound from here on: what this node promised before it stopped is forgotten.
             let memory_bytes = config.tuning.memory_bytes / u64::from(config.cluster.partitions);
-            let founding = Configuration::founding(lease, memory_bytes);
+            let founding = Configuration {
+                format_open: config.tuning.format_max > 0,
+                ..Configuration::founding(lease, memory_bytes)
+            };
             let news = Arc::new(Notify::new());
             let replay_start = env.clock.holder_ns();
             let mut replicas = Vec::new();

@@ -1,4 +1,4 @@
-//! A bound on client connections: beyond it, they wait in the kernel's queue.
+//! A bound on client connections: beyond it, one waits here at each listener, and all others in the kernel's queue.
 
 use std::io;
 use std::pin::Pin;
@@ -35,9 +35,11 @@ fn accepted(mut listener: Box<dyn Listener>, places: Arc<Semaphore>) -> Receiver
     let (accepted, incoming) = mpsc::channel(HANDOVER_MAX);
     tokio::spawn(async move {
         let accept = async {
-            while let Ok(place) = places.clone().acquire_owned().await {
+            loop {
+                // First who comes, then its place: a listener to which nobody comes keeps none from the others.
                 match listener.accept().await {
                     Ok(connection) => {
+                        let Ok(place) = places.clone().acquire_owned().await else { return };
                         if accepted.send(Ok(Counted { connection, _place: place })).await.is_err() {
                             return;
                         }

@@ -18,6 +18,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use sextant_common::command::{Placement, Relocation};
+use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
 use sextant_environment::shutdown::Shutdown;
@@ -241,12 +242,22 @@ impl Memory {
                 self.proposed.retain(|copy| !named.contains(copy));
                 background.metrics.tables_moved.inc_by(count);
             }
-            Ok(Ok(Err(e))) => tracing::debug!("tables are not elsewhere yet: {e}"),
+            Ok(Ok(Err(e))) => {
+                if was_never_proposed(&e) {
+                    self.proposed.retain(|copy| !named.contains(copy));
+                }
+                tracing::debug!("tables are not elsewhere yet: {e}");
+            }
             Ok(Err(_)) | Err(_) => {
                 tracing::debug!("tables are not elsewhere yet: nobody said what became of it")
             }
         }
     }
+}
+
+/// Whether a change that was refused for this is in no log. (After a change of leaders it may be.)
+fn was_never_proposed(e: &Error) -> bool {
+    matches!(e.kind, ErrorKind::Overloaded | ErrorKind::NotLeader)
 }
 
 /// One server copies these, one after the other. Those that it has then.

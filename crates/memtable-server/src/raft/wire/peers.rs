@@ -36,6 +36,8 @@ pub struct Introduction {
     /// It has something of the partition's group.
     pub founded: bool,
     pub incarnation: u64,
+    /// The newest format of the partition that it can read.
+    pub format: u32,
 }
 
 /// `let_in`: this server has lost its memory and asks to be let in as this incarnation; 0: it only asks.
@@ -45,7 +47,7 @@ pub fn introduction_to_wire(address: Address, let_in: u64) -> v1::IsFoundedReque
 }
 
 pub fn introduction_from_wire(reply: v1::IsFoundedResponse) -> Introduction {
-    Introduction { founded: reply.founded, incarnation: reply.incarnation }
+    Introduction { founded: reply.founded, incarnation: reply.incarnation, format: reply.format }
 }
 
 pub fn memory_to_wire(address: Address) -> v1::RemembersRequest {
