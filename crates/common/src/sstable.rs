@@ -63,8 +63,11 @@ pub struct CompactionOrder {
 }
 
 /// How new an order of a partition's leader to an sstable server is: by its term, then by its place among those that it gave.
+/// Terms are counted by lineage: a partition that is founded anew begins with the first again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderNumber {
+    /// 0: from a server that does not say.
+    pub lineage: u64,
     pub term: u64,
     pub number: u64,
 }

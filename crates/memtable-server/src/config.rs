@@ -107,6 +107,8 @@ pub struct Tuning {
     pub queue_requests: usize,
     /// A leader whose log device has not finished a write for so long hands its leaderships over. 0: never.
     pub disk_stall_ms: u64,
+    /// How often a server that leads clearly more partitions than another hands one over, while all is quiet. 0: never.
+    pub balance_ms: u64,
     /// What a leader does about a server that has lost its memory.
     pub rejoin: Rejoin,
     /// The newest format of a partition that this server says it can read, and starts with. (Less than it can: for tests.)
@@ -142,6 +144,7 @@ impl Default for Tuning {
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,
             disk_stall_ms: 1_000,
+            balance_ms: 10_000,
             rejoin: Rejoin::Automatic,
             format_max: FORMAT_NEWEST,
         }

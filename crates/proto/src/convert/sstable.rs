@@ -35,14 +35,14 @@ impl From<v1::ScanRecord> for RecordVersion {
 }
 
 impl From<OrderNumber> for v1::Order {
-    fn from(OrderNumber { term, number }: OrderNumber) -> Self {
-        Self { term, number }
+    fn from(OrderNumber { lineage, term, number }: OrderNumber) -> Self {
+        Self { lineage, term, number }
     }
 }
 
 impl From<v1::Order> for OrderNumber {
-    fn from(v1::Order { term, number }: v1::Order) -> Self {
-        Self { term, number }
+    fn from(v1::Order { lineage, term, number }: v1::Order) -> Self {
+        Self { lineage, term, number }
     }
 }
 

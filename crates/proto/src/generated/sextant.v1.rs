@@ -1899,6 +1899,9 @@ pub struct IsFoundedResponse {
     /// The newest format of the partition that the receiver can read.
     #[prost(uint32, tag = "3")]
     pub format: u32,
+    /// Its wall clock, in microseconds since 1970. 0: from an older server.
+    #[prost(uint64, tag = "4")]
+    pub unix_us: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemembersRequest {
@@ -3606,6 +3609,9 @@ pub struct Order {
     pub term: u64,
     #[prost(uint64, tag = "2")]
     pub number: u64,
+    /// Of the partition's history, in which terms are counted. 0: from an older server.
+    #[prost(fixed64, tag = "3")]
+    pub lineage: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyReply {}
@@ -3637,6 +3643,9 @@ pub struct InventoryRequest {
     /// Counts like an order to copy: older ones to release are refused from then on. Absent: from an older server.
     #[prost(message, optional, tag = "2")]
     pub order: ::core::option::Option<Order>,
+    /// The sender's wall clock, in microseconds since 1970. 0: from an older server.
+    #[prost(uint64, tag = "3")]
+    pub unix_us: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InventoryEntry {

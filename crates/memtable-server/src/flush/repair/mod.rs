@@ -78,7 +78,8 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
 /// What the servers that answer hold.
 async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Option<Vec<Held>>)> {
     let asked = background.servers.all().iter().map(|server| async move {
-        match server.inventory(background.shared.id, background.order(term)).await {
+        let wall_ns = background.shared.env.clock.wall_guess_ns();
+        match server.inventory(background.shared.id, background.order(term), wall_ns).await {
             Ok(held) => (server, Some(held)),
             Err(e) => {
                 tracing::debug!("sstable server {}: inventory: {e}", server.id);

@@ -104,7 +104,8 @@ impl RaftService for RaftShell {
         let founded = acceptor.is_founded(stranger, &self.context.cluster).await;
         let founded = founded.map_err(status_of_refusal)?;
         let (incarnation, format) = (acceptor.shared.incarnation.id(), acceptor.shared.format_max);
-        Ok(Response::new(v1::IsFoundedResponse { founded, incarnation, format }))
+        let unix_us = acceptor.shared.env.clock.wall_guess_ns() / 1000;
+        Ok(Response::new(v1::IsFoundedResponse { founded, incarnation, format, unix_us }))
     }
 
     async fn remembers(
