@@ -108,3 +108,34 @@ impl AsyncWrite for Counted {
         Pin::new(&mut self.connection).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use sextant_environment::Env;
+    use sextant_environment::env::{Door, Whom};
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_listener_to_which_nobody_comes_keeps_no_place_from_the_others() {
+        let (net, places) = (Env::real().net, Arc::new(Semaphore::new(1)));
+        let mut streams = Vec::new();
+        for _ in 0..2 {
+            let listener = net.bind("127.0.0.1:0".into(), Door::Grpc).await.unwrap();
+            let addr = listener.local_addr().unwrap().to_string();
+            streams.push((addr, Box::pin(counted(listener, places.clone()))));
+        }
+        // Whoever comes first, wherever.
+        for _ in 0..2 {
+            for (addr, incoming) in &mut streams {
+                let mut client = net.connect(addr.clone(), Whom::Host).await.unwrap();
+                client.write_all(b"x").await.unwrap();
+                let taken = incoming.next().await.unwrap().unwrap();
+                assert_eq!(places.available_permits(), 0);
+                drop(taken);
+            }
+        }
+    }
+}
