@@ -11,7 +11,7 @@ use sextant_ycsb::{YcsbArgs, read_modes};
 ///
 /// Exit codes: 0 success; 1 the answer is no (no such key, a condition failed, a check or a run found errors); 2 wrong
 /// arguments or configuration; 3 the request failed and was not executed, as far as known; 4 a write may or may not have
-/// taken effect.
+/// taken effect. Servers also: 70 what it has must not go on, 76 its data are of a newer version.
 #[derive(Debug, Parser)]
 #[command(
     name = "sextant",
@@ -528,6 +528,8 @@ pub enum AdminCommand {
     Transfer(TransferArgs),
     /// Change which memtable servers vote in a partition; reads and writes go on
     Voters(VotersArgs),
+    /// After an upgrade of all memtable servers: let them write what only the new version reads
+    RaiseFormat(RaiseFormatArgs),
     /// All memtable servers have lost their disks: rebuild the partitions from the sstable servers' tables
     Recover(RecoverArgs),
 }
@@ -556,6 +558,18 @@ pub struct RecoverArgs {
     /// Go on although flushed records are missing
     #[arg(long)]
     pub accept_loss: bool,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct RaiseFormatArgs {
+    /// The format; default: the newest that the leaders can read
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub to: Option<u32>,
+    /// Only say which format there is, and who cannot read a newer one
+    #[arg(long)]
+    pub dry_run: bool,
     #[command(flatten)]
     pub connection: Connection,
 }
@@ -664,6 +678,8 @@ mod tests {
             "admin compact --server h:1",
             "admin voters --partition 0 --voters 1,2,3",
             "admin recover",
+            "admin raise-format --dry-run",
+            "admin raise-format --to 1 --server h:1",
             "admin recover --yes --without-sstable 2,3 --accept-loss --server h:1",
             "create-table t --filter-inserts",
             "ycsb load --records 1000",

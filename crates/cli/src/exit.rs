@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use sextant_common::error::{Error, ErrorKind};
 use sextant_environment::config::ConfigError;
+use sextant_environment::env::OUTDATED;
 
 /// What the command's exit code says; listed in `sextant --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,6 +18,8 @@ pub enum Exit {
     Failed,
     /// A write may or may not have taken effect.
     Unknown,
+    /// The data are of a newer version.
+    Outdated,
 }
 
 impl From<Exit> for ExitCode {
@@ -27,6 +30,7 @@ impl From<Exit> for ExitCode {
             Exit::Usage => 2,
             Exit::Failed => 3,
             Exit::Unknown => 4,
+            Exit::Outdated => OUTDATED,
         })
     }
 }
@@ -72,6 +76,7 @@ impl From<Error> for Failure {
         let exit = match e.kind {
             ErrorKind::Invalid | ErrorKind::UnknownTable => Exit::Usage,
             ErrorKind::OutcomeUnknown => Exit::Unknown,
+            ErrorKind::Outdated => Exit::Outdated,
             _ => Exit::Failed,
         };
         Self { exit, message: Some(e.message.into_owned()) }

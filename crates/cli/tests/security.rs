@@ -266,6 +266,10 @@ async fn nobody_comes_in_at_any_port_without_a_good_certificate() {
             assert!(is_answered(&member, addr, first_words(port)).await, "a p-node at {port}");
         }
     }
+    let open = ["get", "a", "--server", servers.addr("grpc"), "--deadline-ms", "1000"];
+    let told = sextant().args(open).output().unwrap();
+    let told = String::from_utf8_lossy(&told.stderr).into_owned();
+    assert!(told.contains("does the port ask for TLS?"), "{told}");
     let metrics = servers.metrics("http").await;
     let outcomes = [
         ("resp", "no_certificate"),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use sextant_common::configuration::ConfigurationChange;
+use sextant_common::configuration::{ConfigurationChange, PartitionFormat};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, TableId};
 use sextant_common::limits;
@@ -167,6 +167,26 @@ impl Client {
             let reply = patient
                 .administer(deadline, async |mut admin, limit| {
                     Ok(admin.recover(timed(request.clone(), limit)).await?.into_inner())
+                })
+                .await?;
+            Ok(reply.partitions.into_iter().map(Into::into).collect())
+        })
+    }
+
+    /// Raises the format of all partitions, or, as a dry run, says what could be done. `to`: None is the newest that the
+    /// leaders can read. Idempotent. What is refused is so partition by partition.
+    pub fn raise_format<'a>(
+        &'a self,
+        to: Option<u32>,
+        dry_run: bool,
+    ) -> BoxFuture<'a, Result<Vec<PartitionFormat>>> {
+        Box::pin(async move {
+            let request = v1::RaiseFormatRequest { partitions: Vec::new(), to: to.unwrap_or(0), dry_run };
+            let deadline = self.deadline().max(CONFIGURE_DEADLINE);
+            let patient = self.with_attempt_timeout(deadline);
+            let reply = patient
+                .administer(deadline, async |mut admin, limit| {
+                    Ok(admin.raise_format(timed(request.clone(), limit)).await?.into_inner())
                 })
                 .await?;
             Ok(reply.partitions.into_iter().map(Into::into).collect())

@@ -44,8 +44,10 @@ impl Failure {
                 let unsent = never_connected(&status);
                 let message =
                     if unsent { "cannot connect to the p-node" } else { "connection to the p-node lost" };
+                let cause = root_cause(&status);
+                let hint = if hears_no_http(&cause) { NO_HTTP } else { "" };
                 Self {
-                    error: Error::unavailable(format!("{message}: {}", root_cause(&status))),
+                    error: Error::unavailable(format!("{message}: {cause}{hint}")),
                     blames_endpoint: true,
                     ambiguous: !unsent,
                 }
@@ -53,6 +55,14 @@ impl Failure {
         }
     }
 }
+
+/// A port that speaks TLS answers with an alert to whoever does not: as the beginning of a frame, that is far too large.
+fn hears_no_http(cause: &str) -> bool {
+    cause.contains("frame with invalid size")
+}
+
+const NO_HTTP: &str =
+    " (does the port ask for TLS? --tls-ca, or SEXTANT_TLS_CA, names the authority of its certificate)";
 
 fn sources(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(std::error::Error::source(status), |e| e.source())

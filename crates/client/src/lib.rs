@@ -58,7 +58,7 @@ pub use scan::{RecordStream, ScanOptions, ScanPage, ScanRecord, ScanStream};
 
 // All that signatures here are made of, so that an application needs no other crate of ours.
 pub use bytes::Bytes;
-pub use sextant_common::configuration::{ConfigurationChange, LeaseMode};
+pub use sextant_common::configuration::{ConfigurationChange, LeaseMode, PartitionFormat};
 pub use sextant_common::error::{Error, ErrorKind, Result};
 pub use sextant_common::expiry::Tick;
 pub use sextant_common::ids::{NodeId, PartitionId, Seq, TableId};

@@ -95,6 +95,7 @@ impl Retry {
             | ErrorKind::Disk
             | ErrorKind::Unauthenticated
             | ErrorKind::Denied
+            | ErrorKind::Outdated
             | ErrorKind::Internal => false,
         };
         if !again || (self.repeat == Repeat::Unsafe && self.ambiguous) {

@@ -5,6 +5,30 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{Error, Result};
+use crate::ids::PartitionId;
+
+/// The newest format of a partition that this version reads and writes. 0: all that a log said before there were formats.
+pub const FORMAT_NEWEST: u32 = 1;
+
+/// What a partition's log may say only from a certain format on: an older server cannot go on when it meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Tables that were made elsewhere are taken over.
+    Load,
+    /// A point of the log to which a backup reaches.
+    Cut,
+}
+
+impl Feature {
+    /// The first format that has it.
+    pub fn format(self) -> u32 {
+        match self {
+            Feature::Load | Feature::Cut => 1,
+        }
+    }
+}
+
 /// How leases are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -38,6 +62,49 @@ pub struct Configuration {
     pub left_out: BTreeSet<u64>,
     /// sstable servers that are to hold no tables: what they have moves to others.
     pub draining: BTreeSet<u64>,
+    /// What the log may say: see [`Configuration::allows`]. It never falls.
+    pub format: u32,
+    /// The partition is new: its format is the newest that all members can, as soon as they have said so.
+    pub format_open: bool,
+}
+
+impl Configuration {
+    pub fn allows(&self, feature: Feature) -> bool {
+        self.allows_format(feature.format())
+    }
+
+    pub fn allows_format(&self, format: u32) -> bool {
+        self.format >= format
+    }
+
+    /// Why an entry that needs this format cannot be written.
+    pub fn check_format(&self, format: u32) -> Result<()> {
+        if self.allows_format(format) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the cluster's format is {}: raise it (sextant admin raise-format)",
+            self.format
+        )))
+    }
+
+    pub fn check_allows(&self, feature: Feature) -> Result<()> {
+        self.check_format(feature.format())
+    }
+}
+
+/// What became of the wish to raise a partition's format, or what could become of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionFormat {
+    pub partition: PartitionId,
+    /// Now.
+    pub format: u32,
+    /// What all members can read.
+    pub possible: u32,
+    /// Members that cannot read what was asked for, or do not answer, a line each.
+    pub hindrances: Vec<String>,
+    /// It was asked for and not done: why. Empty: as asked for.
+    pub refused: String,
 }
 
 /// What an operator wants changed of a [`Configuration`]; None: as it is.

@@ -31,6 +31,8 @@ pub enum ErrorKind {
     Unauthenticated,
     /// The caller may not do this.
     Denied,
+    /// The data are of a newer format than this version reads: install the newer version.
+    Outdated,
     /// A bug: please report it.
     Internal,
 }
@@ -83,7 +85,7 @@ impl From<std::io::Error> for Error {
 
 impl ErrorKind {
     /// Each kind with its name.
-    pub const ALL: [(ErrorKind, &'static str); 14] = [
+    pub const ALL: [(ErrorKind, &'static str); 15] = [
         (ErrorKind::Retry, "retry"),
         (ErrorKind::NotLeader, "not-leader"),
         (ErrorKind::Invalid, "invalid"),
@@ -97,6 +99,7 @@ impl ErrorKind {
         (ErrorKind::Stopping, "stopping"),
         (ErrorKind::Unauthenticated, "unauthenticated"),
         (ErrorKind::Denied, "denied"),
+        (ErrorKind::Outdated, "outdated"),
         (ErrorKind::Internal, "internal"),
     ];
 

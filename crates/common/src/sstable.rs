@@ -43,6 +43,8 @@ pub struct Holding {
 pub struct CompactionOrder {
     /// Newest first. Only records of the origin's range are taken.
     pub inputs: Vec<SstId>,
+    /// Those that the server is not known to have: it copies them first, when it is the compaction's turn.
+    pub gather: Vec<CopyOrder>,
     /// Ids for as many outputs as there may be, in the order of their ranges.
     pub outputs: Vec<SstId>,
     /// The outputs are cut at these keys of the range, rising, unless there is nothing between two of them.
@@ -61,8 +63,11 @@ pub struct CompactionOrder {
 }
 
 /// How new an order of a partition's leader to an sstable server is: by its term, then by its place among those that it gave.
+/// Terms are counted by lineage: a partition that is founded anew begins with the first again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OrderNumber {
+    /// 0: from a server that does not say.
+    pub lineage: u64,
     pub term: u64,
     pub number: u64,
 }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use sextant_common::configuration::FORMAT_NEWEST;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_common::limits;
@@ -109,8 +110,12 @@ pub struct Tuning {
     pub queue_requests: usize,
     /// A leader whose log device has not finished a write for so long hands its leaderships over. 0: never.
     pub disk_stall_ms: u64,
+    /// How often a server that leads clearly more partitions than another hands one over, while all is quiet. 0: never.
+    pub balance_ms: u64,
     /// What a leader does about a server that has lost its memory.
     pub rejoin: Rejoin,
+    /// The newest format of a partition that this server says it can read, and starts with. (Less than it can: for tests.)
+    pub format_max: u32,
 }
 
 impl Default for Tuning {
@@ -143,7 +148,9 @@ impl Default for Tuning {
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,
             disk_stall_ms: 1_000,
+            balance_ms: 10_000,
             rejoin: Rejoin::Automatic,
+            format_max: FORMAT_NEWEST,
         }
     }
 }
@@ -186,6 +193,9 @@ impl MemtableServerConfig {
         }
         if t.group_bytes == 0 || t.group_bytes > limits::BATCH_BYTES_MAX {
             return bad("tuning.group_bytes: 1 byte to 16 MiB, what one Raft entry can carry".into());
+        }
+        if t.format_max > FORMAT_NEWEST {
+            return bad(format!("tuning.format_max: this version reads formats up to {FORMAT_NEWEST}"));
         }
         if t.sst_delete_grace_ms < 100 {
             return bad(

@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn says(founded: bool, incarnation: u64) -> Introduction {
-        Introduction { founded, incarnation }
+        Introduction { founded, incarnation, format: 1, wall_ns: 0 }
     }
 
     #[test]

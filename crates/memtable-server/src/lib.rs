@@ -12,6 +12,8 @@
 //! * `server`: wiring: what is on the disk, Raft, workers and services are put together
 //! * `service`: gRPC shells: decode, ask, encode
 //! * [`worker`]: a partition's one writer: follows the log, and leads
+//! * `balance`: leaderships are spread
+//! * `clocks`: how far the others' are away
 //! * `drain`: before the server stops, it hands over what it leads
 //! * `maintenance`: what an operator asks of the partitions that a server leads
 //! * `founding`: how a partition's group begins, and how a server that was in it gets back
@@ -30,6 +32,8 @@
 //! * [`memtable`]: the newest versions, by key and in order of keys
 //! * `metrics`, `config`: numbers, settings
 
+mod balance;
+mod clocks;
 pub mod command;
 mod config;
 mod drain;

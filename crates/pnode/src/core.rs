@@ -20,7 +20,8 @@ use crate::config::LibraryConfig;
 use crate::lease::Drift;
 use crate::metrics::PNodeMetrics;
 use crate::upstream::{
-    Backoff, Deadline, Health, Leaders, MemtablePeer, MemtablePeers, News, Refusals, SstPeer, SstPeers,
+    Backoff, Deadline, Distances, Health, Leaders, MemtablePeer, MemtablePeers, News, Refusals, SstPeer,
+    SstPeers,
 };
 use crate::view::Views;
 
@@ -66,6 +67,7 @@ pub(crate) struct Core {
     pub memtables: MemtablePeers,
     pub sstables: SstPeers,
     pub health: Health,
+    pub distances: Distances,
     pub refusals: Refusals,
     pub metrics: Arc<PNodeMetrics>,
     /// The runtime that the p-node was started in.
@@ -96,6 +98,7 @@ impl Core {
                 .map(|s| (s.id, SstPeer::new(&env, s, &config.cluster, me, &metrics)))
                 .collect(),
             health: Health::default(),
+            distances: Distances::of(config.cluster.sstable.iter().map(|s| s.id)),
             refusals: Refusals::default(),
             runtime: tokio::runtime::Handle::current(),
             coalesce: AtomicBool::new(config.coalesce),

@@ -16,7 +16,7 @@ use sextant_environment::vfs::{OpenMode, Vfs, VfsFile, read_file, write_file_ato
 /// Version of the directory's layout.
 const FORMAT: u32 = 1;
 const TIER: &str = "sstable";
-const IDENTITY_FILE: &str = "IDENTITY";
+pub const IDENTITY_FILE: &str = "IDENTITY";
 const LOCK_FILE: &str = "LOCK";
 const FENCES_FILE: &str = "FENCES";
 /// A file that its directories have.

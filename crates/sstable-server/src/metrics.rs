@@ -10,6 +10,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use sextant_environment::clock::OtherClocks;
 use sextant_environment::latency::Latencies;
 
 use crate::catalog::Catalog;
@@ -93,10 +94,12 @@ pub struct Metrics {
     pub deleted: Counter,
     pub scrubbed_bytes: Counter,
     pub scrub_failures: Counter,
+    pub clocks: OtherClocks,
 }
 
 impl Metrics {
     pub fn register(registry: &mut Registry, catalog: Arc<Catalog>) -> Self {
+        let clocks = OtherClocks::register(registry.sub_registry_with_prefix("sextant"));
         let registry = registry.sub_registry_with_prefix("sextant_sst");
         registry.register_collector(Box::new(CatalogCollector(catalog)));
         let mut counter = |name: &str, help: &str| {
@@ -131,6 +134,7 @@ impl Metrics {
         let compact = JobMetrics::register(registry, "compactions", "Compactions");
         let copy = JobMetrics::register(registry, "copies", "Tables copied from another replica");
         Self {
+            clocks,
             gets,
             get_batches,
             get_batch_seconds,

@@ -15,23 +15,34 @@ const TELL_EVERY: Duration = Duration::from_secs(2);
 
 /// Of one piece of work. Clones are of the same one.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU64>);
+pub struct Progress(Arc<Signs>);
+
+#[derive(Debug, Default)]
+struct Signs {
+    bytes: AtomicU64,
+    pauses: AtomicU64,
+}
 
 /// What a stream of news says.
 #[derive(Debug)]
 pub enum News<T> {
-    /// So far; more than the last time.
+    /// So far; more than the last time, unless it waits on purpose.
     Bytes(u64),
     Done(T),
 }
 
 impl Progress {
     pub fn reached(&self, bytes: u64) {
-        self.0.store(bytes, Ordering::Relaxed);
+        self.0.bytes.store(bytes, Ordering::Relaxed);
     }
 
-    fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+    /// It goes on as slowly as it is told to: that is no standstill.
+    pub fn pauses(&self) {
+        self.0.pauses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn signs(&self) -> (u64, u64) {
+        (self.0.bytes.load(Ordering::Relaxed), self.0.pauses.load(Ordering::Relaxed))
     }
 
     /// Does the work, and tells of it. Dropped, it drops the work.
@@ -54,16 +65,16 @@ impl Progress {
         T: Send + 'static,
     {
         let work: Pin<Box<dyn Future<Output = Result<T>> + Send>> = Box::pin(work);
-        unfold(Some((work, 0)), move |going| {
+        unfold(Some((work, (0, 0))), move |going| {
             let progress = self.clone();
             async move {
                 let (mut work, mut told) = going?;
                 loop {
                     match tokio::time::timeout(interval, &mut work).await {
                         Ok(result) => return Some((result.map(News::Done), None)),
-                        Err(_) if progress.bytes() != told => {
-                            told = progress.bytes();
-                            return Some((Ok(News::Bytes(told)), Some((work, told))));
+                        Err(_) if progress.signs() != told => {
+                            told = progress.signs();
+                            return Some((Ok(News::Bytes(told.0)), Some((work, told))));
                         }
                         Err(_) => {}
                     }
@@ -89,6 +100,8 @@ mod tests {
             progress.reached(bytes);
             assert!(matches!(news.next().await, Some(Ok(News::Bytes(told))) if told == bytes));
         }
+        progress.pauses();
+        assert!(matches!(news.next().await, Some(Ok(News::Bytes(9)))), "it waits, and says so");
         // (It says nothing now, for however long.)
         finish.send(3).unwrap();
         assert!(matches!(news.next().await, Some(Ok(News::Done(3)))));

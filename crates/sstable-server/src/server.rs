@@ -11,6 +11,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::calls::{Calls, CallsLayer};
+use sextant_environment::config::check_volume;
 use sextant_environment::disk_space::DiskSpace;
 use sextant_environment::env::{Door, Listening, Party, cannot_listen, grpc_incoming, internal_calls};
 use sextant_environment::freight::FreightLayer;
@@ -26,7 +27,7 @@ use tonic::transport::Server;
 
 use crate::catalog::Catalog;
 use crate::config::SstServerConfig;
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, IDENTITY_FILE};
 use crate::metrics::Metrics;
 use crate::service::{AdminService, SstService};
 use crate::store::Store;
@@ -159,7 +160,11 @@ async fn open_catalog(env: &Env, config: &SstServerConfig) -> Result<Arc<Catalog
     let (vfs, path, id) = (env.vfs.clone(), config.data_dir.clone(), config.id);
     let (cluster, partitions) = (config.cluster.id.clone(), config.cluster.partitions);
     let cache = Arc::new(BlockCache::new(config.block_cache_bytes));
+    let servers = config.cluster.sstable.clone();
     let open = move || -> Result<_> {
+        if !vfs.exists(&path.join(IDENTITY_FILE)) {
+            check_volume(&*vfs, "sstable", &servers, id, &path, IDENTITY_FILE)?;
+        }
         let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, partitions, id)?, cache)?);
         let stored = catalog.stored()?;
         Ok((catalog, stored))

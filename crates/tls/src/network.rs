@@ -190,7 +190,7 @@ impl Shared {
             }
         };
         let peer = connection.peer;
-        let stream = TlsConnector::from(config).connect(name, connection).await?;
+        let stream = TlsConnector::from(config).connect(name, connection).await.map_err(explained)?;
         let identity = match stream.get_ref().1.peer_certificates() {
             Some([shown, ..]) => identity_of(shown),
             _ => None,
@@ -293,6 +293,22 @@ impl Handshake for Accepting {
 async fn in_time(handshake: impl Future<Output = io::Result<Connection>>) -> io::Result<Connection> {
     let late = || io::Error::new(io::ErrorKind::TimedOut, "the handshake took too long");
     tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await.unwrap_or_else(|_| Err(late()))
+}
+
+/// Whoever answers with something else than TLS listens without it.
+fn explained(e: io::Error) -> io::Error {
+    let cause = e.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidMessage(_)) => io::Error::new(
+            e.kind(),
+            "what answers there speaks no TLS: the port is not encrypted (or another program's)",
+        ),
+        None if e.kind() == io::ErrorKind::UnexpectedEof => io::Error::new(
+            e.kind(),
+            "the connection ended during the handshake: the port is not encrypted, or does not take the certificate",
+        ),
+        _ => e,
+    }
 }
 
 /// The host of `host:port`.

@@ -134,6 +134,33 @@ async fn counted_soon(net: &TlsNetwork, line: &str) {
 }
 
 #[tokio::test]
+async fn who_meets_no_tls_is_told_so() {
+    let desk = Desk::new("prod");
+    let client = desk.client(&desk.ca(), None);
+    // What gRPC without TLS begins with, what Redis answers, and nothing at all.
+    for (first_words, why) in [
+        (&[0u8, 0, 0, 4, 0, 0, 0, 0, 0][..], "speaks no TLS"),
+        (b"-ERR Protocol error\r\n", "speaks no TLS"),
+        (b"", "ended during the handshake"),
+    ] {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let answers = async {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut hello = [0; 5];
+            stream.read_exact(&mut hello).await.unwrap();
+            stream.write_all(first_words).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            let _ = stream.read_to_end(&mut rest).await;
+        };
+        let ((), told) = tokio::join!(answers, knock(&client, addr, Whom::Host));
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains(why) && told.contains("not encrypted"), "{told}");
+    }
+}
+
+#[tokio::test]
 async fn servers_of_the_cluster_know_each_other_by_their_certificates() {
     let desk = Desk::new("prod");
     let memtable = desk.server(MEMTABLE, ClientCertificates::Required);

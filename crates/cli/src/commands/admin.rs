@@ -2,12 +2,16 @@
 
 use std::io::Write;
 
-use sextant_client::{ConfigurationChange, LeaseMode, Maintenance, RecoveredPartition, RecoveryOutcome};
+use sextant_client::{
+    ConfigurationChange, LeaseMode, Maintenance, PartitionFormat, RecoveredPartition, RecoveryOutcome,
+};
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::manifest::{Compression, TableOptions};
 
 use super::client;
-use crate::args::{AdminCommand, Connection, CreateTableArgs, RecoverArgs, TransferArgs, VotersArgs};
+use crate::args::{
+    AdminCommand, Connection, CreateTableArgs, RaiseFormatArgs, RecoverArgs, TransferArgs, VotersArgs,
+};
 use crate::exit::{CommandResult, Failure};
 
 pub async fn run(command: AdminCommand) -> CommandResult {
@@ -39,6 +43,7 @@ pub async fn run(command: AdminCommand) -> CommandResult {
         }
         AdminCommand::Transfer(args) => return transfer(args).await,
         AdminCommand::Voters(args) => return voters(args).await,
+        AdminCommand::RaiseFormat(args) => return raise_format(args).await,
         AdminCommand::Recover(args) => return recover(args).await,
     };
     report(what, &done)
@@ -63,6 +68,28 @@ async fn voters(args: VotersArgs) -> CommandResult {
     let list: Vec<String> = voters.iter().map(NodeId::to_string).collect();
     writeln!(std::io::stdout(), "partition {partition}: memtable servers {} vote", list.join(", "))?;
     Ok(())
+}
+
+async fn raise_format(args: RaiseFormatArgs) -> CommandResult {
+    let partitions = client(&args.connection).await?.raise_format(args.to, args.dry_run).await?;
+    let mut stdout = std::io::stdout().lock();
+    for PartitionFormat { partition, format, possible, hindrances, refused } in &partitions {
+        write!(stdout, "partition {partition}: format {format}")?;
+        if possible > format {
+            write!(stdout, ", {possible} is possible")?;
+        }
+        writeln!(stdout)?;
+        for line in hindrances {
+            writeln!(stdout, "  {line}")?;
+        }
+        if !refused.is_empty() {
+            writeln!(stdout, "  refused: {refused}")?;
+        }
+    }
+    match partitions.iter().any(|p| !p.refused.is_empty()) {
+        true => Err(Failure::error("the format was not raised everywhere")),
+        false => Ok(()),
+    }
 }
 
 async fn recover(args: RecoverArgs) -> CommandResult {

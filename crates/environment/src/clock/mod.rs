@@ -7,6 +7,7 @@
 //! Both monotonic clocks drift from true time by at most the drift bound rho, which the lease configuration states.
 
 mod kernel;
+mod others;
 mod simulated;
 mod source;
 mod system;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use kernel::KernelClock;
+pub use others::OtherClocks;
 pub use simulated::SimulatedErrorClock;
 pub use source::WallSource;
 pub use system::SystemClock;

@@ -6,8 +6,9 @@
 //! The names travel in the `user-agent` header, as `sextant-cluster/<fingerprint in hex> sextant-from/<role>-<id>
 //! sextant-to/<role>-<id>`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -113,7 +114,8 @@ pub fn internal_calls(
 ) -> impl Fn(tonic::Request<()>) -> Result<tonic::Request<()>, Status> + Clone + use<> {
     let mine = Mine { fingerprint: format!("{:016x}", cluster.fingerprint()), shown: shown(cluster) };
     let refused = Arc::new(Mutex::new(BTreeSet::<(Option<Party>, String)>::new()));
-    move |request| {
+    let addresses = Arc::new(Mutex::new(BTreeMap::<Party, Addresses>::new()));
+    move |mut request| {
         let caller = request.extensions().get::<Caller>();
         let checked = check(request.metadata(), &mine, me).and_then(|from| {
             match caller.and_then(|caller| caller.identity.as_deref()) {
@@ -122,10 +124,25 @@ pub fn internal_calls(
                     Err(Error::new(ErrorKind::Denied, why))
                 }
                 // Without encryption nobody has to show who it is; with it, nobody comes in without.
-                _ => Ok(()),
+                _ => Ok(from),
             }
         });
-        let Err(error) = checked else { return Ok(request) };
+        let error = match checked {
+            Ok(from) => {
+                let ip = caller.and_then(|caller| caller.addr).map(|addr| addr.ip().to_canonical());
+                if let Some(ip) = ip
+                    && has_one_address(from, me)
+                    && let Some(other) = addresses.lock().entry(from).or_default().calls_from(ip)
+                {
+                    tracing::error!(
+                        "{from} calls from {other} and from {ip} by turns: two servers with one id, unless one has both addresses"
+                    );
+                }
+                request.extensions_mut().insert(from);
+                return Ok(request);
+            }
+            Err(error) => error,
+        };
         let from = named(request.metadata(), FROM).and_then(Party::parse);
         let mut refused = refused.lock();
         if refused.len() < REFUSED_NAMED_MAX && refused.insert((from, error.message.to_string())) {
@@ -134,6 +151,35 @@ pub fn internal_calls(
             tracing::warn!(from = from.unwrap_or_default(), addr, "calls are refused: {}", error.message);
         }
         Err(super::status_of(error))
+    }
+}
+
+/// Of p-nodes several may share an id, tools have none; and nobody is surprised by itself.
+fn has_one_address(from: Party, me: Party) -> bool {
+    matches!(from.role, PartyRole::Memtable | PartyRole::Sstable) && from != me
+}
+
+/// So many changes of a server's address are two that take turns: one that has moved, or that was restarted elsewhere, does not
+/// come back.
+const TURNS: u32 = 4;
+
+/// From where a server calls.
+#[derive(Debug, Default)]
+struct Addresses {
+    now: Option<IpAddr>,
+    before: Option<IpAddr>,
+    turns: u32,
+}
+
+impl Addresses {
+    /// The other address, if it is to be told that there are two: once for each pair.
+    fn calls_from(&mut self, ip: IpAddr) -> Option<IpAddr> {
+        if self.now == Some(ip) {
+            return None;
+        }
+        self.turns = if self.before == Some(ip) { self.turns.saturating_add(1) } else { 0 };
+        self.before = self.now.replace(ip);
+        if self.turns == TURNS { self.before } else { None }
     }
 }
 
@@ -218,6 +264,20 @@ mod tests {
             let (code, why) = call(other, Some(shown)).unwrap_err();
             assert_eq!(code, tonic::Code::PermissionDenied);
             assert!(why.contains("says it is sstable-2"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_calls_from_two_addresses_by_turns_is_noticed_and_one_that_moves_is_not() {
+        let ip = |last: u8| IpAddr::from([10, 0, 0, last]);
+        let mut moves = Addresses::default();
+        assert!((1..200).all(|at| moves.calls_from(ip(at)).is_none() && moves.calls_from(ip(at)).is_none()));
+        let mut two = Addresses::default();
+        let told: Vec<IpAddr> = (0..50).filter_map(|call| two.calls_from(ip(call % 2))).collect();
+        assert_eq!(told.len(), 1, "once");
+        assert!(has_one_address(Party::sstable(NodeId(1)), Party::memtable(NodeId(1))));
+        for other in [Party::pnode(NodeId(1)), Party::TOOL, Party::memtable(NodeId(1))] {
+            assert!(!has_one_address(other, Party::memtable(NodeId(1))));
         }
     }
 

@@ -53,7 +53,15 @@ pub trait Fatal: Send + Sync + 'static {
     /// Real servers end the process. In a test or a simulation this may return: the caller must then do nothing more that
     /// could acknowledge anything.
     fn fatal(&self, message: &str);
+
+    /// The same for a server that is too old for its data: nothing is wrong with them.
+    fn outdated(&self, message: &str) {
+        self.fatal(message);
+    }
 }
+
+/// Exit code of a server that is too old for its data.
+pub const OUTDATED: u8 = 76;
 
 /// Logs the reason and ends the process with exit code 70.
 #[derive(Debug, Default)]
@@ -64,6 +72,12 @@ impl Fatal for ExitProcess {
         tracing::error!("fatal: {message}");
         eprintln!("sextant: fatal: {message}");
         std::process::exit(70);
+    }
+
+    fn outdated(&self, message: &str) {
+        tracing::error!("{message}");
+        eprintln!("sextant: {message}");
+        std::process::exit(OUTDATED.into());
     }
 }
 

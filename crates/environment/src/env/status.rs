@@ -21,6 +21,7 @@ pub fn status_of(error: Error) -> Status {
         ErrorKind::OutcomeUnknown => Code::Unknown,
         ErrorKind::Corrupt => Code::DataLoss,
         ErrorKind::Disk => Code::Aborted,
+        ErrorKind::Outdated => Code::FailedPrecondition,
         ErrorKind::Unauthenticated => Code::Unauthenticated,
         ErrorKind::Denied => Code::PermissionDenied,
         ErrorKind::Internal => Code::Internal,

@@ -18,8 +18,8 @@ use super::net::{Connection, Listener};
 
 /// Connections that wait to be accepted: as many as for TCP.
 const BACKLOG: u32 = 1024;
-/// What a socket's name ends with before it is at its path.
-const FRESH: &str = ".new";
+/// A socket has another name until it is at its path; so many are tried, and what is there already stays.
+const NAMES_MAX: usize = 16;
 
 struct UnixAcceptor {
     listener: UnixListener,
@@ -46,14 +46,7 @@ fn named(what: &str, path: &Path, e: &io::Error) -> io::Error {
 
 async fn bound(path: PathBuf, mode: u32) -> io::Result<UnixAcceptor> {
     make_way(&path).await?;
-    let mut fresh = path.clone().into_os_string();
-    fresh.push(FRESH);
-    let fresh = PathBuf::from(fresh);
-    if kind_of(&fresh)? == Kind::Socket {
-        std::fs::remove_file(&fresh)?;
-    }
-    let socket = UnixSocket::new_stream()?;
-    socket.bind(&fresh)?;
+    let (socket, fresh) = fresh(&path)?;
     // Nobody is listened to yet, so nobody comes in who may not.
     let set_up = || {
         std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(mode))?;
@@ -68,7 +61,27 @@ async fn bound(path: PathBuf, mode: u32) -> io::Result<UnixAcceptor> {
     Ok(UnixAcceptor { listener, path, mine: Some((mine.dev(), mine.ino())) })
 }
 
-#[derive(PartialEq, Eq)]
+/// A socket beside the path, under a name that nobody has.
+fn fresh(path: &Path) -> io::Result<(UnixSocket, PathBuf)> {
+    let mut names = (0..NAMES_MAX).map(|n| {
+        let mut name = path.to_owned().into_os_string();
+        name.push(format!(".{n}"));
+        PathBuf::from(name)
+    });
+    loop {
+        let Some(name) = names.next() else {
+            let text = format!("remove what is left of {}.0 to .{}", path.display(), NAMES_MAX - 1);
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        };
+        let socket = UnixSocket::new_stream()?;
+        match socket.bind(&name) {
+            Ok(()) => return Ok((socket, name)),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 enum Kind {
     Nothing,
     Socket,
@@ -174,6 +187,24 @@ mod tests {
         connect(&path).await.unwrap();
         drop(second);
         assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_beside_a_socket_is_nobodys_business() {
+        let (dir, path) = place();
+        let beside = |end: &str| dir.path().join(format!("s.sock{end}"));
+        drop(std::os::unix::net::UnixListener::bind(beside(".new")).unwrap());
+        drop(std::os::unix::net::UnixListener::bind(beside(".0")).unwrap());
+        std::fs::write(beside(".1"), b"a letter").unwrap();
+        let _listener = bind(path.clone(), 0o600).await.unwrap();
+        connect(&path).await.unwrap();
+        assert!(beside(".new").exists() && beside(".0").exists());
+        assert_eq!(std::fs::read(beside(".1")).unwrap(), b"a letter");
+        for n in 2..NAMES_MAX {
+            std::fs::write(beside(&format!(".{n}")), b"").unwrap();
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(refused(&path).await.to_string().contains("s.sock.0 to .15"));
     }
 
     #[tokio::test]

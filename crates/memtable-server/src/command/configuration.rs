@@ -29,6 +29,9 @@ pub trait ConfigurationRules: Sized {
     /// The next revision, in which these are left out. None: it is so already.
     fn leaving_out(&self, servers: BTreeSet<u64>) -> Option<Self>;
 
+    /// The next revision, of this format at least. None: it is so already.
+    fn raised(&self, format: u32) -> Option<Self>;
+
     /// The next revision. `heartbeat_ms`: of this server; a lease that heartbeats cannot keep alive is refused.
     fn changed(&self, change: &ConfigurationChange, heartbeat_ms: u64) -> Result<Self>;
 
@@ -61,12 +64,24 @@ impl ConfigurationRules for Configuration {
             lineage: 0,
             left_out: BTreeSet::new(),
             draining: BTreeSet::new(),
+            format: 0,
+            format_open: false,
         }
     }
 
     fn leaving_out(&self, servers: BTreeSet<u64>) -> Option<Self> {
         let next = || Self { revision: self.revision + 1, left_out: servers.clone(), ..self.clone() };
         (self.left_out != servers).then(next)
+    }
+
+    fn raised(&self, format: u32) -> Option<Self> {
+        let next = || Self {
+            revision: self.revision + 1,
+            format: self.format.max(format),
+            format_open: false,
+            ..self.clone()
+        };
+        (format > self.format || self.format_open).then(next)
     }
 
     fn changed(&self, change: &ConfigurationChange, heartbeat_ms: u64) -> Result<Self> {
@@ -77,9 +92,9 @@ impl ConfigurationRules for Configuration {
             leader_lease_ms: change.leader_lease_ms.unwrap_or(self.leader_lease_ms),
             drift_ppm: change.drift_ppm.unwrap_or(self.drift_ppm),
             memory_bytes: change.memory_bytes.unwrap_or(self.memory_bytes),
-            lineage: self.lineage,
-            left_out: self.left_out.clone(),
             draining: change.draining.clone().unwrap_or_else(|| self.draining.clone()),
+            left_out: self.left_out.clone(),
+            ..*self
         };
         lease(&next, heartbeat_ms).validate()?;
         if next.memory_bytes < MEMORY_BYTES_MIN {
@@ -95,7 +110,14 @@ impl ConfigurationRules for Configuration {
     }
 
     fn same(&self, other: &Self) -> bool {
-        let bare = |c: &Self| Self { revision: 0, lineage: 0, left_out: BTreeSet::new(), ..c.clone() };
+        let bare = |c: &Self| Self {
+            revision: 0,
+            lineage: 0,
+            left_out: BTreeSet::new(),
+            format: 0,
+            format_open: false,
+            ..c.clone()
+        };
         bare(self) == bare(other)
     }
 
@@ -143,6 +165,21 @@ mod tests {
             let abstention = (c.abstention_ns() - CLOCK_DISAGREEMENT_NS) as f64 / (1.0 + rho);
             assert!(lease <= abstention, "{drift_ppm}");
         }
+    }
+
+    #[test]
+    fn a_format_rises_and_is_nothing_that_other_changes_touch() {
+        let first =
+            Configuration { format_open: true, ..Configuration::founding(&LeaseConfig::default(), 1 << 20) };
+        let settled = first.raised(0).unwrap();
+        assert_eq!((settled.revision, settled.format, settled.format_open), (2, 0, false));
+        let raised = settled.raised(1).unwrap();
+        assert_eq!((raised.revision, raised.format), (3, 1));
+        assert_eq!((raised.raised(1), raised.raised(0)), (None, None));
+        assert!(raised.same(&first));
+        let change = ConfigurationChange { lease_ms: Some(200), ..ConfigurationChange::default() };
+        assert_eq!(raised.changed(&change, 60).unwrap().format, 1);
+        assert!(first.changed(&change, 60).unwrap().format_open);
     }
 
     #[test]

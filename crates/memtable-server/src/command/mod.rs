@@ -35,6 +35,11 @@ const KIND_COMPACTION_OF_NEWER: u8 = 9;
 const KIND_PLACEMENT: u8 = 10;
 /// Of a range, or with several outputs. (The other two are of all keys, and have one output at most.)
 const KIND_COMPACTION_OF_RANGE: u8 = 11;
+// 12 to 15: of format 1 (common, `configuration::Feature`).
+/// A configuration whose format is above 0: a server that knows of no formats must not take it for another one.
+const KIND_CONFIGURE_OF_FORMAT: u8 = 16;
+/// The last kind that a partition of format 0 has in its log.
+const KIND_OF_FORMAT_0_MAX: u8 = KIND_COMPACTION_OF_RANGE;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +69,16 @@ impl Command {
         encoded.get(1) == Some(&KIND_GROUP)
     }
 
+    /// The format that a partition must have before an encoded command may be proposed. (What raises it says itself what all
+    /// members can read.)
+    pub fn format_needed(encoded: &[u8]) -> u32 {
+        match encoded.get(1) {
+            Some(&KIND_CONFIGURE_OF_FORMAT) => 0,
+            Some(kind) if *kind > KIND_OF_FORMAT_0_MAX => 1,
+            _ => 0,
+        }
+    }
+
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
         out.put_u8(VERSION);
@@ -84,6 +99,9 @@ impl Command {
             Command::Placement(placement) => put(KIND_PLACEMENT, placement, &mut out),
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
+            Command::Configure(configure) if configure.configuration.format > 0 => {
+                put(KIND_CONFIGURE_OF_FORMAT, configure, &mut out);
+            }
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
             Command::Tick(tick) => put(KIND_TICK, tick, &mut out),
         }
@@ -113,7 +131,7 @@ impl Command {
             KIND_COMPACTION_OF_RANGE => Command::Compaction(Logged::decode(body)?),
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
-            KIND_CONFIGURE => {
+            KIND_CONFIGURE | KIND_CONFIGURE_OF_FORMAT => {
                 let configure: Configure = Logged::decode(body)?;
                 configure.configuration.check()?;
                 Command::Configure(configure)

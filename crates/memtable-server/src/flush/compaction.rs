@@ -5,7 +5,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::limits::COMPACTION_OUTPUTS_MAX;
 use sextant_common::manifest::SstMeta;
-use sextant_common::sstable::CompactionOrder;
+use sextant_common::sstable::{CompactionOrder, CopyOrder};
 
 use super::{Background, CompactionJob};
 use crate::replica::ReplicaState;
@@ -42,7 +42,8 @@ async fn write(background: &Background, job: &CompactionJob, ids: &[SstId]) -> R
     let Some(first) = ids.first() else { return Err(Error::internal("a compaction without an output")) };
     // All of them on the servers of the first: the worker has them all.
     let targets = background.choose(*first);
-    let order = CompactionOrder {
+    let order = |gather| CompactionOrder {
+        gather,
         inputs: job.inputs.iter().map(|s| s.id).collect(),
         outputs: ids.to_vec(),
         cuts: job.cuts.clone(),
@@ -56,14 +57,12 @@ async fn write(background: &Background, job: &CompactionJob, ids: &[SstId]) -> R
     };
     let mut errors = Vec::new();
     for worker in &targets {
-        let _gathered = match gather(background, job, worker).await {
-            Ok(gathered) => gathered,
-            Err(e) => {
-                errors.push(format!("server {}: {e}", worker.id));
-                continue;
-            }
-        };
-        let outputs = match worker.compact(&order).await {
+        let missing = missing(job, worker);
+        // (Also if a copy fails: those before it go when nobody needs them.)
+        let copies = missing.iter().map(|input| (worker.id, input.id)).collect();
+        let _gathered = Gathered::new(&background.shared, copies);
+        let gather = missing.into_iter().map(|input| copy_order(background, job, input)).collect();
+        let outputs = match worker.compact(&order(gather)).await {
             Ok(outputs) => outputs,
             Err(e) => {
                 errors.push(format!("server {}: {e}", worker.id));
@@ -114,20 +113,19 @@ async fn copy(
 }
 
 /// A compaction needs all inputs on one server: those that are not to be there are copied first (and become orphans afterwards).
-async fn gather<'b>(
-    background: &'b Background,
-    job: &CompactionJob,
-    worker: &SstServer,
-) -> Result<Gathered<'b>> {
-    let missing = || job.inputs.iter().filter(|i| !i.replicas.contains(&worker.id));
-    // (Also if a copy fails: those before it go when nobody needs them.)
-    let gathered = Gathered::new(&background.shared, missing().map(|input| (worker.id, input.id)).collect());
-    for input in missing() {
-        let holders = input.replicas.iter().filter_map(|id| background.servers.get(*id));
-        let sources = holders.map(|s| s.addr.clone()).collect();
-        worker.copy(input, sources, background.order(job.term)).await?;
+fn missing<'j>(job: &'j CompactionJob, worker: &SstServer) -> Vec<&'j SstMeta> {
+    job.inputs.iter().filter(|input| !input.replicas.contains(&worker.id)).collect()
+}
+
+fn copy_order(background: &Background, job: &CompactionJob, input: &SstMeta) -> CopyOrder {
+    let holders = input.replicas.iter().filter_map(|id| background.servers.get(*id));
+    CopyOrder {
+        id: input.id,
+        checksum: input.checksum,
+        file_bytes: input.file_bytes,
+        sources: holders.map(|s| s.addr.clone()).collect(),
+        order: Some(background.order(job.term)),
     }
-    Ok(gathered)
 }
 
 /// Copies that a compaction needs where the manifest does not name them: they are not released until it has ended.

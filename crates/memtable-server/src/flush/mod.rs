@@ -92,7 +92,8 @@ impl Background {
 
     /// The number of the next order of the leader of a term.
     pub fn order(&self, term: u64) -> OrderNumber {
-        OrderNumber { term, number: self.orders.fetch_add(1, Ordering::Relaxed) }
+        let lineage = self.shared.configuration.load().lineage;
+        OrderNumber { lineage, term, number: self.orders.fetch_add(1, Ordering::Relaxed) }
     }
 
     /// The servers of a new table.

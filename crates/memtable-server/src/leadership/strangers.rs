@@ -27,11 +27,19 @@ struct Refusal {
     at_ns: u64,
 }
 
+/// A server asks to be let in as this incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wish {
+    incarnation: u64,
+    first_ns: u64,
+    at_ns: u64,
+}
+
 #[derive(Debug, Default)]
 struct Heard {
     refusals: BTreeMap<u64, Refusal>,
-    /// Servers that ask to be let in, as which incarnation, and when.
-    wishes: BTreeMap<u64, (u64, u64)>,
+    /// Servers that ask to be let in.
+    wishes: BTreeMap<u64, Wish>,
 }
 
 /// What a node hears of strangers. Times are the holder's clock, in nanoseconds.
@@ -63,12 +71,15 @@ impl Strangers {
 
     /// A server has said which one it is: what it asked for as somebody else it does not want any more.
     pub fn has_become(&self, node: u64, is: u64) {
-        self.heard.lock().wishes.retain(|asks, (incarnation, _)| *asks != node || *incarnation == is);
+        self.heard.lock().wishes.retain(|asks, wish| *asks != node || wish.incarnation == is);
     }
 
     /// A server that has lost its memory asks to be let in.
     pub fn asks(&self, node: u64, incarnation: u64, now_ns: u64) {
-        self.heard.lock().wishes.insert(node, (incarnation, now_ns));
+        let mut heard = self.heard.lock();
+        let before = heard.wishes.get(&node).filter(|wish| wish.incarnation == incarnation);
+        let first_ns = before.map_or(now_ns, |wish| wish.first_ns);
+        heard.wishes.insert(node, Wish { incarnation, first_ns, at_ns: now_ns });
         self.any.store(true, Ordering::Release);
     }
 
@@ -81,13 +92,30 @@ impl Strangers {
     pub fn lost(&self, membership: &Membership, now_ns: u64) -> BTreeMap<u64, u64> {
         let mut heard = self.heard.lock();
         heard.refusals.retain(|_, r| now_ns.saturating_sub(r.at_ns) < BELIEVED_NS);
-        heard.wishes.retain(|_, (_, at_ns)| now_ns.saturating_sub(*at_ns) < BELIEVED_NS);
+        heard.wishes.retain(|_, wish| now_ns.saturating_sub(wish.at_ns) < BELIEVED_NS);
         if heard.refusals.is_empty() && heard.wishes.is_empty() {
             self.any.store(false, Ordering::Release);
         }
         let named = |node: &u64| membership.get_node(node).map(|m| m.incarnation);
         let lost = heard.refusals.iter().filter(|(node, r)| named(node) == Some(r.named) && r.is != r.named);
         lost.map(|(node, r)| (*node, r.is)).collect()
+    }
+
+    /// Servers that ask to be let in while somebody else of their id goes on as the member: two servers with one id. By id, as
+    /// what the second one asks. `answered_ns`: when what a member has answered last was sent.
+    pub fn doubled(
+        &self,
+        membership: &Membership,
+        answered_ns: impl Fn(u64) -> Option<u64>,
+    ) -> BTreeMap<u64, u64> {
+        let is_double = |(node, wish): &(&u64, &Wish)| {
+            let named = membership.get_node(node).map(|m| m.incarnation);
+            // (What it answered before it lost its memory says nothing.)
+            let answered = || answered_ns(**node).is_some_and(|at| at > wish.first_ns + BELIEVED_NS);
+            named.is_some_and(|named| named != wish.incarnation) && answered()
+        };
+        let heard = self.heard.lock();
+        heard.wishes.iter().filter(is_double).map(|(node, wish)| (*node, wish.incarnation)).collect()
     }
 
     /// What a leader whose newest membership is committed and uniform does next. `is_sound`: whether a server answers;
@@ -115,7 +143,7 @@ impl Strangers {
         let heard = self.heard.lock();
         let may_come = |node: u64| membership.get_node(&node).is_none() && !is_left_out(node);
         let stranger = heard.wishes.iter().find(|(node, _)| may_come(**node));
-        stranger.map_or(Step::Nothing, |(node, (incarnation, _))| Step::LetIn(*node, *incarnation))
+        stranger.map_or(Step::Nothing, |(node, wish)| Step::LetIn(*node, wish.incarnation))
     }
 }
 
@@ -151,6 +179,20 @@ mod tests {
         assert_eq!(next(&strangers, &out, 1002, |_| true), Step::Nothing);
         strangers.asks(2, 88, 1003);
         assert_eq!(next(&strangers, &out, 1004, |_| true), Step::LetIn(2, 88));
+    }
+
+    #[test]
+    fn a_second_server_of_an_id_is_noticed_if_the_first_goes_on() {
+        let strangers = Strangers::default();
+        let three = membership(&[1, 2, 3], &[]);
+        strangers.asks(2, 77, 1000);
+        strangers.asks(2, 77, 1000 + BELIEVED_NS);
+        let doubled = |answered_ns: Option<u64>| strangers.doubled(&three, |_| answered_ns);
+        assert_eq!(doubled(Some(1001 + BELIEVED_NS)), [(2, 77)].into());
+        assert!(doubled(Some(1000 + BELIEVED_NS)).is_empty(), "it may have lost its memory since");
+        assert!(doubled(None).is_empty());
+        strangers.asks(2, 20, 1000);
+        assert!(doubled(Some(u64::MAX)).is_empty(), "it is the member");
     }
 
     #[test]

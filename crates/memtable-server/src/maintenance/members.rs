@@ -46,6 +46,13 @@ pub async fn choose_voters(
     if let Some(network) = network {
         let others = voters.keys().copied().filter(|id| *id != handle.shared.node);
         for (id, said) in network.introductions(others.collect::<Vec<u64>>(), 0).await {
+            let format = handle.shared.configuration.load().format;
+            if voters.contains_key(&id) && said.format < format {
+                return Err(Error::invalid(format!(
+                    "memtable server {id} reads formats up to {}, the partition has {format}: install this version there first",
+                    said.format
+                )));
+            }
             voters.entry(id).and_modify(|member| member.incarnation = said.incarnation);
         }
     }

@@ -10,7 +10,7 @@ use sextant_rules::mutant::{self, Mutant};
 
 use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Freeze, Group, OpenSession, Tick};
+use crate::command::{Command, Configure, Freeze, Group, OpenSession, Tick};
 use crate::memtable::NewVersion;
 
 /// An entry of the log, as the partition sees it.
@@ -71,6 +71,9 @@ impl Partition {
             Body::Payload(bytes) => {
                 self.log_bytes += bytes.len() as u64;
                 let command = Command::decode(bytes)?;
+                if let Command::Configure(Configure { configuration, .. }) = &command {
+                    self.check_format(configuration)?;
+                }
                 self.ingest_command(at, command, bits_done, &mut undo.done)
             }
         };

@@ -22,6 +22,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sextant_common::configuration::FORMAT_NEWEST;
+use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
@@ -40,6 +42,8 @@ pub type Checkpoint = sextant_common::snapshot::Checkpoint<DuplicateTable>;
 #[derive(Debug)]
 pub struct Partition {
     pub id: PartitionId,
+    /// The newest format of a configuration that is taken in.
+    pub format_max: u32,
     /// Position of the newest ingested entry.
     last: LogPosition,
     /// Index of the entry that comes next. (Raft's first entry has index 0; it is the membership and writes nothing.)
@@ -85,6 +89,7 @@ impl Partition {
     pub fn new(id: PartitionId) -> Self {
         Self {
             id,
+            format_max: FORMAT_NEWEST,
             last: LogPosition::default(),
             next_index: 0,
             next_seq: 1,
@@ -162,6 +167,11 @@ impl Partition {
     /// The configuration in effect and the index of its entry; None: no leader has written one yet.
     pub fn configuration(&self) -> Option<(&Configuration, u64)> {
         self.configuration.as_ref().map(|(configuration, at)| (configuration, *at))
+    }
+
+    /// A log, or a snapshot, of a newer format has things to come that this server cannot read.
+    pub fn check_format(&self, configuration: &Configuration) -> Result<()> {
+        readable(self.id, configuration.format, self.format_max)
     }
 
     /// The configuration in effect, and those in the log that may take effect.
@@ -274,6 +284,18 @@ impl Partition {
     fn last_flush_version(&self, table: TableId) -> ManifestVersion {
         self.manifest.table(table).map_or(ManifestVersion(0), |t| t.last_flush_version)
     }
+}
+
+/// Whether a server that reads formats up to `most` can go on with a partition of this one.
+pub fn readable(partition: PartitionId, format: u32, most: u32) -> Result<()> {
+    if format <= most {
+        return Ok(());
+    }
+    let text = format!(
+        "partition {partition} has format {format}, this server reads up to {most}: start the newer version again (its data are as \
+         they were)"
+    );
+    Err(Error::new(ErrorKind::Outdated, text))
 }
 
 #[cfg(test)]

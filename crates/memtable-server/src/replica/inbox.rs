@@ -60,6 +60,14 @@ pub enum Event {
         change: ConfigurationChange,
         done: oneshot::Sender<Result<()>>,
     },
+    /// The format is to be this one at least, if these (with the incarnations that the membership names) are all the members, and
+    /// this node leads the term still in which they were asked.
+    RaiseFormat {
+        term: u64,
+        members: BTreeMap<u64, u64>,
+        to: u32,
+        done: oneshot::Sender<Result<()>>,
+    },
     Compact {
         table: TableId,
         done: Option<oneshot::Sender<Result<()>>>,

@@ -39,6 +39,8 @@ pub struct Leader {
 pub struct ReplicaState {
     pub id: PartitionId,
     pub node: u64,
+    /// The newest format of the partition that this server can read.
+    pub format_max: u32,
     pub env: Env,
     pub published: Published,
     pub view: ArcSwap<ReadView>,
@@ -106,6 +108,7 @@ impl ReplicaState {
         Self {
             id: partition.id,
             node,
+            format_max: partition.format_max,
             env: env.clone(),
             published: Published::default(),
             view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
+use sextant_environment::clock::OtherClocks;
 use sextant_environment::disk_space::DiskSpace;
 use sextant_environment::env::{Door, Listening, cannot_listen};
 use sextant_environment::room::Room;
@@ -24,6 +25,8 @@ use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_raft_log::RaftLog;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::balance::{Balanced, balance};
+use crate::clocks;
 use crate::command::{Configuration, ConfigurationRules};
 use crate::config::MemtableServerConfig;
 use crate::drain;
@@ -73,6 +76,7 @@ impl MemtableServer {
             let calls = grpc::calls(&env, &mut registry);
             let directories = [config.data_dir.clone()].into_iter().chain(config.devices());
             DiskSpace::register(&env, directories.collect(), &mut registry);
+            let clocks = OtherClocks::register(registry.sub_registry_with_prefix("sextant"));
             let (stop, shutdown) = shutdown::channel();
             let (drain, draining) = shutdown::channel();
             let lease = &config.cluster.lease;
@@ -102,7 +106,10 @@ impl MemtableServer {
 
             // Bound from here on: what this node promised before it stopped is forgotten.
             let memory_bytes = config.tuning.memory_bytes / u64::from(config.cluster.partitions);
-            let founding = Configuration::founding(lease, memory_bytes);
+            let founding = Configuration {
+                format_open: config.tuning.format_max > 0,
+                ..Configuration::founding(lease, memory_bytes)
+            };
             let news = Arc::new(Notify::new());
             let replay_start = env.clock.holder_ns();
             let mut replicas = Vec::new();
@@ -179,7 +186,7 @@ impl MemtableServer {
                 stores.insert(id, replica.store.clone());
                 tokio::spawn(snapshots::keep(replica.store, offered, raft.clone()));
                 tokio::spawn(repair_loop(background.clone(), shutdown.clone()));
-                let rank = preference(&config, id);
+                let rank = preference(&config, id, config.id.0);
                 memories.add(id, raft.clone());
                 let gate = Gate {
                     shared: replica.shared.clone(),
@@ -234,6 +241,19 @@ impl MemtableServer {
                 rafts.insert(id, raft);
             }
 
+            if let Some(network) = networks.get(&PartitionId(0)) {
+                tokio::spawn(clocks::compare(network.clone(), clocks, shutdown.clone()));
+            }
+            if config.tuning.balance_ms > 0 {
+                let balanced = ids.iter().filter_map(|id| {
+                    let (handle, network) = (partitions.get(id)?.clone(), networks.get(id)?.clone());
+                    Some(Balanced { handle, raft: rafts.get(id)?.clone(), network })
+                });
+                let interval = Duration::from_millis(config.tuning.balance_ms);
+                let (balanced, config) = (balanced.collect(), config.clone());
+                let rank = move |id, node| preference(&config, id, node);
+                tokio::spawn(balance(balanced, interval, rank, draining.clone()));
+            }
             let rafts = Arc::new(rafts);
             let acceptors = partitions.iter().filter_map(|(id, handle): (&PartitionId, &Handle)| {
                 let acceptor = Acceptor {
@@ -345,11 +365,11 @@ fn stopping() -> Error {
     Error::new(ErrorKind::Stopping, "the runtime is stopping")
 }
 
-/// How much this node prefers to leave the partition's leadership to others: 0 for the preferred one. Leaders are spread.
-fn preference(config: &MemtableServerConfig, partition: PartitionId) -> u64 {
+/// How much a node prefers to leave the partition's leadership to others: 0 for the preferred one. Leaders are spread.
+fn preference(config: &MemtableServerConfig, partition: PartitionId, node: u64) -> u64 {
     let mut ids: Vec<u64> = config.cluster.memtable.iter().map(|s| s.id.0).collect();
     ids.sort_unstable();
     let n = ids.len() as u64;
-    let at = ids.iter().position(|id| *id == config.id.0).unwrap_or(0) as u64;
+    let at = ids.iter().position(|id| *id == node).unwrap_or(0) as u64;
     (at + n - u64::from(partition.0) % n) % n
 }

@@ -41,6 +41,10 @@ pub(super) fn recover(
 ) -> Result<Recovered> {
     let (store, snapshot) = SnapshotStore::open(env, &config.data_dir, id)?;
     let mut partition = snapshot.as_ref().map_or_else(|| Partition::new(id), |s| Partition::restore(id, s));
+    partition.format_max = config.tuning.format_max;
+    if let Some((configuration, _)) = partition.configuration() {
+        partition.check_format(configuration)?;
+    }
     let partition_log = log.partition(id);
     if let Some(purged) = partition_log.purged()
         && purged.index >= partition.next_index()

@@ -133,6 +133,16 @@ impl Admin for AdminShell {
         Ok(Response::new(v1::RecoverReply { partitions }))
     }
 
+    async fn raise_format(
+        &self,
+        request: Request<v1::RaiseFormatRequest>,
+    ) -> Result<Response<v1::RaiseFormatReply>, Status> {
+        let v1::RaiseFormatRequest { partitions, to, dry_run } = request.into_inner();
+        let formats = maintenance::raise_formats(&self.context, &partitions, to, dry_run).await;
+        let partitions = formats.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::RaiseFormatReply { partitions }))
+    }
+
     async fn status(
         &self,
         _request: Request<v1::StatusRequest>,

@@ -22,6 +22,7 @@ pub fn json(context: &Context) -> String {
         "node": context.node.0,
         "incarnation": context.partitions.values().next().map(|h| format!("{:016x}", h.shared.incarnation.id())),
         "cluster": context.cluster.id,
+        "format_max": context.partitions.values().next().map(|h| h.shared.format_max),
         "uptime_seconds": uptime_ns as f64 / 1e9,
         "recovery": {
             "log_seconds": context.recovery.log_seconds,
@@ -67,6 +68,7 @@ fn partition(context: &Context, handle: &Handle) -> Value {
             "leader_lease_ms": configuration.leader_lease_ms,
             "drift_ppm": configuration.drift_ppm,
             "memory_bytes": configuration.memory_bytes,
+            "format": configuration.format,
         },
         "published_seq": shared.published.seq(),
         "published_tick_ms": shared.published.tick().0,

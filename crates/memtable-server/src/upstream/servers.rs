@@ -190,8 +190,15 @@ impl SstServer {
         }
     }
 
-    pub async fn inventory(&self, partition: PartitionId, order: OrderNumber) -> Result<Vec<Held>> {
-        let request = v1::InventoryRequest { partition: partition.0, order: Some(order.into()) };
+    /// `wall_ns`: this server's clock, nanoseconds since 1970.
+    pub async fn inventory(
+        &self,
+        partition: PartitionId,
+        order: OrderNumber,
+        wall_ns: u64,
+    ) -> Result<Vec<Held>> {
+        let (order, unix_us) = (Some(order.into()), wall_ns / 1000);
+        let request = v1::InventoryRequest { partition: partition.0, order, unix_us };
         let reply = call(SHORT, "inventory", self.client.clone().inventory(request)).await?;
         let held = |e: v1::InventoryEntry| {
             let id = sst_id_from_wire(&e.id)?;

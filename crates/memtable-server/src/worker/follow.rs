@@ -44,6 +44,7 @@ impl Worker {
         replica.purge_when_full();
         if let Some(leading) = &mut self.leading {
             leading.shorten_when_due(replica, now_ns);
+            leading.settle_format(replica, now_ns);
             leading.upkeep(replica, now_ns);
         }
     }

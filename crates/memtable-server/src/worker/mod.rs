@@ -29,6 +29,7 @@ mod waiting;
 use std::time::Duration;
 
 use openraft::async_runtime::WatchReceiver;
+use sextant_common::error::{Error, ErrorKind};
 use sextant_environment::shutdown::Shutdown;
 use tokio::sync::mpsc;
 
@@ -75,6 +76,15 @@ impl Worker {
         let shared = &self.replica.shared;
         shared.env.fatal.fatal(&format!("partition {}: {why}", shared.id));
         Ended
+    }
+
+    /// The worker cannot go on with what it was told.
+    fn ends_by(&self, e: &Error) -> Ended {
+        if e.kind == ErrorKind::Outdated {
+            self.replica.shared.env.fatal.outdated(&e.message);
+            return Ended;
+        }
+        self.fatal(&e.message)
     }
 
     /// Waits for something to do, and does it and what follows from it.

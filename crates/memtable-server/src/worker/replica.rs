@@ -296,6 +296,7 @@ impl Replica {
         self.shared.env.tell(|| ProbeEvent::Installed { partition: self.shared.id, node: self.shared.node });
         self.queue = PublishQueue::new(snapshot.checkpoint.at.index);
         self.partition = Partition::restore(self.shared.id, snapshot);
+        self.partition.format_max = self.shared.format_max;
         self.tell_of_checkpoints();
         self.tell_of_manifest();
         let next = self.partition.next_index();

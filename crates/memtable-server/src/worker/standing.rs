@@ -16,6 +16,8 @@ pub(super) struct Standing {
 pub(super) struct Rejoining {
     /// Which strangers were reported: node -> what it is now.
     pub(super) reported: BTreeMap<u64, u64>,
+    /// The same for those whose id a member has.
+    pub(super) doubled: BTreeMap<u64, u64>,
     pub(super) next_ns: u64,
 }
 

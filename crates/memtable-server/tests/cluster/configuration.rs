@@ -45,20 +45,21 @@ async fn the_configuration_is_replicated_and_outlives_the_files() {
             .await
         };
     let memory = Tuning::default().memory_bytes;
-    agreed(&c, 1, 300, 400, memory).await;
+    // The second settles the format.
+    agreed(&c, 2, 300, 400, memory).await;
     let shorter =
         v1::ConfigureRequest { lease_ms: Some(150), leader_lease_ms: Some(200), ..Default::default() };
     assert!(configure(&c, shorter).await.errors.is_empty());
-    agreed(&c, 2, 150, 200, memory).await;
+    agreed(&c, 3, 150, 200, memory).await;
     let longer = v1::ConfigureRequest { leader_lease_ms: Some(500), ..Default::default() };
     assert!(configure(&c, longer).await.errors.is_empty());
-    agreed(&c, 3, 150, 500, memory).await;
+    agreed(&c, 4, 150, 500, memory).await;
     let refused = v1::ConfigureRequest { lease_ms: Some(501), ..Default::default() };
     let refused = configure(&c, refused).await;
     assert!(refused.done.is_empty() && refused.errors[0].contains("lease_ms"), "{refused:?}");
     let smaller = v1::ConfigureRequest { memory_bytes: Some(1 << 20), ..Default::default() };
     assert!(configure(&c, smaller).await.errors.is_empty());
-    agreed(&c, 4, 150, 500, 1 << 20).await;
+    agreed(&c, 5, 150, 500, 1 << 20).await;
     assert_eq!(c.write(put(0, "k", "v")).await.status(), v1::WriteStatus::WriteOk);
     for i in 0..3 {
         c.stop_one(i).await;
@@ -67,7 +68,7 @@ async fn the_configuration_is_replicated_and_outlives_the_files() {
         c.start_one(i).await;
     }
     // The files still say 300, 400 and the default.
-    agreed(&c, 4, 150, 500, 1 << 20).await;
+    agreed(&c, 5, 150, 500, 1 << 20).await;
     assert_eq!(c.read(0, "k").await.value, bytes("v"));
 }
 

@@ -1,6 +1,7 @@
 //! Three memtable servers over real sockets: elections, writes, reads, leases, restarts.
 
 mod configuration;
+mod format;
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,6 +1,6 @@
 //! The gRPC service `Admin` for the whole cluster: each memtable server does its part.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::time::Duration;
 
@@ -271,6 +271,43 @@ impl Admin for AdminService {
                 Err(status_of(Error::unavailable(format!("memtable server {node}: no answer in time"))))
             }
         }
+    }
+
+    /// Asks all memtable servers, each for what it leads, again for partitions that nobody answers for.
+    async fn raise_format(
+        &self,
+        request: Request<v1::RaiseFormatRequest>,
+    ) -> Result<Response<v1::RaiseFormatReply>, Status> {
+        self.admit(&request, "raise the format").await?;
+        let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
+        let request = request.into_inner();
+        let core = self.pnode.core();
+        let wanted = |p: &u32| request.partitions.is_empty() || request.partitions.contains(p);
+        let mut missing: BTreeSet<u32> = core.views.partitions().map(|p| p.0).filter(wanted).collect();
+        let mut told: BTreeMap<u32, v1::PartitionFormat> = BTreeMap::new();
+        for round in 0..ROUNDS_MAX {
+            if round > 0 {
+                tokio::time::sleep(ROUND_PAUSE).await;
+            }
+            let part = v1::RaiseFormatRequest { partitions: missing.iter().copied().collect(), ..request };
+            let calls = core.memtables.values().map(|peer| {
+                let (mut admin, part) = (peer.admin.clone(), part.clone());
+                async move { tokio::time::timeout(limit, admin.raise_format(part)).await }
+            });
+            let replies = join_all(calls).await.into_iter().flatten().flatten();
+            told.extend(replies.flat_map(|reply| reply.into_inner().partitions).map(|p| (p.partition, p)));
+            missing.retain(|p| !told.contains_key(p));
+            if missing.is_empty() {
+                break;
+            }
+        }
+        let silent = |partition| v1::PartitionFormat {
+            partition,
+            refused: "no leader answers, or one of a version without formats".into(),
+            ..Default::default()
+        };
+        told.extend(missing.into_iter().map(|p| (p, silent(p))));
+        Ok(Response::new(v1::RaiseFormatReply { partitions: told.into_values().collect() }))
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {

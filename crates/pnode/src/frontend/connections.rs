@@ -1,4 +1,4 @@
-//! A bound on client connections: beyond it, they wait in the kernel's queue.
+//! A bound on client connections: beyond it, one waits here at each listener, and all others in the kernel's queue.
 
 use std::io;
 use std::pin::Pin;
@@ -35,9 +35,11 @@ fn accepted(mut listener: Box<dyn Listener>, places: Arc<Semaphore>) -> Receiver
     let (accepted, incoming) = mpsc::channel(HANDOVER_MAX);
     tokio::spawn(async move {
         let accept = async {
-            while let Ok(place) = places.clone().acquire_owned().await {
+            loop {
+                // First who comes, then its place: a listener to which nobody comes keeps none from the others.
                 match listener.accept().await {
                     Ok(connection) => {
+                        let Ok(place) = places.clone().acquire_owned().await else { return };
                         if accepted.send(Ok(Counted { connection, _place: place })).await.is_err() {
                             return;
                         }
@@ -104,5 +106,36 @@ impl AsyncWrite for Counted {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.connection).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use sextant_environment::Env;
+    use sextant_environment::env::{Door, Whom};
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_listener_to_which_nobody_comes_keeps_no_place_from_the_others() {
+        let (net, places) = (Env::real().net, Arc::new(Semaphore::new(1)));
+        let mut streams = Vec::new();
+        for _ in 0..2 {
+            let listener = net.bind("127.0.0.1:0".into(), Door::Grpc).await.unwrap();
+            let addr = listener.local_addr().unwrap().to_string();
+            streams.push((addr, Box::pin(counted(listener, places.clone()))));
+        }
+        // Whoever comes first, wherever.
+        for _ in 0..2 {
+            for (addr, incoming) in &mut streams {
+                let mut client = net.connect(addr.clone(), Whom::Host).await.unwrap();
+                client.write_all(b"x").await.unwrap();
+                let taken = incoming.next().await.unwrap().unwrap();
+                assert_eq!(places.available_permits(), 0);
+                drop(taken);
+            }
+        }
     }
 }

@@ -36,18 +36,19 @@ pub(crate) enum SearchFailed {
 }
 
 /// The next server to ask, and how many of the candidates (from the first on) it is asked for: the one that holds the most,
-/// starting from a place that differs from read to read. `failed` are excluded, `avoided` come last.
+/// of them a near one, starting from a place that differs from read to read. `failed` are excluded, `avoided` come last.
 fn choose(
     candidates: &[Arc<Sst>],
     rotation: u64,
     failed: impl Fn(usize, NodeId) -> bool,
     avoided: impl Fn(&Sst, NodeId) -> bool,
+    far: impl Fn(NodeId) -> bool,
 ) -> Option<(NodeId, usize)> {
     let first = candidates.first()?;
     let replicas = &first.meta.replicas;
     let start = if replicas.is_empty() { 0 } else { (rotation % replicas.len() as u64) as usize };
     let holds = |at: usize, node| candidates[at].meta.replicas.contains(&node) && !failed(at, node);
-    let mut best: Option<(bool, usize, NodeId)> = None;
+    let mut best: Option<((bool, usize, bool), NodeId)> = None;
     for at in 0..replicas.len() {
         let node = replicas[(start + at) % replicas.len()];
         if failed(0, node) {
@@ -57,11 +58,12 @@ fn choose(
         let run = (1..candidates.len())
             .take_while(|at| holds(*at, node) && healthy != avoided(&candidates[*at], node));
         let run = 1 + run.count();
-        if best.is_none_or(|(best_healthy, best_run, _)| (healthy, run) > (best_healthy, best_run)) {
-            best = Some((healthy, run, node));
+        let rank = (healthy, run, !far(node));
+        if best.is_none_or(|(best, _)| rank > best) {
+            best = Some((rank, node));
         }
     }
-    best.map(|(_, run, node)| (node, run))
+    best.map(|((_, run, _), node)| (node, run))
 }
 
 /// Asks for records in SSTables.
@@ -113,6 +115,7 @@ impl SstSearch {
                     failed.contains(&(left[at].meta.id, node)) || !self.core.sstables.contains_key(&node)
                 },
                 |sst, node| !perfect && self.core.health.is_avoided(node, sst.meta.id, now_ns),
+                |node| self.core.distances.is_far(node, hash),
             );
             let Some((node, mut run)) = chosen else {
                 // Damage says more than absence: another look at the manifest follows either.
@@ -133,6 +136,9 @@ impl SstSearch {
             // A second attempt travels alone: whatever broke the stream, it was perhaps the company.
             alone |= !failed.is_empty();
             let mut says = deadline.limit(clock, REPLICA_ANSWER_MAX, peer.get(get(), alone)).await;
+            if matches!(says, Ok(SstSays::Value(_) | SstSays::Tombstone(_) | SstSays::NoEntry)) {
+                self.core.distances.answered(node, clock.holder_ns().saturating_sub(now_ns));
+            }
             if let Ok(SstSays::Large(bytes)) = says {
                 says = Box::pin(self.get_large(peer, get(), bytes, purse, deadline)).await;
             }
@@ -218,26 +224,42 @@ mod tests {
     #[test]
     fn candidates_on_one_server_travel_together() {
         let all = [sst(1, &[1, 2, 3]), sst(2, &[1, 2, 3]), sst(3, &[2, 3, 4])];
-        assert_eq!(choose(&all, 0, |_, _| false, |_, _| false), Some((NodeId(2), 3)));
-        assert_eq!(choose(&all[..2], 0, |_, _| false, |_, _| false), Some((NodeId(1), 2)));
+        assert_eq!(choose(&all, 0, |_, _| false, |_, _| false, |_| false), Some((NodeId(2), 3)));
+        assert_eq!(choose(&all[..2], 0, |_, _| false, |_, _| false, |_| false), Some((NodeId(1), 2)));
     }
 
     #[test]
     fn reads_rotate_over_the_replicas() {
         let all = [sst(1, &[1, 2, 3])];
         let servers: Vec<u64> =
-            (0..3).map(|r| choose(&all, r, |_, _| false, |_, _| false).unwrap().0.0).collect();
+            (0..3).map(|r| choose(&all, r, |_, _| false, |_, _| false, |_| false).unwrap().0.0).collect();
         assert_eq!(servers, [1, 2, 3]);
+    }
+
+    #[test]
+    fn of_replicas_that_are_as_good_a_near_one_is_asked() {
+        let all = [sst(1, &[1, 2, 3])];
+        let near = |rotation, far: &[u64]| {
+            choose(&all, rotation, |_, _| false, |_, _| false, |n| far.contains(&n.0)).map(|(node, _)| node.0)
+        };
+        assert_eq!([0, 1, 2].map(|r| near(r, &[1])), [Some(2), Some(2), Some(3)]);
+        assert_eq!([0, 1, 2].map(|r| near(r, &[1, 2, 3])), [Some(1), Some(2), Some(3)]);
+        let more = [sst(1, &[1, 2]), sst(2, &[1])];
+        assert_eq!(choose(&more, 0, |_, _| false, |_, _| false, |n| n.0 == 1), Some((NodeId(1), 2)));
+        assert_eq!(choose(&all, 0, |_, _| false, |_, n| n.0 != 1, |n| n.0 == 1), Some((NodeId(1), 1)));
     }
 
     #[test]
     fn failed_replicas_are_excluded_and_avoided_ones_come_last() {
         let all = [sst(1, &[1, 2]), sst(2, &[1, 2])];
-        assert_eq!(choose(&all, 0, |_, _| false, |_, n| n.0 == 1), Some((NodeId(2), 2)));
-        assert_eq!(choose(&all, 0, |_, n| n.0 == 2, |_, n| n.0 == 1), Some((NodeId(1), 2)));
-        assert_eq!(choose(&all, 0, |at, n| at == 1 && n.0 == 1, |_, n| n.0 == 2), Some((NodeId(1), 1)));
-        assert_eq!(choose(&all, 0, |_, _| true, |_, _| false), None);
-        assert_eq!(choose(&[], 0, |_, _| false, |_, _| false), None);
-        assert_eq!(choose(&[sst(1, &[])], 5, |_, _| false, |_, _| false), None);
+        assert_eq!(choose(&all, 0, |_, _| false, |_, n| n.0 == 1, |_| false), Some((NodeId(2), 2)));
+        assert_eq!(choose(&all, 0, |_, n| n.0 == 2, |_, n| n.0 == 1, |_| false), Some((NodeId(1), 2)));
+        assert_eq!(
+            choose(&all, 0, |at, n| at == 1 && n.0 == 1, |_, n| n.0 == 2, |_| false),
+            Some((NodeId(1), 1))
+        );
+        assert_eq!(choose(&all, 0, |_, _| true, |_, _| false, |_| false), None);
+        assert_eq!(choose(&[], 0, |_, _| false, |_, _| false, |_| false), None);
+        assert_eq!(choose(&[sst(1, &[])], 5, |_, _| false, |_, _| false, |_| false), None);
     }
 }

@@ -376,6 +376,13 @@ impl Admin for Service {
         }))
     }
 
+    async fn raise_format(
+        &self,
+        _: Request<v1::RaiseFormatRequest>,
+    ) -> Result<Response<v1::RaiseFormatReply>, Status> {
+        Err(Status::unimplemented("a fake cluster has no formats"))
+    }
+
     async fn transfer(&self, _: Request<v1::TransferRequest>) -> Result<Response<v1::TransferReply>, Status> {
         Err(Status::unimplemented("leaders of a fake cluster are set by its test"))
     }

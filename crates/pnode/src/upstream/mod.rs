@@ -1,7 +1,7 @@
 //! Other servers: connections, streams, deadlines, leaders, health.
 //!
 //! Owns: one connection a server (large writes have another, as have large answers and pages of scans); one long-lived stream a server and kind of request, fed by a coalescer; who leads which
-//! partition; which replicas to avoid for a while. Does not own any decision about a read or a write: it says what a server
+//! partition; which replicas to avoid for a while, and which are far. Does not own any decision about a read or a write: it says what a server
 //! answered, or that it did not.
 //!
 //! Messages end here: what is asked and answered are types of this module.
@@ -10,6 +10,7 @@
 //! flight on it at once.
 
 mod coalescer;
+mod distances;
 mod health;
 mod large;
 mod leaders;
@@ -21,6 +22,7 @@ mod sstable;
 
 pub(crate) use coalescer::{Answers, Patience};
 use coalescer::{Call, Coalescer, Limits};
+pub(crate) use distances::Distances;
 pub(crate) use health::Health;
 pub(crate) use large::{LARGE_ANSWER_MAX, LargeReads, OnTheWay, VALUE_BYTES_MAX, busy, held};
 pub(crate) use leaders::{Hint, Leaders};

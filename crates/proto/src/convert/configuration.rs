@@ -1,8 +1,9 @@
 //! A partition's replicated configuration, and changes of it.
 
 use prost::Message;
-use sextant_common::configuration::{Configuration, ConfigurationChange, LeaseMode};
+use sextant_common::configuration::{Configuration, ConfigurationChange, LeaseMode, PartitionFormat};
 use sextant_common::error::{Error, Result};
+use sextant_common::ids::PartitionId;
 
 use crate::v1;
 
@@ -36,6 +37,8 @@ impl From<&Configuration> for v1::PartitionConfiguration {
             lineage: c.lineage,
             left_out: c.left_out.iter().copied().collect(),
             draining: c.draining.iter().copied().collect(),
+            format: c.format,
+            format_open: c.format_open,
         }
     }
 }
@@ -55,6 +58,8 @@ impl TryFrom<v1::PartitionConfiguration> for Configuration {
             lineage: m.lineage,
             left_out: m.left_out.into_iter().collect(),
             draining: m.draining.into_iter().collect(),
+            format: m.format,
+            format_open: m.format_open,
         })
     }
 }
@@ -97,6 +102,20 @@ impl TryFrom<v1::ConfigureRequest> for ConfigurationChange {
     }
 }
 
+impl From<PartitionFormat> for v1::PartitionFormat {
+    fn from(p: PartitionFormat) -> Self {
+        let PartitionFormat { partition, format, possible, hindrances, refused } = p;
+        Self { partition: partition.0, format, possible, hindrances, refused }
+    }
+}
+
+impl From<v1::PartitionFormat> for PartitionFormat {
+    fn from(p: v1::PartitionFormat) -> Self {
+        let v1::PartitionFormat { partition, format, possible, hindrances, refused } = p;
+        Self { partition: PartitionId(partition), format, possible, hindrances, refused }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,6 +132,8 @@ mod tests {
             lineage: 9,
             left_out: [3, 4].into(),
             draining: [2].into(),
+            format: 1,
+            format_open: true,
         };
         let wire = v1::PartitionConfiguration::from(&configuration);
         assert_eq!(Configuration::try_from(wire.clone()).unwrap(), configuration);

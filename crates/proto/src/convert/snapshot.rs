@@ -16,6 +16,8 @@ use super::operation::WireTold;
 use crate::v1;
 
 const FORMAT: u32 = 1;
+/// Its configuration has a format above 0: what comes after it in the log may be newer than an older server knows.
+const FORMAT_RAISED: u32 = 2;
 /// Positions, seqs, generations and versions are counted on from those of the snapshot: none may be near its end.
 const NUMBER_MAX: u64 = u64::MAX / 2;
 
@@ -32,7 +34,11 @@ pub fn encode<'s, S>(
     let generations =
         c.generations.iter().map(|(t, g)| v1::SnapshotGeneration { table: t.0, generation: g.0 });
     v1::PartitionSnapshot {
-        format: FORMAT,
+        format: if snapshot.configuration.as_ref().is_some_and(|(c, _)| c.format > 0) {
+            FORMAT_RAISED
+        } else {
+            FORMAT
+        },
         partition: partition.0,
         at: Some(c.at.into()),
         next_seq: c.next_seq,
@@ -53,7 +59,7 @@ pub fn encode<'s, S>(
 pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionList>> {
     let bad = |what: String| Error::corrupt(format!("snapshot of partition {partition}: {what}"));
     let m = v1::PartitionSnapshot::decode(bytes).map_err(|e| bad(e.to_string()))?;
-    if m.format != FORMAT {
+    if !(FORMAT..=FORMAT_RAISED).contains(&m.format) {
         return Err(bad(format!("unknown format {}", m.format)));
     }
     if m.partition != partition.0 {

@@ -35,14 +35,14 @@ impl From<v1::ScanRecord> for RecordVersion {
 }
 
 impl From<OrderNumber> for v1::Order {
-    fn from(OrderNumber { term, number }: OrderNumber) -> Self {
-        Self { term, number }
+    fn from(OrderNumber { lineage, term, number }: OrderNumber) -> Self {
+        Self { lineage, term, number }
     }
 }
 
 impl From<v1::Order> for OrderNumber {
-    fn from(v1::Order { term, number }: v1::Order) -> Self {
-        Self { term, number }
+    fn from(v1::Order { lineage, term, number }: v1::Order) -> Self {
+        Self { lineage, term, number }
     }
 }
 
@@ -79,6 +79,7 @@ impl From<&CompactionOrder> for v1::CompactRequest {
     fn from(order: &CompactionOrder) -> Self {
         Self {
             inputs: order.inputs.iter().map(|id| sst_id_to_wire(*id)).collect(),
+            gather: order.gather.iter().cloned().map(Into::into).collect(),
             output: order.outputs.first().map(|id| sst_id_to_wire(*id)).unwrap_or_default(),
             more_outputs: order.outputs.iter().skip(1).map(|id| sst_id_to_wire(*id)).collect(),
             cuts: order.cuts.clone(),
@@ -101,6 +102,7 @@ impl TryFrom<v1::CompactRequest> for CompactionOrder {
                 .chain(&m.more_outputs)
                 .map(|id| sst_id_from_wire(id))
                 .collect::<Result<_>>()?,
+            gather: m.gather.into_iter().map(TryInto::try_into).collect::<Result<_>>()?,
             cuts: m.cuts,
             output_bytes: m.output_bytes,
             table: TableId(m.table),

@@ -52,6 +52,7 @@
     ("/sextant.v1.Admin/Transfer", "Admin", "Transfer"),
     ("/sextant.v1.Admin/ChangeVoters", "Admin", "ChangeVoters"),
     ("/sextant.v1.Admin/Recover", "Admin", "Recover"),
+    ("/sextant.v1.Admin/RaiseFormat", "Admin", "RaiseFormat"),
     ("/sextant.v1.Admin/Status", "Admin", "Status"),
     ("/sextant.v1.Users/Set", "Users", "Set"),
     ("/sextant.v1.Users/Remove", "Users", "Remove"),

@@ -1590,6 +1590,13 @@ pub struct PartitionConfiguration {
     /// sstable servers that are to hold no tables. Rising.
     #[prost(uint64, repeated, tag = "9")]
     pub draining: ::prost::alloc::vec::Vec<u64>,
+    /// What the log may say (common, configuration.rs). Above 0 only in entries of the kind that says so (memtable-server,
+    /// command/mod.rs), and in snapshots of format 2: an older server reads neither.
+    #[prost(uint32, tag = "10")]
+    pub format: u32,
+    /// It is to become the newest that all members can, once they have all said.
+    #[prost(bool, tag = "11")]
+    pub format_open: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LogConfigure {
@@ -1889,6 +1896,12 @@ pub struct IsFoundedResponse {
     /// The receiver's own.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
+    /// The newest format of the partition that the receiver can read.
+    #[prost(uint32, tag = "3")]
+    pub format: u32,
+    /// Its wall clock, in microseconds since 1970. 0: from an older server.
+    #[prost(uint64, tag = "4")]
+    pub unix_us: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemembersRequest {
@@ -3524,7 +3537,7 @@ pub struct IngestReply {
     #[prost(message, optional, tag = "1")]
     pub meta: ::core::option::Option<SstMeta>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CompactRequest {
     /// Newest first. Only records of the origin's range are taken.
     #[prost(bytes = "bytes", repeated, tag = "1")]
@@ -3554,6 +3567,9 @@ pub struct CompactRequest {
     /// An output is cut when it has about so many bytes; 0: not by size.
     #[prost(uint64, tag = "10")]
     pub output_bytes: u64,
+    /// Inputs that the server is not known to have: copied when it is this compaction's turn.
+    #[prost(message, repeated, tag = "11")]
+    pub gather: ::prost::alloc::vec::Vec<CopyRequest>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CompactReply {
@@ -3593,6 +3609,9 @@ pub struct Order {
     pub term: u64,
     #[prost(uint64, tag = "2")]
     pub number: u64,
+    /// Of the partition's history, in which terms are counted. 0: from an older server.
+    #[prost(fixed64, tag = "3")]
+    pub lineage: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CopyReply {}
@@ -3624,6 +3643,9 @@ pub struct InventoryRequest {
     /// Counts like an order to copy: older ones to release are refused from then on. Absent: from an older server.
     #[prost(message, optional, tag = "2")]
     pub order: ::core::option::Option<Order>,
+    /// The sender's wall clock, in microseconds since 1970. 0: from an older server.
+    #[prost(uint64, tag = "3")]
+    pub unix_us: u64,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct InventoryEntry {
@@ -6832,6 +6854,41 @@ pub mod recovered_partition {
         }
     }
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RaiseFormatRequest {
+    /// Empty: all partitions.
+    #[prost(uint32, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<u32>,
+    /// 0: the newest that the leader can read.
+    #[prost(uint32, tag = "2")]
+    pub to: u32,
+    /// Only say what could be done.
+    #[prost(bool, tag = "3")]
+    pub dry_run: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RaiseFormatReply {
+    /// A memtable server answers for those that it leads.
+    #[prost(message, repeated, tag = "1")]
+    pub partitions: ::prost::alloc::vec::Vec<PartitionFormat>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PartitionFormat {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    /// Now.
+    #[prost(uint32, tag = "2")]
+    pub format: u32,
+    /// What all members can read.
+    #[prost(uint32, tag = "3")]
+    pub possible: u32,
+    /// Members that cannot read what was asked for, or do not answer, a line each.
+    #[prost(string, repeated, tag = "4")]
+    pub hindrances: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// It was asked for and not done: why. Empty: as asked for.
+    #[prost(string, tag = "5")]
+    pub refused: ::prost::alloc::string::String,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -7110,6 +7167,31 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "Recover"));
             self.inner.unary(req, path, codec).await
         }
+        /// Raises the format of partitions, if all their members can read it; returns when it is so. Idempotent.
+        pub async fn raise_format(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RaiseFormatRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RaiseFormatReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Admin/RaiseFormat",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Admin", "RaiseFormat"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn status(
             &mut self,
             request: impl tonic::IntoRequest<super::StatusRequest>,
@@ -7199,6 +7281,14 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::RecoverRequest>,
         ) -> std::result::Result<tonic::Response<super::RecoverReply>, tonic::Status>;
+        /// Raises the format of partitions, if all their members can read it; returns when it is so. Idempotent.
+        async fn raise_format(
+            &self,
+            request: tonic::Request<super::RaiseFormatRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::RaiseFormatReply>,
+            tonic::Status,
+        >;
         async fn status(
             &self,
             request: tonic::Request<super::StatusRequest>,
@@ -7611,6 +7701,49 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RecoverSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/RaiseFormat" => {
+                    #[allow(non_camel_case_types)]
+                    struct RaiseFormatSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::RaiseFormatRequest>
+                    for RaiseFormatSvc<T> {
+                        type Response = super::RaiseFormatReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RaiseFormatRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::raise_format(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RaiseFormatSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

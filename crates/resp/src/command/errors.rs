@@ -104,7 +104,9 @@ pub(crate) fn store_error(error: &Error) -> Reply {
         ErrorKind::Unauthenticated => "NOAUTH",
         ErrorKind::Denied => "NOPERM",
         ErrorKind::Internal => "ERR internal error:",
-        ErrorKind::Invalid | ErrorKind::UnknownTable | ErrorKind::UnknownSession => "ERR",
+        ErrorKind::Invalid | ErrorKind::UnknownTable | ErrorKind::UnknownSession | ErrorKind::Outdated => {
+            "ERR"
+        }
     };
     Reply::error(format!("{code} {}", error.message))
 }

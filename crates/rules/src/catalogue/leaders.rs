@@ -113,6 +113,22 @@ macro_rules! leaders {
             broken_by: LeaderLeaseAskedFirst "leader-lease-asked-first"
                 "The leader's lease is asked before a read, not after." [Patch("leader-lease-asked-first")],
         }
+        "a-format-is-raised-when-all-can-read-it" {
+            says:
+                "An entry that lets newer kinds into the log is proposed only when every member of the newest membership \
+                 has said in this term that it reads them, and none is being added; newer kinds only after it was \
+                 committed.",
+            otherwise: "an older member cannot go on with its log, and perhaps a majority cannot",
+            source: "design 16",
+            kept_in: [
+                "crates/memtable-server/src/worker/leading/configure/format.rs",
+                "crates/memtable-server/src/worker/leading/sequencer/forming.rs",
+            ],
+            tests: [
+                "a_format_is_raised_only_when_every_member_can_read_it_and_never_left_again",
+                "a_format_is_possible_when_every_member_has_said_that_it_reads_it",
+            ],
+        }
     }
     } };
 }

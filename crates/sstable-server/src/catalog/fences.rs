@@ -1,14 +1,15 @@
 //! Which orders of leaders are too old to be obeyed.
 //!
 //! A table may move from one server to another and back, and a leader that was deposed goes on for a while with what it knew: its
-//! order to release a copy may come when its successor counts on that copy. So this server remembers, for each partition, the
-//! newest order to copy a table and the newest question for what there is; older orders to release are refused. (Nothing else
+//! order to release a copy may come when its successor counts on that copy. So this server remembers, for each partition (and lineage
+//! of it: one that is founded anew counts terms from the first again), the newest order to copy a table and the newest question for what there is; older orders to release are refused. (Nothing else
 //! needs this: a table that no manifest names is never named again.)
 //!
 //! Invariant: what was ordered is remembered, over restarts, before it is done. A question whose term is known is remembered in memory
 //! only: orders of one leader do not outlive its connection, nor that the process.
 //!
-//! The file: `FENCES`, JSON, in the data directory.
+//! The file: `FENCES`, JSON, in the data directory. Format 1 knew of no lineages, nor do older servers: what is of lineage 0 is
+//! compared with all.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use sextant_common::sstable::OrderNumber;
 
 use crate::data_dir::DataDir;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct File {
@@ -31,11 +32,14 @@ struct File {
 #[derive(Debug, Serialize, Deserialize)]
 struct Fence {
     partition: u32,
+    #[serde(default)]
+    lineage: u64,
     term: u64,
     number: u64,
 }
 
-type Known = BTreeMap<PartitionId, OrderNumber>;
+/// By partition and lineage. (Partitions are not founded often: there are few.)
+type Known = BTreeMap<(PartitionId, u64), OrderNumber>;
 
 #[derive(Debug)]
 pub(super) struct Fences {
@@ -59,7 +63,11 @@ impl Fences {
 
     /// Whether an order of this number is not to be obeyed any more.
     pub fn forbid(&self, partition: PartitionId, order: OrderNumber) -> bool {
-        self.known.read().get(&partition).is_some_and(|newest| order < *newest)
+        let rank = |order: &OrderNumber| (order.term, order.number);
+        let is_of_it = |lineage: u64| lineage == order.lineage || lineage == 0 || order.lineage == 0;
+        let known = self.known.read();
+        let mut of_partition = known.range((partition, 0)..=(partition, u64::MAX));
+        of_partition.any(|((_, lineage), newest)| is_of_it(*lineage) && rank(&order) < rank(newest))
     }
 
     /// An order is about to be carried out. Durable when it returns.
@@ -76,7 +84,7 @@ impl Fences {
     /// Whether the term is news.
     fn raise(&self, partition: PartitionId, order: OrderNumber) -> bool {
         let mut known = self.known.write();
-        let newest = known.entry(partition).or_default();
+        let newest = known.entry((partition, order.lineage)).or_default();
         let is_new = order.term > newest.term;
         *newest = order.max(*newest);
         is_new
@@ -84,13 +92,14 @@ impl Fences {
 
     fn write(&self, dir: &DataDir, partition: PartitionId, order: OrderNumber) -> Result<()> {
         let mut written = self.written.lock();
-        if written.get(&partition).is_some_and(|newest| order <= *newest) {
+        if written.get(&(partition, order.lineage)).is_some_and(|newest| order <= *newest) {
             return Ok(());
         }
         // All that is known: others need not write then.
         let known = self.known.read().clone();
-        let fence = |(partition, order): (&PartitionId, &OrderNumber)| Fence {
+        let fence = |((partition, lineage), order): (&(PartitionId, u64), &OrderNumber)| Fence {
             partition: partition.0,
+            lineage: *lineage,
             term: order.term,
             number: order.number,
         };
@@ -104,11 +113,13 @@ impl Fences {
 
 fn parse(text: &[u8]) -> Result<Known, String> {
     let file: File = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    if file.format != FORMAT {
-        return Err(format!("it has format {}, this program knows format {FORMAT}", file.format));
+    if !(1..=FORMAT).contains(&file.format) {
+        return Err(format!("it has format {}, this program knows formats up to {FORMAT}", file.format));
     }
-    let order = |fence: &Fence| OrderNumber { term: fence.term, number: fence.number };
-    Ok(file.fences.iter().map(|fence| (PartitionId(fence.partition), order(fence))).collect())
+    let known = |Fence { partition, lineage, term, number }: Fence| {
+        ((PartitionId(partition), lineage), OrderNumber { lineage, term, number })
+    };
+    Ok(file.fences.into_iter().map(known).collect())
 }
 
 #[cfg(test)]
@@ -124,7 +135,11 @@ mod tests {
     const P: PartitionId = PartitionId(1);
 
     fn order(term: u64, number: u64) -> OrderNumber {
-        OrderNumber { term, number }
+        of(7, term, number)
+    }
+
+    fn of(lineage: u64, term: u64, number: u64) -> OrderNumber {
+        OrderNumber { lineage, term, number }
     }
 
     fn open(vfs: &FaultyVfs) -> DataDir {
@@ -161,10 +176,38 @@ mod tests {
     }
 
     #[test]
+    fn a_partition_that_is_founded_anew_counts_its_terms_from_the_first() {
+        let vfs = FaultyVfs::new(1);
+        let dir = open(&vfs);
+        let fences = Fences::read(&dir).unwrap();
+        fences.ordered(&dir, P, of(7, 90, 1)).unwrap();
+        fences.ordered(&dir, P, of(8, 1, 5)).unwrap();
+        for _ in 0..2 {
+            let fences = Fences::read(&dir).unwrap();
+            assert!(!fences.forbid(P, of(8, 1, 5)) && fences.forbid(P, of(8, 1, 4)));
+            assert!(fences.forbid(P, of(7, 89, 9)));
+            assert!(fences.forbid(P, of(0, 89, 9)), "an older server's: it may be of either");
+        }
+    }
+
+    #[test]
+    fn a_file_without_lineages_counts_for_all() {
+        let vfs = FaultyVfs::new(1);
+        let dir = open(&vfs);
+        dir.write_fences(br#"{"format":1,"fences":[{"partition":1,"term":5,"number":2}]}"#).unwrap();
+        let fences = Fences::read(&dir).unwrap();
+        assert!(fences.forbid(P, of(7, 5, 1)) && fences.forbid(P, of(0, 4, 9)));
+        assert!(!fences.forbid(P, of(7, 5, 2)));
+        fences.ordered(&dir, P, of(7, 6, 1)).unwrap();
+        let fences = Fences::read(&dir).unwrap();
+        assert!(fences.forbid(P, of(0, 4, 9)) && fences.forbid(P, of(7, 5, 9)));
+    }
+
+    #[test]
     fn a_file_that_cannot_be_read_is_named() {
         let vfs = FaultyVfs::new(1);
         let dir = open(&vfs);
-        for text in ["", "{}", r#"{"format":2,"fences":[]}"#] {
+        for text in ["", "{}", r#"{"format":3,"fences":[]}"#] {
             dir.write_fences(text.as_bytes()).unwrap();
             let error = Fences::read(&dir).unwrap_err();
             assert!(error.message.contains("FENCES"), "{error}");

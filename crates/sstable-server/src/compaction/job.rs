@@ -23,6 +23,9 @@ use crate::table::{Caching, Content, Direction, Merge, TableIter, TableWriter};
 /// Between slices a compaction looks whether it is still wanted, and waits if it is too fast. 4 MiB take some ten milliseconds.
 const SLICE_BYTES: u64 = 4 * 1024 * 1024;
 
+/// How often a compaction that waits says so.
+const PAUSE: Duration = Duration::from_secs(1);
+
 pub(super) struct Job {
     store: Arc<Store>,
     plan: Plan,
@@ -178,13 +181,7 @@ impl Job {
                 slice_end = merged_bytes + SLICE_BYTES;
                 progress.reached(merged_bytes);
                 store.disk_delay(IoKind::Write).await;
-                let wait = throttle(&store, started_ns, merge.disk_bytes());
-                let mut shutdown = store.shutdown.clone();
-                tokio::select! {
-                    () = tokio::time::sleep(wait) => {}
-                    () = answer.closed() => {}
-                    () = shutdown.wait() => {}
-                }
+                rest(&store, &progress, answer, || throttle(&store, started_ns, merge.disk_bytes())).await;
                 if answer.is_closed() {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
@@ -205,6 +202,28 @@ impl Job {
         store.disk_delay(IoKind::Sync).await;
         outputs.finish(range.end)?;
         Ok(outputs.done)
+    }
+}
+
+/// Waits as long as there is something to wait for, and says so; not if nobody wants it any more.
+async fn rest(
+    store: &Store,
+    progress: &Progress,
+    answer: &mut oneshot::Sender<Result<Vec<SstMeta>>>,
+    left: impl Fn() -> Duration,
+) {
+    let mut shutdown = store.shutdown.clone();
+    loop {
+        let wait = left();
+        tokio::select! {
+            () = tokio::time::sleep(wait.min(PAUSE)) => {}
+            () = answer.closed() => return,
+            () = shutdown.wait() => return,
+        }
+        if wait <= PAUSE {
+            return;
+        }
+        progress.pauses();
     }
 }
 

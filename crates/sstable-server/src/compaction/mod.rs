@@ -35,8 +35,13 @@ impl Store {
     }
 
     async fn run(self: &Arc<Self>, order: CompactionOrder, progress: Progress) -> Result<Vec<SstMeta>> {
-        let plan = self.plan(order)?;
+        self.check(&order)?;
         let turn = self.compactions.take().await?;
+        // Only now: what waits for its turn, or does not get one, leaves nothing behind.
+        for missing in &order.gather {
+            self.copy(missing.clone(), &progress).await?;
+        }
+        let plan = self.plan(order)?;
         let (answer, answered) = oneshot::channel();
         let store = self.clone();
         self.env.dedicated("compaction", async move {
@@ -48,8 +53,7 @@ impl Store {
         answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopping, "the server is stopping")))
     }
 
-    fn plan(&self, order: CompactionOrder) -> Result<Plan> {
-        let CompactionOrder { inputs: mut ids, outputs, cuts, output_bytes, table, options, .. } = order;
+    fn check(&self, CompactionOrder { inputs: ids, outputs, gather, .. }: &CompactionOrder) -> Result<()> {
         if ids.is_empty() || ids.len() > COMPACTION_INPUTS_MAX {
             return Err(Error::invalid(format!(
                 "a compaction has 1 to {COMPACTION_INPUTS_MAX} inputs, not {}",
@@ -62,6 +66,14 @@ impl Store {
                 outputs.len()
             )));
         }
+        if let Some(other) = gather.iter().find(|copy| !ids.contains(&copy.id)) {
+            return Err(Error::invalid(format!("{} is to be copied, and is no input", other.id)));
+        }
+        Ok(())
+    }
+
+    fn plan(&self, order: CompactionOrder) -> Result<Plan> {
+        let CompactionOrder { inputs: mut ids, outputs, cuts, output_bytes, table, options, .. } = order;
         let inputs = ids.iter().map(|id| self.table(*id)).collect::<Result<Vec<_>>>()?;
         if let Some(foreign) = inputs.iter().find(|input| input.trailer().table != table) {
             return Err(Error::invalid(format!(

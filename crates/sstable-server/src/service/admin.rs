@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
     ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, EnsureTableReply, EnsureTableRequest,
-    MaintenanceReply, MaintenanceRequest, RecoverReply, RecoverRequest, StatusReply, StatusRequest,
-    TransferReply, TransferRequest,
+    MaintenanceReply, MaintenanceRequest, RaiseFormatReply, RaiseFormatRequest, RecoverReply, RecoverRequest,
+    StatusReply, StatusRequest, TransferReply, TransferRequest,
 };
 use tonic::{Request, Response, Status};
 
@@ -62,6 +62,13 @@ impl Admin for AdminService {
     }
 
     async fn recover(&self, _: Request<RecoverRequest>) -> Result<Response<RecoverReply>, Status> {
+        not_here()
+    }
+
+    async fn raise_format(
+        &self,
+        _: Request<RaiseFormatRequest>,
+    ) -> Result<Response<RaiseFormatReply>, Status> {
         not_here()
     }
 

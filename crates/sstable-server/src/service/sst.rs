@@ -10,7 +10,7 @@ use sextant_common::ids::{PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable;
 use sextant_common::sstable::OrderNumber;
-use sextant_environment::env::status_of;
+use sextant_environment::env::{Party, status_of};
 use sextant_environment::freight::Freight;
 use sextant_environment::room::Share;
 use sextant_environment::vfs::IoKind;
@@ -33,6 +33,8 @@ use crate::transfer::Piece;
 /// Batches of one stream that are worked on at a time; more are not read from the connection. Enough to keep the disk
 /// busy while the answers travel.
 const BATCHES_IN_FLIGHT_MAX: usize = 8;
+/// A question for what there is may have been under way for so long: whoever asks waits for two seconds.
+const INVENTORY_LATE_NS: u64 = 2_000_000_000;
 /// Most tables in one request to delete.
 const DELETES_MAX: usize = 65_536;
 
@@ -196,8 +198,13 @@ impl Sst for SstService {
         &self,
         request: Request<InventoryRequest>,
     ) -> Result<Response<InventoryReply>, Status> {
-        let InventoryRequest { partition, order } = request.into_inner();
+        let from = request.extensions().get::<Party>().copied();
+        let InventoryRequest { partition, order, unix_us } = request.into_inner();
         let partition = PartitionId(partition);
+        if let Some(from) = from {
+            let ours_ns = self.store.env.clock.wall_guess_ns();
+            self.store.metrics.clocks.heard(from, unix_us.saturating_mul(1000), ours_ns, INVENTORY_LATE_NS);
+        }
         if let Some(order) = order.map(OrderNumber::from)
             && self.store.catalog.asked(partition, order)
         {

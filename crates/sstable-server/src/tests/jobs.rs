@@ -7,6 +7,7 @@ use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Generations, Origin, TableOptions};
 use sextant_environment::env::error_of;
 
+use super::transfer::copy_of;
 use super::*;
 use crate::testing::sst_id;
 
@@ -277,6 +278,35 @@ async fn a_compaction_that_nobody_waits_for_is_given_up() {
     node.restart().await;
     assert!(call.await.unwrap().is_err());
     assert_eq!(node.inventory().await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_compaction_copies_what_it_lacks_when_it_has_its_turn() {
+    let mut from = Node::start().await;
+    let (one, two) = (model(300, 1), model(200, 1000));
+    let metas = [from.ingest(sst_id(1), &one).await.unwrap(), from.ingest(sst_id(2), &two).await.unwrap()];
+    let mut to =
+        Node::with(FaultyVfs::new(1), |c| (c.compaction_bytes_per_s, c.compactions_max) = (1, 1)).await;
+    let large: Model = (0..30_000).map(|i| (key(i), (vec![i as u8; 300], i, false))).collect();
+    to.ingest(sst_id(8), &large).await.unwrap();
+    let mut client = to.client.clone();
+    let takes_the_place =
+        tokio::spawn(async move { client.compact(compaction(&[sst_id(8)], sst_id(9), false)).await });
+    while to.files().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    let gather: Vec<CopyRequest> = metas.iter().map(|meta| copy_of(meta, &[&from])).collect();
+    let request = CompactRequest { gather, ..compaction(&[sst_id(2), sst_id(1)], sst_id(3), false) };
+    let mut client = to.client.clone();
+    let waiting = request.clone();
+    let waits = tokio::spawn(async move { client.compact(waiting).await });
+    let stranger = CompactRequest { inputs: vec![sst_id_to_wire(sst_id(1))], ..request };
+    assert_eq!(to.compact(stranger).await.unwrap_err().kind, ErrorKind::Invalid, "a copy of no input");
+    assert_eq!(to.files().len(), 2, "who waits has copied nothing");
+    takes_the_place.abort();
+    let reply = waits.await.unwrap().unwrap().into_inner();
+    assert_eq!(reply.meta.unwrap().records, 300);
+    assert_eq!(to.files().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

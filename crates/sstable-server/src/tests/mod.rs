@@ -88,7 +88,7 @@ impl Node {
     }
 
     async fn inventory(&mut self) -> Vec<InventoryEntry> {
-        let request = InventoryRequest { partition: 1, order: None };
+        let request = InventoryRequest { partition: 1, order: None, ..Default::default() };
         self.client.inventory(request).await.unwrap().into_inner().entries
     }
 

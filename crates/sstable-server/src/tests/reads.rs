@@ -260,8 +260,11 @@ async fn a_restart_on_a_real_disk_keeps_everything() {
 
     let server = SstServer::start(env.clone(), config).await.unwrap();
     let mut client = client(&env, &server.addr().to_string());
-    let inventory =
-        client.inventory(InventoryRequest { partition: 1, order: None }).await.unwrap().into_inner();
+    let inventory = client
+        .inventory(InventoryRequest { partition: 1, order: None, ..Default::default() })
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(inventory.node, 1);
     assert_eq!(
         inventory.entries,
@@ -273,8 +276,11 @@ async fn a_restart_on_a_real_disk_keeps_everything() {
             lineage: Some(0),
         }]
     );
-    let elsewhere =
-        client.inventory(InventoryRequest { partition: 2, order: None }).await.unwrap().into_inner();
+    let elsewhere = client
+        .inventory(InventoryRequest { partition: 2, order: None, ..Default::default() })
+        .await
+        .unwrap()
+        .into_inner();
     assert!(elsewhere.entries.is_empty());
     let reply = client
         .get(GetBatch { batch: 1, gets: vec![get(&[sst_id(1)], &key(0))], ..GetBatch::default() })

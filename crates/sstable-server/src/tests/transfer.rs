@@ -77,7 +77,7 @@ async fn a_fetched_filter_contains_every_key() {
 async fn an_older_order_releases_nothing() {
     let (mut from, mut to) = (Node::start().await, Node::start().await);
     let meta = from.ingest(sst_id(1), &model(30, 1)).await.unwrap();
-    let order = |term, number| Some(Order { term, number });
+    let order = |term, number| Some(Order { term, number, ..Order::default() });
     let release = |order| ReleaseTablesRequest { ids: vec![sst_id_to_wire(meta.id)], lineage: 0, order };
     to.client.copy(CopyRequest { order: order(3, 5), ..copy_of(&meta, &[&from]) }).await.unwrap();
     for old in [order(3, 4), order(2, 9)] {
@@ -88,7 +88,10 @@ async fn an_older_order_releases_nothing() {
     to.client.release_tables(release(order(3, 4))).await.unwrap_err();
     to.client.release_tables(release(None)).await.unwrap_err();
     // A later leader counts on what is there.
-    to.client.inventory(InventoryRequest { partition: 1, order: order(4, 1) }).await.unwrap();
+    to.client
+        .inventory(InventoryRequest { partition: 1, order: order(4, 1), ..Default::default() })
+        .await
+        .unwrap();
     to.client.release_tables(release(order(3, 6))).await.unwrap_err();
     assert_eq!(to.inventory().await.len(), 1);
     let released = to.client.release_tables(release(order(4, 2))).await.unwrap().into_inner();

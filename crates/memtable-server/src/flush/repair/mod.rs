@@ -18,6 +18,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use sextant_common::command::{Placement, Relocation};
+use sextant_common::error::{Error, ErrorKind};
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
 use sextant_environment::shutdown::Shutdown;
@@ -77,7 +78,8 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
 /// What the servers that answer hold.
 async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Option<Vec<Held>>)> {
     let asked = background.servers.all().iter().map(|server| async move {
-        match server.inventory(background.shared.id, background.order(term)).await {
+        let wall_ns = background.shared.env.clock.wall_guess_ns();
+        match server.inventory(background.shared.id, background.order(term), wall_ns).await {
             Ok(held) => (server, Some(held)),
             Err(e) => {
                 tracing::debug!("sstable server {}: inventory: {e}", server.id);
@@ -241,12 +243,22 @@ impl Memory {
                 self.proposed.retain(|copy| !named.contains(copy));
                 background.metrics.tables_moved.inc_by(count);
             }
-            Ok(Ok(Err(e))) => tracing::debug!("tables are not elsewhere yet: {e}"),
+            Ok(Ok(Err(e))) => {
+                if was_never_proposed(&e) {
+                    self.proposed.retain(|copy| !named.contains(copy));
+                }
+                tracing::debug!("tables are not elsewhere yet: {e}");
+            }
             Ok(Err(_)) | Err(_) => {
                 tracing::debug!("tables are not elsewhere yet: nobody said what became of it")
             }
         }
     }
+}
+
+/// Whether a change that was refused for this is in no log. (After a change of leaders it may be.)
+fn was_never_proposed(e: &Error) -> bool {
+    matches!(e.kind, ErrorKind::Overloaded | ErrorKind::NotLeader)
 }
 
 /// One server copies these, one after the other. Those that it has then.

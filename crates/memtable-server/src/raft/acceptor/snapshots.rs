@@ -10,7 +10,7 @@ use sextant_common::error::Error;
 use sextant_raft_log::Vote;
 
 use super::{Acceptor, Refusal};
-use crate::partition::snapshot;
+use crate::partition::{readable, snapshot};
 use crate::raft::snapshot_store::{Meta, SnapshotData, check_installable};
 
 /// What a leader says of the snapshot that it is going to send.
@@ -42,6 +42,7 @@ impl Acceptor {
     pub async fn install(&self, offered: Offered, data: Bytes) -> Result<Vote, Refusal> {
         let Offered { vote, meta, asked_ns } = offered;
         check_installable(self.shared.id, &meta, &data)?;
+        self.check_format(&data)?;
         self.bind_guard(asked_ns);
         // An append of nothing.
         let greeting =
@@ -57,6 +58,16 @@ impl Acceptor {
             self.bind_guard(asked_ns);
         }
         Ok(reply.vote)
+    }
+
+    /// A snapshot of a newer format has nothing in it for this server, nor has the log after it: it ends.
+    fn check_format(&self, data: &Bytes) -> Result<(), Refusal> {
+        let snapshot = snapshot::decode(data, self.shared.id)?;
+        let format = snapshot.configuration.map_or(0, |(c, _)| c.format);
+        readable(self.shared.id, format, self.shared.format_max).map_err(|e| {
+            self.shared.env.fatal.outdated(&e.message);
+            e.into()
+        })
     }
 
     /// Refused, the leader sends it again; until then this server is like one that lags, and votes.

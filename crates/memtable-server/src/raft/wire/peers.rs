@@ -36,6 +36,10 @@ pub struct Introduction {
     /// It has something of the partition's group.
     pub founded: bool,
     pub incarnation: u64,
+    /// The newest format of the partition that it can read.
+    pub format: u32,
+    /// Its wall clock, in nanoseconds since 1970; 0: it does not say.
+    pub wall_ns: u64,
 }
 
 /// `let_in`: this server has lost its memory and asks to be let in as this incarnation; 0: it only asks.
@@ -45,7 +49,8 @@ pub fn introduction_to_wire(address: Address, let_in: u64) -> v1::IsFoundedReque
 }
 
 pub fn introduction_from_wire(reply: v1::IsFoundedResponse) -> Introduction {
-    Introduction { founded: reply.founded, incarnation: reply.incarnation }
+    let v1::IsFoundedResponse { founded, incarnation, format, unix_us } = reply;
+    Introduction { founded, incarnation, format, wall_ns: unix_us.saturating_mul(1000) }
 }
 
 pub fn memory_to_wire(address: Address) -> v1::RemembersRequest {

@@ -103,8 +103,9 @@ impl RaftService for RaftShell {
         let stranger = (let_in != 0).then_some(Stranger { node: from, incarnation: let_in });
         let founded = acceptor.is_founded(stranger, &self.context.cluster).await;
         let founded = founded.map_err(status_of_refusal)?;
-        let incarnation = acceptor.shared.incarnation.id();
-        Ok(Response::new(v1::IsFoundedResponse { founded, incarnation }))
+        let (incarnation, format) = (acceptor.shared.incarnation.id(), acceptor.shared.format_max);
+        let unix_us = acceptor.shared.env.clock.wall_guess_ns() / 1000;
+        Ok(Response::new(v1::IsFoundedResponse { founded, incarnation, format, unix_us }))
     }
 
     async fn remembers(

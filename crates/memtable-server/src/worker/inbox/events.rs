@@ -26,7 +26,7 @@ impl Worker {
                 return Err(Ended);
             }
             if let Err(e) = self.handle(event) {
-                return Err(self.fatal(&e.to_string()));
+                return Err(self.ends_by(&e));
             }
         }
         self.inbox.arrived_events = events;
@@ -142,6 +142,7 @@ fn refuse(replica: &Replica, event: Event) {
         | Event::OpenSession { done, .. }
         | Event::Place { done, .. }
         | Event::Configure { done, .. }
+        | Event::RaiseFormat { done, .. }
         | Event::ChangeVoters { done, .. } => no(done),
         Event::HandOver { done, .. } => no(done),
         Event::Compact { done, .. } => done.into_iter().for_each(no),

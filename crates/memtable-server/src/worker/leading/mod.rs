@@ -57,6 +57,8 @@ pub(super) struct Leading {
     voters: Voters,
     handover: Option<Handover>,
     shortening: Option<Shortening>,
+    /// Not before this time (grantor's clock) members are asked (again) which formats they read.
+    formats_asked_ns: u64,
     /// What was committed when the log's device was seen to hang.
     stalled_at: Option<u64>,
     /// Up to where this leader's own log was last seen durable.
@@ -89,6 +91,7 @@ impl Leading {
             voters: Voters::default(),
             handover: None,
             shortening: None,
+            formats_asked_ns: 0,
             stalled_at: None,
             own_durable: 0,
         };
@@ -182,6 +185,9 @@ impl Leading {
                 self.client_command(replica, Command::Placement(placement), Some(done));
             }
             Event::Configure { change, done } => self.configure(replica, &change, done),
+            Event::RaiseFormat { term, members, to, done } => {
+                self.raise_format(replica, term, &members, to, done);
+            }
             Event::Compact { table, done } => self.compact_on_demand(replica, table, done),
             Event::Compacted { term, table, inputs, result } => {
                 self.compaction_done(replica, term, table, inputs, result);

@@ -140,6 +140,11 @@ fn messages<'s>(group: ServerGroup<'s>, from: &Rest) -> Vec<(NodeId, Vec<&'s Arc
     together.into_iter().chain(alone).collect()
 }
 
+/// As the manifest has them, newest first, whatever groups they come from.
+fn in_order(ssts: &mut [&Arc<Sst>], all: &[Arc<Sst>]) {
+    ssts.sort_by_key(|sst| all.iter().position(|one| Arc::ptr_eq(one, sst)));
+}
+
 /// Why there is no page.
 enum NoPage {
     /// It has to be done again.
@@ -351,6 +356,7 @@ impl Pages {
                     }
                 }
             }
+            in_order(&mut left, all);
         }
         Ok(sides)
     }

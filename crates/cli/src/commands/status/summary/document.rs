@@ -48,6 +48,8 @@ pub struct Memtable {
     pub partitions: Vec<Replica>,
     pub log: Log,
     pub uptime_seconds: f64,
+    /// The newest format of a partition that it can read.
+    pub format_max: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -72,6 +74,7 @@ pub struct Replica {
     pub published_index: u64,
     pub published_seq: u64,
     pub manifest_version: u64,
+    pub configuration: Configuration,
     pub lease_holders: u64,
     pub leases_live: u64,
     pub unflushed_bytes: u64,
@@ -80,6 +83,12 @@ pub struct Replica {
     pub writes_why: Option<String>,
     pub memtables: Vec<TableMemtables>,
     pub tables: Vec<Table>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Configuration {
+    pub format: u32,
 }
 
 #[derive(Debug, Default, Deserialize)]

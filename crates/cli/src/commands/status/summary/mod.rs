@@ -15,12 +15,34 @@ impl Cluster {
     pub fn summary(&self) -> String {
         let mut out = String::new();
         let _ = writeln!(out, "cluster {}", self.pnode.cluster);
+        self.put_format(&mut out);
         self.put_partitions(&mut out);
         self.put_tables(&mut out);
         self.put_leases(&mut out);
         self.put_servers(&mut out);
         self.put_attention(&mut out);
         out
+    }
+
+    /// The lowest of the partitions, and what it could be.
+    fn put_format(&self, out: &mut String) {
+        let formats = self.leaders().into_values().map(|(_, replica)| replica.configuration.format);
+        let Some(format) = formats.min() else { return };
+        let reads: Vec<(u64, Option<u32>)> =
+            self.memtable.iter().map(|s| (s.id, s.status.as_ref().map(|s| s.format_max))).collect();
+        let most = reads.iter().filter_map(|(_, reads)| *reads).max().unwrap_or(0);
+        let _ = write!(out, "format {format}");
+        if most > format {
+            let hinders = reads.iter().find(|(_, reads)| reads.is_none_or(|reads| reads < most));
+            let _ = match hinders {
+                None => write!(out, ", {most} is possible: sextant admin raise-format"),
+                Some((id, None)) => write!(out, "; what memtable server {id} reads is not known"),
+                Some((id, Some(reads))) => {
+                    write!(out, "; memtable server {id} reads formats up to {reads}, others {most}")
+                }
+            };
+        }
+        out.push('\n');
     }
 
     fn put_partitions(&self, out: &mut String) {

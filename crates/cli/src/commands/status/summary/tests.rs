@@ -20,8 +20,8 @@ fn cluster() -> Cluster {
             {"partition": 1, "leader": null, "leased": false}
         ]},
         "memtable": [
-            {"id": 1, "addr": "a:1", "error": null, "status": {"partitions": [replica("leader", 1)]}},
-            {"id": 2, "addr": "a:2", "error": null, "status": {"partitions": [replica("leader", 2)], "uptime_seconds": 3.5}},
+            {"id": 1, "addr": "a:1", "error": null, "status": {"format_max": 1, "partitions": [replica("leader", 1)]}},
+            {"id": 2, "addr": "a:2", "error": null, "status": {"partitions": [replica("leader", 2)], "uptime_seconds": 3.5, "format_max": 1}},
             {"id": 3, "addr": "a:3", "error": "no answer in time", "status": null}
         ],
         "sstable": [{"id": 1, "addr": "b:1", "error": null, "status": {
@@ -29,6 +29,21 @@ fn cluster() -> Cluster {
         }}]
     });
     serde_json::from_value(document).unwrap()
+}
+
+#[test]
+fn a_format_is_shown_with_what_it_could_be_and_who_hinders_it() {
+    let mut cluster = cluster();
+    let format = |cluster: &Cluster| cluster.summary().lines().nth(1).unwrap().to_owned();
+    assert_eq!(format(&cluster), "format 0; what memtable server 3 reads is not known");
+    cluster.memtable[2].status = Some(Default::default());
+    assert_eq!(format(&cluster), "format 0; memtable server 3 reads formats up to 0, others 1");
+    cluster.memtable.pop();
+    assert_eq!(format(&cluster), "format 0, 1 is possible: sextant admin raise-format");
+    for server in &mut cluster.memtable {
+        server.status.as_mut().unwrap().partitions[0].configuration.format = 1;
+    }
+    assert_eq!(format(&cluster), "format 1");
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Leading {
     }
 
     /// What is in effect, if nothing else is about to be.
-    fn to_be_changed<'r>(&self, replica: &'r Replica) -> Result<&'r Configuration> {
+    pub(super) fn to_be_changed<'r>(&self, replica: &'r Replica) -> Result<&'r Configuration> {
         let Some((current, _)) = replica.partition.configuration() else {
             return Err(Error::retry("the partition has no configuration yet"));
         };

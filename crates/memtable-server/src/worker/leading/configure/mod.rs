@@ -1,6 +1,7 @@
 //! The replicated configuration is changed (rules: `command::configuration`); how it takes effect is [`Replica`]'s.
 
 mod changes;
+mod format;
 
 use sextant_common::error::Result;
 use tokio::sync::oneshot;

@@ -219,6 +219,9 @@ impl Leading {
             (tick.at, serial) = announced;
         }
         let payload = pending.command.encode();
+        if let Err(e) = replica.configuration().check_format(Command::format_needed(&payload)) {
+            return pending.end(Err(e));
+        }
         self.propose(replica, payload, serial, Proposed::Command(pending)).await;
     }
 

@@ -17,6 +17,17 @@ type Done = oneshot::Sender<Result<()>>;
 /// at a time unless it is told otherwise.
 const OF_A_TABLE_MAX: usize = 2;
 
+/// After a failure a range waits, twice as long each time: others of the table go on meanwhile.
+const WAITS_NS: u64 = 500_000_000;
+const WAITS_NS_MAX: u64 = 120_000_000_000;
+
+/// A range whose last compactions have failed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    failures: u32,
+    until_ns: u64,
+}
+
 /// One that is under way, until its command is committed.
 #[derive(Debug)]
 struct UnderWay {
@@ -48,7 +59,7 @@ struct Demand {
 pub(in crate::worker) struct Compactions {
     under_way: Vec<UnderWay>,
     demands: Vec<Demand>,
-    retry_at_ns: HashMap<TableId, u64>,
+    waiting: HashMap<(TableId, KeyRange), Waits>,
     standings: HashMap<TableId, Standing>,
     /// When nothing was due last.
     at_rest: Option<(ManifestVersion, Tick)>,
@@ -70,7 +81,7 @@ impl Compactions {
         for entry in &manifest.tables {
             let (table, is_wanted) = (entry.table, self.demands.iter().any(|d| d.table == entry.table));
             let under_way = self.under_way.iter().filter(|u| u.table == table).count();
-            if self.retry_at_ns.get(&table).is_some_and(|at| *at > now_ns) || under_way >= OF_A_TABLE_MAX {
+            if under_way >= OF_A_TABLE_MAX {
                 is_held_up = true;
                 continue;
             }
@@ -87,11 +98,20 @@ impl Compactions {
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
             let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
+            if !is_wanted {
+                due.retain(|choice| !self.waits(table, &choice.range, now_ns));
+            }
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
         }
         self.at_rest = now.filter(|_| !is_held_up);
         all
+    }
+
+    /// (Whoever asks for it does not wait: it is told if it fails.)
+    fn waits(&self, table: TableId, range: &KeyRange, now_ns: u64) -> bool {
+        let waits = self.waiting.get(&(table, range.clone()));
+        waits.is_some_and(|waits| waits.until_ns > now_ns)
     }
 
     fn is_busy(&self, table: TableId, sst: &SstMeta) -> bool {
@@ -151,6 +171,7 @@ impl Compactions {
         added: &[SstId],
     ) -> Option<Reason> {
         let under_way = self.position(entry.table, range, inputs).map(|at| self.under_way.swap_remove(at));
+        self.forget_waits(entry, range);
         // (Of what another leader has begun nobody knows: it is looked at again.)
         let reaches_the_oldest = under_way.as_ref().is_some_and(|u| u.reaches_the_oldest);
         for demand in self.demands.iter_mut().filter(|d| d.table == entry.table && !reaches_the_oldest) {
@@ -191,8 +212,17 @@ impl Compactions {
         }
     }
 
-    pub fn retry_at(&mut self, table: TableId, at_ns: u64) {
-        self.retry_at_ns.insert(table, at_ns);
+    /// It failed, and not because the set of tables has changed: its range waits.
+    pub fn wait(&mut self, table: TableId, range: &KeyRange, now_ns: u64) {
+        let waits = self.waiting.entry((table, range.clone())).or_default();
+        let wait_ns = WAITS_NS.saturating_mul(1 << waits.failures.min(16)).min(WAITS_NS_MAX);
+        *waits = Waits { failures: waits.failures + 1, until_ns: now_ns.saturating_add(wait_ns) };
+    }
+
+    /// One of this range took effect; and what is no range of the table any more is forgotten.
+    fn forget_waits(&mut self, entry: &TableManifest, range: &KeyRange) {
+        let is_there = |of: &KeyRange| of != range && entry.ssts.iter().any(|sst| sst.range == *of);
+        self.waiting.retain(|(table, of), _| *table != entry.table || is_there(of));
     }
 
     /// Leadership ends. (What is wanted is wanted of the next leader, by who asks it.)
@@ -291,18 +321,52 @@ mod tests {
         assert!(compactions.is_under_way(T, &range, &inputs) && !compactions.is_idle());
         assert!(due(&mut compactions, &manifest, 4, 0).is_empty());
         compactions.failed(T, &range, &inputs, &Error::retry("no server has room"));
-        compactions.retry_at(T, 500);
-        assert!(due(&mut compactions, &manifest, 4, 499).is_empty());
-        assert_eq!(due(&mut compactions, &manifest, 4, 500), [T]);
+        compactions.wait(T, &range, 0);
+        assert!(due(&mut compactions, &manifest, 4, WAITS_NS - 1).is_empty());
+        assert_eq!(due(&mut compactions, &manifest, 4, WAITS_NS), [T]);
+    }
+
+    /// Five columns, of two SSTables each.
+    fn in_columns(entry: &mut TableManifest) {
+        for (at, sst) in entry.ssts.iter_mut().enumerate() {
+            let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
+            sst.range = KeyRange::new(bound(at), bound(at + 1));
+        }
+    }
+
+    #[test]
+    fn columns_that_cannot_be_compacted_leave_the_places_to_others_and_wait_longer_each_time() {
+        let mut entry = flushed(T, 10);
+        in_columns(&mut entry);
+        let manifest = manifest(vec![entry]);
+        let mut compactions = Compactions::default();
+        let (mut tried, mut now_ns) = (HashSet::new(), 0);
+        for _ in 0..3 {
+            let begun = begin(&mut compactions, &manifest, 2);
+            for (range, inputs) in begun {
+                compactions.failed(T, &range, &inputs, &Error::retry("no sound copy"));
+                compactions.wait(T, &range, now_ns);
+                tried.insert(range);
+            }
+        }
+        assert_eq!(tried.len(), 5, "each had its turn");
+        let range = tried.iter().next().unwrap().clone();
+        for _ in 0..20 {
+            compactions.wait(T, &range, now_ns);
+            now_ns = compactions.waiting[&(T, range.clone())].until_ns;
+        }
+        let last = compactions.waiting[&(T, range.clone())];
+        compactions.wait(T, &range, last.until_ns);
+        assert_eq!(compactions.waiting[&(T, range)].until_ns - last.until_ns, WAITS_NS_MAX);
+        let mut told = ask(&mut compactions, &manifest.tables[0]);
+        assert!(told.try_recv().is_err());
+        assert_eq!(begin(&mut compactions, &manifest, 2).len(), OF_A_TABLE_MAX, "who asks does not wait");
     }
 
     #[test]
     fn columns_are_compacted_at_the_same_time_but_not_all_of_them() {
         let mut entry = flushed(T, 10);
-        for (at, sst) in entry.ssts.iter_mut().enumerate() {
-            let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
-            sst.range = KeyRange::new(bound(at), bound(at + 1));
-        }
+        in_columns(&mut entry);
         let manifest = manifest(vec![entry]);
         let mut compactions = Compactions::default();
         let mut begun = begin(&mut compactions, &manifest, 2);

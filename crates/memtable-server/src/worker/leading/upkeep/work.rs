@@ -205,7 +205,7 @@ impl Leading {
                 tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
                 replica.metrics.compaction_failures.inc();
                 compactions.failed(table, &range, &inputs, &e);
-                compactions.retry_at(table, replica.shared.env.clock.grantor_ns() + RETRY_NS);
+                compactions.wait(table, &range, replica.shared.env.clock.grantor_ns());
             }
         }
     }

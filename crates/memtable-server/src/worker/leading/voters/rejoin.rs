@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use openraft::ChangeMembers;
-use sextant_raft_log::Member;
+use sextant_raft_log::{Member, Membership};
 use tokio::sync::oneshot;
 
 use super::Memberships;
@@ -25,12 +25,14 @@ impl Leading {
     pub fn see_to_strangers(&mut self, replica: &mut Replica, term: u64, memberships: &Memberships) -> bool {
         if !replica.shared.strangers.any() {
             replica.standing.rejoining.reported.clear();
+            replica.standing.rejoining.doubled.clear();
             return false;
         }
         let now = replica.shared.env.clock.holder_ns();
         let membership = memberships.effective.membership();
         let lost = replica.shared.strangers.lost(membership, now);
         Self::report(replica, &lost);
+        Self::report_doubled(replica, term, membership);
         if now < replica.standing.rejoining.next_ns {
             return false;
         }
@@ -84,6 +86,22 @@ impl Leading {
         self.voters.lets_go(memberships.voters());
         let base = *memberships.effective.log_id();
         self.ask_raft(replica, term, ChangeMembers::RemoveNodes(gone), base);
+    }
+
+    /// Once for each server and incarnation.
+    fn report_doubled(replica: &mut Replica, term: u64, membership: &Membership) {
+        let answered_ns = |node| replica.shared.lease.answered_ns(term, node);
+        let doubled = replica.shared.strangers.doubled(membership, answered_ns);
+        for (node, is) in &doubled {
+            if replica.standing.rejoining.doubled.get(node) != Some(is) {
+                tracing::error!(
+                    partition = %replica.shared.id,
+                    "a memtable server {node} asks to be let in as incarnation {is:016x}, while the member {node} goes on: two \
+                     servers with one id. The second one is not let in"
+                );
+            }
+        }
+        replica.standing.rejoining.doubled = doubled;
     }
 
     /// The alarm: once for each server and incarnation.

@@ -1,0 +1,69 @@
+//! Whose volume a server has: directories are named after servers, so that another server's volume looks like an empty one.
+
+use std::path::{Path, PathBuf};
+
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::NodeId;
+
+use super::{Server, host_port};
+use crate::vfs::Vfs;
+
+/// Refuses an empty `data_dir` beside which another server's data are (`marker`: a file that they have), if that one runs on
+/// another host: they have no business here, nor has this server there.
+pub fn check_volume(
+    vfs: &dyn Vfs,
+    tier: &str,
+    servers: &[Server],
+    own: NodeId,
+    data_dir: &Path,
+    marker: &str,
+) -> Result<()> {
+    let found = elsewhere(servers, own, data_dir).find(|(_, dir)| vfs.exists(&dir.join(marker)));
+    let Some((other, dir)) = found else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "{} is empty, and beside it, in {}, are the data of {tier} server {other}, which runs on another host: is this that server's \
+         volume? If it is not, move them away",
+        data_dir.display(),
+        dir.display()
+    )))
+}
+
+/// Where those that run on other hosts would have their data, if this volume were theirs.
+fn elsewhere(servers: &[Server], own: NodeId, data_dir: &Path) -> impl Iterator<Item = (NodeId, PathBuf)> {
+    let host = |id: NodeId| {
+        let server = servers.iter().find(|server| server.id == id)?;
+        Some(host_port(&server.addr)?.0.to_owned())
+    };
+    let name = data_dir.file_name().and_then(|name| name.to_str());
+    let stem = name.and_then(|name| name.strip_suffix(&own.to_string())).unwrap_or_default();
+    let others = servers.iter().map(|server| server.id).filter(move |id| host(*id) != host(own));
+    others
+        .filter(move |_| !stem.is_empty())
+        .map(move |id| (id, data_dir.with_file_name(format!("{stem}{id}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vfs::RealVfs;
+
+    #[test]
+    fn the_volume_of_a_server_on_another_host_is_named_and_a_neighbour_on_this_host_is_none() {
+        let volume = tempfile::tempdir().unwrap();
+        std::fs::create_dir(volume.path().join("memtable-2")).unwrap();
+        std::fs::write(volume.path().join("memtable-2/INCARNATION"), b"").unwrap();
+        let server = |id: u64, addr: &str| Server { id: NodeId(id), addr: addr.into() };
+        let hosts = [server(1, "a:7201"), server(2, "b:7201")];
+        let one_host = [server(1, "a:7201"), server(2, "a:7202")];
+        let check = |servers: &[Server], dir: &str| {
+            let dir = volume.path().join(dir);
+            check_volume(&RealVfs, "memtable", servers, NodeId(1), &dir, "INCARNATION")
+        };
+        let refused = check(&hosts, "memtable-1").unwrap_err();
+        assert!(refused.message.contains("data of memtable server 2"), "{refused}");
+        check(&one_host, "memtable-1").unwrap();
+        check(&hosts, "data").unwrap();
+        check(&hosts, "1").unwrap();
+        check(&hosts[..1], "memtable-1").unwrap();
+    }
+}
