@@ -6,6 +6,7 @@
 
 mod commands;
 mod servers;
+mod several;
 mod wire;
 
 use std::collections::BTreeMap;

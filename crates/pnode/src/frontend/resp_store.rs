@@ -276,6 +276,10 @@ impl Store for RespStore {
         Ok(None)
     }
 
+    fn copies(&self) -> u32 {
+        (self.pnode.core().config.cluster.memtable.len() / 2) as u32
+    }
+
     fn are_together(&self, keys: &[&[u8]]) -> bool {
         let core = self.pnode.core();
         // (While the table is not known yet, its leader says it.)
