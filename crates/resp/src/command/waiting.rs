@@ -40,20 +40,13 @@ pub(super) fn decode<S>(
     conversation: &Conversation,
     shared: &Shared<S>,
 ) -> std::result::Result<Request, Reply> {
-    let last = command.len() - 1;
-    let first = match spec.id {
+    let at = match spec.id {
         Id::Blmpop | Id::Bzmpop => 1,
-        _ => last,
+        _ => command.len() - 1,
     };
-    // (As in Redis: what is wrong with a move is said before what is wrong with its time.)
-    let object = || objects::decode(spec, command, shared).map(Box::new);
-    let (object, timeout) = match spec.id {
-        Id::Blmove | Id::Brpoplpush => (object()?, timeout(command.arg(first))?),
-        _ => {
-            let timeout = timeout(command.arg(first))?;
-            (object()?, timeout)
-        }
-    };
+    // (As in Redis: what is wrong with the time is said last.)
+    let object = Box::new(objects::decode(spec, command, shared)?);
+    let timeout = timeout(command.arg(at))?;
     if conversation.transactions.is_open() {
         return Ok(Request::Object(object));
     }
