@@ -13,16 +13,19 @@ pub enum Class {
     Write,
     /// Administrates: tables, users, the cluster.
     Admin,
+    /// Removes everything at once.
+    Dangerous,
 }
 
 impl Class {
-    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Admin];
+    pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Admin, Self::Dangerous];
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
             Self::Admin => "admin",
+            Self::Dangerous => "dangerous",
         }
     }
 }
@@ -41,6 +44,7 @@ pub struct Rights {
     pub(crate) read: bool,
     pub(crate) write: bool,
     pub(crate) admin: bool,
+    pub(crate) dangerous: bool,
     pub(crate) keys: Vec<KeyRule>,
     pub(crate) tables: Vec<Pattern>,
 }
@@ -54,6 +58,7 @@ impl Default for Rights {
             read: false,
             write: false,
             admin: false,
+            dangerous: false,
             keys: Vec::new(),
             tables: vec![Pattern::exactly(DEFAULT_TABLE)],
         }
@@ -64,14 +69,28 @@ impl Rights {
     /// Everything.
     pub fn all() -> Self {
         let keys = vec![KeyRule { pattern: Pattern::all(), read: true, write: true }];
-        Self { read: true, write: true, admin: true, keys, tables: vec![Pattern::all()] }
+        Self { read: true, write: true, admin: true, dangerous: true, keys, tables: vec![Pattern::all()] }
     }
 
-    fn has(&self, class: Class) -> bool {
+    pub(crate) fn set_all(&mut self, given: bool) {
+        Class::ALL.into_iter().for_each(|class| *self.of(class) = given);
+    }
+
+    pub(crate) fn of(&mut self, class: Class) -> &mut bool {
+        match class {
+            Class::Read => &mut self.read,
+            Class::Write => &mut self.write,
+            Class::Admin => &mut self.admin,
+            Class::Dangerous => &mut self.dangerous,
+        }
+    }
+
+    pub(crate) fn has(&self, class: Class) -> bool {
         match class {
             Class::Read => self.read,
             Class::Write => self.write,
             Class::Admin => self.admin,
+            Class::Dangerous => self.dangerous,
         }
     }
 
@@ -79,7 +98,7 @@ impl Rights {
         self.keys.iter().any(|rule| {
             let applies = match class {
                 Class::Read => rule.read,
-                Class::Write => rule.write,
+                Class::Write | Class::Dangerous => rule.write,
                 Class::Admin => true,
             };
             applies && covers(&rule.pattern)
@@ -128,6 +147,15 @@ impl Principal {
         }
     }
 
+    /// Whether all records of a table may be removed at once.
+    pub fn may_empty(&self, table: &str) -> Result<()> {
+        self.may_in(Class::Dangerous, table)?;
+        match self.rights.covers(Class::Write, |pattern| pattern.covers_range(b"", b"")) {
+            true => Ok(()),
+            false => Err(denied(format!("user {} has no permission to write all keys", self.name))),
+        }
+    }
+
     fn may_in(&self, class: Class, table: &str) -> Result<()> {
         self.may(class)?;
         let table = if table.is_empty() { DEFAULT_TABLE } else { table };
@@ -143,6 +171,7 @@ fn does(class: Class) -> &'static str {
         Class::Read => "read",
         Class::Write => "write",
         Class::Admin => "administrate",
+        Class::Dangerous => "remove everything",
     }
 }
 

@@ -73,8 +73,8 @@ impl User {
             "resetkeys" => rights.keys.clear(),
             "alltables" | "table=*" => rights.tables = Rights::all().tables,
             "resettables" => rights.tables.clear(),
-            "allcommands" | "+@all" => (rights.read, rights.write, rights.admin) = (true, true, true),
-            "nocommands" | "-@all" => (rights.read, rights.write, rights.admin) = (false, false, false),
+            "allcommands" | "+@all" => rights.set_all(true),
+            "nocommands" | "-@all" => rights.set_all(false),
             // Channels: there are none. Redis' own tools send these.
             "allchannels" | "resetchannels" | "&*" | "sanitize-payload" | "skip-sanitize-payload" => {}
             _ => return self.apply_argument(word, rng),
@@ -115,12 +115,7 @@ impl User {
                 rights.keys.push(rule);
             }
         } else if let Some((given, class)) = class_rule(word) {
-            let of = match class {
-                Class::Read => &mut rights.read,
-                Class::Write => &mut rights.write,
-                Class::Admin => &mut rights.admin,
-            };
-            *of = given;
+            *rights.of(class) = given;
         } else {
             return Err(not_understood(word));
         }
@@ -155,12 +150,11 @@ impl User {
                 let _ = write!(words, " table={pattern}");
             }
         }
-        let classes = [Class::Read, Class::Write, Class::Admin];
-        let has = [self.rights.read, self.rights.write, self.rights.admin];
-        match has {
-            [true, true, true] => words.push_str(" +@all"),
-            [false, false, false] => words.push_str(" -@all"),
-            some => classes.iter().zip(some).filter(|(_, has)| *has).for_each(|(class, _)| {
+        let given: Vec<Class> = Class::ALL.into_iter().filter(|class| self.rights.has(*class)).collect();
+        match given.len() {
+            0 => words.push_str(" -@all"),
+            given if given == Class::ALL.len() => words.push_str(" +@all"),
+            _ => given.iter().for_each(|class| {
                 let _ = write!(words, " +@{}", class.name());
             }),
         }
@@ -196,7 +190,7 @@ fn class_rule(word: &str) -> Option<(bool, Class)> {
 /// It may have been meant as a password: it is not repeated.
 fn not_understood(word: &str) -> Error {
     let what = match word.as_bytes().first() {
-        Some(b'+' | b'-') => "rights are given by class: @read, @write, @admin, @all",
+        Some(b'+' | b'-') => "rights are given by class: @read, @write, @admin, @dangerous, @all",
         Some(b'(') => "there are no selectors",
         _ => "on, off, >password, nopass, ~keys, %R~keys, table=name, +@class are understood, and their like",
     };
@@ -223,6 +217,7 @@ mod tests {
             "on >a >b ~app:* %R~shared:* %W~log +@read +@write",
             "off resettables table=x table=y* +@admin",
             "on >a resettables",
+            "on +@all -@dangerous",
         ] {
             let made = user(words);
             assert_eq!(user(&made.words(true)), made, "{words}: {}", made.words(true));

@@ -8,11 +8,37 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 
-use crate::frame::Protocol;
+use crate::frame::{Protocol, Reply};
 
 /// Longest name or library name that is kept, in bytes: a client's name is not a place to store data.
 const NAME_BYTES_MAX: usize = 256;
+
+/// Why a command that waits is answered although there is nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
+    /// Nobody takes the answer.
+    Gone,
+    /// As if its time were over.
+    TimedOut,
+    /// An operator says so.
+    Told,
+    Stops,
+    /// Too much has come after it.
+    Crowded,
+}
+
+impl Release {
+    pub fn reply(self) -> Reply {
+        match self {
+            Self::Gone | Self::TimedOut => Reply::NilArray,
+            Self::Told => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            Self::Stops => Reply::error("UNBLOCKED the server stops: ask another one"),
+            Self::Crowded => Reply::error("UNBLOCKED too many bytes have come after a command that waits"),
+        }
+    }
+}
 
 /// One connection, as others see it.
 #[derive(Debug)]
@@ -21,6 +47,8 @@ pub(crate) struct ClientEntry {
     peer: Option<SocketAddr>,
     connected_ns: u64,
     is_gone: AtomicBool,
+    /// Where its command waits, if one does.
+    waits: Mutex<Option<oneshot::Sender<Release>>>,
     about: Mutex<About>,
 }
 
@@ -43,6 +71,23 @@ impl ClientEntry {
     /// Its connection is broken: nobody takes its replies.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// A command begins to wait: until this says something.
+    pub fn wait(&self) -> oneshot::Receiver<Release> {
+        let (release, released) = oneshot::channel();
+        *self.waits.lock() = Some(release);
+        released
+    }
+
+    /// Whether one waits.
+    pub fn waits(&self) -> bool {
+        self.waits.lock().as_ref().is_some_and(|release| !release.is_closed())
+    }
+
+    /// Whether one waited.
+    pub fn release(&self, why: Release) -> bool {
+        self.waits.lock().take().is_some_and(|release| release.send(why).is_ok())
     }
 
     pub fn leave(&self) {
@@ -104,6 +149,7 @@ impl Clients {
             peer,
             connected_ns: now_ns,
             is_gone: AtomicBool::new(false),
+            waits: Mutex::default(),
             about: Mutex::default(),
         });
         self.connected.lock().insert(id, entry.clone());
@@ -112,6 +158,12 @@ impl Clients {
 
     pub fn remove(&self, id: u64) {
         self.connected.lock().remove(&id);
+    }
+
+    /// Whether a command of this connection waited.
+    pub fn release(&self, id: u64, why: Release) -> bool {
+        let entry = self.connected.lock().get(&id).cloned();
+        entry.is_some_and(|entry| entry.release(why))
     }
 
     pub fn count(&self) -> usize {
@@ -130,12 +182,13 @@ impl Clients {
         let mut line = String::new();
         let _ = writeln!(
             line,
-            "id={} addr={peer} laddr={} name={} age={} flags=N db=0 sub=0 psub=0 multi=-1 user={} redir=-1 resp={} \
+            "id={} addr={peer} laddr={} name={} age={} flags={} db=0 sub=0 psub=0 multi=-1 user={} redir=-1 resp={} \
              lib-name={} lib-ver={}",
             entry.id,
             self.local_addr,
             String::from_utf8_lossy(&about.name),
             now_ns.saturating_sub(entry.connected_ns) / 1_000_000_000,
+            if entry.waits() { "b" } else { "N" },
             if about.user.is_empty() { "default" } else { &about.user },
             if about.protocol == Protocol::Resp3 { 3 } else { 2 },
             String::from_utf8_lossy(&about.library),

@@ -10,10 +10,12 @@ use sextant_environment::{Env, env, shutdown};
 use crate::clients::Clients;
 use sextant_environment::slow_log::SlowLog;
 
+use crate::companions::Companions;
 use crate::connection::{Connection, Turns};
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 use crate::shared::Shared;
+use crate::waiters::Waiters;
 use crate::{RespConfig, RespMetrics, Store};
 
 /// Serves one connection as a server that has no other would, until it ends.
@@ -31,6 +33,9 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         keys_turns: Arc::default(),
         hints: Arc::default(),
         turns: Turns::new(config.max_commands),
+        gathering: Room::new(config.max_reply_bytes),
+        companions: Companions::default(),
+        waiters: Waiters::default(),
         replies: Replies::new(config.max_reply_bytes),
         access: None,
         metrics: RespMetrics::register(&mut Registry::default()).0,

@@ -13,12 +13,14 @@
 mod clients;
 mod command;
 mod command_table;
+mod companions;
 mod config;
 mod connection;
 mod cursors;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;
+mod gathering;
 mod glob;
 mod hints;
 mod metrics;
@@ -27,11 +29,13 @@ mod replies;
 mod server;
 mod shared;
 mod store;
+mod waiters;
 mod who;
 
 pub use config::{Order, RespConfig};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
 pub use store::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, one_by_one,
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
+    one_by_one,
 };

@@ -19,12 +19,14 @@ use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
 use crate::config::RespConfig;
+use crate::companions::Companions;
 use crate::connection::{Connection, Turns};
 use crate::metrics::{Metrics, RespMetrics};
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::store::Store;
+use crate::waiters::Waiters;
 
 /// Accepted connections that wait for their thread: a burst that comes while it is busy.
 const HANDOVER_MAX: usize = 64;
@@ -123,6 +125,9 @@ impl RespServer {
             keys_turns: Arc::default(),
             hints: Arc::default(),
             turns: Turns::new(config.max_commands),
+        gathering: Room::new(config.max_reply_bytes),
+        companions: Companions::default(),
+        waiters: Waiters::default(),
             metrics: metrics.0,
             env,
             config,

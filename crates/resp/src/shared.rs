@@ -11,6 +11,7 @@ use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
 
 use crate::clients::{ClientEntry, Clients};
 use crate::command::KeysTurns;
+use crate::companions::Companions;
 use crate::command_table::{COMMANDS, Id};
 use crate::config::RespConfig;
 use crate::connection::Turns;
@@ -19,6 +20,7 @@ use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
+use crate::waiters::Waiters;
 
 pub(crate) struct Shared<S> {
     pub env: Env,
@@ -34,6 +36,10 @@ pub(crate) struct Shared<S> {
     pub large: Room,
     /// For commands that wait for `EXEC`, and watched keys.
     pub queued: QueuedRoom,
+    /// For what commands on several records or elements read and make.
+    pub gathering: Room,
+    pub companions: Companions,
+    pub waiters: Waiters,
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
     pub keys_turns: Arc<KeysTurns>,

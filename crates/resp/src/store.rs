@@ -147,6 +147,14 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// first step to the last comes in one of them, and in only one.
     fn walk(&self, walk: Walk) -> impl Future<Output = Result<(Vec<Named>, Option<Position>)>> + Send;
 
+    /// Some key, by chance, if there is any: none is more likely than others by much, where keys are spread evenly.
+    fn any_key(&self, random: u64) -> impl Future<Output = Result<Option<Bytes>>> + Send;
+
+    /// How many servers, beside the one that decides, have every write that was answered.
+    fn copies(&self) -> u32 {
+        0
+    }
+
     /// Whether [`Store::execute`] takes these keys together.
     fn are_together(&self, keys: &[&[u8]]) -> bool;
 
@@ -159,6 +167,19 @@ pub trait Store: Clone + Send + Sync + 'static {
 
     /// Sections for `INFO`: a title, and pairs of field and value.
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)>;
+}
+
+/// A key from the first to the last one, which may have much in common at their beginning; by chance.
+pub fn between(first: &[u8], last: &[u8], random_below: impl FnOnce(u64) -> u64) -> Bytes {
+    let common = first.iter().zip(last.iter()).take_while(|(a, b)| a == b).count();
+    let number = |key: &[u8]| {
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(&key[common..]).for_each(|(to, from)| *to = *from);
+        u64::from_be_bytes(bytes)
+    };
+    let (low, high) = (number(first), number(last));
+    let chosen = low + random_below(high.saturating_sub(low).saturating_add(1));
+    Bytes::from([&first[..common], &chosen.to_be_bytes()].concat())
 }
 
 /// [`Store::set_each`] for a store that has no better way.

@@ -157,7 +157,12 @@ impl Who {
         let Some(who) = self.principal() else {
             return Err(Reply::error("NOAUTH Authentication required."));
         };
-        let class = [("readonly", Class::Read), ("write", Class::Write), ("admin", Class::Admin)]
+        let class = [
+            ("readonly", Class::Read),
+            ("write", Class::Write),
+            ("admin", Class::Admin),
+            ("dangerous", Class::Dangerous),
+        ]
             .into_iter()
             .find_map(|(flag, class)| spec.flags.contains(&flag).then_some(class));
         // What concerns the connection alone is everybody's.
@@ -165,56 +170,71 @@ impl Who {
         if who.may(class).is_err() {
             return Err(not_permitted(&who.name, spec.name));
         }
-        let (first, last, step) = spec.keys;
-        if first == 0 {
-            return Ok(());
+        if class == Class::Dangerous && who.may_empty("").is_err() {
+            return Err(not_permitted(&who.name, spec.name));
         }
-        let len = command.len() as i64;
-        let last = if last < 0 { len + last } else { last };
-        let mut at = first;
-        while at <= last && at < len {
-            if who.may_key(class, "", command.arg(at as usize)).is_err() {
+        for (at, place) in spec.key_places(command).into_iter().enumerate() {
+            let key = command.arg(place);
+            let is_source = at > 0 && reads_all_but_the_first(spec.id);
+            let mut classes = [Some(class).filter(|_| !is_source), None];
+            if is_source || reads_too(spec.id, at, command) {
+                classes[1] = Some(Class::Read);
+            }
+            if classes.into_iter().flatten().any(|class| who.may_key(class, "", key).is_err()) {
                 return Err(Reply::error("NOPERM No permissions to access a key"));
             }
-            at += step;
-        }
-        // `SET k v GET` and its like answer with what was there.
-        let reads_too = match spec.id {
-            Id::Set => (3..command.len()).any(|i| command.arg(i).eq_ignore_ascii_case(b"get")),
-            Id::Getset
-            | Id::Getdel
-            | Id::Getex
-            | Id::Incr
-            | Id::Decr
-            | Id::Incrby
-            | Id::Decrby
-            | Id::Incrbyfloat => true,
-            // (What they move is read.)
-            Id::Rename | Id::Renamenx | Id::Copy => true,
-            Id::Hincrby
-            | Id::Hincrbyfloat
-            | Id::Zincrby
-            | Id::Zadd
-            | Id::Zpopmin
-            | Id::Zpopmax
-            | Id::Spop
-            | Id::Lpop
-            | Id::Rpop => true,
-            // (Of the first key is only written what the others have.)
-            Id::Smove | Id::Sinterstore | Id::Sunionstore | Id::Sdiffstore | Id::Lmove | Id::Rpoplpush => {
-                for at in 1..=last.min(len - 1) {
-                    if who.may_key(Class::Read, "", command.arg(at as usize)).is_err() {
-                        return Err(Reply::error("NOPERM No permissions to access a key"));
-                    }
-                }
-                false
-            }
-            _ => false,
-        };
-        if reads_too && who.may_key(Class::Read, "", command.arg(1)).is_err() {
-            return Err(Reply::error("NOPERM No permissions to access a key"));
         }
         Ok(())
+    }
+}
+
+/// Whether the keys after the first one are only read.
+fn reads_all_but_the_first(id: Id) -> bool {
+    matches!(id, Id::Zunionstore | Id::Zinterstore | Id::Zdiffstore | Id::Zrangestore)
+}
+
+/// Whether a command that writes the key in this place, of its keys, tells what was there, or copies it.
+fn reads_too(id: Id, at: usize, command: &Command<'_>) -> bool {
+    match id {
+        // `SET k v GET` answers with what was there.
+        Id::Set => (3..command.len()).any(|i| command.arg(i).eq_ignore_ascii_case(b"get")),
+        Id::Getset
+        | Id::Getdel
+        | Id::Getex
+        | Id::Incr
+        | Id::Decr
+        | Id::Incrby
+        | Id::Decrby
+        | Id::Incrbyfloat
+        | Id::Hincrby
+        | Id::Hincrbyfloat
+        | Id::Zincrby
+        | Id::Zadd
+        | Id::Zpopmin
+        | Id::Zpopmax
+        | Id::Zmpop
+        | Id::Bzmpop
+        | Id::Bzpopmin
+        | Id::Bzpopmax
+        | Id::Spop
+        | Id::Lpop
+        | Id::Rpop
+        | Id::Lmpop
+        | Id::Blmpop
+        | Id::Blpop
+        | Id::Brpop => true,
+        // (What they move is read.)
+        Id::Rename | Id::Renamenx | Id::Copy => at == 0,
+        // (The first key is written; what the others have, or what is moved, is read.)
+        Id::Smove
+        | Id::Lmove
+        | Id::Rpoplpush
+        | Id::Blmove
+        | Id::Brpoplpush
+        | Id::Sinterstore
+        | Id::Sunionstore
+        | Id::Sdiffstore => true,
+        _ => false,
     }
 }
 

@@ -35,7 +35,7 @@ impl fmt::Display for Said {
 }
 
 impl Said {
-    fn new(words: &[&[u8]], compared: Compared) -> Self {
+    pub(crate) fn new(words: &[&[u8]], compared: Compared) -> Self {
         let words = words.iter().map(|word| word.to_vec()).collect();
         Self { words, compared, goes_on: false, begins: true }
     }
@@ -77,7 +77,7 @@ impl Said {
 }
 
 pub struct Generator {
-    rng: Rng,
+    pub(crate) rng: Rng,
     /// When it began, since 1970.
     now_ms: i64,
     /// Of the keys: only the first two, so that commands meet what those just before them have left.
@@ -85,7 +85,7 @@ pub struct Generator {
 }
 
 /// Of objects, and one that plain commands use too.
-const OBJECTS: [&str; 9] =
+pub(crate) const OBJECTS: [&str; 9] =
     ["{o}hash", "{o}hash2", "{o}set", "{o}set2", "{o}sorted", "{o}sorted2", "{o}list", "{o}list2", "a"];
 const NAMES: [&str; 8] = ["f", "g", "field", "x1", "x2", "x3", "", "longer name"];
 
@@ -100,7 +100,7 @@ impl Generator {
         KEYS.iter().chain(&OBJECTS).chain(&["float", "{o}names"]).map(|key| key.as_bytes().to_vec())
     }
 
-    fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
+    pub(crate) fn one<'a>(&mut self, of: &[&'a str]) -> &'a str {
         of[self.rng.usize(..of.len())]
     }
 
@@ -331,7 +331,7 @@ impl Generator {
         }
     }
 
-    fn name(&mut self) -> Vec<u8> {
+    pub(crate) fn name(&mut self) -> Vec<u8> {
         self.one(&NAMES).into()
     }
 
@@ -343,7 +343,7 @@ impl Generator {
         }
     }
 
-    fn bound(&mut self) -> Vec<u8> {
+    pub(crate) fn bound(&mut self) -> Vec<u8> {
         let score = self.score();
         if self.rng.bool() { score } else { [b"(", &score[..]].concat() }
     }
@@ -358,7 +358,7 @@ impl Generator {
         }
     }
 
-    fn index(&mut self) -> Vec<u8> {
+    pub(crate) fn index(&mut self) -> Vec<u8> {
         match self.rng.u8(..12) {
             0 => self.number(),
             _ => self.rng.i32(-8..8).to_string().into_bytes(),
@@ -373,7 +373,7 @@ impl Generator {
                 _ => generator.one(kind).into(),
             }
         };
-        match self.rng.u8(..8) {
+        match self.rng.u8(..11) {
             0 | 1 => {
                 let key = of(self, &OBJECTS[..2]);
                 self.of_hash(&key)
@@ -390,6 +390,7 @@ impl Generator {
                 let (key, other) = (of(self, &OBJECTS[6..8]), of(self, &OBJECTS[6..8]));
                 self.of_list(&key, &other)
             }
+            7..=9 => self.of_several(),
             _ => {
                 let (key, other): (Vec<u8>, Vec<u8>) =
                     (self.one(&OBJECTS).into(), self.one(&OBJECTS[..8]).into());

@@ -6,6 +6,8 @@
 
 mod commands;
 mod servers;
+mod several;
+mod suite;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -31,6 +33,18 @@ struct Args {
     /// Without a redis-server, or with one of another version than 7.0: end well, and say so
     #[arg(long)]
     optional: bool,
+    /// Not the replies, but the speed: redis-benchmark's whole default suite, the servers taking turns
+    #[arg(long)]
+    suite: bool,
+    /// Of the suite: requests of each test
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    requests: u32,
+    /// Of the suite: rounds, of which the medians are taken
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Of the suite: a file for the table
+    #[arg(long, value_name = "PATH")]
+    write: Option<std::path::PathBuf>,
     /// The program `sextant`
     #[arg(long, value_name = "PATH", default_value = "target/release/sextant")]
     sextant: std::path::PathBuf,
@@ -86,7 +100,11 @@ fn compare(args: &Args) -> Result<bool, Ended> {
         return Err(Ended::Failed(why));
     }
     let dir = tempfile::tempdir().map_err(|e| e.to_string())?;
-    let redis = servers::redis(dir.path())?;
+    if args.suite {
+        suite::run(args, dir.path())?;
+        return Ok(true);
+    }
+    let redis = servers::redis(dir.path(), &[])?;
     let sextant = servers::sextant(&args.sextant, dir.path())?;
     println!(
         "conformance: seed {seed}, {} commands each; {} and {}",

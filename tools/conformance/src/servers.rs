@@ -84,15 +84,16 @@ fn redis_version() -> String {
     said.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or("?").to_owned()
 }
 
-fn said(program: &str, args: &[&str]) -> Option<String> {
+pub fn said(program: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).stdin(Stdio::null()).output().ok()?;
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-pub fn redis(dir: &Path) -> Result<Server, String> {
+/// `options`: further ones.
+pub fn redis(dir: &Path, options: &[&str]) -> Result<Server, String> {
     let mut why = String::new();
     for _ in 0..ATTEMPTS {
-        match redis_once(dir) {
+        match redis_once(dir, options) {
             Ok(server) => return Ok(server),
             Err(e) => why = e,
         }
@@ -100,12 +101,13 @@ pub fn redis(dir: &Path) -> Result<Server, String> {
     Err(why)
 }
 
-fn redis_once(dir: &Path) -> Result<Server, String> {
+fn redis_once(dir: &Path, options: &[&str]) -> Result<Server, String> {
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map_err(|e| e.to_string())?.port();
     let mut command = Command::new("redis-server");
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"]).arg(dir);
-    let errors = Errors::new(dir, "redis-server")?;
+    command.args(options);
+    let errors = Errors::new(dir, &format!("redis-server-{port}"))?;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors.stdio()?);
     let mut process = Process(command.spawn().map_err(|e| format!("redis-server: {e}"))?);
     let mut said = BufReader::new(process.0.stdout.take().ok_or("redis-server: no output")?);

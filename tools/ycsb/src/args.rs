@@ -64,6 +64,15 @@ pub enum InsertMode {
     Put,
 }
 
+/// How a record is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kept {
+    /// As one value.
+    Value,
+    /// As a hash, with an index of all keys: as YCSB's Redis binding does.
+    Hash,
+}
+
 #[derive(Clone, Debug, Args)]
 pub struct Options {
     /// YCSB's workload a to f
@@ -132,6 +141,9 @@ pub struct Options {
     /// p-nodes to talk to over RESP
     #[arg(long, value_name = "ADDR,..", value_delimiter = ',')]
     pub resp: Vec<String>,
+    /// How records are kept (hash: with resp) [default: value]
+    #[arg(long)]
+    pub layout: Option<Kept>,
     /// Put p-nodes into the generator
     #[arg(long)]
     pub embedded: bool,

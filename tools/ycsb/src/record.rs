@@ -15,7 +15,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 const FORMAT: u8 = 1;
-const HEADER_BYTES: usize = 14;
+pub const HEADER_BYTES: usize = 14;
 
 /// The shape of all records of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,6 +16,7 @@ use crate::report::Report;
 use crate::settings::{Settings, TargetSettings};
 use crate::target::embedded::Embedded;
 use crate::target::grpc::Grpc;
+use crate::target::hash::Hashes;
 use crate::target::resp::Resp;
 use crate::target::{Target, Thread};
 
@@ -70,7 +71,11 @@ pub fn run(env: Env, args: &YcsbArgs) -> BoxFuture<'_, Result<RunReport>> {
                 let target = Grpc::new(&env, addrs, &o.table, settings.deadline, *connections).await?;
                 run_on(&env, &target, phase, &settings).await?
             }
-            TargetSettings::Resp { addrs } => {
+            TargetSettings::Resp { addrs, hashes: true } => {
+                let target = Hashes(Resp::new(addrs, settings.deadline)?);
+                run_on(&env, &target, phase, &settings).await?
+            }
+            TargetSettings::Resp { addrs, hashes: false } => {
                 let target = Resp::new(addrs, settings.deadline)?;
                 run_on(&env, &target, phase, &settings).await?
             }

@@ -8,7 +8,7 @@ use sextant_common::operation::ReadMode;
 use sextant_environment::config::ClusterConfig;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::args::{InsertMode, Options};
+use crate::args::{InsertMode, Kept, Options};
 use crate::cluster_file::ClusterFile;
 use crate::distribution::{Chooser, Distribution};
 use crate::keys::key;
@@ -26,7 +26,7 @@ const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
 #[derive(Clone, Debug)]
 pub enum TargetSettings {
     Grpc { addrs: Vec<String>, connections: usize },
-    Resp { addrs: Vec<String> },
+    Resp { addrs: Vec<String>, hashes: bool },
     Embedded { cluster: ClusterConfig, pnodes: usize, cache_bytes: u64, coalesce: bool },
 }
 
@@ -64,7 +64,7 @@ impl Settings {
             return bad("--seconds must be above 0");
         }
         let target = target(options)?;
-        if runs && options.workload.scans() && matches!(target, TargetSettings::Resp { .. }) {
+        if runs && options.workload.scans() && matches!(target, TargetSettings::Resp { hashes: false, .. }) {
             return Err(no_scans());
         }
         let mode = options.mode;
@@ -120,7 +120,9 @@ impl Settings {
         let o = &self.options;
         let (target, servers, pnodes) = match &self.target {
             TargetSettings::Grpc { addrs, .. } => ("grpc", addrs.clone(), addrs.len()),
-            TargetSettings::Resp { addrs } => ("resp", addrs.clone(), addrs.len()),
+            TargetSettings::Resp { addrs, hashes } => {
+                (if *hashes { "resp, hashes" } else { "resp" }, addrs.clone(), addrs.len())
+            }
             TargetSettings::Embedded { cluster, pnodes, .. } => {
                 let servers = cluster.memtable.iter().chain(&cluster.sstable).map(|s| s.addr.clone());
                 ("embedded", servers.collect(), *pnodes)
@@ -171,6 +173,10 @@ fn target(options: &Options) -> Result<TargetSettings> {
     if chosen > 1 {
         return Err(Error::invalid("choose one of --grpc, --resp and --embedded"));
     }
+    let hashes = options.layout == Some(Kept::Hash);
+    if hashes && options.resp.is_empty() {
+        return Err(Error::invalid("--layout hash needs --resp"));
+    }
     if !options.embedded {
         for (flag, given) in [
             ("--cache", options.cache.is_some()),
@@ -203,7 +209,7 @@ fn target(options: &Options) -> Result<TargetSettings> {
         if !options.table.is_empty() {
             return Err(Error::invalid("--table cannot be chosen over RESP"));
         }
-        return Ok(TargetSettings::Resp { addrs: options.resp.clone() });
+        return Ok(TargetSettings::Resp { addrs: options.resp.clone(), hashes });
     }
     let addrs = if options.grpc.is_empty() { vec![GRPC_DEFAULT.to_owned()] } else { options.grpc.clone() };
     Ok(TargetSettings::Grpc { addrs, connections: options.connections as usize })
@@ -256,6 +262,7 @@ mod tests {
             ("run --cache off", "--cache is for --embedded"),
             ("run --embedded", "--embedded needs --cluster"),
             ("run --workload e --resp a:1", "RESP has no command"),
+            ("run --layout hash --grpc a:1", "--layout hash needs --resp"),
             ("run --mode bda --resp a:1", "--mode cannot be chosen over RESP"),
             ("run --theta 1", "--theta must lie"),
             ("update --share 0", "--share must be"),
@@ -267,5 +274,6 @@ mod tests {
             assert_eq!(message.lines().count(), 1, "{line}: {message}");
         }
         assert!(settings("load --resp a:1 --workload e").is_ok(), "loading needs no scans");
+        assert!(settings("run --resp a:1 --workload e --layout hash").is_ok(), "an index can be scanned");
     }
 }

@@ -122,6 +122,7 @@ impl Who {
             Class::Read => "to read a key",
             Class::Write => "to write a key",
             Class::Admin => "administration",
+            Class::Dangerous => "to remove everything",
         };
         self.may_if(what, |who| who.may_key(class, table, key))
     }

@@ -10,7 +10,8 @@ use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, one_by_one,
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
+    one_by_one,
 };
 
 use super::shares::{Place, Shares};
@@ -51,6 +52,18 @@ impl RespStore {
         let Some(table) = core.views.tables.get("") else { return Ok(None) };
         let partition = core.views.slot_map.partition_of(key, &table.options);
         self.shares.enter(partition, core.leaders.get(partition).is_certain()).map(Some)
+    }
+
+    /// Of a range of one partition.
+    async fn first_key(&self, range: ScanRange) -> Result<Option<Bytes>> {
+        let mut pages = self.pnode.scan("", range);
+        while let Some(page) = pages.next_page().await {
+            if let Some((key, _)) = page?.records.first() {
+                // (A copy, or it would hold the whole page.)
+                return Ok(Some(Bytes::copy_from_slice(key)));
+            }
+        }
+        Ok(None)
     }
 
     /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
@@ -246,6 +259,25 @@ impl Store for RespStore {
         }
         let more = part < partitions.len();
         Ok((keys, more.then_some(Position { part: part as u32, from })))
+    }
+
+    async fn any_key(&self, random: u64) -> Result<Option<Bytes>> {
+        let partitions = self.pnode.partitions_of("", b"", b"").await?;
+        let from = (random % partitions.len().max(1) as u64) as usize;
+        for partition in partitions[from..].iter().chain(&partitions[..from]) {
+            let all = ScanRange { limit: 1, page_records: 1, partition: Some(*partition), ..<_>::default() };
+            let (first, last) = (self.first_key(all.clone()), ScanRange { reverse: true, ..all.clone() });
+            let (Some(first), Some(last)) = (first.await?, self.first_key(last).await?) else { continue };
+            let start = between(&first, &last, |below| random % below.max(1));
+            // (Whatever was at the end may be gone by now.)
+            let found = self.first_key(ScanRange { start, ..all }).await?;
+            return Ok(Some(found.unwrap_or(last)));
+        }
+        Ok(None)
+    }
+
+    fn copies(&self) -> u32 {
+        (self.pnode.core().config.cluster.memtable.len() / 2) as u32
     }
 
     fn are_together(&self, keys: &[&[u8]]) -> bool {

@@ -159,7 +159,8 @@ fn lines(lines: impl IntoIterator<Item = String>) -> Reply {
 fn categories(command: &Command<'_>) -> Reply {
     use crate::command_table::COMMANDS;
 
-    const CATEGORIES: [(&str, &str); 3] = [("read", "readonly"), ("write", "write"), ("admin", "admin")];
+    const CATEGORIES: [(&str, &str); 4] =
+        [("read", "readonly"), ("write", "write"), ("admin", "admin"), ("dangerous", "dangerous")];
     if command.len() == 2 {
         return lines(CATEGORIES.map(|(name, _)| name.to_owned()));
     }
@@ -179,7 +180,7 @@ fn help() -> Reply {
         "GETUSER <name>",
         "LIST: users and their rules",
         "SETUSER <name> [on|off] [><password>|<<password>|nopass|resetpass] [~<keys>|%R~<keys>|%W~<keys>|resetkeys]",
-        "    [table=<name>|resettables] [+@read|+@write|+@admin|+@all|-@...] [reset]: patterns end with * or have none",
+        "    [table=<name>|resettables] [+@read|+@write|+@admin|+@dangerous|+@all|-@...] [reset]: patterns end with * or have none",
         "USERS: their names",
         "WHOAMI",
     ];

@@ -26,10 +26,13 @@ use super::execution::{change_reply, is_decimal, set_reply};
 use super::request::{Aspect, ChangeReply, Request};
 use super::transaction::{Queued, Watched};
 use crate::frame::Reply;
+use crate::shared::Shared;
 use crate::store::{SetCondition, Store};
 
 /// How often the records may turn out to have changed meanwhile.
 pub(super) const ATTEMPTS_MAX: usize = 100;
+/// How long all of them together may take: none is begun later.
+pub(super) const ATTEMPTS_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Once the records have changed so often meanwhile, the leader reads them all at one moment.
 const READS_MAX: usize = 3;
@@ -47,12 +50,12 @@ pub(super) enum Done {
 }
 
 pub(super) async fn run<S: Store>(
-    store: &S,
-    env: &Env,
+    shared: &Shared<S>,
     commands: &[Queued],
     watched: &[Arc<Watched>],
     lane: Lane,
 ) -> Result<Done> {
+    let Shared { store, env, .. } = shared;
     let mut expected = Vec::new();
     for watched in watched {
         let seen = watched
@@ -71,8 +74,12 @@ pub(super) async fn run<S: Store>(
             "nothing took effect: it names {named} keys: the limit is {BATCH_OPS_MAX}"
         )));
     }
+    let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
     for attempt in 0..ATTEMPTS_MAX {
         if attempt > 0 {
+            if shared.now_ns() > until_ns {
+                break;
+            }
             pause(attempt, env).await;
         }
         // What changes nothing is read where that is cheapest, unless others come between again and again.
@@ -94,7 +101,7 @@ pub(super) async fn run<S: Store>(
                 Err(e) => return Err(e),
             }
         }
-        let mut draft = Draft::read(store, env, &needed, attempt >= READS_MAX).await?;
+        let mut draft = Draft::read(shared, &needed, attempt >= READS_MAX).await?;
         if !draft.expect(&expected) {
             return Ok(Done::Changed);
         }
@@ -187,6 +194,8 @@ fn as_batch(commands: &[Queued], expected: &[(&Bytes, Seq)]) -> Option<Batch> {
             Request::Inspect(..)
             | Request::Move(_)
             | Request::Object(_)
+            | Request::Waiting(_)
+            | Request::Whole(_)
             | Request::Scan(_)
             | Request::Watch(_)
             | Request::Transaction(_) => {
@@ -252,6 +261,8 @@ fn replies(commands: &[Queued], mut results: &[OpOutcome]) -> Vec<Reply> {
             }
             Request::Move(_)
             | Request::Object(_)
+            | Request::Waiting(_)
+            | Request::Whole(_)
             | Request::Scan(_)
             | Request::Watch(_)
             | Request::Transaction(_) => {

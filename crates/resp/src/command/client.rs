@@ -1,10 +1,10 @@
 //! `CLIENT`: what clients say about themselves, and who is connected.
 
-use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
+use super::errors::{NOT_AN_INTEGER, SYNTAX, unknown_subcommand, wrong_arity};
 use super::hello::{bad_name, is_valid_name};
-use super::{Conversation, is};
+use super::{Conversation, Release, is};
 use crate::config::Order;
-use crate::frame::{Command, Reply};
+use crate::frame::{Command, Reply, parse_integer};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::who::not_permitted;
@@ -14,7 +14,7 @@ pub(super) fn client<S: Store>(
     conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> Reply {
-    const SUBCOMMANDS: [(&str, usize); 9] = [
+    const SUBCOMMANDS: [(&str, usize); 10] = [
         ("id", 2),
         ("info", 2),
         ("getname", 2),
@@ -24,6 +24,7 @@ pub(super) fn client<S: Store>(
         ("no-touch", 3),
         ("list", 0),
         ("order", 3),
+        ("unblock", 0),
     ];
     let subcommand = command.arg(1);
     let Some((name, len)) = SUBCOMMANDS.into_iter().find(|(name, _)| is(subcommand, name)) else {
@@ -32,9 +33,10 @@ pub(super) fn client<S: Store>(
     if len != 0 && command.len() != len {
         return wrong_arity(&format!("client|{name}"));
     }
-    if name == "list" && !conversation.who.may_administrate() {
-        conversation.who.refused("client|list");
-        return not_permitted(conversation.who.name(), "client|list");
+    if ["list", "unblock"].contains(&name) && !conversation.who.may_administrate() {
+        let command = format!("client|{name}");
+        conversation.who.refused(&command);
+        return not_permitted(conversation.who.name(), &command);
     }
     match name {
         "id" => Reply::Integer(conversation.entry.id() as i64),
@@ -58,6 +60,7 @@ pub(super) fn client<S: Store>(
             };
             Reply::OK
         }
+        "unblock" => unblock(command, shared),
         "list" => list(command, conversation, shared),
         // Nothing here evicts clients, or keeps a time of last access.
         _ if is(command.arg(2), "on") || is(command.arg(2), "off") => Reply::OK,
@@ -80,6 +83,23 @@ fn set_info(command: &Command<'_>, conversation: &Conversation) -> Reply {
     }
     conversation.entry.set_library(is_name, value);
     Reply::OK
+}
+
+/// `id [TIMEOUT|ERROR]`.
+fn unblock<S: Store>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
+    let why = match command.len() {
+        3 => Release::TimedOut,
+        4 if is(command.arg(3), "timeout") => Release::TimedOut,
+        4 if is(command.arg(3), "error") => Release::Told,
+        4 => return Reply::error("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"),
+        _ => return wrong_arity("client|unblock"),
+    };
+    match parse_integer(command.arg(2)) {
+        Some(id) => {
+            Reply::Integer(i64::from(u64::try_from(id).is_ok_and(|id| shared.clients.release(id, why))))
+        }
+        None => NOT_AN_INTEGER,
+    }
 }
 
 fn list<S: Store>(command: &Command<'_>, conversation: &Conversation, shared: &Shared<S>) -> Reply {

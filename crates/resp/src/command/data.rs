@@ -82,6 +82,7 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
         Id::Copy => copy(command),
         Id::Mset => Ok(Request::MultiSet(pairs(command, "mset")?)),
         Id::Object => object(command),
+        Id::Memory => super::diagnosis::memory(command),
         _ => Err(errors::wrong_arity("unknown")),
     }
 }
@@ -247,6 +248,8 @@ fn object(command: &Command<'_>) -> Result<Request, Reply> {
         what if is(what, "encoding") => Aspect::Encoding,
         what if is(what, "refcount") => Aspect::Constant(1),
         what if is(what, "idletime") => Aspect::Constant(0),
+        what if is(what, "freq") => Aspect::Frequency,
+        what if is(what, "help") && command.len() == 2 => return Err(object_help()),
         _ => return Err(errors::unknown_subcommand(command, "OBJECT")),
     };
     if command.len() != 3 {
@@ -254,6 +257,17 @@ fn object(command: &Command<'_>) -> Result<Request, Reply> {
         return Err(errors::wrong_arity(&format!("object|{what}")));
     }
     Ok(Request::Inspect(key(command, 2)?, aspect))
+}
+
+fn object_help() -> Reply {
+    let lines = [
+        "OBJECT <subcommand> [<arg> ...]. Subcommands are:",
+        "ENCODING <key>: how Redis would keep it",
+        "FREQ <key>: an error",
+        "IDLETIME <key>: 0",
+        "REFCOUNT <key>: 1",
+    ];
+    Reply::Array(lines.map(Reply::Simple).into())
 }
 
 fn rename(command: &Command<'_>, replaces: bool, reply: SetReply) -> Result<Request, Reply> {

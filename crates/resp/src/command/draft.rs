@@ -23,12 +23,16 @@ use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
 use super::request::{Move, Request, SetReply};
 use super::transaction::Queued;
 use crate::frame::Reply;
+use crate::gathering::Gathered;
+use crate::shared::Shared;
 use crate::store::{ElementRange, Store};
 
 /// Longest values that are read together, in bytes.
 const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most elements that are read together.
 const ELEMENTS_MAX: usize = 1_000_000;
+/// What an element takes beside its bytes.
+const ELEMENT_BYTES: usize = 64;
 /// Elements that are asked for at once.
 const PAGE_ELEMENTS: u64 = 10_000;
 /// Longest replies that are given together, in bytes.
@@ -83,6 +87,7 @@ pub(super) struct Draft<'s, S> {
     made: usize,
     /// Something was not read, and is expected to be of some version.
     expects: bool,
+    gathered: Gathered<'s>,
 }
 
 #[derive(Debug, Default)]
@@ -112,8 +117,10 @@ fn header_of(record: &Record) -> Option<Header> {
 }
 
 impl<'s, S: Store> Draft<'s, S> {
-    pub async fn read(store: &'s S, env: &'s Env, keys: &[Bytes], of_leader: bool) -> Result<Self> {
+    pub async fn read(shared: &'s Shared<S>, keys: &[Bytes], of_leader: bool) -> Result<Self> {
+        let Shared { store, env, .. } = shared;
         let (mut cells, mut bytes) = (BTreeMap::new(), 0);
+        let mut gathered = Gathered::new(&shared.gathering);
         for keys in keys.chunks(CHUNK_KEYS) {
             let records = store.multi_get(keys.to_vec(), S::Missed::default()).await?;
             for (key, record) in keys.iter().zip(records) {
@@ -124,6 +131,7 @@ impl<'s, S: Store> Draft<'s, S> {
                 let cell = Cell { seen, seen_version, record, lifetime, has_changed: false };
                 cells.insert(key.clone(), cell);
             }
+            gathered.make_room(bytes)?;
             if bytes > READ_BYTES_MAX {
                 return Err(Error::invalid(format!(
                     "nothing took effect: the values that it reads are longer than {READ_BYTES_MAX} bytes"
@@ -142,6 +150,7 @@ impl<'s, S: Store> Draft<'s, S> {
             now: Tick(store.now_ms()),
             made: 0,
             expects: false,
+            gathered,
         })
     }
 
@@ -229,6 +238,7 @@ impl<'s, S: Store> Draft<'s, S> {
                     "nothing took effect: the values that it makes are longer than {MADE_BYTES_MAX} bytes"
                 )));
             }
+            self.make_room(bytes)?;
             replies.push(reply);
             if at > turn.0 + TURN_COMMANDS || self.made > turn.1 + TURN_BYTES {
                 turn = (at, self.made);
@@ -264,6 +274,8 @@ impl<'s, S: Store> Draft<'s, S> {
                 change_reply(outcome, *reply, is_decimal(ops)).unwrap_or_else(|e| store_error(&e))
             }
             Request::Object(_)
+            | Request::Waiting(_)
+            | Request::Whole(_)
             | Request::Move(_)
             | Request::Scan(_)
             | Request::Watch(_)
@@ -396,6 +408,18 @@ impl<'s, S: Store> Draft<'s, S> {
         }
     }
 
+    /// The object, and its kind; None: there is none.
+    pub fn object_of_any(&self, key: &[u8]) -> Carried<Option<(Kind, Header)>> {
+        match self.record(key) {
+            None => Ok(None),
+            Some(record) if record.kind == Kind::Plain => Err(WRONG_TYPE.into()),
+            Some(record) => {
+                let header = header_of(record).ok_or_else(|| Stop::from(damaged()))?;
+                Ok(Some((record.kind, header)))
+            }
+        }
+    }
+
     /// The object of this kind, or a new one.
     pub fn object_or_new(&mut self, key: &[u8], kind: Kind) -> Carried<Header> {
         Ok(match self.object(key, kind)? {
@@ -510,6 +534,7 @@ impl<'s, S: Store> Draft<'s, S> {
         let gone = changed().filter(|(_, value)| value.is_none()).count() as u64;
         let mut left = limit.saturating_add(gone);
         let mut found: Vec<(Bytes, Bytes)> = Vec::new();
+        let mut last_page_bytes = 0;
         let (mut from, mut to) = (start.clone(), end.clone());
         while left > 0 && !self.fresh.contains(&header.version) {
             let page = ElementRange {
@@ -518,12 +543,16 @@ impl<'s, S: Store> Draft<'s, S> {
                 reverse,
                 limit: left.min(PAGE_ELEMENTS),
             };
+            // (The next one may be as long as the last one.)
+            self.make_room(last_page_bytes)?;
+            let before = self.read.bytes;
             let page = self.store.element_page(page).await?;
             self.read.moments += if page.took_several { 2 } else { 1 };
             self.read.rests_on_header = true;
             for (key, value) in &page.elements {
                 self.count_read(key.len() + value.len())?;
             }
+            last_page_bytes = self.read.bytes - before;
             left = left.saturating_sub(page.elements.len() as u64);
             match page.elements.last() {
                 Some((last, _)) if reverse => to = last.clone(),
@@ -562,9 +591,16 @@ impl<'s, S: Store> Draft<'s, S> {
         self.read.rests_on_header = true;
     }
 
+    /// For what was read and made, and so many bytes more.
+    fn make_room(&mut self, more_bytes: usize) -> Result<()> {
+        let beside = self.read.elements * ELEMENT_BYTES;
+        self.gathered.make_room(self.read.bytes + beside + self.made + more_bytes)
+    }
+
     fn count_read(&mut self, bytes: usize) -> Result<()> {
         self.read.elements += 1;
         self.read.bytes += bytes;
+        self.make_room(0)?;
         if self.read.elements > ELEMENTS_MAX || self.read.bytes > READ_BYTES_MAX {
             return Err(Error::invalid(format!(
                 "nothing took effect: it reads more than {ELEMENTS_MAX} elements, or {READ_BYTES_MAX} bytes"

@@ -1,10 +1,11 @@
 //! How commands on keys are run: what a look did not find out is asked of the store, and made into a reply.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use sextant_common::ids::Seq;
 use sextant_common::operation::{Effect, Lane, OpOutcome, Operation, Record, Told, Update, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::Env;
 
 use super::ahead::{Ahead, Head};
 use super::atomic::{self, Done};
@@ -12,6 +13,7 @@ use super::errors::{self, CROSS_SLOT, plain, store_error};
 use super::request::{ChangeReply, Request, SetReply};
 use super::transaction::Queued;
 use crate::frame::{Reply, parse_integer};
+use crate::shared::Shared;
 use crate::store::Store;
 
 /// Keys that are asked of the store at once by a command that names many: bounds what its values can pile up to before
@@ -22,16 +24,20 @@ const REPLY_BYTES_MAX: usize = 512 * 1024 * 1024;
 
 impl Request {
     /// Asks the store for what is not known yet. Errors become error replies.
-    pub async fn run<S: Store>(self, store: S, env: Env, ahead: Ahead<S::Missed>, lane: Lane) -> Reply {
+    pub async fn run<S: Store>(self, shared: Arc<Shared<S>>, ahead: Ahead<S::Missed>, lane: Lane) -> Reply {
         match ahead {
             Ahead::Reply(reply) => reply,
             Ahead::Missed(head) => {
-                self.ask(store, &env, head, lane).await.unwrap_or_else(|e| store_error(&e))
+                let filled = self.filled();
+                let reply = self.ask(&shared, head, lane).await.unwrap_or_else(|e| store_error(&e));
+                filled.iter().for_each(|key| shared.waiters.wake(key));
+                reply
             }
         }
     }
 
-    async fn ask<S: Store>(self, store: S, env: &Env, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
+    async fn ask<S: Store>(self, shared: &Shared<S>, head: Head<S::Missed>, lane: Lane) -> Result<Reply> {
+        let store = shared.store.clone();
         Ok(match self {
             Self::Get(key) => errors::value(store.get(key, head.missed).await?),
             Self::Inspect(key, aspect) => {
@@ -57,13 +63,16 @@ impl Request {
                 Reply::OK
             }
             Self::Delete(keys) => Reply::Integer(store.delete(keys, lane).await? as i64),
-            Self::Move(_) => match atomic::run(&store, env, &[Queued::Ask(self)], &[], lane).await? {
+            Self::Move(_) => match atomic::run(shared, &[Queued::Ask(self)], &[], lane).await? {
                 Done::Replies(mut replies) => replies.pop().unwrap_or(Reply::Nil),
                 Done::Apart => CROSS_SLOT,
                 Done::Changed => Reply::Nil,
             },
-            Self::Object(object) => object.run(&store, env, lane).await?,
+            Self::Object(object) => object.run(shared, lane).await?,
+            // (Without anybody who could be answered later.)
+            Self::Waiting(waiting) => waiting.at_once(shared).await.unwrap_or(Reply::NilArray),
             Self::Scan(scan) => scan.run(&store).await?,
+            Self::Whole(whole) => whole.run(shared, lane).await?,
             Self::Watch(watched) => {
                 let mut seen = Vec::with_capacity(watched.keys.len());
                 // (The values are of no use: few at a time.)
@@ -84,7 +93,7 @@ impl Request {
                 Reply::OK
             }
             Self::Transaction(transaction) => {
-                match atomic::run(&store, env, &transaction.commands, &transaction.watched, lane).await? {
+                match atomic::run(shared, &transaction.commands, &transaction.watched, lane).await? {
                     Done::Replies(replies) => Reply::Array(replies),
                     Done::Apart => CROSS_SLOT,
                     Done::Changed => Reply::NilArray,

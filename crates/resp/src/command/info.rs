@@ -57,6 +57,7 @@ fn own_sections<S: Store>(shared: &Shared<S>) -> Vec<Section> {
             "Clients",
             vec![
                 field("connected_clients", shared.clients.count().to_string()),
+                field("blocked_clients", shared.waiters.count().to_string()),
                 field("maxclients", shared.config.max_connections.to_string()),
             ],
         ),

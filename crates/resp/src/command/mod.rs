@@ -10,6 +10,7 @@ mod atomic;
 mod client;
 mod config;
 mod data;
+mod diagnosis;
 mod draft;
 mod errors;
 mod execution;
@@ -17,15 +18,18 @@ mod hello;
 mod info;
 mod introspection;
 mod objects;
+mod refusals;
 mod request;
 mod scan;
 mod slowlog;
 mod transaction;
+mod waiting;
+mod whole;
 
 use futures::future::BoxFuture;
 
 use crate::clients::ClientEntry;
-use crate::command_table::{self, Id};
+use crate::command_table::{self, COMMANDS, Family, Id};
 use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply};
 use crate::shared::Shared;
@@ -36,9 +40,13 @@ pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use errors::value;
 pub(crate) use execution::set_status;
+pub(crate) use objects::Object;
 pub(crate) use request::Request;
 pub(crate) use scan::KeysTurns;
 pub(crate) use transaction::Transactions;
+pub(crate) use waiting::Waiting;
+
+pub(crate) use crate::clients::Release;
 
 /// What a connection remembers between commands.
 pub(crate) struct Conversation {
@@ -68,7 +76,8 @@ pub(crate) fn decode<S: Store>(
 ) -> (Option<Id>, Action) {
     let Some(spec) = command_table::find(command.arg(0)) else {
         conversation.transactions.refuse();
-        return (None, errors::unknown_command(command));
+        let refusal = refusals::refusal(command);
+        return (None, refusal.map_or_else(|| errors::unknown_command(command), Action::Reply));
     };
     if !spec.accepts(command.len()) {
         conversation.transactions.refuse();
@@ -108,126 +117,17 @@ fn run<S: Store>(
     conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> Action {
+    let spec = &COMMANDS[id as usize];
+    let decoded = match spec.of {
+        Family::Server => None,
+        Family::Record => Some(data::decode(id, command)),
+        _ if spec.flags.contains(&"blocking") => Some(waiting::decode(spec, command, conversation, shared)),
+        _ => Some(objects::decode(spec, command, shared).map(|object| Request::Object(Box::new(object)))),
+    };
+    if let Some(decoded) = decoded {
+        return decoded.map_or_else(Action::Reply, |request| Action::Run(id, request));
+    }
     let reply = match id {
-        Id::Get
-        | Id::Strlen
-        | Id::Getrange
-        | Id::Substr
-        | Id::Type
-        | Id::Touch
-        | Id::Ttl
-        | Id::Pttl
-        | Id::Expiretime
-        | Id::Pexpiretime
-        | Id::Incr
-        | Id::Decr
-        | Id::Incrby
-        | Id::Decrby
-        | Id::Incrbyfloat
-        | Id::Append
-        | Id::Setrange
-        | Id::Getset
-        | Id::Getdel
-        | Id::Msetnx
-        | Id::Persist
-        | Id::Expire
-        | Id::Pexpire
-        | Id::Expireat
-        | Id::Pexpireat
-        | Id::Setex
-        | Id::Psetex
-        | Id::Getex
-        | Id::Mget
-        | Id::Exists
-        | Id::Set
-        | Id::Setnx
-        | Id::Mset
-        | Id::Del
-        | Id::Unlink
-        | Id::Rename
-        | Id::Renamenx
-        | Id::Object
-        | Id::Copy => {
-            return match data::decode(id, command) {
-                Ok(request) => Action::Run(id, request),
-                Err(reply) => Action::Reply(reply),
-            };
-        }
-        Id::Hset
-        | Id::Hmset
-        | Id::Hsetnx
-        | Id::Hget
-        | Id::Hmget
-        | Id::Hgetall
-        | Id::Hdel
-        | Id::Hlen
-        | Id::Hexists
-        | Id::Hkeys
-        | Id::Hvals
-        | Id::Hincrby
-        | Id::Hincrbyfloat
-        | Id::Hstrlen
-        | Id::Hrandfield
-        | Id::Hscan
-        | Id::Sadd
-        | Id::Srem
-        | Id::Sismember
-        | Id::Smismember
-        | Id::Scard
-        | Id::Smembers
-        | Id::Spop
-        | Id::Srandmember
-        | Id::Smove
-        | Id::Sinter
-        | Id::Sunion
-        | Id::Sdiff
-        | Id::Sinterstore
-        | Id::Sunionstore
-        | Id::Sdiffstore
-        | Id::Sscan
-        | Id::Zadd
-        | Id::Zincrby
-        | Id::Zrem
-        | Id::Zscore
-        | Id::Zmscore
-        | Id::Zcard
-        | Id::Zrange
-        | Id::Zrangebyscore
-        | Id::Zrevrange
-        | Id::Zrevrangebyscore
-        | Id::Zrangebylex
-        | Id::Zrevrangebylex
-        | Id::Zcount
-        | Id::Zlexcount
-        | Id::Zrank
-        | Id::Zrevrank
-        | Id::Zpopmin
-        | Id::Zpopmax
-        | Id::Zremrangebyrank
-        | Id::Zremrangebyscore
-        | Id::Zremrangebylex
-        | Id::Zrandmember
-        | Id::Zscan
-        | Id::Lpush
-        | Id::Rpush
-        | Id::Lpushx
-        | Id::Rpushx
-        | Id::Lpop
-        | Id::Rpop
-        | Id::Lrange
-        | Id::Llen
-        | Id::Lindex
-        | Id::Lset
-        | Id::Lrem
-        | Id::Ltrim
-        | Id::Linsert
-        | Id::Lmove
-        | Id::Rpoplpush => {
-            return match objects::decode(id, command, shared) {
-                Ok(request) => Action::Run(id, request),
-                Err(reply) => Action::Reply(reply),
-            };
-        }
         Id::Scan | Id::Keys => {
             let scan = match id {
                 Id::Scan => scan::scan(command, conversation, shared),
@@ -235,6 +135,12 @@ fn run<S: Store>(
             };
             return match scan {
                 Ok(scan) => Action::Run(id, Request::Scan(Box::new(scan))),
+                Err(reply) => Action::Reply(reply),
+            };
+        }
+        Id::Dbsize | Id::Randomkey | Id::Flushdb | Id::Flushall => {
+            return match whole::decode(id, command, conversation, shared) {
+                Ok(whole) => Action::Run(id, Request::Whole(Box::new(whole))),
                 Err(reply) => Action::Reply(reply),
             };
         }
@@ -260,7 +166,9 @@ fn run<S: Store>(
         Id::Slowlog => slowlog::slowlog(command, shared),
         Id::Time => info::time(shared),
         Id::Role => Reply::Array(vec![Reply::bulk("master"), Reply::Integer(0), Reply::Array(vec![])]),
-        Id::Dbsize => Reply::error("ERR DBSIZE is not supported: keys are not counted"),
+        Id::Wait => diagnosis::wait(command, shared),
+        Id::Latency => diagnosis::latency(command),
+        _ => errors::wrong_arity(spec.name),
     };
     Action::Reply(reply)
 }

@@ -11,6 +11,8 @@ use super::errors;
 use super::objects::Object;
 use super::scan::Scan;
 use super::transaction::{Transaction, Watched};
+use super::waiting::Waiting;
+use super::whole::Whole;
 use crate::command_table::Access;
 use crate::frame::Reply;
 use crate::store::SetCondition;
@@ -35,6 +37,10 @@ pub(crate) enum Aspect {
     Encoding,
     /// What `OBJECT` says of every object.
     Constant(i64),
+    /// What `OBJECT FREQ` says.
+    Frequency,
+    /// About how many bytes it takes.
+    Bytes,
     Life(LifeForm),
 }
 
@@ -68,6 +74,8 @@ impl Aspect {
         match self {
             Self::Kind => return Reply::Simple(record.map_or("none", |record| record.kind.name())),
             Self::Encoding => return record.map_or(Reply::Nil, |record| Reply::bulk(encoding(&record))),
+            Self::Frequency => return record.map_or(Reply::Nil, |_| NO_FREQUENCY),
+            Self::Bytes => return record.map_or(Reply::Nil, |record| Reply::Integer(bytes_of(&record))),
             Self::Constant(number) => return record.map_or(Reply::Nil, |_| Reply::Integer(number)),
             _ => {}
         }
@@ -78,9 +86,24 @@ impl Aspect {
         match self {
             Self::Length => Reply::Integer(value.map_or(0, |v| v.len() as i64)),
             Self::Range(start, end) => Reply::Bulk(value.map_or_else(Bytes::new, |v| range(v, start, end))),
-            Self::Kind | Self::Encoding | Self::Constant(_) | Self::Life(_) => Reply::Nil,
+            _ => Reply::Nil,
         }
     }
+}
+
+const NO_FREQUENCY: Reply = Reply::Error(Bytes::from_static(
+    b"ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between \
+      policies at runtime LRU and LFU data will take some time to adjust.",
+));
+
+/// Roughly: the elements of an object are not looked at.
+fn bytes_of(record: &Record) -> i64 {
+    const BESIDE: u64 = 64;
+    let elements = match record.kind {
+        Kind::Plain => 0,
+        _ => Header::decode(&record.value).map_or(0, |header| header.count),
+    };
+    (BESIDE + record.value.len() as u64 + elements * BESIDE) as i64
 }
 
 /// How Redis would keep it. (Here all objects are kept alike.)
@@ -159,7 +182,11 @@ pub(crate) enum Request {
     Move(Move),
     /// A command on hashes, sets, sorted sets or lists.
     Object(Box<Object>),
+    /// One that waits until there is something to take.
+    Waiting(Box<Waiting>),
     Scan(Box<Scan>),
+    /// Of all keys of the table.
+    Whole(Box<Whole>),
     Watch(Arc<Watched>),
     Transaction(Box<Transaction>),
 }
@@ -183,10 +210,12 @@ impl Request {
                 Access::Read
             }
             Self::Object(object) if object.writes => Access::Write,
+            Self::Whole(whole) if !whole.writes() => Access::Read,
             Self::Object(_) => Access::Read,
             // Reads of these keys that come later see what it has seen, or something newer: whoever decides by them is undone if that
             // has changed.
             Self::Watch(_) => Access::Write,
+            Self::Whole(_) | Self::Waiting(_) => Access::Write,
             Self::Set { .. } | Self::MultiSet(_) | Self::Delete(_) | Self::Change { .. } | Self::Move(_) => {
                 Access::Write
             }
@@ -204,6 +233,16 @@ impl Request {
         }
     }
 
+    /// Under which there may be something new then for those who wait.
+    pub fn filled(&self) -> Vec<Bytes> {
+        match self {
+            Self::Object(object) => object.filled().to_vec(),
+            Self::Move(moved) => vec![moved.to.clone()],
+            Self::Transaction(transaction) => transaction.filled(),
+            _ => vec![],
+        }
+    }
+
     /// For the slow log.
     pub fn first_key(&self) -> Option<Bytes> {
         match self {
@@ -215,7 +254,8 @@ impl Request {
             Self::Change { ops, .. } => ops.first().map(|op| op.key.clone()),
             Self::Move(Move { from, .. }) => Some(from.clone()),
             Self::Object(object) => object.keys.first().cloned(),
-            Self::Scan(_) => None,
+            Self::Waiting(waiting) => waiting.object.keys.first().cloned(),
+            Self::Scan(_) | Self::Whole(_) => None,
             Self::Watch(watched) => watched.keys.first().cloned(),
             Self::Transaction(transaction) => transaction.first_key(),
         }
@@ -247,7 +287,8 @@ impl Request {
                 each(to);
             }
             Self::Object(object) => object.keys.iter().for_each(|k| each(k)),
-            Self::Scan(_) => {}
+            Self::Waiting(waiting) => waiting.object.keys.iter().for_each(|k| each(k)),
+            Self::Scan(_) | Self::Whole(_) => {}
             Self::Watch(watched) => watched.keys.iter().for_each(|k| each(k)),
             Self::Transaction(transaction) => transaction.for_each_key(each),
         }

@@ -74,7 +74,7 @@ impl Default for KeysTurns {
 }
 
 impl KeysTurns {
-    async fn take(&self) -> Result<[SemaphorePermit<'_>; 2]> {
+    pub(super) async fn take(&self) -> Result<[SemaphorePermit<'_>; 2]> {
         let too_many = |_| Error::new(ErrorKind::Retry, "others look at all keys at the moment: use SCAN");
         let place = self.waiting.try_acquire().map_err(too_many)?;
         let turn = self.running.acquire().await.map_err(|_| Error::internal("no turns any more"))?;

@@ -109,6 +109,15 @@ impl Transaction {
         })
     }
 
+    /// Under which there may be something new then for those who wait.
+    pub fn filled(&self) -> Vec<Bytes> {
+        let filled = |command: &Queued| match command {
+            Queued::Ask(request) => request.filled(),
+            Queued::Known(_) => vec![],
+        };
+        self.commands.iter().flat_map(filled).collect()
+    }
+
     /// Whether any of its commands may change a record.
     pub fn may_write(&self) -> bool {
         self.commands
@@ -262,7 +271,7 @@ pub(super) fn queue<S>(
     shared: &Shared<S>,
 ) -> Reply {
     let (queued, reply_bytes) = match decoded {
-        Action::Run(_, Request::Scan(_)) => {
+        Action::Run(_, Request::Scan(_) | Request::Whole(_)) => {
             conversation.transactions.refuse();
             return Reply::error("ERR Command not allowed inside a transaction");
         }

@@ -36,6 +36,8 @@ pub(super) enum Dispatched {
     NeedsInput,
     /// Replies must go out first.
     Busy,
+    /// A command waits until there is something for it: what comes after it waits too.
+    Held,
 }
 
 impl<S: Store> Connection<S> {
@@ -61,9 +63,11 @@ impl<S: Store> Connection<S> {
                 self.shared.store.is_garbage(key);
             }
         }
+        if let Request::Waiting(waiting) = request {
+            return self.start_waiting(ticket, (id, waiting, protocol), leave, since_ns);
+        }
         let (may_write, key) = (request.may_write(), request.first_key());
-        let (store, env) = (self.shared.store.clone(), self.shared.env.clone());
-        let run = request.run(store, env, ahead, self.lane());
+        let run = request.run(self.shared.clone(), ahead, self.lane());
         let mut running = Box::pin(slow_log::traced(run));
         let ready = match running.as_mut().poll(cx) {
             Poll::Ready(reply) if reply.size() <= SHORT_BYTES => {
@@ -108,6 +112,10 @@ impl<S: Store> Connection<S> {
             }
             if self.intake == Intake::Closed {
                 return (Dispatched::NeedsInput, progress);
+            }
+            if self.held_by.is_some() {
+                self.admission.leave_all_lines();
+                return (Dispatched::Held, progress);
             }
             let expected = (self.pipeline.unfinished() + 1).saturating_mul(self.expected_bytes);
             if self.output.len() + self.held_bytes > OUTPUT_BYTES_HIGH
@@ -285,8 +293,13 @@ impl<S: Store> Connection<S> {
         let access = if order == Order::Pipeline { Access::Write } else { access };
         let (protocol, since_ns) = (self.conversation.protocol, self.read_ns);
         let asked = Asked { id, request, protocol, leave, since_ns };
+        let waits = matches!(asked.request, Request::Waiting(_));
         // Whoever waits for a write looks after it.
-        if let Admitted::Start(ticket, asked) = self.pipeline.admit(keys, access, asked)
+        let admitted = self.pipeline.admit(keys, access, asked);
+        if waits {
+            self.held_by = Some(self.pipeline.newest());
+        }
+        if let Admitted::Start(ticket, asked) = admitted
             && let Some(due) = self.start(ticket, asked, ahead, cx)
         {
             self.finished(ticket, due, cx);

@@ -17,6 +17,7 @@ mod linger;
 mod output;
 mod pipeline;
 mod sets;
+mod waiting;
 mod watch;
 
 use std::future::Future;
@@ -41,7 +42,7 @@ use self::output::{BUFFER_KEPT_BYTES, Output};
 use self::pipeline::{Pipeline, Ticket};
 use self::sets::Sets;
 use self::watch::Watch;
-use crate::command::{Ahead, Conversation, Request, Transactions, Waited};
+use crate::command::{Ahead, Conversation, Release, Request, Transactions, Waited};
 use crate::command_table::Id;
 use crate::config::Order;
 use crate::frame::{Parser, Protocol, Reply};
@@ -90,6 +91,8 @@ pub(crate) struct Connection<S: Store> {
     /// That the last command was admitted in.
     order: Order,
     admission: Admission,
+    /// A command that waits until there is something for it.
+    held_by: Option<Ticket>,
     /// Holds up what comes after it.
     waiting: Option<(Option<Id>, BoxFuture<'static, Waited>)>,
     intake: Intake,
@@ -142,6 +145,7 @@ impl<S: Store> Connection<S> {
             started: Vec::new(),
             order,
             admission: Admission::default(),
+            held_by: None,
             waiting: None,
             intake: Intake::Open,
             broken: false,
@@ -161,6 +165,7 @@ impl<S: Store> Connection<S> {
             std::future::poll_fn(|cx| {
                 if !stopped && stop.as_mut().poll(cx).is_ready() {
                     stopped = true;
+                    self.conversation.entry.release(Release::Stops);
                     self.end_intake();
                 }
                 self.poll_turns(cx)
@@ -189,6 +194,9 @@ impl<S: Store> Connection<S> {
                 }
             } else {
                 self.admission.forbear();
+                if dispatched == Dispatched::Held && self.intake == Intake::Open {
+                    progress |= self.read_while_held(cx);
+                }
             }
             if self.intake == Intake::Closed && self.pipeline.is_empty() && self.output.is_empty() {
                 self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
@@ -228,6 +236,7 @@ impl<S: Store> Connection<S> {
     fn finished(&mut self, ticket: Ticket, due: Due, cx: &mut Context<'_>) {
         let mut next = Some((ticket, due));
         while let Some((ticket, due)) = next {
+            self.held_by.take_if(|held_by| *held_by == ticket);
             let size = due.0.size();
             self.held_bytes += size;
             self.expected_bytes = size.max(self.expected_bytes - self.expected_bytes / 8);
@@ -309,6 +318,10 @@ impl<S: Store> Connection<S> {
             let room = missing.clamp(READ_BYTES, READ_BYTES_MAX);
             self.input.reserve(room);
         }
+        self.read_some(cx)
+    }
+
+    fn read_some(&mut self, cx: &mut Context<'_>) -> bool {
         let reading = std::pin::pin!(self.io.read_buf(&mut self.input));
         match reading.poll(cx) {
             Poll::Pending => return false,
@@ -387,6 +400,7 @@ impl<S: Store> Connection<S> {
         if self.intake == Intake::Open {
             self.intake = Intake::Ended;
         }
+        self.conversation.entry.release(Release::Gone);
     }
 
     fn close_intake(&mut self) {

@@ -34,7 +34,7 @@ pub(crate) enum Keys {
 impl Keys {
     /// `seed`: so that clients cannot aim at collisions. In the pipeline's order all commands have one in common.
     pub(super) fn of(request: &Request, seed: u64, order: Order) -> Self {
-        if let Request::Scan(_) = request {
+        if let Request::Scan(_) | Request::Whole(_) = request {
             return Keys::All;
         }
         if order == Order::Pipeline {
@@ -118,6 +118,11 @@ impl<W, R> Pipeline<W, R> {
     /// Commands that are not answered yet.
     pub fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// The ticket of the command that came last.
+    pub fn newest(&self) -> Ticket {
+        self.first + self.slots.len() as u64 - 1
     }
 
     /// Commands that are not finished yet.

@@ -8,8 +8,10 @@ mod objects;
 mod order;
 mod real_client;
 mod scans;
+mod several;
 mod transactions;
 mod users;
+mod waiting;
 
 use std::net::SocketAddr;
 use std::time::Duration;

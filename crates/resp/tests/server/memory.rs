@@ -141,6 +141,16 @@ impl Store for MemoryStore {
         })
     }
 
+    async fn any_key(&self, random: u64) -> Result<Option<Bytes>> {
+        let keys: Vec<Bytes> = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.read().keys().map(|key| Bytes::copy_from_slice(key)).collect::<Vec<_>>())
+            .filter(|key| self.read(key).is_some())
+            .collect();
+        Ok(keys.get((random % keys.len().max(1) as u64) as usize).cloned())
+    }
+
     fn are_together(&self, keys: &[&[u8]]) -> bool {
         // As if keys were apart that begin with "apart".
         keys.len() < 2 || !keys.iter().any(|key| key.starts_with(b"apart"))

@@ -10,7 +10,7 @@ async fn connected() -> (RespServer, Raw) {
 }
 
 /// Each command, sent inline and answered before the next one, and its reply with `|` for line ends.
-async fn check(client: &mut Raw, dialogue: &[(&str, &str)]) {
+pub(super) async fn check(client: &mut Raw, dialogue: &[(&str, &str)]) {
     for (command, reply) in dialogue {
         client.send(format!("{command}\r\n").as_bytes()).await;
         let reply = reply.replace('|', "\r\n");

@@ -36,8 +36,9 @@ async fn exercise(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     assert_eq!(connection.ttl::<_, i64>("brief").await?, 10);
     assert!(connection.persist::<_, bool>("brief").await?);
     assert_eq!(connection.pttl::<_, i64>("brief").await?, -1);
-    let size = redis::cmd("DBSIZE").query_async::<i64>(connection).await;
-    assert!(size.is_err());
+    assert_eq!(redis::cmd("DBSIZE").query_async::<i64>(connection).await?, 3);
+    let nobody = redis::cmd("PUBLISH").arg("channel").arg("x").query_async::<i64>(connection).await;
+    assert!(nobody.is_err());
     let time: (u64, u64) = redis::cmd("TIME").query_async(connection).await?;
     assert!(time.0 > 1_500_000_000 && time.1 < 1_000_000);
 

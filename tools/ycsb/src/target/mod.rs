@@ -2,6 +2,7 @@
 
 pub mod embedded;
 pub mod grpc;
+pub mod hash;
 #[cfg(test)]
 pub mod memory;
 pub mod resp;
@@ -42,7 +43,7 @@ pub trait Thread: Send + 'static {
     fn scan(&mut self, start: Bytes, count: u32) -> impl Future<Output = Result<Vec<(Bytes, Bytes)>>> + Send;
 }
 
-/// A RESP server has no command for a range of keys.
+/// A RESP server has no command for a range of keys, but one for a range of a sorted set.
 pub(crate) fn no_scans() -> Error {
-    Error::invalid("workload e scans, and RESP has no command for it: use --grpc or --embedded")
+    Error::invalid("workload e scans, and RESP has no command for it: use --layout hash, --grpc or --embedded")
 }

@@ -9,96 +9,51 @@ use sextant_common::operation::{Update, parse_decimal};
 use super::super::data::{integer, key};
 use super::super::errors::{self, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX, store_error};
 use super::super::is;
-use super::super::request::Request;
 use super::super::scan::glob;
 use super::hash::{Hash, Part};
-use super::list::{End, List};
+use super::list::{End, Find, List};
 use super::pages::Page;
 use super::set::{Combination, Set};
-use super::sorted::{Add, Bound, By, Range, Rule, Shown, Sorted};
+use super::decode_sorted::sorted;
+use super::several;
 use super::{Command as What, Object};
-use crate::command_table::{COMMANDS, Id};
+use crate::command_table::{Family, Id, Spec};
 use crate::frame::{Command, Reply, parse_integer};
 use crate::shared::Shared;
 use crate::store::Position;
 
-type Decoded<T> = Result<T, Reply>;
+pub(super) type Decoded<T> = Result<T, Reply>;
 
 const NOT_POSITIVE: Reply = Reply::Error(Bytes::from_static(b"ERR value is out of range, must be positive"));
-const NOT_A_BOUND: Reply = Reply::Error(Bytes::from_static(b"ERR min or max is not a float"));
-const NOT_A_NAME: Reply = Reply::Error(Bytes::from_static(b"ERR min or max not valid string range item"));
 
 /// Elements that a page has, if it is not said how many (Redis' figure), and at the most.
 const COUNT_DEFAULT: u64 = 10;
 const COUNT_MAX: u64 = 10_000;
 
-pub(in super::super) fn decode<S>(id: Id, command: &Command<'_>, shared: &Shared<S>) -> Decoded<Request> {
-    let name = COMMANDS[id as usize].name;
-    let last = command.len() - 1;
-    // How many keys there are, before other arguments.
-    let keys = match id {
-        Id::Sinter | Id::Sunion | Id::Sdiff | Id::Sinterstore | Id::Sunionstore | Id::Sdiffstore => last,
-        Id::Smove | Id::Lmove | Id::Rpoplpush => 2,
-        _ => 1,
+pub(in super::super) fn decode<S>(
+    spec: &Spec,
+    command: &Command<'_>,
+    shared: &Shared<S>,
+) -> Decoded<Object> {
+    let places = spec.key_places(command).into_iter();
+    let keys = places.map(|at| key(command, at)).collect::<Decoded<Vec<_>>>()?;
+    let what = match (spec.id, spec.of) {
+        (Id::Hscan, _) => What::Page(page(Kind::Hash, command, shared)?),
+        (Id::Sscan, _) => What::Page(page(Kind::Set, command, shared)?),
+        (Id::Zscan, _) => What::Page(page(Kind::SortedSet, command, shared)?),
+        (id, Family::Hash) => What::Hash(hash(id, spec.name, command)?),
+        (id, Family::Set) => What::Set(set(id, command)?),
+        (_, Family::List | Family::Sorted) if several::names_several(spec) => several::decode(spec, command)?,
+        (id, Family::List) => What::List(list(id, spec.name, command)?),
+        (id, _) => What::Sorted(sorted(id, command)?),
     };
-    let keys = (1..=keys).map(|at| key(command, at)).collect::<Decoded<Vec<_>>>()?;
-    let what = match id {
-        Id::Hset
-        | Id::Hmset
-        | Id::Hsetnx
-        | Id::Hget
-        | Id::Hmget
-        | Id::Hgetall
-        | Id::Hdel
-        | Id::Hlen
-        | Id::Hexists
-        | Id::Hkeys
-        | Id::Hvals
-        | Id::Hincrby
-        | Id::Hincrbyfloat
-        | Id::Hstrlen
-        | Id::Hrandfield => What::Hash(hash(id, name, command)?),
-        Id::Hscan => What::Page(page(Kind::Hash, command, shared)?),
-        Id::Sscan => What::Page(page(Kind::Set, command, shared)?),
-        Id::Zscan => What::Page(page(Kind::SortedSet, command, shared)?),
-        Id::Sadd
-        | Id::Srem
-        | Id::Sismember
-        | Id::Smismember
-        | Id::Scard
-        | Id::Smembers
-        | Id::Spop
-        | Id::Srandmember
-        | Id::Smove
-        | Id::Sinter
-        | Id::Sunion
-        | Id::Sdiff
-        | Id::Sinterstore
-        | Id::Sunionstore
-        | Id::Sdiffstore => What::Set(set(id, command)?),
-        Id::Lpush
-        | Id::Rpush
-        | Id::Lpushx
-        | Id::Rpushx
-        | Id::Lpop
-        | Id::Rpop
-        | Id::Lrange
-        | Id::Llen
-        | Id::Lindex
-        | Id::Lset
-        | Id::Lrem
-        | Id::Ltrim
-        | Id::Linsert
-        | Id::Lmove
-        | Id::Rpoplpush => What::List(list(id, name, command)?),
-        _ => What::Sorted(sorted(id, command)?),
-    };
-    let writes = COMMANDS[id as usize].flags.contains(&"write");
-    Ok(Request::Object(Box::new(Object { keys, writes, command: what, hints: shared.hints.clone() })))
+    let bytes = (0..command.len()).map(|at| command.arg(at).len()).sum();
+    let writes = spec.flags.contains(&"write");
+    Ok(Object { keys, writes, bytes, command: what, hints: shared.hints.clone() })
 }
 
 /// A field or a member.
-fn element(command: &Command<'_>, at: usize) -> Decoded<Bytes> {
+pub(super) fn element(command: &Command<'_>, at: usize) -> Decoded<Bytes> {
     let most = element_bytes_max(command.arg(1));
     let len = command.arg(at).len();
     if len > most {
@@ -109,7 +64,7 @@ fn element(command: &Command<'_>, at: usize) -> Decoded<Bytes> {
     Ok(command.bytes(at))
 }
 
-fn elements(command: &Command<'_>, from: usize) -> Decoded<Vec<Bytes>> {
+pub(super) fn elements(command: &Command<'_>, from: usize) -> Decoded<Vec<Bytes>> {
     (from..command.len()).map(|at| element(command, at)).collect()
 }
 
@@ -151,7 +106,7 @@ fn hash(id: Id, name: &str, command: &Command<'_>) -> Decoded<Hash> {
 }
 
 /// `[count [WITHVALUES]]`.
-fn chosen(command: &Command<'_>, with: &str) -> Decoded<(Option<i64>, bool)> {
+pub(super) fn chosen(command: &Command<'_>, with: &str) -> Decoded<(Option<i64>, bool)> {
     if command.len() < 3 {
         return Ok((None, false));
     }
@@ -164,7 +119,7 @@ fn chosen(command: &Command<'_>, with: &str) -> Decoded<(Option<i64>, bool)> {
 }
 
 /// `[count]`.
-fn positive(command: &Command<'_>, too_many: Reply) -> Decoded<Option<u64>> {
+pub(super) fn positive(command: &Command<'_>, too_many: Reply) -> Decoded<Option<u64>> {
     match command.len() {
         2 => Ok(None),
         3 => {
@@ -198,6 +153,7 @@ fn set(id: Id, command: &Command<'_>) -> Decoded<Set> {
             }
             Set::Move(member)
         }
+        Id::Sintercard => Set::CountCommon(several::count_of_common(command)?),
         Id::Sinter => Set::Combine(Common, false),
         Id::Sunion => Set::Combine(All, false),
         Id::Sdiff => Set::Combine(Difference, false),
@@ -210,11 +166,7 @@ fn set(id: Id, command: &Command<'_>) -> Decoded<Set> {
 
 fn list(id: Id, name: &str, command: &Command<'_>) -> Decoded<List> {
     let values = || (2..command.len()).map(|at| value(command, at)).collect::<Decoded<Vec<_>>>();
-    let end = |at: usize| match command.arg(at) {
-        end if is(end, "left") => Ok(End::Left),
-        end if is(end, "right") => Ok(End::Right),
-        _ => Err(SYNTAX),
-    };
+    let end = |at: usize| end(command.arg(at));
     Ok(match id {
         Id::Lpush => List::Push(End::Left, values()?, true),
         Id::Rpush => List::Push(End::Right, values()?, true),
@@ -235,185 +187,54 @@ fn list(id: Id, name: &str, command: &Command<'_>) -> Decoded<List> {
             };
             List::Insert(before, value(command, 3)?, value(command, 4)?)
         }
-        Id::Lmove => List::Move(end(3)?, end(4)?),
-        Id::Rpoplpush => List::Move(End::Right, End::Left),
+        Id::Lmove | Id::Blmove => List::Move(end(3)?, end(4)?),
+        Id::Rpoplpush | Id::Brpoplpush => List::Move(End::Right, End::Left),
+        Id::Lpos => List::Find(find(command)?),
         _ => List::Length,
     })
 }
 
-/// As `strtod` reads it, but for hexadecimal numbers.
-fn score(text: &[u8]) -> Option<f64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let score: f64 = text.parse().ok()?;
-    let says_infinite = || text.to_ascii_lowercase().contains("inf");
-    (!score.is_nan() && (score.is_finite() || says_infinite())).then_some(score)
+pub(super) fn end(word: &[u8]) -> Decoded<End> {
+    match word {
+        end if is(end, "left") => Ok(End::Left),
+        end if is(end, "right") => Ok(End::Right),
+        _ => Err(SYNTAX),
+    }
 }
 
-fn sorted(id: Id, command: &Command<'_>) -> Decoded<Sorted> {
-    let by_score = |least: usize, highest: usize| {
-        let bound = |at: usize| {
-            let text = command.arg(at);
-            let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |text| (text, true));
-            // (Redis takes nothing for 0 here.)
-            let at = if text.is_empty() { Some(0.0) } else { score(text) };
-            Ok::<_, Reply>(Bound { at: at.ok_or(NOT_A_BOUND)?, excluded })
-        };
-        Ok::<_, Reply>(By::Score(bound(least)?, bound(highest)?))
-    };
-    let by_name = |least: usize, highest: usize| {
-        let bound = |at: usize, is_highest: bool| {
-            let text = command.bytes(at);
-            Ok::<_, Reply>(match &text[..] {
-                b"-" => Bound { at: None, excluded: is_highest },
-                b"+" => Bound { at: None, excluded: !is_highest },
-                [b'[', ..] => Bound { at: Some(text.slice(1..)), excluded: false },
-                [b'(', ..] => Bound { at: Some(text.slice(1..)), excluded: true },
-                _ => return Err(NOT_A_NAME),
-            })
-        };
-        Ok::<_, Reply>(By::Name(bound(least, false)?, bound(highest, true)?))
-    };
-    let by_index = || Ok::<_, Reply>(By::Index(integer(command, 2)?, integer(command, 3)?));
-    let all = |by| Range { by, reverse: false, limit: None };
-    Ok(match id {
-        Id::Zadd => Sorted::Add(add(command)?),
-        Id::Zincrby => {
-            let by = score(command.arg(2)).ok_or(NOT_A_FLOAT)?;
-            let members = vec![(by, element(command, 3)?)];
-            Sorted::Add(Add { members, increments: true, ..Add::default() })
-        }
-        Id::Zrem => Sorted::Remove(elements(command, 2)?),
-        Id::Zscore => Sorted::Score(element(command, 2)?),
-        Id::Zmscore => Sorted::Scores(elements(command, 2)?),
-        Id::Zrange => {
-            let mut options = Options::read(command, true)?;
-            if !options.by_score && !options.by_name {
-                options = options.of_indexes()?;
+/// A number that is not negative, or else this error.
+pub(super) fn not_negative(command: &Command<'_>, at: usize, error: &'static str) -> Decoded<u64> {
+    let number = parse_integer(command.arg(at)).and_then(|number| u64::try_from(number).ok());
+    number.ok_or_else(|| Reply::error(error))
+}
+
+fn find(command: &Command<'_>) -> Decoded<Find> {
+    let mut find = Find { value: command.bytes(2), rank: 1, count: None, at_most: 0 };
+    for at in (3..command.len()).step_by(2) {
+        let option = command.arg(at);
+        if at + 1 == command.len() {
+            return Err(SYNTAX);
+        } else if is(option, "rank") {
+            find.rank = integer(command, at + 1)?;
+            if find.rank == 0 {
+                return Err(Reply::error(
+                    "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use \
+                     negative to start from the end of the list",
+                ));
             }
-            let (least, highest) = if options.reverse { (3, 2) } else { (2, 3) };
-            let by = match (options.by_score, options.by_name) {
-                (true, _) => by_score(least, highest)?,
-                (_, true) => by_name(least, highest)?,
-                _ => by_index()?,
-            };
-            options.range(by)?
-        }
-        Id::Zrangebyscore => Options::read(command, false)?.range(by_score(2, 3)?)?,
-        Id::Zrevrangebyscore => Options::read(command, false)?.reversed().range(by_score(3, 2)?)?,
-        Id::Zrangebylex => Options::read(command, false)?.range(by_name(2, 3)?)?,
-        Id::Zrevrangebylex => Options::read(command, false)?.reversed().range(by_name(3, 2)?)?,
-        Id::Zrevrange => Options::read(command, false)?.of_indexes()?.reversed().range(by_index()?)?,
-        Id::Zcount => Sorted::Count(all(by_score(2, 3)?)),
-        Id::Zlexcount => Sorted::Count(all(by_name(2, 3)?)),
-        Id::Zrank => Sorted::Rank(element(command, 2)?, false),
-        Id::Zrevrank => Sorted::Rank(element(command, 2)?, true),
-        Id::Zpopmin => Sorted::Pop(false, positive(command, SYNTAX)?),
-        Id::Zpopmax => Sorted::Pop(true, positive(command, SYNTAX)?),
-        Id::Zremrangebyrank => Sorted::RemoveRange(all(by_index()?)),
-        Id::Zremrangebyscore => Sorted::RemoveRange(all(by_score(2, 3)?)),
-        Id::Zremrangebylex => Sorted::RemoveRange(all(by_name(2, 3)?)),
-        Id::Zrandmember => {
-            let (count, with_scores) = chosen(command, "withscores")?;
-            Sorted::Random(count, with_scores)
-        }
-        _ => Sorted::Length,
-    })
-}
-
-fn add(command: &Command<'_>) -> Decoded<Add> {
-    let mut add = Add::default();
-    let Rule { only_new, only_there, only_greater, only_less } = &mut add.rule;
-    let mut at = 2;
-    while at < command.len() {
-        let options = [
-            ("nx", &mut *only_new),
-            ("xx", &mut *only_there),
-            ("gt", &mut *only_greater),
-            ("lt", &mut *only_less),
-            ("ch", &mut add.counts_changed),
-            ("incr", &mut add.increments),
-        ];
-        let Some((_, option)) = options.into_iter().find(|(name, _)| is(command.arg(at), name)) else {
-            break;
-        };
-        *option = true;
-        at += 1;
-    }
-    let pairs = command.len() - at;
-    if pairs == 0 || !pairs.is_multiple_of(2) {
-        return Err(SYNTAX);
-    }
-    if *only_new && *only_there {
-        return Err(Reply::error("ERR XX and NX options at the same time are not compatible"));
-    }
-    if *only_new && (*only_greater || *only_less) || *only_greater && *only_less {
-        return Err(Reply::error("ERR GT, LT, and/or NX options at the same time are not compatible"));
-    }
-    if add.increments && pairs > 2 {
-        return Err(Reply::error("ERR INCR option supports a single increment-element pair"));
-    }
-    let pair = |at| Ok((score(command.arg(at)).ok_or(NOT_A_FLOAT)?, element(command, at + 1)?));
-    add.members = (at..command.len()).step_by(2).map(pair).collect::<Decoded<_>>()?;
-    Ok(add)
-}
-
-/// Of `ZRANGE` and its like.
-#[derive(Default)]
-struct Options {
-    by_score: bool,
-    by_name: bool,
-    reverse: bool,
-    with_scores: bool,
-    limit: Option<(i64, i64)>,
-}
-
-impl Options {
-    /// `all`: not only those of the older commands.
-    fn read(command: &Command<'_>, all: bool) -> Decoded<Self> {
-        let mut options = Self::default();
-        let mut at = 4;
-        while at < command.len() {
-            let option = command.arg(at);
-            if is(option, "withscores") {
-                options.with_scores = true;
-            } else if is(option, "limit") && at + 2 < command.len() {
-                options.limit = Some((integer(command, at + 1)?, integer(command, at + 2)?));
-                at += 2;
-            } else if all && is(option, "byscore") {
-                options.by_score = true;
-            } else if all && is(option, "bylex") {
-                options.by_name = true;
-            } else if all && is(option, "rev") {
-                options.reverse = true;
-            } else {
-                return Err(SYNTAX);
+            if find.rank == i64::MIN {
+                return Err(Reply::error("ERR value is out of range, value must between \
+                     -9223372036854775807 and 9223372036854775807"));
             }
-            at += 1;
-        }
-        Ok(options)
-    }
-
-    /// Of a range by index. (A limit that leaves nothing out is passed over, its offset too: as in Redis.)
-    fn of_indexes(mut self) -> Decoded<Self> {
-        match self.limit.take() {
-            None | Some((_, -1)) => Ok(self),
-            Some(_) => Err(Reply::error(
-                "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
-            )),
+        } else if is(option, "count") {
+            find.count = Some(not_negative(command, at + 1, "ERR COUNT can't be negative")?);
+        } else if is(option, "maxlen") {
+            find.at_most = not_negative(command, at + 1, "ERR MAXLEN can't be negative")?;
+        } else {
+            return Err(SYNTAX);
         }
     }
-
-    fn reversed(self) -> Self {
-        Self { reverse: true, ..self }
-    }
-
-    fn range(self, by: By) -> Decoded<Sorted> {
-        if self.with_scores && matches!(by, By::Name(..)) {
-            return Err(Reply::error("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
-        }
-        let shown = if self.with_scores { Shown::WithScores } else { Shown::Members };
-        Ok(Sorted::Range(Range { by, reverse: self.reverse, limit: self.limit }, shown))
-    }
+    Ok(find)
 }
 
 fn page<S>(kind: Kind, command: &Command<'_>, shared: &Shared<S>) -> Decoded<Page> {

@@ -33,6 +33,19 @@ pub(super) enum List {
     Insert(bool, Bytes, Bytes),
     /// From the first key to the second one.
     Move(End, End),
+    Find(Find),
+}
+
+/// `LPOS`.
+#[derive(Debug)]
+pub(super) struct Find {
+    pub value: Bytes,
+    /// The first of them that counts; negative: from the end.
+    pub rank: i64,
+    /// How many, 0: all; None: one, told as a number.
+    pub count: Option<u64>,
+    /// How many elements are compared; 0: all.
+    pub at_most: u64,
 }
 
 const KIND: Kind = Kind::List;
@@ -178,7 +191,58 @@ impl List {
                 draft.leave_object(to, KIND, header);
                 Reply::Bulk(value)
             }
+            List::Find(find) => {
+                let places = match found {
+                    Some(header) => find.places(draft, key, &header).await?,
+                    None => vec![],
+                };
+                let mut places = places.into_iter().map(|at| Reply::Integer(at as i64));
+                match find.count {
+                    Some(_) => Reply::Array(places.collect()),
+                    None => places.next().unwrap_or(Reply::Nil),
+                }
+            }
         })
+    }
+}
+
+impl Find {
+    /// Read in parts: what is wanted may be near.
+    async fn places<S: Store>(
+        &self,
+        draft: &mut Draft<'_, S>,
+        key: &Bytes,
+        header: &Header,
+    ) -> Carried<Vec<u64>> {
+        const PART: u64 = 1000;
+        let most = match self.at_most {
+            0 => header.count,
+            most => most.min(header.count),
+        };
+        let wanted = match self.count {
+            None => 1,
+            Some(0) => u64::MAX,
+            Some(count) => count,
+        };
+        let (mut places, mut passed_by, mut compared) = (Vec::new(), self.rank.unsigned_abs() - 1, 0);
+        while compared < most && (places.len() as u64) < wanted {
+            let part = PART.min(most - compared);
+            let from = if self.rank < 0 { header.count - compared - part } else { compared };
+            let mut values: Vec<(u64, Bytes)> =
+                (from..).zip(read(draft, key, header, from, from + part).await?).collect();
+            if self.rank < 0 {
+                values.reverse();
+            }
+            for (at, _) in values.into_iter().filter(|(_, value)| *value == self.value) {
+                match passed_by {
+                    0 if (places.len() as u64) < wanted => places.push(at),
+                    0 => break,
+                    _ => passed_by -= 1,
+                }
+            }
+            compared += part;
+        }
+        Ok(places)
     }
 }
 
@@ -217,7 +281,7 @@ async fn read<S: Store>(
     Ok(found.into_iter().map(|(_, value)| value).collect())
 }
 
-async fn pop<S: Store>(
+pub(super) async fn pop<S: Store>(
     draft: &mut Draft<'_, S>,
     key: &Bytes,
     header: &mut Header,

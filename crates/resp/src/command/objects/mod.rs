@@ -1,40 +1,51 @@
 //! Commands on hashes, sets, sorted sets and lists.
 //!
 //! Each is carried out on a [`Draft`](super::draft::Draft), which reads what it needs and is written as one batch if the object is
-//! still the same version: alone, and in transactions. Commands that change elements by their names have a [quick](quick) way
+//! still the same version: alone, in transactions, or [with others](crate::companions) on the same object. Commands that change elements by their names have a [quick](quick) way
 //! beside it, on which those of many clients do not make each other repeat. How objects are kept: `sextant_common::object`.
 
+mod combined;
 mod decode;
+mod decode_sorted;
+mod first;
 mod hash;
 mod list;
 mod pages;
 mod quick;
 mod set;
+mod several;
 mod sorted;
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sextant_common::marks::Kind;
 use sextant_common::operation::Lane;
-use sextant_common::{Error, Result};
-use sextant_environment::Env;
+use sextant_common::{Error, ErrorKind, Result};
 
+use self::list::List;
+use self::sorted::Sorted;
 use super::atomic::{self, Done};
 use super::draft::{Carried, Draft};
 use super::errors::CROSS_SLOT;
 use super::request::Request;
 use super::transaction::Queued;
+use crate::companions::{Companion, Turn};
 use crate::frame::Reply;
 use crate::hints::Hints;
+use crate::shared::Shared;
 use crate::store::Store;
 
 pub(super) use decode::decode;
+pub(super) use decode_sorted::score;
 
 /// A command on objects.
 pub(crate) struct Object {
     /// Of the objects; the first one is that which is written, if there is one.
     pub keys: Vec<Bytes>,
     pub writes: bool,
+    /// Of its arguments.
+    pub bytes: usize,
     command: Command,
     hints: Arc<Hints>,
 }
@@ -52,6 +63,8 @@ enum Command {
     Sorted(sorted::Sorted),
     List(list::List),
     Page(pages::Page),
+    Combined(combined::Combined),
+    First(first::First),
 }
 
 impl Object {
@@ -59,27 +72,111 @@ impl Object {
         match &self.command {
             Command::Hash(command) => command.carry_out(&self.keys[0], draft).await,
             Command::Set(command) => command.carry_out(&self.keys, draft).await,
-            Command::Sorted(command) => command.carry_out(&self.keys[0], draft).await,
+            Command::Sorted(command) => command.carry_out(&self.keys, draft).await,
             Command::List(command) => command.carry_out(&self.keys, draft).await,
             Command::Page(command) => command.carry_out(&self.keys[0], draft).await,
+            Command::Combined(command) => command.carry_out(&self.keys, draft).await,
+            Command::First(command) => command.carry_out(&self.keys, draft).await,
         }
     }
 
-    /// Alone.
-    pub async fn run<S: Store>(self: Box<Self>, store: &S, env: &Env, lane: Lane) -> Result<Reply> {
-        let keys: Vec<&[u8]> = self.keys.iter().map(|key| &key[..]).collect();
-        if !store.are_together(&keys) {
-            return Ok(CROSS_SLOT);
-        }
-        if let Some(reply) = quick::run(&self, store, env, lane).await? {
-            return Ok(reply);
-        }
-        match atomic::run(store, env, &[Queued::Ask(Request::Object(self))], &[], lane).await? {
-            Done::Replies(mut replies) => {
-                replies.pop().ok_or_else(|| Error::internal("a command without a reply"))
-            }
-            Done::Apart => Ok(CROSS_SLOT),
-            Done::Changed => Ok(Reply::Nil),
+    /// For one that takes something: the kind of what it takes it of.
+    pub fn waits_for(&self) -> Option<Kind> {
+        match &self.command {
+            Command::First(first) => Some(first.from.kind()),
+            Command::List(List::Move(..)) => Some(Kind::List),
+            _ => None,
         }
     }
+
+    pub fn is_move(&self) -> bool {
+        matches!(self.command, Command::List(List::Move(..)))
+    }
+
+    /// The same of these keys, if it is one that takes something.
+    pub fn of(&self, keys: Vec<Bytes>) -> Self {
+        let command = match &self.command {
+            Command::List(List::Move(from, to)) => Command::List(List::Move(*from, *to)),
+            Command::First(first) => Command::First(*first),
+            _ => Command::List(List::Length),
+        };
+        Self { keys, command, hints: self.hints.clone(), ..*self }
+    }
+
+    /// Under which there may be something new for those who wait.
+    pub fn filled(&self) -> &[Bytes] {
+        match &self.command {
+            Command::List(List::Push(..)) | Command::Combined(_) => &self.keys[..1],
+            Command::List(List::Move(..)) => &self.keys[1..],
+            Command::Sorted(Sorted::Add(_) | Sorted::Store(_)) => &self.keys[..1],
+            _ => &[],
+        }
+    }
+
+    /// Alone, or with others on the same object that have come meanwhile.
+    pub async fn run<S: Store>(self: Box<Self>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+        let keys: Vec<&[u8]> = self.keys.iter().map(|key| &key[..]).collect();
+        if !shared.store.are_together(&keys) {
+            return Ok(CROSS_SLOT);
+        }
+        if let Some(reply) = quick::run(&self, shared, lane).await? {
+            return Ok(reply);
+        }
+        if !self.writes || self.keys.len() > 1 {
+            return alone(Queued::Ask(Request::Object(self)), shared, lane).await;
+        }
+        match shared.companions.enter(self) {
+            Ok((_lead, object)) => alone(Queued::Ask(Request::Object(object)), shared, lane).await,
+            Err(told) => match told.await {
+                Ok(Turn::Done(reply)) => reply,
+                Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
+                Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
+            },
+        }
+    }
+}
+
+async fn alone<S: Store>(command: Queued, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+    match atomic::run(shared, &[command], &[], lane).await? {
+        Done::Replies(mut replies) => {
+            replies.pop().ok_or_else(|| Error::internal("a command without a reply"))
+        }
+        Done::Apart => Ok(CROSS_SLOT),
+        Done::Changed => Ok(Reply::Nil),
+    }
+}
+
+/// As one batch; if that would be more than one may be, one after the other.
+async fn together<S: Store>(
+    object: Box<Object>,
+    others: Vec<Companion>,
+    shared: &Shared<S>,
+    lane: Lane,
+) -> Result<Reply> {
+    let ask = |object| Queued::Ask(Request::Object(object));
+    if others.is_empty() {
+        return alone(ask(object), shared, lane).await;
+    }
+    let (mut commands, mut waiting) = (vec![ask(object)], Vec::with_capacity(others.len()));
+    for companion in others {
+        let (object, client) = companion.parts();
+        commands.push(ask(object));
+        waiting.push(client);
+    }
+    let replies: Vec<Result<Reply>> = match atomic::run(shared, &commands, &[], lane).await {
+        Ok(Done::Replies(replies)) => replies.into_iter().map(Ok).collect(),
+        Err(e) if e.kind == ErrorKind::Invalid => {
+            let mut replies = Vec::with_capacity(commands.len());
+            for command in commands {
+                replies.push(alone(command, shared, lane).await);
+            }
+            replies
+        }
+        Err(e) => commands.iter().map(|_| Err(e.clone())).collect(),
+        Ok(_) => commands.iter().map(|_| Ok(CROSS_SLOT)).collect(),
+    };
+    let mut replies = replies.into_iter();
+    let first = replies.next();
+    waiting.into_iter().zip(replies).for_each(|(client, reply)| client.done(reply));
+    first.unwrap_or_else(|| Err(Error::internal("a command without a reply")))
 }

@@ -9,15 +9,15 @@ use sextant_common::operation::{
     Condition, Lane, Lifetime, Misfit, OpOutcome, Operation, Returns, Told, Update,
 };
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::Env;
 
-use super::super::atomic::{ATTEMPTS_MAX, pause};
+use super::super::atomic::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, pause};
 use super::super::errors::WRONG_TYPE;
 use super::hash::{self, Hash};
 use super::set::Set;
 use super::sorted::{Add, Placed, Sorted, by_score, score_of};
 use super::{Command, Object};
 use crate::frame::Reply;
+use crate::shared::Shared;
 use crate::store::Store;
 
 /// Most elements that a command names on this way.
@@ -35,14 +35,18 @@ struct Plan {
 /// None: the command has no such way.
 pub(super) async fn run<S: Store>(
     object: &Object,
-    store: &S,
-    env: &Env,
+    shared: &Shared<S>,
     lane: Lane,
 ) -> Result<Option<Reply>> {
+    let Shared { store, env, .. } = shared;
     let Some((kind, creates)) = way(&object.command) else { return Ok(None) };
     let key = &object.keys[0];
     let mut hint = object.hints.find(key, kind);
+    let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
     for attempt in 0..ATTEMPTS_MAX {
+        if attempt > 0 && shared.now_ns() > until_ns {
+            break;
+        }
         if attempt > 1 {
             pause(attempt, env).await;
         }

@@ -9,7 +9,7 @@ use sextant_common::object::{Header, Tag, element_key, element_of, element_range
 
 use super::super::draft::{Carried, Draft};
 use crate::frame::Reply;
-use crate::store::{ElementRange, Store};
+use crate::store::{ElementRange, Store, between};
 
 #[derive(Debug)]
 pub(super) enum Set {
@@ -26,6 +26,8 @@ pub(super) enum Set {
     Move(Bytes),
     /// Whether it is stored under the first key.
     Combine(Combination, bool),
+    /// Up to so many; 0: all.
+    CountCommon(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +65,10 @@ impl Set {
                 }
                 draft.replace_object(key, KIND, header);
                 return Ok(Reply::Integer(members.len() as i64));
+            }
+            Set::CountCommon(most) => {
+                let count = combine(draft, keys, Combination::Common).await?.len() as u64;
+                return Ok(Reply::Integer(up_to(count, *most)));
             }
             _ => {}
         }
@@ -155,9 +161,14 @@ impl Set {
                 }
                 Reply::Integer(1)
             }
-            Set::Combine(..) => Reply::Nil,
+            Set::Combine(..) | Set::CountCommon(_) => Reply::Nil,
         })
     }
+}
+
+/// `most`: 0: no limit.
+pub(super) fn up_to(count: u64, most: u64) -> i64 {
+    if most == 0 { count as i64 } else { count.min(most) as i64 }
 }
 
 fn member_of(element: &Bytes, key: &[u8]) -> Bytes {
@@ -222,19 +233,6 @@ async fn combine<S: Store>(
         }
     }
     Ok(members)
-}
-
-/// By chance, a key from the first to the last one, which may have much in common at their beginning.
-fn between(first: &Bytes, last: &Bytes, random_below: impl FnOnce(u64) -> u64) -> Bytes {
-    let common = first.iter().zip(last.iter()).take_while(|(a, b)| a == b).count();
-    let number = |key: &Bytes| {
-        let mut bytes = [0; 8];
-        bytes.iter_mut().zip(&key[common..]).for_each(|(to, from)| *to = *from);
-        u64::from_be_bytes(bytes)
-    };
-    let (low, high) = (number(first), number(last));
-    let chosen = low + random_below(high.saturating_sub(low).saturating_add(1));
-    Bytes::from([&first[..common], &chosen.to_be_bytes()].concat())
 }
 
 /// Elements by chance. Of an object with many, and not all wanted, out of a part that begins by chance.

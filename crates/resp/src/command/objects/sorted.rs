@@ -20,6 +20,8 @@ pub(super) enum Sorted {
     Length,
     Range(Range, Shown),
     RemoveRange(Range),
+    /// Under the first key what the second one has.
+    Store(Range),
     Count(Range),
     /// Whether from the end.
     Rank(Bytes, bool),
@@ -131,7 +133,16 @@ pub(super) fn by_score(key: &[u8], header: &Header, score: f64, member: &[u8]) -
 }
 
 impl Sorted {
-    pub async fn carry_out<S: Store>(&self, key: &Bytes, draft: &mut Draft<'_, S>) -> Carried<Reply> {
+    pub async fn carry_out<S: Store>(&self, keys: &[Bytes], draft: &mut Draft<'_, S>) -> Carried<Reply> {
+        let key = &keys[0];
+        if let Sorted::Store(range) = self {
+            let from = &keys[1];
+            let members = match draft.object(from, KIND)? {
+                Some(header) => in_range(draft, from, &header, range).await?,
+                None => vec![],
+            };
+            return Ok(store(draft, key, &members));
+        }
         let found = draft.object(key, KIND)?;
         Ok(match self {
             Sorted::Add(add) => {
@@ -224,16 +235,7 @@ impl Sorted {
             }
             Sorted::Pop(highest, count) => {
                 let Some(mut header) = found else { return Ok(Reply::Array(vec![])) };
-                let wanted = count.unwrap_or(1).min(header.count);
-                let last = i64::try_from(wanted).unwrap_or(i64::MAX) - 1;
-                let members = match wanted {
-                    0 => vec![],
-                    _ => {
-                        let range = Range { by: By::Index(0, last), reverse: *highest, limit: None };
-                        in_range(draft, key, &header, &range).await?
-                    }
-                };
-                remove(draft, key, &mut header, &members);
+                let members = pop(draft, key, &mut header, *highest, count.unwrap_or(1)).await?;
                 match count {
                     Some(_) => show(members, Shown::WithScores),
                     None => {
@@ -257,11 +259,42 @@ impl Sorted {
                     (Some(_), true) => show(chosen, Shown::WithScores),
                 }
             }
+            Sorted::Store(_) => Reply::Nil,
         })
     }
 }
 
-fn show(members: Vec<(f64, Bytes)>, shown: Shown) -> Reply {
+/// Members that differ, in place of whatever is there; how many they are.
+pub(super) fn store<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, members: &[(f64, Bytes)]) -> Reply {
+    let header = Header::new(draft.fresh_version(), members.len() as u64);
+    for (score, member) in members {
+        draft.put(by_score(key, &header, *score, member), Bytes::new());
+        let value = Bytes::copy_from_slice(&(score + 0.0).to_le_bytes());
+        draft.put(element_key(key, header.version, Tag::Score, member), value);
+    }
+    draft.replace_object(key, KIND, header);
+    Reply::Integer(members.len() as i64)
+}
+
+/// Up to so many members from one end.
+pub(super) async fn pop<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &Bytes,
+    header: &mut Header,
+    highest: bool,
+    count: u64,
+) -> Carried<Vec<(f64, Bytes)>> {
+    let last = i64::try_from(count.min(header.count)).unwrap_or(i64::MAX) - 1;
+    if last < 0 {
+        return Ok(vec![]);
+    }
+    let range = Range { by: By::Index(0, last), reverse: highest, limit: None };
+    let members = in_range(draft, key, header, &range).await?;
+    remove(draft, key, header, &members);
+    Ok(members)
+}
+
+pub(super) fn show(members: Vec<(f64, Bytes)>, shown: Shown) -> Reply {
     match shown {
         Shown::Members => Reply::Array(members.into_iter().map(|(_, member)| Reply::Bulk(member)).collect()),
         Shown::WithScores => {

@@ -1,0 +1,230 @@
+//! Commands that wait until there is something to take: `BLPOP`, `BLMOVE`, `BZPOPMIN` and their like.
+//!
+//! What is taken is taken as by the command that does not wait, in one batch; so an element is given to one client, once, whatever is
+//! repeated. It is looked for first, by a read that changes nothing and that a lease mostly answers here. Between `MULTI` and `EXEC`
+//! they do not wait.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::marks::Kind;
+use sextant_common::operation::Lane;
+use sextant_common::{Error, ErrorKind, Result};
+use tokio::sync::oneshot;
+
+use super::errors::{WRONG_TYPE, store_error};
+use super::objects::{self, Object, score};
+use super::request::Request;
+use super::{Conversation, Release};
+use crate::command_table::{Id, Spec};
+use crate::frame::{Command, Reply};
+use crate::shared::Shared;
+use crate::store::Store;
+use crate::waiters::Waiter;
+
+/// Most keys that one waits for, and their bytes.
+const KEYS_MAX: usize = 1000;
+const KEYS_BYTES_MAX: usize = 64 * 1024;
+
+/// A command, and how long it waits; None: for ever.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub object: Box<Object>,
+    timeout: Option<Duration>,
+}
+
+pub(super) fn decode<S>(
+    spec: &Spec,
+    command: &Command<'_>,
+    conversation: &Conversation,
+    shared: &Shared<S>,
+) -> std::result::Result<Request, Reply> {
+    let at = match spec.id {
+        Id::Blmpop | Id::Bzmpop => 1,
+        _ => command.len() - 1,
+    };
+    // (As in Redis: what is wrong with the time is said last.)
+    let object = Box::new(objects::decode(spec, command, shared)?);
+    let timeout = timeout(command.arg(at))?;
+    if conversation.transactions.is_open() {
+        return Ok(Request::Object(object));
+    }
+    let bytes: usize = object.keys.iter().map(Bytes::len).sum();
+    if object.keys.len() > KEYS_MAX || bytes > KEYS_BYTES_MAX {
+        return Err(Reply::error(format!(
+            "ERR one waits for up to {KEYS_MAX} keys, of {KEYS_BYTES_MAX} bytes together"
+        )));
+    }
+    Ok(Request::Waiting(Box::new(Waiting { object, timeout })))
+}
+
+/// In seconds, 0: for ever.
+fn timeout(text: &[u8]) -> std::result::Result<Option<Duration>, Reply> {
+    const MS_MAX: f64 = i64::MAX as f64;
+    let Some(seconds) = score(text) else {
+        return Err(Reply::error("ERR timeout is not a float or out of range"));
+    };
+    let ms = (seconds * 1000.0).ceil();
+    if ms > MS_MAX {
+        return Err(Reply::error("ERR timeout is out of range"));
+    }
+    if ms < 0.0 {
+        return Err(Reply::error("ERR timeout is negative"));
+    }
+    Ok((ms > 0.0).then(|| Duration::from_millis(ms as u64)))
+}
+
+/// Whether it has taken nothing.
+fn is_nothing(reply: &Reply) -> bool {
+    matches!(reply, Reply::Nil | Reply::NilArray)
+}
+
+/// Whether the error is of something that has certainly not taken effect, and may be otherwise soon.
+fn passes(error: &Error) -> bool {
+    matches!(
+        error.kind,
+        ErrorKind::Retry
+            | ErrorKind::NotLeader
+            | ErrorKind::Overloaded
+            | ErrorKind::Unavailable
+            | ErrorKind::UnknownSession
+    )
+}
+
+impl Waiting {
+    fn kind(&self) -> Kind {
+        self.object.waits_for().unwrap_or_default()
+    }
+
+    /// Of which it takes something.
+    fn sources(&self) -> &[Bytes] {
+        if self.object.is_move() { &self.object.keys[..1] } else { &self.object.keys }
+    }
+
+    /// What there is at once; None: it has to wait. Nobody is passed by who waits already.
+    pub async fn at_once<S: Store>(&self, shared: &Shared<S>) -> Option<Reply> {
+        let kind = self.kind();
+        let mut free = Vec::new();
+        for key in self.sources() {
+            if !shared.waiters.has_line(kind, key) {
+                free.push(key.clone());
+                continue;
+            }
+            match shared.store.get(key.clone(), S::Missed::default()).await {
+                Ok(Some(record)) if record.kind != kind => return Some(WRONG_TYPE),
+                Ok(_) => {}
+                Err(e) => return Some(store_error(&e)),
+            }
+        }
+        if free.is_empty() {
+            return None;
+        }
+        match self.take(shared, free).await {
+            Ok(reply) => Some(reply).filter(|reply| !is_nothing(reply)),
+            Err(e) => Some(store_error(&e)),
+        }
+    }
+
+    /// What it takes of these keys.
+    async fn take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Result<Reply> {
+        let again = |keys| Box::new(self.object.of(keys));
+        if self.object.is_move() {
+            return again(self.object.keys.clone()).run(shared, Lane::Single).await;
+        }
+        let are_together = {
+            let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+            shared.store.are_together(&names)
+        };
+        if are_together {
+            return again(keys).run(shared, Lane::Single).await;
+        }
+        for key in keys {
+            let reply = again(vec![key]).run(shared, Lane::Single).await?;
+            if !is_nothing(&reply) {
+                return Ok(reply);
+            }
+        }
+        Ok(Reply::NilArray)
+    }
+
+    /// Until there is something, the time is over, or it is released.
+    pub async fn wait<S: Store>(
+        &self,
+        shared: &Shared<S>,
+        mut released: oneshot::Receiver<Release>,
+    ) -> Reply {
+        let Some(waiter) = shared.waiters.enter(self.kind(), self.sources(), &shared.queued) else {
+            return Reply::error("TRYAGAIN too many keys are waited for");
+        };
+        let mut timeout = pin!(async {
+            match self.timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        });
+        loop {
+            let leads = waiter.leads();
+            if let Some(reply) = self.look(shared, &leads).await {
+                return reply;
+            }
+            tokio::select! {
+                biased;
+                why = &mut released => return why.unwrap_or(Release::Gone).reply(),
+                () = &mut timeout => return Reply::NilArray,
+                () = rest(shared, &waiter, !leads.is_empty()) => {}
+            }
+        }
+    }
+
+    /// Looks at these keys, and takes something of those that have something.
+    async fn look<S: Store>(&self, shared: &Shared<S>, keys: &[Bytes]) -> Option<Reply> {
+        let mut there = Vec::new();
+        for key in keys {
+            let record = shared.store.get(key.clone(), S::Missed::default()).await;
+            // (What cannot be read now may be read later.)
+            if record.ok().flatten().is_some_and(|record| record.kind == self.kind()) {
+                there.push(key.clone());
+            }
+        }
+        if there.is_empty() {
+            return None;
+        }
+        let _turn = shared.waiters.tries.acquire().await;
+        match self.take(shared, there).await {
+            Ok(reply) if is_nothing(&reply) => None,
+            // It has become something else since.
+            Ok(reply) if reply == WRONG_TYPE && !self.object.is_move() => None,
+            Ok(reply) => Some(reply),
+            Err(e) if passes(&e) => None,
+            Err(e) => Some(store_error(&e)),
+        }
+    }
+}
+
+/// `leads`: it has something to look at.
+async fn rest<S>(shared: &Shared<S>, waiter: &Waiter<'_>, leads: bool) {
+    match leads {
+        true => drop(tokio::time::timeout(shared.waiters.pause(), waiter.woken()).await),
+        false => waiter.woken().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_redis_reads_them() {
+        let ms = |text: &str| timeout(text.as_bytes()).map(|time| time.map(|time| time.as_millis()));
+        assert_eq!((ms("0"), ms("0.0"), ms("1"), ms("0.0001")), (Ok(None), Ok(None), Ok(Some(1000)), Ok(Some(1))));
+        for (text, error) in [
+            ("x", "ERR timeout is not a float or out of range"),
+            ("nan", "ERR timeout is not a float or out of range"),
+            ("-1", "ERR timeout is negative"),
+            ("1e30", "ERR timeout is out of range"),
+        ] {
+            assert_eq!(ms(text), Err(Reply::error(error)), "{text}");
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Commands on all keys of the table at once: `DBSIZE`, `RANDOMKEY`, `FLUSHDB`. (`SCAN` and `KEYS`: [`super::scan`].)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::marks::Kind;
+use sextant_common::operation::Lane;
+use sextant_common::{Error, Result};
+
+use super::errors::SYNTAX;
+use super::scan::KeysTurns;
+use super::{Conversation, is};
+use crate::clients::ClientEntry;
+use crate::command_table::Id;
+use crate::frame::{Command, Reply};
+use crate::shared::Shared;
+use crate::store::{Position, Store, Walk};
+
+/// Keys that are counted, and that are deleted, at once.
+const COUNTED: u64 = 10_000;
+const DELETED: u64 = 1_000;
+/// How long counting may take.
+const COUNT_TIME_MAX: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(crate) struct Whole {
+    what: What,
+    turns: Arc<KeysTurns>,
+    client: Arc<ClientEntry>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Count,
+    /// Some key.
+    Any,
+    /// All are deleted.
+    Flush,
+}
+
+pub(super) fn decode<S>(
+    id: Id,
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> std::result::Result<Whole, Reply> {
+    let what = match (id, command.len()) {
+        (Id::Dbsize, _) => What::Count,
+        (Id::Randomkey, _) => What::Any,
+        (_, 1) => What::Flush,
+        (_, 2) if ["async", "sync"].iter().any(|how| is(command.arg(1), how)) => What::Flush,
+        _ => return Err(SYNTAX),
+    };
+    if what != What::Flush && !conversation.who.may_scan(b"", b"") {
+        return Err(Reply::error("NOPERM No permissions to read all keys"));
+    }
+    Ok(Whole { what, turns: shared.keys_turns.clone(), client: conversation.entry.clone() })
+}
+
+impl Whole {
+    pub fn writes(&self) -> bool {
+        self.what == What::Flush
+    }
+
+    pub async fn run<S: Store>(self, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+        if self.what == What::Any {
+            return shared.store.any_key(shared.env.rng.next_u64()).await.map(Reply::optional);
+        }
+        let _turn = self.turns.take().await?;
+        match self.what {
+            What::Flush => self.flush(shared, lane).await,
+            _ => self.count(shared).await,
+        }
+    }
+
+    async fn count<S: Store>(&self, shared: &Shared<S>) -> Result<Reply> {
+        let until_ns = shared.now_ns().saturating_add(COUNT_TIME_MAX.as_nanos() as u64);
+        let (mut count, mut at) = (0, Some(Position::default()));
+        while let Some(position) = at {
+            if self.client.is_gone() {
+                return Err(Error::invalid("nobody waits for it any more"));
+            }
+            if shared.now_ns() > until_ns {
+                let most = COUNT_TIME_MAX.as_secs();
+                return Err(Error::invalid(format!("there are more keys than are counted in {most} s")));
+            }
+            let walk = Walk { start: Bytes::new(), end: Bytes::new(), position, limit: COUNTED };
+            let (keys, next) = shared.store.walk(walk).await?;
+            count += keys.len() as i64;
+            at = next;
+        }
+        Ok(Reply::Integer(count))
+    }
+
+    /// Step by step, so what others write meanwhile may stay.
+    async fn flush<S: Store>(&self, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+        let mut at = Some(Position::default());
+        while let Some(position) = at {
+            if self.client.is_gone() {
+                return Err(Error::invalid("nobody waits for it any more"));
+            }
+            let walk = Walk { start: Bytes::new(), end: Bytes::new(), position, limit: DELETED };
+            let (keys, next) = shared.store.walk(walk).await?;
+            let objects: Vec<Bytes> =
+                keys.iter().filter(|(_, kind)| *kind != Kind::Plain).map(|(key, _)| key.clone()).collect();
+            if !keys.is_empty() {
+                shared.store.delete(keys.into_iter().map(|(key, _)| key).collect(), lane).await?;
+            }
+            for key in &objects {
+                shared.hints.forget(key);
+                shared.store.is_garbage(key);
+            }
+            at = next;
+        }
+        Ok(Reply::OK)
+    }
+}

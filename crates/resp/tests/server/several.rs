@@ -1,0 +1,183 @@
+//! Commands on several objects, and on all keys, byte for byte as Redis 7.0 answers.
+
+use super::memory::MemoryStore;
+use super::objects::check;
+use super::*;
+
+async fn connected() -> (RespServer, Raw) {
+    let server = start(MemoryStore::new(true), config()).await;
+    let client = Raw::connect(server.local_addr()).await;
+    (server, client)
+}
+
+#[tokio::test]
+async fn sorted_sets_are_combined() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            ("ZADD a 1 x 2 y 3 z", ":3|"),
+            ("ZADD b 10 y 20 z 30 w", ":3|"),
+            ("SADD s x w", ":2|"),
+            ("ZUNION 2 a b WITHSCORES", "*8|$1|x|$1|1|$1|y|$2|12|$1|z|$2|23|$1|w|$2|30|"),
+            ("ZUNION 2 a s", "*4|$1|w|$1|x|$1|y|$1|z|"),
+            ("ZINTER 2 a b WITHSCORES WEIGHTS 2 1", "*4|$1|y|$2|14|$1|z|$2|26|"),
+            ("ZINTER 2 a b AGGREGATE MAX WITHSCORES", "*4|$1|y|$2|10|$1|z|$2|20|"),
+            ("ZINTER 2 a nosuch", "*0|"),
+            ("ZDIFF 2 a b WITHSCORES", "*2|$1|x|$1|1|"),
+            ("ZDIFF 3 a s b", "*0|"),
+            ("ZINTERCARD 2 a b", ":2|"),
+            ("ZINTERCARD 2 a b LIMIT 1", ":1|"),
+            ("ZUNIONSTORE u 2 a b WEIGHTS 1 0.5 AGGREGATE MIN", ":4|"),
+            ("ZRANGE u 0 -1 WITHSCORES", "*8|$1|x|$1|1|$1|y|$1|2|$1|z|$1|3|$1|w|$2|15|"),
+            ("ZINTERSTORE u 2 nosuch a", ":0|"),
+            ("EXISTS u", ":0|"),
+            ("ZDIFFSTORE u 2 a b", ":1|"),
+            ("ZSCORE u x", "$1|1|"),
+            ("ZRANGESTORE u a 1 -1", ":2|"),
+            ("ZRANGE u 0 -1", "*2|$1|y|$1|z|"),
+            ("ZRANGESTORE u a (1 +inf BYSCORE LIMIT 1 5", ":1|"),
+            ("ZRANGE u 0 -1", "*1|$1|z|"),
+            ("ZRANGESTORE u a 0 -1 WITHSCORES", "-ERR syntax error|"),
+            ("ZRANGESTORE u nosuch 0 -1", ":0|"),
+            ("EXISTS u", ":0|"),
+            ("ZUNION 0 a", "-ERR at least 1 input key is needed for 'zunion' command|"),
+            ("ZUNION 2 a", "-ERR syntax error|"),
+            ("ZUNION x a", "-ERR value is not an integer or out of range|"),
+            ("ZUNION 1 a WEIGHTS x", "-ERR weight value is not a float|"),
+            ("ZINTERCARD 1 a LIMIT -1", "-ERR LIMIT can't be negative|"),
+            ("ZDIFF 1 a WEIGHTS 1", "-ERR syntax error|"),
+            ("SET plain 1", "+OK|"),
+            ("ZUNION 2 a plain", "-WRONGTYPE Operation against a key holding the wrong kind of value|"),
+            ("ZUNIONSTORE plain 1 a", ":3|"),
+            ("TYPE plain", "+zset|"),
+            ("ZUNION 2 a apart", "-CROSSSLOT Keys in request don't hash to the same partition: keys with the same {hash tag} do|"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn sets_are_counted_together() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            ("SADD a 1 2 3", ":3|"),
+            ("SADD b 2 3 4", ":3|"),
+            ("SINTERCARD 2 a b", ":2|"),
+            ("SINTERCARD 2 a b LIMIT 1", ":1|"),
+            ("SINTERCARD 2 a b LIMIT 0", ":2|"),
+            ("SINTERCARD 1 nosuch", ":0|"),
+            ("SINTERCARD 0 a", "-ERR numkeys should be greater than 0|"),
+            ("SINTERCARD 3 a b", "-ERR Number of keys can't be greater than number of args|"),
+            ("SINTERCARD 2 a b LIMIT -1", "-ERR LIMIT can't be negative|"),
+            ("SINTERCARD 2 a b LIMIT", "-ERR syntax error|"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn the_first_that_has_something_is_popped() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            ("RPUSH l a b c", ":3|"),
+            ("LMPOP 2 nosuch l LEFT", "*2|$1|l|*1|$1|a|"),
+            ("LMPOP 2 nosuch l RIGHT COUNT 10", "*2|$1|l|*2|$1|c|$1|b|"),
+            ("LMPOP 2 nosuch l RIGHT", "*-1|"),
+            ("ZADD z 1 a 2 b 3 c", ":3|"),
+            ("ZMPOP 1 z MIN", "*2|$1|z|*1|*2|$1|a|$1|1|"),
+            ("ZMPOP 2 nosuch z MAX COUNT 5", "*2|$1|z|*2|*2|$1|c|$1|3|*2|$1|b|$1|2|"),
+            ("ZMPOP 1 z MAX", "*-1|"),
+            ("LMPOP 0 l LEFT", "-ERR numkeys should be greater than 0|"),
+            ("LMPOP 1 l UP", "-ERR syntax error|"),
+            ("LMPOP 9 l LEFT", "-ERR syntax error|"),
+            ("LMPOP 1 l LEFT COUNT 0", "-ERR count should be greater than 0|"),
+            ("SET plain 1", "+OK|"),
+            ("LMPOP 1 plain LEFT", "-WRONGTYPE Operation against a key holding the wrong kind of value|"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn elements_of_lists_are_found() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            ("RPUSH l a b c 1 2 3 c c", ":8|"),
+            ("LPOS l c", ":2|"),
+            ("LPOS l c RANK 2", ":6|"),
+            ("LPOS l c RANK -1", ":7|"),
+            ("LPOS l c COUNT 2", "*2|:2|:6|"),
+            ("LPOS l c RANK -1 COUNT 2", "*2|:7|:6|"),
+            ("LPOS l c COUNT 0", "*3|:2|:6|:7|"),
+            ("LPOS l c MAXLEN 2", "$-1|"),
+            ("LPOS l c COUNT 0 MAXLEN 7", "*2|:2|:6|"),
+            ("LPOS l nosuch", "$-1|"),
+            ("LPOS nosuch c COUNT 0", "*0|"),
+            (
+                "LPOS l c RANK 0",
+                "-ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to \
+                 start from the end of the list|",
+            ),
+            ("LPOS l c COUNT -1", "-ERR COUNT can't be negative|"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn all_keys_are_counted_and_deleted() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            ("DBSIZE", ":0|"),
+            ("RANDOMKEY", "$-1|"),
+            ("SET a 1", "+OK|"),
+            ("RANDOMKEY", "$1|a|"),
+            ("HSET h f v", ":1|"),
+            ("DBSIZE", ":2|"),
+            ("FLUSHDB NONSENSE", "-ERR syntax error|"),
+            ("FLUSHALL ASYNC", "+OK|"),
+            ("DBSIZE", ":0|"),
+            ("HSET h g v", ":1|"),
+            ("HGETALL h", "*2|$1|g|$1|v|"),
+            ("FLUSHDB", "+OK|"),
+            ("EXISTS h", ":0|"),
+            ("MULTI", "+OK|"),
+            ("FLUSHDB", "-ERR Command not allowed inside a transaction|"),
+            ("DISCARD", "+OK|"),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn what_is_not_there_says_why() {
+    let (_server, mut client) = connected().await;
+    check(
+        &mut client,
+        &[
+            (
+                "SUBSCRIBE a",
+                "-ERR SUBSCRIBE is not supported: there are no channels: p-nodes tell each other nothing|",
+            ),
+            ("SWAPDB 0 1", "-ERR SWAPDB is not supported: there is one database|"),
+            ("WAIT 0 100", ":0|"),
+            ("WAIT x 100", "-ERR value is not an integer or out of range|"),
+            ("LATENCY LATEST", "*0|"),
+            ("LATENCY RESET", ":0|"),
+            ("MEMORY USAGE nosuch", "$-1|"),
+            ("SET a 123", "+OK|"),
+            ("MEMORY USAGE a", ":67|"),
+            ("OBJECT FREQ nosuch", "$-1|"),
+        ],
+    )
+    .await;
+}

@@ -1,0 +1,192 @@
+//! Commands that wait until there is something to take.
+
+use super::memory::MemoryStore;
+use super::*;
+
+const BLPOP: &[u8] = b"BLPOP k l 0\r\n";
+
+/// Until so many commands wait at this server.
+async fn until_waiting(server: &RespServer, count: usize) {
+    let mut client = Raw::connect(server.local_addr()).await;
+    let line = format!("blocked_clients:{count}\r\n");
+    let waits = async {
+        loop {
+            client.send(b"INFO clients\r\nECHO end\r\n").await;
+            let mut said = String::new();
+            while !said.ends_with("$3\r\nend\r\n") {
+                let mut byte = [0];
+                client.0.read_exact(&mut byte).await.expect("an answer");
+                said.push(char::from(byte[0]));
+            }
+            if said.contains(&line) {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(DEADLINE, waits).await.expect("they wait");
+}
+
+async fn waiting(server: &RespServer, command: &[u8], count: usize) -> Raw {
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(command).await;
+    until_waiting(server, count).await;
+    client
+}
+
+#[tokio::test]
+async fn what_is_there_is_taken_at_once() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"RPUSH l a b\r\n", b":2\r\n").await;
+    client.ask(BLPOP, b"*2\r\n$1\r\nl\r\n$1\r\na\r\n").await;
+    client.ask(b"BRPOP k l 0\r\n", b"*2\r\n$1\r\nl\r\n$1\r\nb\r\n").await;
+    client.ask(b"ZADD z 1 a 2 b 3 c\r\n", b":3\r\n").await;
+    client.ask(b"BZPOPMIN k z 0\r\n", b"*3\r\n$1\r\nz\r\n$1\r\na\r\n$1\r\n1\r\n").await;
+    client.ask(b"BZPOPMAX k z 0\r\n", b"*3\r\n$1\r\nz\r\n$1\r\nc\r\n$1\r\n3\r\n").await;
+    client.ask(b"BZMPOP 0 1 z MIN\r\n", b"*2\r\n$1\r\nz\r\n*1\r\n*2\r\n$1\r\nb\r\n$1\r\n2\r\n").await;
+    client.ask(b"RPUSH l a b c\r\n", b":3\r\n").await;
+    client.ask(b"BLMPOP 0 2 k l LEFT COUNT 2\r\n", b"*2\r\n$1\r\nl\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n").await;
+    client.ask(b"BLMOVE l m LEFT RIGHT 0\r\n", b"$1\r\nc\r\n").await;
+    client.ask(b"BRPOPLPUSH m l 0\r\n", b"$1\r\nc\r\n").await;
+    client.ask(b"LRANGE l 0 -1\r\n", b"*1\r\n$1\r\nc\r\n").await;
+    client.ask(b"BLPOP h 0.01\r\n", b"*-1\r\n").await;
+    client.ask(b"BLMOVE h l LEFT LEFT 0.01\r\n", b"*-1\r\n").await;
+    client.ask(b"BLPOP l x\r\n", b"-ERR timeout is not a float or out of range\r\n").await;
+    client.ask(b"SET p 1\r\n", b"+OK\r\n").await;
+    let wrong = b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n";
+    client.ask(b"BLPOP p l 0\r\n", wrong).await;
+}
+
+#[tokio::test]
+async fn who_waits_is_served_in_turn_by_pushes_through_the_same_server() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut first = waiting(&server, BLPOP, 1).await;
+    let mut second = waiting(&server, b"BRPOP l 0\r\nPING\r\n", 2).await;
+    let mut third = waiting(&server, b"BLMOVE l m LEFT LEFT 0\r\n", 3).await;
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    pusher.ask(b"RPUSH l a b c d\r\n", b":4\r\n").await;
+    first.expect(b"*2\r\n$1\r\nl\r\n$1\r\na\r\n").await;
+    second.expect(b"*2\r\n$1\r\nl\r\n$1\r\nd\r\n+PONG\r\n").await;
+    third.expect(b"$1\r\nb\r\n").await;
+    until_waiting(&server, 0).await;
+    pusher.ask(b"LRANGE l 0 -1\r\n", b"*1\r\n$1\r\nc\r\n").await;
+    pusher.ask(b"LRANGE m 0 -1\r\n", b"*1\r\n$1\r\nb\r\n").await;
+}
+
+#[tokio::test]
+async fn pushes_through_another_server_are_seen() {
+    let store = MemoryStore::new(true);
+    let (here, there) = (start(store.clone(), config()).await, start(store, config()).await);
+    let mut list = waiting(&here, BLPOP, 1).await;
+    let mut sorted = waiting(&here, b"BZPOPMAX k 0\r\n", 2).await;
+    let mut pusher = Raw::connect(there.local_addr()).await;
+    pusher.ask(b"RPUSH l a\r\n", b":1\r\n").await;
+    list.expect(b"*2\r\n$1\r\nl\r\n$1\r\na\r\n").await;
+    pusher.ask(b"ZADD k 1.5 m\r\n", b":1\r\n").await;
+    sorted.expect(b"*3\r\n$1\r\nk\r\n$1\r\nm\r\n$3\r\n1.5\r\n").await;
+    pusher.ask(b"EXISTS k l\r\n", b":0\r\n").await;
+}
+
+#[tokio::test]
+async fn a_move_wakes_who_waits_for_where_it_goes_and_so_do_transactions_and_renames() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut last = waiting(&server, b"BLPOP {t}b 0\r\n", 1).await;
+    let mut between = waiting(&server, b"BLMOVE {t}a {t}b LEFT LEFT 0\r\n", 2).await;
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    pusher.send(b"MULTI\r\nLPUSH {t}a x\r\nEXEC\r\n").await;
+    pusher.expect(b"+OK\r\n+QUEUED\r\n*1\r\n:1\r\n").await;
+    between.expect(b"$1\r\nx\r\n").await;
+    last.expect(b"*2\r\n$4\r\n{t}b\r\n$1\r\nx\r\n").await;
+    let mut renamed = waiting(&server, b"BLPOP {t}c 0\r\n", 1).await;
+    pusher.ask(b"LPUSH {t}d y\r\n", b":1\r\n").await;
+    pusher.ask(b"RENAME {t}d {t}c\r\n", b"+OK\r\n").await;
+    renamed.expect(b"*2\r\n$4\r\n{t}c\r\n$1\r\ny\r\n").await;
+}
+
+#[tokio::test]
+async fn in_transactions_nothing_waits() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(b"MULTI\r\nBLPOP k 0\r\nBLMOVE k l LEFT LEFT 0\r\nRPUSH k a\r\nBLPOP k 0\r\nEXEC\r\n").await;
+    client.expect(b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n").await;
+    client.expect(b"*4\r\n*-1\r\n$-1\r\n:1\r\n*2\r\n$1\r\nk\r\n$1\r\na\r\n").await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_leaves_the_line() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let gone = waiting(&server, BLPOP, 1).await;
+    let mut stays = waiting(&server, b"BLPOP k 0\r\n", 2).await;
+    drop(gone);
+    until_waiting(&server, 1).await;
+    let mut pusher = Raw::connect(server.local_addr()).await;
+    pusher.ask(b"RPUSH k a\r\n", b":1\r\n").await;
+    stays.expect(b"*2\r\n$1\r\nk\r\n$1\r\na\r\n").await;
+}
+
+#[tokio::test]
+async fn operators_and_a_server_that_stops_release_who_waits() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut first = Raw::connect(server.local_addr()).await;
+    first.ask(b"CLIENT ID\r\n", b":1\r\n").await;
+    first.send(BLPOP).await;
+    until_waiting(&server, 1).await;
+    let mut operator = Raw::connect(server.local_addr()).await;
+    operator.ask(b"CLIENT UNBLOCK 1 ERROR\r\n", b":1\r\n").await;
+    first.expect(b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n").await;
+    operator.ask(b"CLIENT UNBLOCK 1\r\n", b":0\r\n").await;
+    first.send(BLPOP).await;
+    until_waiting(&server, 1).await;
+    server.shutdown().await;
+    first.expect(b"-UNBLOCKED the server stops: ask another one\r\n").await;
+}
+
+#[tokio::test]
+async fn who_sends_much_after_a_command_that_waits_does_not_wait_any_more() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = waiting(&server, BLPOP, 1).await;
+    let many = b"PING\r\n".repeat(20_000);
+    let (sent, ()) = tokio::join!(client.0.write_all(&many), tokio::task::yield_now());
+    sent.expect("it is read");
+    client.expect(b"-UNBLOCKED too many bytes have come after a command that waits\r\n+PONG\r\n").await;
+}
+
+#[tokio::test]
+async fn what_many_clients_push_and_pop_is_all_there_once() {
+    const CLIENTS: usize = 20;
+    const EACH: usize = 100;
+    let server = start(MemoryStore::new(true), config()).await;
+    let addr = server.local_addr();
+    let push = |client: usize| async move {
+        let mut raw = Raw::connect(addr).await;
+        for at in 0..EACH {
+            raw.send(format!("RPUSH q {client}-{at}\r\n").as_bytes()).await;
+            raw.expect_up_to(b"\r\n").await;
+        }
+    };
+    let pop = |_: usize| async move {
+        let mut raw = Raw::connect(addr).await;
+        let mut popped = Vec::new();
+        for _ in 0..EACH {
+            raw.send(b"BLPOP q 0\r\n").await;
+            raw.expect(b"*2\r\n$1\r\nq\r\n$").await;
+            let mut said = String::new();
+            while said.matches("\r\n").count() < 2 {
+                let mut byte = [0];
+                raw.0.read_exact(&mut byte).await.expect("an answer");
+                said.push(char::from(byte[0]));
+            }
+            popped.push(said.lines().nth(1).expect("an element").to_owned());
+        }
+        popped
+    };
+    let pushes = futures::future::join_all((0..CLIENTS).map(push));
+    let pops = futures::future::join_all((0..CLIENTS).map(pop));
+    let (_, popped) = tokio::join!(pushes, pops);
+    let mut popped: Vec<String> = popped.concat();
+    popped.sort();
+    let mut all: Vec<String> =
+        (0..CLIENTS).flat_map(|client| (0..EACH).map(move |at| format!("{client}-{at}"))).collect();
+    all.sort();
+    assert_eq!(popped, all);
+}
