@@ -6,6 +6,7 @@
 
 pub mod command;
 pub mod configuration;
+mod cut;
 pub mod manifest;
 pub mod operation;
 mod recovery;
