@@ -17,7 +17,8 @@ use sextant_proto::convert::command::Logged;
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
 pub use sextant_common::command::{
-    Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Placement, Relocation, Tick,
+    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, OpenCut, OpenSession, Placement,
+    Relocation, Tick,
 };
 
 const VERSION: u8 = 1;
@@ -35,6 +36,8 @@ const KIND_COMPACTION_OF_NEWER: u8 = 9;
 const KIND_PLACEMENT: u8 = 10;
 /// Of a range, or with several outputs. (The other two are of all keys, and have one output at most.)
 const KIND_COMPACTION_OF_RANGE: u8 = 11;
+const KIND_OPEN_CUT: u8 = 14;
+const KIND_END_CUT: u8 = 15;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +59,10 @@ pub enum Command {
     Configure(Configure),
     /// Takes effect when it is appended.
     Tick(Tick),
+    /// Freezes when it is appended; the cut is there when it is committed.
+    OpenCut(OpenCut),
+    /// Takes effect when it is committed.
+    EndCut(EndCut),
 }
 
 impl Command {
@@ -86,6 +93,8 @@ impl Command {
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
             Command::Tick(tick) => put(KIND_TICK, tick, &mut out),
+            Command::OpenCut(cut) => put(KIND_OPEN_CUT, cut, &mut out),
+            Command::EndCut(cut) => put(KIND_END_CUT, cut, &mut out),
         }
         out.freeze()
     }
@@ -119,6 +128,8 @@ impl Command {
                 Command::Configure(configure)
             }
             KIND_TICK => Command::Tick(Logged::decode(body)?),
+            KIND_OPEN_CUT => Command::OpenCut(Logged::decode(body)?),
+            KIND_END_CUT => Command::EndCut(Logged::decode(body)?),
             other => return Err(Error::corrupt(format!("log entry: unknown kind {other}"))),
         })
     }
@@ -134,7 +145,9 @@ impl Command {
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
-            | Command::Tick(Tick { term, .. }) => *term,
+            | Command::Tick(Tick { term, .. })
+            | Command::OpenCut(OpenCut { term, .. })
+            | Command::EndCut(EndCut { term, .. }) => *term,
         }
     }
 
@@ -148,7 +161,9 @@ impl Command {
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
-            | Command::Tick(Tick { term, .. }) => term,
+            | Command::Tick(Tick { term, .. })
+            | Command::OpenCut(OpenCut { term, .. })
+            | Command::EndCut(EndCut { term, .. }) => term,
         }
     }
 }
@@ -221,6 +236,16 @@ mod tests {
                 id: Some(TableId(4)),
             }),
             Command::OpenSession(OpenSession { term: 5, session: 77, time_ms: 1234 }),
+            Command::OpenCut(OpenCut {
+                term: 5,
+                id: u64::MAX,
+                next_seq: 8,
+                tick: sextant_common::expiry::Tick(9),
+                opened_ms: 10,
+                lease_ms: 11,
+                tables: vec![CutPoint { table: TableId(1), generation: Generation(7), freezes: true }],
+            }),
+            Command::EndCut(EndCut { term: 5, id: 3 }),
             Command::Placement(Placement {
                 term: 3,
                 version: ManifestVersion(9),
@@ -248,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..13) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..17) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));
