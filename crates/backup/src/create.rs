@@ -120,7 +120,8 @@ async fn renew(client: &Client, guard: &Guard, snapshot: u64) -> Error {
 }
 
 fn chosen(mut cut: Cut, tables: &[String]) -> Cut {
-    let is_chosen = |name: &String| tables.is_empty() || name.starts_with(OWN_TABLES) || tables.contains(name);
+    let is_chosen =
+        |name: &String| tables.is_empty() || name.starts_with(OWN_TABLES) || tables.contains(name);
     cut.tables.retain(|table| is_chosen(&table.name));
     cut
 }
@@ -167,7 +168,13 @@ async fn copy_all(
     Ok(Created { backup, files: files.len(), copied: count, copied_bytes: bytes })
 }
 
-async fn copy(client: &Client, repository: &Repository, snapshot: u64, file: File, pace: &Pace) -> Result<()> {
+async fn copy(
+    client: &Client,
+    repository: &Repository,
+    snapshot: u64,
+    file: File,
+    pace: &Pace,
+) -> Result<()> {
     let mut attempts = 0;
     loop {
         let mut writing = repository.write_table(&file).await?;

@@ -44,9 +44,8 @@ impl Backup {
     /// Each once.
     pub fn files(&self) -> Vec<File> {
         let ssts = self.cuts.values().flat_map(Cut::ssts);
-        let mut files: Vec<File> = ssts
-            .map(|sst| File { id: sst.id, checksum: sst.checksum, bytes: sst.file_bytes })
-            .collect();
+        let mut files: Vec<File> =
+            ssts.map(|sst| File { id: sst.id, checksum: sst.checksum, bytes: sst.file_bytes }).collect();
         files.sort();
         files.dedup();
         files
@@ -72,7 +71,8 @@ struct WireCut {
 }
 
 pub fn encode(backup: &Backup) -> Vec<u8> {
-    let cut = |(partition, cut): (&PartitionId, &Cut)| WireCut { partition: partition.0, cut: Some(cut.into()) };
+    let cut =
+        |(partition, cut): (&PartitionId, &Cut)| WireCut { partition: partition.0, cut: Some(cut.into()) };
     let cuts = backup.cuts.iter().map(cut).collect();
     let message = WireBackup { name: backup.name.clone(), created_ms: backup.created_ms, cuts };
     let mut bytes = MAGIC.to_vec();
@@ -136,15 +136,8 @@ mod tests {
             generation: Generation(3),
             ssts: Some(Vec::new()),
         };
-        let cut = Cut {
-            id: 7,
-            at: 9,
-            seq: Seq(8),
-            tick: Tick(5),
-            opened_ms: 1,
-            lease_ms: 2,
-            tables: vec![table],
-        };
+        let cut =
+            Cut { id: 7, at: 9, seq: Seq(8), tick: Tick(5), opened_ms: 1, lease_ms: 2, tables: vec![table] };
         Backup { name: "b".into(), created_ms: 4, cuts: BTreeMap::from([(PartitionId(2), cut)]) }
     }
 

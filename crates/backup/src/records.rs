@@ -8,12 +8,12 @@ use futures::StreamExt;
 use sextant_common::cut::CutTable;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::{Tick, is_expired};
+use sextant_common::ids::Seq;
 use sextant_common::ids::SstId;
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::RecordVersion;
-use sextant_common::ids::Seq;
-use sextant_environment::vfs::{OpenMode, VfsFile};
 use sextant_environment::Env;
+use sextant_environment::vfs::{OpenMode, VfsFile};
 use sextant_sstable_server::table::block_cache::BlockCache;
 use sextant_sstable_server::table::{Caching, Direction, Merge, Table, TableIter};
 

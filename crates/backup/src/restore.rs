@@ -85,7 +85,10 @@ pub async fn restore(
                 sink.write(page).await?;
             }
             sink.end().await?;
-            progress(format!("table {:?}, partition {partition} of the backup: {count} records so far", table.name));
+            progress(format!(
+                "table {:?}, partition {partition} of the backup: {count} records so far",
+                table.name
+            ));
         }
     }
     Ok(restored)
@@ -101,7 +104,11 @@ fn chosen(backup: &Backup, options: &Options) -> Result<BTreeMap<String, TableOp
     }
     let is_chosen = |name: &str| match name {
         USERS_TABLE => options.users,
-        name => name.starts_with(OWN_TABLES) || options.tables.is_empty() || options.tables.iter().any(|t| t == name),
+        name => {
+            name.starts_with(OWN_TABLES)
+                || options.tables.is_empty()
+                || options.tables.iter().any(|t| t == name)
+        }
     };
     Ok(all.into_iter().filter(|(name, _)| is_chosen(name)).collect())
 }

@@ -49,7 +49,12 @@ pub async fn verify(
                 Err(e) => verified.bad.push(format!("{}: {e}", file.name())),
             },
         }
-        progress(format!("{} of {} files, {} bad", verified.files + verified.bad.len(), all.len(), verified.bad.len()));
+        progress(format!(
+            "{} of {} files, {} bad",
+            verified.files + verified.bad.len(),
+            all.len(),
+            verified.bad.len()
+        ));
     }
     Ok(verified)
 }

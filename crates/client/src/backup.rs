@@ -48,9 +48,13 @@ impl Client {
     }
 
     /// The file of an SSTable that a snapshot has.
-    pub async fn fetch_table(&self, partition: PartitionId, snapshot: u64, id: SstId) -> Result<FetchedTable> {
-        let request =
-            v1::FetchTableRequest { partition: partition.0, cut: snapshot, id: sst_id_to_wire(id) };
+    pub async fn fetch_table(
+        &self,
+        partition: PartitionId,
+        snapshot: u64,
+        id: SstId,
+    ) -> Result<FetchedTable> {
+        let request = v1::FetchTableRequest { partition: partition.0, cut: snapshot, id: sst_id_to_wire(id) };
         let pieces = self
             .administer(self.deadline(), async |mut admin, _limit| {
                 // (It takes as long as the file is; every piece has a limit.)

@@ -53,13 +53,13 @@ mod wire;
 mod write;
 
 pub use admin::Maintenance;
+#[doc(hidden)]
+pub use backup::FetchedTable;
 pub use builder::{Addresses, ClientBuilder};
 pub use client::Client;
 pub use options::{ClientOptions, Credentials};
 pub use scan::{RecordStream, ScanOptions, ScanPage, ScanRecord, ScanStream};
 pub use snapshots::{Snapshot, SnapshotPartition};
-#[doc(hidden)]
-pub use backup::FetchedTable;
 
 // All that signatures here are made of, so that an application needs no other crate of ours.
 pub use bytes::Bytes;

@@ -22,7 +22,9 @@ pub fn check_lease(lease_ms: u64) -> Result<Duration> {
     if (LEASE_MIN..=LEASE_MAX).contains(&lease) {
         Ok(lease)
     } else {
-        Err(Error::invalid(format!("a snapshot is held for {LEASE_MIN:?} to {LEASE_MAX:?} without a renewal")))
+        Err(Error::invalid(format!(
+            "a snapshot is held for {LEASE_MIN:?} to {LEASE_MAX:?} without a renewal"
+        )))
     }
 }
 

@@ -19,9 +19,9 @@ use crate::filter_copies::Copies;
 use crate::metrics::PNodeMetrics;
 use crate::record_cache::RecordCache;
 use crate::router::{Look, Missed, Reader, SstSearch, pinned_partition};
+use crate::snapshots::Snapshots;
 use crate::tables::Tables;
 use crate::upstream::LargeReads;
-use crate::snapshots::Snapshots;
 use crate::write::{BlindWrites, Writer};
 
 /// How long a server may take for the release of leases: they end by themselves.

@@ -173,7 +173,8 @@ impl Snapshots {
                 }
                 Err(unanswered) => unanswered.into_error(),
             };
-            let is_final = matches!(error.kind, ErrorKind::Invalid | ErrorKind::Overloaded | ErrorKind::Denied);
+            let is_final =
+                matches!(error.kind, ErrorKind::Invalid | ErrorKind::Overloaded | ErrorKind::Denied);
             if is_final || !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await {
                 return Err(error);
             }

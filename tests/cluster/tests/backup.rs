@@ -56,7 +56,8 @@ async fn write(client: Client, at: usize, writer: Arc<Writer>, stop: Arc<AtomicB
         }
         let text = n.to_string();
         writer.begun.store(n, Ordering::SeqCst);
-        let both = vec![Operation::put("", a.clone(), text.clone()), Operation::put("", b.clone(), text.clone())];
+        let both =
+            vec![Operation::put("", a.clone(), text.clone()), Operation::put("", b.clone(), text.clone())];
         client.batch(both).await.unwrap();
         client.put("", after.clone(), text).await.unwrap();
         // Something that fills memtables, is overwritten, and is deleted.

@@ -151,8 +151,15 @@ fn election(arguments: &[String]) -> Result<bool, String> {
 
 /// Explores where SSTables are.
 fn placement(arguments: &[String]) -> Result<bool, String> {
-    let mut bounds =
-        placement::Bounds { elections: 2, copies: 3, changes: 2, cuts: 1, releases: 2, wipes: 1, mutant: None };
+    let mut bounds = placement::Bounds {
+        elections: 2,
+        copies: 3,
+        changes: 2,
+        cuts: 1,
+        releases: 2,
+        wipes: 1,
+        mutant: None,
+    };
     let (mut states_max, mut trace) = (u64::MAX, false);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {

@@ -148,7 +148,11 @@ pub async fn verify_cluster(connection: Connection) -> CommandResult {
             writeln!(stdout, "sstable server {node}: {}", server.error)?;
             continue;
         }
-        writeln!(stdout, "sstable server {node}: {} SSTables are good, {} bytes", server.tables, server.bytes)?;
+        writeln!(
+            stdout,
+            "sstable server {node}: {} SSTables are good, {} bytes",
+            server.tables, server.bytes
+        )?;
         bad += server.damaged.len();
         for line in &server.damaged {
             writeln!(stdout, "sstable server {node}: {line}")?;

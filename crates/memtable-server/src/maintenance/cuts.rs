@@ -4,19 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::cut::Cut;
-use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::error::{Error, Result};
 use tokio::sync::oneshot;
 
 use super::{DATA_TIMEOUT, ENTRY_TIMEOUT, check_leads, within};
 use crate::leadership::leadership_changed;
+use crate::partition::cuts::unknown_cut;
 use crate::replica::{Event, Handle};
 
 fn find(cuts: &[Arc<Cut>], id: u64) -> Option<&Arc<Cut>> {
     cuts.iter().find(|cut| cut.id == id)
-}
-
-fn ended(id: u64) -> Error {
-    Error::new(ErrorKind::Invalid, format!("there is no snapshot {id:016x}: it has ended, or was never opened"))
 }
 
 /// Returns when all that it has is in SSTables. Asked again, of this leader or of the next, it is the same one.
@@ -34,7 +31,7 @@ pub async fn open_cut(handle: &Handle, id: u64, lease: Duration) -> Result<Arc<C
         None => was_there,
     });
     match tokio::time::timeout(DATA_TIMEOUT, complete).await {
-        Ok(Ok(cuts)) => find(&cuts, id).cloned().ok_or_else(|| ended(id)),
+        Ok(Ok(cuts)) => find(&cuts, id).cloned().ok_or_else(|| unknown_cut(id)),
         Ok(Err(_)) => Err(Error::retry("the server is stopping")),
         Err(_) => Err(Error::unavailable("open a snapshot: its memtables were not flushed in time")),
     }
@@ -49,12 +46,12 @@ pub async fn renew_cut(handle: &Handle, id: u64) -> Result<Arc<Cut>> {
     if handle.shared.serving() != Some(term) {
         return Err(leadership_changed());
     }
-    find(&handle.shared.view.load().cuts, id).cloned().ok_or_else(|| ended(id))
+    find(&handle.shared.view.load().cuts, id).cloned().ok_or_else(|| unknown_cut(id))
 }
 
 pub fn look_at_cut(handle: &Handle, id: u64) -> Result<Arc<Cut>> {
     check_leads(handle)?;
-    find(&handle.shared.view.load().cuts, id).cloned().ok_or_else(|| ended(id))
+    find(&handle.shared.view.load().cuts, id).cloned().ok_or_else(|| unknown_cut(id))
 }
 
 /// Idempotent.

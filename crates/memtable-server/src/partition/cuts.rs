@@ -18,6 +18,10 @@ use super::commit::CommitEffect;
 use super::{Partition, rules};
 use crate::command::{Command, CutPoint, EndCut, OpenCut};
 
+pub fn unknown_cut(id: u64) -> Error {
+    Error::invalid(format!("there is no snapshot {id:016x}: it has ended, or was never opened"))
+}
+
 impl Partition {
     pub fn cuts(&self) -> &[Arc<Cut>] {
         &self.cuts.cuts

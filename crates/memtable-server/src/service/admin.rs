@@ -159,7 +159,10 @@ impl Admin for AdminShell {
         Err(Status::unimplemented("a p-node does that"))
     }
 
-    async fn import(&self, _request: Request<v1::ImportRequest>) -> Result<Response<v1::ImportReply>, Status> {
+    async fn import(
+        &self,
+        _request: Request<v1::ImportRequest>,
+    ) -> Result<Response<v1::ImportReply>, Status> {
         Err(Status::unimplemented("a p-node does that"))
     }
 

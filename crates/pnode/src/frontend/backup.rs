@@ -189,7 +189,8 @@ async fn lacking(core: &Core, partition: PartitionId) -> Vec<String> {
                 Some(Some(entry)) if entry.checksum != sst.meta.checksum => "has another file of this name",
                 Some(Some(_)) => continue,
             };
-            lines.push(format!("partition {partition}: SSTable {}: sstable server {node} {why}", sst.meta.id));
+            lines
+                .push(format!("partition {partition}: SSTable {}: sstable server {node} {why}", sst.meta.id));
         }
     }
     lines

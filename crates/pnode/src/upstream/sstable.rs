@@ -19,8 +19,8 @@ use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::sst_client::SstClient;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 use super::coalescer::Inbound;
 use super::pages::page;

@@ -1,5 +1,6 @@
 //! Cuts.
 
+use prost::Message;
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
@@ -63,4 +64,9 @@ impl TryFrom<v1::CutTable> for CutTable {
             ssts: m.complete.then_some(ssts),
         })
     }
+}
+
+/// Equal cuts have equal bytes.
+pub fn encode(cut: &Cut) -> Vec<u8> {
+    v1::Cut::from(cut).encode_to_vec()
 }

@@ -25,7 +25,9 @@ impl AdminService {
 }
 
 fn not_here<T>() -> Result<T, Status> {
-    Err(Status::unimplemented("an sstable server answers Status and VerifyTables only: ask a p-node or a memtable server"))
+    Err(Status::unimplemented(
+        "an sstable server answers Status and VerifyTables only: ask a p-node or a memtable server",
+    ))
 }
 
 #[tonic::async_trait]

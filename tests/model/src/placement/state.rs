@@ -34,7 +34,10 @@ pub struct Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
     /// Of the servers that the manifest names.
-    Name { add: Set, remove: Set },
+    Name {
+        add: Set,
+        remove: Set,
+    },
     /// Another table takes its place: the manifest names it no more.
     Compact,
     /// A cut names what the manifest does.

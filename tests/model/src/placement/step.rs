@@ -270,7 +270,9 @@ impl Model for Placement {
         };
         match (missing(s.named), missing(s.held)) {
             (Some(server), _) => Err(format!("server {server} is named, lost nothing, and has no copy")),
-            (_, Some(server)) => Err(format!("a cut names server {server}, which lost nothing and has no copy")),
+            (_, Some(server)) => {
+                Err(format!("a cut names server {server}, which lost nothing and has no copy"))
+            }
             (None, None) => Ok(()),
         }
     }

@@ -463,7 +463,9 @@ pub(crate) mod tests {
         let mut view = ReadView::empty(manifest.into());
         assert!(!is_named(&view, replaced.id));
         view.cuts = Arc::new([cut.into()]);
-        assert!(is_named(&view, replaced.id) && is_named(&view, moved.id) && !is_named(&view, sst(3, &[]).id));
+        assert!(
+            is_named(&view, replaced.id) && is_named(&view, moved.id) && !is_named(&view, sst(3, &[]).id)
+        );
         let cut = &view.cuts[0];
         assert!(cut.names_at(moved.id, NodeId(1)) && !cut.names_at(moved.id, NodeId(2)));
     }

@@ -5,12 +5,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use tokio::sync::oneshot;
 
 use super::Leading;
 use crate::command::{Command, EndCut, OpenCut};
+use crate::partition::cuts::unknown_cut;
 use crate::worker::proposal::PendingCommand;
 use crate::worker::replica::Replica;
 
@@ -20,11 +21,6 @@ pub(in crate::worker) struct Cuts {
     until_ns: HashMap<u64, u64>,
     /// Whose end is proposed, or about to be.
     ending: HashSet<u64>,
-}
-
-/// It has ended, or was never opened.
-pub fn unknown_cut(id: u64) -> Error {
-    Error::new(ErrorKind::Invalid, format!("there is no snapshot {id:016x}: it has ended, or was never opened"))
 }
 
 impl Leading {
@@ -58,7 +54,9 @@ impl Leading {
 
     /// The cut is of what the log has come to. None: there is nothing to be proposed, and who waits was told.
     pub fn plan_cut(&self, replica: &Replica, pending: Box<PendingCommand>) -> Option<Box<PendingCommand>> {
-        let Command::OpenCut(OpenCut { term, id, lease_ms, .. }) = pending.command else { return Some(pending) };
+        let Command::OpenCut(OpenCut { term, id, lease_ms, .. }) = pending.command else {
+            return Some(pending);
+        };
         let opened_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
         match replica.partition.plan_cut(term, id, opened_ms, lease_ms) {
             Ok(Some(cut)) => {
@@ -77,12 +75,13 @@ impl Leading {
     }
 
     pub fn renew_cut(&mut self, replica: &Replica, id: u64, done: oneshot::Sender<Result<u64>>) {
-        let is_ending = self.cuts.ending.contains(&id) || !replica.queue.has_published(self.tenure.first_index);
+        let is_ending =
+            self.cuts.ending.contains(&id) || !replica.queue.has_published(self.tenure.first_index);
         let held = replica.partition.cuts().iter().find(|cut| cut.id == id).filter(|_| !is_ending);
         let _ = done.send(match held {
             Some(cut) => {
                 let now_ns = replica.shared.env.clock.grantor_ns();
-                self.cuts.until_ns.insert(id, now_ns.saturating_add(cut.lease_ms * 1_000_000));
+                self.cuts.until_ns.insert(id, now_ns.saturating_add(cut.lease_ms.saturating_mul(1_000_000)));
                 Ok(self.tenure.term)
             }
             None if !replica.queue.has_published(self.tenure.first_index) => {
@@ -113,7 +112,7 @@ impl Leading {
         let wall_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
         let mut over = Vec::new();
         for cut in held {
-            let lease_end_ns = now_ns.saturating_add(cut.lease_ms * 1_000_000);
+            let lease_end_ns = now_ns.saturating_add(cut.lease_ms.saturating_mul(1_000_000));
             let until_ns = self.cuts.until_ns.entry(cut.id).or_insert(lease_end_ns);
             if !cut.is_complete() {
                 // Who asked for it waits.

@@ -261,7 +261,9 @@ impl Pages {
         deadline: Deadline,
     ) -> Result<(Seq, MergedPage, Rest), NoPage> {
         if let Some(OfSnapshot { snapshot, .. }) = &self.of {
-            return self.page_of_cut(table, snapshot.of(partition).map_err(Redo)?, from, size, deadline).await;
+            return self
+                .page_of_cut(table, snapshot.of(partition).map_err(Redo)?, from, size, deadline)
+                .await;
         }
         // One view: the SSTables of the version that the memtables' page names.
         let view = self.core.views.load(partition);
