@@ -57,6 +57,12 @@ pub enum Command {
     Status(StatusArgs),
     /// Maintenance
     Admin(AdminArgs),
+    /// Open, renew or close a snapshot of all tables, for `scan --snapshot`
+    Snapshot(SnapshotArgs),
+    /// Make, check, restore and prune backups
+    Backup(BackupArgs),
+    /// Have the sstable servers read every SSTable and check it, and compare what they hold with the manifests. 1: something is bad
+    Verify(Connection),
     /// Generate load (YCSB's workloads A to F)
     Ycsb(YcsbCommand),
     /// Check a recorded history for linearizability
@@ -456,6 +462,9 @@ pub struct ScanArgs {
     /// Print keys only
     #[arg(long)]
     pub keys_only: bool,
+    /// Of what a snapshot has (`sextant snapshot open`)
+    #[arg(long, value_name = "ID", value_parser = snapshot_id)]
+    pub snapshot: Option<u64>,
     #[command(flatten)]
     pub table: TableArgs,
 }
@@ -476,6 +485,139 @@ impl From<BlockCompression> for Compression {
             BlockCompression::Zstd => Compression::Zstd,
         }
     }
+}
+
+/// As it is printed.
+fn snapshot_id(text: &str) -> Result<u64, String> {
+    u64::from_str_radix(text, 16).map_err(|e| e.to_string())
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotArgs {
+    #[command(subcommand)]
+    pub command: SnapshotCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// Print the id of a new snapshot: each partition at one position of its log, not all of them at one moment
+    Open(SnapshotOpenArgs),
+    /// Hold it on, for as long as it was opened for
+    Renew(SnapshotIdArgs),
+    /// Let go what it holds
+    Close(SnapshotIdArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotOpenArgs {
+    /// How long it is held without a renewal, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub lease_s: u64,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct SnapshotIdArgs {
+    #[arg(value_parser = snapshot_id)]
+    pub id: u64,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    #[command(subcommand)]
+    pub command: BackupCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BackupCommand {
+    /// Copy what the repository does not have yet, of each partition at one position of its log, while all goes on
+    Create(BackupCreateArgs),
+    /// List the backups of a repository
+    List(RepositoryArgs),
+    /// Read every file of a backup to its end; with --against-cluster compare its records with a cluster's. 1: something is bad
+    Verify(BackupVerifyArgs),
+    /// Write a backup's records into a cluster, of any number of partitions
+    Restore(BackupRestoreArgs),
+    /// Remove all backups but the newest, and the files that none names any more
+    Prune(BackupPruneArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct RepositoryArgs {
+    /// The repository: a directory, which should be on another machine
+    #[arg(value_name = "DIR")]
+    pub repository: String,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupCreateArgs {
+    /// The repository: a directory, which should be on another machine
+    #[arg(long, value_name = "DIR")]
+    pub to: String,
+    /// Its name; without, the time (UTC)
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Only this table, and the database's own; may be repeated
+    #[arg(long, value_name = "TABLE")]
+    pub table: Vec<String>,
+    /// Copy no faster than so many bytes a second
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub bytes_per_second: Option<u64>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupVerifyArgs {
+    #[command(flatten)]
+    pub repository: RepositoryArgs,
+    /// Its name; without, the newest
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Compare its records with what a cluster has now, key by key
+    #[arg(long)]
+    pub against_cluster: bool,
+    /// Where files are put while they are read
+    #[arg(long, value_name = "DIR")]
+    pub work_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupRestoreArgs {
+    /// The repository
+    #[arg(long, value_name = "DIR")]
+    pub from: String,
+    /// Its name; without, the newest
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Only this table, and elements of objects; may be repeated
+    #[arg(long, value_name = "TABLE")]
+    pub table: Vec<String>,
+    /// Also into tables that have records: they stay, unless the backup has the key
+    #[arg(long)]
+    pub into_existing: bool,
+    /// Users and their rights too: they take the place of those of the same name
+    #[arg(long)]
+    pub users: bool,
+    /// Where files are put while they are read: room for a partition of a table
+    #[arg(long, value_name = "DIR")]
+    pub work_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupPruneArgs {
+    #[command(flatten)]
+    pub repository: RepositoryArgs,
+    /// So many backups stay: the newest
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub keep: u32,
 }
 
 #[derive(Debug, Args)]

@@ -35,6 +35,7 @@
 
 mod admin;
 mod administration;
+mod backup;
 mod builder;
 mod client;
 mod endpoints;
@@ -46,15 +47,19 @@ mod read;
 mod retry;
 mod scan;
 mod sessions;
+mod snapshots;
 mod users;
 mod wire;
 mod write;
 
 pub use admin::Maintenance;
+#[doc(hidden)]
+pub use backup::FetchedTable;
 pub use builder::{Addresses, ClientBuilder};
 pub use client::Client;
 pub use options::{ClientOptions, Credentials};
 pub use scan::{RecordStream, ScanOptions, ScanPage, ScanRecord, ScanStream};
+pub use snapshots::{Snapshot, SnapshotPartition};
 
 // All that signatures here are made of, so that an application needs no other crate of ours.
 pub use bytes::Bytes;

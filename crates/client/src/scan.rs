@@ -142,6 +142,8 @@ impl std::fmt::Debug for RecordStream {
 /// Where a scan stands.
 struct Scan {
     client: Client,
+    /// None: of what there is.
+    snapshot: Option<u64>,
     /// What is still to come: after each page the range begins behind its last record.
     request: v1::KvScanRequest,
     pages: Option<tonic::Streaming<v1::KvScanPage>>,
@@ -165,6 +167,10 @@ impl Client {
     /// # }
     /// ```
     pub fn scan(&self, table: &str, options: ScanOptions) -> ScanStream {
+        self.scan_of(None, table, options)
+    }
+
+    pub(crate) fn scan_of(&self, snapshot: Option<u64>, table: &str, options: ScanOptions) -> ScanStream {
         let (start, end) = if options.prefix.is_empty() {
             (options.start, options.end)
         } else {
@@ -181,7 +187,7 @@ impl Client {
             page_records: options.page_records,
             only_partition: None,
         };
-        let scan = Scan { client: self.clone(), request, pages: None, ended: false };
+        let scan = Scan { client: self.clone(), snapshot, request, pages: None, ended: false };
         ScanStream(stream::unfold(scan, Scan::step).boxed())
     }
 }
@@ -211,7 +217,7 @@ impl Scan {
         {
             return Err(failure.error);
         }
-        let (pages, first) = self.client.first_page(&self.request).await?;
+        let (pages, first) = self.client.first_page(self.snapshot, &self.request).await?;
         self.pages = Some(pages);
         Ok(self.advance(first))
     }
@@ -240,11 +246,19 @@ impl Client {
     /// Opens the stream and waits for its first page (`None`: the range is empty).
     async fn first_page(
         &self,
+        snapshot: Option<u64>,
         request: &v1::KvScanRequest,
     ) -> Result<(tonic::Streaming<v1::KvScanPage>, Option<v1::KvScanPage>)> {
         self.call(Repeat::Harmless, self.deadline(), async |channel, _limit| {
             // No deadline for the call as a whole: a scan lasts as long as its range; every page has one.
-            let mut pages = kv(channel).scan(tonic::Request::new(request.clone())).await?.into_inner();
+            let (mut kv, scan) = (kv(channel), request.clone());
+            let mut pages = match snapshot {
+                None => kv.scan(tonic::Request::new(scan)).await?.into_inner(),
+                Some(snapshot) => {
+                    let of = v1::KvScanSnapshotRequest { snapshot, scan: Some(scan) };
+                    kv.scan_snapshot(tonic::Request::new(of)).await?.into_inner()
+                }
+            };
             let first = pages.message().await?;
             Ok((pages, first))
         })

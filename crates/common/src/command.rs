@@ -90,3 +90,33 @@ pub struct Configure {
     pub term: u64,
     pub configuration: Configuration,
 }
+
+/// A cut begins: takes effect when it is appended, as the freeze of all tables that it says so of, and when it is committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenCut {
+    pub term: u64,
+    pub id: u64,
+    /// What the log before it has come to: on any other one it does nothing.
+    pub next_seq: u64,
+    pub tick: expiry::Tick,
+    /// See [`Cut`](crate::cut::Cut).
+    pub opened_ms: u64,
+    pub lease_ms: u64,
+    pub tables: Vec<CutPoint>,
+}
+
+/// Up to where a cut has a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CutPoint {
+    pub table: TableId,
+    pub generation: Generation,
+    /// It ends here. (Otherwise it has ended already, and the next one is empty.)
+    pub freezes: bool,
+}
+
+/// A cut is held no more: takes effect when it is committed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndCut {
+    pub term: u64,
+    pub id: u64,
+}

@@ -7,6 +7,7 @@
 
 pub mod command;
 pub mod configuration;
+pub mod cut;
 pub mod error;
 pub mod expiry;
 pub mod filter;

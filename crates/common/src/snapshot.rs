@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::configuration::Configuration;
+use crate::cut::Cut;
 use crate::expiry::Tick;
 use crate::ids::{Generation, LogPosition, TableId};
 use crate::manifest::Manifest;
@@ -59,15 +60,23 @@ pub struct Snapshot<S> {
     pub next_table: u32,
     /// The newest, and the index of its entry.
     pub configuration: Option<(Configuration, u64)>,
+    pub cuts: HeldCuts,
+}
+
+/// The cuts of a partition, and up to which index of the log its entries have made them: those are not applied again by a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldCuts {
+    pub applied: u64,
+    pub cuts: Vec<Arc<Cut>>,
 }
 
 impl<S> Snapshot<S> {
     /// The same with the sessions in another shape.
     pub fn map_sessions<T>(self, map: impl FnOnce(S) -> T) -> Snapshot<T> {
-        let Self { checkpoint, manifest, next_table, configuration } = self;
+        let Self { checkpoint, manifest, next_table, configuration, cuts } = self;
         let Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership } = checkpoint;
         let sessions = map(sessions);
         let checkpoint = Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership };
-        Snapshot { checkpoint, manifest, next_table, configuration }
+        Snapshot { checkpoint, manifest, next_table, configuration, cuts }
     }
 }

@@ -96,6 +96,8 @@ pub struct Tuning {
     pub sst_target_bytes: u64,
     /// Replaced SSTables are deleted after this time.
     pub sst_delete_grace_ms: u64,
+    /// A snapshot ends when it is so old, renewed or not: what it names takes space until then.
+    pub snapshot_age_max_ms: u64,
     /// How often the leader compares the sstable servers with the manifest.
     pub repair_interval_ms: u64,
     /// An sstable server that has not answered for so long is not waited for any more: its tables are copied to others. 0: never.
@@ -141,6 +143,7 @@ impl Default for Tuning {
             compaction_trigger: 6,
             sst_target_bytes: 128 * MIB,
             sst_delete_grace_ms: 15_000,
+            snapshot_age_max_ms: 24 * 60 * 60 * 1000,
             repair_interval_ms: 1_000,
             sst_lost_after_ms: 10 * 60 * 1000,
             repair_bytes_per_second: 64 * MIB,

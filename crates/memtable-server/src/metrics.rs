@@ -41,6 +41,9 @@ pub struct Metrics {
     pub compaction_failures: Counter,
     pub tables_moved: Counter,
     pub tables_released: Counter,
+    pub cuts_opened: Counter,
+    pub cuts_expired: Counter,
+    cuts_held: ByPartition,
     pub snapshots_installed: Counter,
     pub snapshots_refused: Counter,
     pub votes_dropped: Counter,
@@ -139,6 +142,14 @@ impl Metrics {
             "memtable_tables_released",
             "Copies of SSTables that were deleted because the manifest names other servers for them",
         );
+        let cuts_opened = counter(
+            "memtable_client_snapshots_opened",
+            "Snapshots of a partition that a client or a backup has asked for",
+        );
+        let cuts_expired = counter(
+            "memtable_client_snapshots_expired",
+            "Such snapshots that ended because nobody renewed them, or because they were too old",
+        );
         let snapshots_installed = counter(
             "memtable_snapshots_installed",
             "Snapshots that this server took from a leader, because the log did not reach back far enough",
@@ -200,6 +211,12 @@ impl Metrics {
             "SSTables that are sound on fewer of the sstable servers that answer than there should be copies, as the leader sees it",
             tables_lacking_copies.clone(),
         );
+        let cuts_held = ByPartition::default();
+        registry.register(
+            "memtable_client_snapshots_held",
+            "Snapshots of the partition whose SSTables are kept for whoever reads them, on every replica",
+            cuts_held.clone(),
+        );
         let (columns, compaction_debt_bytes) = (ByPartition::default(), ByPartition::default());
         registry.register(
             "memtable_columns",
@@ -248,6 +265,9 @@ impl Metrics {
             compaction_failures,
             tables_moved,
             tables_released,
+            cuts_opened,
+            cuts_expired,
+            cuts_held,
             snapshots_installed,
             snapshots_refused,
             votes_dropped,
@@ -278,6 +298,10 @@ impl Metrics {
         self.unflushed_bytes.get_or_create(&label).set(unflushed as i64);
         self.memory_limit_bytes.get_or_create(&label).set(limit as i64);
     }
+    pub fn set_cuts(&self, partition: PartitionId, held: usize) {
+        self.cuts_held.get_or_create(&[("partition", partition.0.to_string())]).set(held as i64);
+    }
+
     pub fn set_columns(&self, partition: PartitionId, columns: usize, debt_bytes: u64) {
         let label = [("partition", partition.0.to_string())];
         self.columns.get_or_create(&label).set(columns as i64);

@@ -12,7 +12,8 @@
 //! * `core`: `upstream`, `view`, `lease`, `metrics`, `config`;
 //! * `filter_copies`: `core` and below;
 //! * `tables`: `filter_copies` and below;
-//! * `router`: `tables`, `record_cache` and below;
+//! * `snapshots`: `core` and below;
+//! * `router`: `tables`, `snapshots`, `record_cache` and below;
 //! * `write`: `router` and below;
 //! * `pnode`: all of these, and owns them;
 //! * `frontend`: `pnode` and below;
@@ -35,6 +36,7 @@ mod pnode;
 mod record_cache;
 mod router;
 mod server;
+mod snapshots;
 mod tables;
 #[cfg(test)]
 mod testing;

@@ -19,6 +19,7 @@ use crate::filter_copies::Copies;
 use crate::metrics::PNodeMetrics;
 use crate::record_cache::RecordCache;
 use crate::router::{Look, Missed, Reader, SstSearch, pinned_partition};
+use crate::snapshots::Snapshots;
 use crate::tables::Tables;
 use crate::upstream::LargeReads;
 use crate::write::{BlindWrites, Writer};
@@ -37,6 +38,7 @@ pub struct PNode {
 struct Parts {
     core: Arc<Core>,
     tables: Arc<Tables>,
+    snapshots: Arc<Snapshots>,
     reader: Reader,
     writer: Arc<Writer>,
     /// Ends what the copies run.
@@ -56,8 +58,10 @@ impl PNode {
             let large_reads = Arc::new(LargeReads::new(core.config.read_bytes_max));
             let search = SstSearch::new(&core, &large_reads);
             let writer = Arc::new(Writer::new(&core, &copies, &tables, search.clone(), cache.clone()));
-            let reader = Reader::new(&core, &copies, &tables, search, cache, large_reads);
-            Ok(PNode { parts: Arc::new(Parts { core, tables, reader, writer, shutdown: trigger }) })
+            let snapshots = Arc::new(Snapshots::new(&core));
+            let reader = Reader::new(&core, &copies, &tables, search, cache, large_reads, &snapshots);
+            let shutdown = trigger;
+            Ok(PNode { parts: Arc::new(Parts { core, tables, snapshots, reader, writer, shutdown }) })
         })
     }
 
@@ -204,6 +208,15 @@ impl PNode {
     /// Scans a range in key order. A page of several partitions is no snapshot: see [`crate::ScanPage`].
     pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {
         self.parts.reader.scan(table, range)
+    }
+
+    /// The same of a snapshot: each partition's records are those of one position of its log.
+    pub(crate) fn scan_snapshot(&self, table: &str, range: ScanRange, snapshot: u64) -> ScanStream {
+        self.parts.reader.scan_snapshot(table, range, snapshot)
+    }
+
+    pub(crate) fn snapshots(&self) -> &Snapshots {
+        &self.parts.snapshots
     }
 
     /// The partitions that have the keys of a range: one, if all of them have the same prefix or `{hash tag}` that says so.

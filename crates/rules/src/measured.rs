@@ -169,6 +169,8 @@ pub const PLACEMENT: &[Traced] = &[
     traced("released-while-proposed", 5),
     traced("release-unfenced", 5),
     traced("question-unfenced", 9),
+    traced("hold-ignored", 5),
+    traced("hold-ended-by-clock", 6),
 ];
 
 /// The simulation. The older rows are from before some of its scenes and witnesses.

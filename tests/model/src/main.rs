@@ -15,7 +15,7 @@ use sextant_rules::catalogue::Way;
 const USAGE: &str = "\
 usage: sextant-model [options]
        sextant-model election [--writes N] [--wipes N] [--campaigns N] [--changes N] [--states-max N] [--mutant NAME] [--trace]
-       sextant-model placement [--elections N] [--copies N] [--changes N] [--releases N] [--wipes N] [--states-max N] [--mutant NAME] [--trace]
+       sextant-model placement [--elections N] [--copies N] [--changes N] [--cuts N] [--releases N] [--wipes N] [--states-max N] [--mutant NAME] [--trace]
 
 bounds:
   --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --mode-changes N --retries N --session-expiries N
@@ -151,8 +151,15 @@ fn election(arguments: &[String]) -> Result<bool, String> {
 
 /// Explores where SSTables are.
 fn placement(arguments: &[String]) -> Result<bool, String> {
-    let mut bounds =
-        placement::Bounds { elections: 2, copies: 3, changes: 2, releases: 2, wipes: 1, mutant: None };
+    let mut bounds = placement::Bounds {
+        elections: 2,
+        copies: 3,
+        changes: 2,
+        cuts: 1,
+        releases: 2,
+        wipes: 1,
+        mutant: None,
+    };
     let (mut states_max, mut trace) = (u64::MAX, false);
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
@@ -162,6 +169,7 @@ fn placement(arguments: &[String]) -> Result<bool, String> {
             "--elections" => bounds.elections = small(value()?)?,
             "--copies" => bounds.copies = small(value()?)?,
             "--changes" => bounds.changes = small(value()?)?,
+            "--cuts" => bounds.cuts = small(value()?)?,
             "--releases" => bounds.releases = small(value()?)?,
             "--wipes" => bounds.wipes = small(value()?)?,
             "--states-max" => states_max = value()?.parse().map_err(|e| format!("{argument}: {e}"))?,

@@ -151,6 +151,7 @@ enum Kind {
     LateCopies,
     LateRetries,
     Mayflies,
+    Snapshots,
 }
 
 fn drive(
@@ -174,6 +175,7 @@ fn drive(
         Kind::LateRetries,
         Kind::Mayflies,
         Kind::Mayflies,
+        Kind::Snapshots,
     ];
     let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
     for (number, kind) in kinds.enumerate() {
@@ -190,6 +192,7 @@ fn drive(
                 Kind::LateCopies => workload::late_copies(shared, host, number).await,
                 Kind::LateRetries => workload::late_retries(shared, host, number).await,
                 Kind::Mayflies => workload::mayflies(shared, host, number).await,
+                Kind::Snapshots => workload::snapshots(shared, host, number).await,
             }
             Ok(())
         });

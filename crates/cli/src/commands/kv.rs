@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -11,7 +12,7 @@ use sextant_common::ids::Seq;
 use sextant_common::limits::VALUE_BYTES_MAX;
 
 use super::client;
-use crate::args::{CasArgs, DeleteArgs, GetArgs, MgetArgs, PutArgs, ScanArgs, TableArgs};
+use crate::args::{CasArgs, DeleteArgs, GetArgs, MgetArgs, PutArgs, ScanArgs, SnapshotCommand, TableArgs};
 use crate::exit::{CommandResult, Failure};
 
 /// Keys and values are bytes: whatever the shell passes.
@@ -151,7 +152,10 @@ pub async fn scan(args: ScanArgs) -> CommandResult {
     if !options.prefix.is_empty() && (!options.start.is_empty() || !options.end.is_empty()) {
         return Err(Failure::usage("scan: a prefix, or --start and --end"));
     }
-    let mut pages = client.scan(&args.table.table, options);
+    let mut pages = match args.snapshot {
+        None => client.scan(&args.table.table, options),
+        Some(snapshot) => client.scan_snapshot(snapshot, &args.table.table, options),
+    };
     let mut stdout = std::io::BufWriter::new(std::io::stdout().lock());
     while let Some(page) = pages.next().await {
         for record in page?.records {
@@ -163,6 +167,21 @@ pub async fn scan(args: ScanArgs) -> CommandResult {
             }
         }
         stdout.flush()?;
+    }
+    Ok(())
+}
+
+pub async fn snapshot(command: SnapshotCommand) -> CommandResult {
+    match command {
+        SnapshotCommand::Open(args) => {
+            let lease = Duration::from_secs(args.lease_s);
+            let snapshot = client(&args.connection).await?.open_snapshot(lease).await?;
+            writeln!(std::io::stdout(), "{:016x}", snapshot.id)?;
+        }
+        SnapshotCommand::Renew(args) => {
+            client(&args.connection).await?.renew_snapshot(args.id).await?;
+        }
+        SnapshotCommand::Close(args) => client(&args.connection).await?.close_snapshot(args.id).await?,
     }
     Ok(())
 }

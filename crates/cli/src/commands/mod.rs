@@ -2,6 +2,7 @@
 
 pub mod admin;
 mod alone;
+pub mod backup;
 pub mod cert;
 pub mod check;
 pub mod config;

@@ -144,6 +144,35 @@ impl Store {
 #[tonic::async_trait]
 impl Kv for FakeServer {
     type ScanStream = futures::stream::BoxStream<'static, Result<v1::KvScanPage, Status>>;
+    type ScanSnapshotStream = Self::ScanStream;
+
+    async fn open_snapshot(
+        &self,
+        _: Request<v1::KvOpenSnapshotRequest>,
+    ) -> Result<Response<v1::KvSnapshot>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+
+    async fn renew_snapshot(
+        &self,
+        _: Request<v1::KvSnapshotRequest>,
+    ) -> Result<Response<v1::KvSnapshot>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+
+    async fn close_snapshot(
+        &self,
+        _: Request<v1::KvSnapshotRequest>,
+    ) -> Result<Response<v1::KvCloseSnapshotReply>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+
+    async fn scan_snapshot(
+        &self,
+        _: Request<v1::KvScanSnapshotRequest>,
+    ) -> Result<Response<Self::ScanStream>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
 
     async fn get(&self, request: Request<v1::KvGetRequest>) -> Result<Response<v1::KvGetReply>, Status> {
         match self.fault() {

@@ -17,7 +17,8 @@ use sextant_proto::convert::command::Logged;
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
 pub use sextant_common::command::{
-    Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Placement, Relocation, Tick,
+    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, OpenCut, OpenSession, Placement,
+    Relocation, Tick,
 };
 
 const VERSION: u8 = 1;
@@ -40,6 +41,8 @@ const KIND_COMPACTION_OF_RANGE: u8 = 11;
 const KIND_CONFIGURE_OF_FORMAT: u8 = 16;
 /// The last kind that a partition of format 0 has in its log.
 const KIND_OF_FORMAT_0_MAX: u8 = KIND_COMPACTION_OF_RANGE;
+const KIND_OPEN_CUT: u8 = 14;
+const KIND_END_CUT: u8 = 15;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +64,10 @@ pub enum Command {
     Configure(Configure),
     /// Takes effect when it is appended.
     Tick(Tick),
+    /// Freezes when it is appended; the cut is there when it is committed.
+    OpenCut(OpenCut),
+    /// Takes effect when it is committed.
+    EndCut(EndCut),
 }
 
 impl Command {
@@ -104,6 +111,8 @@ impl Command {
             }
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
             Command::Tick(tick) => put(KIND_TICK, tick, &mut out),
+            Command::OpenCut(cut) => put(KIND_OPEN_CUT, cut, &mut out),
+            Command::EndCut(cut) => put(KIND_END_CUT, cut, &mut out),
         }
         out.freeze()
     }
@@ -137,6 +146,8 @@ impl Command {
                 Command::Configure(configure)
             }
             KIND_TICK => Command::Tick(Logged::decode(body)?),
+            KIND_OPEN_CUT => Command::OpenCut(Logged::decode(body)?),
+            KIND_END_CUT => Command::EndCut(Logged::decode(body)?),
             other => return Err(Error::corrupt(format!("log entry: unknown kind {other}"))),
         })
     }
@@ -152,7 +163,9 @@ impl Command {
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
-            | Command::Tick(Tick { term, .. }) => *term,
+            | Command::Tick(Tick { term, .. })
+            | Command::OpenCut(OpenCut { term, .. })
+            | Command::EndCut(EndCut { term, .. }) => *term,
         }
     }
 
@@ -166,7 +179,9 @@ impl Command {
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
-            | Command::Tick(Tick { term, .. }) => term,
+            | Command::Tick(Tick { term, .. })
+            | Command::OpenCut(OpenCut { term, .. })
+            | Command::EndCut(EndCut { term, .. }) => term,
         }
     }
 }
@@ -239,6 +254,16 @@ mod tests {
                 id: Some(TableId(4)),
             }),
             Command::OpenSession(OpenSession { term: 5, session: 77, time_ms: 1234 }),
+            Command::OpenCut(OpenCut {
+                term: 5,
+                id: u64::MAX,
+                next_seq: 8,
+                tick: sextant_common::expiry::Tick(9),
+                opened_ms: 10,
+                lease_ms: 11,
+                tables: vec![CutPoint { table: TableId(1), generation: Generation(7), freezes: true }],
+            }),
+            Command::EndCut(EndCut { term: 5, id: 3 }),
             Command::Placement(Placement {
                 term: 3,
                 version: ManifestVersion(9),
@@ -266,7 +291,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..13) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..17) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -1,10 +1,12 @@
 //! What an operator asks of the partitions that a server leads.
 //!
-//! Owns what each request means, whom it is for, and how long it is waited for: [`memtables`] (freeze, flush), [`tables`] (a new table,
-//! and whose id it may have), [`members`] (the voters, the leader), [`formats`] (what the log may say). Does not own how it is done: that is the worker's.
+//! Owns what each request means, whom it is for, and how long it is waited for: [`memtables`] (freeze, flush), [`cuts`], [`tables`] (a new
+//! table, and whose id it may have), [`members`] (the voters, the leader), [`formats`] (what the log may say). Does not own how it is
+//! done: that is the worker's.
 //!
 //! Invariant: a request that is not answered in time goes on; nobody is told that it failed.
 
+mod cuts;
 mod formats;
 mod members;
 mod memtables;
@@ -20,6 +22,7 @@ use crate::command::configuration::ConfigurationChange;
 use crate::leadership::leadership_changed;
 use crate::replica::{Event, Handle};
 
+pub use cuts::{end_cut, look_at_cut, open_cut, renew_cut};
 pub use formats::{ask_formats, raise_formats};
 pub use members::{check_leads, choose_voters, transfer, voters_of};
 pub use tables::{Created, NewTable, create};

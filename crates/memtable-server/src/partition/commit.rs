@@ -27,6 +27,8 @@ pub enum CommitEffect {
         added: Vec<SstId>,
     },
     Configured,
+    /// A cut began or ended.
+    Cut,
     /// Tables are elsewhere; or not, if the manifest has changed meanwhile.
     Placed,
     /// A flush flag that no longer fits; its table is an orphan.
@@ -61,6 +63,8 @@ impl Partition {
                     }
                     effects.push(CommitEffect::Configured);
                 }
+                Command::OpenCut(cut) => effects.extend(self.open_cut(at, cut)),
+                Command::EndCut(cut) => effects.extend(self.end_cut(at, &cut)),
                 Command::Group(_) | Command::Freeze(_) | Command::OpenSession(_) | Command::Tick(_) => {}
             }
         }
@@ -103,6 +107,7 @@ impl Partition {
                 });
             }
         }
+        self.capture(table);
         CommitEffect::Flushed { table, generation }
     }
 

@@ -10,7 +10,7 @@ use sextant_rules::mutant::{self, Mutant};
 
 use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Configure, Freeze, Group, OpenSession, Tick};
+use crate::command::{Command, Configure, Freeze, Group, OpenCut, OpenSession, Tick};
 use crate::memtable::NewVersion;
 
 /// An entry of the log, as the partition sees it.
@@ -40,6 +40,8 @@ pub enum Ingested {
         table: TableId,
         next: Generation,
     },
+    /// The same, of each of these.
+    Cut(Vec<(TableId, Generation)>),
 }
 
 impl Partition {
@@ -83,7 +85,12 @@ impl Partition {
         self.last = at;
         self.next_index = at.index + 1;
         self.undo.push_back(undo);
-        if let Ingested::Frozen { .. } = ingested {
+        let froze = match &ingested {
+            Ingested::Frozen { .. } => true,
+            Ingested::Cut(frozen) => !frozen.is_empty(),
+            _ => false,
+        };
+        if froze {
             self.checkpoint();
         }
         Ok(ingested)
@@ -108,17 +115,10 @@ impl Partition {
                 if !rules::fits(generation, current) {
                     return Ingested::Ignored;
                 }
-                let state = self.table_mut(table);
-                let next = Generation(generation.0 + 1);
-                if generation <= state.flushed_generation {
-                    state.active = std::sync::Arc::new(crate::memtable::Memtable::new(next));
-                    *done = Done::SkippedFreeze(table);
-                } else {
-                    state.freeze(at);
-                    *done = Done::Freeze(table);
-                }
-                Ingested::Frozen { table, next }
+                *done = self.freeze(at, table, generation);
+                Ingested::Frozen { table, next: Generation(generation.0 + 1) }
             }
+            Command::OpenCut(cut) => self.ingest_cut(at, cut, done),
             Command::OpenSession(OpenSession { session, time_ms, .. }) => {
                 self.time_ms = self.time_ms.max(time_ms);
                 *done = Done::Session(self.sessions.open(session, self.time_ms));
@@ -135,11 +135,36 @@ impl Partition {
             command @ (Command::Flush(_)
             | Command::Compaction(_)
             | Command::Placement(_)
-            | Command::EnsureTable(_)) => {
+            | Command::EnsureTable(_)
+            | Command::EndCut(_)) => {
                 self.uncommitted.push_back((at, command));
                 Ingested::Other
             }
         }
+    }
+
+    /// Ends a memtable, which is the active one.
+    fn freeze(&mut self, at: LogPosition, table: TableId, generation: Generation) -> Done {
+        let state = self.table_mut(table);
+        if generation <= state.flushed_generation {
+            let next = Generation(generation.0 + 1);
+            state.active = std::sync::Arc::new(crate::memtable::Memtable::new(next));
+            return Done::SkippedFreeze(table);
+        }
+        state.freeze(at);
+        Done::Freeze(table)
+    }
+
+    /// Nothing comes between the freezes: what the cut has of its tables is of one position.
+    fn ingest_cut(&mut self, at: LogPosition, cut: OpenCut, done: &mut Done) -> Ingested {
+        if !self.fits(&cut) {
+            return Ingested::Ignored;
+        }
+        let ending = cut.tables.iter().filter(|point| point.freezes);
+        let frozen = ending.clone().map(|point| (point.table, Generation(point.generation.0 + 1))).collect();
+        *done = Done::Freezes(ending.map(|point| self.freeze(at, point.table, point.generation)).collect());
+        self.uncommitted.push_back((at, Command::OpenCut(cut)));
+        Ingested::Cut(frozen)
     }
 
     fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, done: &mut Done) -> Ingested {
@@ -196,31 +221,7 @@ impl Partition {
         while self.undo.back().is_some_and(|u| u.index >= first) {
             let Some(undo) = self.undo.pop_back() else { break };
             self.counters.truncated_entries += 1;
-            match undo.done {
-                Done::Nothing => {}
-                Done::Group { versions, sessions } => {
-                    self.counters.truncated_groups += 1;
-                    if !mutant::active(Mutant::DuplicateTableNotUndone) {
-                        self.sessions.undo(sessions);
-                    }
-                    for (table, key, seq) in versions {
-                        if let Some(state) = self.tables.get_mut(&table) {
-                            state.take_back(&key, seq);
-                        }
-                    }
-                }
-                Done::Freeze(table) => {
-                    self.counters.truncated_freezes += 1;
-                    self.table_mut(table).unfreeze();
-                }
-                Done::SkippedFreeze(table) => {
-                    let state = self.table_mut(table);
-                    let before = Generation(state.generation().0 - 1);
-                    state.active = std::sync::Arc::new(crate::memtable::Memtable::new(before));
-                }
-                Done::Session(changes) => self.sessions.undo(changes),
-                Done::Membership(before) => self.membership = before,
-            }
+            self.take_back(undo.done);
             self.last = undo.last;
             self.next_index = undo.index;
             self.next_seq = undo.next_seq;
@@ -230,6 +231,35 @@ impl Partition {
         self.uncommitted.retain(|(at, _)| at.index < first);
         self.checkpoints.retain(|c| c.at.index < first);
         Ok(())
+    }
+
+    fn take_back(&mut self, done: Done) {
+        match done {
+            Done::Nothing => {}
+            Done::Group { versions, sessions } => {
+                self.counters.truncated_groups += 1;
+                if !mutant::active(Mutant::DuplicateTableNotUndone) {
+                    self.sessions.undo(sessions);
+                }
+                for (table, key, seq) in versions {
+                    if let Some(state) = self.tables.get_mut(&table) {
+                        state.take_back(&key, seq);
+                    }
+                }
+            }
+            Done::Freeze(table) => {
+                self.counters.truncated_freezes += 1;
+                self.table_mut(table).unfreeze();
+            }
+            Done::Freezes(all) => all.into_iter().for_each(|one| self.take_back(one)),
+            Done::SkippedFreeze(table) => {
+                let state = self.table_mut(table);
+                let before = Generation(state.generation().0 - 1);
+                state.active = std::sync::Arc::new(crate::memtable::Memtable::new(before));
+            }
+            Done::Session(changes) => self.sessions.undo(changes),
+            Done::Membership(before) => self.membership = before,
+        }
     }
 
     /// Forgets how to undo entries up to `index`.

@@ -9,6 +9,7 @@
 
 pub mod columns;
 pub mod commit;
+pub mod cuts;
 pub mod evaluate;
 pub mod ingest;
 pub mod rules;
@@ -27,6 +28,7 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_common::snapshot::HeldCuts;
 
 use crate::command::{Command, Configuration, Configure};
 use crate::memtable::Bookmark;
@@ -65,6 +67,7 @@ pub struct Partition {
     next_table: u32,
     /// The configuration in effect, and the index of its entry.
     configuration: Option<(Configuration, u64)>,
+    cuts: HeldCuts,
     /// Bytes of log ingested since the process started: a measure of distance.
     log_bytes: u64,
     /// Where the keys of the group that this leader proposes were found, by ordinal.
@@ -105,6 +108,7 @@ impl Partition {
             manifest: Arc::new(Manifest::empty(id)),
             next_table: 1,
             configuration: None,
+            cuts: HeldCuts::default(),
             log_bytes: 0,
             expected: Vec::new(),
             counters: Counters::default(),
@@ -230,7 +234,7 @@ impl Partition {
                 Some((t.table, view))
             })
             .collect();
-        ReadView { manifest: self.manifest.clone(), tables }
+        ReadView { manifest: self.manifest.clone(), tables, cuts: self.cuts.cuts.as_slice().into() }
     }
 
     /// Drops flushed memtables whose grace is over: those that are older than `before_ns`, and the oldest beyond

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sextant_common::error::Result;
 use sextant_common::ids::{Generation, LogPosition, PartitionId};
+use sextant_common::snapshot::HeldCuts;
 use sextant_proto::convert;
 
 use super::sessions::DuplicateTable;
@@ -48,12 +49,13 @@ impl Partition {
             manifest: (*self.manifest).clone(),
             next_table: self.next_table,
             configuration: self.configuration.clone(),
+            cuts: HeldCuts { applied: self.committed_index, ..self.cuts.clone() },
         })
     }
 
     /// A partition that starts from a snapshot: memtables empty, to be filled from the log after it.
     pub fn restore(id: PartitionId, snapshot: &Snapshot) -> Self {
-        let Snapshot { checkpoint, manifest, next_table, configuration } = snapshot;
+        let Snapshot { checkpoint, manifest, next_table, configuration, cuts } = snapshot;
         let mut partition = Partition::new(id);
         partition.last = checkpoint.at;
         partition.next_index = checkpoint.at.index + 1;
@@ -66,6 +68,7 @@ impl Partition {
         partition.checkpoints.push_back(checkpoint.clone());
         partition.next_table = *next_table;
         partition.configuration = configuration.clone();
+        partition.cuts = cuts.clone();
         for table in &manifest.tables {
             let generation = checkpoint.generations.get(&table.table).copied().unwrap_or(Generation(1));
             let mut state = TableState::new(generation);

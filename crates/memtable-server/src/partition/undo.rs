@@ -26,6 +26,8 @@ pub(super) enum Done {
         sessions: Vec<SessionUndo>,
     },
     Freeze(TableId),
+    /// The freezes of a cut.
+    Freezes(Vec<Done>),
     /// A freeze of a memtable that is flushed already: only the generation moved.
     SkippedFreeze(TableId),
     Session(Vec<SessionUndo>),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sextant_common::cut::Cut;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::manifest::Manifest;
 
@@ -23,6 +24,8 @@ pub struct TableView {
 pub struct ReadView {
     pub manifest: Arc<Manifest>,
     pub tables: HashMap<TableId, TableView>,
+    /// Those that are held. What they name is held with the manifest: one load tells both.
+    pub cuts: Arc<[Arc<Cut>]>,
 }
 
 /// What a memtable read answers (design, section 4).
@@ -37,7 +40,7 @@ pub enum ReadAnswer {
 
 impl ReadView {
     pub fn empty(manifest: Arc<Manifest>) -> Self {
-        Self { manifest, tables: HashMap::new() }
+        Self { manifest, tables: HashMap::new(), cuts: Arc::default() }
     }
 
     /// Looks a key up in everything that the SSTables of version `searched` do not hold, as of seq `at`. Staleness is judged

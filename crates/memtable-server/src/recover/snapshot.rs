@@ -9,6 +9,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::limits::TABLES_MAX;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_common::snapshot::HeldCuts;
 use sextant_raft_log::{Member, Membership, StoredMembership, encode_membership, log_id_at};
 
 use super::plan::{Chosen, Plan, PlannedTable};
@@ -120,6 +121,8 @@ impl Rebuilt<'_> {
             // Tables that were never flushed are forgotten, but their ids may be known: none is given again.
             next_table: highest.saturating_add(TABLES_MAX as u32 + 1),
             configuration: Some((Configuration { lineage, ..self.founding.clone() }, at.index)),
+            // Nobody can hold what nobody knows of.
+            cuts: HeldCuts::default(),
         })
     }
 }

@@ -68,6 +68,21 @@ pub enum Event {
         to: u32,
         done: oneshot::Sender<Result<()>>,
     },
+    /// A cut is to begin; told when its entry is published. Idempotent.
+    OpenCut {
+        id: u64,
+        lease_ms: u64,
+        done: oneshot::Sender<Result<()>>,
+    },
+    /// It is read on. Told the term in which it is held on.
+    RenewCut {
+        id: u64,
+        done: oneshot::Sender<Result<u64>>,
+    },
+    EndCut {
+        id: u64,
+        done: oneshot::Sender<Result<()>>,
+    },
     Compact {
         table: TableId,
         done: Option<oneshot::Sender<Result<()>>>,

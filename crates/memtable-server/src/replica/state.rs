@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use sextant_common::cut::Cut;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, SstId};
 use sextant_common::manifest::Manifest;
@@ -67,6 +68,8 @@ pub struct ReplicaState {
     leader: Mutex<(u64, u64)>,
     /// Rises with each change of the manifest that this replica applied.
     pub manifest_version: watch::Sender<ManifestVersion>,
+    /// Those that are held, for who waits for one. (What must not be deleted is asked of the view.)
+    pub cuts: watch::Sender<Arc<[Arc<Cut>]>>,
     /// SSTables that this leader has asked for and that are not yet in the manifest: not orphans.
     pub pending_ssts: Mutex<Vec<SstId>>,
     /// Copies of inputs that a compaction of this leader needs where they are: not surplus.
@@ -125,6 +128,7 @@ impl ReplicaState {
             news: news.clone(),
             leader: Mutex::default(),
             manifest_version: watch::channel(ManifestVersion(0)).0,
+            cuts: watch::channel(Arc::default()).0,
             pending_ssts: Mutex::default(),
             gathered_ssts: Mutex::default(),
             avoided_ssts: Mutex::default(),

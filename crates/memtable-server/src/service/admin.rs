@@ -143,6 +143,46 @@ impl Admin for AdminShell {
         Ok(Response::new(v1::RaiseFormatReply { partitions }))
     }
 
+    async fn cut(&self, request: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
+        let request = request.into_inner();
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
+        let (action, id) = (request.action(), request.id);
+        let cut = match action {
+            v1::cut_request::Action::Open => {
+                let lease = sextant_common::cut::check_lease(request.lease_ms).map_err(status_of)?;
+                maintenance::open_cut(handle, id, lease).await.map(Some)
+            }
+            v1::cut_request::Action::Renew => maintenance::renew_cut(handle, id).await.map(Some),
+            v1::cut_request::Action::Look => maintenance::look_at_cut(handle, id).map(Some),
+            v1::cut_request::Action::End => maintenance::end_cut(handle, id).await.map(|()| None),
+        };
+        let cut = cut.map_err(status_of)?;
+        Ok(Response::new(v1::CutReply { cut: cut.map(|cut| (&*cut).into()) }))
+    }
+
+    type FetchTableStream = tokio_stream::Empty<Result<v1::FileChunk, Status>>;
+
+    async fn fetch_table(
+        &self,
+        _request: Request<v1::FetchTableRequest>,
+    ) -> Result<Response<Self::FetchTableStream>, Status> {
+        Err(Status::unimplemented("a p-node does that"))
+    }
+
+    async fn import(
+        &self,
+        _request: Request<v1::ImportRequest>,
+    ) -> Result<Response<v1::ImportReply>, Status> {
+        Err(Status::unimplemented("a p-node does that"))
+    }
+
+    async fn verify_tables(
+        &self,
+        _request: Request<v1::VerifyTablesRequest>,
+    ) -> Result<Response<v1::VerifyTablesReply>, Status> {
+        Err(Status::unimplemented("an sstable server does that"))
+    }
+
     async fn status(
         &self,
         _request: Request<v1::StatusRequest>,

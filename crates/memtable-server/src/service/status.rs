@@ -85,6 +85,13 @@ fn partition(context: &Context, handle: &Handle) -> Value {
         "replayed_writes": numbers.replayed_writes,
         "replay_skipped_writes": numbers.replay_skipped_writes,
         "manifest_version": manifest.version.0,
+        "snapshots": shared.view.load().cuts.iter().map(|cut| json!({
+            "id": format!("{:016x}", cut.id),
+            "seq": cut.seq.0,
+            "opened_ms": cut.opened_ms,
+            "complete": cut.is_complete(),
+            "bytes": cut.ssts().map(|sst| sst.file_bytes).sum::<u64>(),
+        })).collect::<Vec<_>>(),
         "memtables": numbers.tables.iter().map(|t| json!({
             "table": t.table,
             "generation": t.generation,

@@ -46,6 +46,10 @@ impl Replica {
             (0, manifest.tables.len() as u64),
             u64::from(self.partition.next_table()),
         );
+        for cut in self.partition.cuts().iter().filter(|cut| cut.is_complete()) {
+            let bytes = convert::cut::encode(cut);
+            self.tell_held("cut", (0, cut.at), xxh3_64(&bytes));
+        }
         let configuration = self.partition.configuration();
         if let Some((configuration, at)) = configuration {
             let bytes = convert::configuration::encode(configuration);

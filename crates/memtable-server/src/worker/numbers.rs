@@ -11,6 +11,7 @@ impl Worker {
         let (writes, writes_why) = replica.admission(leading);
         let unflushed_bytes = partition.unflushed_bytes();
         replica.metrics.set_memory(replica.shared.id, unflushed_bytes, replica.memory_bytes);
+        replica.metrics.set_cuts(replica.shared.id, partition.cuts().len());
         let standing = leading.map(|l| l.upkeep.standing()).unwrap_or_default();
         replica.metrics.set_columns(replica.shared.id, standing.columns, standing.debt_bytes);
         let tables = partition.tables().map(|(id, t)| TableNumbers {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::Result;
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, Serial, TableId};
 use sextant_common::key::filter_hash;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
@@ -94,6 +95,8 @@ pub(super) enum Seen {
         table: TableId,
         next: Generation,
     },
+    /// The same, of several at once.
+    Cut(Vec<(TableId, Generation)>),
     /// It was of another leader's state of things: it did nothing. `serial`: of the ring entries that it has left, if it is a group of
     /// this leader's; 0: none.
     Ignored {
@@ -168,6 +171,13 @@ impl Replica {
                 self.tell_of_newest_checkpoint();
                 self.refresh_view();
                 Seen::Frozen { table, next }
+            }
+            Ingested::Cut(frozen) => {
+                if !frozen.is_empty() {
+                    self.tell_of_newest_checkpoint();
+                    self.refresh_view();
+                }
+                Seen::Cut(frozen)
             }
             Ingested::Ignored => {
                 Seen::Ignored { serial: own.as_ref().map_or(Serial(0), |proposal| proposal.serial) }
@@ -247,6 +257,7 @@ impl Replica {
                 CommitEffect::Compacted { .. } => drop(self.metrics.compactions.inc()),
                 CommitEffect::TableCreated(_)
                 | CommitEffect::Configured
+                | CommitEffect::Cut
                 | CommitEffect::Placed
                 | CommitEffect::Ignored { .. }
                 | CommitEffect::NotCompacted(_) => {}
@@ -318,6 +329,11 @@ impl Replica {
         Ok(())
     }
 
+    /// Up to when a flush or a merge takes records for expired.
+    pub fn expired_by(&self) -> Tick {
+        self.partition.may_expire_by(self.shared.published.tick())
+    }
+
     /// The configuration in effect; before there is one, what the file says.
     pub fn configuration(&self) -> &Configuration {
         self.partition.configuration().map_or(&self.founding, |(c, _)| c)
@@ -380,6 +396,14 @@ impl Replica {
         // With it goes what only it has still had: the memtable that was flushed. That takes as long as it had keys.
         self.background.let_go(before);
         self.shared.manifest_version.send_if_modified(|v| std::mem::replace(v, version) != version);
+        let cuts = self.partition.cuts();
+        self.shared.cuts.send_if_modified(|before| {
+            let changed = before[..] != *cuts;
+            if changed {
+                *before = cuts.into();
+            }
+            changed
+        });
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::future::join_all;
-use futures::stream::FuturesUnordered;
+use futures::stream::{BoxStream, FuturesUnordered};
 use sextant_access::Class;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{error_of, status_of};
@@ -16,6 +16,7 @@ use sextant_proto::v1::admin_server::Admin;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
+use super::backup;
 use super::gate::Gate;
 use super::kv::deadline;
 use super::status::cluster_status;
@@ -23,6 +24,8 @@ use crate::pnode::PNode;
 
 /// How long maintenance may take if the caller does not say: a large flush on a slow disk.
 const MAINTENANCE_DEADLINE: Duration = Duration::from_secs(300);
+/// All that there is, is read, at the pace at which it is verified in the background.
+const VERIFY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 /// A transfer is a lease and an election.
 const TRANSFER_DEADLINE: Duration = Duration::from_secs(10);
 /// Rounds over the servers: leaderships move.
@@ -308,6 +311,39 @@ impl Admin for AdminService {
         };
         told.extend(missing.into_iter().map(|p| (p, silent(p))));
         Ok(Response::new(v1::RaiseFormatReply { partitions: told.into_values().collect() }))
+    }
+
+    async fn cut(&self, request: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
+        self.admit(&request, "see to a snapshot").await?;
+        let limit = deadline(request.metadata());
+        let cut = backup::cut(&self.pnode, request.into_inner(), limit).await.map_err(status_of)?;
+        Ok(Response::new(v1::CutReply { cut: cut.as_ref().map(Into::into) }))
+    }
+
+    type FetchTableStream = BoxStream<'static, Result<v1::FileChunk, Status>>;
+
+    async fn fetch_table(
+        &self,
+        request: Request<v1::FetchTableRequest>,
+    ) -> Result<Response<Self::FetchTableStream>, Status> {
+        self.admit(&request, "read an SSTable").await?;
+        let chunks = backup::fetch_table(&self.pnode, request.into_inner()).await.map_err(status_of)?;
+        Ok(Response::new(chunks.boxed()))
+    }
+
+    async fn import(&self, request: Request<v1::ImportRequest>) -> Result<Response<v1::ImportReply>, Status> {
+        self.admit(&request, "import records").await?;
+        let written = backup::import(&self.pnode, request.into_inner()).await.map_err(status_of)?;
+        Ok(Response::new(v1::ImportReply { written }))
+    }
+
+    async fn verify_tables(
+        &self,
+        request: Request<v1::VerifyTablesRequest>,
+    ) -> Result<Response<v1::VerifyTablesReply>, Status> {
+        self.admit(&request, "verify all SSTables").await?;
+        let limit = deadline(request.metadata()).unwrap_or(VERIFY_DEADLINE);
+        Ok(Response::new(backup::verify(&self.pnode, &request.into_inner().nodes, limit).await))
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {

@@ -26,6 +26,7 @@ use tonic::{Request, Response, Status};
 use super::gate::{Gate, Who, is_for_clients};
 use crate::api::{ReadOptions, ScanPage, ScanRange, WriteOptions};
 use crate::pnode::PNode;
+use crate::snapshots::{OfPartition, Snapshot};
 
 /// How long before its caller gives up a call is answered at the latest (a quarter of its time, if that is shorter).
 const ANSWER_MARGIN: Duration = Duration::from_millis(50);
@@ -100,6 +101,45 @@ impl KvService {
         let options = WriteOptions { request: request.map(Into::into), deadline, ..WriteOptions::default() };
         let outcome = self.pnode.write(ops, options).await.map_err(status_of)?;
         Ok(Response::new(outcome.into()))
+    }
+
+    /// `snapshot`: of what it has.
+    fn scanned(
+        &self,
+        who: Who,
+        r: v1::KvScanRequest,
+        snapshot: Option<u64>,
+    ) -> Result<Response<BoxStream<'static, Result<v1::KvScanPage, Status>>>, Status> {
+        let (start, end) = match r.prefix.is_empty() {
+            true => (r.start, r.end),
+            false => (r.prefix.clone(), prefix_end(&r.prefix)),
+        };
+        who.may_scan(&r.table, &start, &end).map_err(status_of)?;
+        let range = ScanRange {
+            start,
+            end,
+            reverse: r.reverse,
+            limit: r.limit,
+            page_records: r.page_records,
+            partition: r.only_partition.map(PartitionId),
+            ..ScanRange::default()
+        };
+        let pages = match snapshot {
+            None => self.pnode.scan(&r.table, range),
+            Some(snapshot) => self.pnode.scan_snapshot(&r.table, range, snapshot),
+        };
+        let freight = Freight::default();
+        let leaving = freight.clone();
+        let pages = pages.map(move |page| {
+            // Under way for as long as there are pages.
+            let _ = &who;
+            let values = page.iter().flat_map(|page| &page.records).map(|(_, record)| &record.value);
+            values.filter(|value| value.len() > LARGE_BYTES).for_each(|value| leaving.add(value.clone()));
+            page.map(scan_page).map_err(status_of)
+        });
+        let mut response = Response::new(pages.boxed());
+        response.extensions_mut().insert(freight);
+        Ok(response)
     }
 }
 
@@ -194,34 +234,49 @@ impl Kv for KvService {
 
     async fn scan(&self, request: Request<v1::KvScanRequest>) -> Result<Response<Self::ScanStream>, Status> {
         let who = self.who(&request).await?;
-        let r = request.into_inner();
-        let (start, end) = match r.prefix.is_empty() {
-            true => (r.start, r.end),
-            false => (r.prefix.clone(), prefix_end(&r.prefix)),
-        };
-        who.may_scan(&r.table, &start, &end).map_err(status_of)?;
-        let range = ScanRange {
-            start,
-            end,
-            reverse: r.reverse,
-            limit: r.limit,
-            page_records: r.page_records,
-            partition: r.only_partition.map(PartitionId),
-            ..ScanRange::default()
-        };
-        let pages = self.pnode.scan(&r.table, range);
-        let freight = Freight::default();
-        let leaving = freight.clone();
-        let pages = pages.map(move |page| {
-            // Under way for as long as there are pages.
-            let _ = &who;
-            let values = page.iter().flat_map(|page| &page.records).map(|(_, record)| &record.value);
-            values.filter(|value| value.len() > LARGE_BYTES).for_each(|value| leaving.add(value.clone()));
-            page.map(scan_page).map_err(status_of)
-        });
-        let mut response = Response::new(pages.boxed());
-        response.extensions_mut().insert(freight);
-        Ok(response)
+        self.scanned(who, request.into_inner(), None)
+    }
+
+    async fn open_snapshot(
+        &self,
+        request: Request<v1::KvOpenSnapshotRequest>,
+    ) -> Result<Response<v1::KvSnapshot>, Status> {
+        let who = self.who(&request).await?;
+        who.may(Class::Read, "a snapshot").map_err(status_of)?;
+        let limit = deadline(request.metadata());
+        let snapshot = self.pnode.snapshots().open(request.get_ref().lease_ms, limit).await;
+        Ok(Response::new(described(&*snapshot.map_err(status_of)?)))
+    }
+
+    async fn renew_snapshot(
+        &self,
+        request: Request<v1::KvSnapshotRequest>,
+    ) -> Result<Response<v1::KvSnapshot>, Status> {
+        let who = self.who(&request).await?;
+        who.may(Class::Read, "a snapshot").map_err(status_of)?;
+        let snapshot = self.pnode.snapshots().renew(request.get_ref().snapshot).await;
+        Ok(Response::new(described(&*snapshot.map_err(status_of)?)))
+    }
+
+    async fn close_snapshot(
+        &self,
+        request: Request<v1::KvSnapshotRequest>,
+    ) -> Result<Response<v1::KvCloseSnapshotReply>, Status> {
+        let who = self.who(&request).await?;
+        who.may(Class::Read, "a snapshot").map_err(status_of)?;
+        self.pnode.snapshots().close(request.get_ref().snapshot).await.map_err(status_of)?;
+        Ok(Response::new(v1::KvCloseSnapshotReply {}))
+    }
+
+    type ScanSnapshotStream = Self::ScanStream;
+
+    async fn scan_snapshot(
+        &self,
+        request: Request<v1::KvScanSnapshotRequest>,
+    ) -> Result<Response<Self::ScanStream>, Status> {
+        let who = self.who(&request).await?;
+        let v1::KvScanSnapshotRequest { snapshot, scan } = request.into_inner();
+        self.scanned(who, scan.unwrap_or_default(), Some(snapshot))
     }
 
     async fn create_table(
@@ -290,6 +345,16 @@ pub(super) fn deadline(metadata: &MetadataMap) -> Option<Duration> {
     };
     let time = time.min(DEADLINE_MAX);
     Some(time - (time / 20).max(ANSWER_MARGIN.min(time / 4)))
+}
+
+fn described(snapshot: &Snapshot) -> v1::KvSnapshot {
+    let partition = |(partition, of): (usize, &OfPartition)| v1::KvSnapshotPartition {
+        partition: partition as u32,
+        seq: of.cut.seq.0,
+        tick: of.cut.tick.0,
+    };
+    let partitions = snapshot.cuts.iter().enumerate().map(partition).collect();
+    v1::KvSnapshot { snapshot: snapshot.id, partitions }
 }
 
 fn scan_page(page: ScanPage) -> v1::KvScanPage {

@@ -22,6 +22,7 @@ use crate::api::{ReadOptions, ScanRange, ScanStream};
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
+use crate::snapshots::Snapshots;
 use crate::tables::Tables;
 use crate::upstream::{Deadline, LargeReads};
 use crate::view::ReadKey;
@@ -66,8 +67,9 @@ impl Reader {
         search: SstSearch,
         cache: Arc<RecordCache>,
         large_reads: Arc<LargeReads>,
+        snapshots: &Arc<Snapshots>,
     ) -> Self {
-        let scans = Arc::new(Scans::new(core, copies, tables, &large_reads));
+        let scans = Arc::new(Scans::new(core, copies, tables, &large_reads, snapshots));
         let points = PointReads {
             core: core.clone(),
             copies: copies.clone(),
@@ -173,7 +175,11 @@ impl Reader {
     }
 
     pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {
-        self.scans.scan(table, range)
+        self.scans.scan(table, range, None)
+    }
+
+    pub fn scan_snapshot(&self, table: &str, range: ScanRange, snapshot: u64) -> ScanStream {
+        self.scans.scan(table, range, Some(snapshot))
     }
 
     pub fn cache(&self) -> &RecordCache {

@@ -318,6 +318,25 @@ impl Service {
 
 #[tonic::async_trait]
 impl Admin for Service {
+    async fn cut(&self, _: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+    type FetchTableStream = tokio_stream::Empty<Result<v1::FileChunk, Status>>;
+    async fn fetch_table(
+        &self,
+        _: Request<v1::FetchTableRequest>,
+    ) -> Result<Response<Self::FetchTableStream>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+    async fn import(&self, _: Request<v1::ImportRequest>) -> Result<Response<v1::ImportReply>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
+    async fn verify_tables(
+        &self,
+        _: Request<v1::VerifyTablesRequest>,
+    ) -> Result<Response<v1::VerifyTablesReply>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
     async fn freeze(
         &self,
         r: Request<v1::MaintenanceRequest>,

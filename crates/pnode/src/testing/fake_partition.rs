@@ -71,6 +71,7 @@ impl Partition {
             manifest: manifest.clone(),
             next_table: 2,
             configuration: None,
+            cuts: Default::default(),
         };
         Self {
             epoch: Epoch { term, incarnation: 1 },

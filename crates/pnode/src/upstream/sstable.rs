@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::future::BoxFuture;
-use sextant_common::ids::{NodeId, Seq};
+use sextant_common::ids::{NodeId, PartitionId, Seq};
 use sextant_common::marks::Marks;
 use sextant_common::operation::Record;
 use sextant_common::{Error, Result};
@@ -19,8 +19,8 @@ use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::sst_client::SstClient;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 use super::coalescer::Inbound;
 use super::pages::page;
@@ -133,6 +133,19 @@ impl SstPeer {
             Ok(v1::GetStatus::GetCorrupt) => SstPageSays::Damaged(reply.message),
             _ => SstPageSays::Unable(reply.message),
         })
+    }
+
+    /// The file of a table, from its beginning on.
+    pub async fn fetch(&self, id: Bytes) -> Result<Streaming<v1::FileChunk>> {
+        let fetched = self.pages.clone().fetch(v1::FetchRequest { id }).await;
+        fetched.map(tonic::Response::into_inner).map_err(error_of)
+    }
+
+    /// What it has of a partition.
+    pub async fn inventory(&self, partition: PartitionId) -> Result<Vec<v1::InventoryEntry>> {
+        let request = v1::InventoryRequest { partition: partition.0, order: None };
+        let reply = self.pages.clone().inventory(request).await.map_err(error_of)?;
+        Ok(reply.into_inner().entries)
     }
 
     /// The filter of a table, as bytes: at most `bytes_max`, each chunk within `chunk_max`.

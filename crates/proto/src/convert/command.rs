@@ -4,7 +4,8 @@
 use bytes::BytesMut;
 use prost::Message;
 use sextant_common::command::{
-    Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Placement, Relocation, Tick,
+    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, OpenCut, OpenSession, Placement,
+    Relocation, Tick,
 };
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry;
@@ -177,5 +178,54 @@ impl Logged for Configure {
     fn decode(body: &[u8]) -> Result<Self> {
         let m: v1::LogConfigure = message(body)?;
         Ok(Self { term: m.term, configuration: m.configuration.unwrap_or_default().try_into()? })
+    }
+}
+
+impl Logged for OpenCut {
+    fn encode(&self, out: &mut BytesMut) {
+        let point = |p: &CutPoint| v1::LogCutPoint {
+            table: p.table.0,
+            generation: p.generation.0,
+            freezes: p.freezes,
+        };
+        let m = v1::LogOpenCut {
+            term: self.term,
+            id: self.id,
+            next_seq: self.next_seq,
+            tick: self.tick.0,
+            opened_ms: self.opened_ms,
+            lease_ms: self.lease_ms,
+            tables: self.tables.iter().map(point).collect(),
+        };
+        put(&m, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogOpenCut = message(body)?;
+        let point = |p: v1::LogCutPoint| CutPoint {
+            table: TableId(p.table),
+            generation: Generation(p.generation),
+            freezes: p.freezes,
+        };
+        Ok(Self {
+            term: m.term,
+            id: m.id,
+            next_seq: m.next_seq,
+            tick: expiry::Tick(m.tick),
+            opened_ms: m.opened_ms,
+            lease_ms: m.lease_ms,
+            tables: m.tables.into_iter().map(point).collect(),
+        })
+    }
+}
+
+impl Logged for EndCut {
+    fn encode(&self, out: &mut BytesMut) {
+        put(&v1::LogEndCut { term: self.term, id: self.id }, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let v1::LogEndCut { term, id } = message(body)?;
+        Ok(Self { term, id })
     }
 }

@@ -10,7 +10,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, Told};
-use sextant_common::snapshot::{Checkpoint, SessionMemory, Snapshot};
+use sextant_common::snapshot::{Checkpoint, HeldCuts, SessionMemory, Snapshot};
 
 use super::operation::WireTold;
 use crate::v1;
@@ -51,6 +51,8 @@ pub fn encode<'s, S>(
         next_table: snapshot.next_table,
         configuration: snapshot.configuration.as_ref().map(|(c, _)| c.into()),
         configured_at: snapshot.configuration.as_ref().map_or(0, |(_, at)| *at),
+        cuts: snapshot.cuts.cuts.iter().map(|cut| (&**cut).into()).collect(),
+        cuts_applied: snapshot.cuts.applied,
     }
     .encode_to_vec()
 }
@@ -77,6 +79,8 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
         return Err(bad("its manifest is of another partition".into()));
     }
     let generations = m.generations.into_iter().map(|g| (TableId(g.table), Generation(g.generation)));
+    let cuts = m.cuts.into_iter().map(|cut| Ok(Arc::new(cut.try_into()?)));
+    let cuts = HeldCuts { applied: m.cuts_applied, cuts: cuts.collect::<Result<_>>()? };
     Ok(Snapshot {
         checkpoint: Checkpoint {
             at,
@@ -93,6 +97,7 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
             Some(c) => Some((c.try_into()?, m.configured_at)),
             None => None,
         },
+        cuts,
     })
 }
 

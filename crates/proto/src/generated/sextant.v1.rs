@@ -23,7 +23,7 @@ pub struct TableOptions {
     /// If not 0: the first so many bytes of a key decide its partition, so that a scan of such a prefix stays in one.
     #[prost(uint32, tag = "2")]
     pub partition_prefix: u32,
-    /// 0: none, 1: LZ4.
+    /// 0: none, 1: LZ4, 2: LZ4, and Zstd where nothing older lies below.
     #[prost(uint32, tag = "3")]
     pub compression: u32,
 }
@@ -146,6 +146,45 @@ pub struct NodeAddress {
     pub node: u64,
     #[prost(string, tag = "2")]
     pub addr: ::prost::alloc::string::String,
+}
+/// What a partition's tables were at one position of its log. The SSTables are held where they are.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Cut {
+    #[prost(fixed64, tag = "1")]
+    pub id: u64,
+    /// Index of its entry in the log.
+    #[prost(uint64, tag = "2")]
+    pub at: u64,
+    /// The newest write that it has.
+    #[prost(uint64, tag = "3")]
+    pub seq: u64,
+    /// What has expired by then, in milliseconds since 1970, is absent.
+    #[prost(uint64, tag = "4")]
+    pub tick: u64,
+    /// When it was begun, by a leader's clock, in milliseconds since 1970.
+    #[prost(uint64, tag = "5")]
+    pub opened_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub lease_ms: u64,
+    #[prost(message, repeated, tag = "7")]
+    pub tables: ::prost::alloc::vec::Vec<CutTable>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CutTable {
+    #[prost(uint32, tag = "1")]
+    pub table: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub options: ::core::option::Option<TableOptions>,
+    #[prost(uint64, tag = "4")]
+    pub generation: u64,
+    /// False: not all of its SSTables are there yet, and none is named.
+    #[prost(bool, tag = "5")]
+    pub complete: bool,
+    /// As in TableManifest.
+    #[prost(message, repeated, tag = "6")]
+    pub ssts: ::prost::alloc::vec::Vec<SstMeta>,
 }
 /// How leases are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
@@ -1565,6 +1604,41 @@ pub struct LogTick {
     #[prost(uint64, tag = "2")]
     pub at: u64,
 }
+/// A cut begins: freezes what it says, all at once.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogOpenCut {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(fixed64, tag = "2")]
+    pub id: u64,
+    /// What the log before it has come to.
+    #[prost(uint64, tag = "3")]
+    pub next_seq: u64,
+    #[prost(uint64, tag = "4")]
+    pub tick: u64,
+    #[prost(uint64, tag = "5")]
+    pub opened_ms: u64,
+    #[prost(uint64, tag = "6")]
+    pub lease_ms: u64,
+    #[prost(message, repeated, tag = "7")]
+    pub tables: ::prost::alloc::vec::Vec<LogCutPoint>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogCutPoint {
+    #[prost(uint32, tag = "1")]
+    pub table: u32,
+    #[prost(uint64, tag = "2")]
+    pub generation: u64,
+    #[prost(bool, tag = "3")]
+    pub freezes: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogEndCut {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(fixed64, tag = "2")]
+    pub id: u64,
+}
 /// What all replicas must agree on: lease lengths, and the memory that a leader may fill.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PartitionConfiguration {
@@ -1684,6 +1758,11 @@ pub struct PartitionSnapshot {
     /// The newest tick up to `at`.
     #[prost(uint64, tag = "13")]
     pub tick: u64,
+    /// The cuts that are held, and the index of the log up to which its entries have made them.
+    #[prost(message, repeated, tag = "16")]
+    pub cuts: ::prost::alloc::vec::Vec<Cut>,
+    #[prost(uint64, tag = "17")]
+    pub cuts_applied: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RaftVote {
@@ -5354,6 +5433,44 @@ pub struct KvOpenSessionReply {
     #[prost(fixed64, tag = "1")]
     pub session: u64,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvOpenSnapshotRequest {
+    /// How long it is held without a renewal; 0: 60 s.
+    #[prost(uint64, tag = "1")]
+    pub lease_ms: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvSnapshotRequest {
+    #[prost(fixed64, tag = "1")]
+    pub snapshot: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct KvSnapshot {
+    #[prost(fixed64, tag = "1")]
+    pub snapshot: u64,
+    #[prost(message, repeated, tag = "2")]
+    pub partitions: ::prost::alloc::vec::Vec<KvSnapshotPartition>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvSnapshotPartition {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    /// It has all writes up to this one, and none after it.
+    #[prost(uint64, tag = "2")]
+    pub seq: u64,
+    /// What has expired by then, in milliseconds since 1970, is absent.
+    #[prost(uint64, tag = "3")]
+    pub tick: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvCloseSnapshotReply {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KvScanSnapshotRequest {
+    #[prost(fixed64, tag = "1")]
+    pub snapshot: u64,
+    #[prost(message, optional, tag = "2")]
+    pub scan: ::core::option::Option<KvScanRequest>,
+}
 /// How a point read finds the tier (for measurement; every mode is linearizable).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -5701,6 +5818,98 @@ pub mod kv_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Kv", "OpenSession"));
             self.inner.unary(req, path, codec).await
         }
+        /// A snapshot: a cut of each partition, which is one position of its log; not one moment of all of them.
+        pub async fn open_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KvOpenSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::KvSnapshot>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Kv/OpenSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Kv", "OpenSnapshot"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn renew_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KvSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::KvSnapshot>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Kv/RenewSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Kv", "RenewSnapshot"));
+            self.inner.unary(req, path, codec).await
+        }
+        pub async fn close_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KvSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::KvCloseSnapshotReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Kv/CloseSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Kv", "CloseSnapshot"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// As Scan, of what the snapshot has.
+        pub async fn scan_snapshot(
+            &mut self,
+            request: impl tonic::IntoRequest<super::KvScanSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::KvScanPage>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Kv/ScanSnapshot",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Kv", "ScanSnapshot"));
+            self.inner.server_streaming(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -5776,6 +5985,36 @@ pub mod kv_server {
             request: tonic::Request<super::KvOpenSessionRequest>,
         ) -> std::result::Result<
             tonic::Response<super::KvOpenSessionReply>,
+            tonic::Status,
+        >;
+        /// A snapshot: a cut of each partition, which is one position of its log; not one moment of all of them.
+        async fn open_snapshot(
+            &self,
+            request: tonic::Request<super::KvOpenSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::KvSnapshot>, tonic::Status>;
+        async fn renew_snapshot(
+            &self,
+            request: tonic::Request<super::KvSnapshotRequest>,
+        ) -> std::result::Result<tonic::Response<super::KvSnapshot>, tonic::Status>;
+        async fn close_snapshot(
+            &self,
+            request: tonic::Request<super::KvSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::KvCloseSnapshotReply>,
+            tonic::Status,
+        >;
+        /// Server streaming response type for the ScanSnapshot method.
+        type ScanSnapshotStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::KvScanPage, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// As Scan, of what the snapshot has.
+        async fn scan_snapshot(
+            &self,
+            request: tonic::Request<super::KvScanSnapshotRequest>,
+        ) -> std::result::Result<
+            tonic::Response<Self::ScanSnapshotStream>,
             tonic::Status,
         >;
     }
@@ -6329,6 +6568,181 @@ pub mod kv_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Kv/OpenSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct OpenSnapshotSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::KvOpenSnapshotRequest>
+                    for OpenSnapshotSvc<T> {
+                        type Response = super::KvSnapshot;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KvOpenSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::open_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = OpenSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Kv/RenewSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct RenewSnapshotSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::KvSnapshotRequest>
+                    for RenewSnapshotSvc<T> {
+                        type Response = super::KvSnapshot;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KvSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::renew_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RenewSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Kv/CloseSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct CloseSnapshotSvc<T: Kv>(pub Arc<T>);
+                    impl<T: Kv> tonic::server::UnaryService<super::KvSnapshotRequest>
+                    for CloseSnapshotSvc<T> {
+                        type Response = super::KvCloseSnapshotReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KvSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::close_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CloseSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Kv/ScanSnapshot" => {
+                    #[allow(non_camel_case_types)]
+                    struct ScanSnapshotSvc<T: Kv>(pub Arc<T>);
+                    impl<
+                        T: Kv,
+                    > tonic::server::ServerStreamingService<super::KvScanSnapshotRequest>
+                    for ScanSnapshotSvc<T> {
+                        type Response = super::KvScanPage;
+                        type ResponseStream = T::ScanSnapshotStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::KvScanSnapshotRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Kv>::scan_snapshot(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ScanSnapshotSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)
@@ -6897,6 +7311,123 @@ pub struct StatusReply {
     #[prost(string, tag = "1")]
     pub json: ::prost::alloc::string::String,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CutRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    /// Drawn at random by whoever opens it; the same in all partitions.
+    #[prost(fixed64, tag = "2")]
+    pub id: u64,
+    #[prost(enumeration = "cut_request::Action", tag = "3")]
+    pub action: i32,
+    /// With OPEN: how long it is held without a renewal; 0: 60 s.
+    #[prost(uint64, tag = "4")]
+    pub lease_ms: u64,
+}
+/// Nested message and enum types in `CutRequest`.
+pub mod cut_request {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum Action {
+        /// Answered when all that the cut has is in SSTables. Idempotent.
+        Open = 0,
+        Renew = 1,
+        Look = 2,
+        End = 3,
+    }
+    impl Action {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Open => "OPEN",
+                Self::Renew => "RENEW",
+                Self::Look => "LOOK",
+                Self::End => "END",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "OPEN" => Some(Self::Open),
+                "RENEW" => Some(Self::Renew),
+                "LOOK" => Some(Self::Look),
+                "END" => Some(Self::End),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CutReply {
+    /// But with END.
+    #[prost(message, optional, tag = "1")]
+    pub cut: ::core::option::Option<Cut>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct FetchTableRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(fixed64, tag = "2")]
+    pub cut: u64,
+    #[prost(bytes = "bytes", tag = "3")]
+    pub id: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ImportRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+    /// In any order. What has expired is not written; tombstones are not allowed.
+    #[prost(message, repeated, tag = "2")]
+    pub records: ::prost::alloc::vec::Vec<ScanRecord>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ImportReply {
+    #[prost(uint64, tag = "1")]
+    pub written: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VerifyTablesRequest {
+    /// Of sstable servers; empty: all. (An sstable server takes it for itself.)
+    #[prost(uint64, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct VerifyTablesReply {
+    #[prost(message, repeated, tag = "1")]
+    pub servers: ::prost::alloc::vec::Vec<VerifiedServer>,
+    /// What a manifest names and no sound copy of it is on a server that is to have it, a line each.
+    #[prost(string, repeated, tag = "2")]
+    pub lacking: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct VerifiedServer {
+    #[prost(uint64, tag = "1")]
+    pub node: u64,
+    /// Read to the last byte.
+    #[prost(uint64, tag = "2")]
+    pub tables: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    /// A line each.
+    #[prost(string, repeated, tag = "4")]
+    pub damaged: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The server did not answer, or could not: why.
+    #[prost(string, tag = "5")]
+    pub error: ::prost::alloc::string::String,
+}
 /// Generated client implementations.
 pub mod admin_client {
     #![allow(
@@ -7210,6 +7741,94 @@ pub mod admin_client {
             req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "Status"));
             self.inner.unary(req, path, codec).await
         }
+        /// Begins, renews, describes or ends a cut of a partition.
+        pub async fn cut(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CutRequest>,
+        ) -> std::result::Result<tonic::Response<super::CutReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Admin/Cut");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "Cut"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// p-nodes only: the file of an SSTable that a cut names, from any server that has it.
+        pub async fn fetch_table(
+            &mut self,
+            request: impl tonic::IntoRequest<super::FetchTableRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::FileChunk>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Admin/FetchTable",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Admin", "FetchTable"));
+            self.inner.server_streaming(req, path, codec).await
+        }
+        /// p-nodes only: writes records as they are, into tables of the database's own too. For a restore.
+        pub async fn import(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ImportRequest>,
+        ) -> std::result::Result<tonic::Response<super::ImportReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Admin/Import");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "Import"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// sstable servers, and p-nodes for all of them: reads every SSTable, and checks each byte.
+        pub async fn verify_tables(
+            &mut self,
+            request: impl tonic::IntoRequest<super::VerifyTablesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::VerifyTablesReply>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Admin/VerifyTables",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Admin", "VerifyTables"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -7293,6 +7912,35 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::StatusRequest>,
         ) -> std::result::Result<tonic::Response<super::StatusReply>, tonic::Status>;
+        /// Begins, renews, describes or ends a cut of a partition.
+        async fn cut(
+            &self,
+            request: tonic::Request<super::CutRequest>,
+        ) -> std::result::Result<tonic::Response<super::CutReply>, tonic::Status>;
+        /// Server streaming response type for the FetchTable method.
+        type FetchTableStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::FileChunk, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// p-nodes only: the file of an SSTable that a cut names, from any server that has it.
+        async fn fetch_table(
+            &self,
+            request: tonic::Request<super::FetchTableRequest>,
+        ) -> std::result::Result<tonic::Response<Self::FetchTableStream>, tonic::Status>;
+        /// p-nodes only: writes records as they are, into tables of the database's own too. For a restore.
+        async fn import(
+            &self,
+            request: tonic::Request<super::ImportRequest>,
+        ) -> std::result::Result<tonic::Response<super::ImportReply>, tonic::Status>;
+        /// sstable servers, and p-nodes for all of them: reads every SSTable, and checks each byte.
+        async fn verify_tables(
+            &self,
+            request: tonic::Request<super::VerifyTablesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::VerifyTablesReply>,
+            tonic::Status,
+        >;
     }
     #[derive(Debug)]
     pub struct AdminServer<T> {
@@ -7787,6 +8435,183 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = StatusSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/Cut" => {
+                    #[allow(non_camel_case_types)]
+                    struct CutSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::CutRequest>
+                    for CutSvc<T> {
+                        type Response = super::CutReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CutRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::cut(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CutSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/FetchTable" => {
+                    #[allow(non_camel_case_types)]
+                    struct FetchTableSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::ServerStreamingService<super::FetchTableRequest>
+                    for FetchTableSvc<T> {
+                        type Response = super::FileChunk;
+                        type ResponseStream = T::FetchTableStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::FetchTableRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::fetch_table(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = FetchTableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/Import" => {
+                    #[allow(non_camel_case_types)]
+                    struct ImportSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::ImportRequest>
+                    for ImportSvc<T> {
+                        type Response = super::ImportReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ImportRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::import(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ImportSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/VerifyTables" => {
+                    #[allow(non_camel_case_types)]
+                    struct VerifyTablesSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::UnaryService<super::VerifyTablesRequest>
+                    for VerifyTablesSvc<T> {
+                        type Response = super::VerifyTablesReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::VerifyTablesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::verify_tables(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = VerifyTablesSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -39,6 +39,24 @@ macro_rules! placement {
             broken_by: QuestionUnfenced "question-unfenced"
                 "Only orders to copy are remembered." [Placement],
         }
+        "cuts-hold-their-tables" {
+            says: "What a cut names is neither deleted nor released where the cut has found it, until an entry of the log ends the cut.",
+            otherwise: "a compaction, or a move, takes the tables that a backup or a long scan reads",
+            source: "design 16",
+            kept_in: ["crates/memtable-server/src/flush/repair/mod.rs", "crates/memtable-server/src/partition/cuts.rs"],
+            tests: ["what_a_cut_names_is_no_orphan_and_no_surplus", "compactions_leave_what_a_cut_names"],
+            broken_by: HoldIgnored "hold-ignored"
+                "What the manifest does not name is deleted, and released." [Placement],
+        }
+        "cuts-end-in-the-log" {
+            says: "A cut ends for everybody by one entry of the log; a leader's clock only makes it propose that.",
+            otherwise: "a deposed leader, who hears of no renewal, deletes what the cut names",
+            source: "design 16",
+            kept_in: ["crates/memtable-server/src/worker/leading/cuts.rs", "crates/memtable-server/src/partition/cuts.rs"],
+            tests: ["a_cut_ends_by_an_entry_and_not_before"],
+            broken_by: HoldEndedByClock "hold-ended-by-clock"
+                "A leader takes a cut for ended when its own clock says so." [Placement],
+        }
     }
     } };
 }

@@ -1,15 +1,17 @@
-//! Service `Admin`, of which sstable servers answer `Status` only.
+//! Service `Admin`, of which sstable servers answer `Status` and `VerifyTables` only.
 
 use std::sync::Arc;
 
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
-    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, EnsureTableReply, EnsureTableRequest,
-    MaintenanceReply, MaintenanceRequest, RaiseFormatReply, RaiseFormatRequest, RecoverReply, RecoverRequest,
-    StatusReply, StatusRequest, TransferReply, TransferRequest,
+    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply, CutRequest, EnsureTableReply,
+    EnsureTableRequest, FetchTableRequest, FileChunk, ImportReply, ImportRequest, MaintenanceReply,
+    MaintenanceRequest, RaiseFormatReply, RaiseFormatRequest, RecoverReply, RecoverRequest, StatusReply,
+    StatusRequest, TransferReply, TransferRequest, VerifiedServer, VerifyTablesReply, VerifyTablesRequest,
 };
 use tonic::{Request, Response, Status};
 
+use crate::scrub::Verified;
 use crate::store::Store;
 
 pub struct AdminService {
@@ -23,7 +25,9 @@ impl AdminService {
 }
 
 fn not_here<T>() -> Result<T, Status> {
-    Err(Status::unimplemented("an sstable server answers Status only: ask a p-node or a memtable server"))
+    Err(Status::unimplemented(
+        "an sstable server answers Status and VerifyTables only: ask a p-node or a memtable server",
+    ))
 }
 
 #[tonic::async_trait]
@@ -70,6 +74,33 @@ impl Admin for AdminService {
         _: Request<RaiseFormatRequest>,
     ) -> Result<Response<RaiseFormatReply>, Status> {
         not_here()
+    }
+
+    async fn cut(&self, _: Request<CutRequest>) -> Result<Response<CutReply>, Status> {
+        not_here()
+    }
+
+    type FetchTableStream = tokio_stream::Empty<Result<FileChunk, Status>>;
+
+    async fn fetch_table(
+        &self,
+        _: Request<FetchTableRequest>,
+    ) -> Result<Response<Self::FetchTableStream>, Status> {
+        not_here()
+    }
+
+    async fn import(&self, _: Request<ImportRequest>) -> Result<Response<ImportReply>, Status> {
+        not_here()
+    }
+
+    async fn verify_tables(
+        &self,
+        _: Request<VerifyTablesRequest>,
+    ) -> Result<Response<VerifyTablesReply>, Status> {
+        let Verified { tables, bytes, damaged } = self.store.verify_all().await;
+        let node = self.store.config.id.0;
+        let server = VerifiedServer { node, tables, bytes, damaged, error: String::new() };
+        Ok(Response::new(VerifyTablesReply { servers: vec![server], lacking: Vec::new() }))
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {

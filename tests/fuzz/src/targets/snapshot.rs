@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ErrorKind;
+use sextant_common::cut::{Cut, CutTable};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, RequestId};
+use sextant_common::snapshot::HeldCuts;
 use sextant_environment::Env;
 use sextant_environment::config::LeaseConfig;
 use sextant_environment::rng::SeededRng;
@@ -78,6 +80,26 @@ fn open(file: &[u8]) -> sextant_common::Result<Option<Snapshot>> {
     open_snapshot(&env, dir, ID)
 }
 
+fn sample_cut() -> Cut {
+    let table = |number, ssts| CutTable {
+        table: TableId(number),
+        name: number.to_string(),
+        options: Default::default(),
+        generation: Generation(3),
+        ssts,
+    };
+    let ssts = super::wire::sample_manifest(ID).all_ssts().cloned().collect();
+    Cut {
+        id: 7,
+        at: 97,
+        seq: Seq(900),
+        tick: Tick(4800),
+        opened_ms: 4000,
+        lease_ms: 60_000,
+        tables: vec![table(1, Some(ssts)), table(2, None)],
+    }
+}
+
 pub fn seeds() -> Vec<Vec<u8>> {
     let mut sessions = DuplicateTable::default();
     for session in 1..4 {
@@ -102,12 +124,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
         manifest: super::wire::sample_manifest(ID),
         next_table: 3,
         configuration: Some((Configuration::founding(&LeaseConfig::default(), 1 << 20), 9)),
+        cuts: HeldCuts { applied: 98, cuts: vec![sample_cut().into()] },
     };
     let mut empty = full.clone();
     empty.checkpoint.sessions = DuplicateTable::default();
     empty.checkpoint.membership = Bytes::new();
     empty.manifest = Manifest::empty(ID);
     empty.configuration = None;
+    empty.cuts = HeldCuts::default();
     let mut extreme = full.clone();
     let checkpoint = &mut extreme.checkpoint;
     checkpoint.at = LogPosition { term: u64::MAX, index: u64::MAX };

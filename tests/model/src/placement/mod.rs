@@ -3,8 +3,11 @@
 //! The manifest names a table's servers; a change of them is a command in the log. A leader has a server copy the table, then
 //! proposes to name it, and has a server that is no longer named *release* its copy. Leaders are deposed at any time and go on
 //! for a while with what they knew; their orders arrive late, or never; disks are lost. What has to hold: **a server that the
-//! manifest names has the table, unless it has lost its disk since a leader in office had it copy
+//! manifest or a cut names has the table, unless it has lost its disk since a leader in office had it copy
 //! the table, or heard that it is there.**
+//!
+//! A cut names the table where the manifest does when the cut is committed, until an entry ends it; a compaction may take the table
+//! out of the manifest meanwhile. A table that neither names is deleted.
 //!
 //! One table stands for all: what is remembered of orders is remembered for a whole partition.
 
@@ -25,7 +28,9 @@ pub struct Bounds {
     pub copies: u8,
     /// Changes that are proposed.
     pub changes: u8,
-    /// Orders to release.
+    /// Cuts that are begun, at any time, and end at any time.
+    pub cuts: u8,
+    /// Orders to release or delete.
     pub releases: u8,
     /// Disks that are lost.
     pub wipes: u8,

@@ -24,20 +24,41 @@ pub struct Stamp {
     pub order: u8,
 }
 
-/// A change of the servers that the manifest names.
+/// A change of the replicated state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Change {
     pub term: u8,
-    pub add: Set,
-    pub remove: Set,
+    pub what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum What {
+    /// Of the servers that the manifest names.
+    Name {
+        add: Set,
+        remove: Set,
+    },
+    /// Another table takes its place: the manifest names it no more.
+    Compact,
+    /// A cut names what the manifest does.
+    Cut,
+    EndCut,
+}
+
+impl What {
+    pub fn added(self) -> Set {
+        if let What::Name { add, .. } = self { add } else { 0 }
+    }
 }
 
 /// A leader, in office or deposed: what it knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Leader {
     pub term: u8,
-    /// By the newest manifest that it has applied.
+    /// By the newest manifest that it has applied. (None: there is another table in its place.)
     pub named: Set,
+    /// Where a cut has it, by what it has applied.
+    pub held: Set,
     /// Servers that it has proposed to name; it does not know yet what came of that.
     pub pending: Set,
     /// Servers that have told it that they have the table, and were not told to release it since.
@@ -50,6 +71,8 @@ pub struct Leader {
 pub struct Release {
     pub server: u8,
     pub stamp: Stamp,
+    /// No manifest names the table any more: whose order it is does not matter.
+    pub deletes: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,6 +83,8 @@ pub struct State {
     pub fences: [Stamp; SERVERS],
     /// By the manifest, as committed.
     pub named: Set,
+    /// By a cut, as committed.
+    pub held: Set,
     /// Nobody's knowledge: servers that have lost their disks since a leader in office had them copy the table, or heard that it is there.
     pub lost: Set,
     /// Proposed, not committed. (An election takes those of earlier leaders in or leaves them out.)
@@ -70,6 +95,7 @@ pub struct State {
     pub releases: Vec<Release>,
     pub copies: u8,
     pub changes: u8,
+    pub cuts: u8,
     pub sent: u8,
     pub wipes: u8,
 }
@@ -82,12 +108,14 @@ impl State {
             holding: named,
             fences: [Stamp::default(); SERVERS],
             named,
+            held: 0,
             lost: 0,
             proposed: Vec::new(),
             leaders: vec![Leader { term: 1, named, ..Leader::default() }],
             releases: Vec::new(),
             copies: 0,
             changes: 0,
+            cuts: 0,
             sent: 0,
             wipes: 0,
         }

@@ -1,7 +1,7 @@
 //! What may happen, and what has to hold.
 
 use super::Bounds;
-use super::state::{Change, Leader, Release, SERVERS, Stamp, State, has, with, without};
+use super::state::{Change, Leader, Release, SERVERS, Set, Stamp, State, What, has, with, without};
 use crate::Mutant;
 use crate::explore::Model;
 
@@ -28,10 +28,17 @@ pub enum Action {
         add: usize,
         remove: usize,
     },
+    /// A compaction, a cut, or its end.
+    ProposeOther {
+        leader: usize,
+        what: What,
+    },
     Commit,
+    /// A mutant: a leader's clock says that the cut is over.
+    Forget(usize),
     /// A leader learns what was committed.
     Learn(usize),
-    /// A leader tells a server that is not named to release the table.
+    /// A leader tells a server that is not named to release the table, or to delete it if none is.
     SendRelease {
         leader: usize,
         server: usize,
@@ -58,15 +65,31 @@ impl Placement {
         has(leader.told, server) || self.bounds.is(Mutant::NamedBeforeDurable)
     }
 
-    /// Whether a leader may have a server release its copy: it is not named, and nothing that this leader has proposed may name it
-    /// yet.
+    /// Whether a leader may have a server release its copy: neither manifest nor cut names it, and nothing that this leader has
+    /// proposed may name it yet. (Or delete it: no server is named by either.)
     fn may_release(&self, leader: &Leader, server: usize) -> bool {
+        let held = if self.bounds.is(Mutant::HoldIgnored) { 0 } else { leader.held };
+        if leader.named == 0 {
+            return held == 0;
+        }
         let may_be_named = has(leader.pending, server) && !self.bounds.is(Mutant::ReleasedWhileProposed);
-        !has(leader.named, server) && !may_be_named
+        !has(leader.named | held, server) && !may_be_named
     }
 
     fn is_refused(&self, s: &State, release: Release) -> bool {
-        release.stamp < s.fences[usize::from(release.server)] && !self.bounds.is(Mutant::ReleaseUnfenced)
+        let is_old = release.stamp < s.fences[usize::from(release.server)];
+        is_old && !release.deletes && !self.bounds.is(Mutant::ReleaseUnfenced)
+    }
+
+    /// What a leader in office may propose beside other servers.
+    fn others(&self, s: &State, leader: &Leader) -> impl Iterator<Item = What> {
+        let may = |what: What| match what {
+            What::Name { .. } => false,
+            What::Compact => leader.named != 0 && self.bounds.cuts > 0,
+            What::Cut => s.cuts < self.bounds.cuts,
+            What::EndCut => leader.held != 0,
+        };
+        [What::Compact, What::Cut, What::EndCut].into_iter().filter(move |what| may(*what))
     }
 
     fn next_stamp(leader: &mut Leader) -> Stamp {
@@ -95,7 +118,21 @@ impl Placement {
     }
 
     fn apply(s: &mut State, change: Change) {
-        s.named = (s.named | change.add) & !change.remove;
+        match change.what {
+            What::Name { add, remove } if s.named != 0 => s.named = (s.named | add) & !remove,
+            What::Name { .. } => {}
+            What::Compact => s.named = 0,
+            What::Cut => s.held |= s.named,
+            What::EndCut => s.held = 0,
+        }
+    }
+
+    fn propose(s: &mut State, leader: usize, what: What) {
+        let leader = &mut s.leaders[leader];
+        leader.pending |= what.added();
+        s.proposed.push(Change { term: leader.term, what });
+        s.changes += 1;
+        s.cuts += u8::from(what == What::Cut);
     }
 }
 
@@ -108,8 +145,8 @@ impl Model for Placement {
     }
 
     fn actions(&self, s: &State, out: &mut Vec<Action>) {
-        let applied =
-            |leader: &Leader| leader.named == s.named && !s.proposed.iter().any(|c| c.term == leader.term);
+        let knows = |leader: &Leader| (leader.named, leader.held) == (s.named, s.held);
+        let applied = |leader: &Leader| knows(leader) && !s.proposed.iter().any(|c| c.term == leader.term);
         for (at, leader) in s.leaders.iter().enumerate() {
             let in_office = at + 1 == s.leaders.len();
             for server in 0..SERVERS {
@@ -127,11 +164,19 @@ impl Model for Placement {
                     out.push(Action::SendRelease { leader: at, server });
                 }
                 let may_propose = in_office && s.changes < self.bounds.changes;
-                if may_propose && !has(leader.named, server) && self.may_name(leader, server) {
+                let names = may_propose && leader.named != 0 && !has(leader.named, server);
+                if names && self.may_name(leader, server) {
                     let named = (0..SERVERS).filter(|other| has(leader.named, *other));
                     let removes = named.chain([SERVERS]);
                     out.extend(removes.map(|remove| Action::Propose { leader: at, add: server, remove }));
                 }
+            }
+            if in_office && s.changes < self.bounds.changes {
+                let others = self.others(s, leader);
+                out.extend(others.map(|what| Action::ProposeOther { leader: at, what }));
+            }
+            if leader.held != 0 && self.bounds.is(Mutant::HoldEndedByClock) {
+                out.push(Action::Forget(at));
             }
             if in_office && (!applied(leader) || leader.pending != 0) {
                 out.push(Action::Learn(at));
@@ -170,11 +215,10 @@ impl Model for Placement {
             }
             Action::Propose { leader, add, remove } => {
                 let remove = if remove < SERVERS { 1 << remove } else { 0 };
-                let leader = &mut s.leaders[leader];
-                leader.pending = with(leader.pending, add);
-                s.proposed.push(Change { term: leader.term, add: 1 << add, remove });
-                s.changes += 1;
+                Self::propose(&mut s, leader, What::Name { add: 1 << add, remove });
             }
+            Action::ProposeOther { leader, what } => Self::propose(&mut s, leader, what),
+            Action::Forget(leader) => s.leaders[leader].held = 0,
             Action::Commit => {
                 let change = s.proposed.remove(0);
                 Self::apply(&mut s, change);
@@ -182,13 +226,14 @@ impl Model for Placement {
             Action::Learn(leader) => {
                 let leader = &mut s.leaders[leader];
                 let own = s.proposed.iter().filter(|change| change.term == leader.term);
-                leader.pending = own.fold(0, |set, change| set | change.add);
-                leader.named = s.named;
+                leader.pending = own.fold(0, |set, change| set | change.what.added());
+                (leader.named, leader.held) = (s.named, s.held);
             }
             Action::SendRelease { leader, server } => {
                 let leader = &mut s.leaders[leader];
                 leader.told = without(leader.told, server);
-                let release = Release { server: server as u8, stamp: Self::next_stamp(leader) };
+                let deletes = leader.named == 0;
+                let release = Release { server: server as u8, stamp: Self::next_stamp(leader), deletes };
                 if let Err(place) = s.releases.binary_search(&release) {
                     s.releases.insert(place, release);
                 }
@@ -205,7 +250,8 @@ impl Model for Placement {
                 // Its first entry commits what was before it.
                 let proposed = std::mem::take(&mut s.proposed);
                 proposed.into_iter().filter(|_| keeps).for_each(|change| Self::apply(&mut s, change));
-                s.leaders.push(Leader { term, named: s.named, ..Leader::default() });
+                let (named, held) = (s.named, s.held);
+                s.leaders.push(Leader { term, named, held, ..Leader::default() });
             }
             Action::Wipe(server) => {
                 s.holding = without(s.holding, server);
@@ -218,10 +264,16 @@ impl Model for Placement {
     }
 
     fn check(&self, s: &State) -> Result<(), String> {
-        let missing = s.named & !s.holding & !s.lost;
-        match (0..SERVERS).find(|server| has(missing, *server)) {
-            Some(server) => Err(format!("server {server} is named, lost nothing, and has no copy")),
-            None => Ok(()),
+        let missing = |named: Set| {
+            let missing = named & !s.holding & !s.lost;
+            (0..SERVERS).find(|server| has(missing, *server))
+        };
+        match (missing(s.named), missing(s.held)) {
+            (Some(server), _) => Err(format!("server {server} is named, lost nothing, and has no copy")),
+            (_, Some(server)) => {
+                Err(format!("a cut names server {server}, which lost nothing and has no copy"))
+            }
+            (None, None) => Ok(()),
         }
     }
 
@@ -247,6 +299,18 @@ impl Model for Placement {
                 s.leaders[leader].term,
                 if remove < SERVERS { format!(" instead of {remove}") } else { String::new() }
             ),
+            Action::ProposeOther { leader, what } => {
+                let what = match what {
+                    What::Compact => "another table in its place",
+                    What::Cut => "a cut",
+                    What::EndCut => "the end of the cut",
+                    What::Name { .. } => "other servers",
+                };
+                format!("the leader of term {} proposes {what}", s.leaders[leader].term)
+            }
+            Action::Forget(leader) => {
+                format!("by its clock, says the leader of term {}, the cut is over", s.leaders[leader].term)
+            }
             Action::Commit => "it is committed".to_owned(),
             Action::Learn(leader) => format!("the leader of term {} applies it", s.leaders[leader].term),
             Action::SendRelease { leader, server } => format!(
@@ -254,7 +318,7 @@ impl Model for Placement {
                 s.leaders[leader].term
             ),
             Action::Deliver(at) => {
-                let Release { server, stamp } = s.releases[at];
+                let Release { server, stamp, .. } = s.releases[at];
                 let refused = if self.is_refused(s, s.releases[at]) { ": refused" } else { "" };
                 format!("order {} of term {} reaches server {server}{refused}", stamp.order, stamp.term)
             }

@@ -5,7 +5,7 @@
 //! A table moves in three steps: the new server copies it and says so; a command in the log names it, instead of the old one; the
 //! old one *releases* its copy. Orders carry numbers, which servers remember: a deposed leader's late release is refused.
 //!
-//! Invariants: a server is named when it has the table. Nothing is released that the manifest, or a change of this leader that may
+//! Invariants: a server is named when it has the table. Nothing is released that the manifest, a cut, or a change of this leader that may
 //! still be committed, names. Nothing is deleted as an orphan unless, by the inventories of the same round, every table of the manifest is
 //! sound on as many servers as a new table has to be, and on each server that answers and is to have it. As long as copies are missing,
 //! what nobody names may be the last that holds a record (the inputs of a compaction, for one).
@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 
 use self::placement::{Copying, Found, Naming, is_sound};
 use super::Background;
+use crate::partition::view::ReadView;
 use crate::replica::Event;
 use crate::upstream::{Held, SstServer};
 
@@ -97,7 +98,8 @@ async fn round(background: &Background, memory: &mut Memory) {
     if shared.serving() != Some(term) {
         return;
     }
-    let manifest = shared.manifest();
+    let view = shared.view.load_full();
+    let manifest = view.manifest.clone();
     let now = shared.env.clock.grantor_ns();
     let found = memory.find(background, &inventories, now);
     tell_placement(background, &manifest, &found);
@@ -115,7 +117,7 @@ async fn round(background: &Background, memory: &mut Memory) {
             }
         }
     }
-    memory.release(background, &manifest, &found, now).await;
+    memory.release(background, &view, &found, now).await;
     // After that: copies take their time, and what was judged above would be old.
     if shared.serving() == Some(term) && now >= memory.rests_until_ns {
         memory.copy(background, &manifest, &found).await;
@@ -156,12 +158,15 @@ impl Memory {
     }
 
     /// Has servers release copies that they are no longer to have, after the grace: p-nodes with an older manifest may read them.
-    async fn release(&mut self, background: &Background, manifest: &Manifest, found: &[Found<'_>], now: u64) {
+    async fn release(&mut self, background: &Background, view: &ReadView, found: &[Found<'_>], now: u64) {
         let gathered = background.shared.gathered_ssts.lock().clone();
-        let in_use = |server, id| self.proposed.contains(&(server, id)) || gathered.contains(&(server, id));
+        let in_use = |server, id| {
+            let is_wanted = self.proposed.contains(&(server, id)) || gathered.contains(&(server, id));
+            is_wanted || view.cuts.iter().any(|cut| cut.names_at(id, server))
+        };
         let required = background.tuning.sst_replicas_required;
         let surplus: BTreeSet<_> =
-            placement::surplus(manifest, found, required, in_use).into_iter().collect();
+            placement::surplus(&view.manifest, found, required, in_use).into_iter().collect();
         self.surplus.retain(|copy, _| surplus.contains(copy));
         let grace_ns = background.tuning.sst_delete_grace_ms * 1_000_000;
         let mut due: HashMap<NodeId, Vec<SstId>> = HashMap::new();
@@ -335,7 +340,12 @@ fn tell_of_foreign(
     }
 }
 
-/// Tables that no manifest names, and nobody is about to add, and that have been so for the grace: they may be deleted.
+/// By the manifest, or by a cut.
+fn is_named(view: &ReadView, id: SstId) -> bool {
+    view.manifest.all_ssts().any(|sst| sst.id == id) || view.cuts.iter().any(|cut| cut.names(id))
+}
+
+/// Tables that no manifest and no cut names, and nobody is about to add, and that have been so for the grace: they may be deleted.
 fn judge_orphans(
     background: &Background,
     server: NodeId,
@@ -347,7 +357,7 @@ fn judge_orphans(
     let grace = background.tuning.sst_delete_grace_ms * 1_000_000;
     // First what is pending, then the manifest: a table that is flagged in between is in one of the two.
     let pending = background.shared.pending_ssts.lock().clone();
-    let manifest = background.shared.manifest();
+    let view = background.shared.view.load_full();
     let lineage = background.shared.configuration.load().lineage;
     let mut gone = Vec::new();
     for table in held {
@@ -356,7 +366,7 @@ fn judge_orphans(
         let orphan = table.id.epoch.term <= term
             && table.lineage.is_none_or(|of_table| of_table == lineage)
             && !pending.contains(&table.id)
-            && !manifest.all_ssts().any(|sst| sst.id == table.id);
+            && !is_named(&view, table.id);
         if !orphan {
             orphans.remove(&(server, table.id));
             continue;
@@ -371,6 +381,9 @@ fn judge_orphans(
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::Arc;
+
+    use sextant_common::cut::{Cut, CutTable};
     use sextant_common::ids::{LogPosition, ManifestVersion, PartitionId, TableId};
     use sextant_common::manifest::TableManifest;
 
@@ -437,5 +450,35 @@ pub(crate) mod tests {
             "one copy of the other table is known"
         );
         assert!(!judged([Some(both()), None, None]));
+    }
+
+    #[test]
+    fn what_a_cut_names_is_no_orphan_and_no_surplus() {
+        let (replaced, moved) = (sst(1, &[1, 2]), sst(2, &[1, 3]));
+        let manifest = manifest(vec![sst(2, &[2, 3])]);
+        let table = CutTable {
+            table: TableId(1),
+            name: "t".into(),
+            options: Default::default(),
+            generation: Default::default(),
+            ssts: Some(vec![replaced.clone(), moved.clone()]),
+        };
+        let cut = Cut {
+            id: 1,
+            at: 1,
+            seq: Default::default(),
+            tick: Default::default(),
+            opened_ms: 0,
+            lease_ms: 1,
+            tables: vec![table],
+        };
+        let mut view = ReadView::empty(manifest.into());
+        assert!(!is_named(&view, replaced.id));
+        view.cuts = Arc::new([cut.into()]);
+        assert!(
+            is_named(&view, replaced.id) && is_named(&view, moved.id) && !is_named(&view, sst(3, &[]).id)
+        );
+        let cut = &view.cuts[0];
+        assert!(cut.names_at(moved.id, NodeId(1)) && !cut.names_at(moved.id, NodeId(2)));
     }
 }

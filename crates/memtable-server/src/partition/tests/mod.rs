@@ -2,6 +2,7 @@
 //! ([`entries`]), and replicas compared with each other ([`agreement`]). Here is the node that they play with.
 
 mod agreement;
+mod cuts;
 mod entries;
 mod expiry;
 mod objects;

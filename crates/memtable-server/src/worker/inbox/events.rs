@@ -143,8 +143,10 @@ fn refuse(replica: &Replica, event: Event) {
         | Event::Place { done, .. }
         | Event::Configure { done, .. }
         | Event::RaiseFormat { done, .. }
+        | Event::OpenCut { done, .. }
+        | Event::EndCut { done, .. }
         | Event::ChangeVoters { done, .. } => no(done),
-        Event::HandOver { done, .. } => no(done),
+        Event::HandOver { done, .. } | Event::RenewCut { done, .. } => no(done),
         Event::Compact { done, .. } => done.into_iter().for_each(no),
         Event::Flushed { result, .. } => replica.drop_tables(result),
         Event::Compacted { result, .. } => replica.drop_tables(result),

@@ -7,6 +7,7 @@
 
 mod backlog;
 pub(super) mod configure;
+mod cuts;
 pub(super) mod handover;
 pub(super) mod publisher;
 mod ring;
@@ -28,6 +29,7 @@ use crate::lease::ring::Run;
 use crate::lease::slots::Slots;
 use crate::replica::{Event, FilterSet};
 use configure::Shortening;
+use cuts::Cuts;
 use handover::Handover;
 use publisher::Publisher;
 use sequencer::Sequencer;
@@ -54,6 +56,7 @@ pub(super) struct Leading {
     pub publisher: Publisher,
     pub upkeep: Upkeep,
     ticks: Ticks,
+    cuts: Cuts,
     voters: Voters,
     handover: Option<Handover>,
     shortening: Option<Shortening>,
@@ -88,6 +91,7 @@ impl Leading {
             publisher: Publisher::default(),
             upkeep: Upkeep::default(),
             ticks: Ticks::begin(replica.partition.tick()),
+            cuts: Cuts::default(),
             voters: Voters::default(),
             handover: None,
             shortening: None,
@@ -188,6 +192,9 @@ impl Leading {
             Event::RaiseFormat { term, members, to, done } => {
                 self.raise_format(replica, term, &members, to, done);
             }
+            Event::OpenCut { id, lease_ms, done } => self.begin_cut(replica, id, lease_ms, done),
+            Event::RenewCut { id, done } => self.renew_cut(replica, id, done),
+            Event::EndCut { id, done } => self.end_cut(replica, id, done),
             Event::Compact { table, done } => self.compact_on_demand(replica, table, done),
             Event::Compacted { term, table, inputs, result } => {
                 self.compaction_done(replica, term, table, inputs, result);
@@ -221,6 +228,9 @@ impl Leading {
         match seen {
             Seen::Nothing => {}
             Seen::Frozen { table, next } => self.frozen(replica, *table, *next),
+            Seen::Cut(frozen) => {
+                frozen.iter().for_each(|(table, next)| self.frozen(replica, *table, *next));
+            }
             Seen::Ignored { serial } => self.ignored(replica, *serial),
             Seen::Configured => self.apply_configuration(replica),
         }

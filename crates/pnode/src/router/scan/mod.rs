@@ -1,6 +1,9 @@
 //! Scans: pages of partitions, merged in key order.
 //!
-//! A page of a partition is a snapshot of it at one published seq: the leader's memtables as of S, naming v, merged with the
+//! Of a snapshot that a client has opened, a page has what the SSTables of its cut have, judged by the cut's tick; and all pages are of
+//! one position of the partition's log.
+//!
+//! Otherwise a page of a partition is a snapshot of it at one published seq: the leader's memtables as of S, naming v, merged with the
 //! SSTables of v over exactly the range that the page covers. Pages, and partitions, are not synchronised with each other.
 //!
 //! Keys are spread over partitions by hash, so a scan in key order takes all partitions (unless the range pins one) and
@@ -28,10 +31,11 @@ use super::range::pinned_partition;
 use crate::api::{ScanPage, ScanRange, ScanStream};
 use crate::core::Core;
 use crate::filter_copies::Copies;
+use crate::snapshots::Snapshots;
 use crate::tables::Tables;
 use crate::upstream::{LargeReads, busy};
 use cursor::Cursor;
-use page::{PageSize, Pages, Rest};
+use page::{OfSnapshot, PageSize, Pages, Rest};
 
 /// Records a page if the caller does not say.
 const PAGE_RECORDS_DEFAULT: u32 = 1000;
@@ -53,6 +57,7 @@ const SHARE_SLACK: u64 = 8;
 
 /// The pages of a scan: how large they are, and the room for what is larger.
 struct Paging {
+    source: Arc<Pages>,
     size: PageSize,
     purse: Arc<Purse>,
     first_page: bool,
@@ -63,6 +68,7 @@ pub(super) struct Scans {
     tables: Arc<Tables>,
     large_reads: Arc<LargeReads>,
     pages: Arc<Pages>,
+    snapshots: Arc<Snapshots>,
     /// For pages of scans.
     room: Room,
 }
@@ -73,28 +79,37 @@ impl Scans {
         copies: &Arc<Copies>,
         tables: &Arc<Tables>,
         large_reads: &Arc<LargeReads>,
+        snapshots: &Arc<Snapshots>,
     ) -> Self {
         Self {
             core: core.clone(),
             tables: tables.clone(),
             large_reads: large_reads.clone(),
             pages: Arc::new(Pages::new(core, copies, tables, large_reads)),
+            snapshots: snapshots.clone(),
             room: Room::new(SCANS_BYTES_MAX),
         }
     }
 
-    pub fn scan(self: &Arc<Self>, table: &str, range: ScanRange) -> ScanStream {
+    /// `snapshot`: of what it has; None: of what there is.
+    pub fn scan(self: &Arc<Self>, table: &str, range: ScanRange, snapshot: Option<u64>) -> ScanStream {
         let (pages, taken) = mpsc::channel(PAGES_AHEAD);
         let (scans, table) = (self.clone(), table.to_owned());
         tokio::spawn(async move {
-            if let Err(e) = scans.run(&table, range, &pages).await {
+            if let Err(e) = scans.run(&table, range, snapshot, &pages).await {
                 let _ = pages.send(Err(e)).await;
             }
         });
         ScanStream::new(taken)
     }
 
-    async fn run(&self, table: &str, range: ScanRange, pages: &mpsc::Sender<Result<ScanPage>>) -> Result<()> {
+    async fn run(
+        &self,
+        table: &str,
+        range: ScanRange,
+        snapshot: Option<u64>,
+        pages: &mpsc::Sender<Result<ScanPage>>,
+    ) -> Result<()> {
         if !range.end.is_empty() && range.start >= range.end {
             return Ok(());
         }
@@ -111,6 +126,13 @@ impl Scans {
                 }
             }
         };
+        let source = match snapshot {
+            None => self.pages.clone(),
+            Some(id) => {
+                let of = OfSnapshot { snapshot: self.snapshots.find(id).await?, all: self.snapshots.clone() };
+                Arc::new(self.pages.of_snapshot(of))
+            }
+        };
         let (_room, page_bytes) = self.room_for_scan(partitions.len()).await?;
         let purse = Arc::new(self.large_reads.purse());
         let page_records = match range.page_records {
@@ -121,7 +143,7 @@ impl Scans {
         let rest = Rest { start: range.start, end: range.end, reverse: range.reverse };
         let first_page = range.first_page;
         let size = PageSize { records: page_records, bytes: page_bytes as u32 };
-        let paging = Paging { size, purse, first_page };
+        let paging = Paging { source, size, purse, first_page };
         match partitions[..] {
             [partition] => self.scan_one(&table, partition, rest, limit, &paging, pages).await,
             _ => self.scan_merged(&table, partitions, rest, limit, &paging, pages).await,
@@ -161,7 +183,7 @@ impl Scans {
             // (Whoever wants one page may ask for more of the servers than it takes: deleted records count there.)
             let most = if paging.first_page { u64::MAX } else { limit };
             let size = PageSize { records: most.min(u64::from(paging.size.records)) as u32, ..paging.size };
-            let mut page = self.pages.page(table, partition, from, size, &paging.purse).await?;
+            let mut page = paging.source.page(table, partition, from, size, &paging.purse).await?;
             page.records.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
             limit -= page.records.len() as u64;
             rest = page.rest;
@@ -191,11 +213,11 @@ impl Scans {
     ) -> Result<()> {
         let count = partitions.len();
         let share = (limit / count as u64).saturating_mul(2).saturating_add(SHARE_SLACK);
-        let Paging { size, purse, .. } = paging;
+        let Paging { source, size, purse, .. } = paging;
         let (page_records, page_bytes) = (size.records as usize, size.bytes as usize);
         let size = PageSize { records: share.min(u64::from(size.records)) as u32, ..*size };
         let reverse = rest.reverse;
-        let start = |partition| Cursor::start(&self.pages, table, partition, rest.clone(), size, purse);
+        let start = |partition| Cursor::start(source, table, partition, rest.clone(), size, purse);
         let mut cursors: Vec<Cursor> = partitions.into_iter().map(start).collect();
         let (mut out, mut out_bytes) = (Vec::new(), 0);
         while limit > 0 && !pages.is_closed() {

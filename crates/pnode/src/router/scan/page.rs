@@ -17,6 +17,7 @@ use sextant_environment::room::{Purse, Share};
 use crate::core::Core;
 use crate::filter_copies::Copies;
 use crate::router::merge::{MergedPage, merge_page};
+use crate::snapshots::{OfPartition, Snapshot, Snapshots};
 use crate::tables::Tables;
 use crate::upstream::{
     Backoff, Deadline, LargeReads, MemtablePageSays, Page, PageRequest, SstPageSays, held, more_telling,
@@ -155,8 +156,17 @@ enum NoPage {
 
 use NoPage::Redo;
 
+/// A snapshot that is scanned.
+#[derive(Clone)]
+pub(super) struct OfSnapshot {
+    pub snapshot: Arc<Snapshot>,
+    pub all: Arc<Snapshots>,
+}
+
 /// Gets pages of partitions.
 pub(super) struct Pages {
+    /// None: of what there is.
+    of: Option<OfSnapshot>,
     core: Arc<Core>,
     copies: Arc<Copies>,
     tables: Arc<Tables>,
@@ -171,11 +181,18 @@ impl Pages {
         large_reads: &Arc<LargeReads>,
     ) -> Self {
         Self {
+            of: None,
             core: core.clone(),
             copies: copies.clone(),
             tables: tables.clone(),
             large_reads: large_reads.clone(),
         }
+    }
+
+    /// The same, of what a snapshot has.
+    pub fn of_snapshot(&self, of: OfSnapshot) -> Self {
+        let large_reads = &self.large_reads;
+        Self { of: Some(of), ..Self::new(&self.core, &self.copies, &self.tables, large_reads) }
     }
 
     /// One page of one partition; done again until it is a snapshot. Pages without a live record are passed over.
@@ -226,7 +243,10 @@ impl Pages {
                 }
                 Err(Redo(error)) => {
                     self.core.metrics.scan_pages_redone.inc();
-                    let error = more_telling(&mut damage, error);
+                    let mut error = more_telling(&mut damage, error);
+                    if let Some(OfSnapshot { snapshot, all }) = &self.of {
+                        error = all.why(snapshot.id, partition, error).await;
+                    }
                     if error.kind == ErrorKind::Invalid
                         || !self.core.wait_to_retry(partition, leader, &mut backoff, deadline).await
                     {
@@ -245,6 +265,11 @@ impl Pages {
         size: PageSize,
         deadline: Deadline,
     ) -> Result<(Seq, MergedPage, Rest), NoPage> {
+        if let Some(OfSnapshot { snapshot, .. }) = &self.of {
+            return self
+                .page_of_cut(table, snapshot.of(partition).map_err(Redo)?, from, size, deadline)
+                .await;
+        }
         // One view: the SSTables of the version that the memtables' page names.
         let view = self.core.views.load(partition);
         let window = match view.manifest.table(table.id) {
@@ -273,6 +298,24 @@ impl Pages {
         let sides = std::iter::once(memtables).chain(ssts).collect();
         let merged = merge_page(sides, from.reverse, tick).map_err(Redo)?;
         Ok((snapshot_seq, merged, window))
+    }
+
+    /// All that a cut has is in its SSTables.
+    async fn page_of_cut(
+        &self,
+        table: &TableInfo,
+        of: &OfPartition,
+        from: &Rest,
+        size: PageSize,
+        deadline: Deadline,
+    ) -> Result<(Seq, MergedPage, Rest), NoPage> {
+        let window = match of.view.manifest.table(table.id) {
+            Some(t) => from.of(t.intervals.window(&from.range(), from.reverse, TABLES_MAX)),
+            None => from.clone(),
+        };
+        let sides = self.sst_pages(table, &of.view, &window, size, deadline).await?;
+        let merged = merge_page(sides, from.reverse, of.cut.tick).map_err(Redo)?;
+        Ok((of.cut.seq, merged, window))
     }
 
     async fn memtable_page(

@@ -212,6 +212,8 @@ impl Leading {
     pub async fn propose_command(&mut self, replica: &Replica, mut pending: Box<PendingCommand>) {
         // The term is that of the proposal, not of the moment when the command was queued.
         *pending.command.term_mut() = self.tenure.term;
+        // Nor what a cut has.
+        let Some(mut pending) = self.plan_cut(replica, pending) else { return };
         let mut serial = Serial(0);
         if let Command::Tick(tick) = &mut pending.command {
             // Nor is the time.

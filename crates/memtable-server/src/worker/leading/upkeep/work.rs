@@ -35,6 +35,7 @@ impl Leading {
             self.freeze(replica, table, None);
         }
         self.tick_when_due(replica, now_ns);
+        self.end_cuts_when_due(replica, now_ns);
         self.flush_what_is_frozen(replica, now_ns);
         let limits = limits(replica);
         for (entry, choice) in self.upkeep.compactions.due(replica.partition.manifest(), &limits, now_ns) {
@@ -101,7 +102,7 @@ impl Leading {
                 options: entry.options.clone(),
                 memtable: frozen.memtable.clone(),
                 freeze: frozen.freeze,
-                expired_by: replica.shared.published.tick(),
+                expired_by: replica.expired_by(),
                 origin: Origin {
                     lineage: replica.configuration().lineage,
                     name: entry.name.clone(),
@@ -170,7 +171,7 @@ impl Leading {
             table: entry.table,
             options: entry.options.clone(),
             plan: replica.partition.last(),
-            expired_by: replica.shared.published.tick(),
+            expired_by: replica.expired_by(),
             origin: Origin {
                 lineage: replica.configuration().lineage,
                 name: entry.name.clone(),
@@ -214,7 +215,7 @@ impl Leading {
     pub fn has_committed(&mut self, replica: &mut Replica, effect: &CommitEffect) {
         let Upkeep { flushes, compactions, .. } = &mut self.upkeep;
         match effect {
-            CommitEffect::TableCreated(_) | CommitEffect::Placed => {}
+            CommitEffect::TableCreated(_) | CommitEffect::Placed | CommitEffect::Cut => {}
             CommitEffect::Configured => self.configured(replica),
             CommitEffect::Flushed { table, generation } => flushes.done(*table, *generation),
             CommitEffect::Compacted { table, removed, added } => {
@@ -231,7 +232,9 @@ impl Leading {
                     }
                     // (Other entries may still name them.)
                     let named: HashSet<&SstId> = entry.ssts.iter().map(|sst| &sst.id).collect();
-                    let gone = ids.into_iter().filter(|id| !named.contains(id));
+                    // What a cut names goes as an orphan, when that has ended.
+                    let gone =
+                        ids.into_iter().filter(|id| !named.contains(id) && !replica.partition.is_held(*id));
                     replica.background.delete_later(gone.collect());
                 }
             }
@@ -252,7 +255,7 @@ fn limits(replica: &Replica) -> Limits {
     Limits {
         trigger: replica.tuning.compaction_trigger,
         target_bytes: replica.tuning.sst_target_bytes,
-        expired_by: replica.shared.published.tick(),
+        expired_by: replica.expired_by(),
     }
 }
 

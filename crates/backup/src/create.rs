@@ -1,0 +1,265 @@
+//! A backup is made: a snapshot of the cluster, the SSTables that the repository lacks, the manifest.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream;
+use sextant_client::Client;
+use sextant_common::cut::Cut;
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::PartitionId;
+use sextant_sstable_server::table::footer::UNHASHED_BYTES;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::guard::{Guard, Work};
+use crate::manifest::{Backup, File, check_name};
+use crate::pace::Pace;
+use crate::repository::{Repository, Writing};
+use crate::{OWN_TABLES, Progress};
+
+/// Of the snapshot: renewed three times as often.
+const LEASE: Duration = Duration::from_secs(120);
+const RENEWAL: Duration = Duration::from_secs(40);
+/// SSTables that are copied at once.
+const COPIES_AT_ONCE: usize = 4;
+/// From one replica, then from others.
+const ATTEMPTS_MAX: u32 = 8;
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// None: by the time.
+    pub name: Option<String>,
+    /// Empty: all. (The database's own go along in any case: users, elements of objects.)
+    pub tables: Vec<String>,
+    pub bytes_per_second: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Created {
+    pub backup: Backup,
+    pub files: usize,
+    /// That the repository did not have.
+    pub copied: usize,
+    pub copied_bytes: u64,
+}
+
+pub async fn create(
+    client: &Client,
+    repository: &Repository,
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<Created> {
+    let created_ms = repository.env.clock.wall_guess_ns() / 1_000_000;
+    let name = options.name.clone().unwrap_or_else(|| name_of(created_ms));
+    check_name(&name)?;
+    if repository.names().await?.contains(&name) {
+        return Err(Error::invalid(format!("there is a backup {name:?} already")));
+    }
+    let guard = Guard::take(repository, Work::Creating).await?;
+    let created = held(client, repository, &guard, (name, created_ms), options, progress).await;
+    guard.release().await;
+    created
+}
+
+/// While a snapshot is held.
+async fn held(
+    client: &Client,
+    repository: &Repository,
+    guard: &Guard,
+    (name, created_ms): (String, u64),
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<Created> {
+    let snapshot = client.open_snapshot(LEASE).await?;
+    progress(format!("snapshot {:016x} is held", snapshot.id));
+    let partitions: Vec<PartitionId> = snapshot.partitions.iter().map(|p| p.partition).collect();
+    let made = async {
+        let mut cuts = BTreeMap::new();
+        for partition in partitions {
+            cuts.insert(partition, chosen(client.cut(partition, snapshot.id).await?, &options.tables));
+        }
+        check_tables(&cuts, &options.tables)?;
+        let backup = Backup { name, created_ms, cuts };
+        let created = copy_all(client, repository, snapshot.id, backup, options, progress).await?;
+        // It was held all the time: nobody has slept so long that a prune took the mark for a dead one's.
+        client.renew_snapshot(snapshot.id).await?;
+        guard.renew().await?;
+        Ok(created)
+    };
+    let created = tokio::select! {
+        created = made => created,
+        lost = renew(client, guard, snapshot.id) => Err(lost),
+    };
+    if let Err(e) = client.close_snapshot(snapshot.id).await {
+        tracing::warn!("snapshot {:016x} is held until its lease is over: {e}", snapshot.id);
+    }
+    let created = created?;
+    // A prune may begin as soon as the guard is gone: by then the manifest is there.
+    repository.commit(&created.backup).await?;
+    Ok(created)
+}
+
+/// Ends when it cannot be held any more.
+async fn renew(client: &Client, guard: &Guard, snapshot: u64) -> Error {
+    loop {
+        tokio::time::sleep(RENEWAL).await;
+        let renewed = async {
+            client.renew_snapshot(snapshot).await?;
+            guard.renew().await
+        };
+        match renewed.await {
+            Ok(()) => {}
+            Err(e) if e.kind == ErrorKind::Invalid => return e,
+            Err(e) => tracing::warn!("the snapshot is not renewed yet: {e}"),
+        }
+    }
+}
+
+fn chosen(mut cut: Cut, tables: &[String]) -> Cut {
+    let is_chosen =
+        |name: &String| tables.is_empty() || name.starts_with(OWN_TABLES) || tables.contains(name);
+    cut.tables.retain(|table| is_chosen(&table.name));
+    cut
+}
+
+fn check_tables(cuts: &BTreeMap<PartitionId, Cut>, tables: &[String]) -> Result<()> {
+    let is_there = |name: &&String| cuts.values().any(|cut| cut.tables.iter().any(|t| t.name == **name));
+    match tables.iter().find(|name| !is_there(name)) {
+        Some(unknown) => Err(Error::new(ErrorKind::UnknownTable, format!("no table {unknown:?}"))),
+        None => Ok(()),
+    }
+}
+
+async fn copy_all(
+    client: &Client,
+    repository: &Repository,
+    snapshot: u64,
+    backup: Backup,
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<Created> {
+    let there = repository.tables().await?;
+    let files = backup.files();
+    let missing: Vec<File> =
+        files.iter().filter(|file| there.get(&file.name()) != Some(&file.bytes)).copied().collect();
+    let (count, bytes) = (missing.len(), missing.iter().map(|file| file.bytes).sum::<u64>());
+    progress(format!("{count} of {} SSTables are to be copied, {bytes} bytes", files.len()));
+    let pace = Arc::new(Pace::new(&repository.env, options.bytes_per_second));
+    let (done, copied_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+    let copies = missing.into_iter().map(|file| {
+        let (pace, done, copied_bytes) = (&pace, &done, &copied_bytes);
+        async move {
+            copy(client, repository, snapshot, file, pace).await?;
+            let bytes_done = copied_bytes.fetch_add(file.bytes, Ordering::Relaxed) + file.bytes;
+            let done = done.fetch_add(1, Ordering::Relaxed) + 1;
+            progress(format!("{done} of {count} SSTables, {bytes_done} of {bytes} bytes"));
+            Ok::<_, Error>(())
+        }
+    });
+    let mut copies = stream::iter(copies).buffer_unordered(COPIES_AT_ONCE);
+    while let Some(copied) = copies.next().await {
+        copied?;
+    }
+    drop(copies);
+    Ok(Created { backup, files: files.len(), copied: count, copied_bytes: bytes })
+}
+
+async fn copy(
+    client: &Client,
+    repository: &Repository,
+    snapshot: u64,
+    file: File,
+    pace: &Pace,
+) -> Result<()> {
+    let mut attempts = 0;
+    loop {
+        let mut writing = repository.write_table(&file).await?;
+        let error = match fetch(client, snapshot, file, pace, &mut writing).await {
+            Ok(()) => return writing.finish().await,
+            Err(e) => e,
+        };
+        writing.abort().await;
+        attempts += 1;
+        let is_final = matches!(error.kind, ErrorKind::Invalid | ErrorKind::Disk | ErrorKind::Denied);
+        if is_final || attempts >= ATTEMPTS_MAX {
+            return Err(error);
+        }
+        tracing::debug!("SSTable {} is copied again: {error}", file.id);
+        tokio::time::sleep(RETRY_PAUSE * attempts).await;
+    }
+}
+
+/// Checked on the way: what is finished is what the manifest says.
+async fn fetch(client: &Client, snapshot: u64, file: File, pace: &Pace, to: &mut Writing) -> Result<()> {
+    let mut pieces = client.fetch_table(file.id.partition, snapshot, file.id).await?;
+    let mut check = Check::new(file);
+    while let Some((offset, piece)) = pieces.next().await? {
+        pace.take(piece.len()).await;
+        if offset != check.at {
+            return Err(Error::corrupt(format!("SSTable {}: pieces are missing", file.id)));
+        }
+        check.take(&piece)?;
+        to.write(&piece).await?;
+    }
+    check.finish()
+}
+
+/// Of the bytes of an SSTable's file, as they come.
+pub(crate) struct Check {
+    file: File,
+    at: u64,
+    hasher: Xxh3,
+}
+
+impl Check {
+    pub fn new(file: File) -> Self {
+        Self { file, at: 0, hasher: Xxh3::new() }
+    }
+
+    pub fn take(&mut self, piece: &[u8]) -> Result<()> {
+        let end = self.at.saturating_add(piece.len() as u64);
+        if end > self.file.bytes {
+            return Err(self.bad("is longer than it was"));
+        }
+        let hashed = self.file.bytes.saturating_sub(UNHASHED_BYTES as u64);
+        let of_hashed = hashed.saturating_sub(self.at).min(piece.len() as u64);
+        self.hasher.update(&piece[..of_hashed as usize]);
+        self.at = end;
+        Ok(())
+    }
+
+    pub fn finish(self) -> Result<()> {
+        if self.at != self.file.bytes {
+            return Err(self.bad("is shorter than it was"));
+        }
+        if self.hasher.digest() != self.file.checksum {
+            return Err(self.bad("does not have its checksum"));
+        }
+        Ok(())
+    }
+
+    fn bad(&self, what: &str) -> Error {
+        Error::corrupt(format!("the file of SSTable {} {what}", self.file.id))
+    }
+}
+
+/// Names by time sort by time.
+fn name_of(ms: u64) -> String {
+    let time = i64::try_from(ms).ok().and_then(chrono::DateTime::from_timestamp_millis).unwrap_or_default();
+    time.format("%Y%m%dT%H%M%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_by_time_sort_by_time() {
+        assert_eq!(name_of(1_795_000_000_123), "20261118T075320Z");
+        assert!(name_of(999_999_999_000) < name_of(1_000_000_000_000));
+    }
+}

@@ -1,0 +1,81 @@
+//! Who creates backups, and who prunes, do not meet: what the one counts on the other would delete.
+//!
+//! Each puts its mark first, and then looks for marks of the other kind; one that finds any takes its own back. So, in a store whose
+//! listings are consistent, at least one of two sees the other. Marks are renewed while work goes on; older ones are of the dead.
+
+use sextant_common::error::{Error, ErrorKind, Result};
+
+use crate::repository::Repository;
+
+/// Marks that are so old count for nothing.
+const MARK_AGE_MAX_MS: u64 = 60 * 60 * 1000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    Creating,
+    Pruning,
+}
+
+impl Work {
+    fn prefix(self) -> &'static str {
+        match self {
+            Work::Creating => "creating-",
+            Work::Pruning => "pruning-",
+        }
+    }
+
+    /// What it must not meet.
+    fn forbids(self) -> &'static [Work] {
+        match self {
+            Work::Creating => &[Work::Pruning],
+            Work::Pruning => &[Work::Creating, Work::Pruning],
+        }
+    }
+}
+
+pub struct Guard {
+    repository: Repository,
+    name: String,
+}
+
+impl Guard {
+    pub async fn take(repository: &Repository, work: Work) -> Result<Self> {
+        let name = format!("{}{:016x}", work.prefix(), repository.env.rng.nonzero_u64());
+        let guard = Self { repository: repository.clone(), name };
+        guard.renew().await?;
+        match guard.other(work).await {
+            Ok(None) => Ok(guard),
+            Ok(Some(other)) => {
+                guard.release().await;
+                Err(Error::new(
+                    ErrorKind::Retry,
+                    format!("the repository is in use ({other}): try again later"),
+                ))
+            }
+            Err(e) => {
+                guard.release().await;
+                Err(e)
+            }
+        }
+    }
+
+    async fn other(&self, work: Work) -> Result<Option<String>> {
+        let marks = self.repository.marks().await?;
+        let now_ms = marks.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, at_ms)| *at_ms);
+        let others = marks.into_iter().filter(|(name, at_ms)| {
+            let is_forbidden = work.forbids().iter().any(|other| name.starts_with(other.prefix()));
+            is_forbidden && *name != self.name && now_ms.saturating_sub(*at_ms) < MARK_AGE_MAX_MS
+        });
+        Ok(others.map(|(name, _)| name).next())
+    }
+
+    pub async fn renew(&self) -> Result<()> {
+        self.repository.mark(&self.name).await
+    }
+
+    pub async fn release(&self) {
+        if let Err(e) = self.repository.unmark(&self.name).await {
+            tracing::warn!("mark {} is left in the repository for an hour: {e}", self.name);
+        }
+    }
+}

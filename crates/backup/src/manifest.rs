@@ -1,0 +1,173 @@
+//! What a backup has: its manifest. Bytes: magic, version u32, message, xxh3_64 of all before (docs/formats/backup.md).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use prost::Message;
+use sextant_common::cut::Cut;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{PartitionId, SstId};
+use sextant_proto::v1;
+use xxhash_rust::xxh3::xxh3_64;
+
+const MAGIC: [u8; 8] = *b"\xa5sextBAK";
+const VERSION: u32 = 1;
+const HEAD_BYTES: usize = 12;
+const DIGEST_BYTES: usize = 8;
+const NAME_BYTES_MAX: usize = 128;
+
+/// A backup: a cut of each partition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backup {
+    pub name: String,
+    /// In milliseconds since 1970.
+    pub created_ms: u64,
+    pub cuts: BTreeMap<PartitionId, Cut>,
+}
+
+/// The file of an SSTable in a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct File {
+    pub id: SstId,
+    pub checksum: u64,
+    pub bytes: u64,
+}
+
+impl File {
+    /// Two clusters may have SSTables of one id; not with one checksum.
+    pub fn name(&self) -> String {
+        format!("{}-{:016x}", self.id, self.checksum)
+    }
+}
+
+impl Backup {
+    /// Each once.
+    pub fn files(&self) -> Vec<File> {
+        let ssts = self.cuts.values().flat_map(Cut::ssts);
+        let mut files: Vec<File> =
+            ssts.map(|sst| File { id: sst.id, checksum: sst.checksum, bytes: sst.file_bytes }).collect();
+        files.sort();
+        files.dedup();
+        files
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireBackup {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(uint64, tag = "2")]
+    created_ms: u64,
+    #[prost(message, repeated, tag = "3")]
+    cuts: Vec<WireCut>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct WireCut {
+    #[prost(uint32, tag = "1")]
+    partition: u32,
+    #[prost(message, optional, tag = "2")]
+    cut: Option<v1::Cut>,
+}
+
+pub fn encode(backup: &Backup) -> Vec<u8> {
+    let cut =
+        |(partition, cut): (&PartitionId, &Cut)| WireCut { partition: partition.0, cut: Some(cut.into()) };
+    let cuts = backup.cuts.iter().map(cut).collect();
+    let message = WireBackup { name: backup.name.clone(), created_ms: backup.created_ms, cuts };
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&VERSION.to_le_bytes());
+    bytes.extend_from_slice(&message.encode_to_vec());
+    bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
+    bytes
+}
+
+pub fn decode(name: &str, bytes: &Bytes) -> Result<Backup> {
+    let bad = |what: String| Error::corrupt(format!("backup {name}: its manifest {what}"));
+    if bytes.len() < HEAD_BYTES + DIGEST_BYTES || bytes[..MAGIC.len()] != MAGIC {
+        return Err(bad("is none".into()));
+    }
+    let (body, digest) = bytes.split_at(bytes.len() - DIGEST_BYTES);
+    if xxh3_64(body).to_le_bytes() != digest {
+        return Err(bad("does not have its checksum".into()));
+    }
+    let version = u32::from_le_bytes([body[8], body[9], body[10], body[11]]);
+    if version != VERSION {
+        return Err(bad(format!("has version {version}, this program knows version {VERSION}")));
+    }
+    let message = WireBackup::decode(&body[HEAD_BYTES..]).map_err(|e| bad(e.to_string()))?;
+    if message.name != name {
+        return Err(bad(format!("is of backup {:?}", message.name)));
+    }
+    let mut cuts = BTreeMap::new();
+    for WireCut { partition, cut } in message.cuts {
+        let cut = Cut::try_from(cut.unwrap_or_default())?;
+        if !cut.is_complete() || cuts.insert(PartitionId(partition), cut).is_some() {
+            return Err(bad(format!("has no whole cut of partition {partition}, or two")));
+        }
+    }
+    Ok(Backup { name: message.name, created_ms: message.created_ms, cuts })
+}
+
+/// A backup's name is a part of a path.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.starts_with('.') || !name.chars().all(is_good) {
+        return Err(Error::invalid(format!(
+            "{name:?} is no name of a backup: letters, digits, '-', '_' and '.', {NAME_BYTES_MAX} at the most"
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sextant_common::cut::CutTable;
+    use sextant_common::expiry::Tick;
+    use sextant_common::ids::{Generation, Seq, TableId};
+
+    use super::*;
+
+    fn backup() -> Backup {
+        let table = CutTable {
+            table: TableId(1),
+            name: "t".into(),
+            options: Default::default(),
+            generation: Generation(3),
+            ssts: Some(Vec::new()),
+        };
+        let cut =
+            Cut { id: 7, at: 9, seq: Seq(8), tick: Tick(5), opened_ms: 1, lease_ms: 2, tables: vec![table] };
+        Backup { name: "b".into(), created_ms: 4, cuts: BTreeMap::from([(PartitionId(2), cut)]) }
+    }
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written_and_not_if_a_bit_of_it_is_another() {
+        let bytes = encode(&backup());
+        assert_eq!(decode("b", &bytes.clone().into()).unwrap(), backup());
+        assert!(decode("c", &bytes.clone().into()).is_err(), "of another backup");
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            assert!(decode("b", &damaged.into()).is_err(), "byte {at}");
+            assert!(decode("b", &bytes[..at].to_vec().into()).is_err(), "{at} bytes");
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_a_manifest_stay_what_they_are() {
+        let hex: String = encode(&backup()).iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(hex, include_str!("manifest.hex").trim());
+    }
+
+    #[test]
+    fn names_are_parts_of_paths() {
+        for good in ["20261124T230000Z", "a", "a.b-c_d"] {
+            check_name(good).unwrap();
+        }
+        for bad in ["", ".", "..", ".a", "a/b", "a b", "ä"] {
+            check_name(bad).unwrap_err();
+        }
+        check_name(&"a".repeat(NAME_BYTES_MAX + 1)).unwrap_err();
+    }
+}

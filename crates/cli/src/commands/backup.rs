@@ -1,0 +1,165 @@
+//! `sextant backup`, `sextant verify`.
+
+use std::io::Write;
+
+use sextant_backup::create::{self, create};
+use sextant_backup::restore::{self, Imports, restore};
+use sextant_backup::{Backup, Repository, compare, prune, verify};
+use sextant_common::cut::Cut;
+use sextant_environment::Env;
+
+use super::client;
+use crate::args::{
+    BackupCommand, BackupCreateArgs, BackupPruneArgs, BackupRestoreArgs, BackupVerifyArgs, Connection,
+    RepositoryArgs,
+};
+use crate::exit::{CommandResult, Failure};
+
+pub async fn run(command: BackupCommand) -> CommandResult {
+    match command {
+        BackupCommand::Create(args) => made(args).await,
+        BackupCommand::List(args) => list(args).await,
+        BackupCommand::Verify(args) => verified(args).await,
+        BackupCommand::Restore(args) => restored(args).await,
+        BackupCommand::Prune(args) => pruned(args).await,
+    }
+}
+
+/// On standard error: what is printed on standard output is the result.
+fn progress(line: String) {
+    eprintln!("{line}");
+}
+
+fn open(repository: &str) -> Result<Repository, Failure> {
+    Ok(Repository::open(&Env::real(), repository)?)
+}
+
+async fn find(repository: &Repository, name: Option<String>) -> Result<Backup, Failure> {
+    if let Some(name) = name {
+        return Ok(repository.backup(&name).await?);
+    }
+    let mut newest: Option<Backup> = None;
+    for name in repository.names().await? {
+        let backup = repository.backup(&name).await?;
+        if newest.as_ref().is_none_or(|newest| newest.created_ms <= backup.created_ms) {
+            newest = Some(backup);
+        }
+    }
+    newest.ok_or_else(|| Failure::usage("there is no backup in this repository"))
+}
+
+async fn made(args: BackupCreateArgs) -> CommandResult {
+    let (client, repository) = (client(&args.connection).await?, open(&args.to)?);
+    let options =
+        create::Options { name: args.name, tables: args.table, bytes_per_second: args.bytes_per_second };
+    let made = create(&client, &repository, &options, &progress).await?;
+    let (name, files, copied) = (&made.backup.name, made.files, made.copied);
+    writeln!(
+        std::io::stdout(),
+        "backup {name}: {files} SSTables, {copied} of them copied, {} bytes",
+        made.copied_bytes
+    )?;
+    Ok(())
+}
+
+async fn list(args: RepositoryArgs) -> CommandResult {
+    let repository = open(&args.repository)?;
+    let mut stdout = std::io::stdout().lock();
+    for name in repository.names().await? {
+        let backup = repository.backup(&name).await?;
+        let files = backup.files();
+        let bytes: u64 = files.iter().map(|file| file.bytes).sum();
+        let (partitions, records) = (
+            backup.cuts.len(),
+            backup.cuts.values().flat_map(Cut::ssts).map(|sst| sst.records - sst.tombstones).sum::<u64>(),
+        );
+        writeln!(
+            stdout,
+            "{name}\t{partitions} partitions\t{} SSTables\t{bytes} bytes\tat most {records} records",
+            files.len()
+        )?;
+    }
+    Ok(())
+}
+
+async fn verified(args: BackupVerifyArgs) -> CommandResult {
+    let repository = open(&args.repository.repository)?;
+    let backup = find(&repository, args.name).await?;
+    let (dir, mut stdout) = (args.work_dir.as_deref(), std::io::stdout());
+    if args.against_cluster {
+        let client = client(&args.connection).await?;
+        let compared = compare::compare(&client, &repository, &backup, dir, &progress).await?;
+        for line in &compared.told {
+            writeln!(stdout, "{line}")?;
+        }
+        writeln!(
+            stdout,
+            "backup {}: {} records are equal, {} differ, the cluster has {} more",
+            backup.name, compared.equal, compared.differing, compared.more
+        )?;
+        let differs = || Failure::negative("the cluster has not what the backup has");
+        return compared.is_equal().then_some(()).ok_or_else(differs);
+    }
+    let verified = verify::verify(&repository, &backup, dir, &progress).await?;
+    for line in &verified.bad {
+        writeln!(stdout, "{line}")?;
+    }
+    let (files, bytes, records) = (verified.files, verified.bytes, verified.records);
+    writeln!(stdout, "backup {}: {files} files are good, {bytes} bytes, {records} records", backup.name)?;
+    match verified.bad.len() {
+        0 => Ok(()),
+        bad => Err(Failure::negative(format!("{bad} files of the backup are bad"))),
+    }
+}
+
+async fn restored(args: BackupRestoreArgs) -> CommandResult {
+    let (client, repository) = (client(&args.connection).await?, open(&args.from)?);
+    let backup = find(&repository, args.name).await?;
+    let options = restore::Options {
+        tables: args.table,
+        into_existing: args.into_existing,
+        users: args.users,
+        dir: args.work_dir,
+    };
+    let mut sink = Imports::new(&client);
+    let restored = restore(&client, &repository, &backup, &options, &mut sink, &progress).await?;
+    let mut stdout = std::io::stdout().lock();
+    for (table, records) in &restored.records {
+        writeln!(stdout, "table {table}: {records} records")?;
+    }
+    Ok(())
+}
+
+async fn pruned(args: BackupPruneArgs) -> CommandResult {
+    let repository = open(&args.repository.repository)?;
+    let pruned = prune::prune(&repository, args.keep as usize, &progress).await?;
+    let (backups, files, bytes) = (pruned.backups, pruned.files, pruned.bytes);
+    writeln!(std::io::stdout(), "removed: {backups} backups, {files} files, {bytes} bytes")?;
+    Ok(())
+}
+
+pub async fn verify_cluster(connection: Connection) -> CommandResult {
+    let found = client(&connection).await?.verify_tables().await?;
+    let (mut stdout, mut bad) = (std::io::stdout().lock(), found.lacking.len());
+    for server in &found.servers {
+        let node = server.node;
+        if !server.error.is_empty() {
+            bad += 1;
+            writeln!(stdout, "sstable server {node}: {}", server.error)?;
+            continue;
+        }
+        writeln!(
+            stdout,
+            "sstable server {node}: {} SSTables are good, {} bytes",
+            server.tables, server.bytes
+        )?;
+        bad += server.damaged.len();
+        for line in &server.damaged {
+            writeln!(stdout, "sstable server {node}: {line}")?;
+        }
+    }
+    for line in &found.lacking {
+        writeln!(stdout, "{line}")?;
+    }
+    if bad > 0 { Err(Failure::negative(format!("{bad} findings"))) } else { Ok(()) }
+}

@@ -1,0 +1,100 @@
+//! What a backup asks of the administration: cuts, files of SSTables, records as they are, checks. For `sextant-backup`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::cut::Cut;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{PartitionId, SstId};
+use sextant_common::manifest::TableOptions;
+use sextant_environment::env::error_of;
+use sextant_proto::convert::sst_id_to_wire;
+use sextant_proto::v1;
+
+use crate::client::Client;
+use crate::retry::timed;
+
+/// All that the cluster has is read.
+const VERIFY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+/// Until the next piece of a file.
+const PIECE_MAX: Duration = Duration::from_secs(30);
+
+/// The file of an SSTable, as it comes.
+#[derive(Debug)]
+pub struct FetchedTable(tonic::Streaming<v1::FileChunk>);
+
+impl FetchedTable {
+    /// The next piece: where it belongs, and its bytes. `None`: that was all.
+    pub async fn next(&mut self) -> Result<Option<(u64, Bytes)>> {
+        match tokio::time::timeout(PIECE_MAX, self.0.message()).await {
+            Ok(Ok(piece)) => Ok(piece.map(|piece| (piece.offset, piece.data))),
+            Ok(Err(status)) => Err(error_of(status)),
+            Err(_) => Err(Error::unavailable("no piece of the SSTable in time")),
+        }
+    }
+}
+
+impl Client {
+    /// What a snapshot has in a partition.
+    pub async fn cut(&self, partition: PartitionId, id: u64) -> Result<Cut> {
+        let action = v1::cut_request::Action::Look.into();
+        let request = v1::CutRequest { partition: partition.0, id, action, lease_ms: 0 };
+        let reply = self
+            .administer(self.deadline(), async |mut admin, limit| {
+                Ok(admin.cut(timed(request, limit)).await?.into_inner())
+            })
+            .await?;
+        reply.cut.ok_or_else(|| Error::internal("no cut"))?.try_into()
+    }
+
+    /// The file of an SSTable that a snapshot has.
+    pub async fn fetch_table(
+        &self,
+        partition: PartitionId,
+        snapshot: u64,
+        id: SstId,
+    ) -> Result<FetchedTable> {
+        let request = v1::FetchTableRequest { partition: partition.0, cut: snapshot, id: sst_id_to_wire(id) };
+        let pieces = self
+            .administer(self.deadline(), async |mut admin, _limit| {
+                // (It takes as long as the file is; every piece has a limit.)
+                Ok(admin.fetch_table(request.clone()).await?.into_inner())
+            })
+            .await?;
+        Ok(FetchedTable(pieces))
+    }
+
+    /// Creates a table, of the database's own too.
+    pub async fn ensure_table(&self, name: &str, options: &TableOptions) -> Result<()> {
+        let options = Some(options.into());
+        let request = v1::EnsureTableRequest { name: name.to_owned(), options, ..Default::default() };
+        self.administer(self.deadline(), async |mut admin, limit| {
+            Ok(admin.ensure_table(timed(request.clone(), limit)).await?.into_inner())
+        })
+        .await?;
+        Ok(())
+    }
+
+    /// Writes records as they are: with their kinds and expiries. Repeated, it does the same.
+    pub async fn import(&self, table: &str, records: Vec<v1::ScanRecord>) -> Result<u64> {
+        let request = v1::ImportRequest { table: table.to_owned(), records };
+        let reply = self
+            .administer(self.deadline(), async |admin, limit| {
+                let mut admin = admin.max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX);
+                Ok(admin.import(timed(request.clone(), limit)).await?.into_inner())
+            })
+            .await?;
+        Ok(reply.written)
+    }
+
+    /// Has the sstable servers read all that they have.
+    pub async fn verify_tables(&self) -> Result<v1::VerifyTablesReply> {
+        let patient = self.with_attempt_timeout(VERIFY_DEADLINE);
+        patient
+            .administer(VERIFY_DEADLINE, async |mut admin, limit| {
+                let request = v1::VerifyTablesRequest::default();
+                Ok(admin.verify_tables(timed(request, limit)).await?.into_inner())
+            })
+            .await
+    }
+}

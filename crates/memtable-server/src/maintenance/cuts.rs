@@ -1,0 +1,62 @@
+//! Cuts, as who reads them asks for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sextant_common::cut::Cut;
+use sextant_common::error::{Error, Result};
+use tokio::sync::oneshot;
+
+use super::{DATA_TIMEOUT, ENTRY_TIMEOUT, check_leads, within};
+use crate::leadership::leadership_changed;
+use crate::partition::cuts::unknown_cut;
+use crate::replica::{Event, Handle};
+
+fn find(cuts: &[Arc<Cut>], id: u64) -> Option<&Arc<Cut>> {
+    cuts.iter().find(|cut| cut.id == id)
+}
+
+/// Returns when all that it has is in SSTables. Asked again, of this leader or of the next, it is the same one.
+pub async fn open_cut(handle: &Handle, id: u64, lease: Duration) -> Result<Arc<Cut>> {
+    let mut cuts = handle.shared.cuts.subscribe();
+    let (done, answer) = oneshot::channel();
+    let _ = handle.events.send(Event::OpenCut { id, lease_ms: lease.as_millis() as u64, done });
+    within(ENTRY_TIMEOUT, "open a snapshot", answer).await?;
+    let mut was_there = false;
+    let complete = cuts.wait_for(|cuts| match find(cuts, id) {
+        Some(cut) => {
+            was_there = true;
+            cut.is_complete()
+        }
+        None => was_there,
+    });
+    match tokio::time::timeout(DATA_TIMEOUT, complete).await {
+        Ok(Ok(cuts)) => find(&cuts, id).cloned().ok_or_else(|| unknown_cut(id)),
+        Ok(Err(_)) => Err(Error::retry("the server is stopping")),
+        Err(_) => Err(Error::unavailable("open a snapshot: its memtables were not flushed in time")),
+    }
+}
+
+/// It is held for its lease from now on.
+pub async fn renew_cut(handle: &Handle, id: u64) -> Result<Arc<Cut>> {
+    let (done, answer) = oneshot::channel();
+    let _ = handle.events.send(Event::RenewCut { id, done });
+    let term = within(ENTRY_TIMEOUT, "renew a snapshot", answer).await?;
+    // A leader after this one counts from its own beginning, which is later.
+    if handle.shared.serving() != Some(term) {
+        return Err(leadership_changed());
+    }
+    find(&handle.shared.view.load().cuts, id).cloned().ok_or_else(|| unknown_cut(id))
+}
+
+pub fn look_at_cut(handle: &Handle, id: u64) -> Result<Arc<Cut>> {
+    check_leads(handle)?;
+    find(&handle.shared.view.load().cuts, id).cloned().ok_or_else(|| unknown_cut(id))
+}
+
+/// Idempotent.
+pub async fn end_cut(handle: &Handle, id: u64) -> Result<()> {
+    let (done, answer) = oneshot::channel();
+    let _ = handle.events.send(Event::EndCut { id, done });
+    within(ENTRY_TIMEOUT, "end a snapshot", answer).await
+}

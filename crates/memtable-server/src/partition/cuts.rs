@@ -1,0 +1,124 @@
+//! Cuts: what a partition's tables were at one position of its log, held for who reads it (design, section 16).
+//!
+//! An entry freezes all tables that have something, at once, and names the memtables that end. When the flush flag of a table's memtable
+//! is committed, its list of SSTables is *captured*: it has all that was written before the cut, and nothing that came after, whatever
+//! was flushed or merged since. SSTables do not change, so a cut needs no old versions of keys.
+//!
+//! Invariant: a table that leaves the manifest is captured by no cut from then on. So what neither manifest nor cuts name is never
+//! named again, and may be deleted.
+
+use std::sync::Arc;
+
+use sextant_common::cut::{CUTS_MAX, Cut, CutTable};
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::expiry::Tick;
+use sextant_common::ids::{Generation, LogPosition, Seq, SstId, TableId};
+
+use super::commit::CommitEffect;
+use super::{Partition, rules};
+use crate::command::{Command, CutPoint, EndCut, OpenCut};
+
+pub fn unknown_cut(id: u64) -> Error {
+    Error::invalid(format!("there is no snapshot {id:016x}: it has ended, or was never opened"))
+}
+
+impl Partition {
+    pub fn cuts(&self) -> &[Arc<Cut>] {
+        &self.cuts.cuts
+    }
+
+    pub fn is_held(&self, id: SstId) -> bool {
+        self.cuts().iter().any(|cut| cut.names(id))
+    }
+
+    /// A cut of what has been appended, to be proposed now. None: there is one of this id, or there will be.
+    pub fn plan_cut(&self, term: u64, id: u64, opened_ms: u64, lease_ms: u64) -> Result<Option<OpenCut>> {
+        let coming: Vec<u64> = self.coming_cuts().map(|cut| cut.id).collect();
+        if coming.contains(&id) || self.cuts().iter().any(|cut| cut.id == id) {
+            return Ok(None);
+        }
+        if coming.len() + self.cuts().len() >= CUTS_MAX {
+            let why = format!("there are {CUTS_MAX} snapshots of partition {} already", self.id);
+            return Err(Error::new(ErrorKind::Overloaded, why));
+        }
+        let point = |(table, state): (TableId, &super::table::TableState)| {
+            let (generation, freezes) = (state.generation(), !state.active.is_empty());
+            CutPoint {
+                table,
+                generation: if freezes { generation } else { Generation(generation.0 - 1) },
+                freezes,
+            }
+        };
+        let tables = self.tables().map(point).collect();
+        Ok(Some(OpenCut { term, id, next_seq: self.next_seq, tick: self.tick, opened_ms, lease_ms, tables }))
+    }
+
+    /// Appended, and not yet committed.
+    fn coming_cuts(&self) -> impl Iterator<Item = &OpenCut> {
+        self.uncommitted.iter().filter_map(|(_, command)| match command {
+            Command::OpenCut(cut) => Some(cut),
+            _ => None,
+        })
+    }
+
+    /// Up to when flushes and merges may take records for expired: not beyond a cut that they write for.
+    pub fn may_expire_by(&self, published: Tick) -> Tick {
+        let unfinished = self.cuts().iter().filter(|cut| !cut.is_complete()).map(|cut| cut.tick);
+        let coming = self.coming_cuts().map(|cut| cut.tick);
+        unfinished.chain(coming).fold(published, Tick::min)
+    }
+
+    pub(super) fn fits(&self, cut: &OpenCut) -> bool {
+        let current = |t: TableId| self.tables.get(&t).map_or(Generation(1), |t| t.generation());
+        let fits = |point: &CutPoint| {
+            let active = Generation(point.generation.0.saturating_add(u64::from(!point.freezes)));
+            rules::fits(active, current(point.table))
+        };
+        cut.next_seq == self.next_seq && cut.tick == self.tick && cut.tables.iter().all(fits)
+    }
+
+    pub(super) fn open_cut(&mut self, at: LogPosition, cut: OpenCut) -> Option<CommitEffect> {
+        if at.index <= self.cuts.applied {
+            return None;
+        }
+        self.cuts.applied = at.index;
+        let OpenCut { id, next_seq, tick, opened_ms, lease_ms, tables, .. } = cut;
+        // (A table that was made meanwhile had nothing then.)
+        let point = |table: TableId| tables.iter().find(|point| point.table == table);
+        let captured = self.manifest.tables.iter().map(|table| {
+            let generation = point(table.table).map_or(Generation(0), |point| point.generation);
+            let ssts = match point(table.table) {
+                None => Some(Vec::new()),
+                Some(_) => (table.flushed_generation >= generation).then(|| table.ssts.clone()),
+            };
+            let (name, options) = (table.name.clone(), table.options.clone());
+            CutTable { table: table.table, name, options, generation, ssts }
+        });
+        let (seq, tables) = (Seq(next_seq.saturating_sub(1)), captured.collect());
+        self.cuts.cuts.push(Arc::new(Cut { id, at: at.index, seq, tick, opened_ms, lease_ms, tables }));
+        Some(CommitEffect::Cut)
+    }
+
+    pub(super) fn end_cut(&mut self, at: LogPosition, end: &EndCut) -> Option<CommitEffect> {
+        if at.index <= self.cuts.applied {
+            return None;
+        }
+        self.cuts.applied = at.index;
+        self.cuts.cuts.retain(|cut| cut.id != end.id);
+        Some(CommitEffect::Cut)
+    }
+
+    /// A flag of the table was committed: the cuts that waited for it have what the manifest says now.
+    pub(super) fn capture(&mut self, table: TableId) {
+        let Some(entry) = self.manifest.table(table) else { return };
+        for cut in &mut self.cuts.cuts {
+            let waits = |t: &CutTable| {
+                t.table == table && t.ssts.is_none() && t.generation == entry.flushed_generation
+            };
+            if cut.tables.iter().any(waits) {
+                let tables = &mut Arc::make_mut(cut).tables;
+                tables.iter_mut().filter(|t| waits(t)).for_each(|t| t.ssts = Some(entry.ssts.clone()));
+            }
+        }
+    }
+}
