@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::configuration::Configuration;
 use crate::expiry::Tick;
-use crate::ids::{Generation, LogPosition, TableId};
+use crate::ids::{Generation, LoadId, LogPosition, TableId};
 use crate::manifest::Manifest;
 use crate::operation::RecordedOutcome;
 
@@ -59,15 +59,17 @@ pub struct Snapshot<S> {
     pub next_table: u32,
     /// The newest, and the index of its entry.
     pub configuration: Option<(Configuration, u64)>,
+    /// The newest that were adopted, oldest first.
+    pub loads: Vec<LoadId>,
 }
 
 impl<S> Snapshot<S> {
     /// The same with the sessions in another shape.
     pub fn map_sessions<T>(self, map: impl FnOnce(S) -> T) -> Snapshot<T> {
-        let Self { checkpoint, manifest, next_table, configuration } = self;
+        let Self { checkpoint, manifest, next_table, configuration, loads } = self;
         let Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership } = checkpoint;
         let sessions = map(sessions);
         let checkpoint = Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership };
-        Snapshot { checkpoint, manifest, next_table, configuration }
+        Snapshot { checkpoint, manifest, next_table, configuration, loads }
     }
 }

@@ -17,7 +17,7 @@ use sextant_proto::convert::command::Logged;
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
 pub use sextant_common::command::{
-    Compaction, Configure, EnsureTable, Flush, Freeze, OpenSession, Placement, Relocation, Tick,
+    Compaction, Configure, EnsureTable, Flush, Freeze, Load, OpenSession, Placement, Relocation, Tick,
 };
 
 const VERSION: u8 = 1;
@@ -35,6 +35,7 @@ const KIND_COMPACTION_OF_NEWER: u8 = 9;
 const KIND_PLACEMENT: u8 = 10;
 /// Of a range, or with several outputs. (The other two are of all keys, and have one output at most.)
 const KIND_COMPACTION_OF_RANGE: u8 = 11;
+const KIND_LOAD: u8 = 12;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,6 +49,8 @@ pub enum Command {
     Compaction(Compaction),
     /// Takes effect when it is committed, and only on the manifest that it names.
     Placement(Placement),
+    /// Ends its memtable when it is appended, and is seen when it is committed.
+    Load(Load),
     /// Takes effect when it is committed; idempotent.
     EnsureTable(EnsureTable),
     /// Takes effect when it is appended.
@@ -82,6 +85,7 @@ impl Command {
             }
             Command::Compaction(compaction) => put(KIND_COMPACTION_OF_NEWER, compaction, &mut out),
             Command::Placement(placement) => put(KIND_PLACEMENT, placement, &mut out),
+            Command::Load(load) => put(KIND_LOAD, load, &mut out),
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) => put(KIND_CONFIGURE, configure, &mut out),
@@ -111,6 +115,7 @@ impl Command {
             }
             KIND_PLACEMENT => Command::Placement(Logged::decode(body)?),
             KIND_COMPACTION_OF_RANGE => Command::Compaction(Logged::decode(body)?),
+            KIND_LOAD => Command::Load(Logged::decode(body)?),
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
             KIND_CONFIGURE => {
@@ -131,6 +136,7 @@ impl Command {
             | Command::Flush(Flush { term, .. })
             | Command::Compaction(Compaction { term, .. })
             | Command::Placement(Placement { term, .. })
+            | Command::Load(Load { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
@@ -145,6 +151,7 @@ impl Command {
             | Command::Flush(Flush { term, .. })
             | Command::Compaction(Compaction { term, .. })
             | Command::Placement(Placement { term, .. })
+            | Command::Load(Load { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
@@ -161,7 +168,7 @@ fn put(kind: u8, command: &impl Logged, out: &mut BytesMut) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, TableId};
+    use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, NodeId, TableId};
     use sextant_common::key_range::KeyRange;
     use sextant_common::manifest::{SstMeta, TableOptions};
 
@@ -226,6 +233,16 @@ mod tests {
                 version: ManifestVersion(9),
                 relocations: vec![Relocation { id: sst(4).id, add: Some(NodeId(4)), remove: None }],
             }),
+            Command::Load(Load {
+                term: 3,
+                table: TableId(1),
+                id: LoadId(77),
+                generation: Generation(7),
+                next_seq: 12,
+                seq: 1 << 40,
+                flushed: Generation(900),
+                ssts: vec![output(part("m", "")), output(part("", "m"))],
+            }),
             compaction(all(), vec![], true),
             compaction(all(), vec![sst(2)], true),
             compaction(all(), vec![sst(2)], false),
@@ -248,7 +265,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..13) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..14) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

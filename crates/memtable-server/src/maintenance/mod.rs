@@ -5,6 +5,7 @@
 //!
 //! Invariant: a request that is not answered in time goes on; nobody is told that it failed.
 
+pub mod loads;
 mod members;
 mod memtables;
 mod tables;

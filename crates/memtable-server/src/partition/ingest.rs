@@ -1,6 +1,7 @@
 //! Appended entries take effect; truncated ones are undone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
@@ -8,10 +9,11 @@ use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 use sextant_rules::mutant::{self, Mutant};
 
+use super::table::TableState;
 use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Freeze, Group, OpenSession, Tick};
-use crate::memtable::NewVersion;
+use crate::command::{Command, Freeze, Group, Load, OpenSession, Tick};
+use crate::memtable::{Memtable, NewVersion};
 
 /// An entry of the log, as the partition sees it.
 #[derive(Clone, Debug)]
@@ -105,17 +107,11 @@ impl Partition {
                 if !rules::fits(generation, current) {
                     return Ingested::Ignored;
                 }
-                let state = self.table_mut(table);
                 let next = Generation(generation.0 + 1);
-                if generation <= state.flushed_generation {
-                    state.active = std::sync::Arc::new(crate::memtable::Memtable::new(next));
-                    *done = Done::SkippedFreeze(table);
-                } else {
-                    state.freeze(at);
-                    *done = Done::Freeze(table);
-                }
+                *done = self.end_memtable(table, generation, next, |state| state.freeze(at));
                 Ingested::Frozen { table, next }
             }
+            Command::Load(load) => self.ingest_load(at, load, done),
             Command::OpenSession(OpenSession { session, time_ms, .. }) => {
                 self.time_ms = self.time_ms.max(time_ms);
                 *done = Done::Session(self.sessions.open(session, self.time_ms));
@@ -137,6 +133,37 @@ impl Partition {
                 Ingested::Other
             }
         }
+    }
+
+    /// `end` does it, unless the memtable is flushed already: then only the number moves.
+    fn end_memtable(
+        &mut self,
+        table: TableId,
+        generation: Generation,
+        next: Generation,
+        end: impl FnOnce(&mut TableState),
+    ) -> Done {
+        let state = self.table_mut(table);
+        if generation <= state.flushed_generation {
+            state.active = Arc::new(Memtable::new(next));
+            return Done::SkippedFreeze(table, generation);
+        }
+        end(state);
+        Done::Freeze(table)
+    }
+
+    /// What was loaded is of a later seq than all that was written, and of later generations: numbers go on behind them.
+    fn ingest_load(&mut self, at: LogPosition, load: Load, done: &mut Done) -> Ingested {
+        let Load { table, generation, next_seq, seq, flushed, .. } = load;
+        let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
+        if !rules::fits(generation, current) || next_seq != self.next_seq {
+            return Ingested::Ignored;
+        }
+        let next = Generation(flushed.0 + 1);
+        *done = self.end_memtable(table, generation, next, |state| state.jump(at, next));
+        self.next_seq = seq + 1;
+        self.uncommitted.push_back((at, Command::Load(load)));
+        Ingested::Frozen { table, next }
     }
 
     fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, done: &mut Done) -> Ingested {
@@ -210,10 +237,8 @@ impl Partition {
                     self.counters.truncated_freezes += 1;
                     self.table_mut(table).unfreeze();
                 }
-                Done::SkippedFreeze(table) => {
-                    let state = self.table_mut(table);
-                    let before = Generation(state.generation().0 - 1);
-                    state.active = std::sync::Arc::new(crate::memtable::Memtable::new(before));
+                Done::SkippedFreeze(table, before) => {
+                    self.table_mut(table).active = Arc::new(Memtable::new(before));
                 }
                 Done::Session(changes) => self.sessions.undo(changes),
                 Done::Membership(before) => self.membership = before,

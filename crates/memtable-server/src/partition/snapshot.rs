@@ -48,12 +48,13 @@ impl Partition {
             manifest: (*self.manifest).clone(),
             next_table: self.next_table,
             configuration: self.configuration.clone(),
+            loads: self.loads.iter().copied().collect(),
         })
     }
 
     /// A partition that starts from a snapshot: memtables empty, to be filled from the log after it.
     pub fn restore(id: PartitionId, snapshot: &Snapshot) -> Self {
-        let Snapshot { checkpoint, manifest, next_table, configuration } = snapshot;
+        let Snapshot { checkpoint, manifest, next_table, configuration, loads } = snapshot;
         let mut partition = Partition::new(id);
         partition.last = checkpoint.at;
         partition.next_index = checkpoint.at.index + 1;
@@ -66,6 +67,7 @@ impl Partition {
         partition.checkpoints.push_back(checkpoint.clone());
         partition.next_table = *next_table;
         partition.configuration = configuration.clone();
+        partition.loads = loads.iter().copied().collect();
         for table in &manifest.tables {
             let generation = checkpoint.generations.get(&table.table).copied().unwrap_or(Generation(1));
             let mut state = TableState::new(generation);

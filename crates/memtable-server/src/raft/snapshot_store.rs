@@ -216,6 +216,7 @@ mod tests {
             manifest: (**empty.manifest()).clone(),
             next_table: 1,
             configuration: None,
+            loads: Vec::new(),
         }
     }
 

@@ -120,6 +120,7 @@ impl Rebuilt<'_> {
             // Tables that were never flushed are forgotten, but their ids may be known: none is given again.
             next_table: highest.saturating_add(TABLES_MAX as u32 + 1),
             configuration: Some((Configuration { lineage, ..self.founding.clone() }, at.index)),
+            loads: Vec::new(),
         })
     }
 }

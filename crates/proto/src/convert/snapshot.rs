@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
+use sextant_common::ids::{Generation, LoadId, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, Told};
 use sextant_common::snapshot::{Checkpoint, SessionMemory, Snapshot};
@@ -45,6 +45,7 @@ pub fn encode<'s, S>(
         next_table: snapshot.next_table,
         configuration: snapshot.configuration.as_ref().map(|(c, _)| c.into()),
         configured_at: snapshot.configuration.as_ref().map_or(0, |(_, at)| *at),
+        loads: snapshot.loads.iter().map(|id| id.0).collect(),
     }
     .encode_to_vec()
 }
@@ -87,6 +88,7 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
             Some(c) => Some((c.try_into()?, m.configured_at)),
             None => None,
         },
+        loads: m.loads.into_iter().map(LoadId).collect(),
     })
 }
 

@@ -52,6 +52,8 @@
     ("/sextant.v1.Admin/Transfer", "Admin", "Transfer"),
     ("/sextant.v1.Admin/ChangeVoters", "Admin", "ChangeVoters"),
     ("/sextant.v1.Admin/Recover", "Admin", "Recover"),
+    ("/sextant.v1.Admin/Load", "Admin", "Load"),
+    ("/sextant.v1.Admin/EndLoad", "Admin", "EndLoad"),
     ("/sextant.v1.Admin/Status", "Admin", "Status"),
     ("/sextant.v1.Users/Set", "Users", "Set"),
     ("/sextant.v1.Users/Remove", "Users", "Remove"),

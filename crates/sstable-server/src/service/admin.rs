@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
-    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, EnsureTableReply, EnsureTableRequest,
-    MaintenanceReply, MaintenanceRequest, RecoverReply, RecoverRequest, StatusReply, StatusRequest,
-    TransferReply, TransferRequest,
+    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, EndLoadRequest, EnsureTableReply,
+    EnsureTableRequest, LoadReply, LoadRequest, MaintenanceReply, MaintenanceRequest, RecoverReply,
+    RecoverRequest, StatusReply, StatusRequest, TransferReply, TransferRequest,
 };
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::store::Store;
 
@@ -62,6 +62,14 @@ impl Admin for AdminService {
     }
 
     async fn recover(&self, _: Request<RecoverRequest>) -> Result<Response<RecoverReply>, Status> {
+        not_here()
+    }
+
+    async fn load(&self, _: Request<Streaming<LoadRequest>>) -> Result<Response<LoadReply>, Status> {
+        not_here()
+    }
+
+    async fn end_load(&self, _: Request<EndLoadRequest>) -> Result<Response<LoadReply>, Status> {
         not_here()
     }
 

@@ -102,6 +102,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         manifest: super::wire::sample_manifest(ID),
         next_table: 3,
         configuration: Some((Configuration::founding(&LeaseConfig::default(), 1 << 20), 9)),
+        loads: vec![LoadId(7), LoadId(u64::MAX)],
     };
     let mut empty = full.clone();
     empty.checkpoint.sessions = DuplicateTable::default();

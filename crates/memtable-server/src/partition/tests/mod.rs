@@ -4,6 +4,7 @@
 mod agreement;
 mod entries;
 mod expiry;
+mod loads;
 mod objects;
 mod updates;
 mod writes;

@@ -5,6 +5,7 @@
 //!
 //! Invariant: service, lease and desk end first; only then is anybody told ([`Leading::end`]).
 
+mod adoption;
 mod backlog;
 pub(super) mod configure;
 pub(super) mod handover;
@@ -27,6 +28,7 @@ use crate::leadership::leadership_changed;
 use crate::lease::ring::Run;
 use crate::lease::slots::Slots;
 use crate::replica::{Event, FilterSet};
+use adoption::Adoption;
 use configure::Shortening;
 use handover::Handover;
 use publisher::Publisher;
@@ -57,6 +59,7 @@ pub(super) struct Leading {
     voters: Voters,
     handover: Option<Handover>,
     shortening: Option<Shortening>,
+    adoption: Option<Adoption>,
     /// What was committed when the log's device was seen to hang.
     stalled_at: Option<u64>,
     /// Up to where this leader's own log was last seen durable.
@@ -89,6 +92,7 @@ impl Leading {
             voters: Voters::default(),
             handover: None,
             shortening: None,
+            adoption: None,
             stalled_at: None,
             own_durable: 0,
         };
@@ -180,6 +184,9 @@ impl Leading {
             Event::Place { placement, done } => {
                 self.client_command(replica, Command::Placement(placement), Some(done));
             }
+            Event::BeginLoad { table, id, done } => drop(done.send(self.begin_load(replica, &table, id))),
+            Event::HasLoaded { id, done } => drop(done.send(self.has_loaded(replica, id))),
+            Event::Adopt { load, done } => self.adopt(replica, load, done),
             Event::Configure { change, done } => self.configure(replica, &change, done),
             Event::Compact { table, done } => self.compact_on_demand(replica, table, done),
             Event::Compacted { term, table, inputs, result } => {
@@ -203,6 +210,7 @@ impl Leading {
     pub fn is_busy(&self) -> bool {
         self.handover.is_some()
             || self.shortening.is_some()
+            || self.adoption.is_some()
             || self.voters.are_busy()
             || self.upkeep.is_busy()
             || self.sequencer.is_busy()
@@ -223,6 +231,7 @@ impl Leading {
     fn ignored(&mut self, replica: &mut Replica, serial: Serial) {
         // A freeze that did not fit is due again.
         self.upkeep.freezes_are_due_again();
+        self.load_was_ignored(replica);
         // Evaluated again, its writes may find no registration, because this group has taken it, leave no bit, and wait for nobody.
         if serial.0 > 0 {
             self.renew_ring(replica);
