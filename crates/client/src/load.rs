@@ -1,8 +1,10 @@
 //! Bulk loads: sorted records become SSTables of a partition, and are seen all at once.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::channel::mpsc;
 use futures::future::BoxFuture;
 use futures::stream::{BoxStream, StreamExt};
 use sextant_common::error::{Error, Result};
@@ -12,12 +14,16 @@ use sextant_common::marks::Marks;
 use sextant_common::sstable::RecordVersion;
 use sextant_environment::env::error_of;
 use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
 
 use crate::client::Client;
 use crate::retry::timed;
+use crate::wire::Wire;
 
 /// One attempt to send a partition's records: as long as it goes on, whatever the client's deadline.
 const SENDING_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+/// Messages that are made before the connection takes them.
+const MESSAGES_WAITING: usize = 1;
 /// A commit flushes what is in memory before.
 const COMMIT_DEADLINE: Duration = Duration::from_secs(600);
 
@@ -93,16 +99,10 @@ impl Client {
         Box::pin(async move {
             let (messages, failed) = messages(part, records);
             let messages = parking_lot::Mutex::new(Some(messages));
-            let first = parking_lot::Mutex::new(None);
+            let first: Arc<parking_lot::Mutex<Option<tonic::Status>>> = Arc::default();
             let sent = self
                 .with_attempt_timeout(SENDING_DEADLINE)
-                .administer(SENDING_DEADLINE, async |mut admin, _| {
-                    // (A stream that is gone cannot be sent again.)
-                    let taken = messages.lock().take();
-                    let messages = taken.ok_or_else(|| tonic::Status::invalid_argument("sent once"))?;
-                    let sent = admin.load(messages).await;
-                    Ok(sent.inspect_err(|e| *first.lock() = Some(e.clone()))?.into_inner())
-                })
+                .administer(SENDING_DEADLINE, |admin, _| attempt(admin, messages.lock().take(), first.clone()))
                 .await;
             // What the records say of themselves is the reason of all; what came after the first answer is of no interest.
             let why = failed.lock().take().or_else(|| first.lock().take().map(error_of));
@@ -143,6 +143,24 @@ impl Client {
     }
 }
 
+type Messages = BoxStream<'static, v1::LoadRequest>;
+type Attempt = BoxFuture<'static, Result<v1::LoadReply, tonic::Status>>;
+
+/// `first`: gets what the first attempt was answered: a stream that is gone cannot be sent again.
+fn attempt(
+    mut admin: AdminClient<Wire>,
+    messages: Option<Messages>,
+    first: Arc<parking_lot::Mutex<Option<tonic::Status>>>,
+) -> Attempt {
+    Box::pin(async move {
+        let messages = messages.ok_or_else(|| tonic::Status::invalid_argument("sent once"))?;
+        let (sender, waiting) = mpsc::channel(MESSAGES_WAITING);
+        tokio::spawn(messages.map(Ok).forward(sender));
+        let sent = admin.load(waiting).await;
+        Ok(sent.inspect_err(|e| *first.lock() = Some(e.clone()))?.into_inner())
+    })
+}
+
 fn state_of(reply: v1::LoadReply) -> LoadState {
     match reply.state() {
         v1::load_reply::State::Unknown => LoadState::Unknown,
@@ -151,8 +169,7 @@ fn state_of(reply: v1::LoadReply) -> LoadState {
     }
 }
 
-type Messages = BoxStream<'static, v1::LoadRequest>;
-type Failed = std::sync::Arc<parking_lot::Mutex<Option<Error>>>;
+type Failed = Arc<parking_lot::Mutex<Option<Error>>>;
 
 /// The header, the records, how many there were. If they fail there is no end, so nothing is written; why.
 fn messages(part: &LoadPart, records: BoxStream<'static, Result<Vec<LoadRecord>>>) -> (Messages, Failed) {
