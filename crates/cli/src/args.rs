@@ -49,6 +49,8 @@ pub enum Command {
     Cas(CasArgs),
     /// Print the keys of a range and their values, a line each
     Scan(ScanArgs),
+    /// Load a file of records into a table: faster than writing them, and seen all at once in each partition
+    Load(LoadArgs),
     /// Create a table
     CreateTable(CreateTableArgs),
     /// List the tables
@@ -618,6 +620,47 @@ pub struct BackupPruneArgs {
     /// So many backups stay: the newest
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub keep: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LoadFormat {
+    Csv,
+    Tsv,
+    Jsonl,
+}
+
+#[derive(Debug, Args)]
+pub struct LoadArgs {
+    /// Records; `-`: standard input
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// csv, tsv: key, value and perhaps a lifetime in ms. jsonl: objects with `key`, `value` and perhaps `ttl_ms` [default: by
+    /// the file's name]
+    #[arg(long, value_enum)]
+    pub format: Option<LoadFormat>,
+    /// Keys and values are in base64
+    #[arg(long)]
+    pub base64: bool,
+    /// Fail if two lines have the same key, instead of taking the last one
+    #[arg(long)]
+    pub refuse_duplicates: bool,
+    /// Go on with a load of this file that was broken off
+    #[arg(long)]
+    pub resume: bool,
+    /// Memory for sorting, in MiB; what does not fit goes to files
+    #[arg(long, value_name = "MIB", default_value_t = 256, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_048_576))]
+    pub memory: usize,
+    /// Where these files go: they need as much room as the records twice [default: the system's]
+    #[arg(long, value_name = "DIR")]
+    pub tmp: Option<PathBuf>,
+    /// Partitions that are sent to at a time
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=64))]
+    pub parallel: usize,
+    /// No progress bar
+    #[arg(long)]
+    pub quiet: bool,
+    #[command(flatten)]
+    pub table: TableArgs,
 }
 
 #[derive(Debug, Args)]

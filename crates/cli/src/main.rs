@@ -48,6 +48,7 @@ fn run(command: Command) -> Exit {
             Command::Delete(args) => commands::kv::delete(args).await,
             Command::Cas(args) => commands::kv::cas(args).await,
             Command::Scan(args) => commands::kv::scan(args).await,
+            Command::Load(args) => commands::load::run(args).await,
             Command::CreateTable(args) => commands::admin::create_table(args).await,
             Command::Tables(args) => commands::admin::tables(args).await,
             Command::Status(args) => commands::status::run(args).await,

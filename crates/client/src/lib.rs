@@ -42,6 +42,7 @@ mod endpoints;
 mod failure;
 #[doc(hidden)]
 pub mod http;
+mod load;
 mod options;
 mod read;
 mod retry;
@@ -57,6 +58,7 @@ pub use admin::Maintenance;
 pub use backup::FetchedTable;
 pub use builder::{Addresses, ClientBuilder};
 pub use client::Client;
+pub use load::{EndLoad, LoadPart, LoadRecord, LoadState};
 pub use options::{ClientOptions, Credentials};
 pub use scan::{RecordStream, ScanOptions, ScanPage, ScanRecord, ScanStream};
 pub use snapshots::{Snapshot, SnapshotPartition};
@@ -66,8 +68,9 @@ pub use bytes::Bytes;
 pub use sextant_common::configuration::{ConfigurationChange, LeaseMode, PartitionFormat};
 pub use sextant_common::error::{Error, ErrorKind, Result};
 pub use sextant_common::expiry::Tick;
-pub use sextant_common::ids::{NodeId, PartitionId, Seq, TableId};
+pub use sextant_common::ids::{LoadId, NodeId, PartitionId, Seq, TableId};
 pub use sextant_common::manifest::{TableInfo, TableOptions};
+pub use sextant_common::marks::{Kind, Marks};
 pub use sextant_common::operation::{
     Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode, Record,
     Returns, Told, Update, WriteOutcome,

@@ -5,7 +5,7 @@
 
 use crate::configuration::Configuration;
 use crate::expiry;
-use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, SstId, TableId};
+use crate::ids::{Generation, LoadId, LogPosition, ManifestVersion, NodeId, SstId, TableId};
 use crate::key_range::KeyRange;
 use crate::manifest::{SstMeta, TableOptions};
 
@@ -43,6 +43,25 @@ pub struct Compaction {
     pub outputs: Vec<SstMeta>,
     /// So no older SSTable of the range may be left out.
     pub tombstones_dropped: bool,
+}
+
+/// A partition adopts what was loaded into SSTables: they come on top of what the table has. One entry ends an empty memtable and is its
+/// flush flag, so that everything before it is below them, and everything after it above.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    pub term: u64,
+    pub table: TableId,
+    pub id: LoadId,
+    /// Of the memtable that ends. It is empty, and all before it are flushed.
+    pub generation: Generation,
+    /// What the next write would get: so nothing was written that the leader does not know of.
+    pub next_seq: u64,
+    /// Of all records that were loaded. The next write gets a later one.
+    pub seq: u64,
+    /// The generation up to which the table is flushed with it.
+    pub flushed: Generation,
+    /// Newest first for every key.
+    pub ssts: Vec<SstMeta>,
 }
 
 /// A change of the sstable servers that are to hold tables.

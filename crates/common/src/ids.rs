@@ -26,6 +26,7 @@ id!(/** A record version: unique and rising per partition. 0: no version. */ Seq
 id!(/** Counter of changes to a partition's set of SSTables. */ ManifestVersion(u64));
 id!(/** Counter of a table's memtables within a partition: the first is 1. */ Generation(u64));
 id!(/** A bf-log position within an epoch. */ Serial(u64));
+id!(/** A bulk load: drawn by whoever loads, so that a commit that is sent again takes effect once. 0: none. */ LoadId(u64));
 
 /// The partition of a page whose records come from several partitions.
 pub const MANY_PARTITIONS: PartitionId = PartitionId(u32::MAX);

@@ -15,6 +15,7 @@ pub mod ids;
 pub mod key;
 pub mod key_range;
 pub mod limits;
+pub mod load;
 pub mod manifest;
 pub mod marks;
 pub mod object;

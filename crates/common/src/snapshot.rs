@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::configuration::Configuration;
 use crate::cut::Cut;
 use crate::expiry::Tick;
-use crate::ids::{Generation, LogPosition, TableId};
+use crate::ids::{Generation, LoadId, LogPosition, TableId};
 use crate::manifest::Manifest;
 use crate::operation::RecordedOutcome;
 
@@ -61,6 +61,8 @@ pub struct Snapshot<S> {
     /// The newest, and the index of its entry.
     pub configuration: Option<(Configuration, u64)>,
     pub cuts: HeldCuts,
+    /// The newest that were adopted, oldest first.
+    pub loads: Vec<LoadId>,
 }
 
 /// The cuts of a partition, and up to which index of the log its entries have made them: those are not applied again by a replay.
@@ -73,10 +75,10 @@ pub struct HeldCuts {
 impl<S> Snapshot<S> {
     /// The same with the sessions in another shape.
     pub fn map_sessions<T>(self, map: impl FnOnce(S) -> T) -> Snapshot<T> {
-        let Self { checkpoint, manifest, next_table, configuration, cuts } = self;
+        let Self { checkpoint, manifest, next_table, configuration, cuts, loads } = self;
         let Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership } = checkpoint;
         let sessions = map(sessions);
         let checkpoint = Checkpoint { at, next_seq, time_ms, tick, generations, sessions, membership };
-        Snapshot { checkpoint, manifest, next_table, configuration, cuts }
+        Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads }
     }
 }

@@ -36,6 +36,7 @@ pub struct Metrics {
     pub handovers: Counter,
     pub truncations: Counter,
     pub flushes: Counter,
+    pub loads: Counter,
     pub flush_failures: Counter,
     pub compactions: Counter,
     pub compaction_failures: Counter,
@@ -126,6 +127,10 @@ impl Metrics {
         let flushes = counter(
             "memtable_flushes",
             "Flushes that took effect: a memtable became an SSTable (on every replica of the partition)",
+        );
+        let loads = counter(
+            "memtable_loads",
+            "Bulk loads that this server has seen adopted, in partitions, whether it leads them or not",
         );
         let flush_failures = counter("memtable_flush_failures", "Flushes that failed and were tried again");
         let compactions = counter(
@@ -260,6 +265,7 @@ impl Metrics {
             handovers,
             truncations,
             flushes,
+            loads,
             flush_failures,
             compactions,
             compaction_failures,

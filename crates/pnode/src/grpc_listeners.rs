@@ -94,7 +94,7 @@ impl GrpcListeners<'_> {
         // Operators' tools may name this address as well as the clients' one.
         let router = self
             .expected(&FOR_OPERATORS)?
-            .add_service(AdminServer::new(admins))
+            .add_service(AdminServer::new(admins).max_decoding_message_size(MESSAGE_BYTES_MAX))
             .add_service(UsersServer::new(UsersService::new(self.gate.clone())))
             .add_service(whereabouts(addr));
         Ok((addr, self.serve(listener, places(ADMIN_CONNECTIONS_MAX), router)))

@@ -328,6 +328,13 @@ impl Cluster {
         .await;
     }
 
+    /// Gives the leadership of a partition to the memtable server with this id.
+    pub async fn transfer(&self, partition: u32, to: u64) -> Result<(), tonic::Status> {
+        let leader = &self.config.memtable[self.leader(partition as usize).await];
+        let mut admin = AdminClient::new(self.tool(&leader.addr));
+        admin.transfer(v1::TransferRequest { partition, to }).await.map(drop)
+    }
+
     /// Freeze, flush, compact or drain, at every memtable server, until it has been done in all partitions. `table`: of all but the last.
     pub async fn maintain(&self, what: Maintenance<'_>, table: &str) {
         let all: Vec<u32> = (0..self.config.partitions).collect();

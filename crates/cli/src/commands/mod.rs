@@ -10,6 +10,7 @@ pub mod dev;
 pub mod doctor;
 pub mod health;
 pub mod kv;
+pub mod load;
 pub mod server;
 pub mod status;
 pub mod user;

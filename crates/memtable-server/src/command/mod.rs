@@ -17,8 +17,8 @@ use sextant_proto::convert::command::Logged;
 pub use configuration::{Configuration, ConfigurationRules};
 pub use group::{Group, RequestResult, TableWrites, Write};
 pub use sextant_common::command::{
-    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, OpenCut, OpenSession, Placement,
-    Relocation, Tick,
+    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load, OpenCut, OpenSession,
+    Placement, Relocation, Tick,
 };
 
 const VERSION: u8 = 1;
@@ -43,6 +43,7 @@ const KIND_CONFIGURE_OF_FORMAT: u8 = 16;
 const KIND_OF_FORMAT_0_MAX: u8 = KIND_COMPACTION_OF_RANGE;
 const KIND_OPEN_CUT: u8 = 14;
 const KIND_END_CUT: u8 = 15;
+const KIND_LOAD: u8 = 12;
 
 /// A decoded payload.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +57,8 @@ pub enum Command {
     Compaction(Compaction),
     /// Takes effect when it is committed, and only on the manifest that it names.
     Placement(Placement),
+    /// Ends its memtable when it is appended, and is seen when it is committed.
+    Load(Load),
     /// Takes effect when it is committed; idempotent.
     EnsureTable(EnsureTable),
     /// Takes effect when it is appended.
@@ -104,6 +107,7 @@ impl Command {
             }
             Command::Compaction(compaction) => put(KIND_COMPACTION_OF_NEWER, compaction, &mut out),
             Command::Placement(placement) => put(KIND_PLACEMENT, placement, &mut out),
+            Command::Load(load) => put(KIND_LOAD, load, &mut out),
             Command::EnsureTable(table) => put(KIND_ENSURE_TABLE, table, &mut out),
             Command::OpenSession(session) => put(KIND_OPEN_SESSION, session, &mut out),
             Command::Configure(configure) if configure.configuration.format > 0 => {
@@ -138,6 +142,7 @@ impl Command {
             }
             KIND_PLACEMENT => Command::Placement(Logged::decode(body)?),
             KIND_COMPACTION_OF_RANGE => Command::Compaction(Logged::decode(body)?),
+            KIND_LOAD => Command::Load(Logged::decode(body)?),
             KIND_ENSURE_TABLE => Command::EnsureTable(Logged::decode(body)?),
             KIND_OPEN_SESSION => Command::OpenSession(Logged::decode(body)?),
             KIND_CONFIGURE | KIND_CONFIGURE_OF_FORMAT => {
@@ -160,6 +165,7 @@ impl Command {
             | Command::Flush(Flush { term, .. })
             | Command::Compaction(Compaction { term, .. })
             | Command::Placement(Placement { term, .. })
+            | Command::Load(Load { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
@@ -176,6 +182,7 @@ impl Command {
             | Command::Flush(Flush { term, .. })
             | Command::Compaction(Compaction { term, .. })
             | Command::Placement(Placement { term, .. })
+            | Command::Load(Load { term, .. })
             | Command::EnsureTable(EnsureTable { term, .. })
             | Command::OpenSession(OpenSession { term, .. })
             | Command::Configure(Configure { term, .. })
@@ -194,7 +201,7 @@ fn put(kind: u8, command: &impl Logged, out: &mut BytesMut) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, TableId};
+    use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, NodeId, TableId};
     use sextant_common::key_range::KeyRange;
     use sextant_common::manifest::{SstMeta, TableOptions};
 
@@ -268,6 +275,16 @@ mod tests {
                 term: 3,
                 version: ManifestVersion(9),
                 relocations: vec![Relocation { id: sst(4).id, add: Some(NodeId(4)), remove: None }],
+            }),
+            Command::Load(Load {
+                term: 3,
+                table: TableId(1),
+                id: LoadId(77),
+                generation: Generation(7),
+                next_seq: 12,
+                seq: 1 << 40,
+                flushed: Generation(900),
+                ssts: vec![output(part("m", "")), output(part("", "m"))],
             }),
             compaction(all(), vec![], true),
             compaction(all(), vec![sst(2)], true),

@@ -2,6 +2,7 @@
 //! sstable servers, and reports to the worker, which decides what becomes of the result.
 
 mod compaction;
+mod load;
 mod minor;
 mod repair;
 
@@ -25,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::replica::{Event, ReplicaState};
 use crate::upstream::{SstServer, SstServers};
 
+pub use load::{Arriving, LoadPiece};
 pub use repair::repair_loop;
 
 /// Write one frozen memtable as an SSTable (minor compaction).
@@ -123,6 +125,11 @@ impl Background {
         }
         self.unused(&ids);
         self.delete(ids, Duration::ZERO);
+    }
+
+    /// Whether they are orphans is told by the manifest alone.
+    pub fn forget_pending(&self, ids: &[SstId]) {
+        self.unused(ids);
     }
 
     /// No server was told to write them.

@@ -69,6 +69,8 @@ struct Open {
     manifest: Option<Arc<Manifest>>,
     /// Publication waits for an acknowledgement.
     waiting: bool,
+    /// No lease is granted: something is about to change of which no ring tells.
+    withheld: bool,
 }
 
 #[derive(Debug)]
@@ -95,7 +97,7 @@ impl Open {
 
     fn new(epoch: Epoch, mode: LeaseMode, drift_ppm: u64, ring: Ring) -> Self {
         let grantor = Grantor::new(mode);
-        Self { epoch, mode, drift_ppm, ring, grantor, manifest: None, waiting: false }
+        Self { epoch, mode, drift_ppm, ring, grantor, manifest: None, waiting: false, withheld: false }
     }
 }
 
@@ -134,12 +136,20 @@ impl LeaseDesk {
         let before = guard.take();
         let until = before.as_ref().map_or(0, |b| b.grantor.last_expiry_ns());
         let manifest = before.as_ref().and_then(|b| b.manifest.clone());
+        let withheld = before.as_ref().is_some_and(|b| b.withheld);
         let ring = Ring::of(self.serials_max);
-        *guard = Some(Open { manifest, ..Open::new(epoch, mode, drift_ppm, ring) });
+        *guard = Some(Open { manifest, withheld, ..Open::new(epoch, mode, drift_ppm, ring) });
         // A long ring takes a while to go: others need the desk.
         drop(guard);
         drop(before);
         until
+    }
+
+    /// Whether leases are granted. Those that were last until they are acknowledged away, or over: [`Self::holders`] tells.
+    pub fn withhold(&self, withheld: bool) {
+        if let Some(open) = self.open.lock().as_mut() {
+            open.withheld = withheld;
+        }
     }
 
     pub fn close(&self) {
@@ -221,7 +231,8 @@ impl LeaseDesk {
         let to = open.ring.serial();
         let mut throttled = false;
         let worth = |ns: &u64| *ns >= LEASE_NS_MIN || open.mode == LeaseMode::Timed;
-        let lease_ns = grantable.filter(|(term, _)| *term == open.epoch.term).map(|(_, ns)| ns).filter(worth);
+        let grantable = grantable.filter(|(term, _)| *term == open.epoch.term && !open.withheld);
+        let lease_ns = grantable.map(|(_, ns)| ns).filter(worth);
         let lease = lease_ns.and_then(|ns| {
             let expiry_mono_ns = now.mono_ns + ns;
             // A little less on the wall clock, so that the monotonic expiry implies the other within the drift bound.
@@ -312,6 +323,44 @@ mod tests {
         let desk = LeaseDesk::default();
         desk.open(EPOCH, LeaseMode::Ack, 0);
         assert!(matches!(desk.answer(A, &position(0), Some((3, 1 << 30)), now(0)), Answer::NotReady));
+    }
+
+    #[test]
+    fn while_leases_are_withheld_the_old_ones_run_out_or_are_acknowledged_away() {
+        let desk = desk();
+        let lease = |at: u64, serial| match desk.answer(A, &position(serial), Some((3, 1 << 30)), now(at)) {
+            Answer::News(news) => news.lease,
+            other => panic!("{other:?}"),
+        };
+        assert!(lease(0, 0).is_some());
+        desk.withhold(true);
+        assert!(lease(1, 0).is_none());
+        assert_eq!(desk.holders(now(2)), (1, 1), "what was granted binds");
+        desk.push([Run::Invalidated { slots: vec![0] }]);
+        desk.hear(A, &position(1), now(3));
+        assert_eq!(desk.holders(now(3)), (1, 0));
+        desk.reopen(Epoch { term: 3, incarnation: 2 }, LeaseMode::Ack, 0);
+        desk.withhold(false);
+        assert!(matches!(
+            desk.answer(A, &position(1), Some((3, 1 << 30)), now(4)),
+            Answer::NeedFilters { .. }
+        ));
+    }
+
+    #[test]
+    fn a_new_ring_withholds_what_the_one_before_did() {
+        let desk = desk();
+        desk.withhold(true);
+        let epoch = Epoch { term: 3, incarnation: 2 };
+        desk.reopen(epoch, LeaseMode::Ack, 0);
+        let at = Position { epoch, ..position(0) };
+        let leased = || match desk.answer(A, &at, Some((3, 1 << 30)), now(1)) {
+            Answer::News(news) => news.lease.is_some(),
+            other => panic!("{other:?}"),
+        };
+        assert!(!leased());
+        desk.withhold(false);
+        assert!(leased());
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 mod cuts;
 mod formats;
+pub mod loads;
 mod members;
 mod memtables;
 mod tables;

@@ -2,13 +2,17 @@
 
 use std::sync::Arc;
 
-use sextant_common::ids::{Generation, LogPosition, ManifestVersion, SstId, TableId};
+use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, SstId, TableId};
 use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
 
 use super::Partition;
 use super::columns::{Replaced, replaced};
-use super::table::Grace;
-use crate::command::{Command, Compaction, Configure, EnsureTable, Flush, Placement};
+use sextant_rules::mutant::{self, Mutant};
+
+use crate::command::{Command, Compaction, Configure, EnsureTable, Flush, Load, Placement};
+
+/// So many adopted loads are remembered, so that a commit that comes again is known.
+const LOADS_MAX: usize = 1024;
 
 /// What a command did when it was committed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,14 @@ pub enum CommitEffect {
         /// In the order of their ranges.
         added: Vec<SstId>,
     },
+    /// What was loaded is seen.
+    Loaded {
+        table: TableId,
+        id: LoadId,
+        added: Vec<SstId>,
+    },
+    /// A load that is in the manifest already.
+    NotLoaded(Load),
     Configured,
     /// A cut began or ended.
     Cut,
@@ -54,6 +66,7 @@ impl Partition {
             match command {
                 Command::Flush(flush) => effects.push(self.apply_flush(flush, now_ns)),
                 Command::Compaction(compaction) => effects.push(self.apply_compaction(compaction)),
+                Command::Load(load) => effects.push(self.apply_load(at, load, now_ns)),
                 Command::Placement(placement) => effects.push(self.apply_placement(placement)),
                 Command::EnsureTable(table) => effects.extend(self.apply_table(at, table)),
                 Command::Configure(Configure { configuration, .. }) => {
@@ -96,19 +109,41 @@ impl Partition {
             }
         }
         manifest.remember_flush(FlushRecord { version, table, id: orphan });
-        let state = self.table_mut(table);
-        state.flushed_generation = generation;
-        while state.frozen.front().is_some_and(|f| f.memtable.generation <= generation) {
-            if let Some(frozen) = state.frozen.pop_front() {
-                state.grace.push_back(Grace {
-                    memtable: frozen.memtable,
-                    flushed_at: version,
-                    since_ns: now_ns,
-                });
-            }
-        }
+        self.table_mut(table).end_frozen(generation, version, now_ns);
         self.capture(table);
         CommitEffect::Flushed { table, generation }
+    }
+
+    /// As the flush flag of its memtable, which has nothing: but readers of the versions before lack what it brings, so none of them is
+    /// answered any more.
+    fn apply_load(&mut self, at: LogPosition, load: Load, now_ns: u64) -> CommitEffect {
+        let known = self.manifest.table(load.table);
+        if known.is_none_or(|t| t.flushed_generation.0 + 1 != load.generation.0) {
+            return CommitEffect::NotLoaded(load);
+        }
+        let Load { table, id, flushed, ssts, .. } = load;
+        let added: Vec<SstId> = ssts.iter().map(|sst| sst.id).collect();
+        let (manifest, version) = self.change_manifest();
+        if let Some(entry) = manifest.table_mut(table) {
+            entry.flushed_generation = flushed;
+            entry.last_flush_version = version;
+            entry.persisted = at;
+            entry.ssts.splice(0..0, ssts);
+        }
+        // The newest last.
+        for id in added.iter().rev().copied() {
+            manifest.remember_flush(FlushRecord { version, table, id: Some(id) });
+        }
+        let state = self.table_mut(table);
+        state.end_frozen(flushed, version, now_ns);
+        if !mutant::active(Mutant::LoadInGrace) {
+            state.end_grace(version);
+        }
+        self.loads.push_back(id);
+        if self.loads.len() > LOADS_MAX {
+            self.loads.pop_front();
+        }
+        CommitEffect::Loaded { table, id, added }
     }
 
     /// What may take effect, and where, says [`replaced`].

@@ -1,6 +1,7 @@
 //! Appended entries take effect; truncated ones are undone.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::{Error, Result};
@@ -8,10 +9,11 @@ use sextant_common::ids::{Generation, LogPosition, TableId};
 use sextant_common::key::filter_hash;
 use sextant_rules::mutant::{self, Mutant};
 
+use super::table::TableState;
 use super::undo::{Done, Undo};
 use super::{Checkpoint, Partition, rules};
-use crate::command::{Command, Configure, Freeze, Group, OpenCut, OpenSession, Tick};
-use crate::memtable::NewVersion;
+use crate::command::{Command, Configure, CutPoint, Freeze, Group, Load, OpenCut, OpenSession, Tick};
+use crate::memtable::{Memtable, NewVersion};
 
 /// An entry of the log, as the partition sees it.
 #[derive(Clone, Debug)]
@@ -115,10 +117,12 @@ impl Partition {
                 if !rules::fits(generation, current) {
                     return Ingested::Ignored;
                 }
-                *done = self.freeze(at, table, generation);
-                Ingested::Frozen { table, next: Generation(generation.0 + 1) }
+                let next = Generation(generation.0 + 1);
+                *done = self.end_memtable(table, generation, next, |state| state.freeze(at));
+                Ingested::Frozen { table, next }
             }
             Command::OpenCut(cut) => self.ingest_cut(at, cut, done),
+            Command::Load(load) => self.ingest_load(at, load, done),
             Command::OpenSession(OpenSession { session, time_ms, .. }) => {
                 self.time_ms = self.time_ms.max(time_ms);
                 *done = Done::Session(self.sessions.open(session, self.time_ms));
@@ -143,16 +147,9 @@ impl Partition {
         }
     }
 
-    /// Ends a memtable, which is the active one.
-    fn freeze(&mut self, at: LogPosition, table: TableId, generation: Generation) -> Done {
-        let state = self.table_mut(table);
-        if generation <= state.flushed_generation {
-            let next = Generation(generation.0 + 1);
-            state.active = std::sync::Arc::new(crate::memtable::Memtable::new(next));
-            return Done::SkippedFreeze(table);
-        }
-        state.freeze(at);
-        Done::Freeze(table)
+    fn freeze(&mut self, at: LogPosition, CutPoint { table, generation, .. }: &CutPoint) -> Done {
+        let next = Generation(generation.0 + 1);
+        self.end_memtable(*table, *generation, next, |state| state.freeze(at))
     }
 
     /// Nothing comes between the freezes: what the cut has of its tables is of one position.
@@ -162,9 +159,40 @@ impl Partition {
         }
         let ending = cut.tables.iter().filter(|point| point.freezes);
         let frozen = ending.clone().map(|point| (point.table, Generation(point.generation.0 + 1))).collect();
-        *done = Done::Freezes(ending.map(|point| self.freeze(at, point.table, point.generation)).collect());
+        *done = Done::Freezes(ending.map(|point| self.freeze(at, point)).collect());
         self.uncommitted.push_back((at, Command::OpenCut(cut)));
         Ingested::Cut(frozen)
+    }
+
+    /// `end` does it, unless the memtable is flushed already: then only the number moves.
+    fn end_memtable(
+        &mut self,
+        table: TableId,
+        generation: Generation,
+        next: Generation,
+        end: impl FnOnce(&mut TableState),
+    ) -> Done {
+        let state = self.table_mut(table);
+        if generation <= state.flushed_generation {
+            state.active = Arc::new(Memtable::new(next));
+            return Done::SkippedFreeze(table, generation);
+        }
+        end(state);
+        Done::Freeze(table)
+    }
+
+    /// What was loaded is of a later seq than all that was written, and of later generations: numbers go on behind them.
+    fn ingest_load(&mut self, at: LogPosition, load: Load, done: &mut Done) -> Ingested {
+        let Load { table, generation, next_seq, seq, flushed, .. } = load;
+        let current = self.tables.get(&table).map_or(Generation(1), |t| t.generation());
+        if !rules::fits(generation, current) || next_seq != self.next_seq {
+            return Ingested::Ignored;
+        }
+        let next = Generation(flushed.0 + 1);
+        *done = self.end_memtable(table, generation, next, |state| state.jump(at, next));
+        self.next_seq = seq + 1;
+        self.uncommitted.push_back((at, Command::Load(load)));
+        Ingested::Frozen { table, next }
     }
 
     fn ingest_group(&mut self, at: LogPosition, group: Group, bits_done: bool, done: &mut Done) -> Ingested {
@@ -252,10 +280,8 @@ impl Partition {
                 self.table_mut(table).unfreeze();
             }
             Done::Freezes(all) => all.into_iter().for_each(|one| self.take_back(one)),
-            Done::SkippedFreeze(table) => {
-                let state = self.table_mut(table);
-                let before = Generation(state.generation().0 - 1);
-                state.active = std::sync::Arc::new(crate::memtable::Memtable::new(before));
+            Done::SkippedFreeze(table, before) => {
+                self.table_mut(table).active = Arc::new(Memtable::new(before));
             }
             Done::Session(changes) => self.sessions.undo(changes),
             Done::Membership(before) => self.membership = before,

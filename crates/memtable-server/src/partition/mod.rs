@@ -26,7 +26,7 @@ use bytes::Bytes;
 use sextant_common::configuration::FORMAT_NEWEST;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
+use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, PartitionId, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::snapshot::HeldCuts;
 
@@ -65,6 +65,8 @@ pub struct Partition {
     checkpoints: VecDeque<Checkpoint>,
     manifest: Arc<Manifest>,
     next_table: u32,
+    /// The newest loads that are in the manifest, oldest first.
+    loads: VecDeque<LoadId>,
     /// The configuration in effect, and the index of its entry.
     configuration: Option<(Configuration, u64)>,
     cuts: HeldCuts,
@@ -107,6 +109,7 @@ impl Partition {
             checkpoints: VecDeque::new(),
             manifest: Arc::new(Manifest::empty(id)),
             next_table: 1,
+            loads: VecDeque::new(),
             configuration: None,
             cuts: HeldCuts::default(),
             log_bytes: 0,
@@ -198,6 +201,16 @@ impl Partition {
     /// The id of the table that is created next.
     pub fn next_table(&self) -> u32 {
         self.next_table
+    }
+
+    /// Whether a load is in the manifest, as far as it is remembered.
+    pub fn has_loaded(&self, id: LoadId) -> bool {
+        self.loads.contains(&id)
+    }
+
+    /// Whether the log has a load whose tables are not in the manifest: p-nodes cannot have searched them, so no base counts.
+    pub fn is_loading(&self) -> bool {
+        self.uncommitted.iter().any(|(_, command)| matches!(command, Command::Load(_)))
     }
 
     pub fn sessions(&self) -> &DuplicateTable {

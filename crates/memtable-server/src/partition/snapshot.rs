@@ -50,12 +50,13 @@ impl Partition {
             next_table: self.next_table,
             configuration: self.configuration.clone(),
             cuts: HeldCuts { applied: self.committed_index, ..self.cuts.clone() },
+            loads: self.loads.iter().copied().collect(),
         })
     }
 
     /// A partition that starts from a snapshot: memtables empty, to be filled from the log after it.
     pub fn restore(id: PartitionId, snapshot: &Snapshot) -> Self {
-        let Snapshot { checkpoint, manifest, next_table, configuration, cuts } = snapshot;
+        let Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads } = snapshot;
         let mut partition = Partition::new(id);
         partition.last = checkpoint.at;
         partition.next_index = checkpoint.at.index + 1;
@@ -69,6 +70,7 @@ impl Partition {
         partition.next_table = *next_table;
         partition.configuration = configuration.clone();
         partition.cuts = cuts.clone();
+        partition.loads = loads.iter().copied().collect();
         for table in &manifest.tables {
             let generation = checkpoint.generations.get(&table.table).copied().unwrap_or(Generation(1));
             let mut state = TableState::new(generation);

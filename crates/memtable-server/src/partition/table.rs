@@ -75,7 +75,17 @@ impl TableState {
 
     /// Ends the active memtable.
     pub fn freeze(&mut self, at: LogPosition) {
-        let next = Arc::new(self.active.successor());
+        let next = self.active.successor();
+        self.end_active(at, next);
+    }
+
+    /// Ends the active memtable, which is empty; numbers go on with this generation.
+    pub fn jump(&mut self, at: LogPosition, next: Generation) {
+        self.end_active(at, Memtable::new(next));
+    }
+
+    fn end_active(&mut self, at: LogPosition, next: Memtable) {
+        let next = Arc::new(next);
         let memtable = std::mem::replace(&mut self.active, next);
         let filter = std::mem::take(&mut self.filter);
         self.frozen.push_back(Frozen { memtable, filter, freeze: at });
@@ -90,6 +100,20 @@ impl TableState {
             self.filter.union(later);
             self.active = frozen.memtable;
         }
+    }
+
+    /// Frozen memtables up to this generation are flushed, by this version: they go into their grace.
+    pub fn end_frozen(&mut self, flushed: Generation, version: ManifestVersion, now_ns: u64) {
+        self.flushed_generation = flushed;
+        while let Some(frozen) = self.frozen.pop_front_if(|f| f.memtable.generation <= flushed) {
+            self.grace.push_back(Grace { memtable: frozen.memtable, flushed_at: version, since_ns: now_ns });
+        }
+    }
+
+    /// No reader of a version before this one is answered any more.
+    pub fn end_grace(&mut self, version: ManifestVersion) {
+        self.dropped_version = version;
+        self.grace.clear();
     }
 
     /// Log index of the oldest entry that replay needs: it is only in memory. A frozen memtable that is empty still needs its

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{LogPosition, TableId};
+use sextant_common::ids::{Generation, LogPosition, TableId};
 
 use super::sessions::SessionUndo;
 
@@ -28,8 +28,8 @@ pub(super) enum Done {
     Freeze(TableId),
     /// The freezes of a cut.
     Freezes(Vec<Done>),
-    /// A freeze of a memtable that is flushed already: only the generation moved.
-    SkippedFreeze(TableId),
+    /// A freeze of a memtable that is flushed already: only the generation moved, from this one.
+    SkippedFreeze(TableId, Generation),
     Session(Vec<SessionUndo>),
     Membership(Bytes),
 }

@@ -123,6 +123,7 @@ impl Rebuilt<'_> {
             configuration: Some((Configuration { lineage, ..self.founding.clone() }, at.index)),
             // Nobody can hold what nobody knows of.
             cuts: HeldCuts::default(),
+            loads: Vec::new(),
         })
     }
 }

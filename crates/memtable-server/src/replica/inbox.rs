@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Epoch, Generation, Serial, TableId};
+use sextant_common::ids::{Epoch, Generation, LoadId, Serial, TableId};
 use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +18,8 @@ use crate::command::configuration::ConfigurationChange;
 use crate::flush::Inputs;
 use crate::partition::ingest::Body;
 use crate::partition::snapshot::Snapshot;
+
+use super::loading::{Adopted, LoadJob, Written};
 
 /// What a worker is told.
 pub enum Event {
@@ -55,6 +57,21 @@ pub enum Event {
     Place {
         placement: Placement,
         done: oneshot::Sender<Result<()>>,
+    },
+    /// What a load of this table would be of, if it began now.
+    BeginLoad {
+        table: String,
+        id: LoadId,
+        done: oneshot::Sender<Result<LoadJob>>,
+    },
+    HasLoaded {
+        id: LoadId,
+        done: oneshot::Sender<Result<bool>>,
+    },
+    /// Written SSTables are to be seen.
+    Adopt {
+        load: Written,
+        done: oneshot::Sender<Adopted>,
     },
     Configure {
         change: ConfigurationChange,

@@ -5,6 +5,7 @@
 mod admission;
 mod handle;
 mod inbox;
+mod loading;
 mod numbers;
 mod published;
 mod reply;
@@ -15,6 +16,7 @@ pub use admission::QueueShare;
 pub use admission::QueuedWrite;
 pub use handle::Handle;
 pub use inbox::{Event, FilterSet, LogFeed, body_of};
+pub use loading::{Adopted, LoadJob, LoadPlace, Phase, Written};
 pub use numbers::{Members, Numbers, TableNumbers, Writes};
 pub use published::Published;
 pub use reply::{Answer, ReplySink, WriteFate};

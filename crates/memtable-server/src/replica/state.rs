@@ -16,7 +16,7 @@ use sextant_rules::mutant::{self, Mutant};
 use sextant_rules::probe::PausePoint;
 use tokio::sync::{Notify, watch};
 
-use super::{Numbers, Published};
+use super::{LoadPlace, Numbers, Published};
 use crate::command::{Configuration, ConfigurationRules};
 use crate::incarnation::Incarnation;
 use crate::leadership::{LeaderLease, Strangers, VoteGuard};
@@ -74,6 +74,8 @@ pub struct ReplicaState {
     pub pending_ssts: Mutex<Vec<SstId>>,
     /// Copies of inputs that a compaction of this leader needs where they are: not surplus.
     pub gathered_ssts: Mutex<Vec<(NodeId, SstId)>>,
+    /// The bulk load that this leader has begun, if there is one.
+    pub load: LoadPlace,
     /// sstable servers that new tables are not to be on if there are enough others.
     pub avoided_ssts: Mutex<BTreeSet<NodeId>>,
     /// Why the partition is not founded, if this server knows.
@@ -131,6 +133,7 @@ impl ReplicaState {
             cuts: watch::channel(Arc::default()).0,
             pending_ssts: Mutex::default(),
             gathered_ssts: Mutex::default(),
+            load: LoadPlace::default(),
             avoided_ssts: Mutex::default(),
             unfounded: Mutex::default(),
             numbers: Mutex::default(),

@@ -149,6 +149,7 @@ impl MemtableServer {
             };
             let (mut partitions, mut rafts, mut gates) = (HashMap::new(), HashMap::new(), HashMap::new());
             let (mut networks, mut stores) = (HashMap::new(), HashMap::new());
+            let mut backgrounds = HashMap::new();
             let mut to_drain = Vec::new();
             for replica in replicas {
                 let id = replica.shared.id;
@@ -205,6 +206,7 @@ impl MemtableServer {
                     shutdown.clone(),
                 ));
                 networks.insert(id, network.clone());
+                backgrounds.insert(id, background.clone());
                 gates.insert(id, gate);
                 let election = election::election_loop(
                     raft.clone(),
@@ -284,6 +286,7 @@ impl MemtableServer {
                 rafts,
                 acceptors,
                 networks,
+                backgrounds,
                 rebuilding,
                 memories,
                 news,

@@ -3,17 +3,20 @@
 
 use std::sync::Arc;
 
+use futures::StreamExt;
 use sextant_common::error::Error;
-use sextant_common::ids::TableId;
+use sextant_common::ids::{LoadId, TableId};
+use sextant_common::key::SlotMap;
 use sextant_common::limits;
-use sextant_environment::env::status_of;
+use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
 use sextant_proto::v1::admin_server::Admin;
 use tonic::{Request, Response, Status};
 
 use super::{Context, status};
 use crate::command::configuration::ConfigurationChange;
-use crate::maintenance::{self, Created, NewTable, Work};
+use crate::flush::LoadPiece;
+use crate::maintenance::{self, Created, NewTable, Work, loads};
 use crate::recover::Order;
 
 #[derive(Clone)]
@@ -35,6 +38,32 @@ impl AdminShell {
             }
         }
         Ok(Response::new(reply))
+    }
+}
+
+fn piece(message: v1::LoadRequest, had_header: bool) -> Result<LoadPiece, Error> {
+    if had_header && message.header.is_some() {
+        return Err(Error::invalid("a load has one header"));
+    }
+    let records = message.records.into_iter().map(Into::into).collect();
+    Ok(LoadPiece { records, finish: message.finish.then_some(message.record_count) })
+}
+
+impl AdminShell {
+    fn load_reply(&self, load: &loads::Load) -> Response<v1::LoadReply> {
+        use v1::load_reply::State;
+        let partitions = self.context.cluster.partitions;
+        let of = |state: State| v1::LoadReply { state: state.into(), partitions, ..Default::default() };
+        Response::new(match load {
+            loads::Load::Unknown => of(State::Unknown),
+            loads::Load::Committed => of(State::Committed),
+            loads::Load::Written(written) => v1::LoadReply {
+                records: written.records(),
+                bytes: written.bytes(),
+                tables: written.ssts.len() as u32,
+                ..of(State::Written)
+            },
+        })
     }
 }
 
@@ -181,6 +210,41 @@ impl Admin for AdminShell {
         _request: Request<v1::VerifyTablesRequest>,
     ) -> Result<Response<v1::VerifyTablesReply>, Status> {
         Err(Status::unimplemented("an sstable server does that"))
+    }
+
+    async fn load(
+        &self,
+        request: Request<tonic::Streaming<v1::LoadRequest>>,
+    ) -> Result<Response<v1::LoadReply>, Status> {
+        let mut stream = request.into_inner();
+        let first = stream.message().await?.unwrap_or_default();
+        let header =
+            first.header.clone().ok_or_else(|| Error::invalid("the first message of a load has the header"));
+        let v1::LoadHeader { partition, table, id } = header.map_err(status_of)?;
+        let handle = self.context.partition(partition).map_err(status_of)?;
+        let background = self.context.background(handle.shared.id).map_err(status_of)?;
+        let slots = SlotMap::even(self.context.cluster.partitions);
+        let rest = stream.map(|message| piece(message.map_err(error_of)?, true));
+        let pieces = futures::stream::iter([piece(first, false)]).chain(rest);
+        let load = (LoadId(id), table);
+        let state = loads::receive(handle, background, slots, load, pieces).await.map_err(status_of)?;
+        Ok(self.load_reply(&state))
+    }
+
+    async fn end_load(
+        &self,
+        request: Request<v1::EndLoadRequest>,
+    ) -> Result<Response<v1::LoadReply>, Status> {
+        let request = request.into_inner();
+        let handle = self.context.partition(request.partition).map_err(status_of)?;
+        let background = self.context.background(handle.shared.id).map_err(status_of)?;
+        let end = match request.end() {
+            v1::end_load_request::End::Keep => loads::End::Keep,
+            v1::end_load_request::End::Commit => loads::End::Commit,
+            v1::end_load_request::End::Abort => loads::End::Abort,
+        };
+        let state = loads::end(handle, background, LoadId(request.id), end).await.map_err(status_of)?;
+        Ok(self.load_reply(&state))
     }
 
     async fn status(

@@ -16,6 +16,7 @@ use sextant_environment::config::ClusterConfig;
 use sextant_proto::v1;
 use tokio::sync::Notify;
 
+use crate::flush::Background;
 use crate::metrics::Metrics;
 use crate::raft::acceptor::Acceptor;
 use crate::raft::network::NetworkFactory;
@@ -37,6 +38,8 @@ pub struct Context {
     pub rafts: Arc<HashMap<PartitionId, crate::raft::Raft>>,
     pub acceptors: BTreeMap<PartitionId, Acceptor>,
     pub networks: HashMap<PartitionId, NetworkFactory>,
+    /// For bulk loads.
+    pub backgrounds: HashMap<PartitionId, Background>,
     /// What `sextant admin recover` runs.
     pub rebuilding: Arc<Rebuilding>,
     pub memories: Arc<Memories>,
@@ -69,6 +72,10 @@ pub struct Recovery {
 }
 
 impl Context {
+    pub fn background(&self, id: PartitionId) -> Result<&Background> {
+        self.backgrounds.get(&id).ok_or_else(|| Error::internal("a partition without a background"))
+    }
+
     pub fn partition(&self, id: u32) -> Result<&Handle> {
         self.partitions.get(&PartitionId(id)).ok_or_else(|| {
             Error::invalid(format!("no partition {id}: there are {}", self.cluster.partitions))

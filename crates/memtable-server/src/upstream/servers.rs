@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{Stream, StreamExt};
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{NodeId, PartitionId, SstId};
@@ -156,9 +156,16 @@ impl SstServer {
         memtable: Arc<Memtable>,
         expired_by: Tick,
     ) -> Result<SstMeta> {
+        self.ingest_messages(ingest::messages(&order, memtable, expired_by)).await
+    }
+
+    /// Makes the server write a table of what comes: the header, records, the end.
+    pub async fn ingest_messages(
+        &self,
+        messages: impl Stream<Item = v1::IngestRequest> + Send + 'static,
+    ) -> Result<SstMeta> {
         let sent = Arc::new(AtomicU64::new(0));
         let counted = sent.clone();
-        let messages = ingest::messages(&order, memtable, expired_by);
         let messages = messages.inspect(move |_| {
             counted.fetch_add(1, Ordering::Relaxed);
         });

@@ -122,6 +122,9 @@ impl Worker {
         }
         self.publish();
         self.see_to_handover();
+        if let Some(leading) = &mut self.leading {
+            leading.see_to_adoption(&self.replica);
+        }
         self.sequence().await;
         let now_ns = self.replica.shared.env.clock.grantor_ns();
         let (replica, leading, resigned) = (&self.replica, self.leading.as_ref(), self.resigned.is_some());

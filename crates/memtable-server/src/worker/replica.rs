@@ -255,7 +255,9 @@ impl Replica {
             match effect {
                 CommitEffect::Flushed { .. } => drop(self.metrics.flushes.inc()),
                 CommitEffect::Compacted { .. } => drop(self.metrics.compactions.inc()),
+                CommitEffect::Loaded { .. } => drop(self.metrics.loads.inc()),
                 CommitEffect::TableCreated(_)
+                | CommitEffect::NotLoaded(_)
                 | CommitEffect::Configured
                 | CommitEffect::Cut
                 | CommitEffect::Placed
@@ -286,6 +288,7 @@ impl Replica {
                 let entry = self.partition.manifest().table(*table);
                 (true, vec![entry.and_then(|t| t.ssts.first()).map(|sst| sst.id)])
             }
+            CommitEffect::Loaded { added, .. } => (true, added.iter().copied().map(Some).collect()),
             CommitEffect::Compacted { added, .. } if added.is_empty() => (false, vec![None]),
             CommitEffect::Compacted { added, .. } => (false, added.iter().copied().map(Some).collect()),
             _ => return,

@@ -8,6 +8,7 @@ use futures::StreamExt;
 use futures::future::join_all;
 use futures::stream::{BoxStream, FuturesUnordered};
 use sextant_access::Class;
+use sextant_common::ids::PartitionId;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{error_of, status_of};
 use sextant_proto::v1;
@@ -344,6 +345,49 @@ impl Admin for AdminService {
         self.admit(&request, "verify all SSTables").await?;
         let limit = deadline(request.metadata()).unwrap_or(VERIFY_DEADLINE);
         Ok(Response::new(backup::verify(&self.pnode, &request.into_inner().nodes, limit).await))
+    }
+
+    /// To whom this p-node takes for the leader: what arrives cannot be sent twice.
+    async fn load(
+        &self,
+        request: Request<tonic::Streaming<v1::LoadRequest>>,
+    ) -> Result<Response<v1::LoadReply>, Status> {
+        let (metadata, extensions, mut stream) = request.into_parts();
+        self.admit(&Request::from_parts(metadata, extensions, ()), "load a table").await?;
+        let first = stream.message().await?.unwrap_or_default();
+        let header =
+            first.header.as_ref().ok_or_else(|| Error::invalid("the first message of a load has the header"));
+        let partition = PartitionId(header.map_err(status_of)?.partition);
+        let core = self.pnode.core();
+        if !core.views.partitions().any(|p| p == partition) {
+            return Err(status_of(Error::invalid(format!("no partition {partition}"))));
+        }
+        let again =
+            || status_of(Error::retry("the leader of the partition is not known: send the records again"));
+        let node = core.leaders.get(partition).node.ok_or_else(again)?;
+        let mut admin = core.memtable(node).map_err(status_of)?.admin.clone();
+        // Where it breaks off the leader sees that it has no end.
+        let rest = stream
+            .take_while(|message| std::future::ready(message.is_ok()))
+            .filter_map(|m| std::future::ready(m.ok()));
+        let sent = admin.load(futures::stream::iter([first]).chain(rest)).await;
+        sent.map_err(|status| {
+            let error = error_of(status);
+            if matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Unavailable) {
+                core.leaders.suspect(partition, node);
+            }
+            if error.kind == ErrorKind::NotLeader { again() } else { status_of(error) }
+        })
+    }
+
+    async fn end_load(
+        &self,
+        request: Request<v1::EndLoadRequest>,
+    ) -> Result<Response<v1::LoadReply>, Status> {
+        self.admit(&request, "end a load").await?;
+        let limit = deadline(request.metadata()).unwrap_or(MAINTENANCE_DEADLINE);
+        let request = request.into_inner();
+        self.ask_leader(limit, |mut admin| async move { admin.end_load(request).await }).await
     }
 
     async fn status(&self, request: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {

@@ -10,8 +10,7 @@ use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
-    one_by_one,
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between, one_by_one,
 };
 
 use super::shares::{Place, Shares};

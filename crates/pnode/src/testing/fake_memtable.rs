@@ -417,6 +417,15 @@ impl Admin for Service {
         Err(Status::unimplemented("a fake partition has no voters"))
     }
 
+    async fn load(
+        &self,
+        _: Request<tonic::Streaming<v1::LoadRequest>>,
+    ) -> Result<Response<v1::LoadReply>, Status> {
+        Err(Status::unimplemented("no loads here"))
+    }
+    async fn end_load(&self, _: Request<v1::EndLoadRequest>) -> Result<Response<v1::LoadReply>, Status> {
+        Err(Status::unimplemented("no loads here"))
+    }
     async fn status(&self, _: Request<v1::StatusRequest>) -> Result<Response<v1::StatusReply>, Status> {
         Ok(Response::new(v1::StatusReply { json: format!("{{\"node\":{}}}", self.node) }))
     }

@@ -4,12 +4,12 @@
 use bytes::BytesMut;
 use prost::Message;
 use sextant_common::command::{
-    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, OpenCut, OpenSession, Placement,
-    Relocation, Tick,
+    Compaction, Configure, CutPoint, EndCut, EnsureTable, Flush, Freeze, Load, OpenCut, OpenSession,
+    Placement, Relocation, Tick,
 };
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry;
-use sextant_common::ids::{Generation, ManifestVersion, NodeId, TableId};
+use sextant_common::ids::{Generation, LoadId, ManifestVersion, NodeId, TableId};
 
 use super::manifest::range_from_wire;
 use super::{sst_id_from_wire, sst_id_to_wire};
@@ -95,6 +95,39 @@ impl Logged for Compaction {
             range: range_from_wire(m.range_start, m.range_end)?,
             outputs: outputs.map(TryInto::try_into).collect::<Result<_>>()?,
             tombstones_dropped: m.tombstones_dropped,
+        })
+    }
+}
+
+impl Logged for Load {
+    fn encode(&self, out: &mut BytesMut) {
+        let m = v1::LogLoad {
+            term: self.term,
+            table: self.table.0,
+            id: self.id.0,
+            generation: self.generation.0,
+            next_seq: self.next_seq,
+            seq: self.seq,
+            flushed: self.flushed.0,
+            ssts: self.ssts.iter().map(Into::into).collect(),
+        };
+        put(&m, out);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self> {
+        let m: v1::LogLoad = message(body)?;
+        if m.flushed < m.generation || m.seq < m.next_seq {
+            return Err(Error::corrupt("log entry: a load that goes back"));
+        }
+        Ok(Self {
+            term: m.term,
+            table: TableId(m.table),
+            id: LoadId(m.id),
+            generation: Generation(m.generation),
+            next_seq: m.next_seq,
+            seq: m.seq,
+            flushed: Generation(m.flushed),
+            ssts: m.ssts.into_iter().map(TryInto::try_into).collect::<Result<_>>()?,
         })
     }
 }

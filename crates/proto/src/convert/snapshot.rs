@@ -7,7 +7,7 @@ use bytes::Bytes;
 use prost::Message;
 use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
+use sextant_common::ids::{Generation, LoadId, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, Told};
 use sextant_common::snapshot::{Checkpoint, HeldCuts, SessionMemory, Snapshot};
@@ -53,6 +53,7 @@ pub fn encode<'s, S>(
         configured_at: snapshot.configuration.as_ref().map_or(0, |(_, at)| *at),
         cuts: snapshot.cuts.cuts.iter().map(|cut| (&**cut).into()).collect(),
         cuts_applied: snapshot.cuts.applied,
+        loads: snapshot.loads.iter().map(|id| id.0).collect(),
     }
     .encode_to_vec()
 }
@@ -98,6 +99,7 @@ pub fn decode(bytes: &[u8], partition: PartitionId) -> Result<Snapshot<SessionLi
             None => None,
         },
         cuts,
+        loads: m.loads.into_iter().map(LoadId).collect(),
     })
 }
 

@@ -57,6 +57,8 @@
     ("/sextant.v1.Admin/ChangeVoters", "Admin", "ChangeVoters"),
     ("/sextant.v1.Admin/Recover", "Admin", "Recover"),
     ("/sextant.v1.Admin/RaiseFormat", "Admin", "RaiseFormat"),
+    ("/sextant.v1.Admin/Load", "Admin", "Load"),
+    ("/sextant.v1.Admin/EndLoad", "Admin", "EndLoad"),
     ("/sextant.v1.Admin/Status", "Admin", "Status"),
     ("/sextant.v1.Admin/Cut", "Admin", "Cut"),
     ("/sextant.v1.Admin/FetchTable", "Admin", "FetchTable"),

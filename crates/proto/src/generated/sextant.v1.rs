@@ -1554,6 +1554,30 @@ pub struct LogCompaction {
     #[prost(bool, tag = "8")]
     pub tombstones_dropped: bool,
 }
+/// A table adopts the SSTables of a bulk load: an empty memtable ends, and is flushed to them.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogLoad {
+    #[prost(uint64, tag = "1")]
+    pub term: u64,
+    #[prost(uint32, tag = "2")]
+    pub table: u32,
+    #[prost(fixed64, tag = "3")]
+    pub id: u64,
+    /// The generation that ends.
+    #[prost(uint64, tag = "4")]
+    pub generation: u64,
+    /// Of the write that would come next.
+    #[prost(uint64, tag = "5")]
+    pub next_seq: u64,
+    /// Of all loaded records.
+    #[prost(uint64, tag = "6")]
+    pub seq: u64,
+    /// Up to which generation the table is flushed with it.
+    #[prost(uint64, tag = "7")]
+    pub flushed: u64,
+    #[prost(message, repeated, tag = "8")]
+    pub ssts: ::prost::alloc::vec::Vec<SstMeta>,
+}
 /// Where SSTables are: takes effect only on the manifest of this version.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LogPlacement {
@@ -1763,6 +1787,9 @@ pub struct PartitionSnapshot {
     pub cuts: ::prost::alloc::vec::Vec<Cut>,
     #[prost(uint64, tag = "17")]
     pub cuts_applied: u64,
+    /// The newest loads that were adopted, oldest first.
+    #[prost(fixed64, repeated, tag = "14")]
+    pub loads: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RaftVote {
@@ -7303,6 +7330,141 @@ pub struct PartitionFormat {
     #[prost(string, tag = "5")]
     pub refused: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LoadHeader {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(string, tag = "2")]
+    pub table: ::prost::alloc::string::String,
+    /// Random, and the same for all partitions of a load. Not 0.
+    #[prost(fixed64, tag = "3")]
+    pub id: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LoadRequest {
+    /// First message: the header. Then records in strictly rising order of keys, all of the partition; their seqs do not count, and
+    /// there are no tombstones. Last: the number of records sent.
+    #[prost(message, optional, tag = "1")]
+    pub header: ::core::option::Option<LoadHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub records: ::prost::alloc::vec::Vec<ScanRecord>,
+    #[prost(bool, tag = "3")]
+    pub finish: bool,
+    #[prost(uint64, tag = "4")]
+    pub record_count: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndLoadRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    #[prost(fixed64, tag = "2")]
+    pub id: u64,
+    #[prost(enumeration = "end_load_request::End", tag = "3")]
+    pub end: i32,
+}
+/// Nested message and enum types in `EndLoadRequest`.
+pub mod end_load_request {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum End {
+        /// Only say how it is; it is kept for another minute.
+        Keep = 0,
+        Commit = 1,
+        Abort = 2,
+    }
+    impl End {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Keep => "KEEP",
+                Self::Commit => "COMMIT",
+                Self::Abort => "ABORT",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "KEEP" => Some(Self::Keep),
+                "COMMIT" => Some(Self::Commit),
+                "ABORT" => Some(Self::Abort),
+                _ => None,
+            }
+        }
+    }
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LoadReply {
+    #[prost(enumeration = "load_reply::State", tag = "1")]
+    pub state: i32,
+    /// Of this partition, while they are known.
+    #[prost(uint64, tag = "2")]
+    pub records: u64,
+    #[prost(uint64, tag = "3")]
+    pub bytes: u64,
+    #[prost(uint32, tag = "4")]
+    pub tables: u32,
+    /// How many the cluster has.
+    #[prost(uint32, tag = "5")]
+    pub partitions: u32,
+}
+/// Nested message and enum types in `LoadReply`.
+pub mod load_reply {
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
+    #[repr(i32)]
+    pub enum State {
+        /// The leader knows nothing of it: its records are to be sent again.
+        Unknown = 0,
+        /// Its SSTables are durable, and wait for their commit.
+        Written = 1,
+        /// It is seen. (A partition remembers its newest 1024.)
+        Committed = 2,
+    }
+    impl State {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::Unknown => "UNKNOWN",
+                Self::Written => "WRITTEN",
+                Self::Committed => "COMMITTED",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "UNKNOWN" => Some(Self::Unknown),
+                "WRITTEN" => Some(Self::Written),
+                "COMMITTED" => Some(Self::Committed),
+                _ => None,
+            }
+        }
+    }
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -7723,6 +7885,45 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("sextant.v1.Admin", "RaiseFormat"));
             self.inner.unary(req, path, codec).await
         }
+        /// Bulk load, first half: writes SSTables of a table in one partition from sorted records. Nothing of it can be seen, and it is
+        /// forgotten if nobody speaks of it for a minute, or the leader changes.
+        pub async fn load(
+            &mut self,
+            request: impl tonic::IntoStreamingRequest<Message = super::LoadRequest>,
+        ) -> std::result::Result<tonic::Response<super::LoadReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Admin/Load");
+            let mut req = request.into_streaming_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "Load"));
+            self.inner.client_streaming(req, path, codec).await
+        }
+        /// Second half: what was loaded is seen, all of it at once, or is given up. Idempotent.
+        pub async fn end_load(
+            &mut self,
+            request: impl tonic::IntoRequest<super::EndLoadRequest>,
+        ) -> std::result::Result<tonic::Response<super::LoadReply>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Admin/EndLoad");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "EndLoad"));
+            self.inner.unary(req, path, codec).await
+        }
         pub async fn status(
             &mut self,
             request: impl tonic::IntoRequest<super::StatusRequest>,
@@ -7908,6 +8109,17 @@ pub mod admin_server {
             tonic::Response<super::RaiseFormatReply>,
             tonic::Status,
         >;
+        /// Bulk load, first half: writes SSTables of a table in one partition from sorted records. Nothing of it can be seen, and it is
+        /// forgotten if nobody speaks of it for a minute, or the leader changes.
+        async fn load(
+            &self,
+            request: tonic::Request<tonic::Streaming<super::LoadRequest>>,
+        ) -> std::result::Result<tonic::Response<super::LoadReply>, tonic::Status>;
+        /// Second half: what was loaded is seen, all of it at once, or is given up. Idempotent.
+        async fn end_load(
+            &self,
+            request: tonic::Request<super::EndLoadRequest>,
+        ) -> std::result::Result<tonic::Response<super::LoadReply>, tonic::Status>;
         async fn status(
             &self,
             request: tonic::Request<super::StatusRequest>,
@@ -8392,6 +8604,94 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RaiseFormatSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/Load" => {
+                    #[allow(non_camel_case_types)]
+                    struct LoadSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::ClientStreamingService<super::LoadRequest>
+                    for LoadSvc<T> {
+                        type Response = super::LoadReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<tonic::Streaming<super::LoadRequest>>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::load(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = LoadSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.client_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/EndLoad" => {
+                    #[allow(non_camel_case_types)]
+                    struct EndLoadSvc<T: Admin>(pub Arc<T>);
+                    impl<T: Admin> tonic::server::UnaryService<super::EndLoadRequest>
+                    for EndLoadSvc<T> {
+                        type Response = super::LoadReply;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::EndLoadRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::end_load(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = EndLoadSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -179,6 +179,19 @@ macro_rules! registered {
             tests: ["loads_beside_reads_and_writes"],
             broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model],
         }
+        "a-load-is-seen-under-no-lease" {
+            says:
+                "A load is proposed when no lease lives, and none is granted until it is applied: then by a new ring, \
+                 for the manifest that has it.",
+            otherwise: "a holder reads the old SSTables after the load, as no bit leads away from them: a stale read",
+            source: "design 14",
+            kept_in: ["crates/memtable-server/src/worker/leading/adoption.rs"],
+            tests: ["a_load_is_proposed_when_no_lease_lives_and_nothing_is_under_way"],
+            broken_by: LoadUnderLease "load-under-lease"
+                "A load is proposed while leases live." [Model, Operand],
+            broken_by: LoadKeepsRing "load-keeps-ring"
+                "After a load the ring goes on." [Model, Operand],
+        }
         "no-stamp-passes-a-load" {
             says: "A cached record's stamp never moves past a load, which may lack what was there.",
             otherwise: "a record that was dropped comes back",

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
-    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply, CutRequest, EnsureTableReply,
-    EnsureTableRequest, FetchTableRequest, FileChunk, ImportReply, ImportRequest, MaintenanceReply,
-    MaintenanceRequest, RaiseFormatReply, RaiseFormatRequest, RecoverReply, RecoverRequest, StatusReply,
-    StatusRequest, TransferReply, TransferRequest, VerifiedServer, VerifyTablesReply, VerifyTablesRequest,
+    ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply, CutRequest, EndLoadRequest,
+    EnsureTableReply, EnsureTableRequest, FetchTableRequest, FileChunk, ImportReply, ImportRequest,
+    LoadReply, LoadRequest, MaintenanceReply, MaintenanceRequest, RaiseFormatReply, RaiseFormatRequest,
+    RecoverReply, RecoverRequest, StatusReply, StatusRequest, TransferReply, TransferRequest, VerifiedServer,
+    VerifyTablesReply, VerifyTablesRequest,
 };
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
 use crate::scrub::Verified;
 use crate::store::Store;
@@ -101,6 +102,14 @@ impl Admin for AdminService {
         let node = self.store.config.id.0;
         let server = VerifiedServer { node, tables, bytes, damaged, error: String::new() };
         Ok(Response::new(VerifyTablesReply { servers: vec![server], lacking: Vec::new() }))
+    }
+
+    async fn load(&self, _: Request<Streaming<LoadRequest>>) -> Result<Response<LoadReply>, Status> {
+        not_here()
+    }
+
+    async fn end_load(&self, _: Request<EndLoadRequest>) -> Result<Response<LoadReply>, Status> {
+        not_here()
     }
 
     async fn status(&self, _: Request<StatusRequest>) -> Result<Response<StatusReply>, Status> {

@@ -125,6 +125,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         next_table: 3,
         configuration: Some((Configuration::founding(&LeaseConfig::default(), 1 << 20), 9)),
         cuts: HeldCuts { applied: 98, cuts: vec![sample_cut().into()] },
+        loads: vec![LoadId(7), LoadId(u64::MAX)],
     };
     let mut empty = full.clone();
     empty.checkpoint.sessions = DuplicateTable::default();

@@ -5,6 +5,7 @@ mod agreement;
 mod cuts;
 mod entries;
 mod expiry;
+mod loads;
 mod objects;
 mod updates;
 mod writes;

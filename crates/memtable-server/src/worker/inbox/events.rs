@@ -8,7 +8,7 @@ use sextant_raft_log::Entry;
 use crate::leadership::not_leading;
 use crate::partition::commit::CommitEffect;
 use crate::partition::snapshot::Snapshot;
-use crate::replica::{Event, WriteFate};
+use crate::replica::{Adopted, Event, WriteFate};
 use crate::worker::replica::{Replica, Seen};
 use crate::worker::{Ended, Worker};
 
@@ -84,14 +84,16 @@ impl Worker {
 
     fn committed(&mut self, index: u64) {
         let effects = self.replica.commit(index, self.leading.is_some());
+        // Before p-nodes get the manifest, or anybody is told who waits for a change: what he asks next is the view.
+        if !effects.is_empty() {
+            self.replica.refresh_view();
+        }
         if let Some(leading) = &mut self.leading {
             leading.committed(&self.replica, index);
         }
         if effects.is_empty() {
             return;
         }
-        // Before anybody is told who waits for a change: what he looks at next is the view.
-        self.replica.refresh_view();
         for effect in &effects {
             if let CommitEffect::Configured = effect {
                 self.replica.warn_of_another_file();
@@ -147,6 +149,9 @@ fn refuse(replica: &Replica, event: Event) {
         | Event::EndCut { done, .. }
         | Event::ChangeVoters { done, .. } => no(done),
         Event::HandOver { done, .. } | Event::RenewCut { done, .. } => no(done),
+        Event::BeginLoad { done, .. } => no(done),
+        Event::HasLoaded { done, .. } => no(done),
+        Event::Adopt { done, .. } => drop(done.send(Adopted::NotNow(not_leading()))),
         Event::Compact { done, .. } => done.into_iter().for_each(no),
         Event::Flushed { result, .. } => replica.drop_tables(result),
         Event::Compacted { result, .. } => replica.drop_tables(result),

@@ -5,6 +5,7 @@
 //!
 //! Invariant: service, lease and desk end first; only then is anybody told ([`Leading::end`]).
 
+mod adoption;
 mod backlog;
 pub(super) mod configure;
 mod cuts;
@@ -28,6 +29,7 @@ use crate::leadership::leadership_changed;
 use crate::lease::ring::Run;
 use crate::lease::slots::Slots;
 use crate::replica::{Event, FilterSet};
+use adoption::Adoption;
 use configure::Shortening;
 use cuts::Cuts;
 use handover::Handover;
@@ -62,6 +64,7 @@ pub(super) struct Leading {
     shortening: Option<Shortening>,
     /// Not before this time (grantor's clock) members are asked (again) which formats they read.
     formats_asked_ns: u64,
+    adoption: Option<Adoption>,
     /// What was committed when the log's device was seen to hang.
     stalled_at: Option<u64>,
     /// Up to where this leader's own log was last seen durable.
@@ -96,6 +99,7 @@ impl Leading {
             handover: None,
             shortening: None,
             formats_asked_ns: 0,
+            adoption: None,
             stalled_at: None,
             own_durable: 0,
         };
@@ -188,6 +192,9 @@ impl Leading {
             Event::Place { placement, done } => {
                 self.client_command(replica, Command::Placement(placement), Some(done));
             }
+            Event::BeginLoad { table, id, done } => drop(done.send(self.begin_load(replica, &table, id))),
+            Event::HasLoaded { id, done } => drop(done.send(self.has_loaded(replica, id))),
+            Event::Adopt { load, done } => self.adopt(replica, load, done),
             Event::Configure { change, done } => self.configure(replica, &change, done),
             Event::RaiseFormat { term, members, to, done } => {
                 self.raise_format(replica, term, &members, to, done);
@@ -217,6 +224,7 @@ impl Leading {
     pub fn is_busy(&self) -> bool {
         self.handover.is_some()
             || self.shortening.is_some()
+            || self.adoption.is_some()
             || self.voters.are_busy()
             || self.upkeep.is_busy()
             || self.sequencer.is_busy()
@@ -240,6 +248,7 @@ impl Leading {
     fn ignored(&mut self, replica: &mut Replica, serial: Serial) {
         // A freeze that did not fit is due again.
         self.upkeep.freezes_are_due_again();
+        self.load_was_ignored(replica);
         // Evaluated again, its writes may find no registration, because this group has taken it, leave no bit, and wait for nobody.
         if serial.0 > 0 {
             self.renew_ring(replica);

@@ -69,13 +69,15 @@ impl Leading {
 
     /// What is to be proposed next, if anything.
     pub fn next_turn(&mut self, replica: &Replica) -> Turn {
+        let holds = self.holds_groups(replica);
         let sequencer = &mut self.sequencer;
         if sequencer.proposal.is_some() || replica.shared.env.clock.grantor_ns() < sequencer.next_at_ns {
             return Turn::Nothing;
         }
         let in_flight = replica.queue.in_flight(replica.partition.committed_index());
+        let takes_group = in_flight < replica.tuning.groups_in_flight && !holds;
         // Raft cannot go on after a refused append: commands wait for room in the log.
-        sequencer.next(replica.log_takes_commands().is_ok(), in_flight < replica.tuning.groups_in_flight)
+        sequencer.next(replica.log_takes_commands().is_ok(), takes_group)
     }
 
     /// Forms a group of waiting writes, and puts its bits out.

@@ -13,6 +13,7 @@ use sextant_common::ids::TableId;
 
 use compactions::{Compactions, Standing};
 use flushes::Flushes;
+pub(super) use flushes::generations;
 
 use crate::leadership::leadership_changed;
 
@@ -35,6 +36,10 @@ impl Upkeep {
 
     pub fn flush_errors(&self) -> impl Iterator<Item = (TableId, &str)> {
         self.flushes.errors.iter().map(|(table, error)| (*table, error.as_str()))
+    }
+
+    pub fn is_freezing(&self, table: TableId) -> bool {
+        self.freezing.contains(&table)
     }
 
     /// The table's memtable was frozen.

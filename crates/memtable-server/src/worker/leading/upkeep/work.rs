@@ -28,8 +28,10 @@ impl Leading {
         };
         let Replica { partition, tuning, freezes, .. } = replica;
         let due = freezes.due(partition, tuning, &pressure, &self.upkeep.freezing);
-        let is_busy =
-            !(due.is_empty() && self.upkeep.freezing.is_empty() && self.upkeep.flushes.under_way.is_empty());
+        let is_busy = self.adoption.is_some()
+            || !(due.is_empty()
+                && self.upkeep.freezing.is_empty()
+                && self.upkeep.flushes.under_way.is_empty());
         let at_rest = freezes.due_for_the_log(partition, tuning, &pressure, is_busy);
         for table in due.into_iter().chain(at_rest) {
             self.freeze(replica, table, None);
@@ -43,7 +45,12 @@ impl Leading {
         }
     }
 
-    fn freeze(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
+    pub(in crate::worker::leading) fn freeze(
+        &mut self,
+        replica: &Replica,
+        table: TableId,
+        done: Option<oneshot::Sender<Result<()>>>,
+    ) {
         let Some(generation) = replica.partition.table(table).map(|t| t.generation()) else { return };
         let term = self.tenure.term;
         self.upkeep.freezing.insert(table);
@@ -217,6 +224,9 @@ impl Leading {
         match effect {
             CommitEffect::TableCreated(_) | CommitEffect::Placed | CommitEffect::Cut => {}
             CommitEffect::Configured => self.configured(replica),
+            CommitEffect::Loaded { id, .. } => self.loaded(replica, *id),
+            // (Applied again after a restart: its tables are in the manifest, or were.)
+            CommitEffect::NotLoaded(_) => {}
             CommitEffect::Flushed { table, generation } => flushes.done(*table, *generation),
             CommitEffect::Compacted { table, removed, added } => {
                 let manifest = replica.partition.manifest();

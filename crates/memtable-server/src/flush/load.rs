@@ -1,0 +1,260 @@
+//! Records of a bulk load become SSTables: as they arrive they go to the servers of a table's replica set, all the same bytes, and when
+//! a table is large enough the next one begins. Nobody names them yet.
+//!
+//! Invariants: records are held as one message of each stream, and the few that a server has not taken. A table counts when enough
+//! servers have it durably, with one checksum. Tables whose load comes to nothing are given up.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use sextant_common::error::{Error, Result};
+use sextant_common::ids::{Generation, NodeId, Seq, SstId};
+use sextant_common::key_range::KeyRange;
+use sextant_common::load::LOADED_SSTS_MAX;
+use sextant_common::manifest::{Generations, Origin, SstMeta};
+use sextant_common::sstable::{IngestOrder, RecordVersion};
+use sextant_proto::v1;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::Background;
+use crate::replica::LoadJob;
+
+/// Messages on their way to a server.
+const MESSAGES_WAITING: usize = 2;
+/// A server that does not take the next message for so long is left to repair.
+const LAGGARD: Duration = Duration::from_secs(10);
+
+/// What arrives at once.
+#[derive(Debug, Default)]
+pub struct LoadPiece {
+    pub records: Vec<RecordVersion>,
+    /// With the last one: how many there were.
+    pub finish: Option<u64>,
+}
+
+/// A server that writes a table.
+struct Copy {
+    node: NodeId,
+    messages: mpsc::Sender<v1::IngestRequest>,
+    answer: JoinHandle<Result<SstMeta>>,
+}
+
+/// The table that is being written.
+struct Open {
+    id: SstId,
+    copies: Vec<Copy>,
+    /// Of the whole replica set.
+    replicas: Vec<NodeId>,
+    required: usize,
+    records: u64,
+    bytes: u64,
+    /// What went wrong at servers that are left out.
+    errors: Vec<String>,
+}
+
+/// A load that arrives.
+pub struct Arriving<'b> {
+    background: &'b Background,
+    job: LoadJob,
+    open: Option<Open>,
+    done: Vec<SstMeta>,
+    last_key: Bytes,
+    records: u64,
+}
+
+impl<'b> Arriving<'b> {
+    pub fn new(background: &'b Background, job: LoadJob) -> Self {
+        Self { background, job, open: None, done: Vec::new(), last_key: Bytes::new(), records: 0 }
+    }
+
+    /// Records that follow those before.
+    pub async fn take(&mut self, records: Vec<RecordVersion>) -> Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        for record in &records {
+            self.records += 1;
+            if record.key <= self.last_key {
+                return Err(Error::invalid(format!(
+                    "record {} is not in rising order of keys",
+                    self.records
+                )));
+            }
+            self.last_key = record.key.clone();
+        }
+        let target = self.background.tuning.sst_target_bytes;
+        if self.open.as_ref().is_some_and(|open| open.bytes >= target) {
+            self.finish_table().await?;
+        }
+        let mut open = match self.open.take() {
+            Some(open) => open,
+            None => self.begin_table()?,
+        };
+        let bytes = |r: &RecordVersion| (r.key.len() + r.value.as_ref().map_or(0, Bytes::len)) as u64;
+        open.bytes += records.iter().map(bytes).sum::<u64>();
+        open.records += records.len() as u64;
+        let seq = Seq(self.job.seq);
+        let records = records.into_iter().map(|record| RecordVersion { seq, ..record }.into()).collect();
+        let sent = open.send(v1::IngestRequest { records, ..Default::default() }).await;
+        self.open = Some(open);
+        sent
+    }
+
+    /// The tables, when all are durable.
+    pub async fn finish(mut self, record_count: u64) -> Result<Vec<SstMeta>> {
+        if record_count != self.records {
+            let came = self.records;
+            return Err(Error::invalid(format!("{came} records arrived, {record_count} were sent")));
+        }
+        self.finish_table().await?;
+        Ok(std::mem::take(&mut self.done))
+    }
+
+    fn begin_table(&self) -> Result<Open> {
+        let job = &self.job;
+        if self.done.len() >= LOADED_SSTS_MAX {
+            let most = self.background.tuning.sst_target_bytes.saturating_mul(LOADED_SSTS_MAX as u64);
+            return Err(Error::invalid(format!(
+                "a load has at most {LOADED_SSTS_MAX} tables in a partition, so about {most} bytes: load it in parts"
+            )));
+        }
+        let generation = Generation(job.first.0 + self.done.len() as u64);
+        let id = self.background.new_id(job.plan, job.epoch);
+        let order = IngestOrder {
+            id,
+            table: job.table,
+            options: job.options.clone(),
+            origin: Some(Origin {
+                lineage: job.lineage,
+                name: job.name.clone(),
+                generations: Generations { first: generation, last: generation },
+                range: KeyRange::all(),
+            }),
+        };
+        let servers = self.background.choose(id);
+        let replicas: Vec<NodeId> = servers.iter().map(|server| server.id).collect();
+        let header = v1::IngestRequest { header: Some((&order).into()), ..Default::default() };
+        let copies = servers.into_iter().map(|server| {
+            let (messages, waiting) = mpsc::channel(MESSAGES_WAITING);
+            let _ = messages.try_send(header.clone());
+            let (node, all) = (server.id, self.background.servers.clone());
+            let answer = self.background.runtime.spawn(async move {
+                let server = all.get(node).ok_or_else(|| Error::internal("an unknown sstable server"))?;
+                let waiting = tokio_stream::wrappers::ReceiverStream::new(waiting);
+                server.ingest_messages(waiting).await
+            });
+            Copy { node, messages, answer }
+        });
+        Ok(Open {
+            id,
+            required: self.background.tuning.sst_replicas_required.min(replicas.len()),
+            copies: copies.collect(),
+            replicas,
+            records: 0,
+            bytes: 0,
+            errors: Vec::new(),
+        })
+    }
+
+    async fn finish_table(&mut self) -> Result<()> {
+        let Some(mut open) = self.open.take() else { return Ok(()) };
+        let id = open.id;
+        match open.finish().await {
+            Ok(meta) if meta.id == id && meta.table == self.job.table => {
+                self.done.push(meta);
+                Ok(())
+            }
+            Ok(_) => {
+                self.open = Some(open);
+                Err(Error::internal("an sstable server answered for another table"))
+            }
+            Err(e) => {
+                self.open = Some(open);
+                Err(e)
+            }
+        }
+    }
+}
+
+impl Drop for Arriving<'_> {
+    /// What is left came to nothing.
+    fn drop(&mut self) {
+        let open = self.open.take();
+        let mut ids: Vec<SstId> = self.done.iter().map(|sst| sst.id).collect();
+        ids.extend(open.iter().map(|open| open.id));
+        for copy in open.into_iter().flat_map(|open| open.copies) {
+            copy.answer.abort();
+        }
+        self.background.give_up(ids);
+    }
+}
+
+impl Open {
+    /// Each server takes it; those that do not are left out, as long as enough are left.
+    async fn send(&mut self, message: v1::IngestRequest) -> Result<()> {
+        let sends = self.copies.drain(..).map(|copy| {
+            let message = message.clone();
+            async move {
+                match tokio::time::timeout(LAGGARD, copy.messages.send(message)).await {
+                    Ok(Ok(())) => Ok(copy),
+                    Ok(Err(_)) => Err(format!("server {}: {}", copy.node, why(copy.answer).await)),
+                    Err(_) => {
+                        copy.answer.abort();
+                        Err(format!("server {}: takes nothing for {LAGGARD:?}", copy.node))
+                    }
+                }
+            }
+        });
+        for sent in futures::future::join_all(sends).await {
+            match sent {
+                Ok(copy) => self.copies.push(copy),
+                Err(e) => self.errors.push(e),
+            }
+        }
+        self.check(self.copies.len())
+    }
+
+    fn check(&self, durable: usize) -> Result<()> {
+        if durable >= self.required {
+            return Ok(());
+        }
+        let errors = self.errors.join("; ");
+        Err(Error::unavailable(format!(
+            "only {durable} of {} replicas of a loaded table can be written ({errors})",
+            self.required
+        )))
+    }
+
+    async fn finish(&mut self) -> Result<SstMeta> {
+        self.send(v1::IngestRequest { finish: true, record_count: self.records, ..Default::default() })
+            .await?;
+        let answers = self.copies.drain(..).map(|copy| async move { (copy.node, copy.answer.await) });
+        let mut written: Vec<SstMeta> = Vec::new();
+        for (node, answer) in futures::future::join_all(answers).await {
+            match answer {
+                Ok(Ok(meta)) => written.push(meta),
+                Ok(Err(e)) => self.errors.push(format!("server {node}: {e}")),
+                Err(e) => self.errors.push(format!("server {node}: {e}")),
+            }
+        }
+        self.check(written.len())?;
+        let first = written.swap_remove(0);
+        if written.iter().any(|meta| *meta != first) {
+            return Err(Error::corrupt(format!(
+                "replicas of {} differ: the servers wrote different bytes",
+                self.id
+            )));
+        }
+        Ok(SstMeta { replicas: self.replicas.clone(), ..first })
+    }
+}
+
+/// Why a server takes no more.
+async fn why(answer: JoinHandle<Result<SstMeta>>) -> String {
+    match answer.await {
+        Ok(Err(e)) => e.to_string(),
+        Ok(Ok(_)) => "it has ended the table".into(),
+        Err(e) => e.to_string(),
+    }
+}
