@@ -58,9 +58,9 @@ pub fn history(data: &[u8]) {
         Err(e) => panic!("its own lines are refused: {e}\n{text}"),
     };
     assert_eq!(operations(&again), operations(&history));
-    let report = check(&history, &Options { steps_per_key: STEPS_MAX });
+    let report = check(&history, &Options { steps_per_key: STEPS_MAX, steps_per_group: STEPS_MAX, ..Options::default() });
     let verdict = |report: &sextant_checker::Report| (report.violations, report.certified, report.keys);
-    let once_more = check(&again, &Options { steps_per_key: STEPS_MAX });
+    let once_more = check(&again, &Options { steps_per_key: STEPS_MAX, steps_per_group: STEPS_MAX, ..Options::default() });
     assert_eq!(verdict(&once_more), verdict(&report), "the verdict depends on more than the operations");
 }
 
