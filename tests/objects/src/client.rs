@@ -67,15 +67,22 @@ impl Client {
         if is_look {
             return self.look_at(recorder, &group).await;
         }
-        let turn = Generator { rng, client: self.id, values: &mut self.values }.turn(&group);
+        let acts = self.turn(recorder, &group, rng).await;
+        let is_unknown = |act: &&Act| matches!(act.known, Known::Unknown(_));
+        acts.iter().filter(is_unknown).for_each(|_| groups.note_unknown(&group));
+        acts
+    }
+
+    async fn turn(&mut self, recorder: &Recorder, group: &Group, rng: &mut fastrand::Rng) -> Vec<Act> {
+        let turn = Generator { rng, client: self.id, values: &mut self.values }.turn(group);
         match turn {
-            Turn::One(command) => vec![self.one(recorder, &group, command).await.0],
+            Turn::One(command) => vec![self.one(recorder, group, command).await.0],
             Turn::Transaction(commands) => {
                 let pending = recorder.call_commands(self.id, &group.name, commands.clone(), vec![]);
                 let answer = self.transaction(&commands).await;
                 vec![settle("transaction", pending, answer)]
             }
-            Turn::Watched(key, read, then) => self.watched(recorder, &group, key, read, then).await,
+            Turn::Watched(key, read, then) => self.watched(recorder, group, key, read, then).await,
         }
     }
 

@@ -6,6 +6,8 @@ use parking_lot::Mutex;
 const IN_USE: usize = 4;
 /// Operations on a group until another takes its place, at the least and at the most: what the checker can decide.
 const OPERATIONS: std::ops::Range<u64> = 30..100;
+/// Operations of unknown outcome on a group until another takes its place: each doubles what the checker may have to try.
+const UNKNOWN_MAX: u64 = 6;
 /// A look at an earlier group instead, once in so many times: its records are in other tiers by now.
 const LOOK_BACK: u64 = 25;
 
@@ -57,8 +59,15 @@ pub struct Groups(Mutex<Inner>);
 struct Inner {
     rng: fastrand::Rng,
     all: Vec<Group>,
-    /// Those in use, and how often they still are to be.
-    in_use: Vec<(usize, u64)>,
+    in_use: Vec<InUse>,
+}
+
+struct InUse {
+    group: usize,
+    /// How often it still is to be used.
+    left: u64,
+    /// How many operations on it still may have an unknown outcome.
+    unknown_left: u64,
 }
 
 impl Groups {
@@ -79,17 +88,30 @@ impl Groups {
             return (all[rng.usize(0..all.len())].clone(), true);
         }
         while in_use.len() < IN_USE {
-            in_use.push((all.len(), rng.u64(OPERATIONS)));
+            let left = rng.u64(OPERATIONS);
+            in_use.push(InUse { group: all.len(), left, unknown_left: UNKNOWN_MAX });
             all.push(Group::new(all.len() as u64, rng));
         }
         let at = rng.usize(0..IN_USE);
-        let (group, left) = &mut in_use[at];
-        let group = all[*group].clone();
-        *left -= 1;
-        if *left == 0 {
+        let used = &mut in_use[at];
+        let group = all[used.group].clone();
+        used.left -= 1;
+        if used.left == 0 {
             in_use.remove(at);
         }
         (group, false)
+    }
+
+    /// The outcome of an operation on it is unknown.
+    pub(crate) fn note_unknown(&self, group: &Group) {
+        let mut inner = self.0.lock();
+        let Inner { all, in_use, .. } = &mut *inner;
+        in_use.retain_mut(|used| {
+            if all[used.group] == *group {
+                used.unknown_left -= 1;
+            }
+            used.unknown_left > 0
+        });
     }
 }
 
@@ -104,6 +126,9 @@ mod tests {
         let all = groups.all();
         assert!(all.len() > 1000 / OPERATIONS.end as usize, "{} groups", all.len());
         assert!(picked.iter().any(|(_, looks)| *looks));
+        let (group, _) = groups.pick();
+        (0..UNKNOWN_MAX).for_each(|_| groups.note_unknown(&group));
+        assert!((0..1000).all(|_| { let (picked, looks) = groups.pick(); looks || picked != group }));
         for group in &all {
             let used = picked.iter().filter(|(picked, looks)| picked == group && !looks).count() as u64;
             assert!(used < OPERATIONS.end, "{group:?} was used {used} times");

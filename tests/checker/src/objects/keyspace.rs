@@ -73,6 +73,15 @@ pub(crate) fn keys_of(command: &[String]) -> &[String] {
     }
 }
 
+/// Whether a command changes nothing, whatever it meets.
+pub(crate) fn is_pure(command: &[String]) -> bool {
+    let pure = [
+        "GET", "EXISTS", "TYPE", "PTTL", "HGET", "HMGET", "HEXISTS", "HLEN", "HGETALL", "SISMEMBER", "SCARD", "SMEMBERS",
+        "ZSCORE", "ZCARD", "ZRANGE", "LLEN", "LRANGE",
+    ];
+    command.first().is_some_and(|name| pure.contains(&name.as_str()))
+}
+
 /// Whether it is the wrong kind: its reply.
 macro_rules! of_kind {
     ($value:expr, $kind:ident) => {

@@ -3,16 +3,19 @@
 //! Wing and Gong's search with Lowe's memo, as for registers: at each point what may come next are the operations called before
 //! the first return of the rest. None of what is added can miss an order:
 //!
-//! * What fits and changes nothing is placed at once: placing it earlier harms nothing.
-//! * An operation of unknown outcome that would change nothing is not placed.
+//! * What only reads is placed as soon as it fits: placing it earlier harms nothing.
+//! * An operation of unknown outcome that wrote what somebody has seen, and nobody else wrote, took effect before that answer.
+//! * One that would change nothing is not placed.
+//! * A position is hopeless if one is that differs only in having used fewer operations of unknown outcome.
 //! * What expires is gone, if it is, right before the next operation that could tell.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::history::Commands;
-use super::keyspace::{During, Keyspace, keys_of};
+use super::keyspace::{During, Keyspace, is_pure, keys_of};
 use super::{Expiry, Reply};
+use crate::history::UNKNOWN;
 
 /// What the search found for a group.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,17 +37,53 @@ pub(crate) struct DeadEnd {
 
 /// `budget`: operations tried, at most.
 pub(crate) fn search(ops: &[Commands], expiry: Expiry, budget: u64) -> Found {
+    let returns = returns(ops);
     Search {
         ops,
+        pure: ops.iter().map(|op| op.commands.iter().all(|command| is_pure(command))).collect(),
         expiry,
         steps_left: budget,
         placed: Placed(vec![0; ops.len().div_ceil(64)]),
-        left: ops.iter().filter(|op| !op.is_unknown()).count(),
+        used: Placed(vec![0; ops.len().div_ceil(64)]),
+        left: returns.iter().filter(|ret| **ret != UNKNOWN).count(),
+        returns,
         order: Vec::with_capacity(ops.len()),
-        hopeless: HashSet::new(),
+        hopeless: HashMap::new(),
         furthest: DeadEnd::default(),
     }
     .run()
+}
+
+/// When each operation had taken effect: also those of unknown outcome that somebody has seen.
+fn returns(ops: &[Commands]) -> Vec<u64> {
+    let mut writers: HashMap<&str, Option<usize>> = HashMap::new();
+    for (at, op) in ops.iter().enumerate() {
+        for word in op.commands.iter().flatten() {
+            let writer = writers.entry(word).or_insert(Some(at));
+            *writer = writer.filter(|writer| *writer == at);
+        }
+    }
+    let mut returns: Vec<u64> = ops.iter().map(|op| op.ret).collect();
+    for seen in ops.iter().filter(|op| !op.is_unknown()) {
+        each_text(&seen.replies, &mut |text| {
+            // (Sums are numbers, and other replies have words that are no arguments.)
+            let writer = writers.get(text).copied().flatten().filter(|_| text.parse::<i64>().is_err());
+            if let Some(writer) = writer.filter(|writer| ops[*writer].call <= seen.ret) {
+                returns[writer] = returns[writer].min(seen.ret);
+            }
+        });
+    }
+    returns
+}
+
+fn each_text<'r>(replies: &'r [Reply], say: &mut impl FnMut(&'r str)) {
+    for reply in replies {
+        match reply {
+            Reply::Text(text) => say(text),
+            Reply::List(replies) => each_text(replies, say),
+            Reply::Nil | Reply::Int(_) | Reply::Error { .. } => {}
+        }
+    }
 }
 
 /// A set of operations.
@@ -56,6 +95,10 @@ impl Placed {
         self.0[op / 64] & 1 << (op % 64) != 0
     }
 
+    fn is_within(&self, other: &Placed) -> bool {
+        self.0.iter().zip(&other.0).all(|(ours, theirs)| ours & !theirs == 0)
+    }
+
     fn toggle(&mut self, op: usize) {
         self.0[op / 64] ^= 1 << (op % 64);
     }
@@ -63,14 +106,21 @@ impl Placed {
 
 struct Search<'h> {
     ops: &'h [Commands],
+    /// When each had taken effect, if it had; [`UNKNOWN`]: perhaps never.
+    returns: Vec<u64>,
+    /// Which of them only read.
+    pure: Vec<bool>,
     expiry: Expiry,
     steps_left: u64,
+    /// Of known outcome.
     placed: Placed,
+    /// Of unknown outcome.
+    used: Placed,
     /// Operations that took effect for certain and are not placed.
     left: usize,
     order: Vec<usize>,
-    /// Positions from which nothing leads on.
-    hopeless: HashSet<u128>,
+    /// Positions from which nothing leads on: by what is placed and the state, what was used.
+    hopeless: HashMap<u128, Vec<Placed>>,
     furthest: DeadEnd,
 }
 
@@ -98,8 +148,7 @@ impl Search<'_> {
             while self.order.len() > placed
                 && let Some(op) = self.order.pop()
             {
-                self.placed.toggle(op);
-                self.left += usize::from(!self.ops[op].is_unknown());
+                self.toggle(op);
             }
             self.place(op);
             let choice = self.choice(state);
@@ -108,34 +157,51 @@ impl Search<'_> {
         Found::Legal
     }
 
+    fn is_unknown(&self, op: usize) -> bool {
+        self.returns[op] == UNKNOWN
+    }
+
     fn place(&mut self, op: usize) {
-        self.placed.toggle(op);
-        self.left -= usize::from(!self.ops[op].is_unknown());
+        self.toggle(op);
         self.order.push(op);
     }
 
-    /// Places what fits and changes nothing, and collects what may come next. None: nothing leads on from here.
+    fn toggle(&mut self, op: usize) {
+        if self.is_unknown(op) {
+            self.used.toggle(op);
+            return;
+        }
+        self.placed.toggle(op);
+        if self.placed.has(op) {
+            self.left -= 1;
+        } else {
+            self.left += 1;
+        }
+    }
+
+    /// Places what only reads and fits, and collects what may come next. None: nothing leads on from here.
     fn choice(&mut self, state: Keyspace) -> Option<Choice> {
-        let left = |search: &Self| (0..search.ops.len()).filter(|op| !search.placed.has(*op)).collect::<Vec<_>>();
+        let left = |search: &Self| (0..search.ops.len()).filter(|op| !search.placed.has(*op) && !search.used.has(*op)).collect::<Vec<_>>();
         'settling: loop {
-            let due = left(self).into_iter().map(|op| self.ops[op].ret).min().unwrap_or(u64::MAX);
+            let due = left(self).into_iter().map(|op| self.returns[op]).min().unwrap_or(u64::MAX);
             let mut open: Vec<usize> = left(self).into_iter().filter(|op| self.ops[*op].call <= due).collect();
-            open.sort_by_key(|op| (self.ops[*op].ret, self.ops[*op].call));
+            open.sort_by_key(|op| (self.returns[*op], self.ops[*op].call));
             let (mut candidates, mut stuck) = (Vec::new(), Vec::new());
             for op in open {
                 let after = self.after(op, &state);
-                let is_unknown = self.ops[op].is_unknown();
+                let is_unknown = self.is_unknown(op);
                 if after.is_empty() && !is_unknown {
                     stuck.push(op);
                 }
                 for after in after {
                     match after == state {
                         true if is_unknown => {}
-                        true => {
+                        // (What might change something elsewhere may be needed there.)
+                        true if self.pure[op] => {
                             self.place(op);
                             continue 'settling;
                         }
-                        false => candidates.push((op, after)),
+                        _ => candidates.push((op, after)),
                     }
                 }
             }
@@ -143,15 +209,19 @@ impl Search<'_> {
                 self.furthest = DeadEnd { placed: self.order.clone(), stuck };
             }
             candidates.reverse();
-            let is_new = self.hopeless.insert(self.position(&state));
-            return is_new.then_some(Choice { placed: self.order.len(), candidates });
+            let known = self.hopeless.entry(self.position(&state)).or_default();
+            if known.iter().any(|used| used.is_within(&self.used)) {
+                return None;
+            }
+            known.push(self.used.clone());
+            return Some(Choice { placed: self.order.len(), candidates });
         }
     }
 
     /// What an operation may leave: by what has expired right before it. Nothing: its replies do not fit.
     fn after(&mut self, op: usize, state: &Keyspace) -> Vec<Keyspace> {
-        let op = &self.ops[op];
-        let during = During { call_ns: op.call, ret_ns: op.ret };
+        let (op, ret_ns) = (&self.ops[op], self.returns[op]);
+        let during = During { call_ns: op.call, ret_ns };
         let keys = || op.commands.iter().flat_map(|command| keys_of(command));
         let mortal = state.mortal(keys(), during);
         // (Few keys: a group has no more.)

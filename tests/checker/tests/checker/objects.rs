@@ -44,6 +44,16 @@ fn commands_side_by_side_may_come_in_any_order() {
 }
 
 #[test]
+fn what_changes_nothing_in_one_place_may_be_needed_in_another() {
+    is_legal(&[
+        (1, 2, &["RPUSH l a"], "[1]"),
+        (3, 9, &["RPUSH l b"], "[2]"),
+        (3, 9, &["LMOVE l l LEFT RIGHT"], r#"["a"]"#),
+        (10, 11, &["LRANGE l 0 -1"], r#"[["b","a"]]"#),
+    ]);
+}
+
+#[test]
 fn a_command_of_unknown_outcome_may_come_late_or_never() {
     let unknown: Line<'_> = (1, 0, &["INCRBY n 5"], "[]");
     is_legal(&[unknown, (2, 3, &["GET n"], "[null]"), (4, 5, &["GET n"], r#"["5"]"#)]);

@@ -12,7 +12,7 @@ use crate::host::{Host, mix};
 use crate::plan::PNODES;
 
 /// Longer than p-nodes try; and so short that what they do takes effect later, or never.
-const ANSWERS_WITHIN_MS: [u64; 3] = [6_000, 1_000, 250];
+const ANSWERS_WITHIN_MS: [u64; 3] = [6_000, 2_000, 600];
 const CONNECTS_WITHIN: Duration = Duration::from_millis(400);
 
 fn client(shared: &Shared, host: &Arc<Host>, pnodes: &[usize], answer_ms: u64) -> Client {
