@@ -428,6 +428,10 @@ impl PNodeMetrics {
     pub fn write_retries(&self) -> u64 {
         self.write_retries.get()
     }
+
+    pub fn swept_elements(&self) -> u64 {
+        self.swept_elements.get()
+    }
 }
 
 #[cfg(test)]

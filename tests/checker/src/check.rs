@@ -8,6 +8,7 @@ use sextant_common::{Error, Result};
 
 use crate::certificate::{Certificate, certify};
 use crate::history::History;
+use crate::objects::{self, Expiry};
 use crate::report::{CheckKind, Explanation, Report, Undecided};
 use crate::search::{Found, search};
 
@@ -18,11 +19,15 @@ pub struct Options {
     /// and at most some hundred megabytes for a key that is hopeless; a key of 10,000 operations usually needs as many
     /// times its concurrency.
     pub steps_per_key: u64,
+    /// The same for one group of objects, in operations tried: each costs some microseconds.
+    pub steps_per_group: u64,
+    /// How exactly objects expire.
+    pub expiry: Expiry,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { steps_per_key: 20_000_000 }
+        Self { steps_per_key: 20_000_000, steps_per_group: 1_000_000, expiry: Expiry::default() }
     }
 }
 
@@ -34,6 +39,7 @@ pub fn check(history: &History, options: &Options) -> Report {
     let mut report = Report {
         operations: history.operations,
         keys: history.keys() as u64,
+        groups: history.objects.len() as u64,
         unknown: history.unknown,
         notes: history.notes,
         ..Report::default()
@@ -76,7 +82,25 @@ pub fn check(history: &History, options: &Options) -> Report {
             }
         }
     }
+    check_groups(history, options, &mut report);
     report
+}
+
+fn check_groups(history: &History, options: &Options, report: &mut Report) {
+    for (group, ops) in history.objects.iter() {
+        match objects::search(ops, options.expiry, options.steps_per_group) {
+            objects::Found::Legal => {}
+            objects::Found::BudgetExceeded => {
+                report.undecided.push(Undecided { key: group.to_owned(), operations: ops.len() as u64 });
+            }
+            objects::Found::Illegal(dead_end) => {
+                report.violations += 1;
+                report.illegal += 1;
+                let explain = || Explanation::of_objects(group, ops, &dead_end);
+                report.explanation.get_or_insert_with(explain);
+            }
+        }
+    }
 }
 
 /// Reads and checks a history in the format of `docs/formats/history.md`.

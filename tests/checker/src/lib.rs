@@ -7,6 +7,8 @@
 //! * the **search** (Wing and Gong, with Lowe's list and memo): looks for any legal order and does not look at versions at
 //!   all, so it also finds what a database that is consistently wrong about its versions would hide.
 //!
+//! Commands on [objects](objects), and transactions, are searched only: they are judged by group, and name no versions.
+//!
 //! Does not own transports or clients, and knows nothing of how the history came to be. Pure but for the recorder's writer.
 //!
 //! Invariant: a verdict of "linearizable" is a proof. What could not be decided within the budget is said to be undecided,
@@ -15,6 +17,7 @@
 mod certificate;
 mod check;
 mod history;
+mod objects;
 mod recorder;
 mod register;
 mod report;
@@ -22,5 +25,6 @@ mod search;
 
 pub use check::{Options, check, check_file, check_reader};
 pub use history::{ABSENT, Action, History, Op, UNKNOWN, Value};
-pub use recorder::{Call, Pending, Recorder, Returned};
+pub use objects::{Command, Expiry, Reply};
+pub use recorder::{Call, Pending, PendingCommands, Recorder, Returned};
 pub use report::{CheckKind, Described, Explanation, Report, Undecided, Verdict};

@@ -8,6 +8,8 @@ use parking_lot::Mutex;
 use serde::Serialize;
 use sextant_environment::clock::SharedClock;
 
+use crate::objects::{Command, ObjectLine, Reply};
+
 /// What is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call<'a> {
@@ -75,6 +77,15 @@ pub struct Pending<'r> {
     call: u64,
     recorded: bool,
     /// Its number among the open ones.
+    open: Option<u64>,
+}
+
+/// Commands on a group of objects that have been sent. Dropped without a word, their outcome is unknown.
+#[must_use = "dropping it at once records an unknown outcome"]
+pub struct PendingCommands<'r> {
+    recorder: &'r Recorder,
+    line: ObjectLine,
+    recorded: bool,
     open: Option<u64>,
 }
 
@@ -155,8 +166,27 @@ impl Recorder {
             call: self.clock.holder_ns(),
             open: None,
         };
-        pending.open = self.open.as_ref().filter(|_| op != "get").map(|open| open.insert(&pending));
+        pending.open = self
+            .open
+            .as_ref()
+            .filter(|_| op != "get")
+            .map(|open| open.insert(&pending.line(None, None, None)));
         pending
+    }
+
+    /// The same for commands on a group of objects that take effect together. `met`: replies of the first of them that are known, if they take
+    /// effect (a transaction goes by what it has read).
+    pub fn call_commands(
+        &self,
+        client: u64,
+        group: &str,
+        commands: Vec<Command>,
+        met: Vec<Reply>,
+    ) -> PendingCommands<'_> {
+        let call = self.clock.holder_ns();
+        let line = ObjectLine { client, group: group.to_owned(), commands, replies: met, call, ret: None };
+        let open = self.open.as_ref().map(|open| open.insert(&line));
+        PendingCommands { recorder: self, line, recorded: false, open }
     }
 
     /// Notes a fault, for whoever reads the history.
@@ -246,13 +276,50 @@ impl Pending<'_> {
     }
 }
 
+impl PendingCommands<'_> {
+    /// To be called right after the answer has arrived: the replies of all commands.
+    pub fn returned(mut self, replies: Vec<Reply>) {
+        self.line.ret = Some(self.recorder.clock.holder_ns());
+        self.line.replies = replies;
+        self.record();
+    }
+
+    /// They may or may not have been executed. The same as dropping it.
+    pub fn unknown(self) {}
+
+    /// They certainly were not executed and never will be: they leave no trace.
+    pub fn not_executed(mut self) {
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.recorded = true;
+        if let (Some(open), Some(number)) = (&self.recorder.open, self.open) {
+            open.0.lock().lines.remove(&number);
+        }
+    }
+
+    fn record(&mut self) {
+        self.recorder.write(&self.line);
+        self.close();
+    }
+}
+
+impl Drop for PendingCommands<'_> {
+    fn drop(&mut self) {
+        if !self.recorded {
+            self.record();
+        }
+    }
+}
+
 impl Open {
-    fn insert(&self, pending: &Pending<'_>) -> u64 {
+    fn insert(&self, line: &impl Serialize) -> u64 {
         let mut writes = self.0.lock();
         writes.next += 1;
         let number = writes.next;
         // A line of strings and numbers can be written.
-        let mut line = serde_json::to_vec(&pending.line(None, None, None)).unwrap_or_default();
+        let mut line = serde_json::to_vec(line).unwrap_or_default();
         line.push(b'\n');
         writes.lines.insert(number, line);
         number

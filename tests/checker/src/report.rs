@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::history::{ABSENT, Action, History, Op, UNKNOWN, Value};
+use crate::objects::{self, Commands};
 use crate::register::Step;
 use crate::search::{DeadEnd, Evidence};
 
@@ -19,6 +20,8 @@ const BEFORE_MAX: usize = 4;
 pub struct Report {
     pub operations: u64,
     pub keys: u64,
+    /// Groups of objects: each is judged by itself.
+    pub groups: u64,
     /// Operations whose outcome is unknown.
     pub unknown: u64,
     /// Lines about faults.
@@ -70,7 +73,8 @@ pub struct Explanation {
     pub found_by: CheckKind,
     /// What is wrong.
     pub rule: String,
-    /// The operations it is about, and some around them; in the order of their calls.
+    /// The operations it is about, and some around them; in the order of their calls. (Of objects: those placed last, then what does
+    /// not fit.)
     pub operations: Vec<Described>,
     /// Operations on the key that are not shown.
     pub not_shown: u64,
@@ -196,6 +200,34 @@ impl Explanation {
         culprits.dedup();
         Self::new(history, key, ops, CheckKind::Search, rule, &culprits)
     }
+
+    /// Of a group of objects.
+    pub(crate) fn of_objects(group: &str, ops: &[Commands], dead_end: &objects::DeadEnd) -> Self {
+        let objects::DeadEnd { placed, stuck } = dead_end;
+        let last = &placed[placed.len().saturating_sub(SHOWN_MAX - BEFORE_MAX)..];
+        let shown: Vec<usize> = last.iter().chain(stuck.iter().take(BEFORE_MAX)).copied().collect();
+        let describe = |op: &usize| Described {
+            line: ops[*op].line,
+            client: ops[*op].client,
+            text: ops[*op].describe(),
+            call: ops[*op].call,
+            ret: (!ops[*op].is_unknown()).then_some(ops[*op].ret),
+            version: None,
+            culprit: stuck.contains(op),
+        };
+        let rule = format!(
+            "no order explains all results. The longest places {} of {} operations; what is marked does not fit behind it",
+            placed.len(),
+            ops.len()
+        );
+        Self {
+            key: group.to_owned(),
+            found_by: CheckKind::Search,
+            rule,
+            operations: shown.iter().map(describe).collect(),
+            not_shown: (ops.len() - shown.len()) as u64,
+        }
+    }
 }
 
 /// The culprits, who wrote what they name, what overlaps them, and what came just before; in the order of their calls.
@@ -275,14 +307,14 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "{verdict}: {} operations ({} of unknown outcome) on {} keys, {} certified by their versions",
-            self.operations, self.unknown, self.keys, self.certified
+            "{verdict}: {} operations ({} of unknown outcome) on {} keys, {} certified by their versions, and {} groups of objects",
+            self.operations, self.unknown, self.keys, self.certified, self.groups
         )?;
         if self.violations > 0 {
-            writeln!(f, "{} keys with a violation", self.violations)?;
+            writeln!(f, "{} keys or groups with a violation", self.violations)?;
         }
         for undecided in self.undecided.iter().take(SHOWN_MAX) {
-            writeln!(f, "undecided: key {:?} with {} operations", undecided.key, undecided.operations)?;
+            writeln!(f, "undecided: {:?} with {} operations", undecided.key, undecided.operations)?;
         }
         match &self.explanation {
             Some(explanation) => explanation.fmt(f),

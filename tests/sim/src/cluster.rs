@@ -31,10 +31,16 @@ pub struct Cluster {
 const MEMTABLE_PORT: u16 = 7000;
 const SSTABLE_PORT: u16 = 7100;
 const PNODE_PORT: u16 = 7200;
+const RESP_PORT: u16 = 7300;
 
 /// The address of a p-node's gRPC services.
 pub fn pnode_addr(index: usize) -> String {
     format!("p{}:{PNODE_PORT}", index + 1)
+}
+
+/// Where a p-node speaks the Redis protocol.
+pub fn resp_addr(index: usize) -> String {
+    format!("p{}:{RESP_PORT}", index + 1)
 }
 
 /// What all servers agree on.
@@ -104,6 +110,8 @@ impl Cluster {
             let server = PNodeConfig {
                 cache_bytes: plan.cache_bytes,
                 register_reads: plan.register_reads,
+                resp: Some(format!("0.0.0.0:{RESP_PORT}")),
+                resp_threads: 1,
                 ..PNodeConfig::new(NodeId(i as u64), config.clone(), format!("0.0.0.0:{PNODE_PORT}"))
             };
             let counters = counters.clone();

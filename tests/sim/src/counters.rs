@@ -77,6 +77,7 @@ impl Counters {
             ("gone_turns", p(|p| p.wrong_turns(WrongTurn::TableGone))),
             ("cache_carried", p(|p| p.cache(CacheEvent::Carried))),
             ("write_retries", p(PNodeMetrics::write_retries)),
+            ("swept_elements", p(PNodeMetrics::swept_elements)),
         ])
     }
 }

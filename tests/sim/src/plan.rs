@@ -160,6 +160,8 @@ pub struct Plan {
     pub wipes: bool,
     /// The operator changes the mode of leases and the bound on drift, too.
     pub modes: bool,
+    /// Clients of the Redis protocol that use objects.
+    pub objects: usize,
 }
 
 pub const MEMTABLE_SERVERS: usize = 3;
@@ -201,6 +203,8 @@ impl Plan {
         self.tuning.sst_lost_after_ms = *pick(rng, &[0, 500, 2_000]);
         // In half of the runs tables are cut into columns that a memtable fills.
         self.tuning.sst_target_bytes = *pick(rng, &[1024, 4096, 64 << 10, 128 << 20]);
+        // (What reads and writes at once cannot be judged by its writes alone.)
+        self.objects = if self.profile == Profile::LyingClocks { 0 } else { rng.usize(2..=4) };
         self
     }
 
@@ -296,6 +300,7 @@ impl Plan {
             theme,
             wipes: false,
             modes: false,
+            objects: 0,
             clients: rng.usize(3..=6),
             hot_keys: rng.u64(2..=6),
             cold_keys: rng.u64(40..=120),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use sextant_checker::{Options as CheckOptions, Recorder, Verdict as Checked};
+use sextant_checker::{Expiry, Options as CheckOptions, Recorder, Verdict as Checked};
 
 use sextant_rules::mutant::{self, Mutant};
 
@@ -24,8 +24,13 @@ use crate::world::{Phase, World};
 const TICK: Duration = Duration::from_millis(1);
 /// A run that takes longer is stuck.
 const RUN_MAX: Duration = Duration::from_secs(300);
-/// Operations that the search may look at for one key: a few seconds.
-const STEPS_PER_KEY: u64 = 3_000_000;
+/// What a check may cost: a few seconds for a key. Time goes on by less than an hour, whatever the clocks say: so what lives for an
+/// hour is there to the end.
+const CHECKS: CheckOptions = CheckOptions {
+    steps_per_key: 3_000_000,
+    steps_per_group: 300_000,
+    expiry: Expiry { early_ns: 3_000 * 1_000_000_000, late_ns: u64::MAX },
+};
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -117,9 +122,7 @@ fn end_on_panic(seed: u64, world: &Arc<World>, lines: Arc<impl Fn() -> Vec<u8> +
         let text = format!("at {at_ms} ms: {panic}");
         let mut report = Report { seed, verdict: Verdict::Panic, text, ..Report::default() };
         // Clients may have seen what is wrong before.
-        if let Ok(checked) =
-            sextant_checker::check_reader(&lines()[..], &CheckOptions { steps_per_key: STEPS_PER_KEY })
-        {
+        if let Ok(checked) = sextant_checker::check_reader(&lines()[..], &CHECKS) {
             (report.certified, report.illegal_keys) = (checked.certified, checked.illegal);
         }
         println!("{}", report.to_json());
@@ -152,6 +155,7 @@ enum Kind {
     LateRetries,
     Mayflies,
     Snapshots,
+    Objects,
 }
 
 fn drive(
@@ -178,6 +182,7 @@ fn drive(
         Kind::Snapshots,
     ];
     let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
+    let kinds = kinds.chain(std::iter::repeat_n(Kind::Objects, plan.objects));
     for (number, kind) in kinds.enumerate() {
         let name = format!("c{}", number + 1);
         let host = client_host(world, 400 + number, &name);
@@ -193,6 +198,7 @@ fn drive(
                 Kind::LateRetries => workload::late_retries(shared, host, number).await,
                 Kind::Mayflies => workload::mayflies(shared, host, number).await,
                 Kind::Snapshots => workload::snapshots(shared, host, number).await,
+                Kind::Objects => workload::objects(shared, host, number).await,
             }
             Ok(())
         });
@@ -298,8 +304,7 @@ fn judge(report: &mut Report, world: &World, lines: &[u8]) {
             report.text += &format!("; servers that ended: {}", report.ends.join("; "));
         }
     }
-    let options = CheckOptions { steps_per_key: STEPS_PER_KEY };
-    let checked = match sextant_checker::check_reader(lines, &options) {
+    let checked = match sextant_checker::check_reader(lines, &CHECKS) {
         Ok(checked) => checked,
         Err(e) => {
             report.verdict = Verdict::Violation;
@@ -308,6 +313,7 @@ fn judge(report: &mut Report, world: &World, lines: &[u8]) {
         }
     };
     (report.certified, report.illegal_keys) = (checked.certified, checked.illegal);
+    report.coverage.insert("object_groups", checked.groups);
     match checked.verdict() {
         Checked::Linearizable => {}
         Checked::Violation => {

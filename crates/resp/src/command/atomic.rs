@@ -19,6 +19,7 @@ use sextant_common::operation::{
 };
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::draft::Draft;
 use super::errors::store_error;
@@ -57,7 +58,7 @@ pub(super) async fn run<S: Store>(
 ) -> Result<Done> {
     let Shared { store, env, .. } = shared;
     let mut expected = Vec::new();
-    for watched in watched {
+    for watched in watched.iter().filter(|_| !mutant::active(Mutant::WatchWithoutVersions)) {
         let seen = watched
             .seen
             .get()

@@ -16,6 +16,7 @@ use sextant_common::operation::{
 };
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::atomic::{check, writes_of};
 use super::errors::{self, WRONG_TYPE, plain, store_error};
@@ -360,6 +361,8 @@ impl<'s, S: Store> Draft<'s, S> {
                 (None, true) => Operation::delete("", key),
             };
             match cell.seen {
+                Some(_) if cell.has_changed && mutant::active(Mutant::ChangesWithoutCondition) => op,
+                Some(_) if !cell.has_changed && mutant::active(Mutant::ReadsWithoutCheck) => op,
                 Some(seq) => op.only_if(Condition::SeqEquals(seq)),
                 None => op,
             }
@@ -377,7 +380,7 @@ impl<'s, S: Store> Draft<'s, S> {
         let mut cells = self.cells.iter();
         let (Some((key, cell)), None) = (cells.next(), cells.next()) else { return Ok(true) };
         let rests = self.read.rests_on_header || self.read.moments > 1;
-        if cell.has_changed || !rests {
+        if cell.has_changed || !rests || mutant::active(Mutant::MissingWithoutHeader) {
             return Ok(true);
         }
         let now = self.store.get(key.clone(), S::Missed::default()).await?;

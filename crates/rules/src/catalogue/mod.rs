@@ -27,6 +27,8 @@ mod leases;
 #[macro_use]
 mod memory;
 #[macro_use]
+mod objects;
+#[macro_use]
 mod placement;
 #[macro_use]
 mod reads;
@@ -127,4 +129,4 @@ macro_rules! rules {
     };
 }
 
-durability! { writes bits leases leaders reads tables placement memory snapshots registered expiry rules => }
+durability! { writes bits leases leaders reads tables placement memory snapshots registered expiry objects rules => }

@@ -4,6 +4,8 @@ mod parse;
 
 use std::collections::HashMap;
 
+use crate::objects::{Groups, ObjectLine};
+
 /// A value, interned: equal numbers are equal values.
 pub type Value = u32;
 /// "No such record." The state of every key at the start.
@@ -65,6 +67,8 @@ pub struct History {
     values: Vec<String>,
     key_ids: HashMap<String, u32>,
     value_ids: HashMap<String, Value>,
+    /// Commands on objects, which are judged by themselves.
+    pub(crate) objects: Groups,
     /// Lines that describe operations.
     pub operations: u64,
     /// Operations whose outcome is unknown, reads among them.
@@ -103,6 +107,14 @@ impl History {
         let id = self.values.len() as Value;
         self.value_ids.insert(text.to_owned(), id);
         id
+    }
+
+    /// # Errors
+    /// What is wrong with the line.
+    pub(crate) fn push_commands(&mut self, line: ObjectLine, number: u32) -> Result<(), String> {
+        self.operations += 1;
+        self.unknown += u64::from(line.ret.is_none());
+        self.objects.push(line, number)
     }
 
     pub fn push(&mut self, key: &str, op: Op) {

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use sextant_common::{Error, Result};
 
 use super::{Action, History, Op, UNKNOWN};
+use crate::objects::ObjectLine;
 
 /// A line as it stands in the file. Fields that are not named here are ignored.
 #[derive(Deserialize)]
@@ -23,6 +24,8 @@ struct Line<'a> {
     ret: Option<u64>,
     version: Option<u64>,
     fault: Option<serde::de::IgnoredAny>,
+    /// Of a line of its own form.
+    group: Option<serde::de::IgnoredAny>,
 }
 
 impl History {
@@ -46,6 +49,11 @@ impl History {
                 continue;
             }
             let line: Line<'_> = serde_json::from_str(text).map_err(|e| wrong(&e.to_string()))?;
+            if line.group.is_some() {
+                let line: ObjectLine = serde_json::from_str(text).map_err(|e| wrong(&e.to_string()))?;
+                history.push_commands(line, number).map_err(|what| wrong(&what))?;
+                continue;
+            }
             if line.fault.is_some() {
                 history.notes += 1;
                 continue;

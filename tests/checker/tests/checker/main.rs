@@ -1,6 +1,7 @@
 //! Both checks against simulated histories, broken ones, and the definition.
 
 mod brute;
+mod objects;
 mod simulate;
 
 use proptest::prelude::*;
@@ -249,7 +250,7 @@ proptest! {
 fn a_search_that_gives_up_is_neither_a_pass_nor_a_violation() {
     let plan = Plan { seed: 1, clients: 16, operations: 500, keys: 1, unknown_percent: 0, conditional: true };
     let simulation = simulate(&plan);
-    let options = Options { steps_per_key: 100 };
+    let options = Options { steps_per_key: 100, ..Options::default() };
     let report = check(&blind(&simulation.history), &options);
     assert_eq!(report.verdict(), Verdict::BudgetExceeded);
     assert!(!report.passed());

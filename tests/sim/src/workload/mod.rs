@@ -8,6 +8,7 @@ mod history;
 mod increments;
 mod late_retries;
 mod mayflies;
+mod objects;
 mod operator;
 mod registers;
 mod snapshots;
@@ -24,10 +25,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use sextant_checker::Recorder;
 use sextant_client::{Client, ClientOptions};
+use sextant_objects::Groups;
 use sextant_proto::v1;
 
 use crate::cluster::pnode_addr;
-use crate::host::Host;
+use crate::host::{Host, mix};
 use crate::plan::{PNODES, Plan};
 use crate::world::{Phase, World};
 
@@ -35,6 +37,7 @@ pub use copies::late_copies;
 pub use history::Book;
 pub use late_retries::late_retries;
 pub use mayflies::{OF_A_MAYFLY, mayflies};
+pub use objects::objects;
 pub use operator::{operate, run_errands};
 pub use registers::registers;
 pub use snapshots::snapshots;
@@ -53,6 +56,8 @@ pub struct Shared {
     pub keys: Mutex<BTreeSet<(String, String)>>,
     /// What was done to counters, by table and key.
     pub increments: Mutex<BTreeMap<(String, String), Vec<increments::Increment>>>,
+    /// The objects in use, and those that were.
+    pub groups: Groups,
     /// What was said of the times of partitions.
     pub mayflies: mayflies::Times,
     next_client: AtomicU64,
@@ -79,6 +84,7 @@ impl Shared {
             tally: Tally::default(),
             keys: Mutex::default(),
             increments: Mutex::default(),
+            groups: Groups::new(mix(world.seed, 5)),
             mayflies: mayflies::Times::default(),
             next_client: AtomicU64::new(1),
             working: AtomicU64::new(0),

@@ -73,6 +73,14 @@ pub async fn verify(shared: Arc<Shared>, host: Arc<Host>) {
             }
         }
         // ... and shows what was written.
+        for pnode in 0..PNODES {
+            for group in shared.groups.all() {
+                while let Err(why) = super::objects::look_at(&shared, &host, pnode, &group).await {
+                    stuck = format!("a read of objects through p{}: {why}", pnode + 1);
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
         let keys: Vec<(String, String)> = shared.keys.lock().iter().cloned().collect();
         for (at, client) in clients.iter().enumerate() {
             for (table, _) in tables {

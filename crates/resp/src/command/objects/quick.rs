@@ -9,6 +9,8 @@ use sextant_common::operation::{
     Condition, Lane, Lifetime, Misfit, OpOutcome, Operation, Returns, Told, Update,
 };
 use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::Env;
+use sextant_rules::mutant::{self, Mutant};
 
 use super::super::atomic::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, pause};
 use super::super::errors::WRONG_TYPE;
@@ -59,6 +61,7 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
         };
         let (version, is_new) = match known {
             Some(version) => (version, false),
+            None if creates && mutant::active(Mutant::VersionsAgain) => (7, true),
             None if creates => (env.rng.next_u64(), true),
             None => return Ok(Some(nothing(&object.command))),
         };
@@ -80,6 +83,7 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
         };
         let Plan { mut ops, counted, reply } = plan;
         let counted = u32::try_from(counted).unwrap_or(u32::MAX);
+        let counted = if mutant::active(Mutant::CountsOneElement) { counted.min(1) } else { counted };
         ops.push(Operation::update(
             "",
             key.clone(),
