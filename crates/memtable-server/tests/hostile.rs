@@ -87,7 +87,7 @@ impl Alone {
         let op = v1::WriteOp { table: 1, key: Bytes::from(key.to_owned()), ..Default::default() };
         let write = v1::WriteRequest { partition: 0, ops: vec![op], ..Default::default() };
         let reply =
-            RowsClient::new(channel).write(v1::WriteBatch { writes: vec![write] }).await.map_err(error_of)?;
+            RowsClient::new(channel).write(v1::WriteBatch { writes: vec![write], ..Default::default() }).await.map_err(error_of)?;
         Ok(reply.into_inner().replies.remove(0))
     }
 

@@ -101,11 +101,15 @@ impl ManifestChange {
         })
     }
 
+    pub fn added(&self) -> impl Iterator<Item = &Arc<SstMeta>> {
+        self.tables.iter().flat_map(|table| &table.edits).flat_map(|edit| &edit.added)
+    }
+
     /// About how many bytes it takes, in memory and as it travels.
     pub fn weight(&self) -> usize {
-        let edits = self.tables.iter().flat_map(|table| &table.edits);
-        let added = edits.clone().flat_map(|edit| &edit.added).map(|sst| entry_weight(sst));
-        128 * (1 + self.tables.len()) + 16 * edits.count() + 56 * self.flushes.len() + added.sum::<usize>()
+        let edits: usize = self.tables.iter().map(|table| table.edits.len()).sum();
+        let added: usize = self.added().map(|sst| entry_weight(sst)).sum();
+        128 * (1 + self.tables.len()) + 16 * edits + 56 * self.flushes.len() + added
     }
 }
 

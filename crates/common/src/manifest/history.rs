@@ -46,6 +46,12 @@ impl Versions {
         self.digest
     }
 
+    /// Whether a holder of that version has something to take, as [`Versions::news`] says.
+    pub fn is_news(&self, version: ManifestVersion, digest: Option<ManifestDigest>) -> bool {
+        let ours = self.newest.version;
+        version < ours || version == ours && digest.is_some_and(|digest| digest != self.digest)
+    }
+
     /// The next version.
     pub fn follow(&mut self, next: Arc<Manifest>) {
         let before = self.digest;

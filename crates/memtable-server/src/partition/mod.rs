@@ -22,9 +22,10 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, PartitionId, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, Versions};
 
 use crate::command::{Command, Configuration, Configure};
 use crate::memtable::Bookmark;
@@ -58,6 +59,10 @@ pub struct Partition {
     committed_index: u64,
     checkpoints: VecDeque<Checkpoint>,
     manifest: Arc<Manifest>,
+    /// As of the newest commit: the same manifest, and what led to it.
+    versions: Versions,
+    /// When the first record of the SSTables may expire, of this version after this tick.
+    ssts_expire: Mutex<Option<(ManifestVersion, Tick, Option<Tick>)>>,
     next_table: u32,
     /// The configuration in effect, and the index of its entry.
     configuration: Option<(Configuration, u64)>,
@@ -83,6 +88,7 @@ pub struct Counters {
 
 impl Partition {
     pub fn new(id: PartitionId) -> Self {
+        let manifest = Arc::new(Manifest::empty(id));
         Self {
             id,
             last: LogPosition::default(),
@@ -97,7 +103,9 @@ impl Partition {
             uncommitted: VecDeque::new(),
             committed_index: 0,
             checkpoints: VecDeque::new(),
-            manifest: Arc::new(Manifest::empty(id)),
+            versions: manifest.clone().into(),
+            manifest,
+            ssts_expire: Mutex::default(),
             next_table: 1,
             configuration: None,
             log_bytes: 0,
@@ -143,12 +151,31 @@ impl Partition {
             let frozen = table.frozen.iter().map(|frozen| frozen.memtable.expiring());
             frozen.chain([table.active.expiring()])
         });
-        let ssts = self.manifest.all_ssts().map(|sst| sst.expiring);
-        memtables.chain(ssts).filter_map(|expiring| expiring.next_after(self.tick)).min()
+        let memtables = memtables.filter_map(|expiring| expiring.next_after(self.tick)).min();
+        [memtables, self.next_expiry_of_ssts()].into_iter().flatten().min()
+    }
+
+    /// Asked for at every turn, and seldom another: found once a version and tick.
+    fn next_expiry_of_ssts(&self) -> Option<Tick> {
+        let (version, tick) = (self.manifest.version, self.tick);
+        let mut found = self.ssts_expire.lock();
+        if let Some((of, after, next)) = *found
+            && (of, after) == (version, tick)
+        {
+            return next;
+        }
+        let next = self.manifest.all_ssts().filter_map(|sst| sst.expiring.next_after(tick)).min();
+        *found = Some((version, tick, next));
+        next
     }
 
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
+    }
+
+    /// The same, with what led to it.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     pub fn tables(&self) -> impl Iterator<Item = (TableId, &TableState)> {
@@ -220,7 +247,7 @@ impl Partition {
                 Some((t.table, view))
             })
             .collect();
-        ReadView { manifest: self.manifest.clone(), tables }
+        ReadView { versions: self.versions.clone(), tables }
     }
 
     /// Drops flushed memtables whose grace is over: those that are older than `before_ns`, and the oldest beyond

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::ids::{ManifestVersion, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::Versions;
 
 use super::rules;
 use crate::memtable::{Memtable, Version};
@@ -21,7 +21,8 @@ pub struct TableView {
 
 #[derive(Clone, Debug)]
 pub struct ReadView {
-    pub manifest: Arc<Manifest>,
+    /// The manifest, and what led to it.
+    pub versions: Versions,
     pub tables: HashMap<TableId, TableView>,
 }
 
@@ -36,8 +37,8 @@ pub enum ReadAnswer {
 }
 
 impl ReadView {
-    pub fn empty(manifest: Arc<Manifest>) -> Self {
-        Self { manifest, tables: HashMap::new() }
+    pub fn empty(versions: Versions) -> Self {
+        Self { versions, tables: HashMap::new() }
     }
 
     /// Looks a key up in everything that the SSTables of version `searched` do not hold, as of seq `at`. Staleness is judged
@@ -69,6 +70,7 @@ impl TableView {
 mod tests {
     use super::*;
     use sextant_common::ids::{Generation, PartitionId};
+    use sextant_common::manifest::Manifest;
     use sextant_common::marks::Marks;
 
     fn key() -> Bytes {
@@ -82,7 +84,7 @@ mod tests {
     }
 
     fn view(table: TableView) -> ReadView {
-        let mut view = ReadView::empty(Arc::new(Manifest::empty(PartitionId(0))));
+        let mut view = ReadView::empty(Arc::new(Manifest::empty(PartitionId(0))).into());
         view.tables.insert(TableId(1), table);
         view
     }

@@ -12,7 +12,7 @@
 
 mod placement;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -78,7 +78,10 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
 async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Option<Vec<Held>>)> {
     let asked = background.servers.all().iter().map(|server| async move {
         match server.inventory(background.shared.id, background.order(term)).await {
-            Ok(held) => (server, Some(held)),
+            Ok(mut held) => {
+                held.sort_by_key(|table| table.id);
+                (server, Some(held))
+            }
             Err(e) => {
                 tracing::debug!("sstable server {}: inventory: {e}", server.id);
                 (server, None)
@@ -225,7 +228,8 @@ impl Memory {
     async fn name(&mut self, background: &Background, mut relocations: Vec<Relocation>) {
         let manifest = background.shared.manifest();
         // (The table may have been compacted away meanwhile.)
-        relocations.retain(|r| manifest.all_ssts().any(|sst| sst.id == r.id));
+        let named: HashSet<SstId> = manifest.all_ssts().map(|sst| sst.id).collect();
+        relocations.retain(|r| named.contains(&r.id));
         if relocations.is_empty() || background.shared.serving() != Some(self.term) {
             return;
         }
@@ -336,6 +340,7 @@ fn judge_orphans(
     // First what is pending, then the manifest: a table that is flagged in between is in one of the two.
     let pending = background.shared.pending_ssts.lock().clone();
     let manifest = background.shared.manifest();
+    let named: HashSet<SstId> = manifest.all_ssts().map(|sst| sst.id).collect();
     let lineage = background.shared.configuration.load().lineage;
     let mut gone = Vec::new();
     for table in held {
@@ -344,7 +349,7 @@ fn judge_orphans(
         let orphan = table.id.epoch.term <= term
             && table.lineage.is_none_or(|of_table| of_table == lineage)
             && !pending.contains(&table.id)
-            && !manifest.all_ssts().any(|sst| sst.id == table.id);
+            && !named.contains(&table.id);
         if !orphan {
             orphans.remove(&(server, table.id));
             continue;
@@ -386,7 +391,7 @@ pub(crate) mod tests {
                 flushed_generation: Default::default(),
                 last_flush_version: version,
                 persisted: LogPosition::default(),
-                ssts,
+                ssts: ssts.into(),
             }],
             recent_flushes: Vec::new(),
             flushes_known_after: version,

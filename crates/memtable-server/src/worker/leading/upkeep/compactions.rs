@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use sextant_common::error::Result;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, SstId, TableId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest};
@@ -28,6 +27,15 @@ struct UnderWay {
     bytes: u64,
 }
 
+/// What a look goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Looked {
+    version: ManifestVersion,
+    limits: Limits,
+    /// Something is to be tried again then.
+    until_ns: u64,
+}
+
 /// What a table has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::worker) struct Standing {
@@ -50,8 +58,8 @@ pub(in crate::worker) struct Compactions {
     demands: Vec<Demand>,
     retry_at_ns: HashMap<TableId, u64>,
     standings: HashMap<TableId, Standing>,
-    /// When nothing was due last.
-    at_rest: Option<(ManifestVersion, Tick)>,
+    /// As of when it was looked last: nothing else is due until that changes, or something begins or ends, or until a time.
+    looked: Option<Looked>,
 }
 
 impl Compactions {
@@ -62,16 +70,19 @@ impl Compactions {
         limits: &Limits,
         now_ns: u64,
     ) -> Vec<(&'m TableManifest, Choice<'m>)> {
-        let now = Some((manifest.version, limits.expired_by));
-        if self.at_rest == now {
+        let is_as_before = |l: Looked| l.version == manifest.version && l.limits == *limits && now_ns < l.until_ns;
+        if self.looked.is_some_and(is_as_before) {
             return Vec::new();
         }
-        let (mut all, mut is_held_up) = (Vec::new(), !self.under_way.is_empty());
+        let (mut all, mut until_ns) = (Vec::new(), u64::MAX);
         for entry in &manifest.tables {
             let (table, is_wanted) = (entry.table, self.demands.iter().any(|d| d.table == entry.table));
             let under_way = self.under_way.iter().filter(|u| u.table == table).count();
-            if self.retry_at_ns.get(&table).is_some_and(|at| *at > now_ns) || under_way >= OF_A_TABLE_MAX {
-                is_held_up = true;
+            if let Some(at_ns) = self.retry_at_ns.get(&table).filter(|at_ns| **at_ns > now_ns) {
+                until_ns = until_ns.min(*at_ns);
+                continue;
+            }
+            if under_way >= OF_A_TABLE_MAX {
                 continue;
             }
             if !is_wanted && (limits.trigger == 0 || entry.ssts.is_empty()) {
@@ -83,14 +94,15 @@ impl Compactions {
                 true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
                 false => tree.due(limits, is_busy),
             };
-            is_held_up |= !due.is_empty();
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
             let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
         }
-        self.at_rest = now.filter(|_| !is_held_up);
+        // (What is due and is not begun after all is looked for again.)
+        let looked = Looked { version: manifest.version, limits: *limits, until_ns };
+        self.looked = Some(looked).filter(|_| all.is_empty());
         all
     }
 
@@ -116,6 +128,7 @@ impl Compactions {
     }
 
     pub fn begin(&mut self, table: TableId, choice: &Choice<'_>) {
+        self.looked = None;
         self.under_way.push(UnderWay {
             table,
             range: choice.range.clone(),
@@ -139,7 +152,7 @@ impl Compactions {
         let of: HashSet<SstId> = entry.ssts.iter().map(|sst| sst.id).collect();
         self.demands.push(Demand { table: entry.table, of, done });
         self.settle(entry);
-        self.at_rest = None;
+        self.looked = None;
     }
 
     /// A compaction took effect. If it was begun here: why.
@@ -150,6 +163,7 @@ impl Compactions {
         inputs: &[SstId],
         added: &[SstId],
     ) -> Option<Reason> {
+        self.looked = None;
         let under_way = self.position(entry.table, range, inputs).map(|at| self.under_way.swap_remove(at));
         // (Of what another leader has begun nobody knows: it is looked at again.)
         let reaches_the_oldest = under_way.as_ref().is_some_and(|u| u.reaches_the_oldest);
@@ -164,6 +178,9 @@ impl Compactions {
 
     /// Tells those who have waited for what is no more.
     fn settle(&mut self, entry: &TableManifest) {
+        if self.demands.iter().all(|demand| demand.table != entry.table) {
+            return;
+        }
         let there: HashSet<&SstId> = entry.ssts.iter().map(|sst| &sst.id).collect();
         for demand in self.demands.extract_if(.., |demand| {
             demand.table == entry.table && !demand.of.iter().any(|sst| there.contains(sst))
@@ -183,7 +200,7 @@ impl Compactions {
         if let Some(at) = self.position(table, range, inputs) {
             self.under_way.swap_remove(at);
         }
-        self.at_rest = None;
+        self.looked = None;
         let is_of_it =
             |demand: &Demand| demand.table == table && inputs.iter().any(|input| demand.of.contains(input));
         for demand in self.demands.extract_if(.., |demand| is_of_it(demand)) {
@@ -192,6 +209,7 @@ impl Compactions {
     }
 
     pub fn retry_at(&mut self, table: TableId, at_ns: u64) {
+        self.looked = None;
         self.retry_at_ns.insert(table, at_ns);
     }
 
@@ -206,6 +224,7 @@ impl Compactions {
 #[cfg(test)]
 mod tests {
     use sextant_common::error::Error;
+    use sextant_common::expiry::Tick;
     use sextant_common::ids::{Generation, PartitionId};
     use sextant_common::manifest::{Generations, TableOptions};
 
@@ -299,10 +318,12 @@ mod tests {
     #[test]
     fn columns_are_compacted_at_the_same_time_but_not_all_of_them() {
         let mut entry = flushed(T, 10);
-        for (at, sst) in entry.ssts.iter_mut().enumerate() {
-            let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
-            sst.range = KeyRange::new(bound(at), bound(at + 1));
-        }
+        let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
+        entry.ssts.edit(|all| {
+            for (at, sst) in all.iter_mut().enumerate() {
+                sst.range = KeyRange::new(bound(at), bound(at + 1));
+            }
+        });
         let manifest = manifest(vec![entry]);
         let mut compactions = Compactions::default();
         let mut begun = begin(&mut compactions, &manifest, 2);
@@ -311,7 +332,7 @@ mod tests {
         let (range, inputs) = begun.remove(0);
         let mut after = manifest.clone();
         after.version.0 += 1;
-        after.tables[0].ssts.retain(|sst| sst.range != range || sst.id == inputs[1]);
+        after.tables[0].ssts.edit(|all| all.retain(|sst| sst.range != range || sst.id == inputs[1]));
         compactions.done(&after.tables[0], &range, &inputs, &[]);
         let next = begin(&mut compactions, &after, 2);
         assert!(next.len() == 1 && begun.iter().all(|(other, _)| *other != next[0].0 && range != next[0].0));
@@ -331,7 +352,7 @@ mod tests {
         manifest.version.0 += 1;
         let mut third = ask(&mut compactions, &manifest.tables[0]);
         assert!(begin(&mut compactions, &manifest, 0).is_empty(), "its column is being compacted");
-        manifest.tables[0].ssts = vec![sst(3), sst(9)];
+        manifest.tables[0].ssts = vec![sst(3), sst(9)].into();
         manifest.version.0 += 1;
         compactions.done(&manifest.tables[0], &begun[0].0, &begun[0].1, &[sst(9).id]);
         assert!(first.try_recv().unwrap().is_ok() && second.try_recv().unwrap().is_ok());
@@ -352,20 +373,20 @@ mod tests {
             ..sst(counter)
         };
         let mut manifest = manifest(vec![flushed(T, 1)]);
-        manifest.tables[0].ssts = vec![of(3, "", ""), of(2, "", "m"), of(1, "m", "")];
+        manifest.tables[0].ssts = vec![of(3, "", ""), of(2, "", "m"), of(1, "m", "")].into();
         let mut compactions = Compactions::default();
         let mut told = ask(&mut compactions, &manifest.tables[0]);
         let pushed = begin(&mut compactions, &manifest, 0);
         assert_eq!(pushed, [(KeyRange::all(), vec![sst(3).id])]);
-        manifest.tables[0].ssts = vec![of(4, "", "m"), of(5, "m", ""), of(2, "", "m"), of(1, "m", "")];
+        manifest.tables[0].ssts = vec![of(4, "", "m"), of(5, "m", ""), of(2, "", "m"), of(1, "m", "")].into();
         manifest.version.0 += 1;
         compactions.done(&manifest.tables[0], &pushed[0].0, &pushed[0].1, &[sst(4).id, sst(5).id]);
         let lower = begin(&mut compactions, &manifest, 0);
         assert_eq!(lower.len(), 2);
-        manifest.tables[0].ssts = vec![of(4, "", "m"), of(2, "", "m"), of(6, "m", "")];
+        manifest.tables[0].ssts = vec![of(4, "", "m"), of(2, "", "m"), of(6, "m", "")].into();
         compactions.done(&manifest.tables[0], &lower[1].0, &lower[1].1, &[sst(6).id]);
         assert!(told.try_recv().is_err());
-        manifest.tables[0].ssts = vec![of(7, "", "m"), of(6, "m", "")];
+        manifest.tables[0].ssts = vec![of(7, "", "m"), of(6, "m", "")].into();
         compactions.done(&manifest.tables[0], &lower[0].0, &lower[0].1, &[sst(7).id]);
         assert!(told.try_recv().unwrap().is_ok() && compactions.is_idle());
     }
