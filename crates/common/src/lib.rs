@@ -21,6 +21,7 @@ pub mod marks;
 pub mod object;
 pub mod operation;
 pub mod recovery;
+pub mod shared_list;
 pub mod snapshot;
 pub mod sstable;
 

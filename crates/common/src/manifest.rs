@@ -1,6 +1,14 @@
 //! The manifest: which SSTables exist. One per partition, part of its replicated state; p-nodes hold copies.
 //!
+//! What travels of it is mostly *changes* ([`ManifestChange`]) from one version to the next, and both sides compare digests.
+//! Copies share what they have in common: one more costs little, whatever the number of SSTables.
+//!
 //! Pure data. What may change it, and when, is the memtable server's business.
+
+mod change;
+mod digest;
+mod history;
+mod list;
 
 use std::collections::BTreeMap;
 
@@ -10,6 +18,11 @@ use serde::{Deserialize, Serialize};
 use crate::expiry::Tick;
 use crate::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId};
 use crate::key_range::KeyRange;
+
+pub use change::{ListEdit, ManifestChange, Mismatch, TableChange};
+pub use digest::ManifestDigest;
+pub use history::{News, Versions};
+pub use list::SstList;
 
 /// How a table's blocks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -153,10 +166,23 @@ pub struct TableManifest {
     /// Log position of the last flushed freeze: the local persistence point (PASV, section 5.2).
     pub persisted: LogPosition,
     /// Newest first for every key: of two whose ranges overlap, the first is the newer one.
-    pub ssts: Vec<SstMeta>,
+    pub ssts: SstList,
 }
 
 impl TableManifest {
+    /// Without SSTables.
+    pub fn new(table: TableId, name: String, options: TableOptions) -> Self {
+        Self {
+            table,
+            name,
+            options,
+            flushed_generation: Generation(0),
+            last_flush_version: ManifestVersion(0),
+            persisted: LogPosition::default(),
+            ssts: SstList::default(),
+        }
+    }
+
     /// How many ranges of keys its SSTables cut it into, and how many of them answer for the key that most do for.
     pub fn columns(&self) -> (usize, usize) {
         let mut at: BTreeMap<&[u8], (usize, usize)> = BTreeMap::from([(&[][..], (0, 0))]);

@@ -17,6 +17,10 @@ pub struct Metrics {
     pub read_messages: Counter,
     pub reads: Counter,
     pub stale_reads: Counter,
+    /// What p-nodes were told of manifests, and how many had another one by a version of ours.
+    pub manifest_changes: Counter,
+    pub whole_manifests: Counter,
+    pub manifest_mismatches: Counter,
     /// Answers that may be kept, those that may not because a write was on its way, and slots that writes have invalidated.
     pub registered_reads: Counter,
     pub registrations_refused: Counter,
@@ -79,6 +83,18 @@ impl Metrics {
         let stale_reads = counter(
             "memtable_stale_reads",
             "Memtable reads that were not answered because a flush had made the reader's manifest too old",
+        );
+        let manifest_changes = counter(
+            "memtable_manifest_changes",
+            "Changes of manifests that were sent to p-nodes in answers to pulls",
+        );
+        let whole_manifests = counter(
+            "memtable_whole_manifests",
+            "Whole manifests that were sent to p-nodes: with filters, to those that were too far behind, and to older ones",
+        );
+        let manifest_mismatches = counter(
+            "memtable_manifest_mismatches",
+            "Pulls whose digest of a manifest was not ours of the same version: the p-node took the whole instead",
         );
         let registered_reads = counter("memtable_registered_reads", "Answers that p-nodes may keep");
         let registrations_refused = counter(
@@ -248,6 +264,9 @@ impl Metrics {
             read_messages,
             reads,
             stale_reads,
+            manifest_changes,
+            whole_manifests,
+            manifest_mismatches,
             registered_reads,
             registrations_refused,
             invalidations,

@@ -162,7 +162,7 @@ impl Cluster {
         };
         let write = v1::WriteRequest { partition: 0, ops: vec![op], ..Default::default() };
         let mut rows = RowsClient::new(self.channel(i));
-        let sent = rows.write(v1::WriteBatch { writes: vec![write] });
+        let sent = rows.write(v1::WriteBatch { writes: vec![write], ..Default::default() });
         let reply = tokio::time::timeout(Duration::from_secs(2), sent).await.ok()?.ok()?;
         reply.into_inner().replies.pop()
     }

@@ -15,6 +15,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::env::Party;
 use sextant_environment::slow_log::{self, Tier};
+use sextant_rules::probe::ProbeEvent;
 
 use crate::config::LibraryConfig;
 use crate::lease::Drift;
@@ -130,6 +131,17 @@ impl Core {
 
     pub fn set_coalesce(&self, on: bool) {
         self.coalesce.store(on, Ordering::Relaxed);
+    }
+
+    /// A change of a manifest led to something else than the leader has. It is not used.
+    pub fn manifest_differs(&self, partition: PartitionId, leader: NodeId) {
+        let version = self.views.peek(partition).manifest.version;
+        self.metrics.manifest_mismatches.inc();
+        tracing::error!(
+            %partition, %version, %leader,
+            "a change of the manifest leads to something else than its leader has: the whole is fetched"
+        );
+        self.env.tell(|| ProbeEvent::ManifestDiffers { partition, version });
     }
 
     pub fn check_running(&self) -> Result<()> {

@@ -187,6 +187,8 @@ pub struct PNodeMetrics {
     pub(crate) sst_filter_fetches: Counter,
     pub(crate) sst_filter_bytes: Counter,
     pub(crate) manifest_refreshes: Counter,
+    pub(crate) whole_manifests: Counter,
+    pub(crate) manifest_mismatches: Counter,
 }
 
 impl Default for PNodeMetrics {
@@ -240,6 +242,8 @@ impl Default for PNodeMetrics {
             sst_filter_fetches: Counter::default(),
             sst_filter_bytes: Counter::default(),
             manifest_refreshes: Counter::default(),
+            whole_manifests: Counter::default(),
+            manifest_mismatches: Counter::default(),
         }
     }
 }
@@ -356,6 +360,16 @@ impl PNodeMetrics {
             "manifest_refreshes",
             "Manifests asked for outside of pulls, because one at hand was too old",
             self.manifest_refreshes.clone(),
+        );
+        r.register(
+            "whole_manifests",
+            "Whole manifests fetched apart from filters, where changes did not lead to the leader's",
+            self.whole_manifests.clone(),
+        );
+        r.register(
+            "manifest_mismatches",
+            "Changes of manifests that led to another digest than the leader's; they were not used, the whole was fetched",
+            self.manifest_mismatches.clone(),
         );
     }
 

@@ -56,6 +56,8 @@ pub enum ProbeEvent {
     },
     /// A replica holds this, at a place of the log (term and index) or at a version (0 and that): every other one holds the same there.
     Held { partition: PartitionId, node: u64, what: &'static str, at: (u64, u64), digest: u64 },
+    /// A leader and a holder mean different manifests by one version.
+    ManifestDiffers { partition: PartitionId, version: ManifestVersion },
     /// A leader published an entry. `serial` 0: it left no bits, or they were of an epoch that is over.
     Published { partition: PartitionId, node: u64, epoch: Epoch, index: u64, serial: Serial },
     /// A leader began a new ring within its term. `over_group`: a group was proposed and not yet back from the log.

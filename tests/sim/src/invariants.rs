@@ -6,6 +6,7 @@
 //! * The filters of a usable view contain every published bit whose memtable is not in the view's SSTables.
 //! * Replicas agree: what a checkpoint, the manifest and the configuration carry is the same at the same place on every server,
 //!   whether it came about there or was read from a snapshot.
+//! * A p-node and its leader mean the same manifest by a version.
 //! * A table that a manifest names is durable on as many of the sstable servers as the operator demands.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -169,6 +170,9 @@ impl Invariants {
                 "invariant: partition {partition}: on node {node} an entry waits for serial {}, and its ring is at {}",
                 serial.0, newest.0
             )),
+            ProbeEvent::ManifestDiffers { partition, version } => Some(format!(
+                "invariant: partition {partition}: a p-node has another manifest {version} than its leader"
+            )),
             ProbeEvent::LeaseGranted { .. } | ProbeEvent::RingRenewed { .. } => None,
             ProbeEvent::ViewMade {
                 partition,
@@ -221,6 +225,7 @@ impl Invariants {
                 seen.rings_renewed_over_groups += u64::from(*over_group)
             }
             ProbeEvent::Held { .. }
+            | ProbeEvent::ManifestDiffers { .. }
             | ProbeEvent::WaitsForNothing { .. }
             | ProbeEvent::Committed { .. }
             | ProbeEvent::BitsLeft { .. }

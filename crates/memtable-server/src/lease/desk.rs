@@ -3,11 +3,9 @@
 //! The partition's worker pushes bf-log entries *before* it proposes their group, and asks the publish rule; pulls come from
 //! the service's tasks. Outside of a leadership the desk is closed: it grants nothing and answers "not leader".
 
-use std::sync::Arc;
-
 use parking_lot::Mutex;
 use sextant_common::ids::{Epoch, ManifestVersion, Serial};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{ManifestDigest, Versions};
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
@@ -25,6 +23,8 @@ pub struct Position {
     pub epoch: Epoch,
     pub serial: Serial,
     pub manifest: ManifestVersion,
+    /// Of that manifest, if the holder takes changes.
+    pub digest: Option<ManifestDigest>,
     pub has_filters: bool,
 }
 
@@ -43,8 +43,8 @@ pub struct News {
     pub from: Serial,
     pub to: Serial,
     pub runs: Vec<Run>,
-    /// If newer than the holder's.
-    pub manifest: Option<Arc<Manifest>>,
+    /// If newer than the holder's, or something else.
+    pub manifest: Option<Versions>,
     pub lease: Option<Lease>,
     pub throttled: bool,
 }
@@ -66,7 +66,7 @@ struct Open {
     ring: Ring,
     grantor: Grantor,
     /// None until the leader's own first entry is applied: before that its manifest may lag.
-    manifest: Option<Arc<Manifest>>,
+    manifest: Option<Versions>,
     /// Publication waits for an acknowledgement.
     waiting: bool,
     /// No lease is granted: something is about to change of which no ring tells.
@@ -177,10 +177,15 @@ impl LeaseDesk {
         self.open.lock().as_ref().map_or(Serial(0), |o| o.ring.serial())
     }
 
-    pub fn set_manifest(&self, manifest: Arc<Manifest>) {
+    pub fn set_manifest(&self, manifest: Versions) {
         if let Some(open) = self.open.lock().as_mut() {
             open.manifest = Some(manifest);
         }
+    }
+
+    /// The manifest that is served, and in which epoch.
+    pub fn manifest(&self) -> Option<(Epoch, Versions)> {
+        self.open.lock().as_ref().and_then(|open| Some((open.epoch, open.manifest.clone()?)))
     }
 
     pub fn may_publish(&self, serial: Serial, now: Now) -> Permission {
@@ -202,7 +207,7 @@ impl LeaseDesk {
             // Nobody can use more than there is.
             open.grantor.acknowledge(holder, position.serial.min(open.ring.serial()), now);
         }
-        let newer = open.manifest.as_ref().is_some_and(|m| m.version > position.manifest);
+        let newer = open.manifest.as_ref().is_some_and(|m| m.is_news(position.manifest, position.digest));
         Heard { news: open.ring.serial() > position.serial || newer, wake_worker: open.waiting }
     }
 
@@ -242,7 +247,7 @@ impl LeaseDesk {
             let bound_until_ns = expiry_mono_ns + CLOCK_DISAGREEMENT_NS;
             match open.grantor.grant(holder, to, bound_until_ns, expiry_wall_ns, now) {
                 Ok(()) => {
-                    let (mode, manifest) = (open.mode, manifest.version);
+                    let (mode, manifest) = (open.mode, manifest.newest.version);
                     Some(Lease { mode, manifest, expiry_mono_ns, expiry_wall_ns })
                 }
                 Err(Refusal::Throttled | Refusal::TooManyHolders | Refusal::Released) => {
@@ -251,7 +256,7 @@ impl LeaseDesk {
                 }
             }
         });
-        let manifest = (manifest.version > position.manifest).then_some(manifest);
+        let manifest = Some(manifest).filter(|m| m.is_news(position.manifest, position.digest));
         Answer::News(News { epoch: open.epoch, from: position.serial, to, runs, manifest, lease, throttled })
     }
 
@@ -269,8 +274,11 @@ impl LeaseDesk {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use sextant_common::ids::{Generation, PartitionId, TableId};
+    use sextant_common::manifest::Manifest;
     use sextant_environment::clock::WallInterval;
 
     const A: HolderId = [1; 16];
@@ -283,12 +291,18 @@ mod tests {
     fn desk() -> LeaseDesk {
         let desk = LeaseDesk::default();
         desk.open(EPOCH, LeaseMode::Ack, 0);
-        desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
+        desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))).into());
         desk
     }
 
     fn position(serial: u64) -> Position {
-        Position { epoch: EPOCH, serial: Serial(serial), manifest: ManifestVersion(0), has_filters: true }
+        Position {
+            epoch: EPOCH,
+            serial: Serial(serial),
+            manifest: ManifestVersion(0),
+            digest: None,
+            has_filters: true,
+        }
     }
 
     fn bits(hashes: &[u64]) -> Run {
@@ -393,7 +407,7 @@ mod tests {
     fn in_timed_mode_acknowledgements_do_not_count() {
         let desk = LeaseDesk::default();
         desk.open(EPOCH, LeaseMode::Timed, 0);
-        desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))));
+        desk.set_manifest(Arc::new(Manifest::empty(PartitionId(0))).into());
         desk.answer(A, &position(0), Some((3, 1000)), now(0));
         let serial = desk.push([bits(&[1])]);
         desk.hear(A, &position(1), now(1));

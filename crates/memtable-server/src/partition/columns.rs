@@ -5,15 +5,17 @@
 //! range that are neighbours in the stack of each of its keys, and its outputs share that range: so each key's stack has one entry
 //! (or none, if they had nothing there) where there were several, and is as if there were no other keys.
 
+use std::sync::Arc;
+
 use sextant_common::command::Compaction;
 use sextant_common::ids::SstId;
 use sextant_common::key_range::KeyRange;
-use sextant_common::manifest::SstMeta;
+use sextant_common::manifest::{SstList, SstMeta};
 
 /// A table's SSTables after a compaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Replaced {
-    pub ssts: Vec<SstMeta>,
+    pub ssts: SstList,
     /// The inputs, newest first.
     pub removed: Vec<SstMeta>,
 }
@@ -26,13 +28,13 @@ pub struct Replaced {
 /// * with tombstones dropped, no entry that is older than all of them overlaps the range: what they hid would come back.
 ///
 /// The outputs go to the place of the oldest input.
-pub fn replaced(ssts: &[SstMeta], compaction: &Compaction) -> Option<Replaced> {
+pub fn replaced(ssts: &SstList, compaction: &Compaction) -> Option<Replaced> {
     let Compaction { inputs, range, outputs, tombstones_dropped, .. } = compaction;
     let places = places(ssts, inputs.iter().map(|id| (*id, range)))?;
     let (first, last) = (*places.first()?, *places.last()?);
-    let between = ssts[first..last].iter().enumerate().map(|(at, sst)| (first + at, sst));
-    let lies_between = between.filter(|(at, _)| places.binary_search(at).is_err());
-    if lies_between.into_iter().any(|(_, sst)| sst.range.overlaps(range)) {
+    let between = ssts.iter().enumerate().take(last).skip(first);
+    let mut lies_between = between.filter(|(at, _)| places.binary_search(at).is_err());
+    if lies_between.any(|(_, sst)| sst.range.overlaps(range)) {
         return None;
     }
     if !are_apart_in(range, outputs) {
@@ -41,16 +43,11 @@ pub fn replaced(ssts: &[SstMeta], compaction: &Compaction) -> Option<Replaced> {
     if *tombstones_dropped && has_older(ssts, last, range) {
         return None;
     }
-    let mut left = Vec::with_capacity(ssts.len() + outputs.len());
-    let mut removed = Vec::with_capacity(places.len());
-    for (at, sst) in ssts.iter().enumerate() {
-        match places.binary_search(&at) {
-            Ok(_) => removed.push(sst.clone()),
-            Err(_) => left.push(sst.clone()),
-        }
-        if at == last {
-            left.extend_from_slice(outputs);
-        }
+    let removed = places.iter().filter_map(|place| ssts.get(*place).cloned()).collect();
+    let mut left = ssts.clone();
+    for place in places.into_iter().rev() {
+        let added = if place == last { &outputs[..] } else { &[] };
+        left.splice(place, 1, added.iter().cloned().map(Arc::new));
     }
     Some(Replaced { ssts: left, removed })
 }
@@ -64,20 +61,17 @@ fn are_apart_in(range: &KeyRange, outputs: &[SstMeta]) -> bool {
 }
 
 /// Where these entries are, if they are in this order.
-fn places<'r>(ssts: &[SstMeta], entries: impl Iterator<Item = (SstId, &'r KeyRange)>) -> Option<Vec<usize>> {
-    let mut next = 0;
-    entries
-        .map(|(id, range)| {
-            let at = next + ssts[next..].iter().position(|sst| sst.id == id && sst.range == *range)?;
-            next = at + 1;
-            Some(at)
-        })
-        .collect()
+fn places<'r>(ssts: &SstList, entries: impl Iterator<Item = (SstId, &'r KeyRange)>) -> Option<Vec<usize>> {
+    let mut rest = ssts.iter().enumerate();
+    let place = |(id, range): (SstId, &KeyRange)| {
+        rest.find(|(_, sst)| sst.id == id && sst.range == *range).map(|(place, _)| place)
+    };
+    entries.map(place).collect()
 }
 
 /// Whether an entry after this place has keys of the range.
-pub fn has_older(ssts: &[SstMeta], place: usize, range: &KeyRange) -> bool {
-    ssts[place + 1..].iter().any(|sst| sst.range.overlaps(range))
+pub fn has_older(ssts: &SstList, place: usize, range: &KeyRange) -> bool {
+    ssts.iter().skip(place + 1).any(|sst| sst.range.overlaps(range))
 }
 
 #[cfg(test)]

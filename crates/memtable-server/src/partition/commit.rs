@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, SstId, TableId};
-use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest};
+use sextant_common::manifest::{FlushRecord, Manifest, SstList, SstMeta, TableManifest};
 
 use super::Partition;
 use super::columns::{Replaced, replaced};
@@ -81,14 +81,24 @@ impl Partition {
                 Command::Group(_) | Command::Freeze(_) | Command::OpenSession(_) | Command::Tick(_) => {}
             }
         }
+        self.record_change();
         effects
     }
 
+    /// The next version. What becomes of it is found by comparing it with the one before, whoever changes what.
     fn change_manifest(&mut self) -> (&mut Manifest, ManifestVersion) {
+        self.record_change();
         let manifest = Arc::make_mut(&mut self.manifest);
         manifest.version = ManifestVersion(manifest.version.0 + 1);
         let version = manifest.version;
         (manifest, version)
+    }
+
+    /// Replicas make the same changes of the same commands, so each can tell holders that another has told before.
+    fn record_change(&mut self) {
+        if self.manifest.version > self.versions.newest.version {
+            self.versions.follow(self.manifest.clone());
+        }
     }
 
     /// Flags of one table go strictly in freeze order; one for a memtable that was flushed already is ignored.
@@ -167,15 +177,12 @@ impl Partition {
             return CommitEffect::Placed;
         }
         let (manifest, _) = self.change_manifest();
-        let ssts = manifest.tables.iter_mut().flat_map(|table| &mut table.ssts);
-        for sst in ssts {
-            for relocation in placement.relocations.iter().filter(|r| r.id == sst.id) {
-                if let Some(add) = relocation.add.filter(|add| !sst.replicas.contains(add)) {
-                    sst.replicas.push(add);
-                }
-                if sst.replicas.len() > 1 {
-                    sst.replicas.retain(|replica| Some(*replica) != relocation.remove);
-                }
+        for table in &mut manifest.tables {
+            let is_meant = |sst: &SstMeta| placement.relocations.iter().any(|r| r.id == sst.id);
+            let meant = table.ssts.iter().enumerate().filter(|(_, sst)| is_meant(sst));
+            let relocated: Vec<_> = meant.map(|(place, sst)| (place, relocated(sst, &placement))).collect();
+            for (place, sst) in relocated {
+                table.ssts.splice(place, 1, [Arc::new(sst)]);
             }
         }
         CommitEffect::Placed
@@ -198,10 +205,24 @@ impl Partition {
             flushed_generation: Generation(0),
             last_flush_version: ManifestVersion(0),
             persisted: at,
-            ssts: Vec::new(),
+            ssts: SstList::default(),
         });
         manifest.tables.sort_by_key(|t| t.table);
         self.table_mut(id);
         Some(CommitEffect::TableCreated(id))
     }
+}
+
+/// An SSTable with the servers that a placement gives it.
+fn relocated(sst: &SstMeta, placement: &Placement) -> SstMeta {
+    let mut sst = sst.clone();
+    for relocation in placement.relocations.iter().filter(|r| r.id == sst.id) {
+        if let Some(add) = relocation.add.filter(|add| !sst.replicas.contains(add)) {
+            sst.replicas.push(add);
+        }
+        if sst.replicas.len() > 1 {
+            sst.replicas.retain(|replica| Some(*replica) != relocation.remove);
+        }
+    }
+    sst
 }

@@ -23,11 +23,12 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use sextant_common::configuration::FORMAT_NEWEST;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LoadId, LogPosition, ManifestVersion, PartitionId, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, Versions};
 use sextant_common::snapshot::HeldCuts;
 
 use crate::command::{Command, Configuration, Configure};
@@ -64,6 +65,10 @@ pub struct Partition {
     committed_index: u64,
     checkpoints: VecDeque<Checkpoint>,
     manifest: Arc<Manifest>,
+    /// As of the newest commit: the same manifest, and what led to it.
+    versions: Versions,
+    /// When the first record of the SSTables may expire, of this version after this tick.
+    ssts_expire: Mutex<Option<(ManifestVersion, Tick, Option<Tick>)>>,
     next_table: u32,
     /// The newest loads that are in the manifest, oldest first.
     loads: VecDeque<LoadId>,
@@ -92,6 +97,7 @@ pub struct Counters {
 
 impl Partition {
     pub fn new(id: PartitionId) -> Self {
+        let manifest = Arc::new(Manifest::empty(id));
         Self {
             id,
             format_max: FORMAT_NEWEST,
@@ -107,7 +113,9 @@ impl Partition {
             uncommitted: VecDeque::new(),
             committed_index: 0,
             checkpoints: VecDeque::new(),
-            manifest: Arc::new(Manifest::empty(id)),
+            versions: manifest.clone().into(),
+            manifest,
+            ssts_expire: Mutex::default(),
             next_table: 1,
             loads: VecDeque::new(),
             configuration: None,
@@ -155,12 +163,31 @@ impl Partition {
             let frozen = table.frozen.iter().map(|frozen| frozen.memtable.expiring());
             frozen.chain([table.active.expiring()])
         });
-        let ssts = self.manifest.all_ssts().map(|sst| sst.expiring);
-        memtables.chain(ssts).filter_map(|expiring| expiring.next_after(self.tick)).min()
+        let memtables = memtables.filter_map(|expiring| expiring.next_after(self.tick)).min();
+        [memtables, self.next_expiry_of_ssts()].into_iter().flatten().min()
+    }
+
+    /// Asked for at every turn, and seldom another: found once a version and tick.
+    fn next_expiry_of_ssts(&self) -> Option<Tick> {
+        let (version, tick) = (self.manifest.version, self.tick);
+        let mut found = self.ssts_expire.lock();
+        if let Some((of, after, next)) = *found
+            && (of, after) == (version, tick)
+        {
+            return next;
+        }
+        let next = self.manifest.all_ssts().filter_map(|sst| sst.expiring.next_after(tick)).min();
+        *found = Some((version, tick, next));
+        next
     }
 
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
+    }
+
+    /// The same, with what led to it.
+    pub fn versions(&self) -> &Versions {
+        &self.versions
     }
 
     pub fn tables(&self) -> impl Iterator<Item = (TableId, &TableState)> {
@@ -247,7 +274,7 @@ impl Partition {
                 Some((t.table, view))
             })
             .collect();
-        ReadView { manifest: self.manifest.clone(), tables, cuts: self.cuts.cuts.as_slice().into() }
+        ReadView { versions: self.versions.clone(), tables, cuts: self.cuts.cuts.as_slice().into() }
     }
 
     /// Drops flushed memtables whose grace is over: those that are older than `before_ns`, and the oldest beyond

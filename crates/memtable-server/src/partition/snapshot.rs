@@ -79,6 +79,7 @@ impl Partition {
             partition.tables.insert(table.table, state);
         }
         partition.manifest = Arc::new(manifest.clone());
+        partition.versions = partition.manifest.clone().into();
         partition
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::cut::Cut;
 use sextant_common::ids::{ManifestVersion, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::Versions;
 
 use super::rules;
 use crate::memtable::{Memtable, Version};
@@ -22,7 +22,8 @@ pub struct TableView {
 
 #[derive(Clone, Debug)]
 pub struct ReadView {
-    pub manifest: Arc<Manifest>,
+    /// The manifest, and what led to it.
+    pub versions: Versions,
     pub tables: HashMap<TableId, TableView>,
     /// Those that are held. What they name is held with the manifest: one load tells both.
     pub cuts: Arc<[Arc<Cut>]>,
@@ -39,8 +40,8 @@ pub enum ReadAnswer {
 }
 
 impl ReadView {
-    pub fn empty(manifest: Arc<Manifest>) -> Self {
-        Self { manifest, tables: HashMap::new(), cuts: Arc::default() }
+    pub fn empty(versions: Versions) -> Self {
+        Self { versions, tables: HashMap::new(), cuts: Arc::default() }
     }
 
     /// Looks a key up in everything that the SSTables of version `searched` do not hold, as of seq `at`. Staleness is judged
@@ -72,6 +73,7 @@ impl TableView {
 mod tests {
     use super::*;
     use sextant_common::ids::{Generation, PartitionId};
+    use sextant_common::manifest::Manifest;
     use sextant_common::marks::Marks;
 
     fn key() -> Bytes {
@@ -85,7 +87,7 @@ mod tests {
     }
 
     fn view(table: TableView) -> ReadView {
-        let mut view = ReadView::empty(Arc::new(Manifest::empty(PartitionId(0))));
+        let mut view = ReadView::empty(Arc::new(Manifest::empty(PartitionId(0))).into());
         view.tables.insert(TableId(1), table);
         view
     }

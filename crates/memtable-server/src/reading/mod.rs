@@ -8,14 +8,13 @@
 pub mod page;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial, TableId};
 use sextant_common::key::{filter_hash, registration_slot};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::Versions;
 use sextant_common::marks::Marks;
 use sextant_rules::mutant::{self, Mutant};
 
@@ -74,7 +73,7 @@ pub struct Registered {
 pub enum PageAnswer {
     Page(Page),
     TooLarge(TooLarge),
-    StaleManifest(Arc<Manifest>),
+    StaleManifest(Versions),
     UnknownTable,
 }
 
@@ -163,7 +162,7 @@ impl Reader<'_, '_> {
             return (at, PageAnswer::UnknownTable);
         };
         let Some(memtables) = memtables else {
-            return (at, PageAnswer::StaleManifest(view.manifest.clone()));
+            return (at, PageAnswer::StaleManifest(view.versions.clone()));
         };
         let memtables: Vec<_> = memtables.cloned().collect();
         match page::merge(&memtables, range, at.seq) {
@@ -175,6 +174,9 @@ impl Reader<'_, '_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use sextant_common::manifest::Manifest;
     use sextant_environment::Env;
     use sextant_environment::config::LeaseMode;
 
@@ -226,8 +228,8 @@ mod tests {
         state.desk.open(epoch, LeaseMode::Ack, 0);
         let empty =
             TableView { memtables: Vec::new(), grace: Vec::new(), dropped_version: ManifestVersion(0) };
-        let manifest = Arc::new(Manifest::empty(state.id));
-        state.view.store(Arc::new(ReadView { manifest, tables: [(TableId(1), empty)].into() }));
+        let versions = Arc::new(Manifest::empty(state.id)).into();
+        state.view.store(Arc::new(ReadView { versions, tables: [(TableId(1), empty)].into() }));
     }
 
     #[test]

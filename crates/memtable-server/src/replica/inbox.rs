@@ -3,13 +3,12 @@
 //! Owns the events; does not own what they do (the worker's), nor the line in which writes wait ([`super::admission`]).
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LoadId, Serial, TableId};
-use sextant_common::manifest::{Manifest, SstMeta, TableOptions};
+use sextant_common::manifest::{SstMeta, TableOptions, Versions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
@@ -134,11 +133,25 @@ pub enum Event {
 pub struct FilterSet {
     pub epoch: Epoch,
     pub serial: Serial,
-    pub manifest: Arc<Manifest>,
+    pub manifest: Versions,
     pub filters: Vec<(TableId, Generation, Vec<u8>)>,
     pub registration_slots: usize,
     /// The newest tick that is out in the ring, or that was in the log before.
     pub tick: Tick,
+}
+
+impl FilterSet {
+    /// Only the manifest of an epoch.
+    pub fn without_filters(epoch: Epoch, manifest: Versions) -> Self {
+        Self {
+            epoch,
+            serial: Serial(0),
+            manifest,
+            filters: Vec::new(),
+            registration_slots: 0,
+            tick: Tick::default(),
+        }
+    }
 }
 
 /// Feeds a partition's worker from its log.

@@ -5,9 +5,9 @@
 //! Invariant: every write is answered once. A [`ReplySink`] that is dropped says that the outcome is unknown.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use sextant_common::manifest::Manifest;
+use sextant_common::ids::ManifestVersion;
+use sextant_common::manifest::Versions;
 use sextant_common::operation::RecordedOutcome;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
@@ -26,8 +26,8 @@ pub enum WriteFate {
     Executed(Vec<RecordedOutcome>),
     /// A condition did not hold.
     ConditionFailed(Vec<RecordedOutcome>),
-    /// The condition was checked against an older manifest than this one.
-    Stale(Arc<Manifest>),
+    /// The condition was checked against an older manifest than this one: against that of this version.
+    Stale(Versions, ManifestVersion),
     /// The partition's state forbids it.
     Refused(Refusal),
     /// Another server leads the partition, or nobody does.

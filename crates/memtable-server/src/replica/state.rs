@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use sextant_common::cut::Cut;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, NodeId, PartitionId, SstId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, Versions};
 use sextant_environment::Env;
 use sextant_environment::config::LeaseMode;
 use sextant_rules::mutant::{self, Mutant};
@@ -116,7 +116,7 @@ impl ReplicaState {
             format_max: partition.format_max,
             env: env.clone(),
             published: Published::default(),
-            view: ArcSwap::from_pointee(ReadView::empty(partition.manifest().clone())),
+            view: ArcSwap::from_pointee(ReadView::empty(partition.versions().clone())),
             serving_term: AtomicU64::new(0),
             lease: LeaderLease::default(),
             configuration: ArcSwap::from_pointee(in_effect.unwrap_or(founding).clone()),
@@ -205,7 +205,12 @@ impl ReplicaState {
     }
 
     pub fn manifest(&self) -> Arc<Manifest> {
-        self.view.load().manifest.clone()
+        self.view.load().versions.newest.clone()
+    }
+
+    /// The same, with what led to it.
+    pub fn manifest_versions(&self) -> Versions {
+        self.view.load().versions.clone()
     }
 }
 

@@ -4,13 +4,15 @@
 //! Owns the order in which the log's events take effect, and the queue of what is to be published, with whoever waits there for an
 //! answer. What a leader has to do about an event (its ring, its commands) it is told as what was seen: [`Seen`], [`Change`].
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Generation, LogPosition, Serial, TableId};
+use sextant_common::ids::{Generation, LogPosition, ManifestVersion, Serial, SstId, TableId};
 use sextant_common::key::filter_hash;
+use sextant_common::manifest::News;
 use sextant_raft_log::{Entry, PartitionLog, RaftLog, position_of};
 use sextant_rules::probe::ProbeEvent;
 use tokio::sync::watch;
@@ -62,6 +64,8 @@ pub(super) struct Replica {
     pub groups: u64,
     pub group_writes: u64,
     pub replayed: Counters,
+    /// Up to which version of the manifest others have heard of changes.
+    shown: ManifestVersion,
 }
 
 /// What a worker is made of.
@@ -142,6 +146,7 @@ impl Replica {
             groups: 0,
             group_writes: 0,
             replayed,
+            shown: ManifestVersion(0),
         };
         replica.refresh_view();
         replica.apply_configuration(None);
@@ -271,15 +276,30 @@ impl Replica {
     /// Others hear of what a commit changed, and the view shows.
     pub fn show_changes(&mut self) {
         // After the view, so that repair finds a new table in one of the two.
-        self.shared
-            .pending_ssts
-            .lock()
-            .retain(|id| !self.partition.manifest().all_ssts().any(|s| s.id == *id));
+        self.forget_pending();
         self.shared.news.notify_waiters();
         // The newest snapshot goes to whoever stores it.
         if let Some(snapshot) = self.partition.snapshot() {
             self.snapshots.send_replace(Some(Arc::new(snapshot)));
         }
+    }
+
+    /// What is named is pending no more.
+    fn forget_pending(&mut self) {
+        let versions = self.partition.versions();
+        let shown = std::mem::replace(&mut self.shown, versions.newest.version);
+        let mut pending = self.shared.pending_ssts.lock();
+        if pending.is_empty() {
+            return;
+        }
+        let named: HashSet<SstId> = match versions.news(shown, None) {
+            News::None => return,
+            News::Changes(changes) => {
+                changes.iter().flat_map(|change| change.added()).map(|sst| sst.id).collect()
+            }
+            News::TooOld | News::Differs => versions.newest.all_ssts().map(|sst| sst.id).collect(),
+        };
+        pending.retain(|id| !named.contains(id));
     }
 
     fn tell_of(&self, effect: &CommitEffect, leads: bool) {
@@ -394,7 +414,7 @@ impl Replica {
 
     pub fn refresh_view(&self) {
         let view = self.partition.view();
-        let version = view.manifest.version;
+        let version = view.versions.newest.version;
         let before = self.shared.view.swap(Arc::new(view));
         // With it goes what only it has still had: the memtable that was flushed. That takes as long as it had keys.
         self.background.let_go(before);

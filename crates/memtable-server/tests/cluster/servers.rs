@@ -116,7 +116,7 @@ impl Cluster {
                 if self.servers[i].is_none() {
                     continue;
                 }
-                let batch = v1::WriteBatch { writes: vec![request.clone()] };
+                let batch = v1::WriteBatch { writes: vec![request.clone()], ..Default::default() };
                 let reply = self.rows(i).write(batch).await.ok()?.into_inner().replies.remove(0);
                 match reply.status() {
                     v1::WriteStatus::WriteNotLeader | v1::WriteStatus::WriteRetry => {}
@@ -174,7 +174,7 @@ impl Cluster {
             (0..self.config.memtable.len()).map(|i| LeaseClient::new(self.channel(i))).collect();
         for mut client in servers.into_iter().cycle() {
             let holder = Bytes::from(vec![partition as u8 + 1; 16]);
-            let fetch = v1::FetchFiltersRequest { holder: holder.clone(), partition };
+            let fetch = v1::FetchFiltersRequest { holder: holder.clone(), partition, ..Default::default() };
             let fetched = async {
                 let mut chunks = client.fetch_filters(fetch).await.ok()?.into_inner();
                 let header = chunks.message().await.ok()??.header?;
@@ -217,7 +217,7 @@ impl Cluster {
         let mut at = 0;
         for n in 0u64.. {
             let write = put(partition, &format!("{writer}-{n}"), "v");
-            let batch = v1::WriteBatch { writes: vec![write] };
+            let batch = v1::WriteBatch { writes: vec![write], ..Default::default() };
             let reply = servers[at].clone().write(batch).await.ok().map(|r| r.into_inner().replies.remove(0));
             match reply {
                 Some(reply) if reply.status() == v1::WriteStatus::WriteOk => {

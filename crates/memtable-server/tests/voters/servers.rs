@@ -111,7 +111,7 @@ impl Cluster {
         eventually(async || {
             for i in self.up() {
                 let mut rows = RowsClient::new(self.channel(i));
-                let batch = v1::WriteBatch { writes: vec![write.clone()] };
+                let batch = v1::WriteBatch { writes: vec![write.clone()], ..Default::default() };
                 let sent = tokio::time::timeout(Duration::from_secs(2), rows.write(batch)).await;
                 let Ok(Ok(reply)) = sent else { continue };
                 if reply.into_inner().replies.remove(0).status() == v1::WriteStatus::WriteOk {

@@ -51,7 +51,7 @@ async fn a_table_that_is_gone_everywhere_starts_the_read_again_with_a_newer_mani
         let mut state = cluster.leader().state.lock();
         let p = state.partitions.get_mut(&0).unwrap();
         p.manifest.version.0 += 1;
-        p.manifest.table_mut(TableId(1)).unwrap().ssts = vec![new];
+        p.manifest.table_mut(TableId(1)).unwrap().ssts = vec![new].into();
     }
     let id = Bytes::copy_from_slice(&old.id.to_bytes());
     cluster.ssts.iter().for_each(|s| drop(s.state.lock().tables.remove(&id)));

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sextant_common::ids::{ManifestVersion, PartitionId};
-use sextant_common::manifest::Manifest;
 use sextant_common::{Error, Result};
 use sextant_environment::shutdown::Shutdown;
 use tokio::sync::Semaphore;
@@ -13,8 +12,8 @@ use tokio::sync::Semaphore;
 use super::copy::UpdateStatus;
 use super::puller::run_pull_loops;
 use super::sst_filters::run_sst_filter_fetcher;
-use super::whole::WholeFetches;
-use super::wire::{Position, Pull, open_whole, pull_once};
+use super::whole::{WholeFetches, fetch_manifest};
+use super::wire::{Position, Pull, pull_once};
 use crate::core::Core;
 use crate::upstream::Deadline;
 
@@ -87,41 +86,28 @@ impl Copies {
                 }
                 UpdateStatus::NotReady => return Err(Error::retry("the leader is not ready")),
                 UpdateStatus::Ok | UpdateStatus::Throttled => {
-                    self.install(update.manifest);
-                    return Ok(());
+                    let told = update.told.as_ref();
+                    if !self.core.views.install_manifest(partition, update.manifest, told) {
+                        return Ok(());
+                    }
                 }
                 UpdateStatus::NeedFilters => {}
             }
         }
-        self.manifest_from_filters(partition).await
+        self.whole_manifest(partition).await
     }
 
     /// Whatever manifest the leader has, when it is this caller's turn.
     pub async fn newest_manifest(&self, partition: PartitionId) -> Result<()> {
         let _turn = self.turns[partition.0 as usize].acquire().await;
-        self.manifest_from_filters(partition).await
+        self.whole_manifest(partition).await
     }
 
-    /// The manifest in the header of whole filters, which does not depend on any version of ours. (Creating a table changes
-    /// no SSTable and may leave the version as it is.)
-    async fn manifest_from_filters(&self, partition: PartitionId) -> Result<()> {
+    /// The whole manifest, which does not depend on any version of ours.
+    async fn whole_manifest(&self, partition: PartitionId) -> Result<()> {
         let leader = self.core.leaders.get(partition).node;
         let node =
             leader.ok_or_else(|| Error::retry(format!("no leader of partition {partition} is known")))?;
-        let mut leases = self.core.memtable(node)?.lease.clone();
-        let (header, _chunks) = open_whole(&mut leases, self.core.holder.clone(), partition).await?;
-        match header.status {
-            UpdateStatus::Ok => {
-                self.install(header.manifest);
-                Ok(())
-            }
-            status => Err(Error::retry(format!("the server answered {status:?}"))),
-        }
-    }
-
-    fn install(&self, manifest: Option<Manifest>) {
-        if let Some(manifest) = manifest {
-            self.core.views.install_manifest(manifest);
-        }
+        fetch_manifest(&self.core, node, partition).await
     }
 }

@@ -31,7 +31,7 @@ pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
             let Ok(update) = reply.update else { continue };
             let (epoch, to, runs) = (update.epoch, update.serial_to, update.runs.clone());
             let before = view.copies.as_ref().map(|c| (c.epoch, c.serial));
-            let manifest = update.manifest.clone();
+            let (manifest, told) = (update.manifest.clone(), update.told.clone());
             let (next, verdict) = apply(&view, update, times, Drift::of_each_clock(500));
             if let Some(next) = next {
                 view = next;
@@ -56,6 +56,7 @@ pub fn take_replies(clock: &dyn Clock, replies: Vec<v1::PullReply>) {
                     epoch,
                     serial: Serial(to.0),
                     manifest,
+                    told,
                     filters: Vec::new(),
                     registration_slots: 64,
                     tick: Tick(to.0),

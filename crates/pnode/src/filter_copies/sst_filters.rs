@@ -1,12 +1,12 @@
 //! Filters of SSTables, fetched ahead in the background. Until one is here, its table matches its whole range.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures::StreamExt;
 use sextant_common::filter::SealedFilter;
-use sextant_common::ids::{NodeId, SstId};
+use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::{Error, Result};
 use sextant_environment::shutdown::Shutdown;
 
@@ -32,20 +32,27 @@ pub(super) async fn run_sst_filter_fetcher(core: Arc<Core>, mut shutdown: Shutdo
 }
 
 async fn fetch_for_ever(core: &Arc<Core>) {
-    let mut attempts: BTreeMap<SstId, u32> = BTreeMap::new();
+    // By table: the entries that lack its filter, and how often it was tried.
+    let mut wanted: BTreeMap<SstId, (Vec<(PartitionId, Weak<Sst>)>, u32)> = BTreeMap::new();
     loop {
-        let missing = missing(core);
-        attempts.retain(|id, _| missing.contains_key(id));
-        if missing.is_empty() {
+        for (partition, sst) in core.views.take_unfiltered() {
+            let Some(id) = sst.upgrade().map(|sst| sst.meta.id) else { continue };
+            wanted.entry(id).or_default().0.push((partition, sst));
+        }
+        let mut work: Vec<(Arc<Sst>, u32)> = Vec::new();
+        wanted.retain(|_, (ssts, attempts)| {
+            ssts.retain(|(partition, sst)| {
+                sst.upgrade().is_some_and(|sst| is_missing(core, *partition, &sst))
+            });
+            let Some(one) = ssts.first().and_then(|(_, sst)| sst.upgrade()) else { return false };
+            *attempts += 1;
+            work.push((one, *attempts));
+            true
+        });
+        if work.is_empty() {
             core.views.filters_wanted.notified().await;
             continue;
         }
-        let work = missing.into_values().map(|sst| {
-            let attempt = attempts.entry(sst.meta.id).or_default();
-            *attempt += 1;
-            (sst, *attempt)
-        });
-        let work: Vec<_> = work.collect();
         let failed_attempts: Vec<u32> = futures::stream::iter(work)
             .map(|(sst, attempt)| async move {
                 match fetch(core, &sst, attempt).await {
@@ -65,18 +72,13 @@ async fn fetch_for_ever(core: &Arc<Core>) {
     }
 }
 
-/// SSTables without a filter. One that only a record of a flush names is not fetched: it is on its way out.
-fn missing(core: &Core) -> BTreeMap<SstId, Arc<Sst>> {
-    let mut missing = BTreeMap::new();
-    for partition in core.views.partitions() {
+/// Whether a table has no filter yet. One that only a record of a flush names needs none: it is on its way out.
+fn is_missing(core: &Core, partition: PartitionId, sst: &Arc<Sst>) -> bool {
+    let is_named = || {
         let view = core.views.peek(partition);
-        for sst in view.manifest.tables.iter().flat_map(|t| &t.ssts) {
-            if !sst.has_filter() {
-                missing.insert(sst.meta.id, Arc::clone(sst));
-            }
-        }
-    }
-    missing
+        view.manifest.table(sst.meta.table).is_some_and(|table| table.layers().has(sst))
+    };
+    !sst.has_filter() && is_named()
 }
 
 async fn fetch(core: &Core, sst: &Sst, attempt: u32) -> Result<()> {

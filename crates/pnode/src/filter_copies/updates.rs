@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sextant_common::ids::{NodeId, PartitionId};
+use sextant_common::ids::{ManifestVersion, NodeId, PartitionId};
+use sextant_proto::convert::manifest_change::ToldOfManifest;
 
 use super::copy::{Update, UpdateStatus, Verdict, apply};
 use super::whole::WholeFetches;
 use super::wire::PartitionReply;
 use crate::lease::PullTimes;
+use crate::view::PartitionView;
 
 /// How soon a partition is pulled again that has no lease to renew: its leader cannot grant, or not to us.
 const NOTHING_TO_RENEW_PAUSE: Duration = Duration::from_millis(20);
@@ -28,6 +30,26 @@ pub(super) enum Asked {
     Position,
     /// Only who leads: a leader always answers that filters are needed.
     Question,
+}
+
+/// What a view has after a leader has told of its manifest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Current,
+    /// The view is too far behind for changes, or they would not fit a message.
+    Behind,
+    /// The changes were for what the view has, and led to something else.
+    Differs,
+}
+
+impl Standing {
+    fn of(before: ManifestVersion, now: &PartitionView, told: &ToldOfManifest) -> Self {
+        match now.lacks(told) {
+            false => Standing::Current,
+            true if told.changes.iter().any(|change| change.from == before) => Standing::Differs,
+            true => Standing::Behind,
+        }
+    }
 }
 
 /// Installs what a reply brought for one partition.
@@ -69,25 +91,39 @@ fn install(
     times: PullTimes,
 ) -> Next {
     let core = &whole.core;
-    if let Some(manifest) = &update.manifest {
-        core.views.tables.learn_all(manifest);
-    }
+    let told = update.told.clone();
+    let has_manifest = update.manifest.is_some() || told.is_some();
     let entries = update.serial_to.0.saturating_sub(update.serial_from.0);
     let cannot_grant = update.status == UpdateStatus::Ok && update.grant.is_none();
     let epoch = update.epoch;
-    let (verdict, ours, leased, usable) = core.views.change(partition, |view| {
+    let (verdict, ours, leased, usable, standing) = core.views.change(partition, |view| {
+        let before = view.manifest.version;
         let (next, verdict) = apply(view, update, times, core.drift);
         let now = next.as_ref().unwrap_or(view);
+        let standing = told.as_ref().map_or(Standing::Current, |told| Standing::of(before, now, told));
         let usable = now.leased_copies(&*core.env.clock).is_some();
-        let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some(), usable);
+        let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some(), usable, standing);
         (next, result)
     });
+    if has_manifest {
+        core.views.learn_tables(partition);
+    }
+    if standing == Standing::Differs {
+        core.manifest_differs(partition, node);
+    }
+    if standing != Standing::Current {
+        whole.spawn_manifest(node, partition);
+    }
     match verdict {
         Verdict::Current => {
             core.metrics.bf_log_entries.inc_by(entries);
             if cannot_grant && !usable {
                 // Perhaps its peers do not hear it any more, and have elected another: they are asked too.
                 core.leaders.suspect(partition, node);
+            }
+            if standing != Standing::Current {
+                // Until it is here the leader has news for us at once, whenever it is asked.
+                return Next::Pause(NOTHING_TO_RENEW_PAUSE);
             }
             // Without a lease there is nothing to renew; but what has arrived is acknowledged at once.
             if leased || entries > 0 { Next::Pull } else { Next::Pause(NOTHING_TO_RENEW_PAUSE) }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Generation, NodeId, PartitionId, TableId};
@@ -12,7 +12,7 @@ use sextant_common::{Error, Result};
 use tokio::sync::watch;
 
 use super::copy::{UpdateStatus, WholeFilters, install_whole};
-use super::wire::open_whole;
+use super::wire::{Wanted, WholeHeader, open_whole};
 use crate::core::Core;
 
 /// Largest set of filters that is accepted: some hundred million keys of unflushed updates.
@@ -24,12 +24,19 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct WholeFetches {
     pub core: Arc<Core>,
     running: Mutex<BTreeSet<PartitionId>>,
+    /// Of these only the manifest is being fetched: pulls go on meanwhile.
+    manifests: Mutex<BTreeSet<PartitionId>>,
     ended: watch::Sender<u64>,
 }
 
 impl WholeFetches {
     pub fn new(core: &Arc<Core>) -> Self {
-        Self { core: core.clone(), running: Mutex::default(), ended: watch::Sender::new(0) }
+        Self {
+            core: core.clone(),
+            running: Mutex::default(),
+            manifests: Mutex::default(),
+            ended: watch::Sender::new(0),
+        }
     }
 
     pub fn is_running(&self, partition: PartitionId) -> bool {
@@ -56,6 +63,48 @@ impl WholeFetches {
             }
         });
     }
+
+    /// Fetches a partition's manifest from its leader, unless that is being done already.
+    pub fn spawn_manifest(self: &Arc<Self>, node: NodeId, partition: PartitionId) {
+        if !self.manifests.lock().insert(partition) {
+            return;
+        }
+        let fetches = self.clone();
+        self.core.runtime.spawn(async move {
+            let _ended = EndManifest { fetches: &fetches, partition };
+            if let Err(e) = fetch_manifest(&fetches.core, node, partition).await {
+                tracing::debug!(%node, %partition, "whole manifest: {e}");
+                tokio::time::sleep(FAILURE_PAUSE).await;
+            }
+        });
+    }
+}
+
+/// Gets the manifest that a leader has, whatever ours is.
+pub(super) async fn fetch_manifest(core: &Core, node: NodeId, partition: PartitionId) -> Result<()> {
+    let peer = core.memtable(node)?;
+    let mut leases = peer.lease.clone();
+    let (header, _chunks) = open_whole(&mut leases, core.holder.clone(), partition, Wanted::Manifest).await?;
+    if header.status != UpdateStatus::Ok {
+        if header.status == UpdateStatus::NotLeader {
+            peer.news.not_leader(partition, header.hint);
+        }
+        return Err(Error::retry(format!("the server answered {:?}", header.status)));
+    }
+    core.metrics.whole_manifests.inc();
+    core.views.install_manifest(partition, header.manifest, header.told.as_ref());
+    Ok(())
+}
+
+struct EndManifest<'f> {
+    fetches: &'f WholeFetches,
+    partition: PartitionId,
+}
+
+impl Drop for EndManifest<'_> {
+    fn drop(&mut self) {
+        self.fetches.manifests.lock().remove(&self.partition);
+    }
 }
 
 struct EndFetch<'f> {
@@ -72,7 +121,9 @@ impl Drop for EndFetch<'_> {
 
 async fn fetch_and_install(core: &Core, node: NodeId, partition: PartitionId) -> Result<()> {
     let peer = core.memtable(node)?;
-    let (header, mut chunks) = open_whole(&mut peer.lease.clone(), core.holder.clone(), partition).await?;
+    let mut leases = peer.lease.clone();
+    let wanted = Wanted::FiltersAndManifest;
+    let (header, mut chunks) = open_whole(&mut leases, core.holder.clone(), partition, wanted).await?;
     if header.status != UpdateStatus::Ok {
         if header.status == UpdateStatus::NotLeader {
             peer.news.not_leader(partition, header.hint);
@@ -83,24 +134,18 @@ async fn fetch_and_install(core: &Core, node: NodeId, partition: PartitionId) ->
     if total > BYTES_MAX {
         return Err(Error::internal(format!("whole filters of {total} bytes: the limit is {BYTES_MAX}")));
     }
-    let mut buffer = BytesMut::new();
     let mut parts = Vec::with_capacity(header.filters.len());
     for (table, generation, bytes) in header.filters {
-        while (buffer.len() as u64) < bytes {
-            let chunk = chunks.next().await?.ok_or_else(|| Error::unavailable("the filters end early"))?;
-            buffer.extend_from_slice(&chunk);
-        }
-        parts.push((table, generation, buffer.split_to(bytes as usize).freeze()));
+        parts.push((table, generation, chunks.take(bytes).await?));
     }
     let decoded = core.env.blocking(move || decode(parts)).await;
     let filters = decoded.ok_or_else(|| Error::unavailable("the p-node is stopping"))??;
-    if let Some(manifest) = &header.manifest {
-        core.views.tables.learn_all(manifest);
-    }
     let (epoch, serial) = (header.epoch, header.serial);
     let (registration_slots, tick) = (header.registration_slots, header.tick);
-    let whole = WholeFilters { epoch, serial, manifest: header.manifest, filters, registration_slots, tick };
+    let WholeHeader { manifest, told, .. } = header;
+    let whole = WholeFilters { epoch, serial, manifest, told, filters, registration_slots, tick };
     core.views.change(partition, |view| (install_whole(view, whole), ()));
+    core.views.learn_tables(partition);
     core.leaders.confirm(partition, node, epoch.term);
     core.metrics.whole_filter_fetches.inc();
     core.metrics.whole_filter_bytes.inc_by(total);

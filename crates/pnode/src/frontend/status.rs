@@ -53,7 +53,7 @@ fn partition_status(core: &Core, partition: PartitionId) -> Value {
     let leader = core.leaders.get(partition);
     let view = core.views.peek(partition);
     let clock = &*core.env.clock;
-    let ssts: Vec<_> = view.manifest.tables.iter().flat_map(|t| &t.ssts).collect();
+    let ssts: Vec<_> = view.manifest.ssts().collect();
     let copies = view.copies.as_ref();
     json!({
         "partition": partition,
@@ -61,6 +61,7 @@ fn partition_status(core: &Core, partition: PartitionId) -> Value {
         "leader_certain": leader.is_certain(),
         "term": leader.term,
         "manifest_version": view.manifest.version,
+        "manifest_digest": view.manifest.digest.to_string(),
         "tables": view.manifest.tables.len(),
         "sstables": ssts.len(),
         "sstable_filters_missing": ssts.iter().filter(|s| !s.has_filter()).count(),

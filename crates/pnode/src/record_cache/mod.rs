@@ -222,7 +222,7 @@ mod tests {
         let view = ManifestView::build(m, previous);
         if let Some(keys) = keys {
             let mut hashes = keys.iter().map(|k| filter_hash(k)).collect();
-            view.tables[0].ssts[0].set_filter(SealedFilter::build(&mut hashes));
+            view.tables[0].ssts()[0].set_filter(SealedFilter::build(&mut hashes));
         }
         view
     }
@@ -276,7 +276,7 @@ mod tests {
         cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
         let m = flushed(3, vec![sst_meta(7, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
         let swallowed = ManifestView::build(m, &v1);
-        swallowed.tables[0].ssts[0].set_filter(SealedFilter::Empty);
+        swallowed.tables[0].ssts()[0].set_filter(SealedFilter::Empty);
         assert_eq!(cache.lookup(&swallowed, T1, at(b"k")), None);
         // Forgotten: flushes up to version 2 have no record any more.
         cache.insert(ManifestVersion(1), T1, at(b"k"), &record(b"v"));
@@ -296,7 +296,7 @@ mod tests {
             let v2 = second(&v1, Some(&keys));
             let compacted = flushed(3, vec![sst_meta(9, b"a", b"z")], &[(1, Some(1)), (2, Some(2))]);
             let v3 = ManifestView::build(compacted, &v2);
-            v3.tables[0].ssts[0].set_filter(SealedFilter::Empty);
+            v3.tables[0].ssts()[0].set_filter(SealedFilter::Empty);
             assert_eq!(cache.lookup(&v3, T1, at(b"k")).is_some(), survives);
         }
     }

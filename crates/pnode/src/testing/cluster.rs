@@ -170,7 +170,7 @@ impl Cluster {
                 leader.with_quietly(partition, |p| (p.epoch, p.serial(), p.manifest.version));
             let view = pnode.core().views.peek(PartitionId(partition));
             let current = view.copies.as_ref().is_some_and(|c| c.epoch == epoch && c.serial.0 == serial);
-            let filters = view.manifest.tables.iter().flat_map(|t| &t.ssts).all(|s| s.has_filter());
+            let filters = view.manifest.ssts().all(|s| s.has_filter());
             let leased = view.leased_copies(&*self.env.clock).is_some();
             current && view.manifest.version == version && leased && filters
         })

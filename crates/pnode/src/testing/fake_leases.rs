@@ -148,6 +148,9 @@ impl Lease for Service {
                     epoch: Some(p.epoch.into()),
                     serial: p.serial(),
                     manifest: Some((&p.manifest).into()),
+                    // As an older server.
+                    manifest_bytes: 0,
+                    manifest_digest: 0,
                     filters: filters
                         .iter()
                         .map(|(table, generation, bytes)| v1::MemtableFilter {

@@ -98,7 +98,7 @@ pub fn table_manifest(table: u32, ssts: Vec<SstMeta>) -> TableManifest {
         flushed_generation: Generation(0),
         last_flush_version: ManifestVersion(0),
         persisted: LogPosition::default(),
-        ssts,
+        ssts: ssts.into(),
     }
 }
 

@@ -12,7 +12,7 @@
 //! * The manifest version of a partition's views never falls.
 
 mod filters;
-mod intervals;
+mod layers;
 mod manifest_view;
 mod partition_view;
 mod read_key;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use sextant_common::expiry::{Tick, Ticks};
 use sextant_common::ids::{Generation, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, ManifestChange};
 use sextant_environment::Clock;
+use sextant_proto::convert::manifest_change::ToldOfManifest;
 use sextant_rules::mutant::{self, Mutant};
 
 use super::{FilterCopies, ManifestView};
@@ -56,16 +57,44 @@ impl PartitionView {
         if lease.is_usable(clock) { self.copies.as_ref() } else { None }
     }
 
-    /// This view with a newer manifest; None if it is not newer. What the manifest has flushed needs no filter any more.
-    pub fn with_manifest(&self, manifest: Manifest) -> Option<Self> {
-        if self.manifest_known && !self.manifest.is_superseded_by(&manifest) {
+    /// This view with a newer manifest, whole or as changes of what it has; None if there is nothing new in it. `told`: what came
+    /// with it.
+    pub fn with_news(&self, whole: Option<Manifest>, told: Option<&ToldOfManifest>) -> Option<Self> {
+        let Some(manifest) = whole else { return self.with_changes(&told?.changes) };
+        let digest = told.filter(|told| told.version == manifest.version).map(|told| told.digest);
+        if self.manifest_known && !self.manifest.is_superseded_by(&manifest, digest) {
             return None;
         }
-        let mut view = self.clone();
-        view.manifest = Arc::new(ManifestView::build(manifest, &self.manifest));
-        view.manifest_known = true;
+        Some(self.with_manifest(ManifestView::of_whole(manifest, digest, &self.manifest)))
+    }
+
+    /// As far as they go on from what it has, and lead to what they were made for.
+    fn with_changes(&self, changes: &[ManifestChange]) -> Option<Self> {
+        let mut next: Option<ManifestView> = None;
+        for change in changes {
+            let before = next.as_ref().unwrap_or(&self.manifest);
+            if change.from < before.version {
+                continue;
+            }
+            match before.changed(change) {
+                Ok(changed) => next = Some(changed),
+                Err(_) => break,
+            }
+        }
+        next.map(|manifest| self.with_manifest(manifest))
+    }
+
+    /// What the manifest has flushed needs no filter any more.
+    fn with_manifest(&self, manifest: ManifestView) -> Self {
+        let mut view = Self { manifest: Arc::new(manifest), manifest_known: true, ..self.clone() };
         view.drop_flushed_filters();
-        Some(view)
+        view
+    }
+
+    /// Whether the leader has told of another manifest than this one, which has to be fetched.
+    pub fn lacks(&self, told: &ToldOfManifest) -> bool {
+        let ours = (self.manifest.version, self.manifest.digest);
+        told.version > ours.0 || told.version == ours.0 && told.digest != ours.1
     }
 
     pub fn drop_flushed_filters(&mut self) {

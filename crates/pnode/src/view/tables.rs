@@ -6,7 +6,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use sextant_common::ids::{DEFAULT_TABLE, DEFAULT_TABLE_NAME};
-use sextant_common::manifest::{Manifest, TableInfo};
+use sextant_common::manifest::TableInfo;
+
+use super::ManifestView;
 
 #[derive(Default)]
 struct Known {
@@ -49,14 +51,16 @@ impl TableNames {
         self.known.store(Arc::new(next));
     }
 
-    pub fn learn_all(&self, manifest: &Manifest) {
-        for table in &manifest.tables {
-            self.learn(TableInfo {
-                id: table.table,
-                name: table.name.clone(),
-                options: table.options.clone(),
-            });
+    pub fn learn_all(&self, manifest: &ManifestView) {
+        if !self.has_seen(manifest) {
+            manifest.infos().for_each(|info| self.learn(info));
         }
+    }
+
+    /// Whether all tables of a manifest are known, which is nearly always so.
+    fn has_seen(&self, manifest: &ManifestView) -> bool {
+        let known = self.known.load();
+        manifest.names().all(|(id, name)| known.by_name.get(name).is_some_and(|known| known.id == id))
     }
 }
 

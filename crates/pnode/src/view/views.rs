@@ -1,18 +1,19 @@
 //! The current views of all partitions.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-use sextant_common::ids::{Epoch, ManifestVersion, PartitionId, Serial};
+use sextant_common::ids::{Epoch, PartitionId, Serial};
 use sextant_common::key::SlotMap;
 use sextant_common::manifest::Manifest;
 use sextant_environment::Env;
+use sextant_proto::convert::manifest_change::ToldOfManifest;
 use sextant_rules::probe::{Filters, ProbeEvent};
 use tokio::sync::{Notify, watch};
 
-use super::{PartitionView, TableNames};
+use super::{PartitionView, Sst, TableNames};
 
 struct Slot {
     view: ArcSwap<PartitionView>,
@@ -26,7 +27,9 @@ pub(crate) struct Views {
     pub tables: TableNames,
     /// Counts installed views whose manifest changed; waiters for news of manifests and tables watch it.
     manifests: watch::Sender<u64>,
-    /// Tells the fetcher of SSTable filters that there may be new ones to fetch.
+    /// SSTables that have come without a filter, for the fetcher of filters.
+    unfiltered: Mutex<Vec<(PartitionId, Weak<Sst>)>>,
+    /// Tells it that there are new ones.
     pub filters_wanted: Notify,
     /// Once set, no view gets a lease any more.
     draining: AtomicBool,
@@ -42,6 +45,7 @@ impl Views {
             slot_map: SlotMap::even(partitions),
             tables: TableNames::default(),
             manifests: watch::Sender::new(0),
+            unfiltered: Mutex::default(),
             filters_wanted: Notify::new(),
             draining: AtomicBool::new(false),
             told: None,
@@ -90,6 +94,10 @@ impl Views {
             }
             self.tell(partition, &next);
             let news = !Arc::ptr_eq(&next.manifest, &current.manifest);
+            if news {
+                let new = next.manifest.lack_filters_since(&current.manifest);
+                self.unfiltered.lock().extend(new.into_iter().map(|sst| (partition, Arc::downgrade(&sst))));
+            }
             slot.view.store(Arc::new(next));
             if news {
                 self.manifests.send_modify(|n| *n += 1);
@@ -118,15 +126,30 @@ impl Views {
         });
     }
 
-    /// Installs a manifest if it is newer than the view's. Returns the version that the view has then.
-    pub fn install_manifest(&self, manifest: Manifest) -> ManifestVersion {
-        let partition = manifest.partition;
-        self.tables.learn_all(&manifest);
-        self.change(partition, |view| {
-            let next = view.with_manifest(manifest);
-            let version = next.as_ref().map_or(view.manifest.version, |v| v.manifest.version);
-            (next, version)
-        })
+    /// Installs what is new of a manifest, whole or as changes. Whether the view still lacks what was told of then.
+    pub fn install_manifest(
+        &self,
+        partition: PartitionId,
+        whole: Option<Manifest>,
+        told: Option<&ToldOfManifest>,
+    ) -> bool {
+        let lacks = self.change(partition, |view| {
+            let next = view.with_news(whole, told);
+            let lacks = told.is_some_and(|told| next.as_ref().unwrap_or(view).lacks(told));
+            (next, lacks)
+        });
+        self.learn_tables(partition);
+        lacks
+    }
+
+    /// The names of a partition's tables.
+    pub fn learn_tables(&self, partition: PartitionId) {
+        self.tables.learn_all(&self.peek(partition).manifest);
+    }
+
+    /// SSTables that came without a filter since this was asked before.
+    pub fn take_unfiltered(&self) -> Vec<(PartitionId, Weak<Sst>)> {
+        std::mem::take(&mut self.unfiltered.lock())
     }
 
     /// Sees every later installation of a manifest.

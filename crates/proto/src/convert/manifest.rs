@@ -8,8 +8,8 @@ use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, Tabl
 use sextant_common::key_range::KeyRange;
 use sextant_common::limits;
 use sextant_common::manifest::{
-    Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstMeta, TableInfo, TableManifest,
-    TableOptions,
+    Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstList, SstMeta, TableInfo,
+    TableManifest, TableOptions,
 };
 
 use super::{sst_id_from_wire, sst_id_to_wire};
@@ -152,15 +152,7 @@ impl From<&Manifest> for v1::Manifest {
                     ssts: t.ssts.iter().map(Into::into).collect(),
                 })
                 .collect(),
-            recent_flushes: m
-                .recent_flushes
-                .iter()
-                .map(|f| v1::FlushRecord {
-                    version: f.version.0,
-                    table: f.table.0,
-                    id: f.id.map(sst_id_to_wire).unwrap_or_default(),
-                })
-                .collect(),
+            recent_flushes: m.recent_flushes.iter().map(Into::into).collect(),
             flushes_known_after: m.flushes_known_after.0,
         }
     }
@@ -175,23 +167,33 @@ impl TryFrom<v1::Manifest> for Manifest {
         if tables.windows(2).any(|w| w[0].table == w[1].table) {
             return Err(Error::invalid("manifest names a table twice"));
         }
-        let recent_flushes = m
-            .recent_flushes
-            .into_iter()
-            .map(|f| {
-                Ok(FlushRecord {
-                    version: ManifestVersion(f.version),
-                    table: TableId(f.table),
-                    id: if f.id.is_empty() { None } else { Some(sst_id_from_wire(&f.id)?) },
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let recent_flushes =
+            m.recent_flushes.into_iter().map(FlushRecord::try_from).collect::<Result<_>>()?;
         Ok(Manifest {
             partition: PartitionId(m.partition),
             version: ManifestVersion(m.version),
             tables,
             recent_flushes,
             flushes_known_after: ManifestVersion(m.flushes_known_after),
+        })
+    }
+}
+
+impl From<&FlushRecord> for v1::FlushRecord {
+    fn from(f: &FlushRecord) -> Self {
+        let id = f.id.map(sst_id_to_wire).unwrap_or_default();
+        v1::FlushRecord { version: f.version.0, table: f.table.0, id }
+    }
+}
+
+impl TryFrom<v1::FlushRecord> for FlushRecord {
+    type Error = Error;
+
+    fn try_from(f: v1::FlushRecord) -> Result<Self> {
+        Ok(FlushRecord {
+            version: ManifestVersion(f.version),
+            table: TableId(f.table),
+            id: if f.id.is_empty() { None } else { Some(sst_id_from_wire(&f.id)?) },
         })
     }
 }
@@ -204,13 +206,18 @@ fn table_from_wire(t: v1::TableManifest) -> Result<TableManifest> {
         flushed_generation: Generation(t.flushed_generation),
         last_flush_version: ManifestVersion(t.last_flush_version),
         persisted: t.persisted.unwrap_or_default().into(),
-        ssts: t.ssts.into_iter().map(TryInto::try_into).collect::<Result<Vec<_>>>()?,
+        ssts: t.ssts.into_iter().map(TryInto::try_into).collect::<Result<SstList>>()?,
     })
 }
 
-/// As it is stored: two manifests with the same bytes are the same.
+/// As it is stored, and travels in pieces: two manifests with the same bytes are the same.
 pub fn encode(manifest: &Manifest) -> Vec<u8> {
     v1::Manifest::from(manifest).encode_to_vec()
+}
+
+pub fn decode(bytes: impl bytes::Buf) -> Result<Manifest> {
+    let wire = v1::Manifest::decode(bytes).map_err(|e| Error::invalid(format!("no manifest: {e}")))?;
+    wire.try_into()
 }
 
 impl From<TableInfo> for v1::KvTable {

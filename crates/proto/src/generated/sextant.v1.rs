@@ -140,6 +140,74 @@ pub struct Manifest {
     #[prost(uint64, tag = "5")]
     pub flushes_known_after: u64,
 }
+/// What makes a manifest the next one. (Nothing in it says how it was: whoever applies it compares the digest.)
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ManifestChange {
+    /// The versions before and after.
+    #[prost(uint64, tag = "1")]
+    pub from: u64,
+    #[prost(uint64, tag = "2")]
+    pub to: u64,
+    /// Of the manifest after (common::manifest::digest).
+    #[prost(fixed64, tag = "3")]
+    pub digest: u64,
+    /// Those that are new, or not as they were.
+    #[prost(message, repeated, tag = "4")]
+    pub tables: ::prost::alloc::vec::Vec<TableChange>,
+    /// New ones, oldest first; and how many of the oldest are forgotten.
+    #[prost(message, repeated, tag = "5")]
+    pub flushes: ::prost::alloc::vec::Vec<FlushRecord>,
+    #[prost(uint32, tag = "6")]
+    pub flushes_forgotten: u32,
+    #[prost(uint64, tag = "7")]
+    pub flushes_known_after: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TableChange {
+    #[prost(uint32, tag = "1")]
+    pub table: u32,
+    /// Of a table that is new; else empty and absent.
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub options: ::core::option::Option<TableOptions>,
+    /// These as in TableManifest.
+    #[prost(uint64, tag = "4")]
+    pub flushed_generation: u64,
+    #[prost(uint64, tag = "5")]
+    pub last_flush_version: u64,
+    #[prost(message, optional, tag = "6")]
+    pub persisted: ::core::option::Option<LogPosition>,
+    /// Of the list of its SSTables, by rising places.
+    #[prost(message, repeated, tag = "7")]
+    pub edits: ::prost::alloc::vec::Vec<ListEdit>,
+}
+/// Entries that give way to others, in their place.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListEdit {
+    /// In the list before the change.
+    #[prost(uint32, tag = "1")]
+    pub place: u32,
+    #[prost(uint32, tag = "2")]
+    pub removed: u32,
+    #[prost(message, repeated, tag = "3")]
+    pub added: ::prost::alloc::vec::Vec<SstMeta>,
+}
+/// For a holder of a partition's manifest that takes changes: what there is, and how it comes by it.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ManifestNews {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    /// The newest.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    #[prost(fixed64, tag = "3")]
+    pub digest: u64,
+    /// From the holder's version on, oldest first. None: the holder is too far behind, or what it has by its version is something
+    /// else. It takes the whole: from this message, if it is there, or with FetchFilters.
+    #[prost(message, repeated, tag = "4")]
+    pub changes: ::prost::alloc::vec::Vec<ManifestChange>,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct NodeAddress {
     #[prost(uint64, tag = "1")]
@@ -224,6 +292,9 @@ pub struct ReadBatch {
     /// Longer values are not sent but refused with READ_TOO_LARGE. 0: all are sent, as far as they fit into one answer.
     #[prost(uint32, tag = "3")]
     pub value_bytes_max: u32,
+    /// Changes of manifests are understood. (False: an older p-node, which gets the whole of what is stale.)
+    #[prost(bool, tag = "4")]
+    pub takes_changes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReadRequest {
@@ -280,7 +351,7 @@ pub struct ReadBatchReply {
     /// One for each request, in their order.
     #[prost(message, repeated, tag = "2")]
     pub replies: ::prost::alloc::vec::Vec<ReadReply>,
-    /// For partitions that answered STALE_MANIFEST: what is current.
+    /// For partitions that answered STALE_MANIFEST: what is current, for who takes no changes.
     #[prost(message, repeated, tag = "3")]
     pub manifests: ::prost::alloc::vec::Vec<Manifest>,
     /// For partitions that answered NOT_LEADER, where this server believes the leader to be.
@@ -289,6 +360,9 @@ pub struct ReadBatchReply {
     /// One for each partition with answers that may be kept.
     #[prost(message, repeated, tag = "5")]
     pub registrations: ::prost::alloc::vec::Vec<Registration>,
+    /// The same for who takes changes: one a partition, with changes as far as there is room for them.
+    #[prost(message, repeated, tag = "6")]
+    pub manifest_news: ::prost::alloc::vec::Vec<ManifestNews>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaderHint {
@@ -420,6 +494,9 @@ pub struct WriteRequest {
 pub struct WriteBatch {
     #[prost(message, repeated, tag = "1")]
     pub writes: ::prost::alloc::vec::Vec<WriteRequest>,
+    /// As in ReadBatch.
+    #[prost(bool, tag = "2")]
+    pub takes_changes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpResult {
@@ -455,9 +532,12 @@ pub struct WriteReply {
     pub message: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "5")]
     pub leader: ::core::option::Option<LeaderHint>,
-    /// With STALE_MANIFEST: what is current, unless an earlier answer of this stream has brought it.
+    /// With STALE_MANIFEST: what is current, unless an earlier answer of this stream has brought it, for who takes no changes.
     #[prost(message, optional, tag = "6")]
     pub manifest: ::core::option::Option<Manifest>,
+    /// The same for who takes changes.
+    #[prost(message, optional, tag = "7")]
+    pub manifest_news: ::core::option::Option<ManifestNews>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WriteBatchReply {
@@ -488,6 +568,9 @@ pub struct ScanPageRequest {
     /// A page whose first record is longer is not sent but refused with READ_TOO_LARGE. 0: it is sent.
     #[prost(uint32, tag = "9")]
     pub first_bytes_max: u32,
+    /// As in ReadBatch.
+    #[prost(bool, tag = "10")]
+    pub takes_changes: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ScanRecord {
@@ -525,6 +608,9 @@ pub struct ScanPageReply {
     /// The newest tick up to the position of the log of `snapshot_seq`: all records of the page are judged by it, those of SSTables too.
     #[prost(uint64, tag = "8")]
     pub tick: u64,
+    /// With READ_STALE_MANIFEST, instead of `manifest`, for who takes changes.
+    #[prost(message, optional, tag = "9")]
+    pub manifest_news: ::core::option::Option<ManifestNews>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OpenSessionRequest {
@@ -2882,6 +2968,12 @@ pub struct PartitionPosition {
     /// How long the holder's present lease still lasts by its own reckoning, in nanoseconds.
     #[prost(uint64, tag = "6")]
     pub lease_left_ns: u64,
+    /// Changes of the manifest are understood. (False: an older p-node, which gets the whole with each version.)
+    #[prost(bool, tag = "7")]
+    pub takes_changes: bool,
+    /// Of the manifest that it uses; with `takes_changes`.
+    #[prost(fixed64, tag = "8")]
+    pub manifest_digest: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PullRequest {
@@ -2955,7 +3047,8 @@ pub struct PartitionUpdate {
     pub serial_to: u64,
     #[prost(message, repeated, tag = "6")]
     pub runs: ::prost::alloc::vec::Vec<BfRun>,
-    /// Present if newer than the version in the request.
+    /// Present if newer than the version in the request, for holders that take no changes; for others if there are no changes for
+    /// them, unless it is too long for a reply.
     #[prost(message, optional, tag = "7")]
     pub manifest: ::core::option::Option<Manifest>,
     #[prost(message, optional, tag = "8")]
@@ -2965,6 +3058,9 @@ pub struct PartitionUpdate {
     /// The newest tick that is published; 0: none is known to be.
     #[prost(uint64, tag = "10")]
     pub published_tick: u64,
+    /// If newer than the version in the request, or something else, for holders that take changes.
+    #[prost(message, optional, tag = "11")]
+    pub manifest_news: ::core::option::Option<ManifestNews>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PullReply {
@@ -2988,6 +3084,12 @@ pub struct FetchFiltersRequest {
     pub holder: ::prost::bytes::Bytes,
     #[prost(uint32, tag = "2")]
     pub partition: u32,
+    /// The manifest may come in pieces. (False: an older p-node, which wants it in the header.)
+    #[prost(bool, tag = "3")]
+    pub takes_pieces: bool,
+    /// Only that: no filters.
+    #[prost(bool, tag = "4")]
+    pub only_manifest: bool,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FilterChunk {
@@ -3006,6 +3108,7 @@ pub struct FilterHeader {
     /// The filters contain all entries up to this serial.
     #[prost(uint64, tag = "3")]
     pub serial: u64,
+    /// Absent if it comes in pieces.
     #[prost(message, optional, tag = "4")]
     pub manifest: ::core::option::Option<Manifest>,
     /// The filters' bytes follow in this order, each of the stated length.
@@ -3019,6 +3122,12 @@ pub struct FilterHeader {
     /// The newest tick of which an entry is out up to `serial`, or that was in the log before.
     #[prost(uint64, tag = "8")]
     pub tick: u64,
+    /// With `takes_pieces`: so many bytes of the data, before those of filters, are a Manifest.
+    #[prost(uint64, tag = "9")]
+    pub manifest_bytes: u64,
+    /// Of the manifest.
+    #[prost(fixed64, tag = "10")]
+    pub manifest_digest: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemtableFilter {

@@ -44,7 +44,7 @@ pub fn pulls(data: &[u8]) {
     let desk = LeaseDesk::default();
     desk.open(epoch, LeaseMode::Ack, 500);
     let mut manifest = Manifest::empty(PartitionId(0));
-    desk.set_manifest(Arc::new(manifest.clone()));
+    desk.set_manifest(Arc::new(manifest.clone()).into());
     let mut promises = Promises::default();
     let mut now_ns = 1_000_000_000;
     let mut input = Input::new(data);
@@ -64,7 +64,7 @@ pub fn pulls(data: &[u8]) {
             }
             2 => {
                 manifest.version.0 += 1;
-                desk.set_manifest(Arc::new(manifest.clone()));
+                desk.set_manifest(Arc::new(manifest.clone()).into());
             }
             3 => {
                 let serial = newest.saturating_sub(u64::from(input.u8() % 4));
@@ -95,6 +95,7 @@ fn pull(desk: &LeaseDesk, input: &mut Input<'_>, now: Now, promises: &mut Promis
         epoch: Epoch { term: TERM, incarnation },
         serial: Serial(serial),
         manifest: ManifestVersion(version),
+        digest: None,
         has_filters: shape & 48 != 48,
     };
     desk.hear(holder, &position, now);
@@ -174,6 +175,12 @@ pub fn reply_seeds() -> Vec<Vec<u8>> {
         }),
         leader: Some(v1::LeaderHint { partition: 3, node: 1, term: 3 }),
         published_tick: 1_700_000_000_000 + from,
+        manifest_news: Some(v1::ManifestNews {
+            partition: 3,
+            version: 6,
+            digest: 1,
+            changes: vec![(&super::wire::sample_change()).into()],
+        }),
     };
     let reply = |pull: u64, updates| v1::PullReply {
         pull,

@@ -1,12 +1,17 @@
+use std::sync::Arc;
+
 use bytes::Bytes;
 use prost::Message;
 use sextant_common::ids::{
     Epoch, Generation, LogPosition, ManifestVersion, NodeId, PartitionId, SstId, TableId,
 };
 use sextant_common::limits::{BATCH_BYTES_MAX, BATCH_OPS_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use sextant_common::manifest::{FlushRecord, Manifest, SstMeta, TableManifest, TableOptions};
+use sextant_common::manifest::{
+    FlushRecord, Manifest, ManifestChange, SstList, SstMeta, TableManifest, TableOptions,
+};
 use sextant_common::operation::{Condition, Effect, LifetimeTest, Update};
 use sextant_memtable_server::fuzzing::{self, Address};
+use sextant_proto::convert::manifest_change::change_from_wire;
 use sextant_proto::v1;
 
 use crate::memory::bounded;
@@ -48,7 +53,7 @@ pub fn sample_manifest(partition: PartitionId) -> Manifest {
         flushed_generation: Generation(2),
         last_flush_version: ManifestVersion(4),
         persisted: LogPosition { term: 1, index: 7 },
-        ssts,
+        ssts: SstList::from(ssts),
     };
     let flush = |version, id| FlushRecord { version: ManifestVersion(version), table: TableId(1), id };
     Manifest {
@@ -60,7 +65,7 @@ pub fn sample_manifest(partition: PartitionId) -> Manifest {
     }
 }
 
-/// A `Manifest` message; also read as an `SstMeta` and as `TableOptions`.
+/// A `Manifest` message; also read as an `SstMeta`, as `TableOptions`, and as a change of the sample.
 pub fn manifest(data: &[u8]) {
     bounded(data.len(), PROTOBUF_BASE, PROTOBUF_PER_BYTE, || {
         if let Ok(manifest) = decoded::<v1::Manifest, Manifest>(data) {
@@ -84,7 +89,34 @@ pub fn manifest(data: &[u8]) {
                 Some(&options)
             );
         }
+        if let Ok(message) = v1::ManifestChange::decode(data) {
+            change(message);
+        }
     });
+}
+
+/// Whatever it says, it leads to what it names, or nowhere.
+fn change(message: v1::ManifestChange) {
+    let partition = PartitionId(3);
+    let Ok(change) = change_from_wire(partition, message) else { return };
+    let again = change_from_wire(partition, v1::ManifestChange::from(&change));
+    assert_eq!(again.ok().as_ref(), Some(&change));
+    let before = sample_manifest(partition);
+    if let Ok(after) = before.changed(&change) {
+        assert_eq!((after.version, after.digest()), (change.to, change.digest));
+        assert!(after.version > before.version);
+    }
+}
+
+pub fn sample_change() -> ManifestChange {
+    let before = sample_manifest(PartitionId(3));
+    let mut after = before.clone();
+    after.version = ManifestVersion(6);
+    let id = Some(sample_sst(3).id);
+    after.remember_flush(FlushRecord { version: after.version, table: TableId(1), id });
+    after.tables[0].ssts.splice(0, 1, [Arc::new(sample_sst(3)), Arc::new(sample_sst(4))]);
+    after.tables.push(TableManifest::new(TableId(9), "new".into(), TableOptions::default()));
+    ManifestChange::between(&before, &after).expect("no table is gone")
 }
 
 fn decoded<W: Message + Default, T: TryFrom<W>>(data: &[u8]) -> Result<T, ()> {
@@ -99,6 +131,7 @@ pub fn manifest_seeds() -> Vec<Vec<u8>> {
         v1::SstMeta::from(&sample_sst(7)).encode_to_vec(),
         v1::TableOptions::from(&TableOptions { filter_inserts: true, ..TableOptions::default() })
             .encode_to_vec(),
+        v1::ManifestChange::from(&sample_change()).encode_to_vec(),
     ]
 }
 

@@ -12,7 +12,7 @@
 
 mod placement;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -81,7 +81,10 @@ async fn inventories(background: &Background, term: u64) -> Vec<(&SstServer, Opt
     let asked = background.servers.all().iter().map(|server| async move {
         let wall_ns = background.shared.env.clock.wall_guess_ns();
         match server.inventory(background.shared.id, background.order(term), wall_ns).await {
-            Ok(held) => (server, Some(held)),
+            Ok(mut held) => {
+                held.sort_by_key(|table| table.id);
+                (server, Some(held))
+            }
             Err(e) => {
                 tracing::debug!("sstable server {}: inventory: {e}", server.id);
                 (server, None)
@@ -99,7 +102,7 @@ async fn round(background: &Background, memory: &mut Memory) {
         return;
     }
     let view = shared.view.load_full();
-    let manifest = view.manifest.clone();
+    let manifest = view.versions.newest.clone();
     let now = shared.env.clock.grantor_ns();
     let found = memory.find(background, &inventories, now);
     tell_placement(background, &manifest, &found);
@@ -166,7 +169,7 @@ impl Memory {
         };
         let required = background.tuning.sst_replicas_required;
         let surplus: BTreeSet<_> =
-            placement::surplus(&view.manifest, found, required, in_use).into_iter().collect();
+            placement::surplus(&view.versions.newest, found, required, in_use).into_iter().collect();
         self.surplus.retain(|copy, _| surplus.contains(copy));
         let grace_ns = background.tuning.sst_delete_grace_ms * 1_000_000;
         let mut due: HashMap<NodeId, Vec<SstId>> = HashMap::new();
@@ -232,7 +235,8 @@ impl Memory {
     async fn name(&mut self, background: &Background, mut relocations: Vec<Relocation>) {
         let manifest = background.shared.manifest();
         // (The table may have been compacted away meanwhile.)
-        relocations.retain(|r| manifest.all_ssts().any(|sst| sst.id == r.id));
+        let named: HashSet<SstId> = manifest.all_ssts().map(|sst| sst.id).collect();
+        relocations.retain(|r| named.contains(&r.id));
         if relocations.is_empty() || background.shared.serving() != Some(self.term) {
             return;
         }
@@ -341,8 +345,9 @@ fn tell_of_foreign(
 }
 
 /// By the manifest, or by a cut.
-fn is_named(view: &ReadView, id: SstId) -> bool {
-    view.manifest.all_ssts().any(|sst| sst.id == id) || view.cuts.iter().any(|cut| cut.names(id))
+fn named(view: &ReadView) -> HashSet<SstId> {
+    let of_cuts = view.cuts.iter().flat_map(|cut| cut.ssts());
+    view.versions.newest.all_ssts().chain(of_cuts).map(|sst| sst.id).collect()
 }
 
 /// Tables that no manifest and no cut names, and nobody is about to add, and that have been so for the grace: they may be deleted.
@@ -357,7 +362,7 @@ fn judge_orphans(
     let grace = background.tuning.sst_delete_grace_ms * 1_000_000;
     // First what is pending, then the manifest: a table that is flagged in between is in one of the two.
     let pending = background.shared.pending_ssts.lock().clone();
-    let view = background.shared.view.load_full();
+    let named = named(&background.shared.view.load());
     let lineage = background.shared.configuration.load().lineage;
     let mut gone = Vec::new();
     for table in held {
@@ -366,7 +371,7 @@ fn judge_orphans(
         let orphan = table.id.epoch.term <= term
             && table.lineage.is_none_or(|of_table| of_table == lineage)
             && !pending.contains(&table.id)
-            && !is_named(&view, table.id);
+            && !named.contains(&table.id);
         if !orphan {
             orphans.remove(&(server, table.id));
             continue;
@@ -411,7 +416,7 @@ pub(crate) mod tests {
                 flushed_generation: Default::default(),
                 last_flush_version: version,
                 persisted: LogPosition::default(),
-                ssts,
+                ssts: ssts.into(),
             }],
             recent_flushes: Vec::new(),
             flushes_known_after: version,

@@ -44,9 +44,10 @@ pub struct Copying<'m> {
     pub naming: Naming,
 }
 
-/// Whether a server has a table as the manifest means it.
+/// Whether a server has a table as the manifest means it. `held`: by rising id.
 pub fn is_sound(held: &[Held], sst: &SstMeta) -> bool {
-    held.iter().any(|h| h.id == sst.id && h.checksum == sst.checksum && !h.damaged)
+    let at = held.partition_point(|h| h.id < sst.id);
+    held.get(at).is_some_and(|h| h.id == sst.id && h.checksum == sst.checksum && !h.damaged)
 }
 
 impl Found<'_> {
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn an_empty_server_fills_until_all_are_about_even() {
         let mut manifest = manifest((1..=12).map(|n| sst(n, &[1, 2, 3])).collect());
-        manifest.tables[0].ssts.iter_mut().for_each(|sst| sst.file_bytes = 50 * MIB);
+        manifest.tables[0].ssts.edit(|all| all.iter_mut().for_each(|sst| sst.file_bytes = 50 * MIB));
         for _ in 0..100 {
             let on = |id: u64| -> Vec<Held> {
                 manifest.all_ssts().filter(|sst| sst.replicas.contains(&NodeId(id))).map(held).collect()
@@ -302,9 +303,11 @@ mod tests {
             };
             let (id, to) = (sst.id, to);
             let Naming::InsteadOf(from) = naming else { panic!("{naming:?}") };
-            let moved = manifest.tables[0].ssts.iter_mut().find(|sst| sst.id == id).unwrap();
-            moved.replicas.retain(|r| *r != from);
-            moved.replicas.push(to);
+            manifest.tables[0].ssts.edit(|all| {
+                let moved = all.iter_mut().find(|sst| sst.id == id).unwrap();
+                moved.replicas.retain(|r| *r != from);
+                moved.replicas.push(to);
+            });
         }
         let count = |id| manifest.all_ssts().filter(|sst| sst.replicas.contains(&NodeId(id))).count();
         let counts: Vec<usize> = (1..=4).map(count).collect();

@@ -30,7 +30,8 @@ fn counters(ssts: &[SstMeta]) -> Vec<u32> {
 
 /// The list afterwards.
 fn after(ssts: &[SstMeta], compaction: &Compaction) -> Option<Vec<u32>> {
-    replaced(ssts, compaction).map(|replaced| counters(&replaced.ssts))
+    let ssts = SstList::from(ssts.to_vec());
+    replaced(&ssts, compaction).map(|replaced| counters(&replaced.ssts.to_vec()))
 }
 
 #[test]
@@ -175,9 +176,9 @@ impl Table {
                 outputs.push(self.seal(KeyRange { start, end: range.end.clone() }, merged));
                 let (term, table) = (1, TableId(1));
                 let compaction = Compaction { term, table, inputs, range, outputs, tombstones_dropped: drop };
-                match replaced(&self.list, &compaction) {
+                match replaced(&self.list.clone().into(), &compaction) {
                     Some(replaced) => {
-                        self.list = replaced.ssts;
+                        self.list = replaced.ssts.to_vec();
                         self.told.0 += 1;
                     }
                     None => self.told.1 += 1,

@@ -400,12 +400,12 @@ impl History {
         let inputs: Vec<SstMeta> = of_range.skip(after.into()).take(many.into()).cloned().collect();
         let Some(oldest) = inputs.last() else { return };
         let place = self.manifest.iter().position(|sst| sst == oldest).unwrap();
-        let tombstones_dropped = !has_older(&self.manifest, place, &range);
+        let tombstones_dropped = !has_older(&self.manifest.clone().into(), place, &range);
         let ids: Vec<SstId> = inputs.iter().map(|sst| sst.id).collect();
         let mut compaction =
             Compaction { term: 1, table: T, inputs: ids, range, outputs: Vec::new(), tombstones_dropped };
         // (What is no compaction is not done.)
-        if replaced(&self.manifest, &compaction).is_some() {
+        if replaced(&self.manifest.clone().into(), &compaction).is_some() {
             compaction.outputs = self.outputs(&inputs, tombstones_dropped, cuts);
             self.compacting.push(compaction);
         }
@@ -441,8 +441,8 @@ impl History {
                     return;
                 }
                 let compaction = self.compacting.swap_remove(which as usize % self.compacting.len());
-                if let Some(Replaced { ssts, .. }) = replaced(&self.manifest, &compaction) {
-                    self.manifest = ssts;
+                if let Some(Replaced { ssts, .. }) = replaced(&self.manifest.clone().into(), &compaction) {
+                    self.manifest = ssts.to_vec();
                 }
             }
             Step::Forget { server, table } => {

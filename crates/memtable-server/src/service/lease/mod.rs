@@ -21,7 +21,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::Context;
 use crate::lease::grantor::HolderId;
-use crate::replica::Event;
+use crate::replica::{Event, FilterSet};
 use filters::chunks;
 
 /// A worker that does not hand out filters for so long is not serving.
@@ -80,9 +80,18 @@ impl Lease for LeaseShell {
         let request = request.into_inner();
         holder_id(&request.holder)?;
         let handle = self.context.partition(request.partition).map_err(status_of)?;
-        let (done, filters) = oneshot::channel();
-        let _ = handle.events.send(Event::Filters(done));
-        let set = tokio::time::timeout(FILTERS_TIMEOUT, filters).await.ok().and_then(Result::ok).flatten();
+        let set = match request.only_manifest {
+            true => handle
+                .shared
+                .desk
+                .manifest()
+                .map(|(epoch, manifest)| FilterSet::without_filters(epoch, manifest)),
+            false => {
+                let (done, filters) = oneshot::channel();
+                let _ = handle.events.send(Event::Filters(done));
+                tokio::time::timeout(FILTERS_TIMEOUT, filters).await.ok().and_then(Result::ok).flatten()
+            }
+        };
         let Some(set) = set else {
             let header = v1::FilterHeader {
                 status: v1::PartitionStatus::PartitionNotReady.into(),
@@ -92,8 +101,11 @@ impl Lease for LeaseShell {
             let chunk = v1::FilterChunk { header: Some(header), data: Bytes::new() };
             return Ok(Response::new(Box::pin(tokio_stream::once(Ok(chunk)))));
         };
-        self.context.metrics.whole_filters.inc();
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks(set)))))
+        if !request.only_manifest {
+            self.context.metrics.whole_filters.inc();
+        }
+        self.context.metrics.whole_manifests.inc();
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks(set, request.takes_pieces)))))
     }
 
     async fn release(

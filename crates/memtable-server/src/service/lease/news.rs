@@ -1,14 +1,22 @@
 //! News and leases, as they travel.
 
 use bytes::Bytes;
+use prost::Message as _;
+use sextant_common::manifest::{News, Versions};
+use sextant_proto::convert::manifest_change::news as news_of;
 use sextant_proto::v1;
 use sextant_rules::probe::ProbeEvent;
 
 use super::LeaseShell;
-use crate::lease::desk::News;
+use crate::lease::desk::{News as LeaseNews, Position};
 use crate::lease::grantor::HolderId;
 use crate::lease::ring::Run;
 use crate::replica::ReplicaState;
+
+/// Changes that one update carries: all that a history keeps.
+const CHANGES_BYTES_MAX: usize = 1 << 20;
+/// A whole manifest travels along if it has at most so many bytes; else on a stream of its own.
+const WHOLE_BYTES_MAX: usize = 64 * 1024;
 
 fn run_to_wire(run: Run) -> v1::BfRun {
     let wire = v1::BfRun::default();
@@ -34,7 +42,8 @@ impl LeaseShell {
         &self,
         shared: &ReplicaState,
         holder: HolderId,
-        news: News,
+        position: &Position,
+        news: LeaseNews,
         update: &mut v1::PartitionUpdate,
     ) -> v1::PartitionStatus {
         update.epoch = Some(news.epoch.into());
@@ -42,7 +51,9 @@ impl LeaseShell {
         update.serial_to = news.to.0;
         update.runs = news.runs.into_iter().map(run_to_wire).collect();
         update.published_tick = shared.published_tick_in(news.epoch.term).0;
-        update.manifest = news.manifest.map(|m| m.as_ref().into());
+        if let Some(versions) = news.manifest {
+            self.tell_of_manifest(shared, &versions, position, update);
+        }
         update.lease = news.lease.map(|l| {
             self.context.metrics.leases.inc();
             self.context.env.tell(|| ProbeEvent::LeaseGranted {
@@ -63,6 +74,37 @@ impl LeaseShell {
         match news.throttled {
             true => v1::PartitionStatus::PartitionThrottled,
             false => v1::PartitionStatus::PartitionOk,
+        }
+    }
+
+    /// Changes for who takes them, if there are any for it; else the whole, or word that there is one to be fetched.
+    fn tell_of_manifest(
+        &self,
+        shared: &ReplicaState,
+        versions: &Versions,
+        position: &Position,
+        update: &mut v1::PartitionUpdate,
+    ) {
+        let metrics = &self.context.metrics;
+        if position.digest.is_some() {
+            let news = news_of(versions, position.manifest, position.digest, CHANGES_BYTES_MAX);
+            metrics.manifest_changes.inc_by(news.changes.len() as u64);
+            let is_told = !news.changes.is_empty();
+            update.manifest_news = Some(news);
+            if is_told {
+                return;
+            }
+            if versions.news(position.manifest, position.digest) == News::Differs {
+                metrics.manifest_mismatches.inc();
+                let (partition, version) = (shared.id, position.manifest);
+                tracing::error!(%partition, %version, "a p-node means another manifest by this version: it gets the whole");
+                self.context.env.tell(|| ProbeEvent::ManifestDiffers { partition, version });
+            }
+        }
+        let whole = v1::Manifest::from(versions.newest.as_ref());
+        if position.digest.is_none() || whole.encoded_len() <= WHOLE_BYTES_MAX {
+            metrics.whole_manifests.inc();
+            update.manifest = Some(whole);
         }
     }
 }

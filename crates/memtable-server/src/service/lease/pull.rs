@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use sextant_common::error::Error;
 use sextant_common::ids::{ManifestVersion, Serial};
+use sextant_common::manifest::ManifestDigest;
 use sextant_environment::clock::CLOCK_DISAGREEMENT_NS;
 use sextant_environment::env::status_of;
 use sextant_proto::v1;
@@ -25,6 +26,7 @@ fn position(p: &v1::PartitionPosition) -> Position {
         epoch: p.epoch.unwrap_or_default().into(),
         serial: Serial(p.serial),
         manifest: ManifestVersion(p.manifest_version),
+        digest: p.takes_changes.then_some(ManifestDigest(p.manifest_digest)),
         has_filters: p.has_filters,
     }
 }
@@ -82,6 +84,7 @@ impl LeaseShell {
             let update = self.update(holder, p, request.no_leases).await;
             bytes += update.runs.iter().map(|run| run.hashes.len() + run.slots.len()).sum::<usize>();
             bytes += update.manifest.as_ref().map_or(0, prost::Message::encoded_len);
+            bytes += update.manifest_news.as_ref().map_or(0, prost::Message::encoded_len);
             reply.updates.push(update);
         }
         let now_ns = clock.grantor_ns();
@@ -113,7 +116,8 @@ impl LeaseShell {
         let group_interval_ns = self.context.cluster.lease.group_interval_us * 1000;
         let offer = shared.offer(group_interval_ns).await;
         let grantable = offer.grantable.filter(|_| !no_leases);
-        let status = match shared.desk.answer(holder, &position(p), grantable, offer.now) {
+        let position = position(p);
+        let status = match shared.desk.answer(holder, &position, grantable, offer.now) {
             Answer::NotLeader => {
                 update.leader = Some(shared.leader().into());
                 v1::PartitionStatus::PartitionNotLeader
@@ -123,7 +127,7 @@ impl LeaseShell {
                 update.epoch = Some(epoch.into());
                 v1::PartitionStatus::PartitionNeedFilters
             }
-            Answer::News(news) => self.news_to_wire(shared, holder, news, &mut update),
+            Answer::News(news) => self.news_to_wire(shared, holder, &position, news, &mut update),
         };
         update.status = status.into();
         update

@@ -30,6 +30,8 @@ pub(crate) use requests::write_from_wire;
 /// Bytes of large answers (values, pages of scans) that may be in memory at a time, until their p-nodes have taken them: eight of
 /// the largest values.
 pub(crate) const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Changes of manifests that one answer carries: more than minutes of them. Whoever lacks more asks for what it needs.
+const CHANGES_BYTES_MAX: usize = 256 * 1024;
 /// How long an answer waits for that room: shorter than anybody waits for an answer.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(500);
 /// A session is opened within this time, or the client asks again.

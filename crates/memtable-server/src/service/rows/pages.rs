@@ -2,10 +2,11 @@
 
 use sextant_common::ids::{ManifestVersion, Seq, TableId};
 use sextant_common::sstable::RecordVersion;
+use sextant_proto::convert::manifest_change::news;
 use sextant_proto::v1;
 
-use super::RowsShell;
 use super::reads::status_of;
+use super::{CHANGES_BYTES_MAX, RowsShell};
 use crate::memtable::Version;
 use crate::reading::page::{Range, TooLarge, cost};
 use crate::reading::{PageAnswer, Round};
@@ -25,6 +26,7 @@ impl RowsShell {
             return (bare(v1::ReadStatus::ReadUnknownPartition), 0);
         };
         let mut round = Round::default();
+        let takes_changes = request.takes_changes;
         let (table, searched) = (TableId(request.table), ManifestVersion(request.manifest_version));
         let (at, answer) = round.at(&handle.shared).page(table, &range_of(request), searched);
         if let Some(why) = round.lapsed(&handle.shared) {
@@ -34,10 +36,16 @@ impl RowsShell {
         let mut bytes = 0;
         let reply = match answer {
             PageAnswer::UnknownTable => bare(v1::ReadStatus::ReadUnknownTable),
-            PageAnswer::StaleManifest(manifest) => v1::ScanPageReply {
-                manifest: Some(manifest.as_ref().into()),
-                ..bare(v1::ReadStatus::ReadStaleManifest)
-            },
+            PageAnswer::StaleManifest(versions) => {
+                let stale = bare(v1::ReadStatus::ReadStaleManifest);
+                match takes_changes {
+                    true => v1::ScanPageReply {
+                        manifest_news: Some(news(&versions, searched, None, CHANGES_BYTES_MAX)),
+                        ..stale
+                    },
+                    false => v1::ScanPageReply { manifest: Some(versions.newest.as_ref().into()), ..stale },
+                }
+            }
             PageAnswer::TooLarge(TooLarge(bytes)) => v1::ScanPageReply {
                 bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
                 ..bare(v1::ReadStatus::ReadTooLarge)

@@ -1,14 +1,16 @@
 //! Reads: from the wire, and back.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
+use prost::Message as _;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_environment::room::Share;
+use sextant_proto::convert::manifest_change::news;
 use sextant_proto::v1;
 use sextant_rules::probe::PausePoint;
 
-use super::RowsShell;
+use super::{CHANGES_BYTES_MAX, RowsShell};
 use crate::partition::view::ReadAnswer;
 use crate::reading::{Answered, Lapsed, Registered, Registration, Round};
 
@@ -29,7 +31,7 @@ impl RowsShell {
         let mut partitions = Vec::with_capacity(batch.reads.len());
         let mut bytes = 0;
         for read in batch.reads {
-            partitions.push(read.partition);
+            partitions.push((read.partition, ManifestVersion(read.manifest_version)));
             let mut answer = self.read_one(&read, &mut round);
             if answer.value.len() > value_bytes_max {
                 answer = too_large(answer.value.len());
@@ -45,7 +47,8 @@ impl RowsShell {
         }
         self.context.env.pause_point(PausePoint::MemtablesRead).await;
         let mut lapsed: HashMap<u32, Option<v1::ReadStatus>> = HashMap::new();
-        for (id, answer) in partitions.iter().zip(&mut reply.replies) {
+        let mut stale: BTreeMap<u32, ManifestVersion> = BTreeMap::new();
+        for ((id, searched), answer) in partitions.iter().zip(&mut reply.replies) {
             let Ok(handle) = self.context.partition(*id) else { continue };
             let lapsed = *lapsed.entry(*id).or_insert_with(|| {
                 let why = round.lapsed(&handle.shared)?;
@@ -56,11 +59,10 @@ impl RowsShell {
             });
             if let Some(status) = lapsed {
                 *answer = read_status(status);
-            } else if answer.status() == v1::ReadStatus::ReadStaleManifest
-                && !reply.manifests.iter().any(|m: &v1::Manifest| m.partition == *id)
-            {
+            } else if answer.status() == v1::ReadStatus::ReadStaleManifest {
                 self.context.metrics.stale_reads.inc();
-                reply.manifests.push(handle.shared.manifest().as_ref().into());
+                let oldest = stale.entry(*id).or_insert(*searched);
+                *oldest = (*oldest).min(*searched);
             } else if answer.registration != 0 {
                 let all = &mut reply.registrations;
                 let known = all.iter().position(|r| r.partition == *id);
@@ -73,7 +75,34 @@ impl RowsShell {
                 );
             }
         }
+        self.tell_of_manifests(&stale, batch.takes_changes, bytes, &mut reply);
         reply
+    }
+
+    /// What is current where reads were stale: once a partition, for all of them. What there is no room for is asked for.
+    fn tell_of_manifests(
+        &self,
+        stale: &BTreeMap<u32, ManifestVersion>,
+        takes_changes: bool,
+        mut bytes: usize,
+        reply: &mut v1::ReadBatchReply,
+    ) {
+        let mut changes_left = CHANGES_BYTES_MAX;
+        for (id, searched) in stale {
+            let Ok(handle) = self.context.partition(*id) else { continue };
+            let versions = handle.shared.manifest_versions();
+            if takes_changes {
+                let news = news(&versions, *searched, None, changes_left);
+                changes_left = changes_left.saturating_sub(news.encoded_len());
+                reply.manifest_news.push(news);
+                continue;
+            }
+            let whole = v1::Manifest::from(versions.newest.as_ref());
+            bytes += whole.encoded_len();
+            if bytes <= REPLY_BYTES_MAX {
+                reply.manifests.push(whole);
+            }
+        }
     }
 
     /// The same with the room that its large values take until it has left. (Until then its values are those of the

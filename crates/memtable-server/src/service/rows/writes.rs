@@ -1,5 +1,6 @@
 //! Writes: validated, handed to their partitions' workers, and answered.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -27,6 +28,7 @@ impl RowsShell {
         let room = Room::of_a_stream();
         let (out, replies) = mpsc::channel::<Packed>(REPLIES_QUEUED);
         let mut packer = self.packer();
+        let takes_changes = packer.takes_changes.clone();
         let admitted = room.clone();
         tokio::spawn(async move {
             let mut shutdown = self.context.shutdown.clone();
@@ -37,6 +39,7 @@ impl RowsShell {
                 };
                 let Some(Ok(batch)) = message else { return };
                 self.context.metrics.write_messages.inc();
+                takes_changes.store(batch.takes_changes, Ordering::Relaxed);
                 for write in batch.writes {
                     let Some(share) = admitted.take(&write).await else { return };
                     self.submit(write, &to, Some(share));
@@ -69,6 +72,7 @@ impl RowsShell {
         }
         drop(to);
         let mut packer = self.packer();
+        packer.takes_changes.store(batch.takes_changes, Ordering::Relaxed);
         while let Some(packed) = packer.next(&mut answered).await {
             replies.extend(packed.message.replies);
         }

@@ -85,7 +85,7 @@ impl Leading {
         shared.slots.store(Slots::new(slots, replica.partition.last_seq()).into());
         let first_index = replica.term_start.index;
         if replica.partition.committed_index() >= first_index {
-            shared.desk.set_manifest(replica.partition.manifest().clone());
+            shared.desk.set_manifest(replica.partition.versions().clone());
         }
         let since_ns = shared.env.clock.grantor_ns();
         let mut leading = Self {
@@ -271,7 +271,7 @@ impl Leading {
     /// Entries up to `index` were committed.
     pub fn committed(&mut self, replica: &Replica, index: u64) {
         if index >= self.tenure.first_index {
-            replica.shared.desk.set_manifest(replica.partition.manifest().clone());
+            replica.shared.desk.set_manifest(replica.partition.versions().clone());
         }
     }
 
@@ -282,7 +282,7 @@ impl Leading {
         Some(FilterSet {
             epoch: self.tenure.epoch,
             serial: replica.shared.desk.serial(),
-            manifest: replica.partition.manifest().clone(),
+            manifest: replica.partition.versions().clone(),
             filters: replica.partition.filters(),
             registration_slots: replica.shared.slots.load().count(),
             tick: self.ticks.announced,

@@ -5,6 +5,7 @@ use sextant_common::expiry::Tick;
 use sextant_common::filter::LayeredBloom;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
 use sextant_common::manifest::Manifest;
+use sextant_proto::convert::manifest_change::ToldOfManifest;
 use sextant_rules::mutant::{self, Mutant};
 
 use crate::lease::{Drift, Grant, Lease, PullTimes};
@@ -64,6 +65,8 @@ pub(crate) struct Update {
     pub serial_to: Serial,
     pub runs: Vec<Run>,
     pub manifest: Option<Manifest>,
+    /// What there is of the manifest, if it is not what we have.
+    pub told: Option<ToldOfManifest>,
     pub grant: Option<Grant>,
     /// The newest tick that the leader has published; 0: none that is known.
     pub published: Tick,
@@ -92,7 +95,7 @@ pub(crate) fn apply(
     drift: Drift,
 ) -> (Option<PartitionView>, Verdict) {
     // A manifest is committed state: it is good whatever became of epochs and serials.
-    let with_manifest = update.manifest.and_then(|m| view.with_manifest(m));
+    let with_manifest = view.with_news(update.manifest, update.told.as_ref());
     // So is a published tick.
     let changed = with_manifest.is_some() || update.published > view.published;
     let mut next = with_manifest.unwrap_or_else(|| view.clone());
@@ -137,8 +140,8 @@ pub(crate) fn apply(
         (None, Some(_)) if moved_on && !mutant::active(Mutant::LeaseOutlivesItsSerial) => None,
         (None, earlier) => earlier,
     };
-    // No manifest came although this is the leader: it has none newer than ours.
-    next.manifest_known = true;
+    // This is the leader: it has none but ours, unless it has told of another.
+    next.manifest_known |= !update.told.is_some_and(|told| next.lacks(&told));
     (Some(next), Verdict::Current)
 }
 
@@ -168,6 +171,8 @@ pub(crate) struct WholeFilters {
     pub epoch: Epoch,
     pub serial: Serial,
     pub manifest: Option<Manifest>,
+    /// What there is of it.
+    pub told: Option<ToldOfManifest>,
     pub filters: Vec<(TableId, Generation, LayeredBloom)>,
     /// That the leader has in this epoch: 0 or a power of two.
     pub registration_slots: usize,
@@ -185,7 +190,7 @@ pub(crate) fn install_whole(view: &PartitionView, whole: WholeFilters) -> Option
     {
         return None;
     }
-    let mut next = whole.manifest.and_then(|m| view.with_manifest(m)).unwrap_or_else(|| view.clone());
+    let mut next = view.with_news(whole.manifest, whole.told.as_ref()).unwrap_or_else(|| view.clone());
     // Whatever was invalidated before is unknown, in a new epoch too: its leader may have answered before its filters came.
     let mut copies = FilterCopies::new(whole.epoch, whole.serial, whole.registration_slots, whole.filters);
     copies.announced = whole.tick;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use sextant_common::expiry::{Tick, Ticks};
 use sextant_common::ids::{ManifestVersion, NodeId};
+use sextant_common::manifest::ManifestChange;
 use sextant_environment::Clock;
 use sextant_environment::config::LeaseMode;
 use sextant_simulated::ManualClock;
@@ -34,7 +35,15 @@ const SLOTS: usize = 8;
 /// Whole filters without bits or a manifest.
 fn whole(epoch: Epoch, serial: u64) -> WholeFilters {
     let (serial, filters) = (Serial(serial), Vec::new());
-    WholeFilters { epoch, serial, manifest: None, filters, registration_slots: SLOTS, tick: Tick(0) }
+    WholeFilters {
+        epoch,
+        serial,
+        manifest: None,
+        told: None,
+        filters,
+        registration_slots: SLOTS,
+        tick: Tick(0),
+    }
 }
 
 fn update(from: u64, runs: Vec<Run>) -> Update {
@@ -46,6 +55,7 @@ fn update(from: u64, runs: Vec<Run>) -> Update {
         serial_to: Serial(to),
         runs,
         manifest: None,
+        told: None,
         grant: None,
         published: Tick(0),
     }
@@ -76,6 +86,7 @@ fn view_at(serial: u64) -> PartitionView {
         epoch: EPOCH,
         serial: Serial(serial),
         manifest: Some(manifest(1, vec![table_manifest(1, vec![])])),
+        told: None,
         filters: vec![(T1, Generation(1), LayeredBloom::new())],
         registration_slots: SLOTS,
         tick: Tick(0),
@@ -136,7 +147,7 @@ fn invalidations_count_as_they_come_and_old_views_see_them_too() {
 fn filters_of_flushed_memtables_are_dropped_with_their_manifest() {
     let view = view_at(0);
     let (next, _) = apply_now(&view, update(0, vec![bits(1, &[1]), freeze(2), bits(2, &[2])]));
-    let next = next.unwrap().with_manifest(flushed(2, 1)).unwrap();
+    let next = next.unwrap().with_news(Some(flushed(2, 1)), None).unwrap();
     let copies = next.copies.as_ref().unwrap();
     assert!(copies.filter(T1, Generation(1)).is_none());
     assert!(copies.contains(T1, 2) && !copies.contains(T1, 1));
@@ -230,7 +241,7 @@ fn lease_is_paired_with_its_manifest_version() {
     let with = Update { grant: grant(2), manifest: Some(flushed(2, 1)), ..update(0, vec![]) };
     let next = apply(&view, with, times(&clock), drift).0.unwrap();
     assert!(next.leased_copies(&clock).is_some());
-    let newer = next.with_manifest(flushed(3, 2)).unwrap();
+    let newer = next.with_news(Some(flushed(3, 2)), None).unwrap();
     assert!(newer.leased_copies(&clock).is_some());
     let older_grant =
         apply(&newer, Update { grant: grant(2), ..update(0, vec![]) }, times(&clock), drift).0.unwrap();
@@ -239,12 +250,13 @@ fn lease_is_paired_with_its_manifest_version() {
 
 #[test]
 fn manifest_versions_never_fall() {
-    let view = view_at(0).with_manifest(flushed(7, 3)).unwrap();
-    assert!(view.with_manifest(flushed(6, 2)).is_none());
+    let view = view_at(0).with_news(Some(flushed(7, 3)), None).unwrap();
+    assert!(view.with_news(Some(flushed(6, 2)), None).is_none());
     let whole = WholeFilters {
         epoch: Epoch { term: 9, incarnation: 1 },
         serial: Serial(0),
         manifest: Some(flushed(5, 2)),
+        told: None,
         filters: vec![(T1, Generation(3), LayeredBloom::new()), (T1, Generation(4), LayeredBloom::new())],
         registration_slots: SLOTS,
         tick: Tick(0),
@@ -367,4 +379,56 @@ fn a_tick_is_announced_by_its_serial_and_published_when_the_leader_says_so() {
     let later = Epoch { term: EPOCH.term + 1, ..EPOCH };
     let view = install_whole(&view, WholeFilters { tick: Tick(3), ..whole(later, 0) }).unwrap();
     assert_eq!(view.ticks(), known(8, 3));
+}
+
+/// Version 1 as [`view_at`] has it, and what a leader tells of the flushes after it.
+fn told(versions: u64) -> ToldOfManifest {
+    let mut leader = manifest(1, vec![table_manifest(1, vec![])]);
+    let mut changes = Vec::new();
+    for version in 2..=versions {
+        let mut next = leader.clone();
+        next.version = ManifestVersion(version);
+        let table = next.table_mut(T1).unwrap();
+        table.flushed_generation = Generation(version - 1);
+        table.ssts.insert(0, sst_meta(version as u32, b"a", b"z"));
+        changes.push(ManifestChange::between(&leader, &next).unwrap());
+        leader = next;
+    }
+    ToldOfManifest { partition: leader.partition, version: leader.version, digest: leader.digest(), changes }
+}
+
+#[test]
+fn a_view_follows_changes_from_where_it_is() {
+    let told = told(5);
+    let update = Update { told: Some(told.clone()), grant: grant(5), ..update(0, vec![bits(1, &[1])]) };
+    let next = apply_now(&view_at(0), update.clone()).0.unwrap();
+    assert_eq!((next.manifest.version, next.manifest.digest), (told.version, told.digest));
+    assert!(next.lease.is_some() && !next.lacks(&told));
+    assert_eq!(next.manifest.ssts().count(), 4);
+    // Another answer has brought a part of it before: the rest is taken.
+    let some = ToldOfManifest { changes: told.changes[..2].to_vec(), ..told.clone() };
+    let ahead = view_at(0).with_news(None, Some(&some)).unwrap();
+    assert_eq!(ahead.manifest.version, ManifestVersion(3));
+    assert!(ahead.lacks(&some));
+    let next = apply_now(&ahead, update).0.unwrap();
+    assert_eq!((next.manifest.version, next.manifest.digest), (told.version, told.digest));
+    assert!(next.with_news(None, Some(&told)).is_none(), "there is nothing new in it");
+}
+
+#[test]
+fn what_changes_do_not_lead_to_is_not_used_nor_a_lease_of_it() {
+    let told = told(4);
+    let mut gap = told.clone();
+    gap.changes.remove(1);
+    let mut wrong = told.clone();
+    wrong.changes[1].digest.0 += 1;
+    let behind = ToldOfManifest { changes: Vec::new(), ..told };
+    for (told, version) in [(gap, 2), (wrong, 2), (behind, 1)] {
+        let update = Update { told: Some(told.clone()), grant: grant(4), ..update(0, vec![]) };
+        let (next, verdict) = apply_now(&view_at(0), update);
+        let next = next.unwrap();
+        assert_eq!((verdict, next.manifest.version), (Verdict::Current, ManifestVersion(version)));
+        assert!(next.lacks(&told), "the whole is fetched");
+        assert!(next.lease.is_none(), "without the tables of its version it is none");
+    }
 }

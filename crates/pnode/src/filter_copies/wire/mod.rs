@@ -5,10 +5,11 @@ mod whole;
 
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, ManifestVersion, PartitionId, Serial, TableId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, ManifestDigest};
 use sextant_common::{Error, Result};
 use sextant_environment::Clock;
 use sextant_proto::convert::configuration::lease_mode_from_wire;
+use sextant_proto::convert::manifest_change::ToldOfManifest;
 use sextant_proto::v1;
 
 use super::copy::{Run, Update, UpdateStatus};
@@ -17,7 +18,7 @@ use crate::upstream::Hint;
 use crate::view::PartitionView;
 
 pub(super) use pulls::{PullStream, pull_once};
-pub(super) use whole::open_whole;
+pub(super) use whole::{Wanted, WholeHeader, open_whole};
 
 /// Where a holder stands in a partition.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,7 @@ pub(super) struct Position {
     epoch: Epoch,
     serial: Serial,
     manifest: ManifestVersion,
+    digest: ManifestDigest,
     has_filters: bool,
     lease_left_ns: u64,
 }
@@ -39,6 +41,7 @@ impl Position {
             epoch: copies.map(|c| c.epoch).unwrap_or_default(),
             serial: copies.map_or(Serial(0), |c| c.serial),
             manifest: view.manifest.version,
+            digest: view.manifest.digest,
             has_filters: copies.is_some(),
             lease_left_ns: view.lease.as_ref().map_or(0, |l| l.left_ns(clock)),
         }
@@ -51,6 +54,7 @@ impl Position {
             epoch: Epoch::default(),
             serial: Serial(0),
             manifest: view.manifest.version,
+            digest: view.manifest.digest,
             has_filters: false,
             lease_left_ns: 0,
         }
@@ -92,6 +96,8 @@ fn position(p: Position) -> v1::PartitionPosition {
         epoch: Some(p.epoch.into()),
         serial: p.serial.0,
         manifest_version: p.manifest.0,
+        manifest_digest: p.digest.0,
+        takes_changes: true,
         has_filters: p.has_filters,
         lease_left_ns: p.lease_left_ns,
     }
@@ -144,6 +150,7 @@ fn update(update: v1::PartitionUpdate) -> Result<Update> {
         serial_to: Serial(update.serial_to),
         runs,
         manifest: manifest_of(PartitionId(update.partition), update.manifest)?,
+        told: told_of(PartitionId(update.partition), update.manifest_news)?,
         grant: update.lease.map(grant).transpose()?,
         published: Tick(update.published_tick),
     })
@@ -162,10 +169,24 @@ fn grant(l: v1::LeaseGrant) -> Result<Grant> {
 
 /// The manifest of a message about `partition`, if there is one.
 fn manifest_of(partition: PartitionId, manifest: Option<v1::Manifest>) -> Result<Option<Manifest>> {
-    let manifest = manifest.map(Manifest::try_from).transpose()?;
+    is_of(partition, manifest.map(Manifest::try_from).transpose()?)
+}
+
+fn is_of(partition: PartitionId, manifest: Option<Manifest>) -> Result<Option<Manifest>> {
     match manifest {
         Some(m) if m.partition != partition => {
             Err(Error::internal(format!("manifest of partition {} for partition {partition}", m.partition)))
+        }
+        other => Ok(other),
+    }
+}
+
+/// The same of what is told of it.
+fn told_of(partition: PartitionId, news: Option<v1::ManifestNews>) -> Result<Option<ToldOfManifest>> {
+    let told = news.map(ToldOfManifest::try_from).transpose()?;
+    match told {
+        Some(told) if told.partition != partition => {
+            Err(Error::internal(format!("news of partition {} for partition {partition}", told.partition)))
         }
         other => Ok(other),
     }

@@ -81,12 +81,6 @@ impl Rest {
             _ => None,
         }
     }
-
-    /// Whether a table answers for a part of it, and may have it.
-    fn overlaps(&self, sst: &Sst) -> bool {
-        let has_keys = (self.end.is_empty() || sst.meta.min_key < self.end) && sst.meta.max_key >= self.start;
-        has_keys && sst.meta.range.overlaps(&self.range())
-    }
 }
 
 /// How much to ask of a partition at once.
@@ -273,7 +267,7 @@ impl Pages {
         // One view: the SSTables of the version that the memtables' page names.
         let view = self.core.views.load(partition);
         let window = match view.manifest.table(table.id) {
-            Some(t) => from.of(t.intervals.window(&from.range(), from.reverse, TABLES_MAX)),
+            Some(t) => from.of(t.layers().window(&from.range(), from.reverse, TABLES_MAX)),
             None => from.clone(),
         };
         let from = &window;
@@ -365,8 +359,9 @@ impl Pages {
         size: PageSize,
         deadline: Deadline,
     ) -> Result<Vec<Page>, NoPage> {
-        let all = view.manifest.table(table.id).map_or(&[][..], |t| &t.ssts);
-        let mut left: Vec<&Arc<Sst>> = all.iter().filter(|sst| from.overlaps(sst)).collect();
+        let range = from.range();
+        let all = view.manifest.table(table.id).map(|t| t.layers().within(&range));
+        let mut left: Vec<&Arc<Sst>> = all.into_iter().flatten().collect();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut sides = Vec::new();
         let mut damage: Option<Error> = None;

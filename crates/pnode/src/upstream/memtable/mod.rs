@@ -19,6 +19,7 @@ use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
 use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_proto::MESSAGE_BYTES_MAX;
+use sextant_proto::convert::manifest_change::ToldOfManifest;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::lease_client::LeaseClient;
@@ -78,15 +79,26 @@ pub(crate) struct News {
 }
 
 impl News {
+    /// A whole one, of an older server.
     pub fn manifest(&self, manifest: v1::Manifest) {
         match Manifest::try_from(manifest) {
-            Ok(manifest) if self.views.contains(manifest.partition) => {
-                self.views.install_manifest(manifest);
-            }
-            Ok(manifest) => {
-                tracing::warn!(node = %self.node, partition = %manifest.partition, "manifest of no partition")
-            }
+            Ok(manifest) => self.install(manifest.partition, Some(manifest), None),
             Err(e) => tracing::warn!(node = %self.node, "bad manifest: {e}"),
+        }
+    }
+
+    /// What is new of one. (If it does not help whoever hears of it, it asks for more: `Copies::refresh_manifest`.)
+    pub fn of_manifest(&self, news: v1::ManifestNews) {
+        match ToldOfManifest::try_from(news) {
+            Ok(told) => self.install(told.partition, None, Some(&told)),
+            Err(e) => tracing::warn!(node = %self.node, "bad news of a manifest: {e}"),
+        }
+    }
+
+    fn install(&self, partition: PartitionId, whole: Option<Manifest>, told: Option<&ToldOfManifest>) {
+        match self.views.contains(partition) {
+            true => drop(self.views.install_manifest(partition, whole, told)),
+            false => tracing::warn!(node = %self.node, %partition, "manifest of no partition"),
         }
     }
 
@@ -221,6 +233,7 @@ impl MemtablePeer {
             limit_records: wanted.records_max,
             limit_bytes: wanted.bytes_max,
             first_bytes_max: wanted.first_bytes_max,
+            takes_changes: true,
         };
         let reply = self.pages.clone().scan_page(request).await.map_err(error_of)?.into_inner();
         use v1::ReadStatus as S;
@@ -231,8 +244,9 @@ impl MemtablePeer {
             }
             Ok(S::ReadTooLarge) => MemtablePageSays::Large(reply.bytes as usize),
             Ok(S::ReadStaleManifest) => {
-                let installed = reply.manifest.is_some();
                 reply.manifest.into_iter().for_each(|manifest| self.news.manifest(manifest));
+                reply.manifest_news.into_iter().for_each(|news| self.news.of_manifest(news));
+                let installed = self.news.views.peek(partition).manifest.version > searched;
                 MemtablePageSays::Stale { installed }
             }
             Ok(S::ReadNotLeader | S::ReadUnknownPartition) => {

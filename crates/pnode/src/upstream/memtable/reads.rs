@@ -45,7 +45,7 @@ pub(crate) enum MemtableSays {
     Tombstone,
     /// As of this tick: what the SSTables have is judged by it.
     NoEntry(Tick),
-    /// A flush was applied after the version that the read named. What is current has been installed.
+    /// A flush was applied after the version that the read named. What is new of it has been installed, if it came along.
     Stale,
     NotLeader,
     NotReady,
@@ -93,7 +93,7 @@ impl Call for ReadCall {
     }
 
     fn batch(&self, first_id: u64, reads: Vec<v1::ReadRequest>) -> v1::ReadBatch {
-        v1::ReadBatch { batch: first_id, reads, value_bytes_max: self.value_bytes_max }
+        v1::ReadBatch { batch: first_id, reads, value_bytes_max: self.value_bytes_max, takes_changes: true }
     }
 
     fn open(
@@ -112,6 +112,7 @@ impl Call for ReadCall {
     fn replies(&self, reply: v1::ReadBatchReply, each: &mut dyn FnMut(u64, Self::Reply)) -> Option<u64> {
         // First the news, so that whoever is told "stale" or "not leader" finds them.
         reply.manifests.into_iter().for_each(|m| self.news.manifest(m));
+        reply.manifest_news.into_iter().for_each(|news| self.news.of_manifest(news));
         for hint in &reply.leaders {
             self.news.not_leader(PartitionId(hint.partition), Some(hint.into()));
         }

@@ -120,7 +120,7 @@ impl Call for WriteCall {
         for (id, write) in (first_id..).zip(&mut writes) {
             write.id = id;
         }
-        v1::WriteBatch { writes }
+        v1::WriteBatch { writes, takes_changes: true }
     }
 
     fn open(
@@ -141,6 +141,9 @@ impl Call for WriteCall {
         for reply in reply.replies {
             if let Some(manifest) = reply.manifest {
                 self.news.manifest(manifest);
+            }
+            if let Some(news) = reply.manifest_news {
+                self.news.of_manifest(news);
             }
             if let Some(hint) = &reply.leader
                 && reply.status == v1::WriteStatus::WriteNotLeader as i32

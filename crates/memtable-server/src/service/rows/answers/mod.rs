@@ -2,7 +2,7 @@
 //!
 //! Owns how many bytes of them may be on their way ([`Room`]: a share is taken before a write is submitted, travels with its
 //! answer, and is given back when the message with the answer is taken by the connection), what goes into one message, and
-//! that a manifest travels once a stream and version: a flush voids the conditions of thousands of writes at once, and the
+//! that what is new of a manifest travels once a stream and version: a flush voids the conditions of thousands of writes at once, and the
 //! worker that says so has no time to convert a manifest for each of them.
 //!
 //! Invariant: what waits on a stream is never more than its room, however large answers are, and whoever does not read its
@@ -15,15 +15,18 @@ mod wire;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use prost::Message as _;
 use sextant_common::ids::{ManifestVersion, PartitionId};
-use sextant_common::manifest::Manifest;
+use sextant_common::manifest::{Manifest, Versions};
 use sextant_environment::Clock;
 use sextant_environment::latency::Latencies;
+use sextant_proto::convert::manifest_change::news;
 use sextant_proto::v1;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
+use super::CHANGES_BYTES_MAX;
 use crate::replica::{Answer, WriteFate};
 pub use room::{Room, fit_one_message};
 use wire::to_wire;
@@ -47,7 +50,9 @@ pub struct Packer {
     waiting: VecDeque<Answer>,
     /// Did not fit into the message before.
     next: Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)>,
-    /// Manifests that have gone out.
+    /// Whoever is answered takes changes of manifests.
+    pub takes_changes: Arc<AtomicBool>,
+    /// Versions of manifests that have gone out.
     sent: HashMap<PartitionId, ManifestVersion>,
 }
 
@@ -102,20 +107,30 @@ impl Packer {
     fn convert_next(&mut self) -> Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)> {
         let Answer { id, fate, room, .. } = self.waiting.pop_front()?;
         let stale = match &fate {
-            WriteFate::Stale(manifest) if self.is_news(manifest) => Some(manifest.clone()),
+            WriteFate::Stale(versions, searched) => {
+                self.held(versions, *searched).map(|h| (versions.clone(), h))
+            }
             _ => None,
         };
         let mut reply = to_wire(id, fate);
-        reply.manifest = stale.map(|manifest| manifest.as_ref().into());
+        match stale {
+            Some((versions, held)) if self.takes_changes.load(Ordering::Relaxed) => {
+                reply.manifest_news = Some(news(&versions, held, None, CHANGES_BYTES_MAX));
+            }
+            Some((versions, _)) => reply.manifest = Some(versions.newest.as_ref().into()),
+            None => {}
+        }
         Some((reply, room))
     }
 
-    fn is_news(&mut self, manifest: &Manifest) -> bool {
-        let sent = self.sent.get(&manifest.partition);
-        let is_news = sent.is_none_or(|sent| *sent < manifest.version);
-        if is_news {
-            self.sent.insert(manifest.partition, manifest.version);
+    /// If this version is new to who is answered: the one that it has.
+    fn held(&mut self, versions: &Versions, searched: ManifestVersion) -> Option<ManifestVersion> {
+        let Manifest { partition, version, .. } = *versions.newest;
+        let sent = self.sent.get(&partition).copied().unwrap_or_default();
+        if sent >= version {
+            return None;
         }
-        is_news
+        self.sent.insert(partition, version);
+        Some(sent.max(searched))
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn to_wire(id: u64, fate: WriteFate) -> v1::WriteReply {
             reply.leader = Some(leader.into());
             (S::NotLeader, Cow::default())
         }
-        WriteFate::Stale(_) | WriteFate::Refused(Refusal::StaleManifest) => {
+        WriteFate::Stale(..) | WriteFate::Refused(Refusal::StaleManifest) => {
             (S::StaleManifest, Cow::default())
         }
         WriteFate::Refused(Refusal::UnknownTable) => {

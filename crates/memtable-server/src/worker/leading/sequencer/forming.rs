@@ -136,7 +136,9 @@ impl Leading {
                 Verdict::Unchanged { ok: false, results } => (WriteFate::ConditionFailed(results), true),
                 Verdict::Refused(Refusal::StaleManifest) => {
                     replica.metrics.stale_writes.inc();
-                    write.reply.send(WriteFate::Stale(replica.partition.manifest().clone()));
+                    let bases = write.request.ops.iter().filter_map(|op| op.base.as_ref());
+                    let searched = bases.map(|base| base.manifest).min().unwrap_or_default();
+                    write.reply.send(WriteFate::Stale(replica.partition.versions().clone(), searched));
                     continue;
                 }
                 Verdict::Refused(refusal) => {

@@ -72,7 +72,7 @@ impl Reason {
 }
 
 /// What the choice goes by.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::worker) struct Limits {
     /// How many tables of a tier become one (1 counts as 2).
     pub trigger: usize,

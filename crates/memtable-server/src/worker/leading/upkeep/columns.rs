@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use sextant_common::key_range::KeyRange;
-use sextant_common::manifest::SstMeta;
+use sextant_common::manifest::{SstList, SstMeta};
 
 #[derive(Debug)]
 struct Column<'t> {
@@ -28,7 +28,7 @@ struct Column<'t> {
 /// By rising start, the wider ones first.
 #[derive(Debug)]
 pub(super) struct Columns<'t> {
-    ssts: &'t [SstMeta],
+    ssts: Vec<&'t SstMeta>,
     all: Vec<Column<'t>>,
 }
 
@@ -43,7 +43,8 @@ fn by_start_and_width(a: &KeyRange, b: &KeyRange) -> Ordering {
 }
 
 impl<'t> Columns<'t> {
-    pub fn new(ssts: &'t [SstMeta]) -> Self {
+    pub fn new(ssts: &'t SstList) -> Self {
+        let ssts: Vec<&'t SstMeta> = ssts.iter().collect();
         let mut by_range: HashMap<&KeyRange, Vec<usize>> = HashMap::new();
         for (place, sst) in ssts.iter().enumerate() {
             by_range.entry(&sst.range).or_default().push(place);
@@ -76,8 +77,7 @@ impl<'t> Columns<'t> {
 
     /// Of a column, newest first.
     pub fn ssts(&self, column: usize) -> impl Iterator<Item = &'t SstMeta> {
-        let ssts = self.ssts;
-        self.all[column].places.iter().map(move |place| &ssts[*place])
+        self.all[column].places.iter().map(|place| self.ssts[*place])
     }
 
     /// Of all columns that it is cut into.

@@ -3,7 +3,6 @@
 use std::collections::{HashMap, HashSet};
 
 use sextant_common::error::Result;
-use sextant_common::expiry::Tick;
 use sextant_common::ids::{ManifestVersion, SstId, TableId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest};
@@ -39,6 +38,15 @@ struct UnderWay {
     bytes: u64,
 }
 
+/// What a look goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Looked {
+    version: ManifestVersion,
+    limits: Limits,
+    /// Something is to be tried again then.
+    until_ns: u64,
+}
+
 /// What a table has come to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::worker) struct Standing {
@@ -61,8 +69,8 @@ pub(in crate::worker) struct Compactions {
     demands: Vec<Demand>,
     waiting: HashMap<(TableId, KeyRange), Waits>,
     standings: HashMap<TableId, Standing>,
-    /// When nothing was due last.
-    at_rest: Option<(ManifestVersion, Tick)>,
+    /// As of when it was looked last: nothing else is due until that changes, or something begins or ends, or until a time.
+    looked: Option<Looked>,
 }
 
 impl Compactions {
@@ -73,16 +81,16 @@ impl Compactions {
         limits: &Limits,
         now_ns: u64,
     ) -> Vec<(&'m TableManifest, Choice<'m>)> {
-        let now = Some((manifest.version, limits.expired_by));
-        if self.at_rest == now {
+        let is_as_before =
+            |l: Looked| l.version == manifest.version && l.limits == *limits && now_ns < l.until_ns;
+        if self.looked.is_some_and(is_as_before) {
             return Vec::new();
         }
-        let (mut all, mut is_held_up) = (Vec::new(), !self.under_way.is_empty());
+        let (mut all, mut until_ns) = (Vec::new(), u64::MAX);
         for entry in &manifest.tables {
             let (table, is_wanted) = (entry.table, self.demands.iter().any(|d| d.table == entry.table));
             let under_way = self.under_way.iter().filter(|u| u.table == table).count();
             if under_way >= OF_A_TABLE_MAX {
-                is_held_up = true;
                 continue;
             }
             if !is_wanted && (limits.trigger == 0 || entry.ssts.is_empty()) {
@@ -94,24 +102,30 @@ impl Compactions {
                 true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
                 false => tree.due(limits, is_busy),
             };
-            is_held_up |= !due.is_empty();
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
             let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             if !is_wanted {
-                due.retain(|choice| !self.waits(table, &choice.range, now_ns));
+                due.retain(|choice| match self.waits_until(table, &choice.range).filter(|at| *at > now_ns) {
+                    Some(at_ns) => {
+                        until_ns = until_ns.min(at_ns);
+                        false
+                    }
+                    None => true,
+                });
             }
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
         }
-        self.at_rest = now.filter(|_| !is_held_up);
+        // (What is due and is not begun after all is looked for again.)
+        let looked = Looked { version: manifest.version, limits: *limits, until_ns };
+        self.looked = Some(looked).filter(|_| all.is_empty());
         all
     }
 
     /// (Whoever asks for it does not wait: it is told if it fails.)
-    fn waits(&self, table: TableId, range: &KeyRange, now_ns: u64) -> bool {
-        let waits = self.waiting.get(&(table, range.clone()));
-        waits.is_some_and(|waits| waits.until_ns > now_ns)
+    fn waits_until(&self, table: TableId, range: &KeyRange) -> Option<u64> {
+        self.waiting.get(&(table, range.clone())).map(|waits| waits.until_ns)
     }
 
     fn is_busy(&self, table: TableId, sst: &SstMeta) -> bool {
@@ -136,6 +150,7 @@ impl Compactions {
     }
 
     pub fn begin(&mut self, table: TableId, choice: &Choice<'_>) {
+        self.looked = None;
         self.under_way.push(UnderWay {
             table,
             range: choice.range.clone(),
@@ -159,7 +174,7 @@ impl Compactions {
         let of: HashSet<SstId> = entry.ssts.iter().map(|sst| sst.id).collect();
         self.demands.push(Demand { table: entry.table, of, done });
         self.settle(entry);
-        self.at_rest = None;
+        self.looked = None;
     }
 
     /// A compaction took effect. If it was begun here: why.
@@ -170,6 +185,7 @@ impl Compactions {
         inputs: &[SstId],
         added: &[SstId],
     ) -> Option<Reason> {
+        self.looked = None;
         let under_way = self.position(entry.table, range, inputs).map(|at| self.under_way.swap_remove(at));
         self.forget_waits(entry, range);
         // (Of what another leader has begun nobody knows: it is looked at again.)
@@ -185,6 +201,9 @@ impl Compactions {
 
     /// Tells those who have waited for what is no more.
     fn settle(&mut self, entry: &TableManifest) {
+        if self.demands.iter().all(|demand| demand.table != entry.table) {
+            return;
+        }
         let there: HashSet<&SstId> = entry.ssts.iter().map(|sst| &sst.id).collect();
         for demand in self.demands.extract_if(.., |demand| {
             demand.table == entry.table && !demand.of.iter().any(|sst| there.contains(sst))
@@ -204,7 +223,7 @@ impl Compactions {
         if let Some(at) = self.position(table, range, inputs) {
             self.under_way.swap_remove(at);
         }
-        self.at_rest = None;
+        self.looked = None;
         let is_of_it =
             |demand: &Demand| demand.table == table && inputs.iter().any(|input| demand.of.contains(input));
         for demand in self.demands.extract_if(.., |demand| is_of_it(demand)) {
@@ -214,6 +233,7 @@ impl Compactions {
 
     /// It failed, and not because the set of tables has changed: its range waits.
     pub fn wait(&mut self, table: TableId, range: &KeyRange, now_ns: u64) {
+        self.looked = None;
         let waits = self.waiting.entry((table, range.clone())).or_default();
         let wait_ns = WAITS_NS.saturating_mul(1 << waits.failures.min(16)).min(WAITS_NS_MAX);
         *waits = Waits { failures: waits.failures + 1, until_ns: now_ns.saturating_add(wait_ns) };
@@ -236,6 +256,7 @@ impl Compactions {
 #[cfg(test)]
 mod tests {
     use sextant_common::error::Error;
+    use sextant_common::expiry::Tick;
     use sextant_common::ids::{Generation, PartitionId};
     use sextant_common::manifest::{Generations, TableOptions};
 
@@ -366,7 +387,12 @@ mod tests {
     #[test]
     fn columns_are_compacted_at_the_same_time_but_not_all_of_them() {
         let mut entry = flushed(T, 10);
-        in_columns(&mut entry);
+        let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
+        entry.ssts.edit(|all| {
+            for (at, sst) in all.iter_mut().enumerate() {
+                sst.range = KeyRange::new(bound(at), bound(at + 1));
+            }
+        });
         let manifest = manifest(vec![entry]);
         let mut compactions = Compactions::default();
         let mut begun = begin(&mut compactions, &manifest, 2);
@@ -375,7 +401,7 @@ mod tests {
         let (range, inputs) = begun.remove(0);
         let mut after = manifest.clone();
         after.version.0 += 1;
-        after.tables[0].ssts.retain(|sst| sst.range != range || sst.id == inputs[1]);
+        after.tables[0].ssts.edit(|all| all.retain(|sst| sst.range != range || sst.id == inputs[1]));
         compactions.done(&after.tables[0], &range, &inputs, &[]);
         let next = begin(&mut compactions, &after, 2);
         assert!(next.len() == 1 && begun.iter().all(|(other, _)| *other != next[0].0 && range != next[0].0));
@@ -395,7 +421,7 @@ mod tests {
         manifest.version.0 += 1;
         let mut third = ask(&mut compactions, &manifest.tables[0]);
         assert!(begin(&mut compactions, &manifest, 0).is_empty(), "its column is being compacted");
-        manifest.tables[0].ssts = vec![sst(3), sst(9)];
+        manifest.tables[0].ssts = vec![sst(3), sst(9)].into();
         manifest.version.0 += 1;
         compactions.done(&manifest.tables[0], &begun[0].0, &begun[0].1, &[sst(9).id]);
         assert!(first.try_recv().unwrap().is_ok() && second.try_recv().unwrap().is_ok());
@@ -416,20 +442,20 @@ mod tests {
             ..sst(counter)
         };
         let mut manifest = manifest(vec![flushed(T, 1)]);
-        manifest.tables[0].ssts = vec![of(3, "", ""), of(2, "", "m"), of(1, "m", "")];
+        manifest.tables[0].ssts = vec![of(3, "", ""), of(2, "", "m"), of(1, "m", "")].into();
         let mut compactions = Compactions::default();
         let mut told = ask(&mut compactions, &manifest.tables[0]);
         let pushed = begin(&mut compactions, &manifest, 0);
         assert_eq!(pushed, [(KeyRange::all(), vec![sst(3).id])]);
-        manifest.tables[0].ssts = vec![of(4, "", "m"), of(5, "m", ""), of(2, "", "m"), of(1, "m", "")];
+        manifest.tables[0].ssts = vec![of(4, "", "m"), of(5, "m", ""), of(2, "", "m"), of(1, "m", "")].into();
         manifest.version.0 += 1;
         compactions.done(&manifest.tables[0], &pushed[0].0, &pushed[0].1, &[sst(4).id, sst(5).id]);
         let lower = begin(&mut compactions, &manifest, 0);
         assert_eq!(lower.len(), 2);
-        manifest.tables[0].ssts = vec![of(4, "", "m"), of(2, "", "m"), of(6, "m", "")];
+        manifest.tables[0].ssts = vec![of(4, "", "m"), of(2, "", "m"), of(6, "m", "")].into();
         compactions.done(&manifest.tables[0], &lower[1].0, &lower[1].1, &[sst(6).id]);
         assert!(told.try_recv().is_err());
-        manifest.tables[0].ssts = vec![of(7, "", "m"), of(6, "m", "")];
+        manifest.tables[0].ssts = vec![of(7, "", "m"), of(6, "m", "")].into();
         compactions.done(&manifest.tables[0], &lower[0].0, &lower[0].1, &[sst(7).id]);
         assert!(told.try_recv().unwrap().is_ok() && compactions.is_idle());
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use sextant_common::ids::{Generation, TableId};
-use sextant_common::manifest::{Generations, SstMeta};
+use sextant_common::manifest::{Generations, SstList};
 
 use crate::partition::Partition;
 use crate::partition::table::Frozen;
@@ -52,7 +52,7 @@ impl Flushes {
 
 /// What the table of a flush stands for, after these: everything after the newest of them, because memtables in between were empty.
 /// (The first of the list need not be the newest: it is that for its range.)
-pub(in crate::worker) fn generations(ssts: &[SstMeta], flushed: Generation) -> Generations {
+pub(in crate::worker) fn generations(ssts: &SstList, flushed: Generation) -> Generations {
     let first = match ssts.iter().map(|sst| sst.generations).max_by_key(|generations| generations.last) {
         None => Generation(1),
         Some(newest) if newest.are_known() && ssts[0].generations.are_known() => {
@@ -65,6 +65,8 @@ pub(in crate::worker) fn generations(ssts: &[SstMeta], flushed: Generation) -> G
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::manifest::SstMeta;
+
     use super::*;
     use crate::partition::testing::{freeze, partition_with, put, sst};
 
@@ -96,14 +98,11 @@ mod tests {
     #[test]
     fn a_table_stands_for_everything_after_the_one_before_it() {
         let of = |first, last| Generations { first: Generation(first), last: Generation(last) };
+        let after = |ssts: Vec<SstMeta>, flushed| generations(&ssts.into(), Generation(flushed));
         let before = |generations| SstMeta { generations, ..sst(1) };
-        assert_eq!(generations(&[], Generation(4)), of(1, 4));
-        assert_eq!(generations(&[before(of(2, 5))], Generation(8)), of(6, 8));
-        assert_eq!(
-            generations(&[before(of(1, 4)), before(of(2, 5))], Generation(8)),
-            of(6, 8),
-            "of other keys"
-        );
-        assert_eq!(generations(&[before(Generations::default())], Generation(8)), of(8, 8), "unknown");
+        assert_eq!(after(vec![], 4), of(1, 4));
+        assert_eq!(after(vec![before(of(2, 5))], 8), of(6, 8));
+        assert_eq!(after(vec![before(of(1, 4)), before(of(2, 5))], 8), of(6, 8), "of other keys");
+        assert_eq!(after(vec![before(Generations::default())], 8), of(8, 8), "unknown");
     }
 }

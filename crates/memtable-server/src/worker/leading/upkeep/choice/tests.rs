@@ -39,7 +39,7 @@ fn flushed(times: u64) -> TableManifest {
 /// The same, with these sizes, newest first.
 fn sized(bytes: &[u64]) -> TableManifest {
     let mut entry = flushed(bytes.len() as u64);
-    entry.ssts.iter_mut().zip(bytes).for_each(|(sst, bytes)| sst.file_bytes = *bytes);
+    entry.ssts.edit(|all| all.iter_mut().zip(bytes).for_each(|(sst, bytes)| sst.file_bytes = *bytes));
     entry
 }
 
@@ -64,7 +64,10 @@ fn generations(entry: &TableManifest, choice: &Choice<'_>) -> Generations {
 /// How many of the newest, and why.
 fn chosen(entry: &TableManifest, trigger: usize) -> Option<(usize, Reason)> {
     choose(entry, trigger, 0).map(|choice| {
-        assert!(choice.inputs.iter().copied().eq(&entry.ssts[..choice.inputs.len()]), "from the newest on");
+        assert!(
+            choice.inputs.iter().copied().eq(entry.ssts.iter().take(choice.inputs.len())),
+            "from the newest on"
+        );
         assert_eq!(choice.reaches_the_oldest, choice.inputs.len() == entry.ssts.len());
         assert!(choice.cuts.is_empty() && choice.output_bytes == 0);
         (choice.inputs.len(), choice.reason)
@@ -97,9 +100,11 @@ fn tables_of_a_tier_become_one_when_there_are_as_many_as_the_trigger_says() {
 fn a_table_of_which_much_has_expired_or_is_tombstones_is_compacted_whole() {
     let expiring = |records: u64, expiring: u64, last: u64| {
         let mut entry = flushed(2);
-        entry.ssts[0].records = records;
-        entry.ssts[1].records = 0;
-        entry.ssts[0].expiring = Expiring { records: expiring, first: Tick(1), last: Tick(last) };
+        entry.ssts.edit(|all| {
+            all[0].records = records;
+            all[1].records = 0;
+            all[0].expiring = Expiring { records: expiring, first: Tick(1), last: Tick(last) };
+        });
         entry
     };
     let is_due = |entry: TableManifest, by| choose(&entry, 4, by).is_some();
@@ -109,7 +114,9 @@ fn a_table_of_which_much_has_expired_or_is_tombstones_is_compacted_whole() {
     assert!(!is_due(expiring(100, 0, 0), 9), "none ever does");
     let buried = |tombstones: [u64; 3]| {
         let mut entry = sized(&[1, 1, 100]);
-        entry.ssts.iter_mut().zip(tombstones).for_each(|(sst, tombstones)| sst.tombstones = tombstones);
+        entry.ssts.edit(|all| {
+            all.iter_mut().zip(tombstones).for_each(|(sst, tombstones)| sst.tombstones = tombstones);
+        });
         chosen(&entry, 4)
     };
     assert_eq!(buried([50, 100, 0]), Some((3, Reason::Tombstones)));
@@ -120,7 +127,7 @@ fn a_table_of_which_much_has_expired_or_is_tombstones_is_compacted_whole() {
 #[test]
 fn tables_that_do_not_say_what_they_hold_are_compacted_with_all_others() {
     let mut entry = sized(&[1, 1, 100]);
-    entry.ssts[2].generations = Generations::default();
+    entry.ssts.edit(|all| all[2].generations = Generations::default());
     assert_eq!(chosen(&entry, 2), Some((3, Reason::Space)));
 }
 
@@ -141,7 +148,7 @@ fn the_result_stands_for_everything_that_its_inputs_did() {
         let whole = all(&entry);
         assert_eq!(generations(&entry, &whole), Generations::new(1, times));
         for newest in 1..times as usize {
-            let inputs = entry.ssts[..newest].iter().collect();
+            let inputs = entry.ssts.iter().take(newest).collect();
             let some = Choice { inputs, reaches_the_oldest: false, ..whole.clone() };
             assert_eq!(generations(&entry, &some), Generations::new(times + 1 - newest as u64, times));
         }
@@ -155,7 +162,7 @@ fn the_result_stands_for_everything_that_its_inputs_did() {
     assert_eq!(of_all(entry(6, &[Generations::new(5, 6), unknown])), Generations::new(1, 6));
     assert_eq!(of_all(entry(0, &[unknown])), Generations::new(1, 1), "a known range all the same");
     let newer = entry(6, &[Generations::new(5, 6), unknown]);
-    let older = Choice { inputs: newer.ssts[1..].iter().collect(), ..all(&newer) };
+    let older = Choice { inputs: newer.ssts.iter().skip(1).collect(), ..all(&newer) };
     assert_eq!(generations(&newer, &older), unknown, "not what the newer one holds");
 }
 
@@ -197,7 +204,7 @@ impl Uncut {
             let (taken, units) = (choice.inputs.len(), self.merged(choice.inputs.iter().copied()));
             let stands_for = generations(&self.entry, &choice);
             assert!(choice.inputs.iter().all(|input| stands_for.contains(&input.generations)));
-            self.entry.ssts.drain(..taken);
+            self.entry.ssts.splice(0, taken, []);
             self.add(0, units, stands_for);
         }
         let stored: f64 = self.entry.ssts.iter().map(|sst| sst.file_bytes as f64 / Self::UNIT).sum();
@@ -248,7 +255,7 @@ proptest! {
                 if at % 2 == 0 {
                     let bytes = choice.inputs.iter().map(|sst| sst.file_bytes).sum();
                     let taken = choice.inputs.len();
-                    entry.ssts.drain(..taken);
+                    entry.ssts.splice(0, taken, []);
                     entry.ssts.insert(0, SstMeta { file_bytes: bytes, generations: range, ..sst(1000 + at as u32) });
                 }
             }
@@ -259,9 +266,11 @@ proptest! {
 /// With these ranges, newest first, of so many bytes each.
 fn cut(ssts: &[(&'static str, &'static str, u64)]) -> TableManifest {
     let mut entry = flushed(ssts.len() as u64);
-    for (sst, (start, end, bytes)) in entry.ssts.iter_mut().zip(ssts) {
-        (sst.range, sst.file_bytes) = (KeyRange::new(*start, *end), *bytes);
-    }
+    entry.ssts.edit(|all| {
+        for (sst, (start, end, bytes)) in all.iter_mut().zip(ssts) {
+            (sst.range, sst.file_bytes) = (KeyRange::new(*start, *end), *bytes);
+        }
+    });
     entry
 }
 
@@ -333,8 +342,10 @@ fn many_columns_are_cut_into_groups_unless_they_are_cut_already() {
             .map(|(f, t)| range(f, t))
             .collect();
         let mut entry = flushed(ranges.len() as u64);
-        entry.ssts.iter_mut().zip(ranges).for_each(|(sst, range)| sst.range = range);
-        entry.ssts[0].file_bytes = 1 << 50;
+        entry.ssts.edit(|all| {
+            all.iter_mut().zip(ranges).for_each(|(sst, range)| sst.range = range);
+            all[0].file_bytes = 1 << 50;
+        });
         let choice = choose(&entry, 2, 0).unwrap();
         assert_eq!((choice.reason, choice.inputs.len()), (Reason::Push, 1));
         choice.cuts
@@ -365,8 +376,10 @@ fn on_demand_everything_goes_down_and_is_compacted_there_but_from_above() {
 #[test]
 fn an_sst_that_answers_for_several_ranges_weighs_its_part_in_each() {
     let mut entry = cut(&[("", "h", 120), ("h", "", 100), ("", "h", 100), ("h", "", 100)]);
-    entry.ssts[1].id = entry.ssts[0].id;
-    entry.ssts[1].file_bytes = 120;
+    entry.ssts.edit(|all| {
+        all[1].id = all[0].id;
+        all[1].file_bytes = 120;
+    });
     let due = Tree::new(&entry).due(&Limits { target_bytes: 100, ..limits(2, 0) }, |_| false);
     assert!(due.is_empty(), "60 of 120 are not as much as 100: {due:?}");
 }
