@@ -82,6 +82,9 @@ impl Configuration {
         if self.allows_format(format) {
             return Ok(());
         }
+        if self.format_open {
+            return Err(Error::retry("the partition is new: its members have not all said yet what they can read"));
+        }
         Err(Error::invalid(format!(
             "the cluster's format is {}: raise it (sextant admin raise-format)",
             self.format

@@ -478,10 +478,11 @@ pub(crate) mod tests {
             tables: vec![table],
         };
         let mut view = ReadView::empty(manifest.into());
-        assert!(!is_named(&view, replaced.id));
+        assert!(!named(&view).contains(&replaced.id));
         view.cuts = Arc::new([cut.into()]);
+        let named = named(&view);
         assert!(
-            is_named(&view, replaced.id) && is_named(&view, moved.id) && !is_named(&view, sst(3, &[]).id)
+            named.contains(&replaced.id) && named.contains(&moved.id) && !named.contains(&sst(3, &[]).id)
         );
         let cut = &view.cuts[0];
         assert!(cut.names_at(moved.id, NodeId(1)) && !cut.names_at(moved.id, NodeId(2)));

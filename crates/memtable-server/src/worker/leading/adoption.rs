@@ -7,6 +7,7 @@
 //! Invariants: when it is proposed no lease lives, everything written to the table before is in the manifest, and nothing is under way.
 //! What is proposed is given up no more. Leases are granted again by a ring of another epoch, for the manifest that has it.
 
+use sextant_common::configuration::Feature;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, LoadId};
 use sextant_common::key_range::KeyRange;
@@ -90,6 +91,7 @@ impl Leading {
     /// What a load of this table would be of, if it began now.
     pub(super) fn begin_load(&self, replica: &Replica, table: &str, id: LoadId) -> Result<LoadJob> {
         self.check_serves(replica)?;
+        replica.configuration().check_allows(Feature::Load)?;
         if replica.partition.has_loaded(id) {
             return Err(Error::invalid("the load was committed already"));
         }
