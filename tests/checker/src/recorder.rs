@@ -166,7 +166,11 @@ impl Recorder {
             call: self.clock.holder_ns(),
             open: None,
         };
-        pending.open = self.open.as_ref().filter(|_| op != "get").map(|open| open.insert(&pending.line(None, None, None)));
+        pending.open = self
+            .open
+            .as_ref()
+            .filter(|_| op != "get")
+            .map(|open| open.insert(&pending.line(None, None, None)));
         pending
     }
 

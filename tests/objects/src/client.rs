@@ -57,12 +57,7 @@ impl Client {
     }
 
     /// One turn. What became of it, and of what it read for that before.
-    pub async fn act(
-        &mut self,
-        recorder: &Recorder,
-        groups: &Groups,
-        rng: &mut fastrand::Rng,
-    ) -> Vec<Act> {
+    pub async fn act(&mut self, recorder: &Recorder, groups: &Groups, rng: &mut fastrand::Rng) -> Vec<Act> {
         let (group, is_look) = groups.pick();
         if is_look {
             return self.look_at(recorder, &group).await;

@@ -202,7 +202,9 @@ mod tests {
                 seen.insert(command[0].clone());
             }
         }
-        for command in ["MULTI", "WATCH", "DEL", "RENAME", "COPY", "PEXPIRE", "HINCRBY", "ZPOPMIN", "LMOVE", "SREM"] {
+        for command in
+            ["MULTI", "WATCH", "DEL", "RENAME", "COPY", "PEXPIRE", "HINCRBY", "ZPOPMIN", "LMOVE", "SREM"]
+        {
             assert!(seen.contains(command), "no {command} in {seen:?}");
         }
     }

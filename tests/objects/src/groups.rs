@@ -128,7 +128,10 @@ mod tests {
         assert!(picked.iter().any(|(_, looks)| *looks));
         let (group, _) = groups.pick();
         (0..UNKNOWN_MAX).for_each(|_| groups.note_unknown(&group));
-        assert!((0..1000).all(|_| { let (picked, looks) = groups.pick(); looks || picked != group }));
+        assert!((0..1000).all(|_| {
+            let (picked, looks) = groups.pick();
+            looks || picked != group
+        }));
         for group in &all {
             let used = picked.iter().filter(|(picked, looks)| picked == group && !looks).count() as u64;
             assert!(used < OPERATIONS.end, "{group:?} was used {used} times");

@@ -95,7 +95,8 @@ mod tests {
         }
         let mut at = 0;
         let reply = parse(bytes, &mut at).unwrap().unwrap();
-        let parts = [Reply::text("OK"), Reply::Int(-7), Reply::text("a\r\n"), Reply::Nil, Reply::error("ERR no")];
+        let parts =
+            [Reply::text("OK"), Reply::Int(-7), Reply::text("a\r\n"), Reply::Nil, Reply::error("ERR no")];
         assert_eq!(reply, Reply::List(parts.into()));
         assert_eq!(parse(bytes, &mut at).unwrap(), Some(Reply::Int(1)));
         for wrong in [&b"?x\r\n"[..], b":x\r\n", b"\r\n", b"$x\r\n"] {

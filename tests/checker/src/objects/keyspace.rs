@@ -76,8 +76,23 @@ pub(crate) fn keys_of(command: &[String]) -> &[String] {
 /// Whether a command changes nothing, whatever it meets.
 pub(crate) fn is_pure(command: &[String]) -> bool {
     let pure = [
-        "GET", "EXISTS", "TYPE", "PTTL", "HGET", "HMGET", "HEXISTS", "HLEN", "HGETALL", "SISMEMBER", "SCARD", "SMEMBERS",
-        "ZSCORE", "ZCARD", "ZRANGE", "LLEN", "LRANGE",
+        "GET",
+        "EXISTS",
+        "TYPE",
+        "PTTL",
+        "HGET",
+        "HMGET",
+        "HEXISTS",
+        "HLEN",
+        "HGETALL",
+        "SISMEMBER",
+        "SCARD",
+        "SMEMBERS",
+        "ZSCORE",
+        "ZCARD",
+        "ZRANGE",
+        "LLEN",
+        "LRANGE",
     ];
     command.first().is_some_and(|name| pure.contains(&name.as_str()))
 }
@@ -262,7 +277,8 @@ impl Keyspace {
     fn of_a_sorted_set(&mut self, name: &str, key: &str, arguments: &[&str]) -> Done {
         let (value, ends) = self.take(key, || Value::Sorted(BTreeMap::new()));
         let mut sorted = of_kind!(value, Sorted);
-        let with_score = |(member, score): (String, i64)| [Reply::Text(member), Reply::text(score.to_string())];
+        let with_score =
+            |(member, score): (String, i64)| [Reply::Text(member), Reply::text(score.to_string())];
         let reply = match (name, arguments) {
             ("ZSCORE", [member]) => return Ok(optional(sorted.get(*member).map(i64::to_string))),
             ("ZCARD", []) => return Ok(int(sorted.len())),

@@ -187,7 +187,8 @@ impl Search<'_> {
     fn choice(&mut self, state: Keyspace) -> Option<Choice> {
         'settling: loop {
             let is_left = |op: &&usize| !self.placed.has(**op) && !self.used.has(**op);
-            let due = self.matter.iter().filter(is_left).map(|op| self.returns[*op]).min().unwrap_or(u64::MAX);
+            let due =
+                self.matter.iter().filter(is_left).map(|op| self.returns[*op]).min().unwrap_or(u64::MAX);
             let is_open = |op: &&usize| is_left(op) && self.ops[**op].call <= due;
             let mut open: Vec<usize> = self.matter.iter().filter(is_open).copied().collect();
             open.sort_by_key(|op| (self.returns[*op], self.ops[*op].call));

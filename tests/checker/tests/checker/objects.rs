@@ -216,8 +216,9 @@ fn what_a_correct_store_does_is_legal() {
         }
         let commands: Vec<[&str; 1]> = lines.iter().map(|(_, _, command, _)| [command[0].as_str()]).collect();
         let lines = lines.iter().zip(&commands);
-        let lines: Vec<Line<'_>> =
-            lines.map(|((call, ret, _, reply), command)| (*call, *ret, &command[..], reply.as_str())).collect();
+        let lines: Vec<Line<'_>> = lines
+            .map(|((call, ret, _, reply), command)| (*call, *ret, &command[..], reply.as_str()))
+            .collect();
         let report = checked_with(&lines, &Options::default());
         assert!(report.passed(), "seed {seed}: {report}");
     }
