@@ -38,9 +38,11 @@ pub(crate) struct DeadEnd {
 /// `budget`: operations tried, at most.
 pub(crate) fn search(ops: &[Commands], expiry: Expiry, budget: u64) -> Found {
     let returns = returns(ops);
+    let pure: Vec<bool> = ops.iter().map(|op| op.commands.iter().all(|command| is_pure(command))).collect();
     Search {
         ops,
-        pure: ops.iter().map(|op| op.commands.iter().all(|command| is_pure(command))).collect(),
+        matter: (0..ops.len()).filter(|op| returns[*op] != UNKNOWN || !pure[*op]).collect(),
+        pure,
         expiry,
         steps_left: budget,
         placed: Placed(vec![0; ops.len().div_ceil(64)]),
@@ -110,6 +112,8 @@ struct Search<'h> {
     returns: Vec<u64>,
     /// Which of them only read.
     pure: Vec<bool>,
+    /// All but reads that nobody was told of.
+    matter: Vec<usize>,
     expiry: Expiry,
     steps_left: u64,
     /// Of known outcome.
@@ -181,15 +185,12 @@ impl Search<'_> {
 
     /// Places what only reads and fits, and collects what may come next. None: nothing leads on from here.
     fn choice(&mut self, state: Keyspace) -> Option<Choice> {
-        let left = |search: &Self| {
-            (0..search.ops.len())
-                .filter(|op| !search.placed.has(*op) && !search.used.has(*op))
-                .collect::<Vec<_>>()
-        };
         'settling: loop {
-            let due = left(self).into_iter().map(|op| self.returns[op]).min().unwrap_or(u64::MAX);
-            let mut open: Vec<usize> =
-                left(self).into_iter().filter(|op| self.ops[*op].call <= due).collect();
+            let is_left = |op: &&usize| !self.placed.has(**op) && !self.used.has(**op);
+            let due =
+                self.matter.iter().filter(is_left).map(|op| self.returns[*op]).min().unwrap_or(u64::MAX);
+            let is_open = |op: &&usize| is_left(op) && self.ops[**op].call <= due;
+            let mut open: Vec<usize> = self.matter.iter().filter(is_open).copied().collect();
             open.sort_by_key(|op| (self.returns[*op], self.ops[*op].call));
             let (mut candidates, mut stuck) = (Vec::new(), Vec::new());
             for op in open {
