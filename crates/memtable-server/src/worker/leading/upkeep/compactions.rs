@@ -61,8 +61,9 @@ pub(in crate::worker) struct Compactions {
     demands: Vec<Demand>,
     waiting: HashMap<(TableId, KeyRange), Waits>,
     standings: HashMap<TableId, Standing>,
-    /// When nothing was due last.
+    /// When nothing was due last, and until when what waits keeps it so.
     at_rest: Option<(ManifestVersion, Tick)>,
+    at_rest_until_ns: u64,
 }
 
 impl Compactions {
@@ -74,10 +75,11 @@ impl Compactions {
         now_ns: u64,
     ) -> Vec<(&'m TableManifest, Choice<'m>)> {
         let now = Some((manifest.version, limits.expired_by));
-        if self.at_rest == now {
+        if self.at_rest == now && now_ns < self.at_rest_until_ns {
             return Vec::new();
         }
         let (mut all, mut is_held_up) = (Vec::new(), !self.under_way.is_empty());
+        self.at_rest_until_ns = u64::MAX;
         for entry in &manifest.tables {
             let (table, is_wanted) = (entry.table, self.demands.iter().any(|d| d.table == entry.table));
             let under_way = self.under_way.iter().filter(|u| u.table == table).count();
@@ -94,13 +96,14 @@ impl Compactions {
                 true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
                 false => tree.due(limits, is_busy),
             };
-            is_held_up |= !due.is_empty();
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
             let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             if !is_wanted {
-                due.retain(|choice| !self.waits(table, &choice.range, now_ns));
+                // (Whoever asks for it does not wait: it is told if it fails.)
+                due.retain(|choice| self.may_begin(table, &choice.range, now_ns));
             }
+            is_held_up |= !due.is_empty();
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
         }
@@ -108,10 +111,12 @@ impl Compactions {
         all
     }
 
-    /// (Whoever asks for it does not wait: it is told if it fails.)
-    fn waits(&self, table: TableId, range: &KeyRange, now_ns: u64) -> bool {
-        let waits = self.waiting.get(&(table, range.clone()));
-        waits.is_some_and(|waits| waits.until_ns > now_ns)
+    fn may_begin(&mut self, table: TableId, range: &KeyRange, now_ns: u64) -> bool {
+        let until_ns = self.waiting.get(&(table, range.clone())).map_or(0, |waits| waits.until_ns);
+        if until_ns > now_ns {
+            self.at_rest_until_ns = self.at_rest_until_ns.min(until_ns);
+        }
+        until_ns <= now_ns
     }
 
     fn is_busy(&self, table: TableId, sst: &SstMeta) -> bool {
@@ -322,7 +327,9 @@ mod tests {
         assert!(due(&mut compactions, &manifest, 4, 0).is_empty());
         compactions.failed(T, &range, &inputs, &Error::retry("no server has room"));
         compactions.wait(T, &range, 0);
-        assert!(due(&mut compactions, &manifest, 4, WAITS_NS - 1).is_empty());
+        for now_ns in [1, 2, WAITS_NS - 1] {
+            assert!(due(&mut compactions, &manifest, 4, now_ns).is_empty());
+        }
         assert_eq!(due(&mut compactions, &manifest, 4, WAITS_NS), [T]);
     }
 
