@@ -333,7 +333,7 @@ fn every_role_has_a_unit_that_keeps_the_promises() {
             "Type=notify",
             "User=sextant",
             "Restart=on-failure",
-            "RestartPreventExitStatus=2 70",
+            "RestartPreventExitStatus=2 70 76",
             "KillMode=mixed",
             "NoNewPrivileges=yes",
             "CapabilityBoundingSet=",

@@ -134,7 +134,7 @@ pub fn internal_calls(
                     && has_one_address(from, me)
                     && let Some(other) = addresses.lock().entry(from).or_default().calls_from(ip)
                 {
-                    tracing::error!(
+                    tracing::warn!(
                         "{from} calls from {other} and from {ip} by turns: two servers with one id, unless one has both addresses"
                     );
                 }

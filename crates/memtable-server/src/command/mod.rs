@@ -237,6 +237,24 @@ mod tests {
     }
 
     #[test]
+    fn a_configuration_with_a_format_is_of_a_kind_that_no_server_without_formats_takes() {
+        let founding = Configuration::founding(&sextant_environment::config::LeaseConfig::default(), 1 << 20);
+        for (format, kind) in [(0, KIND_CONFIGURE), (1, 16)] {
+            let configuration = Configuration { format, format_open: format == 0, ..founding.clone() };
+            let command = Command::Configure(Configure { term: 5, configuration });
+            let encoded = command.encode();
+            assert_eq!((encoded[1], Command::format_needed(&encoded)), (kind, 0));
+            assert_eq!(Command::decode(&encoded).unwrap(), command);
+        }
+    }
+
+    #[test]
+    fn newer_kinds_need_a_format() {
+        let needed = |kind: u8| Command::format_needed(&[VERSION, kind]);
+        assert!((1..=11).all(|kind| needed(kind) == 0) && (12..=15).all(|kind| needed(kind) == 1));
+    }
+
+    #[test]
     fn commands_round_trip() {
         let compaction = |range: KeyRange, outputs: Vec<SstMeta>, tombstones_dropped| {
             let (term, table, inputs) = (3, TableId(1), vec![sst(1).id]);
@@ -308,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..17) {
+        fn no_bytes_make_decoding_panic(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0u8..18) {
             let mut framed = vec![VERSION, kind];
             framed.extend(bytes);
             let _ = Command::decode(&Bytes::from(framed));

@@ -26,11 +26,11 @@ use probe::Probes;
 use report::Report;
 use scenario::Scenario;
 
-/// Everything as by default, but no record cache: a cold read is to be a read of an SSTable.
+/// Everything as by default, but no record cache (a cold read is to be a read of an SSTable), and leaders stay where they are put.
 fn tuning() -> Tuning {
     let parse = |text: &str| text.parse::<toml::Table>().unwrap_or_default();
     Tuning {
-        memtable: parse("[tuning]\nlog_segment_bytes = 16777216\n"),
+        memtable: parse("[tuning]\nlog_segment_bytes = 16777216\nbalance_ms = 0\n"),
         pnode: parse("cache_bytes = 0\n"),
         ..Tuning::default()
     }

@@ -38,6 +38,23 @@ fn a_configuration_takes_effect_when_it_is_committed_and_only_in_the_order_of_re
 }
 
 #[test]
+fn a_configuration_of_a_newer_format_is_not_taken_in() {
+    let mut n = Node::new();
+    n.partition.format_max = 0;
+    let founding = Configuration::founding(&sextant_environment::config::LeaseConfig::default(), 1 << 20);
+    let configure = |format| {
+        let configuration = Configuration { format, ..founding.clone() };
+        Body::Payload(Command::Configure(Configure { term: 1, configuration }).encode())
+    };
+    let at = LogPosition { term: 1, index: n.partition.next_index() };
+    let refused = n.partition.ingest(at, &configure(1), false).unwrap_err();
+    assert_eq!(refused.kind, sextant_common::ErrorKind::Outdated);
+    assert!(refused.message.contains("has format 1, this server reads up to 0"), "{refused}");
+    assert_eq!(n.partition.next_index(), at.index);
+    assert_eq!(n.partition.ingest(at, &configure(0), false).unwrap(), Ingested::Configured);
+}
+
+#[test]
 fn a_freeze_between_evaluation_and_append_voids_the_group() {
     // Rule `generations-are-compared`.
     let mut n = Node::new();

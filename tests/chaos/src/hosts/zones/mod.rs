@@ -80,6 +80,7 @@ impl Zone {
 /// `Ok(false)`: a client saw an error.
 pub async fn run(args: ZonesArgs) -> Result<bool> {
     let mut stage = Stage::set(&args.cluster).await?;
+    stage.compose.overrides.push(leaders_stay(&stage.place.dir)?);
     if args.no_cache {
         stage.compose.overrides.push(without_cache(&stage.place.dir)?);
     }
@@ -113,6 +114,16 @@ pub fn qualities(args: &LineArgs, env: &Env) -> Qualities {
         reorder: 0.0,
     };
     Qualities { between, own, seed: args.line_seed.unwrap_or_else(|| env.rng.next_u64() >> 32) }
+}
+
+/// The compose file with which nobody spreads the leaders that are all to be in one zone.
+fn leaders_stay(dir: &Path) -> Result<PathBuf> {
+    let file = dir.join("compose.leaders-stay.yaml");
+    let servers = Zone::ALL.iter().flat_map(|zone| zone.memtables());
+    let of =
+        |id: &u64| format!("  memtable-{id}:\n    environment: {{ SEXTANT_TUNING__BALANCE_MS: \"0\" }}\n");
+    std::fs::write(&file, format!("services:\n{}", servers.map(of).collect::<String>()))?;
+    Ok(file)
 }
 
 /// The compose file that takes the p-nodes' caches away.

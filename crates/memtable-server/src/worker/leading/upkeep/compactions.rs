@@ -114,6 +114,7 @@ impl Compactions {
                     None => true,
                 });
             }
+            is_held_up |= !due.is_empty();
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
         }
@@ -343,7 +344,9 @@ mod tests {
         assert!(due(&mut compactions, &manifest, 4, 0).is_empty());
         compactions.failed(T, &range, &inputs, &Error::retry("no server has room"));
         compactions.wait(T, &range, 0);
-        assert!(due(&mut compactions, &manifest, 4, WAITS_NS - 1).is_empty());
+        for now_ns in [1, 2, WAITS_NS - 1] {
+            assert!(due(&mut compactions, &manifest, 4, now_ns).is_empty());
+        }
         assert_eq!(due(&mut compactions, &manifest, 4, WAITS_NS), [T]);
     }
 
