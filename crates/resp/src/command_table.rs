@@ -370,7 +370,9 @@ impl Spec {
     /// Where the command says how many keys come next, if it does.
     pub fn counted_keys_at(&self) -> Option<usize> {
         match self.id {
-            Id::Lmpop | Id::Sintercard | Id::Zunion | Id::Zinter | Id::Zdiff | Id::Zintercard | Id::Zmpop => Some(1),
+            Id::Lmpop | Id::Sintercard | Id::Zunion | Id::Zinter | Id::Zdiff | Id::Zintercard | Id::Zmpop => {
+                Some(1)
+            }
             Id::Blmpop | Id::Bzmpop | Id::Zunionstore | Id::Zinterstore | Id::Zdiffstore => Some(2),
             _ => None,
         }

@@ -36,6 +36,5 @@ pub use config::{Order, RespConfig};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
 pub use store::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
-    one_by_one,
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between, one_by_one,
 };

@@ -18,8 +18,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
-use crate::config::RespConfig;
 use crate::companions::Companions;
+use crate::config::RespConfig;
 use crate::connection::{Connection, Turns};
 use crate::metrics::{Metrics, RespMetrics};
 use crate::queued::QueuedRoom;
@@ -125,9 +125,9 @@ impl RespServer {
             keys_turns: Arc::default(),
             hints: Arc::default(),
             turns: Turns::new(config.max_commands),
-        gathering: Room::new(config.max_reply_bytes),
-        companions: Companions::default(),
-        waiters: Waiters::default(),
+            gathering: Room::new(config.max_reply_bytes),
+            companions: Companions::default(),
+            waiters: Waiters::default(),
             metrics: metrics.0,
             env,
             config,

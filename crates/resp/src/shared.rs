@@ -11,8 +11,8 @@ use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
 
 use crate::clients::{ClientEntry, Clients};
 use crate::command::KeysTurns;
-use crate::companions::Companions;
 use crate::command_table::{COMMANDS, Id};
+use crate::companions::Companions;
 use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::cursors::Cursors;

@@ -163,8 +163,8 @@ impl Who {
             ("admin", Class::Admin),
             ("dangerous", Class::Dangerous),
         ]
-            .into_iter()
-            .find_map(|(flag, class)| spec.flags.contains(&flag).then_some(class));
+        .into_iter()
+        .find_map(|(flag, class)| spec.flags.contains(&flag).then_some(class));
         // What concerns the connection alone is everybody's.
         let Some(class) = class else { return Ok(()) };
         if who.may(class).is_err() {

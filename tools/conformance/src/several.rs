@@ -3,7 +3,7 @@
 use crate::commands::{Compared, Generator, OBJECTS, Said};
 
 /// A wrong option is said of a key that is not there: Redis looks at keys before options, and Sextant after them.
-const NOBODY: &[u8] = b"nosuch";
+const NOBODY: &[u8] = b"nobody";
 
 impl Generator {
     pub(crate) fn of_several(&mut self) -> Said {
@@ -18,10 +18,21 @@ impl Generator {
             14 => Said::new(&[b"DBSIZE"], Compared::Unordered),
             _ if self.rng.u8(..20) == 0 => {
                 let name = self.one(&["FLUSHDB", "FLUSHALL"]);
-                Said::new(&[name.as_bytes(), self.one(&["SYNC", "async", "nonsense"]).as_bytes()], Compared::Unordered)
+                Said::new(
+                    &[name.as_bytes(), self.one(&["SYNC", "async", "nonsense"]).as_bytes()],
+                    Compared::Unordered,
+                )
             }
-            _ => Said::new(&[b"LATENCY", self.one(&["LATEST", "RESET", "NONSENSE"]).as_bytes()], Compared::Exactly),
+            _ => Said::new(
+                &[b"LATENCY", self.one(&["LATEST", "RESET", "NONSENSE"]).as_bytes()],
+                Compared::Exactly,
+            ),
         }
+    }
+
+    /// To which something may come.
+    fn list(&mut self) -> Vec<u8> {
+        self.one(&OBJECTS[6..8]).into()
     }
 
     fn of_kinds(&mut self, kinds: std::ops::Range<usize>) -> Vec<u8> {
@@ -51,14 +62,28 @@ impl Generator {
 
     fn combined(&mut self) -> Said {
         let name = self.one(&[
-            "ZUNION", "ZINTER", "ZDIFF", "ZINTERCARD", "ZUNIONSTORE", "ZINTERSTORE", "ZDIFFSTORE",
+            "ZUNION",
+            "ZINTER",
+            "ZDIFF",
+            "ZINTERCARD",
+            "ZUNIONSTORE",
+            "ZINTERSTORE",
+            "ZDIFFSTORE",
         ]);
         let mut words: Vec<Vec<u8>> = vec![name.into()];
         if name.ends_with("STORE") {
             words.push(self.one(&["{o}sorted", "{o}sorted2", "{o}set"]).into());
         }
         if self.rng.u8(..12) == 0 {
-            let wrong = self.one(&["WEIGHTS x", "WEIGHTS", "AGGREGATE no", "LIMIT", "LIMIT -1", "nonsense", "WITHSCORES"]);
+            let wrong = self.one(&[
+                "WEIGHTS x",
+                "WEIGHTS",
+                "AGGREGATE no",
+                "LIMIT",
+                "LIMIT -1",
+                "nonsense",
+                "WITHSCORES",
+            ]);
             words.extend([b"1".to_vec(), NOBODY.to_vec()]);
             words.extend(wrong.split(' ').map(|word| word.as_bytes().to_vec()));
             return Self::exactly(words);
@@ -102,7 +127,8 @@ impl Generator {
     fn first_words(&mut self, is_list: bool) -> Vec<Vec<u8>> {
         let keys = self.some(if is_list { 6..8 } else { 4..6 });
         let mut words = self.numbered(keys);
-        let place: &[&str] = if is_list { &["LEFT", "right", "LEFT", "MIN"] } else { &["MIN", "max", "MIN", "LEFT"] };
+        let place: &[&str] =
+            if is_list { &["LEFT", "right", "LEFT", "MIN"] } else { &["MIN", "max", "MIN", "LEFT"] };
         words.push(self.one(place).into());
         if self.rng.bool() {
             words.extend([b"COUNT".to_vec(), self.one(&["1", "2", "10", "0", "x"]).into()]);
@@ -124,7 +150,9 @@ impl Generator {
 
     fn waiting(&mut self) -> Said {
         let time = self.timeout();
-        let pops = |name: &str, keys: Vec<Vec<u8>>| Self::exactly([vec![name.into()], keys, vec![time.clone()]].concat());
+        let pops = |name: &str, keys: Vec<Vec<u8>>| {
+            Self::exactly([vec![name.into()], keys, vec![time.clone()]].concat())
+        };
         match self.rng.u8(..8) {
             0..=2 => pops(self.one(&["BLPOP", "BRPOP"]), self.some(6..8)),
             3 | 4 => pops(self.one(&["BZPOPMIN", "BZPOPMAX"]), self.some(4..6)),
@@ -134,9 +162,9 @@ impl Generator {
                 let words = self.first_words(is_list);
                 Self::exactly([vec![name.to_vec(), time], words].concat())
             }
-            6 => pops("BRPOPLPUSH", vec![self.of_kinds(6..8), self.of_kinds(6..8)]),
+            6 => pops("BRPOPLPUSH", vec![self.of_kinds(6..8), self.list()]),
             _ => {
-                let (from, to) = (self.of_kinds(6..8), self.of_kinds(6..8));
+                let (from, to) = (self.of_kinds(6..8), self.list());
                 let ends = ["LEFT", "right", "RIGHT", "nonsense"];
                 pops("BLMOVE", vec![from, to, self.one(&ends).into(), self.one(&ends).into()])
             }

@@ -30,7 +30,9 @@ pub fn run(args: &Args, dir: &Path) -> Result<(), String> {
             for turn in 0..all.len() {
                 let at = (round + turn) % all.len();
                 eprintln!("suite: round {}, -P {pipeline}: {}", round + 1, NAMES[at]);
-                for (place, (test, rate)) in benchmark(&all[at], args.requests, pipeline)?.into_iter().enumerate() {
+                for (place, (test, rate)) in
+                    benchmark(&all[at], args.requests, pipeline)?.into_iter().enumerate()
+                {
                     rates.entry((pipeline, place, test)).or_default()[at].push(rate);
                 }
             }

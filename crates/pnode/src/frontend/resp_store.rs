@@ -10,8 +10,7 @@ use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
-    one_by_one,
+    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between, one_by_one,
 };
 
 use super::shares::{Place, Shares};
@@ -109,6 +108,13 @@ impl Store for RespStore {
         match self.pnode.look("", key) {
             router::Look::Known(record) => Look::Known(Ok(record)),
             router::Look::Missed(missed) => Look::Missed(missed),
+        }
+    }
+
+    fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
+        match self.pnode.look(ELEMENTS_TABLE, key) {
+            router::Look::Known(record) => Some(Ok(record)),
+            router::Look::Missed(_) => None,
         }
     }
 

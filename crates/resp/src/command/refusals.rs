@@ -6,7 +6,8 @@ use crate::frame::{Command, Reply};
 const CHANNELS: &str = "there are no channels: p-nodes tell each other nothing";
 const SCRIPTS: &str = "there are no scripts: a transaction (MULTI, WATCH) does what they would";
 const ONE_DATABASE: &str = "there is one database";
-const CLUSTER: &str = "a p-node is no node of a Redis cluster, and has no replicas: it sends commands where they belong";
+const CLUSTER: &str =
+    "a p-node is no node of a Redis cluster, and has no replicas: it sends commands where they belong";
 const DUMPS: &str = "there is no dump of a key";
 const STREAMS: &str = "there are no streams";
 const GEO: &str = "there are no places: a sorted set can hold their numbers";
@@ -20,7 +21,14 @@ const REFUSED: [(&str, &[&str]); 11] = [
     (
         CHANNELS,
         &[
-            "publish", "subscribe", "unsubscribe", "psubscribe", "punsubscribe", "pubsub", "spublish", "ssubscribe",
+            "publish",
+            "subscribe",
+            "unsubscribe",
+            "psubscribe",
+            "punsubscribe",
+            "pubsub",
+            "spublish",
+            "ssubscribe",
             "sunsubscribe",
         ],
     ),
@@ -29,7 +37,15 @@ const REFUSED: [(&str, &[&str]); 11] = [
     (
         CLUSTER,
         &[
-            "asking", "cluster", "readonly", "readwrite", "failover", "psync", "replconf", "replicaof", "slaveof",
+            "asking",
+            "cluster",
+            "readonly",
+            "readwrite",
+            "failover",
+            "psync",
+            "replconf",
+            "replicaof",
+            "slaveof",
             "sync",
         ],
     ),
@@ -37,23 +53,41 @@ const REFUSED: [(&str, &[&str]); 11] = [
     (
         STREAMS,
         &[
-            "xack", "xadd", "xautoclaim", "xclaim", "xdel", "xgroup", "xinfo", "xlen", "xpending", "xrange", "xread",
-            "xreadgroup", "xrevrange", "xsetid", "xtrim",
+            "xack",
+            "xadd",
+            "xautoclaim",
+            "xclaim",
+            "xdel",
+            "xgroup",
+            "xinfo",
+            "xlen",
+            "xpending",
+            "xrange",
+            "xread",
+            "xreadgroup",
+            "xrevrange",
+            "xsetid",
+            "xtrim",
         ],
     ),
     (
         GEO,
         &[
-            "geoadd", "geodist", "geohash", "geopos", "georadius", "georadius_ro", "georadiusbymember",
-            "georadiusbymember_ro", "geosearch", "geosearchstore",
+            "geoadd",
+            "geodist",
+            "geohash",
+            "geopos",
+            "georadius",
+            "georadius_ro",
+            "georadiusbymember",
+            "georadiusbymember_ro",
+            "geosearch",
+            "geosearchstore",
         ],
     ),
     (BITS, &["bitcount", "bitfield", "bitfield_ro", "bitop", "bitpos", "getbit", "setbit"]),
     (LOGS, &["pfadd", "pfcount", "pfdebug", "pfmerge", "pfselftest"]),
-    (
-        OPERATIONS,
-        &["bgrewriteaof", "bgsave", "debug", "lastsave", "module", "monitor", "save", "shutdown"],
-    ),
+    (OPERATIONS, &["bgrewriteaof", "bgsave", "debug", "lastsave", "module", "monitor", "save", "shutdown"]),
     (OTHERS, &["lcs", "lolwut", "sort", "sort_ro"]),
 ];
 

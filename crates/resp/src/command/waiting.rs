@@ -217,7 +217,10 @@ mod tests {
     #[test]
     fn times_are_read_as_redis_reads_them() {
         let ms = |text: &str| timeout(text.as_bytes()).map(|time| time.map(|time| time.as_millis()));
-        assert_eq!((ms("0"), ms("0.0"), ms("1"), ms("0.0001")), (Ok(None), Ok(None), Ok(Some(1000)), Ok(Some(1))));
+        assert_eq!(
+            (ms("0"), ms("0.0"), ms("1"), ms("0.0001")),
+            (Ok(None), Ok(None), Ok(Some(1000)), Ok(Some(1)))
+        );
         for (text, error) in [
             ("x", "ERR timeout is not a float or out of range"),
             ("nan", "ERR timeout is not a float or out of range"),

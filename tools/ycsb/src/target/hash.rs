@@ -104,7 +104,8 @@ impl Thread for HashThread {
         let mut found = Vec::with_capacity(keys.len());
         for key in keys.into_iter().map(Bytes::from).filter(|key| *key >= start) {
             let fields = self.0.query(&get(&key), false).await?;
-            let value = value(fields).ok_or_else(|| Error::internal("the index has a key without a record"))?;
+            let value =
+                value(fields).ok_or_else(|| Error::internal("the index has a key without a record"))?;
             found.push((key, value));
         }
         Ok(found)
@@ -139,9 +140,8 @@ mod tests {
             })
             .collect();
         assert_eq!(words.len(), 2 + 2 * 11);
-        let fields = words[2..].chunks(2).map(|pair| {
-            (String::from_utf8(pair[0].clone()).unwrap(), pair[1].clone())
-        });
+        let fields =
+            words[2..].chunks(2).map(|pair| (String::from_utf8(pair[0].clone()).unwrap(), pair[1].clone()));
         assert_eq!(value(fields.collect()), Some(record));
         assert_eq!(value(HashMap::new()), None);
     }

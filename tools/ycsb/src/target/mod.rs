@@ -45,5 +45,7 @@ pub trait Thread: Send + 'static {
 
 /// A RESP server has no command for a range of keys, but one for a range of a sorted set.
 pub(crate) fn no_scans() -> Error {
-    Error::invalid("workload e scans, and RESP has no command for it: use --layout hash, --grpc or --embedded")
+    Error::invalid(
+        "workload e scans, and RESP has no command for it: use --layout hash, --grpc or --embedded",
+    )
 }

@@ -66,7 +66,11 @@ pub struct RespThread {
 }
 
 impl RespThread {
-    pub(super) async fn query<T: redis::FromRedisValue>(&mut self, command: &redis::Cmd, writes: bool) -> Result<T> {
+    pub(super) async fn query<T: redis::FromRedisValue>(
+        &mut self,
+        command: &redis::Cmd,
+        writes: bool,
+    ) -> Result<T> {
         let connection = match &mut self.connection {
             Some(connection) => connection,
             None => self.connection.insert(connect(&self.addr, self.deadline).await?),

@@ -10,11 +10,11 @@ use super::super::data::{integer, key};
 use super::super::errors::{self, NOT_A_FLOAT, NOT_AN_INTEGER, SYNTAX, store_error};
 use super::super::is;
 use super::super::scan::glob;
+use super::decode_sorted::sorted;
 use super::hash::{Hash, Part};
 use super::list::{End, Find, List};
 use super::pages::Page;
 use super::set::{Combination, Set};
-use super::decode_sorted::sorted;
 use super::several;
 use super::{Command as What, Object};
 use crate::command_table::{Family, Id, Spec};
@@ -30,11 +30,7 @@ const NOT_POSITIVE: Reply = Reply::Error(Bytes::from_static(b"ERR value is out o
 const COUNT_DEFAULT: u64 = 10;
 const COUNT_MAX: u64 = 10_000;
 
-pub(in super::super) fn decode<S>(
-    spec: &Spec,
-    command: &Command<'_>,
-    shared: &Shared<S>,
-) -> Decoded<Object> {
+pub(in super::super) fn decode<S>(spec: &Spec, command: &Command<'_>, shared: &Shared<S>) -> Decoded<Object> {
     let places = spec.key_places(command).into_iter();
     let keys = places.map(|at| key(command, at)).collect::<Decoded<Vec<_>>>()?;
     let what = match (spec.id, spec.of) {
@@ -223,8 +219,10 @@ fn find(command: &Command<'_>) -> Decoded<Find> {
                 ));
             }
             if find.rank == i64::MIN {
-                return Err(Reply::error("ERR value is out of range, value must between \
-                     -9223372036854775807 and 9223372036854775807"));
+                return Err(Reply::error(
+                    "ERR value is out of range, value must between \
+                     -9223372036854775807 and 9223372036854775807",
+                ));
             }
         } else if is(option, "count") {
             find.count = Some(not_negative(command, at + 1, "ERR COUNT can't be negative")?);

@@ -33,11 +33,7 @@ struct Plan {
 }
 
 /// None: the command has no such way.
-pub(super) async fn run<S: Store>(
-    object: &Object,
-    shared: &Shared<S>,
-    lane: Lane,
-) -> Result<Option<Reply>> {
+pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lane) -> Result<Option<Reply>> {
     let Shared { store, env, .. } = shared;
     let Some((kind, creates)) = way(&object.command) else { return Ok(None) };
     let key = &object.keys[0];

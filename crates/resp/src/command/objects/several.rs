@@ -82,10 +82,7 @@ fn combined(spec: &Spec, command: &Command<'_>) -> Decoded<Combined> {
     let at = spec.counted_keys_at().unwrap_or(1);
     let count = integer(command, at)?;
     if count < 1 {
-        return Err(Reply::error(format!(
-            "ERR at least 1 input key is needed for '{}' command",
-            spec.name
-        )));
+        return Err(Reply::error(format!("ERR at least 1 input key is needed for '{}' command", spec.name)));
     }
     let keys = usize::try_from(count).ok().filter(|keys| *keys < command.len() - at).ok_or(SYNTAX)?;
     let combination = match spec.id {
@@ -104,9 +101,8 @@ fn combined(spec: &Spec, command: &Command<'_>) -> Decoded<Combined> {
     while next < command.len() {
         let (option, left) = (command.arg(next), command.len() - next - 1);
         if is_weighed && left >= keys && is(option, "weights") {
-            let weight = |at| {
-                score(command.arg(at)).ok_or_else(|| Reply::error("ERR weight value is not a float"))
-            };
+            let weight =
+                |at| score(command.arg(at)).ok_or_else(|| Reply::error("ERR weight value is not a float"));
             all.weights = (next + 1..=next + keys).map(weight).collect::<Decoded<_>>()?;
             next += keys;
         } else if is_weighed && left >= 1 && is(option, "aggregate") {
