@@ -48,7 +48,7 @@ pub struct RespConfig {
     /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`.
     pub max_large_bytes: usize,
     /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
-    /// answered `TRYAGAIN`.
+    /// answered `TRYAGAIN`. As many again are for what commands on objects, and transactions, read and make.
     pub max_reply_bytes: usize,
     /// Longest request (one command with all its arguments), in bytes.
     pub max_request_bytes: usize,

@@ -103,6 +103,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// What is known without waiting: the first step of every read that nothing holds up.
     fn look(&self, key: &[u8]) -> Look<Self::Missed>;
 
+    /// The same of an element of an object, whose key this is; None: it has to be asked for.
+    fn look_element(&self, _key: &[u8]) -> Option<Result<Option<Record>>> {
+        None
+    }
+
     /// `missed`: of a look at this key, taken when everything that had to come before this read had.
     fn get(&self, key: Bytes, missed: Self::Missed) -> impl Future<Output = Result<Option<Record>>> + Send;
 

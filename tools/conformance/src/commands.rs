@@ -13,6 +13,8 @@ pub enum Compared {
     Time(i64),
     /// The order has no meaning.
     Unordered,
+    /// Of keys: Redis counts those too that have expired and were not found yet.
+    Count,
     /// Nothing yet: a scan of everything comes next.
     Walk,
 }
@@ -64,6 +66,7 @@ impl Said {
                 ours.len() == theirs.len() && ours.iter().zip(theirs).all(same)
             }
             (Compared::Exactly, ..) => ours == theirs,
+            (Compared::Count, ..) => ours.integer().is_some() && ours.integer() <= theirs.integer(),
             (Compared::Time(unit), ..) => near(ours, theirs, unit),
             (Compared::Unordered, Reply::Array(ours), Reply::Array(theirs)) => {
                 let (mut ours, mut theirs) = (ours.clone(), theirs.clone());
@@ -250,7 +253,7 @@ impl Generator {
         for _ in 0..self.rng.usize(..6) {
             let command = self.command();
             // Redis scans in transactions, and takes other commands there that have an order of their own.
-            if command.compared != Compared::Unordered {
+            if !matches!(command.compared, Compared::Unordered | Compared::Count) {
                 these.push(command);
             }
         }

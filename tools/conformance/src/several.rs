@@ -3,7 +3,7 @@
 use crate::commands::{Compared, Generator, OBJECTS, Said};
 
 /// A wrong option is said of a key that is not there: Redis looks at keys before options, and Sextant after them.
-const NOBODY: &[u8] = b"nosuch";
+const NOBODY: &[u8] = b"nobody";
 
 impl Generator {
     pub(crate) fn of_several(&mut self) -> Said {
@@ -15,7 +15,7 @@ impl Generator {
             10 | 11 => self.find(),
             12 => self.stored_range(),
             13 => self.random(),
-            14 => Said::new(&[b"DBSIZE"], Compared::Unordered),
+            14 => Said::new(&[b"DBSIZE"], Compared::Count),
             _ if self.rng.u8(..20) == 0 => {
                 let name = self.one(&["FLUSHDB", "FLUSHALL"]);
                 Said::new(
@@ -28,6 +28,11 @@ impl Generator {
                 Compared::Exactly,
             ),
         }
+    }
+
+    /// To which something may come.
+    fn list(&mut self) -> Vec<u8> {
+        self.one(&OBJECTS[6..8]).into()
     }
 
     fn of_kinds(&mut self, kinds: std::ops::Range<usize>) -> Vec<u8> {
@@ -157,9 +162,9 @@ impl Generator {
                 let words = self.first_words(is_list);
                 Self::exactly([vec![name.to_vec(), time], words].concat())
             }
-            6 => pops("BRPOPLPUSH", vec![self.of_kinds(6..8), self.of_kinds(6..8)]),
+            6 => pops("BRPOPLPUSH", vec![self.of_kinds(6..8), self.list()]),
             _ => {
-                let (from, to) = (self.of_kinds(6..8), self.of_kinds(6..8));
+                let (from, to) = (self.of_kinds(6..8), self.list());
                 let ends = ["LEFT", "right", "RIGHT", "nonsense"];
                 pops("BLMOVE", vec![from, to, self.one(&ends).into(), self.one(&ends).into()])
             }

@@ -111,6 +111,13 @@ impl Store for RespStore {
         }
     }
 
+    fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
+        match self.pnode.look(ELEMENTS_TABLE, key) {
+            router::Look::Known(record) => Some(Ok(record)),
+            router::Look::Missed(_) => None,
+        }
+    }
+
     async fn get(&self, key: Bytes, missed: router::Missed) -> Result<Option<Record>> {
         let _place = self.enter(&key)?;
         let options = ReadOptions::default();

@@ -1,7 +1,7 @@
 //! The fast path of reads: what a store knows of their keys without waiting, and what it found out of the first that it does not.
 //!
 //! Invariant: from when a command has its turn, each key is looked at once. What a look found out is handed to the read that has
-//! to ask.
+//! to ask. (Not of commands on objects, which look at all that they need or begin anew.)
 
 use super::errors::{plain, store_error, value};
 use super::request::Request;
@@ -91,6 +91,7 @@ pub(crate) fn look_ahead<S: Store>(
             }
             Ahead::Reply(Reply::Integer(exist))
         }
+        Request::Object(object) => object.look(store).map_or_else(Ahead::default, Ahead::Reply),
         _ => Ahead::default(),
     }
 }

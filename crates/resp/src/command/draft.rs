@@ -457,6 +457,11 @@ impl<'s, S: Store> Draft<'s, S> {
         }
     }
 
+    /// Whether what is asked for together is asked of the leader.
+    pub fn is_of_leader(&self) -> bool {
+        self.of_leader
+    }
+
     pub async fn element(
         &mut self,
         key: &[u8],

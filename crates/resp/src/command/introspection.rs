@@ -26,11 +26,31 @@ pub(super) fn command(command: &Command<'_>) -> Reply {
     if is(subcommand, "list") && command.len() == 2 {
         return Reply::Array(COMMANDS.iter().map(|spec| Reply::bulk(spec.name)).collect());
     }
+    if is(subcommand, "getkeys") {
+        return keys_of(command);
+    }
     if is(subcommand, "docs") {
         // Nothing is documented here: clients take their own word for it.
         return Reply::Map(vec![]);
     }
     unknown_subcommand(command, "COMMAND")
+}
+
+/// Of the command that the arguments are.
+fn keys_of(command: &Command<'_>) -> Reply {
+    if command.len() < 3 {
+        return wrong_arity("command|getkeys");
+    }
+    let Some(spec) = find(command.arg(2)) else { return Reply::error("ERR Invalid command specified") };
+    let asked = command.from(2);
+    if !spec.accepts(asked.len()) {
+        return Reply::error("ERR Invalid number of arguments specified for command");
+    }
+    let places = spec.key_places(&asked);
+    if places.is_empty() {
+        return Reply::error("ERR The command has no key arguments");
+    }
+    Reply::Array(places.into_iter().map(|at| Reply::Bulk(asked.bytes(at))).collect())
 }
 
 /// The ten fields of Redis 7.

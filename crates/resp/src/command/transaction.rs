@@ -276,6 +276,11 @@ pub(super) fn queue<S>(
             return Reply::error("ERR Command not allowed inside a transaction");
         }
         Action::Run(_, request) => (Queued::Ask(request), 0),
+        // (Redis' subcommands are commands of their own.)
+        Action::Reply(reply) if is_of_subcommand(&reply) => {
+            conversation.transactions.refuse();
+            return reply;
+        }
         Action::Reply(reply) => {
             let bytes = reply.size();
             (Queued::Known(reply), bytes)
@@ -287,6 +292,13 @@ pub(super) fn queue<S>(
     };
     let bytes = (0..command.len()).map(|at| command.arg(at).len() + 64).sum::<usize>() + reply_bytes;
     conversation.transactions.queue(queued, bytes, &shared.queued)
+}
+
+/// Whether it says that there is no such subcommand, or that its arguments are too few or too many.
+fn is_of_subcommand(reply: &Reply) -> bool {
+    let Reply::Error(text) = reply else { return false };
+    let is_arity = text.starts_with(b"ERR wrong number of arguments for '") && text.contains(&b'|');
+    is_arity || text.starts_with(b"ERR unknown subcommand '")
 }
 
 pub(super) fn multi<S>(conversation: &mut Conversation, shared: &Shared<S>) -> Reply {

@@ -257,6 +257,11 @@ impl Command<'_> {
         Self { bytes: Bytes::copy_from_slice(&self.bytes), args: self.args }
     }
 
+    /// The command that begins with its argument `first`.
+    pub fn from(&self, first: usize) -> Self {
+        Self { bytes: self.bytes.clone(), args: &self.args[first..] }
+    }
+
     /// The arguments from `first` on.
     pub fn bytes_from(&self, first: usize) -> impl Iterator<Item = Bytes> + '_ {
         (first..self.len()).map(|i| self.bytes(i))

@@ -73,6 +73,10 @@ impl Store for MemoryStore {
         if self.fast { Look::Known(Ok(self.read(key))) } else { Look::Missed(()) }
     }
 
+    fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
+        self.fast.then(|| Ok(self.elements.read().get(key).cloned()))
+    }
+
     async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
         Ok(self.read(&key))
     }

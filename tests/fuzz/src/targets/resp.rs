@@ -120,6 +120,10 @@ impl Store for Map {
         if self.fast { Look::Known(Ok(self.data.lock().get(key).cloned())) } else { Look::Missed(()) }
     }
 
+    fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
+        self.fast.then(|| Ok(self.elements.lock().get(key).cloned()))
+    }
+
     async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
         Ok(self.data.lock().get(&key).cloned())
     }

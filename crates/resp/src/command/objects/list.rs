@@ -49,6 +49,8 @@ pub(super) struct Find {
 }
 
 const KIND: Kind = Kind::List;
+/// So many elements are read one by one, as they may be at hand here, and not as a range.
+const POINTS_MAX: u64 = 256;
 
 fn ends(header: &Header) -> (u64, u64) {
     header.ends.unwrap_or((LIST_MIDDLE, LIST_MIDDLE))
@@ -275,6 +277,11 @@ async fn read<S: Store>(
     }
     if to <= from {
         return Ok(vec![]);
+    }
+    if to - from <= POINTS_MAX && !draft.is_of_leader() {
+        let names: Vec<_> = (first + from..first + to).map(u64::to_be_bytes).collect();
+        let values = draft.elements(key, header, Tag::Position, &names).await?;
+        return Ok(values.into_iter().flatten().collect());
     }
     let (start, end) = (element_at(key, header, first + from), element_at(key, header, first + to));
     let found = draft.range(header, ElementRange { start, end, reverse: false, limit: to - from }).await?;

@@ -10,6 +10,7 @@ mod decode_sorted;
 mod first;
 mod hash;
 mod list;
+mod look;
 mod pages;
 mod quick;
 mod set;
