@@ -227,7 +227,8 @@ mod tests {
         let empty =
             TableView { memtables: Vec::new(), grace: Vec::new(), dropped_version: ManifestVersion(0) };
         let manifest = Arc::new(Manifest::empty(state.id));
-        state.view.store(Arc::new(ReadView { manifest, tables: [(TableId(1), empty)].into() }));
+        let view = ReadView { tables: [(TableId(1), empty)].into(), ..ReadView::empty(manifest) };
+        state.view.store(Arc::new(view));
     }
 
     #[test]
