@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn names_by_time_sort_by_time() {
-        assert_eq!(name_of(1_795_000_000_123), "20261118T075320Z");
+        assert_eq!(name_of(1_795_000_000_123), "20261118T110640Z");
         assert!(name_of(999_999_999_000) < name_of(1_000_000_000_000));
     }
 }

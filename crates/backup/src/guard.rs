@@ -79,3 +79,33 @@ impl Guard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use sextant_environment::Env;
+
+    use super::*;
+
+    fn repository() -> Repository {
+        Repository::over(&Env::real(), Arc::new(InMemory::new()))
+    }
+
+    #[tokio::test]
+    async fn nobody_prunes_while_somebody_creates_and_nobody_creates_while_somebody_prunes() {
+        let repository = repository();
+        let first = Guard::take(&repository, Work::Creating).await.unwrap();
+        let second = Guard::take(&repository, Work::Creating).await.unwrap();
+        first.release().await;
+        assert!(Guard::take(&repository, Work::Pruning).await.is_err(), "the second goes on");
+        second.release().await;
+        let pruning = Guard::take(&repository, Work::Pruning).await.unwrap();
+        assert!(Guard::take(&repository, Work::Pruning).await.is_err());
+        assert!(Guard::take(&repository, Work::Creating).await.is_err());
+        pruning.release().await;
+        Guard::take(&repository, Work::Creating).await.unwrap().release().await;
+        assert!(repository.marks().await.unwrap().is_empty(), "those who failed have left none");
+    }
+}

@@ -91,10 +91,13 @@ impl GrpcListeners<'_> {
     pub async fn for_operators(&self, admins: AdminService) -> Result<(SocketAddr, JoinHandle<()>)> {
         let listener = bind(self.env, Door::Admin, &self.config.admin_addr()).await?;
         let addr = listener.local_addr().map_err(|e| cannot_listen("admin", &e))?;
+        let admins = AdminServer::new(admins)
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX);
         // Operators' tools may name this address as well as the clients' one.
         let router = self
             .expected(&FOR_OPERATORS)?
-            .add_service(AdminServer::new(admins).max_decoding_message_size(MESSAGE_BYTES_MAX))
+            .add_service(admins)
             .add_service(UsersServer::new(UsersService::new(self.gate.clone())))
             .add_service(whereabouts(addr));
         Ok((addr, self.serve(listener, places(ADMIN_CONNECTIONS_MAX), router)))

@@ -89,6 +89,26 @@ class KvStub(object):
                 request_serializer=sextant_dot___proto_dot_kv__pb2.KvOpenSessionRequest.SerializeToString,
                 response_deserializer=sextant_dot___proto_dot_kv__pb2.KvOpenSessionReply.FromString,
                 _registered_method=True)
+        self.OpenSnapshot = channel.unary_unary(
+                '/sextant.v1.Kv/OpenSnapshot',
+                request_serializer=sextant_dot___proto_dot_kv__pb2.KvOpenSnapshotRequest.SerializeToString,
+                response_deserializer=sextant_dot___proto_dot_kv__pb2.KvSnapshot.FromString,
+                _registered_method=True)
+        self.RenewSnapshot = channel.unary_unary(
+                '/sextant.v1.Kv/RenewSnapshot',
+                request_serializer=sextant_dot___proto_dot_kv__pb2.KvSnapshotRequest.SerializeToString,
+                response_deserializer=sextant_dot___proto_dot_kv__pb2.KvSnapshot.FromString,
+                _registered_method=True)
+        self.CloseSnapshot = channel.unary_unary(
+                '/sextant.v1.Kv/CloseSnapshot',
+                request_serializer=sextant_dot___proto_dot_kv__pb2.KvSnapshotRequest.SerializeToString,
+                response_deserializer=sextant_dot___proto_dot_kv__pb2.KvCloseSnapshotReply.FromString,
+                _registered_method=True)
+        self.ScanSnapshot = channel.unary_stream(
+                '/sextant.v1.Kv/ScanSnapshot',
+                request_serializer=sextant_dot___proto_dot_kv__pb2.KvScanSnapshotRequest.SerializeToString,
+                response_deserializer=sextant_dot___proto_dot_kv__pb2.KvScanPage.FromString,
+                _registered_method=True)
 
 
 class KvServicer(object):
@@ -163,6 +183,32 @@ class KvServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenSnapshot(self, request, context):
+        """A snapshot: a cut of each partition, which is one position of its log; not one moment of all of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CloseSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ScanSnapshot(self, request, context):
+        """As Scan, of what the snapshot has.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_KvServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -220,6 +266,26 @@ def add_KvServicer_to_server(servicer, server):
                     servicer.OpenSession,
                     request_deserializer=sextant_dot___proto_dot_kv__pb2.KvOpenSessionRequest.FromString,
                     response_serializer=sextant_dot___proto_dot_kv__pb2.KvOpenSessionReply.SerializeToString,
+            ),
+            'OpenSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.OpenSnapshot,
+                    request_deserializer=sextant_dot___proto_dot_kv__pb2.KvOpenSnapshotRequest.FromString,
+                    response_serializer=sextant_dot___proto_dot_kv__pb2.KvSnapshot.SerializeToString,
+            ),
+            'RenewSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewSnapshot,
+                    request_deserializer=sextant_dot___proto_dot_kv__pb2.KvSnapshotRequest.FromString,
+                    response_serializer=sextant_dot___proto_dot_kv__pb2.KvSnapshot.SerializeToString,
+            ),
+            'CloseSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.CloseSnapshot,
+                    request_deserializer=sextant_dot___proto_dot_kv__pb2.KvSnapshotRequest.FromString,
+                    response_serializer=sextant_dot___proto_dot_kv__pb2.KvCloseSnapshotReply.SerializeToString,
+            ),
+            'ScanSnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.ScanSnapshot,
+                    request_deserializer=sextant_dot___proto_dot_kv__pb2.KvScanSnapshotRequest.FromString,
+                    response_serializer=sextant_dot___proto_dot_kv__pb2.KvScanPage.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -519,6 +585,114 @@ class Kv(object):
             '/sextant.v1.Kv/OpenSession',
             sextant_dot___proto_dot_kv__pb2.KvOpenSessionRequest.SerializeToString,
             sextant_dot___proto_dot_kv__pb2.KvOpenSessionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sextant.v1.Kv/OpenSnapshot',
+            sextant_dot___proto_dot_kv__pb2.KvOpenSnapshotRequest.SerializeToString,
+            sextant_dot___proto_dot_kv__pb2.KvSnapshot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sextant.v1.Kv/RenewSnapshot',
+            sextant_dot___proto_dot_kv__pb2.KvSnapshotRequest.SerializeToString,
+            sextant_dot___proto_dot_kv__pb2.KvSnapshot.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CloseSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sextant.v1.Kv/CloseSnapshot',
+            sextant_dot___proto_dot_kv__pb2.KvSnapshotRequest.SerializeToString,
+            sextant_dot___proto_dot_kv__pb2.KvCloseSnapshotReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScanSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/sextant.v1.Kv/ScanSnapshot',
+            sextant_dot___proto_dot_kv__pb2.KvScanSnapshotRequest.SerializeToString,
+            sextant_dot___proto_dot_kv__pb2.KvScanPage.FromString,
             options,
             channel_credentials,
             insecure,

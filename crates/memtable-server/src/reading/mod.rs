@@ -229,7 +229,8 @@ mod tests {
         let empty =
             TableView { memtables: Vec::new(), grace: Vec::new(), dropped_version: ManifestVersion(0) };
         let versions = Arc::new(Manifest::empty(state.id)).into();
-        state.view.store(Arc::new(ReadView { versions, tables: [(TableId(1), empty)].into() }));
+        let view = ReadView { tables: [(TableId(1), empty)].into(), ..ReadView::empty(versions) };
+        state.view.store(Arc::new(view));
     }
 
     #[test]
