@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
+use sextant_common::ids::{Generation, LoadId, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::Env;
