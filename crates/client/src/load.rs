@@ -102,7 +102,9 @@ impl Client {
             let first: Arc<parking_lot::Mutex<Option<tonic::Status>>> = Arc::default();
             let sent = self
                 .with_attempt_timeout(SENDING_DEADLINE)
-                .administer(SENDING_DEADLINE, |admin, _| attempt(admin, messages.lock().take(), first.clone()))
+                .administer(SENDING_DEADLINE, |admin, _| {
+                    attempt(admin, messages.lock().take(), first.clone())
+                })
                 .await;
             // What the records say of themselves is the reason of all; what came after the first answer is of no interest.
             let why = failed.lock().take().or_else(|| first.lock().take().map(error_of));
@@ -173,8 +175,7 @@ type Failed = Arc<parking_lot::Mutex<Option<Error>>>;
 
 /// The header, the records, how many there were. If they fail there is no end, so nothing is written; why.
 fn messages(part: &LoadPart, records: BoxStream<'static, Result<Vec<LoadRecord>>>) -> (Messages, Failed) {
-    let header =
-        v1::LoadHeader { partition: part.partition.0, table: part.table.clone(), id: part.id.0 };
+    let header = v1::LoadHeader { partition: part.partition.0, table: part.table.clone(), id: part.id.0 };
     let first = v1::LoadRequest { header: Some(header), ..Default::default() };
     let failed = Failed::default();
     let why = failed.clone();

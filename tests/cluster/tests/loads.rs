@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use sextant_client::{Client, EndLoad, ErrorKind, LoadId, LoadPart, LoadRecord, LoadState, PartitionId, Result};
+use sextant_client::{
+    Client, EndLoad, ErrorKind, LoadId, LoadPart, LoadRecord, LoadState, PartitionId, Result,
+};
 use sextant_memtable_server::Tuning;
 use sextant_pnode::{Condition, Operation, PNode, ReadOptions, ScanRange, WriteOptions};
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
@@ -61,15 +63,13 @@ async fn write(client: &Client, part: &LoadPart, round: u64) {
 
 /// Until it is seen: sent again where a leader has forgotten it.
 async fn commit(client: &Client, part: &LoadPart, round: u64) {
-    eventually("the load is committed", async || {
-        match client.end_load(part, EndLoad::Commit).await {
-            Ok(LoadState::Committed) => Some(()),
-            Ok(_) => {
-                write(client, part, round).await;
-                None
-            }
-            Err(_) => None,
+    eventually("the load is committed", async || match client.end_load(part, EndLoad::Commit).await {
+        Ok(LoadState::Committed) => Some(()),
+        Ok(_) => {
+            write(client, part, round).await;
+            None
         }
+        Err(_) => None,
     })
     .await;
 }
@@ -141,7 +141,8 @@ async fn everybody_sees_a_load_from_one_moment_on_whoever_reads_and_writes_and_l
         }
         for (at, pnode) in c.pnodes().into_iter().enumerate() {
             for i in (at as u64..KEYS).step_by(37) {
-                let found = pnode.local().get("default", key(i).as_bytes(), ReadOptions::default()).await.unwrap();
+                let found =
+                    pnode.local().get("default", key(i).as_bytes(), ReadOptions::default()).await.unwrap();
                 assert_eq!(round_of(&found.expect("it was loaded").value), round, "{}", key(i));
             }
         }
@@ -208,7 +209,8 @@ async fn a_load_that_comes_to_nothing_is_cleared_away_and_bad_ones_are_refused()
     // Another one has to wait, and nothing is seen of it.
     let error = client.send_load(&part(8), records(1)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
-    let read = async || c.pnode(0).local().get("default", key(1).as_bytes(), ReadOptions::default()).await.unwrap();
+    let read =
+        async || c.pnode(0).local().get("default", key(1).as_bytes(), ReadOptions::default()).await.unwrap();
     assert!(read().await.is_none());
     // The next leader knows nothing of it, and clears away what it has left.
     transfer(&c).await;

@@ -76,7 +76,10 @@ impl<'b> Arriving<'b> {
         for record in &records {
             self.records += 1;
             if record.key <= self.last_key {
-                return Err(Error::invalid(format!("record {} is not in rising order of keys", self.records)));
+                return Err(Error::invalid(format!(
+                    "record {} is not in rising order of keys",
+                    self.records
+                )));
             }
             self.last_key = record.key.clone();
         }
@@ -224,7 +227,8 @@ impl Open {
     }
 
     async fn finish(&mut self) -> Result<SstMeta> {
-        self.send(v1::IngestRequest { finish: true, record_count: self.records, ..Default::default() }).await?;
+        self.send(v1::IngestRequest { finish: true, record_count: self.records, ..Default::default() })
+            .await?;
         let answers = self.copies.drain(..).map(|copy| async move { (copy.node, copy.answer.await) });
         let mut written: Vec<SstMeta> = Vec::new();
         for (node, answer) in futures::future::join_all(answers).await {
@@ -237,7 +241,10 @@ impl Open {
         self.check(written.len())?;
         let first = written.swap_remove(0);
         if written.iter().any(|meta| *meta != first) {
-            return Err(Error::corrupt(format!("replicas of {} differ: the servers wrote different bytes", self.id)));
+            return Err(Error::corrupt(format!(
+                "replicas of {} differ: the servers wrote different bytes",
+                self.id
+            )));
         }
         Ok(SstMeta { replicas: self.replicas.clone(), ..first })
     }

@@ -113,7 +113,11 @@ impl LoadPlace {
                 Some(written)
             }
             Some(other) => {
-                let why = if other.id == id { "this load is on its way already" } else { "another load is under way" };
+                let why = if other.id == id {
+                    "this load is on its way already"
+                } else {
+                    "another load is under way"
+                };
                 *place = Some(other);
                 return Err(Error::new(ErrorKind::Overloaded, why));
             }

@@ -168,7 +168,8 @@ impl Admin for AdminShell {
     ) -> Result<Response<v1::LoadReply>, Status> {
         let mut stream = request.into_inner();
         let first = stream.message().await?.unwrap_or_default();
-        let header = first.header.clone().ok_or_else(|| Error::invalid("the first message of a load has the header"));
+        let header =
+            first.header.clone().ok_or_else(|| Error::invalid("the first message of a load has the header"));
         let v1::LoadHeader { partition, table, id } = header.map_err(status_of)?;
         let handle = self.context.partition(partition).map_err(status_of)?;
         let background = self.context.background(handle.shared.id).map_err(status_of)?;

@@ -282,17 +282,21 @@ impl Admin for AdminService {
         let (metadata, extensions, mut stream) = request.into_parts();
         self.admit(&Request::from_parts(metadata, extensions, ()), "load a table").await?;
         let first = stream.message().await?.unwrap_or_default();
-        let header = first.header.as_ref().ok_or_else(|| Error::invalid("the first message of a load has the header"));
+        let header =
+            first.header.as_ref().ok_or_else(|| Error::invalid("the first message of a load has the header"));
         let partition = PartitionId(header.map_err(status_of)?.partition);
         let core = self.pnode.core();
         if !core.views.partitions().any(|p| p == partition) {
             return Err(status_of(Error::invalid(format!("no partition {partition}"))));
         }
-        let again = || status_of(Error::retry("the leader of the partition is not known: send the records again"));
+        let again =
+            || status_of(Error::retry("the leader of the partition is not known: send the records again"));
         let node = core.leaders.get(partition).node.ok_or_else(again)?;
         let mut admin = core.memtable(node).map_err(status_of)?.admin.clone();
         // Where it breaks off the leader sees that it has no end.
-        let rest = stream.take_while(|message| std::future::ready(message.is_ok())).filter_map(|m| std::future::ready(m.ok()));
+        let rest = stream
+            .take_while(|message| std::future::ready(message.is_ok()))
+            .filter_map(|m| std::future::ready(m.ok()));
         let sent = admin.load(futures::stream::iter([first]).chain(rest)).await;
         sent.map_err(|status| {
             let error = error_of(status);

@@ -11,9 +11,9 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
+use serde::Deserialize;
 use sextant_common::expiry::Tick;
 use sextant_common::limits::{VALUE_BYTES_MAX, check_key, check_value};
-use serde::Deserialize;
 
 use super::sort::Record;
 use crate::args::LoadFormat;
@@ -111,7 +111,9 @@ impl Iterator for Lines {
 
     fn next(&mut self) -> Option<Self::Item> {
         let checked = |line: Line| {
-            check_key(&line.key).and_then(|()| check_value(&line.value)).map_err(|e| wrong(line.number, e))?;
+            check_key(&line.key)
+                .and_then(|()| check_value(&line.value))
+                .map_err(|e| wrong(line.number, e))?;
             Ok(line)
         };
         self.next_line().map(|line| line.and_then(checked))
@@ -125,7 +127,10 @@ fn wrong(number: u64, why: impl std::fmt::Display) -> Failure {
 fn separated(record: &csv::ByteRecord, base64: bool) -> Result<Line, Failure> {
     let number = record.position().map_or(0, csv::Position::line);
     if record.len() < 2 || record.len() > 3 {
-        return Err(wrong(number, format!("{} fields: a key, a value and perhaps a lifetime are expected", record.len())));
+        return Err(wrong(
+            number,
+            format!("{} fields: a key, a value and perhaps a lifetime are expected", record.len()),
+        ));
     }
     let ttl_ms = match record.get(2) {
         None | Some(b"") => None,
@@ -161,10 +166,16 @@ fn line(number: u64, key: &[u8], value: &[u8], ttl_ms: Option<u64>, base64: bool
 mod tests {
     use super::*;
 
-    fn read(text: &'static str, format: LoadFormat, base64: bool) -> Vec<Result<(String, String, Option<u64>), String>> {
+    fn read(
+        text: &'static str,
+        format: LoadFormat,
+        base64: bool,
+    ) -> Vec<Result<(String, String, Option<u64>), String>> {
         let lines = Lines::of(Box::new(text.as_bytes()), format, base64);
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        lines.map(|line| line.map(|l| (text(l.key), text(l.value), l.ttl_ms)).map_err(|e| format!("{e:?}"))).collect()
+        lines
+            .map(|line| line.map(|l| (text(l.key), text(l.value), l.ttl_ms)).map_err(|e| format!("{e:?}")))
+            .collect()
     }
 
     fn record(key: &str, value: &str, ttl_ms: Option<u64>) -> Result<(String, String, Option<u64>), String> {
@@ -176,7 +187,8 @@ mod tests {
         let expected = [record("a", "x, \"y\"\n", None), record("b", "", Some(500))];
         assert_eq!(read("a,\"x, \"\"y\"\"\n\"\nb,,500\n", LoadFormat::Csv, false), expected);
         assert_eq!(read("a\t\"x, \"\"y\"\"\n\"\nb\t\t500\n", LoadFormat::Tsv, false), expected);
-        let json = "{\"key\":\"a\",\"value\":\"x, \\\"y\\\"\\n\"}\n\n{\"key\":\"b\",\"value\":\"\",\"ttl_ms\":500}";
+        let json =
+            "{\"key\":\"a\",\"value\":\"x, \\\"y\\\"\\n\"}\n\n{\"key\":\"b\",\"value\":\"\",\"ttl_ms\":500}";
         assert_eq!(read(json, LoadFormat::Jsonl, false), expected);
         assert_eq!(read("YQ==,eHk=", LoadFormat::Csv, true), [record("a", "xy", None)]);
     }

@@ -96,8 +96,8 @@ fn sorted(args: &LoadArgs, table: &TableInfo, slots: SlotMap, now_ms: u64) -> Re
     let memory = args.memory.saturating_mul(MIB);
     let mut sorter = Sorter::new(&dir, memory, args.refuse_duplicates);
     let format = args.format.or_else(|| format_of(&args.file));
-    let format =
-        format.ok_or_else(|| Failure::usage("the file's name does not say what it is: --format csv|tsv|jsonl"))?;
+    let format = format
+        .ok_or_else(|| Failure::usage("the file's name does not say what it is: --format csv|tsv|jsonl"))?;
     let lines = Lines::open(&args.file, format, args.base64)?;
     for line in lines {
         let line = line?;

@@ -192,7 +192,9 @@ fn bar(records: u64, quiet: bool) -> ProgressBar {
     // (Nothing is drawn where standard error is no terminal.)
     let target = if quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
     let bar = ProgressBar::with_draw_target(Some(records), target);
-    if let Ok(style) = ProgressStyle::with_template("load [{elapsed}] {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}") {
+    if let Ok(style) = ProgressStyle::with_template(
+        "load [{elapsed}] {wide_bar} {human_pos}/{human_len} {per_sec} eta {eta}",
+    ) {
         bar.set_style(style);
     }
     bar

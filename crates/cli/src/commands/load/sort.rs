@@ -80,7 +80,14 @@ pub struct Sorted {
 
 impl Sorter {
     pub fn new(dir: &Path, memory: usize, refuses_duplicates: bool) -> Self {
-        Self { dir: dir.to_owned(), memory, refuses_duplicates, records: Vec::new(), bytes: 0, runs: Vec::new() }
+        Self {
+            dir: dir.to_owned(),
+            memory,
+            refuses_duplicates,
+            records: Vec::new(),
+            bytes: 0,
+            runs: Vec::new(),
+        }
     }
 
     pub fn push(&mut self, partition: PartitionId, record: Record) -> Result<()> {
@@ -194,7 +201,8 @@ impl Sorted {
 
     /// The records of a part, by their keys. (The file has one position: it is read at offsets, so that parts can be read at a time.)
     pub fn read(&self, part: Part) -> Result<impl Iterator<Item = Result<Record>> + Send + use<>> {
-        let mut from = BufReader::with_capacity(1 << 20, At { file: self.file.try_clone()?, offset: part.offset });
+        let mut from =
+            BufReader::with_capacity(1 << 20, At { file: self.file.try_clone()?, offset: part.offset });
         let mut left = part.records;
         Ok(std::iter::from_fn(move || {
             left = left.checked_sub(1)?;

@@ -44,7 +44,9 @@ fn a_load_comes_on_top_as_one_change_and_numbers_go_on_behind_it() {
     let mut n = flushed();
     let version = n.version();
     let load = load(&n, 7, &[12, 11]);
-    assert!(matches!(append(&mut n, &load), Ingested::Frozen { next, .. } if next == Generation(FLUSHED + 1)));
+    assert!(
+        matches!(append(&mut n, &load), Ingested::Frozen { next, .. } if next == Generation(FLUSHED + 1))
+    );
     assert!(n.partition.is_loading());
     assert_eq!((n.version(), ssts(&n.partition)), (version, vec![1]), "nothing is seen yet");
     let added = vec![sst(12).id, sst(11).id];
@@ -135,7 +137,8 @@ fn a_replay_of_what_a_flag_covers_can_be_truncated_over_a_load() {
     n.commit();
     let later = n.partition.snapshot().unwrap();
     // The manifest has the load, and its entry comes again, and is cut off.
-    let mut partition = Partition::restore(PartitionId(0), &Snapshot { checkpoint: snapshot.checkpoint, ..later });
+    let mut partition =
+        Partition::restore(PartitionId(0), &Snapshot { checkpoint: snapshot.checkpoint, ..later });
     n.log.iter().for_each(|(at, body)| drop(partition.ingest(*at, body, false).unwrap()));
     assert_eq!(partition.table(T).unwrap().generation(), Generation(FLUSHED + 1));
     partition.truncate_from(first).unwrap();

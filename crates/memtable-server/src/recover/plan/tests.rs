@@ -118,7 +118,11 @@ fn a_load_jumps_over_generations_and_what_is_lost_of_it_or_after_it_is_missed() 
     };
     let below = at(1, 1, 2);
     assert_eq!(chosen(&[below.clone(), loaded(5, first), loaded(6, first + 1)]), [6, 5, 1]);
-    assert_eq!(chosen(&[loaded(5, first), loaded(6, first + 1), later(7, first + 2)]), [7, 6, 5], "nothing below");
+    assert_eq!(
+        chosen(&[loaded(5, first), loaded(6, first + 1), later(7, first + 2)]),
+        [7, 6, 5],
+        "nothing below"
+    );
     let gap = format!("memtables {0} to {0}", first + 1);
     loss(&[below.clone(), loaded(5, first), later(7, first + 2)], &[&gap]);
     loss(&[below, later(7, first + 2)], &["memtables 3 to"]);

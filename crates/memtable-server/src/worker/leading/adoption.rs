@@ -93,9 +93,9 @@ impl Leading {
             return Err(Error::invalid("the load was committed already"));
         }
         let manifest = replica.partition.manifest();
-        let entry = manifest.table_by_name(table).ok_or_else(|| {
-            Error::new(ErrorKind::UnknownTable, format!("no table {table:?}"))
-        })?;
+        let entry = manifest
+            .table_by_name(table)
+            .ok_or_else(|| Error::new(ErrorKind::UnknownTable, format!("no table {table:?}")))?;
         let current = replica.partition.table(entry.table).map_or(Generation(1), |t| t.generation());
         let count = replica.shared.load.count();
         let first = load::first_generation(self.tenure.term, count, current);
@@ -276,7 +276,8 @@ mod tests {
         };
         let three = || vec![loaded(0, "c"), loaded(1, "m"), loaded(2, "t")];
         let columns = placed(three(), &[], Generation(102));
-        let ranges: Vec<_> = columns.iter().map(|sst| (sst.range.start.clone(), sst.range.end.clone())).collect();
+        let ranges: Vec<_> =
+            columns.iter().map(|sst| (sst.range.start.clone(), sst.range.end.clone())).collect();
         assert_eq!(ranges, [("t".into(), "".into()), ("m".into(), "t".into()), ("".into(), "m".into())]);
         assert!(columns.iter().all(|sst| sst.generations == Generations::new(1, 102)));
         let above = placed(three(), &[sst(9)], Generation(102));

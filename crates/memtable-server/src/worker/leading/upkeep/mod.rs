@@ -12,8 +12,8 @@ use std::collections::HashSet;
 use sextant_common::ids::TableId;
 
 use compactions::{Compactions, Standing};
-pub(super) use flushes::generations;
 use flushes::Flushes;
+pub(super) use flushes::generations;
 
 use crate::leadership::leadership_changed;
 

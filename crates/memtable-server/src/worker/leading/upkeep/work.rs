@@ -44,7 +44,12 @@ impl Leading {
         }
     }
 
-    pub(in crate::worker::leading) fn freeze(&mut self, replica: &Replica, table: TableId, done: Option<oneshot::Sender<Result<()>>>) {
+    pub(in crate::worker::leading) fn freeze(
+        &mut self,
+        replica: &Replica,
+        table: TableId,
+        done: Option<oneshot::Sender<Result<()>>>,
+    ) {
         let Some(generation) = replica.partition.table(table).map(|t| t.generation()) else { return };
         let term = self.tenure.term;
         self.upkeep.freezing.insert(table);
