@@ -343,8 +343,11 @@ impl Cost {
     /// The same with an older table, or the beginning, after this one: what is between them, or in both.
     fn before(self, newer: Generations, older_last: u64) -> Self {
         let next = newer.first.0 - 1;
-        let missing = if load::begins_a_load(newer.first) { 0 } else { next.saturating_sub(older_last) };
-        Self { missing: self.missing + missing, twice: self.twice + older_last.saturating_sub(next), ..self }
+        Self {
+            missing: self.missing + next.saturating_sub(older_last),
+            twice: self.twice + older_last.saturating_sub(next),
+            ..self
+        }
     }
 }
 
