@@ -63,6 +63,8 @@ pub struct Bounds {
     pub preloaded_expiry: u8,
     /// A flush writes what has expired as a tombstone.
     pub buries: bool,
+    /// The load is of the servers' kind: on top of what was flushed, while no lease lives (and nothing is announced).
+    pub adopted: bool,
     /// What a load brings of every key.
     pub loaded: Cell,
     /// What an SSTable has of every key at the beginning; nothing: there is no SSTable. Each is a beginning of its own.
@@ -99,6 +101,7 @@ impl Bounds {
             sstables_not_kept: false,
             overflows: false,
             loads: 0,
+            adopted: false,
             ticks: 0,
             expiries: vec![0],
             preloaded_expiry: 0,

@@ -19,7 +19,7 @@ usage: sextant-model [options]
 
 bounds:
   --pnodes N --keys N --writes N --freezes N --compactions N --failovers N --refusals N --mode-changes N --retries N --session-expiries N
-  --loads N --ticks N
+  --loads N --adopted --ticks N
   --kinds update,put,insert,replace,delete
   --preloaded values|tombstones|nothing
                          what an SSTable has of every key at the beginning (else: one beginning of each kind)
@@ -86,6 +86,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             }
             "--buries" => b.buries = true,
             "--preloaded-expiry" => b.preloaded_expiry = small(value()?)?,
+            "--adopted" => b.adopted = true,
             "--drops" => b.loaded = Cell::NOTHING,
             "--registered" => b.registered = true,
             "--shared-slot" => b.shared_slot = true,

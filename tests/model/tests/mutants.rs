@@ -135,6 +135,10 @@ mutants! {
     load_published_first: LoadPublishedFirst => a_load(VALUES);
     load_in_grace: LoadInGrace => Bounds { grace: true, ..a_load(VALUES) };
     base_over_load: BaseOverLoad => Bounds { writes: 1, kinds: vec![Insert], ..a_load(Cell::NOTHING) };
+    load_under_lease: LoadUnderLease => Bounds { adopted: true, ..a_load(VALUES) };
+    load_grants_on: LoadGrantsOn => Bounds { adopted: true, ..a_load(VALUES) };
+    load_keeps_ring: LoadKeepsRing => Bounds { adopted: true, ..a_load(VALUES) };
+    load_renews_early: LoadRenewsEarly => Bounds { adopted: true, ..a_load(VALUES) };
     stamp_over_load: StampOverLoad => Bounds { cache: true, loaded: Cell::NOTHING, ..a_load(VALUES) };
 
     expiry_by_own_clock: ExpiryByOwnClock => a_tick(0, &[Update]);

@@ -83,6 +83,16 @@ fn loads_beside_reads_and_writes() {
     assert_none(Bounds { writes: 1, kinds: vec![Insert], ..a_load(Cell::NOTHING) });
 }
 
+/// What the servers do.
+#[test]
+fn loads_that_are_adopted_while_no_lease_lives() {
+    let adopted = |beginning| Bounds { adopted: true, ..a_load(beginning) };
+    assert_none(adopted(VALUES));
+    assert_none(Bounds { failovers: 1, ..adopted(VALUES) });
+    assert_none(Bounds { cache: true, grace: true, ..adopted(VALUES) });
+    assert_none(Bounds { writes: 1, freezes: 1, kinds: vec![Insert, Update], ..adopted(Cell::NOTHING) });
+}
+
 #[test]
 fn drops_beside_the_cache() {
     let drops = Bounds { loaded: Cell::NOTHING, ..a_load(VALUES) };

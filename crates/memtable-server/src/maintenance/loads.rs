@@ -59,7 +59,8 @@ impl Drop for Place {
     }
 }
 
-/// Takes the records of a load, in one piece after the other. In a task of its own, so that it ends in order if whoever loads is gone.
+/// Takes the records of a load, in one piece after the other. In a task of its own, so that it ends in order if whoever loads is gone;
+/// and not on the partition's thread, which has its leases to see to.
 pub async fn receive(
     handle: &Handle,
     background: &Background,
@@ -77,8 +78,9 @@ pub async fn receive(
     let (done, answer) = oneshot::channel();
     let _ = handle.events.send(Event::BeginLoad { table, id, done });
     let job = within(ENTRY_TIMEOUT, "load", answer).await?;
-    let (handle, background) = (handle.clone(), background.clone());
-    let receiving = tokio::spawn(async move { arrive(&handle, &background, &slots, id, job, pieces).await });
+    let (handle, background, runtime) = (handle.clone(), background.clone(), &background.runtime);
+    let receiving =
+        runtime.spawn(async move { arrive(&handle, &background, &slots, id, job, pieces).await });
     receiving.await.unwrap_or_else(|e| Err(Error::internal(format!("load: {e}")))).map(Load::Written)
 }
 
@@ -115,7 +117,7 @@ async fn arrive(
     let written = Written { id, term, table, name, first, seq, ssts };
     place.keep = true;
     shared.load.set(count, Phase::Written(written.clone()), now_ns());
-    tokio::spawn(forget_in_time(handle.clone(), background.clone(), count));
+    background.spawn(forget_in_time(handle.clone(), background.clone(), count));
     Ok(written)
 }
 
@@ -169,8 +171,8 @@ pub async fn end(handle: &Handle, background: &Background, id: LoadId, end: End)
         return Ok(Load::Unknown);
     }
     // In a task of its own: whoever asked may give up meanwhile.
-    let (handle, background) = (handle.clone(), background.clone());
-    let committing = tokio::spawn(async move { commit(&handle, &background, written, count).await });
+    let (handle, background, runtime) = (handle.clone(), background.clone(), &background.runtime);
+    let committing = runtime.spawn(async move { commit(&handle, &background, written, count).await });
     committing.await.unwrap_or_else(|e| Err(Error::internal(format!("load: {e}"))))
 }
 

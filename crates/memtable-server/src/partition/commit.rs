@@ -7,8 +7,6 @@ use sextant_common::manifest::{FlushRecord, Manifest, SstList, SstMeta, TableMan
 
 use super::Partition;
 use super::columns::{Replaced, replaced};
-use sextant_rules::mutant::{self, Mutant};
-
 use crate::command::{Command, Compaction, Configure, EnsureTable, Flush, Load, Placement};
 
 /// So many adopted loads are remembered, so that a commit that comes again is known.
@@ -146,9 +144,7 @@ impl Partition {
         }
         let state = self.table_mut(table);
         state.end_frozen(flushed, version, now_ns);
-        if !mutant::active(Mutant::LoadInGrace) {
-            state.end_grace(version);
-        }
+        state.end_grace(version);
         self.loads.push_back(id);
         if self.loads.len() > LOADS_MAX {
             self.loads.pop_front();

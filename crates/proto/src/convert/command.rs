@@ -15,6 +15,9 @@ use super::manifest::range_from_wire;
 use super::{sst_id_from_wire, sst_id_to_wire};
 use crate::v1;
 
+/// Numbers go on behind those of a load: none may be near its end.
+const LOADED_MAX: u64 = u64::MAX / 2;
+
 /// A command whose bytes in the log are a protobuf message.
 pub trait Logged: Sized {
     /// Appends its bytes.
@@ -116,8 +119,9 @@ impl Logged for Load {
 
     fn decode(body: &[u8]) -> Result<Self> {
         let m: v1::LogLoad = message(body)?;
-        if m.flushed < m.generation || m.seq < m.next_seq {
-            return Err(Error::corrupt("log entry: a load that goes back"));
+        let goes_back = m.flushed < m.generation || m.seq < m.next_seq;
+        if goes_back || m.flushed > LOADED_MAX || m.seq > LOADED_MAX {
+            return Err(Error::corrupt("log entry: a load with numbers that none has"));
         }
         Ok(Self {
             term: m.term,

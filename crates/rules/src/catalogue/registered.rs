@@ -124,7 +124,7 @@ macro_rules! registered {
                 "A new leader begins every slot with no seq." [Covered],
         }
     }
-    "Tables from outside (not built: in the model alone)" {
+    "Tables from outside" {
         "a-load-is-announced" {
             says:
                 "Before a table from outside replaces what is there (or drops it), an announcement is published: from \
@@ -172,11 +172,11 @@ macro_rules! registered {
                 "Readers of versions before a load are answered for a while, as after a flush." [Model],
         }
         "a-load-voids-bases-when-it-is-appended" {
-            says: "From a load's append until its manifest is out no base of a condition counts.",
+            says: "From a load's append until its manifest is out no base of a condition counts: no group is formed.",
             otherwise: "an INSERT succeeds on a key that the load brings",
             source: "design 14",
-            kept_in: ["tests/model/src/step/loads.rs"],
-            tests: ["loads_beside_reads_and_writes"],
+            kept_in: ["crates/memtable-server/src/worker/leading/adoption.rs", "tests/model/src/step/loads.rs"],
+            tests: ["loads_beside_reads_and_writes", "readers_and_conditions_of_before_a_load_are_stale_at_once"],
             broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model],
         }
         "a-load-is-seen-under-no-lease" {
@@ -186,11 +186,43 @@ macro_rules! registered {
             otherwise: "a holder reads the old SSTables after the load, as no bit leads away from them: a stale read",
             source: "design 14",
             kept_in: ["crates/memtable-server/src/worker/leading/adoption.rs"],
-            tests: ["a_load_is_proposed_when_no_lease_lives_and_nothing_is_under_way"],
+            tests: [
+                "a_load_is_proposed_when_no_lease_lives_and_nothing_is_under_way",
+                "while_leases_are_withheld_the_old_ones_run_out_or_are_acknowledged_away",
+                "loads_that_are_adopted_while_no_lease_lives",
+                "everybody_sees_a_load_from_one_moment_on_whoever_reads_and_writes_and_leads_meanwhile"
+            ],
             broken_by: LoadUnderLease "load-under-lease"
-                "A load is proposed while leases live." [Model, Operand],
-            broken_by: LoadKeepsRing "load-keeps-ring"
-                "After a load the ring goes on." [Model, Operand],
+                "A load is proposed while leases live." [Model],
+            broken_by: LoadGrantsOn "load-grants-on"
+                "Leases are granted while a load is on its way." [Model],
+        }
+        "what-is-kept-ends-when-a-load-is-applied" {
+            says: "The view has a load, then the ring begins anew, and only then leases are granted for its manifest.",
+            otherwise: "what was kept of a read before it, or between the new ring and the load, is used after it",
+            source: "design 14",
+            kept_in: [
+                "crates/memtable-server/src/worker/leading/adoption.rs",
+                "crates/memtable-server/src/worker/inbox/events.rs"
+            ],
+            tests: ["loads_that_are_adopted_while_no_lease_lives"],
+            broken_by: LoadKeepsRing "load-keeps-ring" "After a load the ring goes on." [Model],
+            broken_by: LoadRenewsEarly "load-renews-early"
+                "The ring begins anew when a load is proposed, not when it is applied." [Model],
+        }
+        "a-load-is-newer-than-what-was-written-before" {
+            says:
+                "A load ends an empty memtable above which nothing is unflushed, and its seq is above all before it and \
+                 below all after it; nobody has seen it before.",
+            otherwise: "an older write hides what is loaded, or a compare with its seq holds for another record",
+            source: "design 14",
+            kept_in: ["crates/memtable-server/src/partition/ingest.rs", "crates/common/src/load.rs"],
+            tests: [
+                "a_load_comes_on_top_as_one_change_and_numbers_go_on_behind_it",
+                "a_load_that_was_made_for_another_log_does_nothing",
+                "a_restart_and_a_replay_from_before_it_apply_a_load_once",
+                "no_two_loads_share_a_generation"
+            ],
         }
         "no-stamp-passes-a-load" {
             says: "A cached record's stamp never moves past a load, which may lack what was there.",

@@ -1,6 +1,8 @@
 use bytes::{Bytes, BytesMut};
 use sextant_common::expiry;
-use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId};
+use sextant_common::ids::{
+    Generation, LoadId, LogPosition, ManifestVersion, NodeId, PartitionId, Seq, TableId,
+};
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::TableOptions;
 use sextant_common::marks::{Kind, Marks};
@@ -8,7 +10,7 @@ use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_environment::config::LeaseConfig;
 use sextant_memtable_server::command::{
     Command, Compaction, Configuration, ConfigurationRules, Configure, EnsureTable, Flush, Freeze, Group,
-    OpenSession, Placement, Relocation, RequestResult, TableWrites, Write,
+    Load, OpenSession, Placement, Relocation, RequestResult, TableWrites, Write,
 };
 use sextant_memtable_server::partition::Partition;
 use sextant_memtable_server::partition::ingest::Body;
@@ -112,6 +114,16 @@ fn commands() -> Vec<Command> {
                 add: Some(NodeId(4)),
                 remove: Some(NodeId(1)),
             }],
+        }),
+        Command::Load(Load {
+            term: TERM,
+            table: TableId(1),
+            id: LoadId(7),
+            generation: Generation(3),
+            next_seq: 11,
+            seq: 1 << 37,
+            flushed: Generation(3 << 40),
+            ssts: vec![sample_sst(3)],
         }),
         Command::Compaction(Compaction {
             term: TERM,

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use sextant_common::ErrorKind;
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Generation, LogPosition, PartitionId, Seq, TableId};
+use sextant_common::ids::{Generation, LoadId, LogPosition, PartitionId, Seq, TableId};
 use sextant_common::manifest::Manifest;
 use sextant_common::operation::{RecordedOutcome, RequestId};
 use sextant_common::snapshot::HeldCuts;

@@ -45,7 +45,7 @@ impl Protocol {
             if news {
                 out.push(Action::Pull { pnode, grant: false });
             }
-            if news || p.lease.is_none() {
+            if (news || p.lease.is_none()) && !self.withholds(s) {
                 out.push(Action::Pull { pnode, grant: true });
             }
         }

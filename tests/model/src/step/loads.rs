@@ -5,6 +5,11 @@
 //! It ends all memtables before it, as a freeze and a flush would. It is shown (by manifest, and by the answer that older ones are
 //! stale) when it may be published, and its seq is published after that: two stores, and reads go on between them.
 
+//!
+//! What the servers do (`adopted`) is another kind: tables come on top of others, when everything before is flushed and no lease lives.
+//! Nothing announces it, and none of its seqs is swapped into slots. It is shown when it is committed, and the ring begins anew: so what
+//! was kept ends, and whoever gets a lease gets its manifest. (In the model it brings every key, so "on top" is "instead".)
+
 use super::{Action, Protocol};
 use crate::Mutant;
 use crate::state::log::{Entry, EntryKind, NO_SST};
@@ -22,6 +27,12 @@ impl Protocol {
         if s.proposal.on || s.late != 0 || s.load().is_some() {
             return;
         }
+        if self.bounds.adopted {
+            if self.may_adopt(s) {
+                out.push(Action::Load);
+            }
+            return;
+        }
         match s.announcement() {
             _ if self.is(Mutant::LoadNotAnnounced) || self.is(Mutant::LoadAnnouncesItself) => {
                 out.push(Action::Load);
@@ -29,6 +40,42 @@ impl Protocol {
             None => out.push(Action::Announce),
             Some(at) if at <= s.published || self.is(Mutant::LoadProposedEarly) => out.push(Action::Load),
             Some(_) => {}
+        }
+    }
+
+    /// The leader serves, everything before is flushed, and no lease is in use.
+    fn may_adopt(&self, s: &State) -> bool {
+        let active = s.generation();
+        let is_flushed = self.manifest(s).next_to_flush() == active && s.is_empty(active);
+        let is_leased = s.pnodes.iter().any(|p| p.grants != 0 || p.old_grant);
+        self.serves(s) && is_flushed && (!is_leased || self.is(Mutant::LoadUnderLease))
+    }
+
+    /// A load of the servers' kind is on its way: from the moment that it is proposed until it is shown.
+    fn is_adopting(&self, s: &State) -> bool {
+        let is_proposed = s.proposal.on && s.proposal.what == What::Load;
+        self.bounds.adopted && (is_proposed || (s.load().is_some() && !s.shown))
+    }
+
+    /// No lease is granted meanwhile.
+    pub(super) fn withholds(&self, s: &State) -> bool {
+        self.is_adopting(s) && !self.is(Mutant::LoadGrantsOn)
+    }
+
+    /// Nor is a group formed: it could know nothing of what is loaded.
+    pub(super) fn holds_groups(&self, s: &State) -> bool {
+        self.is_adopting(s) && !self.is(Mutant::BaseOverLoad)
+    }
+
+    /// It is shown as soon as it is committed.
+    pub(super) fn show_if_committed(&self, s: &mut State) {
+        let is_committed = s.load().is_some_and(|(at, _)| at <= s.known_committed);
+        if self.bounds.adopted && is_committed && !s.shown {
+            self.show(s);
+            if !self.is(Mutant::LoadKeepsRing) && !self.is(Mutant::LoadRenewsEarly) {
+                self.renew_ring(s);
+            }
+            self.loaded(s);
         }
     }
 
@@ -46,6 +93,13 @@ impl Protocol {
     /// An announcement, or the load itself, is to be proposed.
     pub(super) fn propose(&self, s: &mut State, what: What) -> Result<(), String> {
         s.proposal = Proposal { on: true, what, generation: s.generation(), ..Proposal::default() };
+        if self.bounds.adopted {
+            s.proposal.out = true;
+            if self.is(Mutant::LoadRenewsEarly) {
+                self.renew_ring(s);
+            }
+            return Ok(());
+        }
         self.begin_swaps(s)
     }
 

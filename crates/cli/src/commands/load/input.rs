@@ -197,7 +197,7 @@ mod tests {
     fn what_is_wrong_is_told_with_its_line() {
         for (text, format, base64, why) in [
             ("a,1\nb\n", LoadFormat::Csv, false, "line 2: 1 fields"),
-            ("a,1\n\nb,2,soon\n", LoadFormat::Csv, false, "line 3: the lifetime"),
+            ("a,1\nb,2,soon\n", LoadFormat::Csv, false, "line 2: the lifetime"),
             ("a,1,0\n", LoadFormat::Csv, false, "line 1: a lifetime is at least"),
             (",1\n", LoadFormat::Csv, false, "line 1: "),
             ("a,*\n", LoadFormat::Csv, true, "line 1: "),

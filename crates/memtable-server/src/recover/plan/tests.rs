@@ -104,6 +104,31 @@ fn of_two_attempts_at_one_memtable_the_one_that_more_servers_have_is_taken() {
 }
 
 #[test]
+fn a_load_jumps_over_generations_and_what_is_lost_of_it_or_after_it_is_missed() {
+    let first = load::first_generation(3, 1, Generation(2)).unwrap().0;
+    let loaded = |counter, generation| {
+        let mut found = at(counter, generation, generation);
+        (contents(&mut found).meta.min_seq, contents(&mut found).meta.max_seq) = (1 << 40, 1 << 40);
+        found
+    };
+    let later = |counter, generation| {
+        let mut found = at(counter, generation, generation);
+        (contents(&mut found).meta.min_seq, contents(&mut found).meta.max_seq) = (2 << 40, 2 << 40);
+        found
+    };
+    let below = at(1, 1, 2);
+    assert_eq!(chosen(&[below.clone(), loaded(5, first), loaded(6, first + 1)]), [6, 5, 1]);
+    assert_eq!(
+        chosen(&[loaded(5, first), loaded(6, first + 1), later(7, first + 2)]),
+        [7, 6, 5],
+        "nothing below"
+    );
+    let gap = format!("memtables {0} to {0}", first + 1);
+    loss(&[below.clone(), loaded(5, first), later(7, first + 2)], &[&gap]);
+    loss(&[below, later(7, first + 2)], &["memtables 3 to"]);
+}
+
+#[test]
 fn a_flushed_memtable_that_no_table_holds_is_missed() {
     loss(&[at(1, 1, 1), at(3, 3, 3)], &["memtables 2 to 2"]);
     loss(&[at(3, 3, 3)], &["memtables 1 to 2"]);

@@ -78,6 +78,9 @@ impl Protocol {
     }
 
     fn evaluations(&self, s: &State, out: &mut Vec<Action>) {
+        if self.holds_groups(s) {
+            return;
+        }
         let copies: Vec<(usize, usize)> = s
             .writes
             .iter()

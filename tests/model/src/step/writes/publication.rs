@@ -20,6 +20,7 @@ impl Protocol {
             s.committed = at;
             self.check_committed(s, at)?;
         }
+        self.show_if_committed(s);
         let manifest = self.manifest(s);
         for generation in (1..).take(s.filters.len()).filter(|g| manifest.is_flushed(*g)) {
             s.filters[usize::from(generation) - 1] = 0;
