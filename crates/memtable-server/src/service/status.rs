@@ -82,6 +82,7 @@ fn partition(context: &Context, handle: &Handle) -> Value {
         "sessions": numbers.sessions,
         "replayed_writes": numbers.replayed_writes,
         "replay_skipped_writes": numbers.replay_skipped_writes,
+        "manifest_digest": manifest.digest().to_string(),
         "manifest_version": manifest.version.0,
         "memtables": numbers.tables.iter().map(|t| json!({
             "table": t.table,
