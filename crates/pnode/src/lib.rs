@@ -29,6 +29,8 @@ mod filter_copies;
 mod frontend;
 #[doc(hidden)]
 pub mod fuzzing;
+#[doc(hidden)]
+pub mod measuring;
 mod grpc_listeners;
 mod lease;
 mod metrics;

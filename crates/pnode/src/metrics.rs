@@ -435,6 +435,14 @@ impl PNodeMetrics {
         self.whole_filter_fetches.get()
     }
 
+    pub fn whole_manifests(&self) -> u64 {
+        self.whole_manifests.get()
+    }
+
+    pub fn manifest_mismatches(&self) -> u64 {
+        self.manifest_mismatches.get()
+    }
+
     pub fn pulls(&self) -> u64 {
         self.pulls.get()
     }

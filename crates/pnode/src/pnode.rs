@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use sextant_common::ids::{PartitionId, TableId};
-use sextant_common::manifest::{TableInfo, TableOptions};
+use sextant_common::ids::{ManifestVersion, PartitionId, TableId};
+use sextant_common::manifest::{ManifestDigest, TableInfo, TableOptions};
 use sextant_common::operation::{Lane, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
@@ -255,6 +255,12 @@ impl PNode {
     /// Registers a session in every partition; with it a retried write takes effect once.
     pub fn open_session(&self) -> BoxFuture<'_, Result<u64>> {
         Box::pin(async move { self.parts.writer.open_session().await })
+    }
+
+    /// The version of a partition's manifest that is used, and its digest.
+    pub fn manifest(&self, partition: PartitionId) -> (ManifestVersion, ManifestDigest) {
+        let view = self.core().views.peek(partition);
+        (view.manifest.version, view.manifest.digest)
     }
 
     pub fn metrics(&self) -> &PNodeMetrics {

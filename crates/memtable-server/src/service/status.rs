@@ -84,6 +84,7 @@ fn partition(context: &Context, handle: &Handle) -> Value {
         "sessions": numbers.sessions,
         "replayed_writes": numbers.replayed_writes,
         "replay_skipped_writes": numbers.replay_skipped_writes,
+        "manifest_digest": manifest.digest().to_string(),
         "manifest_version": manifest.version.0,
         "snapshots": shared.view.load().cuts.iter().map(|cut| json!({
             "id": format!("{:016x}", cut.id),

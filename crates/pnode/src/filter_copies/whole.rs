@@ -84,7 +84,9 @@ impl WholeFetches {
 pub(super) async fn fetch_manifest(core: &Core, node: NodeId, partition: PartitionId) -> Result<()> {
     let peer = core.memtable(node)?;
     let mut leases = peer.lease.clone();
-    let (header, _chunks) = open_whole(&mut leases, core.holder.clone(), partition, Wanted::Manifest).await?;
+    let (wanted, held) = (Wanted::Manifest, core.views.load(partition));
+    let opened = open_whole(&mut leases, core.holder.clone(), partition, wanted, &held.manifest);
+    let (header, _chunks) = opened.await?;
     if header.status != UpdateStatus::Ok {
         if header.status == UpdateStatus::NotLeader {
             peer.news.not_leader(partition, header.hint);
@@ -122,8 +124,9 @@ impl Drop for EndFetch<'_> {
 async fn fetch_and_install(core: &Core, node: NodeId, partition: PartitionId) -> Result<()> {
     let peer = core.memtable(node)?;
     let mut leases = peer.lease.clone();
-    let wanted = Wanted::FiltersAndManifest;
-    let (header, mut chunks) = open_whole(&mut leases, core.holder.clone(), partition, wanted).await?;
+    let (wanted, held) = (Wanted::FiltersAndManifest, core.views.load(partition));
+    let opened = open_whole(&mut leases, core.holder.clone(), partition, wanted, &held.manifest);
+    let (header, mut chunks) = opened.await?;
     if header.status != UpdateStatus::Ok {
         if header.status == UpdateStatus::NotLeader {
             peer.news.not_leader(partition, header.hint);

@@ -151,6 +151,7 @@ impl Lease for Service {
                     // As an older server.
                     manifest_bytes: 0,
                     manifest_digest: 0,
+                    manifest_news: None,
                     filters: filters
                         .iter()
                         .map(|(table, generation, bytes)| v1::MemtableFilter {

@@ -338,13 +338,14 @@ mod tests {
             reverse: bool,
             most in 1usize..6,
         ) {
-            let layers = Layers::new(ssts.clone().into_iter());
+            let layers = Layers::new(ssts.into_iter());
             let (mut left, mut parts) = (range.clone(), Vec::new());
             loop {
                 let window = layers.window(&left, reverse, most);
                 prop_assert!(!window.is_empty() && left.covers(&window));
                 let tables = layers.within(&window).count();
-                let bounds = ssts.iter().flat_map(|sst| [first(&sst.meta).clone(), end(&sst.meta)]);
+                let layered = layers.layers.iter().flat_map(|layer| layer.iter());
+                let bounds = layered.flat_map(|sst| [first(&sst.meta).clone(), end(&sst.meta)]);
                 prop_assert!(tables <= most || !bounds.into_iter().any(|b| window.is_cut_by(&b)));
                 parts.push(window.clone());
                 prop_assert!(parts.len() < 60);

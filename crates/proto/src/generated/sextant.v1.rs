@@ -3090,6 +3090,11 @@ pub struct FetchFiltersRequest {
     /// Only that: no filters.
     #[prost(bool, tag = "4")]
     pub only_manifest: bool,
+    /// With `takes_pieces`: what the holder has of it, so that changes may come instead. Digest 0: nothing.
+    #[prost(uint64, tag = "5")]
+    pub manifest_version: u64,
+    #[prost(fixed64, tag = "6")]
+    pub manifest_digest: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FilterChunk {
@@ -3128,6 +3133,9 @@ pub struct FilterHeader {
     /// Of the manifest.
     #[prost(fixed64, tag = "10")]
     pub manifest_digest: u64,
+    /// Instead of the manifest, for a holder that has it, or for which there are changes.
+    #[prost(message, optional, tag = "11")]
+    pub manifest_news: ::core::option::Option<ManifestNews>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemtableFilter {

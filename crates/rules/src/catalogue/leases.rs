@@ -49,6 +49,20 @@ macro_rules! leases {
             broken_by: LeaseWithoutManifest "lease-without-manifest"
                 "Filters and lease are used without their manifest." [Model, Patch("lease-without-manifest")],
         }
+        "a-change-leads-where-its-leader-is" {
+            says: "A p-node has a version of the manifest only if its leader's change to it, made of what it had, has the \
+                   leader's digest.",
+            otherwise: "it searches other SSTables than its version stands for",
+            source: "design 10",
+            kept_in: ["crates/common/src/manifest/change.rs", "crates/pnode/src/view/partition_view.rs"],
+            tests: [
+                "a_change_for_another_manifest_is_noticed",
+                "what_changes_do_not_lead_to_is_not_used_nor_a_lease_of_it",
+            ],
+            broken_by: ChangeNotApplied "change-not-applied"
+                "A p-node takes the number and the digest of a change, and nothing else of it."
+                [Patch("change-not-applied")],
+        }
         "an-acknowledgement-ends-older-leases" {
             says: "A p-node that acknowledges a serial uses no older lease any more.",
             otherwise: "without a new lease it uses the old one on: a stale read",

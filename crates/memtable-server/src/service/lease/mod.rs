@@ -24,6 +24,8 @@ use crate::lease::grantor::HolderId;
 use crate::replica::{Event, FilterSet};
 use filters::chunks;
 
+/// Changes of a manifest that one message carries: all that a history keeps.
+const CHANGES_BYTES_MAX: usize = 1 << 20;
 /// A worker that does not hand out filters for so long is not serving.
 const FILTERS_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -104,8 +106,9 @@ impl Lease for LeaseShell {
         if !request.only_manifest {
             self.context.metrics.whole_filters.inc();
         }
-        self.context.metrics.whole_manifests.inc();
-        Ok(Response::new(Box::pin(tokio_stream::iter(chunks(set, request.takes_pieces)))))
+        let (chunks, is_whole) = chunks(set, &request);
+        self.context.metrics.whole_manifests.inc_by(u64::from(is_whole));
+        Ok(Response::new(Box::pin(tokio_stream::iter(chunks))))
     }
 
     async fn release(

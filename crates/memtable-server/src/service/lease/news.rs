@@ -7,14 +7,12 @@ use sextant_proto::convert::manifest_change::news as news_of;
 use sextant_proto::v1;
 use sextant_rules::probe::ProbeEvent;
 
-use super::LeaseShell;
+use super::{CHANGES_BYTES_MAX, LeaseShell};
 use crate::lease::desk::{News as LeaseNews, Position};
 use crate::lease::grantor::HolderId;
 use crate::lease::ring::Run;
 use crate::replica::ReplicaState;
 
-/// Changes that one update carries: all that a history keeps.
-const CHANGES_BYTES_MAX: usize = 1 << 20;
 /// A whole manifest travels along if it has at most so many bytes; else on a stream of its own.
 const WHOLE_BYTES_MAX: usize = 64 * 1024;
 

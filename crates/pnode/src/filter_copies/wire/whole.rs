@@ -14,8 +14,9 @@ use sextant_proto::v1;
 use tonic::Streaming;
 
 use super::super::copy::UpdateStatus;
-use super::{is_of, manifest_of, status};
+use super::{is_of, manifest_of, status, told_of};
 use crate::upstream::{Hint, Leases};
+use crate::view::ManifestView;
 
 /// How long the next chunk may take.
 const CHUNK_MAX: Duration = Duration::from_secs(2);
@@ -32,7 +33,7 @@ pub(in crate::filter_copies) struct WholeHeader {
     pub epoch: Epoch,
     pub serial: Serial,
     pub manifest: Option<Manifest>,
-    /// Of that manifest; None: an older server says nothing of it.
+    /// Of the manifest; None: an older server says nothing of it.
     pub told: Option<ToldOfManifest>,
     /// The filters in their order, and how many bytes each has.
     pub filters: Vec<(TableId, Generation, u64)>,
@@ -77,18 +78,21 @@ fn registration_slots(slots: u32) -> Result<usize> {
     Ok(slots as usize)
 }
 
-/// Opens the stream. The manifest has come by then, in the header or after it.
+/// Opens the stream. The manifest has come by then, in the header or after it, or what is new of it to who has `held`.
 pub(in crate::filter_copies) async fn open_whole(
     leases: &mut Leases,
     holder: Bytes,
     partition: PartitionId,
     wanted: Wanted,
+    held: &ManifestView,
 ) -> Result<(WholeHeader, Chunks)> {
     let request = v1::FetchFiltersRequest {
         holder,
         partition: partition.0,
         takes_pieces: true,
         only_manifest: wanted == Wanted::Manifest,
+        manifest_version: held.version.0,
+        manifest_digest: if wanted == Wanted::Manifest { 0 } else { held.digest.0 },
     };
     let opened = tokio::time::timeout(CHUNK_MAX, leases.fetch_filters(request)).await;
     let opened = opened.map_err(|_| Error::unavailable("no filters in time"))?.map_err(error_of)?;
@@ -105,12 +109,13 @@ pub(in crate::filter_copies) async fn open_whole(
         0 => manifest_of(partition, header.manifest)?,
         bytes => is_of(partition, Some(manifest::decode(chunks.take(bytes).await?)?))?,
     };
-    let told = manifest.as_ref().filter(|_| header.manifest_digest != 0).map(|manifest| ToldOfManifest {
+    let of_whole = manifest.as_ref().filter(|_| header.manifest_digest != 0).map(|manifest| ToldOfManifest {
         partition,
         version: manifest.version,
         digest: ManifestDigest(header.manifest_digest),
         changes: Vec::new(),
     });
+    let told = told_of(partition, header.manifest_news)?.or(of_whole);
     let filters = header.filters.iter();
     let header = WholeHeader {
         status: status(header.status)?,
