@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::expiry::Tick;
 use crate::ids::{Generation, NodeId, Seq, SstId, TableId};
-use crate::manifest::{SstMeta, TableOptions};
+use crate::manifest::{SstList, SstMeta, TableOptions};
 
 /// Most cuts of a partition: each names as much as its manifest.
 pub const CUTS_MAX: usize = 16;
@@ -53,7 +53,7 @@ pub struct CutTable {
     /// The newest memtable that it has.
     pub generation: Generation,
     /// As in a manifest; None: not all of them are there yet.
-    pub ssts: Option<Vec<SstMeta>>,
+    pub ssts: Option<SstList>,
 }
 
 impl Cut {

@@ -51,7 +51,7 @@ impl OfPartition {
         };
         let tables = cut.tables.iter().map(table).collect();
         let manifest = Manifest { tables, ..Manifest::empty(partition) };
-        let manifest = Arc::new(ManifestView::build(manifest, &ManifestView::empty()));
+        let manifest = Arc::new(ManifestView::of_whole(manifest, None, &ManifestView::empty()));
         Self { cut, view: PartitionView { manifest, manifest_known: true, ..PartitionView::empty() } }
     }
 }

@@ -136,7 +136,7 @@ impl Partition {
             entry.flushed_generation = flushed;
             entry.last_flush_version = version;
             entry.persisted = at;
-            entry.ssts.splice(0..0, ssts);
+            entry.ssts.splice(0, 0, ssts.into_iter().map(Arc::new));
         }
         // The newest last.
         for id in added.iter().rev().copied() {

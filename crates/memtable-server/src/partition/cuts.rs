@@ -13,6 +13,7 @@ use sextant_common::cut::{CUTS_MAX, Cut, CutTable};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, Seq, SstId, TableId};
+use sextant_common::manifest::SstList;
 
 use super::commit::CommitEffect;
 use super::{Partition, rules};
@@ -88,7 +89,7 @@ impl Partition {
         let captured = self.manifest.tables.iter().map(|table| {
             let generation = point(table.table).map_or(Generation(0), |point| point.generation);
             let ssts = match point(table.table) {
-                None => Some(Vec::new()),
+                None => Some(SstList::default()),
                 Some(_) => (table.flushed_generation >= generation).then(|| table.ssts.clone()),
             };
             let (name, options) = (table.name.clone(), table.options.clone());

@@ -176,7 +176,7 @@ async fn lacking(core: &Core, partition: PartitionId) -> Vec<String> {
         join_all(inventories).await.into_iter().flatten().collect();
     let mut seen = HashSet::new();
     let mut lines = Vec::new();
-    for sst in view.manifest.tables.iter().flat_map(|table| &table.ssts) {
+    for sst in view.manifest.ssts() {
         if !seen.insert(sst.meta.id) {
             continue;
         }

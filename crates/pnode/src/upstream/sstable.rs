@@ -143,7 +143,7 @@ impl SstPeer {
 
     /// What it has of a partition.
     pub async fn inventory(&self, partition: PartitionId) -> Result<Vec<v1::InventoryEntry>> {
-        let request = v1::InventoryRequest { partition: partition.0, order: None };
+        let request = v1::InventoryRequest { partition: partition.0, ..Default::default() };
         let reply = self.pages.clone().inventory(request).await.map_err(error_of)?;
         Ok(reply.into_inner().entries)
     }

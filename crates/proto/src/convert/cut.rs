@@ -61,7 +61,7 @@ impl TryFrom<v1::CutTable> for CutTable {
             name: m.name,
             options: m.options.unwrap_or_default().try_into()?,
             generation: Generation(m.generation),
-            ssts: m.complete.then_some(ssts),
+            ssts: m.complete.then(|| ssts.into()),
         })
     }
 }

@@ -12,7 +12,7 @@ use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{Generation, LoadId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::load;
-use sextant_common::manifest::{Generations, SstMeta};
+use sextant_common::manifest::{Generations, SstList, SstMeta};
 use tokio::sync::oneshot;
 
 use super::Leading;
@@ -70,7 +70,7 @@ fn next_step(facts: Facts) -> Step {
 
 /// For which keys each of a load's tables answers, newest first: for those up to the next one's if there is nothing below, so that each
 /// is a column; otherwise for all, as a flush does, because what lies above is never narrower than what lies below.
-fn placed(loaded: Vec<SstMeta>, below: &[SstMeta], flushed: Generation) -> Vec<SstMeta> {
+fn placed(loaded: Vec<SstMeta>, below: &SstList, flushed: Generation) -> Vec<SstMeta> {
     let mut ssts = loaded;
     if below.is_empty() {
         let starts: Vec<_> = ssts.iter().skip(1).map(|sst| sst.min_key.clone()).collect();
@@ -193,7 +193,7 @@ impl Leading {
         if generation >= *first || next_seq > *seq {
             return self.give_adoption_up(replica, "too much was written since the load began: begin again");
         }
-        let below = replica.partition.manifest().table(*table).map_or(&[][..], |t| &t.ssts);
+        let below = replica.partition.manifest().table(*table).map(|t| t.ssts.clone()).unwrap_or_default();
         let flushed = Generation(first.0 + (ssts.len() as u64).max(1) - 1);
         let load = Load {
             term: self.tenure.term,
@@ -203,7 +203,7 @@ impl Leading {
             next_seq,
             seq: *seq,
             flushed,
-            ssts: placed(ssts.clone(), below, flushed),
+            ssts: placed(ssts.clone(), &below, flushed),
         };
         adoption.proposed = true;
         self.command(Command::Load(load), None);
@@ -277,12 +277,12 @@ mod tests {
             ..sst(counter)
         };
         let three = || vec![loaded(0, "c"), loaded(1, "m"), loaded(2, "t")];
-        let columns = placed(three(), &[], Generation(102));
+        let columns = placed(three(), &SstList::default(), Generation(102));
         let ranges: Vec<_> =
             columns.iter().map(|sst| (sst.range.start.clone(), sst.range.end.clone())).collect();
         assert_eq!(ranges, [("t".into(), "".into()), ("m".into(), "t".into()), ("".into(), "m".into())]);
         assert!(columns.iter().all(|sst| sst.generations == Generations::new(1, 102)));
-        let above = placed(three(), &[sst(9)], Generation(102));
+        let above = placed(three(), &vec![sst(9)].into(), Generation(102));
         assert!(above.iter().all(|sst| sst.range.is_all()));
         assert_eq!(above[0].generations, Generations::new(102, 102), "newest first");
     }

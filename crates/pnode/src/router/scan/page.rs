@@ -136,7 +136,7 @@ fn messages<'s>(group: ServerGroup<'s>, from: &Rest) -> Vec<(NodeId, Vec<&'s Arc
 }
 
 /// As the manifest has them, newest first, whatever groups they come from.
-fn in_order(ssts: &mut [&Arc<Sst>], all: &[Arc<Sst>]) {
+fn in_order(ssts: &mut [&Arc<Sst>], all: &[&Arc<Sst>]) {
     ssts.sort_by_key(|sst| all.iter().position(|one| Arc::ptr_eq(one, sst)));
 }
 
@@ -304,7 +304,7 @@ impl Pages {
         deadline: Deadline,
     ) -> Result<(Seq, MergedPage, Rest), NoPage> {
         let window = match of.view.manifest.table(table.id) {
-            Some(t) => from.of(t.intervals.window(&from.range(), from.reverse, TABLES_MAX)),
+            Some(t) => from.of(t.layers().window(&from.range(), from.reverse, TABLES_MAX)),
             None => from.clone(),
         };
         let sides = self.sst_pages(table, &of.view, &window, size, deadline).await?;
@@ -361,7 +361,8 @@ impl Pages {
     ) -> Result<Vec<Page>, NoPage> {
         let range = from.range();
         let all = view.manifest.table(table.id).map(|t| t.layers().within(&range));
-        let mut left: Vec<&Arc<Sst>> = all.into_iter().flatten().collect();
+        let all: Vec<&Arc<Sst>> = all.into_iter().flatten().collect();
+        let mut left = all.clone();
         let mut failed: Vec<(SstId, NodeId)> = Vec::new();
         let mut sides = Vec::new();
         let mut damage: Option<Error> = None;
@@ -394,7 +395,7 @@ impl Pages {
                     }
                 }
             }
-            in_order(&mut left, all);
+            in_order(&mut left, &all);
         }
         Ok(sides)
     }

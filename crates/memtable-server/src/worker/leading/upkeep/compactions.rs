@@ -114,7 +114,6 @@ impl Compactions {
                     None => true,
                 });
             }
-            is_held_up |= !due.is_empty();
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
         }
