@@ -34,7 +34,7 @@ pub struct ManyOptions {
 }
 
 /// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
-const MINIMA: [(&str, u64); 40] = [
+const MINIMA: [(&str, u64); 45] = [
     // Reads answered without the leader.
     ("sstable_only_reads", 14_000),
     ("cache_reads", 3_800),
@@ -48,6 +48,12 @@ const MINIMA: [(&str, u64); 40] = [
     // Records that expired before somebody's eyes, and those that somebody inserted again thereupon.
     ("mayflies_gone", 1_300),
     ("mayflies_again", 950),
+    // Objects: what clients were answered, also while something was broken, and what was swept behind them.
+    ("object_commands", 4_000),
+    ("object_transactions", 600),
+    ("object_watched_transactions", 350),
+    ("object_acts_under_faults", 1_500),
+    ("swept_elements", 150),
     // Reads that had to start again, and conditions that a flush voided.
     ("stale_reads", 2_000),
     ("stale_writes", 240),

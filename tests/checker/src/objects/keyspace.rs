@@ -63,40 +63,6 @@ fn optional(text: Option<String>) -> Reply {
     text.map_or(Reply::Nil, Reply::Text)
 }
 
-/// The keys that a command names.
-pub(crate) fn keys_of(command: &[String]) -> &[String] {
-    match (command.first().map(String::as_str), command.len()) {
-        (Some("RENAME" | "COPY" | "LMOVE"), 3..) => &command[1..3],
-        (Some("DEL"), _) => &command[1..],
-        (_, 2..) => &command[1..2],
-        _ => &[],
-    }
-}
-
-/// Whether a command changes nothing, whatever it meets.
-pub(crate) fn is_pure(command: &[String]) -> bool {
-    let pure = [
-        "GET",
-        "EXISTS",
-        "TYPE",
-        "PTTL",
-        "HGET",
-        "HMGET",
-        "HEXISTS",
-        "HLEN",
-        "HGETALL",
-        "SISMEMBER",
-        "SCARD",
-        "SMEMBERS",
-        "ZSCORE",
-        "ZCARD",
-        "ZRANGE",
-        "LLEN",
-        "LRANGE",
-    ];
-    command.first().is_some_and(|name| pure.contains(&name.as_str()))
-}
-
 /// Whether it is the wrong kind: its reply.
 macro_rules! of_kind {
     ($value:expr, $kind:ident) => {

@@ -8,6 +8,7 @@
 //!
 //! Invariant: a group that passes has a legal order. One for which the steps were not enough is undecided, which is no pass.
 
+mod command;
 pub(crate) mod history;
 pub(crate) mod keyspace;
 mod reply;

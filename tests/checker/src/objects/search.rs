@@ -12,8 +12,9 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use super::command::{is_pure, keys_of};
 use super::history::Commands;
-use super::keyspace::{During, Keyspace, is_pure, keys_of};
+use super::keyspace::{During, Keyspace};
 use super::{Expiry, Reply};
 use crate::history::UNKNOWN;
 
