@@ -141,7 +141,10 @@ pub async fn balance(
         }
         let Some((id, to)) = choose(shared.node, &seen, &rank) else { continue };
         if let Some(partition) = partitions.iter().find(|p| p.handle.shared.id == id) {
-            partition.hand_over(to).await;
+            tokio::select! {
+                () = draining.wait() => return,
+                () = partition.hand_over(to) => {}
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::ErrorKind;
 use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
@@ -92,7 +93,13 @@ impl Cluster {
 
     pub async fn start_one(&mut self, i: usize) {
         let config = server_config(&self.config, &self.tuning, self.dir.path(), i);
-        self.servers[i] = Some(MemtableServer::start(self.envs[i].clone(), config).await.unwrap());
+        // (On a busy machine a server that was stopped may hold its directories a little longer.)
+        let started =
+            eventually(async || match MemtableServer::start(self.envs[i].clone(), config.clone()).await {
+                Err(e) if e.kind == ErrorKind::Unavailable => None,
+                started => Some(started.unwrap()),
+            });
+        self.servers[i] = Some(started.await);
     }
 
     pub async fn stop_one(&mut self, i: usize) {

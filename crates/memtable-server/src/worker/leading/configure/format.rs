@@ -68,6 +68,8 @@ impl Leading {
         let (term, events) = (self.tenure.term, replica.background.events.clone());
         replica.background.spawn(async move {
             let formats = ask_formats(&shared, &raft, &network).await;
+            // (They have a part of the log, which somebody may open again when this server has stopped.)
+            drop((raft, network));
             let Some(to) = formats.of_all() else { return };
             let (done, settled) = oneshot::channel();
             let _ = events.send(Event::RaiseFormat { term, members: formats.members(), to, done });
