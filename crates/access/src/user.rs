@@ -202,6 +202,7 @@ mod tests {
     use sextant_environment::rng::SeededRng;
 
     use super::*;
+    use crate::rights::Principal;
 
     fn user(words: &str) -> User {
         let mut user = User::default();
@@ -222,6 +223,22 @@ mod tests {
             let made = user(words);
             assert_eq!(user(&made.words(true)), made, "{words}: {}", made.words(true));
             assert!(!made.words(false).contains("argon2"));
+        }
+    }
+
+    #[test]
+    fn to_remove_everything_is_a_right_of_its_own() {
+        let may =
+            |words: &str| Principal { name: "u".into(), rights: user(words).rights }.may_empty("").is_ok();
+        assert!(may("+@all ~*") && may("+@dangerous %W~*"));
+        for words in [
+            "+@all -@dangerous ~*",
+            "+@read +@write +@admin ~*",
+            "+@all ~a*",
+            "+@all %R~*",
+            "+@all ~* resettables",
+        ] {
+            assert!(!may(words), "{words}");
         }
     }
 

@@ -159,7 +159,7 @@ mod tests {
         assert!(first.woken().now_or_never().is_some() && second.woken().now_or_never().is_none());
         drop(first);
         assert!(second.woken().now_or_never().is_some(), "there may be more");
-        assert_eq!(second.leads(), [key.clone()]);
+        assert_eq!(second.leads(), vec![key.clone()]);
         drop(second);
         assert_eq!((all.count(), all.has_line(Kind::List, &key)), (0, false));
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use sextant_access::{Allowance, Allowances, Class, Desk, Place, Principal};
 use sextant_common::Result;
 use sextant_environment::env::{Holder, Identity};
@@ -117,6 +118,12 @@ impl Who {
         self.principal().map_or(DEFAULT_USER, |principal| &principal.name)
     }
 
+    /// None: everybody may do everything.
+    pub fn standing(&mut self) -> Option<Standing> {
+        let generation = self.generation();
+        Some(Standing { desk: self.desk.clone()?, name: self.name.clone(), generation })
+    }
+
     pub fn is_nobody(&mut self) -> bool {
         self.desk.is_some() && self.principal().is_none()
     }
@@ -185,6 +192,37 @@ impl Who {
             }
         }
         Ok(())
+    }
+}
+
+/// Who has a command that waits: rights may change meanwhile.
+pub(crate) struct Standing {
+    desk: Arc<Desk>,
+    /// None: nobody that has said so.
+    name: Option<String>,
+    generation: u64,
+}
+
+impl Standing {
+    /// Whether it may, still, take something of these keys.
+    pub fn may_take(&mut self, keys: &[Bytes]) -> bool {
+        let generation = self.desk.generation();
+        if generation == self.generation {
+            return true;
+        }
+        let who = match &self.name {
+            Some(name) => self.desk.find(name),
+            None => self.desk.anonymous(),
+        };
+        let may = |class| {
+            let who = who.as_ref();
+            who.is_some_and(|who| keys.iter().all(|key| who.may_key(class, "", key).is_ok()))
+        };
+        let may = may(Class::Write) && may(Class::Read);
+        if may {
+            self.generation = generation;
+        }
+        may
     }
 }
 

@@ -22,6 +22,7 @@ use crate::frame::{Command, Reply};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::waiters::Waiter;
+use crate::who::Standing;
 
 /// Most keys that one waits for, and their bytes.
 const KEYS_MAX: usize = 1000;
@@ -93,6 +94,11 @@ fn passes(error: &Error) -> bool {
 }
 
 impl Waiting {
+    /// Under which there may be something new for others who wait, when it has taken something.
+    pub fn filled(&self) -> Vec<Bytes> {
+        self.object.filled().iter().map(|key| Bytes::copy_from_slice(key)).collect()
+    }
+
     fn kind(&self) -> Kind {
         self.object.waits_for().unwrap_or_default()
     }
@@ -148,25 +154,46 @@ impl Waiting {
         Ok(Reply::NilArray)
     }
 
+    /// The keys as they are kept while it waits: copies, or they would hold all that came with them.
+    fn kept(&self) -> Self {
+        let keys = self.object.keys.iter().map(|key| Bytes::copy_from_slice(key)).collect();
+        Self { object: Box::new(self.object.of(keys)), timeout: self.timeout }
+    }
+
     /// Until there is something, the time is over, or it is released.
     pub async fn wait<S: Store>(
-        &self,
+        self: Box<Self>,
         shared: &Shared<S>,
+        mut standing: Option<Standing>,
         mut released: oneshot::Receiver<Release>,
     ) -> Reply {
-        let Some(waiter) = shared.waiters.enter(self.kind(), self.sources(), &shared.queued) else {
+        let waiting = self.kept();
+        drop(self);
+        let Some(waiter) = shared.waiters.enter(waiting.kind(), waiting.sources(), &shared.queued) else {
             return Reply::error("TRYAGAIN too many keys are waited for");
         };
         let mut timeout = pin!(async {
-            match self.timeout {
+            match waiting.timeout {
                 Some(timeout) => tokio::time::sleep(timeout).await,
                 None => std::future::pending().await,
             }
         });
         loop {
             let leads = waiter.leads();
-            if let Some(reply) = self.look(shared, &leads).await {
-                return reply;
+            let there = tokio::select! {
+                biased;
+                why = &mut released => return why.unwrap_or(Release::Gone).reply(),
+                () = &mut timeout => return Reply::NilArray,
+                there = waiting.there(shared, &leads) => there,
+            };
+            if !there.is_empty() {
+                if standing.as_mut().is_some_and(|standing| !standing.may_take(&waiting.object.keys)) {
+                    return Reply::error("NOPERM No permissions to access a key");
+                }
+                // (From here on it is not given up: what was taken has to be told.)
+                if let Some(reply) = waiting.try_to_take(shared, there).await {
+                    return reply;
+                }
             }
             tokio::select! {
                 biased;
@@ -177,8 +204,8 @@ impl Waiting {
         }
     }
 
-    /// Looks at these keys, and takes something of those that have something.
-    async fn look<S: Store>(&self, shared: &Shared<S>, keys: &[Bytes]) -> Option<Reply> {
+    /// Those of the keys that have something.
+    async fn there<S: Store>(&self, shared: &Shared<S>, keys: &[Bytes]) -> Vec<Bytes> {
         let mut there = Vec::new();
         for key in keys {
             let record = shared.store.get(key.clone(), S::Missed::default()).await;
@@ -187,11 +214,13 @@ impl Waiting {
                 there.push(key.clone());
             }
         }
-        if there.is_empty() {
-            return None;
-        }
+        there
+    }
+
+    /// None: there is nothing any more.
+    async fn try_to_take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Option<Reply> {
         let _turn = shared.waiters.tries.acquire().await;
-        match self.take(shared, there).await {
+        match self.take(shared, keys).await {
             Ok(reply) if is_nothing(&reply) => None,
             // It has become something else since.
             Ok(reply) if reply == WRONG_TYPE && !self.object.is_move() => None,

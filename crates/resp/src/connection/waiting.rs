@@ -26,12 +26,16 @@ impl<S: Store> Connection<S> {
         let (shared, client) = (self.shared.clone(), self.conversation.entry.clone());
         // (Whoever is gone already is not told later.)
         let released = (self.intake == Intake::Open).then(|| client.wait());
-        let key = waiting.object.keys.first().cloned();
+        let standing = self.conversation.who.standing();
         self.running.push(Box::pin(async move {
+            let filled = waiting.filled();
             let mut at_once = Box::pin(slow_log::traced(waiting.at_once(&shared)));
-            let reply = match (at_once.as_mut().await, released) {
+            let taken = at_once.as_mut().await;
+            let trace = at_once.as_mut().take_value();
+            drop(at_once);
+            let reply = match (taken, released) {
                 (Some(reply), _) => {
-                    let trace = at_once.as_mut().take_value();
+                    let key = waiting.object.keys.first().cloned();
                     shared.took(id, since_ns, key, &client, trace.as_ref());
                     reply
                 }
@@ -39,10 +43,10 @@ impl<S: Store> Connection<S> {
                 (None, Some(released)) => {
                     drop(leave);
                     // (How long it waits is nobody's fault, and not measured.)
-                    waiting.wait(&shared, released).await
+                    waiting.wait(&shared, standing, released).await
                 }
             };
-            waiting.object.filled().iter().for_each(|key| shared.waiters.wake(key));
+            filled.iter().for_each(|key| shared.waiters.wake(key));
             let (reply, room) = shared.replies.admit_written(reply).await;
             (ticket, (reply, protocol, room))
         }));

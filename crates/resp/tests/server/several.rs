@@ -181,3 +181,21 @@ async fn what_is_not_there_says_why() {
     )
     .await;
 }
+
+#[tokio::test]
+async fn what_finds_no_room_to_gather_is_refused_and_changes_nothing() {
+    let config = RespConfig { max_reply_bytes: 300 * 1024, ..config() };
+    let server = start(MemoryStore::new(true), config).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let value = "v".repeat(100 * 1024);
+    for at in 0..8 {
+        let push = format!("*3\r\n$5\r\nRPUSH\r\n$1\r\nl\r\n${}\r\n{value}\r\n", value.len());
+        client.send(push.as_bytes()).await;
+        client.expect(format!(":{}\r\n", at + 1).as_bytes()).await;
+    }
+    let refused = "-TRYAGAIN nothing took effect: others read or make so much at the moment that there is no room for this\r\n";
+    client.ask(b"LPOP l 8\r\n", refused.as_bytes()).await;
+    client.ask(b"LLEN l\r\n", b":8\r\n").await;
+    client.ask(b"LTRIM l 7 -1\r\n", b"+OK\r\n").await;
+    client.ask(b"LLEN l\r\n", b":1\r\n").await;
+}
