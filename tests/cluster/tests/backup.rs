@@ -15,7 +15,7 @@ use sextant_memtable_server::Tuning;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
 use sextant_tests::eventually;
 
-const WRITERS: usize = 6;
+const WRITERS: usize = 4;
 const SSTABLE_SERVERS: usize = 4;
 const LARGE_BYTES: usize = 5 << 20;
 
@@ -126,7 +126,7 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
     let mut redis = c.redis(0).await;
     redis::cmd("HSET").arg("object").arg("field").arg("of it").exec_async(&mut redis).await.unwrap();
     redis::cmd("SET").arg("later").arg("1").arg("EX").arg(100_000).exec_async(&mut redis).await.unwrap();
-    let enough = reached(30);
+    let enough = reached(8);
     eventually("some is written", async || enough()).await;
 
     let numbers = |of: fn(&Writer) -> &AtomicU64| -> Vec<u64> {
@@ -146,7 +146,7 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
     assert_eq!(first.copied, first.files, "the repository was empty");
 
     // A second one copies only what is new.
-    let least = begun.iter().max().unwrap() + 10;
+    let least = begun.iter().max().unwrap() + 5;
     let more = reached(least);
     eventually("more is written", async || more()).await;
     stop.store(true, Ordering::SeqCst);
@@ -167,7 +167,10 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
     let now = all_of(&operator).await;
     assert_one_state(&now, &last, &last);
     let compared = compare::compare(&operator, &repository, &second.backup, None, &silent).await.unwrap();
-    assert!(compared.is_equal() && compared.equal == now.len() as u64 - 1, "all but the object: {compared:?}");
+    assert!(
+        compared.is_equal() && compared.equal == now.len() as u64 - 1,
+        "all but the object: {compared:?}"
+    );
 
     // Into a cluster of another number of partitions.
     let other = Cluster::start(self::options(3)).await;
