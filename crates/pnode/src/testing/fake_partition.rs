@@ -71,6 +71,7 @@ impl Partition {
             manifest: manifest.clone(),
             next_table: 2,
             configuration: None,
+            loads: Vec::new(),
         };
         Self {
             epoch: Epoch { term, incarnation: 1 },
