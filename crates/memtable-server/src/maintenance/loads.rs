@@ -79,8 +79,7 @@ pub async fn receive(
     let _ = handle.events.send(Event::BeginLoad { table, id, done });
     let job = within(ENTRY_TIMEOUT, "load", answer).await?;
     let (handle, background, runtime) = (handle.clone(), background.clone(), &background.runtime);
-    let receiving =
-        runtime.spawn(async move { arrive(&handle, &background, &slots, id, job, pieces).await });
+    let receiving = runtime.spawn(async move { arrive(&handle, &background, &slots, id, job, pieces).await });
     receiving.await.unwrap_or_else(|e| Err(Error::internal(format!("load: {e}")))).map(Load::Written)
 }
 

@@ -105,8 +105,10 @@ impl TableState {
     /// Frozen memtables up to this generation are flushed, by this version: they go into their grace.
     pub fn end_frozen(&mut self, flushed: Generation, version: ManifestVersion, now_ns: u64) {
         self.flushed_generation = flushed;
-        while let Some(frozen) = self.frozen.pop_front_if(|f| f.memtable.generation <= flushed) {
-            self.grace.push_back(Grace { memtable: frozen.memtable, flushed_at: version, since_ns: now_ns });
+        while self.frozen.front().is_some_and(|f| f.memtable.generation <= flushed) {
+            let memtable = self.frozen.pop_front().map(|frozen| frozen.memtable);
+            let grace = memtable.map(|memtable| Grace { memtable, flushed_at: version, since_ns: now_ns });
+            self.grace.extend(grace);
         }
     }
 

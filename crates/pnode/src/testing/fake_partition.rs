@@ -72,6 +72,7 @@ impl Partition {
             next_table: 2,
             configuration: None,
             cuts: Default::default(),
+            loads: Vec::new(),
         };
         Self {
             epoch: Epoch { term, incarnation: 1 },

@@ -166,11 +166,9 @@ fn line(number: u64, key: &[u8], value: &[u8], ttl_ms: Option<u64>, base64: bool
 mod tests {
     use super::*;
 
-    fn read(
-        text: &'static str,
-        format: LoadFormat,
-        base64: bool,
-    ) -> Vec<Result<(String, String, Option<u64>), String>> {
+    type Told = Result<(String, String, Option<u64>), String>;
+
+    fn read(text: &'static str, format: LoadFormat, base64: bool) -> Vec<Told> {
         let lines = Lines::of(Box::new(text.as_bytes()), format, base64);
         let text = |bytes| String::from_utf8(bytes).unwrap();
         lines
@@ -178,7 +176,7 @@ mod tests {
             .collect()
     }
 
-    fn record(key: &str, value: &str, ttl_ms: Option<u64>) -> Result<(String, String, Option<u64>), String> {
+    fn record(key: &str, value: &str, ttl_ms: Option<u64>) -> Told {
         Ok((key.into(), value.into(), ttl_ms))
     }
 

@@ -139,7 +139,9 @@ fn a_replay_of_what_a_flag_covers_can_be_truncated_over_a_load() {
     // The manifest has the load, and its entry comes again, and is cut off.
     let mut partition =
         Partition::restore(PartitionId(0), &Snapshot { checkpoint: snapshot.checkpoint, ..later });
-    n.log.iter().for_each(|(at, body)| drop(partition.ingest(*at, body, false).unwrap()));
+    for (at, body) in &n.log {
+        partition.ingest(*at, body, false).unwrap();
+    }
     assert_eq!(partition.table(T).unwrap().generation(), Generation(FLUSHED + 1));
     partition.truncate_from(first).unwrap();
     assert_eq!(partition.table(T).unwrap().generation(), Generation(2));

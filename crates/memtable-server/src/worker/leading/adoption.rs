@@ -166,7 +166,9 @@ impl Leading {
     pub fn see_to_adoption(&mut self, replica: &Replica) {
         let Some(Adoption { load, until_ns, proposed: false, .. }) = &self.adoption else { return };
         let table = load.table;
-        let Some(state) = replica.partition.table(table) else { return };
+        let Some(state) = replica.partition.table(table) else {
+            return self.give_adoption_up(replica, "the partition does not know the table");
+        };
         let now = replica.shared.now();
         let facts = Facts {
             is_written_to: !state.active.is_empty(),
@@ -188,7 +190,7 @@ impl Leading {
     fn propose_load(&mut self, replica: &Replica) {
         let Some(adoption) = &mut self.adoption else { return };
         let Written { id, table, seq, ssts, first, .. } = &adoption.load;
-        let Some(generation) = replica.partition.table(*table).map(|t| t.generation()) else { return };
+        let generation = replica.partition.table(*table).map_or(Generation(1), |t| t.generation());
         let next_seq = replica.partition.last_seq() + 1;
         if generation >= *first || next_seq > *seq {
             return self.give_adoption_up(replica, "too much was written since the load began: begin again");
