@@ -63,7 +63,8 @@ impl<T> SharedList<T> {
     /// The last element for which `is_before` is true; it is of all that come before.
     #[inline]
     pub fn last_before(&self, is_before: impl Fn(&T) -> bool) -> Option<&T> {
-        let chunk = self.chunks.partition_point(|chunk| chunk.first().is_some_and(&is_before)).checked_sub(1)?;
+        let chunk =
+            self.chunks.partition_point(|chunk| chunk.first().is_some_and(&is_before)).checked_sub(1)?;
         let chunk = &self.chunks[chunk];
         chunk.get(chunk.partition_point(is_before).checked_sub(1)?)
     }
@@ -151,7 +152,10 @@ fn chunked<T>(elements: Vec<T>) -> Vec<Arc<Vec<T>>> {
     let pieces = elements.len().div_ceil(CHUNK_MAX);
     let length = elements.len().div_ceil(pieces.max(1)).max(1);
     let mut elements = elements.into_iter();
-    (0..pieces).map(|_| Arc::new(elements.by_ref().take(length).collect::<Vec<T>>())).filter(|c| !c.is_empty()).collect()
+    (0..pieces)
+        .map(|_| Arc::new(elements.by_ref().take(length).collect::<Vec<T>>()))
+        .filter(|c| !c.is_empty())
+        .collect()
 }
 
 impl<T> Default for SharedList<T> {

@@ -80,8 +80,10 @@ impl Metrics {
             "memtable_stale_reads",
             "Memtable reads that were not answered because a flush had made the reader's manifest too old",
         );
-        let manifest_changes =
-            counter("memtable_manifest_changes", "Changes of manifests that were sent to p-nodes in answers to pulls");
+        let manifest_changes = counter(
+            "memtable_manifest_changes",
+            "Changes of manifests that were sent to p-nodes in answers to pulls",
+        );
         let whole_manifests = counter(
             "memtable_whole_manifests",
             "Whole manifests that were sent to p-nodes: with filters, to those that were too far behind, and to older ones",

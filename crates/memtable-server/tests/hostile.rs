@@ -86,8 +86,10 @@ impl Alone {
     async fn try_write(&self, channel: Channel, key: &str) -> Result<v1::WriteReply, Error> {
         let op = v1::WriteOp { table: 1, key: Bytes::from(key.to_owned()), ..Default::default() };
         let write = v1::WriteRequest { partition: 0, ops: vec![op], ..Default::default() };
-        let reply =
-            RowsClient::new(channel).write(v1::WriteBatch { writes: vec![write], ..Default::default() }).await.map_err(error_of)?;
+        let reply = RowsClient::new(channel)
+            .write(v1::WriteBatch { writes: vec![write], ..Default::default() })
+            .await
+            .map_err(error_of)?;
         Ok(reply.into_inner().replies.remove(0))
     }
 

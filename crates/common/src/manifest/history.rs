@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::Manifest;
 use super::change::ManifestChange;
 use super::digest::ManifestDigest;
-use super::Manifest;
 use crate::ids::ManifestVersion;
 
 /// Changes that are kept: minutes of a busy partition. Whoever was away for longer takes the whole.

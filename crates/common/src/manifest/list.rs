@@ -17,8 +17,7 @@ pub struct SstList {
     links: u64,
 }
 
-pub type Iter<'l> =
-    Map<shared_list::Iter<'l, Arc<SstMeta>>, fn(&'l Arc<SstMeta>) -> &'l SstMeta>;
+pub type Iter<'l> = Map<shared_list::Iter<'l, Arc<SstMeta>>, fn(&'l Arc<SstMeta>) -> &'l SstMeta>;
 
 impl SstList {
     pub fn len(&self) -> usize {

@@ -285,7 +285,13 @@ mod tests {
     }
 
     fn position(serial: u64) -> Position {
-        Position { epoch: EPOCH, serial: Serial(serial), manifest: ManifestVersion(0), digest: None, has_filters: true }
+        Position {
+            epoch: EPOCH,
+            serial: Serial(serial),
+            manifest: ManifestVersion(0),
+            digest: None,
+            has_filters: true,
+        }
     }
 
     fn bits(hashes: &[u64]) -> Run {

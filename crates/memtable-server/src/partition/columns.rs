@@ -61,10 +61,7 @@ fn are_apart_in(range: &KeyRange, outputs: &[SstMeta]) -> bool {
 }
 
 /// Where these entries are, if they are in this order.
-fn places<'r>(
-    ssts: &SstList,
-    entries: impl Iterator<Item = (SstId, &'r KeyRange)>,
-) -> Option<Vec<usize>> {
+fn places<'r>(ssts: &SstList, entries: impl Iterator<Item = (SstId, &'r KeyRange)>) -> Option<Vec<usize>> {
     let mut rest = ssts.iter().enumerate();
     let place = |(id, range): (SstId, &KeyRange)| {
         rest.find(|(_, sst)| sst.id == id && sst.range == *range).map(|(place, _)| place)

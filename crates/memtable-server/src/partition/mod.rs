@@ -175,6 +175,7 @@ impl Partition {
 
     /// The same, with what led to it.
     pub fn versions(&self) -> &Versions {
+        debug_assert_eq!(self.versions.newest.version, self.manifest.version, "each change is recorded");
         &self.versions
     }
 
@@ -247,7 +248,7 @@ impl Partition {
                 Some((t.table, view))
             })
             .collect();
-        ReadView { versions: self.versions.clone(), tables }
+        ReadView { versions: self.versions().clone(), tables }
     }
 
     /// Drops flushed memtables whose grace is over: those that are older than `before_ns`, and the oldest beyond

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, Serial, TableId};
-use sextant_common::manifest::{Versions, SstMeta, TableOptions};
+use sextant_common::manifest::{SstMeta, TableOptions, Versions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 

@@ -41,7 +41,9 @@ async fn fetch_for_ever(core: &Arc<Core>) {
         }
         let mut work: Vec<(Arc<Sst>, u32)> = Vec::new();
         wanted.retain(|_, (ssts, attempts)| {
-            ssts.retain(|(partition, sst)| sst.upgrade().is_some_and(|sst| is_missing(core, *partition, &sst)));
+            ssts.retain(|(partition, sst)| {
+                sst.upgrade().is_some_and(|sst| is_missing(core, *partition, &sst))
+            });
             let Some(one) = ssts.first().and_then(|(_, sst)| sst.upgrade()) else { return false };
             *attempts += 1;
             work.push((one, *attempts));

@@ -205,7 +205,8 @@ impl Layers {
         // More than these of a layer cannot be in it.
         let met = |layer| -> Vec<(Bytes, Bytes)> {
             let from = if reverse { last_place(layer, range).saturating_sub(most + 1) } else { 0 };
-            let spans = within_from(layer, from, range).map(|placed| (first(&placed.meta).clone(), end(&placed.meta)));
+            let spans = within_from(layer, from, range)
+                .map(|placed| (first(&placed.meta).clone(), end(&placed.meta)));
             spans.take(most + 1).collect()
         };
         let mut spans: Vec<(Bytes, Bytes)> = self.layers.iter().flat_map(met).collect();
@@ -222,7 +223,9 @@ impl Layers {
             spans.sort_unstable_by(|a, b| a.0.cmp(&b.0));
             let is_there = |span: &(Bytes, Bytes)| span.0 <= range.start;
             let cut = match spans.iter().filter(|span| is_there(span)).count() > most {
-                true => spans.iter().flat_map(|(first, end)| [first, end]).filter(|b| **b > range.start).min(),
+                true => {
+                    spans.iter().flat_map(|(first, end)| [first, end]).filter(|b| **b > range.start).min()
+                }
                 false => spans.get(most).map(|(first, _)| first),
             };
             if let Some(cut) = cut.filter(|cut| range.end.is_empty() || **cut < range.end) {
@@ -299,7 +302,10 @@ mod tests {
         ranks.into_iter().all(|(newer, older)| newer.rank > older.rank) && layers.layers.iter().all(apart)
     }
 
-    fn same<'s>(found: impl Iterator<Item = &'s Arc<Sst>>, expected: impl Iterator<Item = &'s Arc<Sst>>) -> bool {
+    fn same<'s>(
+        found: impl Iterator<Item = &'s Arc<Sst>>,
+        expected: impl Iterator<Item = &'s Arc<Sst>>,
+    ) -> bool {
         found.map(Arc::as_ptr).eq(expected.map(Arc::as_ptr))
     }
 

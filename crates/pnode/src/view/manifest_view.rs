@@ -9,8 +9,8 @@ use bytes::Bytes;
 use sextant_common::filter::SealedFilter;
 use sextant_common::ids::{Generation, ManifestVersion, PartitionId, SstId, TableId};
 use sextant_common::manifest::{
-    FlushRecord, ListEdit, Manifest, ManifestChange, ManifestDigest, Mismatch, SstMeta, TableChange, TableInfo,
-    TableManifest,
+    FlushRecord, ListEdit, Manifest, ManifestChange, ManifestDigest, Mismatch, SstMeta, TableChange,
+    TableInfo, TableManifest,
 };
 use sextant_common::shared_list::SharedList;
 
@@ -230,7 +230,8 @@ impl ManifestView {
             let Some(view) = at.map(|at| Arc::make_mut(&mut tables[at])) else { continue };
             // It comes with its flush, if it comes at all.
             let added = change.added().any(|sst| Some(sst.id) == *id);
-            let find = |id| view.ssts().iter().find(|sst| added && sst.meta.id == id).map(|placed| &placed.sst);
+            let find =
+                |id| view.ssts().iter().find(|sst| added && sst.meta.id == id).map(|placed| &placed.sst);
             let flushed = Flushed::of(*id, find);
             view.flushes.push((*version, flushed));
         }
@@ -370,7 +371,8 @@ mod tests {
             };
             table.flushes.iter().map(|(version, flushed)| (*version, id(flushed))).collect()
         };
-        let header = |t: &Arc<TableView>| (t.table, t.flushed_generation, t.last_flush_version, t.filter_inserts);
+        let header =
+            |t: &Arc<TableView>| (t.table, t.flushed_generation, t.last_flush_version, t.filter_inserts);
         let tables: Vec<_> = view.tables.iter().map(|t| (header(t), flushes(t))).collect();
         let ssts: Vec<SstMeta> = view.ssts().map(|sst| (*sst.meta).clone()).collect();
         (view.version, view.digest, view.flushes_known_after, tables, ssts)
@@ -405,11 +407,17 @@ mod tests {
             let before = view;
             view = before.changed(&change).unwrap();
             assert_eq!(format!("{:?}", said(&view)), format!("{:?}", said(&whole)));
-            let lacking: Vec<SstId> = view.lack_filters_since(&before).into_iter().map(|sst| sst.meta.id).collect();
+            let lacking: Vec<SstId> =
+                view.lack_filters_since(&before).into_iter().map(|sst| sst.meta.id).collect();
             assert!(change.added().all(|sst| lacking.contains(&sst.id)));
-            view.ssts().filter(|sst| sst.meta.id.counter % 2 == 0).for_each(|sst| sst.set_filter(SealedFilter::Empty));
+            view.ssts()
+                .filter(|sst| sst.meta.id.counter % 2 == 0)
+                .for_each(|sst| sst.set_filter(SealedFilter::Empty));
             leader = next;
         }
-        assert!(view.ssts().all(|sst| sst.has_filter() == (sst.meta.id.counter % 2 == 0)), "filters are kept");
+        assert!(
+            view.ssts().all(|sst| sst.has_filter() == (sst.meta.id.counter % 2 == 0)),
+            "filters are kept"
+        );
     }
 }

@@ -8,8 +8,8 @@ use sextant_common::ids::{Generation, ManifestVersion, NodeId, PartitionId, Tabl
 use sextant_common::key_range::KeyRange;
 use sextant_common::limits;
 use sextant_common::manifest::{
-    Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstList, SstMeta, TableInfo, TableManifest,
-    TableOptions,
+    Compression, Expiring, FlushRecord, Generations, Manifest, Origin, SstList, SstMeta, TableInfo,
+    TableManifest, TableOptions,
 };
 
 use super::{sst_id_from_wire, sst_id_to_wire};
@@ -165,7 +165,8 @@ impl TryFrom<v1::Manifest> for Manifest {
         if tables.windows(2).any(|w| w[0].table == w[1].table) {
             return Err(Error::invalid("manifest names a table twice"));
         }
-        let recent_flushes = m.recent_flushes.into_iter().map(FlushRecord::try_from).collect::<Result<_>>()?;
+        let recent_flushes =
+            m.recent_flushes.into_iter().map(FlushRecord::try_from).collect::<Result<_>>()?;
         Ok(Manifest {
             partition: PartitionId(m.partition),
             version: ManifestVersion(m.version),

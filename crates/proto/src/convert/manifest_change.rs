@@ -87,7 +87,8 @@ pub fn change_from_wire(partition: PartitionId, c: v1::ManifestChange) -> Result
 
 impl From<&TableChange> for v1::TableChange {
     fn from(c: &TableChange) -> Self {
-        let (name, options) = c.created.as_ref().map(|(name, options)| (name.clone(), options.into())).unzip();
+        let (name, options) =
+            c.created.as_ref().map(|(name, options)| (name.clone(), options.into())).unzip();
         v1::TableChange {
             table: c.table.0,
             name: name.unwrap_or_default(),

@@ -9,12 +9,8 @@ const T: TableId = TableId(1);
 const U: TableId = TableId(2);
 
 pub fn sst(counter: u32, range: KeyRange) -> SstMeta {
-    let id = SstId {
-        partition: PartitionId(0),
-        plan: LogPosition::default(),
-        epoch: Epoch::default(),
-        counter,
-    };
+    let id =
+        SstId { partition: PartitionId(0), plan: LogPosition::default(), epoch: Epoch::default(), counter };
     SstMeta {
         id,
         table: T,
@@ -93,7 +89,11 @@ fn stepped(before: &Manifest, step: &Step, counter: &mut u32) -> Manifest {
             table.ssts.splice(at, 1, [Arc::new(moved)]);
         }
         Step::Create => {
-            next.tables.push(TableManifest::new(TableId(ids + 1), format!("t{ids}"), TableOptions::default()));
+            next.tables.push(TableManifest::new(
+                TableId(ids + 1),
+                format!("t{ids}"),
+                TableOptions::default(),
+            ));
         }
         Step::Rebuild(at) => table.ssts.edit(|all| {
             let middle = at.min(all.len());

@@ -83,7 +83,11 @@ impl Lease for LeaseShell {
         holder_id(&request.holder)?;
         let handle = self.context.partition(request.partition).map_err(status_of)?;
         let set = match request.only_manifest {
-            true => handle.shared.desk.manifest().map(|(epoch, manifest)| FilterSet::without_filters(epoch, manifest)),
+            true => handle
+                .shared
+                .desk
+                .manifest()
+                .map(|(epoch, manifest)| FilterSet::without_filters(epoch, manifest)),
             false => {
                 let (done, filters) = oneshot::channel();
                 let _ = handle.events.send(Event::Filters(done));

@@ -5,8 +5,8 @@ use sextant_common::sstable::RecordVersion;
 use sextant_proto::convert::manifest_change::news;
 use sextant_proto::v1;
 
-use super::{CHANGES_BYTES_MAX, RowsShell};
 use super::reads::status_of;
+use super::{CHANGES_BYTES_MAX, RowsShell};
 use crate::memtable::Version;
 use crate::reading::page::{Range, TooLarge, cost};
 use crate::reading::{PageAnswer, Round};
@@ -43,9 +43,7 @@ impl RowsShell {
                         manifest_news: Some(news(&versions, searched, None, CHANGES_BYTES_MAX)),
                         ..stale
                     },
-                    false => {
-                        v1::ScanPageReply { manifest: Some(versions.newest.as_ref().into()), ..stale }
-                    }
+                    false => v1::ScanPageReply { manifest: Some(versions.newest.as_ref().into()), ..stale },
                 }
             }
             PageAnswer::TooLarge(TooLarge(bytes)) => v1::ScanPageReply {

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use prost::Message as _;
 use sextant_common::ids::{ManifestVersion, TableId};
 use sextant_common::limits;
 use sextant_environment::room::Share;
-use prost::Message as _;
 use sextant_proto::convert::manifest_change::news;
 use sextant_proto::v1;
 use sextant_rules::probe::PausePoint;

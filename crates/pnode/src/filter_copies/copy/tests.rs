@@ -35,7 +35,15 @@ const SLOTS: usize = 8;
 /// Whole filters without bits or a manifest.
 fn whole(epoch: Epoch, serial: u64) -> WholeFilters {
     let (serial, filters) = (Serial(serial), Vec::new());
-    WholeFilters { epoch, serial, manifest: None, told: None, filters, registration_slots: SLOTS, tick: Tick(0) }
+    WholeFilters {
+        epoch,
+        serial,
+        manifest: None,
+        told: None,
+        filters,
+        registration_slots: SLOTS,
+        tick: Tick(0),
+    }
 }
 
 fn update(from: u64, runs: Vec<Run>) -> Update {
@@ -386,12 +394,7 @@ fn told(versions: u64) -> ToldOfManifest {
         changes.push(ManifestChange::between(&leader, &next).unwrap());
         leader = next;
     }
-    ToldOfManifest {
-        partition: leader.partition,
-        version: leader.version,
-        digest: leader.digest(),
-        changes,
-    }
+    ToldOfManifest { partition: leader.partition, version: leader.version, digest: leader.digest(), changes }
 }
 
 #[test]

@@ -101,7 +101,9 @@ pub(in crate::filter_copies) async fn open_whole(
     let header = first.and_then(|c| c.header).ok_or_else(|| Error::internal("filters without a header"))?;
     if header.manifest_bytes > MANIFEST_BYTES_MAX {
         let bytes = header.manifest_bytes;
-        return Err(Error::internal(format!("a manifest of {bytes} bytes: the limit is {MANIFEST_BYTES_MAX}")));
+        return Err(Error::internal(format!(
+            "a manifest of {bytes} bytes: the limit is {MANIFEST_BYTES_MAX}"
+        )));
     }
     let manifest = match header.manifest_bytes {
         0 => manifest_of(partition, header.manifest)?,

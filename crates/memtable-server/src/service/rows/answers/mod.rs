@@ -107,7 +107,9 @@ impl Packer {
     fn convert_next(&mut self) -> Option<(v1::WriteReply, Option<OwnedSemaphorePermit>)> {
         let Answer { id, fate, room, .. } = self.waiting.pop_front()?;
         let stale = match &fate {
-            WriteFate::Stale(versions, searched) => self.held(versions, *searched).map(|h| (versions.clone(), h)),
+            WriteFate::Stale(versions, searched) => {
+                self.held(versions, *searched).map(|h| (versions.clone(), h))
+            }
             _ => None,
         };
         let mut reply = to_wire(id, fate);

@@ -61,7 +61,8 @@ async fn a_manifest_goes_out_once_a_version_whoever_asks() {
     let stale = |partition: u32, version: u64| {
         let mut manifest = Manifest::empty(PartitionId(partition));
         manifest.version = ManifestVersion(version);
-        ReplySink::new(1, 0, to.clone(), None).send(WriteFate::Stale(Arc::new(manifest).into(), ManifestVersion(0)));
+        ReplySink::new(1, 0, to.clone(), None)
+            .send(WriteFate::Stale(Arc::new(manifest).into(), ManifestVersion(0)));
     };
     for (partition, version) in [(0, 3), (0, 3), (1, 3), (0, 4), (0, 3), (1, 3)] {
         stale(partition, version);

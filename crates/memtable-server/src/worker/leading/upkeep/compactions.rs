@@ -70,7 +70,8 @@ impl Compactions {
         limits: &Limits,
         now_ns: u64,
     ) -> Vec<(&'m TableManifest, Choice<'m>)> {
-        let is_as_before = |l: Looked| l.version == manifest.version && l.limits == *limits && now_ns < l.until_ns;
+        let is_as_before =
+            |l: Looked| l.version == manifest.version && l.limits == *limits && now_ns < l.until_ns;
         if self.looked.is_some_and(is_as_before) {
             return Vec::new();
         }

@@ -102,11 +102,7 @@ mod tests {
         let before = |generations| SstMeta { generations, ..sst(1) };
         assert_eq!(after(vec![], 4), of(1, 4));
         assert_eq!(after(vec![before(of(2, 5))], 8), of(6, 8));
-        assert_eq!(
-            after(vec![before(of(1, 4)), before(of(2, 5))], 8),
-            of(6, 8),
-            "of other keys"
-        );
+        assert_eq!(after(vec![before(of(1, 4)), before(of(2, 5))], 8), of(6, 8), "of other keys");
         assert_eq!(after(vec![before(Generations::default())], 8), of(8, 8), "unknown");
     }
 }

@@ -64,7 +64,10 @@ fn generations(entry: &TableManifest, choice: &Choice<'_>) -> Generations {
 /// How many of the newest, and why.
 fn chosen(entry: &TableManifest, trigger: usize) -> Option<(usize, Reason)> {
     choose(entry, trigger, 0).map(|choice| {
-        assert!(choice.inputs.iter().copied().eq(entry.ssts.iter().take(choice.inputs.len())), "from the newest on");
+        assert!(
+            choice.inputs.iter().copied().eq(entry.ssts.iter().take(choice.inputs.len())),
+            "from the newest on"
+        );
         assert_eq!(choice.reaches_the_oldest, choice.inputs.len() == entry.ssts.len());
         assert!(choice.cuts.is_empty() && choice.output_bytes == 0);
         (choice.inputs.len(), choice.reason)
