@@ -29,10 +29,10 @@ mod filter_copies;
 mod frontend;
 #[doc(hidden)]
 pub mod fuzzing;
-#[doc(hidden)]
-pub mod measuring;
 mod grpc_listeners;
 mod lease;
+#[doc(hidden)]
+pub mod measuring;
 mod metrics;
 mod pnode;
 mod record_cache;

@@ -49,7 +49,7 @@ async fn round(c: &Cluster, round: u64, model: &mut BTreeMap<String, String>) {
 async fn check(c: &Cluster, model: &BTreeMap<String, String>) {
     for pnode in c.pnodes() {
         for (key, value) in model {
-            let read = pnode.local().get("default", key.clone(), ReadOptions::default()).await.unwrap();
+            let read = pnode.local().get("default", key.as_bytes(), ReadOptions::default()).await.unwrap();
             assert_eq!(read.unwrap().value.as_ref(), value.as_bytes(), "{key}");
         }
     }
@@ -61,7 +61,9 @@ async fn pnodes_follow_changes_through_new_leaders_and_restarts() {
     c.ready().await;
     let mut model = BTreeMap::new();
     all_have_it(&c).await;
-    let wholes = |c: &Cluster| -> Vec<u64> { c.pnodes().iter().map(|p| p.local().metrics().whole_manifests()).collect() };
+    let wholes = |c: &Cluster| -> Vec<u64> {
+        c.pnodes().iter().map(|p| p.local().metrics().whole_manifests()).collect()
+    };
     let before = wholes(&c);
     for n in 0..ROUNDS {
         round(&c, n, &mut model).await;

@@ -25,12 +25,8 @@ fn key(n: u32) -> Bytes {
 }
 
 fn sst(counter: u32, range: KeyRange, keys: (u32, u32)) -> SstMeta {
-    let id = SstId {
-        partition: PartitionId(0),
-        plan: Default::default(),
-        epoch: Default::default(),
-        counter,
-    };
+    let id =
+        SstId { partition: PartitionId(0), plan: Default::default(), epoch: Default::default(), counter };
     SstMeta {
         id,
         table: T,
@@ -111,7 +107,8 @@ fn pnode(c: &mut Criterion) {
             b.iter_batched(|| after.clone(), |m| view.replaced(m), BatchSize::SmallInput);
         });
         let after_view = view.changed(&change).expect("it fits");
-        let keys: Vec<Bytes> = (0..1024u32).map(|n| key(n.wrapping_mul(2_654_435_761) % (ssts / DEPTH * 1000))).collect();
+        let keys: Vec<Bytes> =
+            (0..1024u32).map(|n| key(n.wrapping_mul(2_654_435_761) % (ssts / DEPTH * 1000))).collect();
         let mut next = 0;
         c.bench_function(&format!("pnode_read/{ssts}"), |b| {
             b.iter(|| {
@@ -119,7 +116,8 @@ fn pnode(c: &mut Criterion) {
                 black_box(after_view.candidates(T, &keys[next]))
             });
         });
-        let (whole, changed) = (manifest::encode(&after).len(), v1::ManifestChange::from(&change).encoded_len());
+        let (whole, changed) =
+            (manifest::encode(&after).len(), v1::ManifestChange::from(&change).encoded_len());
         println!("{ssts} SSTables: a flush is {changed} bytes on the wire, the whole manifest {whole}");
     }
 }

@@ -187,6 +187,7 @@ impl Partition {
 
     /// The same, with what led to it.
     pub fn versions(&self) -> &Versions {
+        debug_assert_eq!(self.versions.newest.version, self.manifest.version, "each change is recorded");
         &self.versions
     }
 
@@ -274,7 +275,7 @@ impl Partition {
                 Some((t.table, view))
             })
             .collect();
-        ReadView { versions: self.versions.clone(), tables, cuts: self.cuts.cuts.as_slice().into() }
+        ReadView { versions: self.versions().clone(), tables, cuts: self.cuts.cuts.as_slice().into() }
     }
 
     /// Drops flushed memtables whose grace is over: those that are older than `before_ns`, and the oldest beyond

@@ -92,7 +92,6 @@ fn install(
 ) -> Next {
     let core = &whole.core;
     let told = update.told.clone();
-    let has_manifest = update.manifest.is_some() || told.is_some();
     let entries = update.serial_to.0.saturating_sub(update.serial_from.0);
     let cannot_grant = update.status == UpdateStatus::Ok && update.grant.is_none();
     let epoch = update.epoch;
@@ -105,9 +104,6 @@ fn install(
         let result = (verdict, now.copies.as_ref().map(|c| c.epoch), now.lease.is_some(), usable, standing);
         (next, result)
     });
-    if has_manifest {
-        core.views.learn_tables(partition);
-    }
     if standing == Standing::Differs {
         core.manifest_differs(partition, node);
     }

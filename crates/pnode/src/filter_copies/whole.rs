@@ -148,7 +148,6 @@ async fn fetch_and_install(core: &Core, node: NodeId, partition: PartitionId) ->
     let WholeHeader { manifest, told, .. } = header;
     let whole = WholeFilters { epoch, serial, manifest, told, filters, registration_slots, tick };
     core.views.change(partition, |view| (install_whole(view, whole), ()));
-    core.views.learn_tables(partition);
     core.leaders.confirm(partition, node, epoch.term);
     core.metrics.whole_filter_fetches.inc();
     core.metrics.whole_filter_bytes.inc_by(total);

@@ -95,6 +95,7 @@ impl Views {
             self.tell(partition, &next);
             let news = !Arc::ptr_eq(&next.manifest, &current.manifest);
             if news {
+                self.tables.learn_all(&next.manifest);
                 let new = next.manifest.lack_filters_since(&current.manifest);
                 self.unfiltered.lock().extend(new.into_iter().map(|sst| (partition, Arc::downgrade(&sst))));
             }
@@ -133,18 +134,11 @@ impl Views {
         whole: Option<Manifest>,
         told: Option<&ToldOfManifest>,
     ) -> bool {
-        let lacks = self.change(partition, |view| {
+        self.change(partition, |view| {
             let next = view.with_news(whole, told);
             let lacks = told.is_some_and(|told| next.as_ref().unwrap_or(view).lacks(told));
             (next, lacks)
-        });
-        self.learn_tables(partition);
-        lacks
-    }
-
-    /// The names of a partition's tables.
-    pub fn learn_tables(&self, partition: PartitionId) {
-        self.tables.learn_all(&self.peek(partition).manifest);
+        })
     }
 
     /// SSTables that came without a filter since this was asked before.

@@ -86,8 +86,6 @@ pub(crate) enum Verdict {
 }
 
 /// Applies a reply: bits first; the returned view (None: no change) is what may be installed and then acknowledged.
-///
-/// `tables` of the manifest are not looked at here: the caller learns names.
 pub(crate) fn apply(
     view: &PartitionView,
     update: Update,
