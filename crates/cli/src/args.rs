@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use sextant_client::ReadMode;
+use sextant_common::manifest::Compression;
 use sextant_ycsb::{YcsbArgs, read_modes};
 
 /// Sextant, a distributed log-structured database.
