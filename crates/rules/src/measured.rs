@@ -314,4 +314,9 @@ pub const SIMULATION: &[Simulated] = &[
     simulated("tick-not-published", "--seeds 30 --first 70001 --themed", 30, [1, 0, 0], 6),
     simulated("expired-by-known-tick", "--seeds 24 --first 70001 --themed", 24, [1, 0, 0], 14),
     simulated("kept-is-not-judged", "--seeds 24 --first 70001 --themed", 9, [3, 0, 0], 2),
+    simulated("changes-without-condition", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
+    simulated("watch-without-versions", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
+    simulated("counts-one-element", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
+    simulated("any-version-counts", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
+    simulated("versions-again", "--seeds 1 --first 30001 --profile quiet", 1, [1, 0, 0], 1),
 ];

@@ -19,7 +19,6 @@ pub mod fault;
 pub mod host;
 pub mod hosts;
 pub mod injection;
-pub mod objects;
 pub mod rolling;
 pub mod run;
 pub mod server;

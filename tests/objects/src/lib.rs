@@ -1,5 +1,5 @@
-//! Clients of the Redis protocol that use hashes, sets, sorted sets, lists, counters, lifetimes and transactions at random: the same
-//! in the simulation and against real processes.
+//! Clients of the Redis protocol that use hashes, sets, sorted sets, lists, counters, lifetimes and transactions at random, for the
+//! simulation and for whoever else has their addresses.
 //!
 //! Owns which commands are sent ([`generate`]), how ([`wire`]), on which keys ([`groups`]), and what an answer says of what became of
 //! them ([`client`]). Does not own the judgement: everything goes into a history, for `sextant-checker`. Knows nothing of the

@@ -19,7 +19,6 @@ use sextant_common::operation::{Condition, Lane, Lifetime, Operation};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::shutdown::Shutdown;
-use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::mpsc;
 
 use crate::api::{ReadOptions, ScanRange, WriteOptions};
@@ -108,7 +107,7 @@ impl Sweep {
         let (mut swept, mut from) = (0, prefix);
         while let Some((element, version)) = self.next(&from, &end, None).await? {
             let live = self.live_version(key).await?;
-            if live != Some(version) || mutant::active(Mutant::SweeperTrusts) {
+            if live != Some(version) {
                 swept += self.version(key, version).await?;
             }
             from = prefix_end(&version_prefix(key, version));

@@ -362,7 +362,6 @@ impl<'s, S: Store> Draft<'s, S> {
             };
             match cell.seen {
                 Some(_) if cell.has_changed && mutant::active(Mutant::ChangesWithoutCondition) => op,
-                Some(_) if !cell.has_changed && mutant::active(Mutant::ReadsWithoutCheck) => op,
                 Some(seq) => op.only_if(Condition::SeqEquals(seq)),
                 None => op,
             }
@@ -380,7 +379,7 @@ impl<'s, S: Store> Draft<'s, S> {
         let mut cells = self.cells.iter();
         let (Some((key, cell)), None) = (cells.next(), cells.next()) else { return Ok(true) };
         let rests = self.read.rests_on_header || self.read.moments > 1;
-        if cell.has_changed || !rests || mutant::active(Mutant::MissingWithoutHeader) {
+        if cell.has_changed || !rests {
             return Ok(true);
         }
         let now = self.store.get(key.clone(), S::Missed::default()).await?;

@@ -19,7 +19,6 @@ macro_rules! objects {
             source: "decision 31",
             kept_in: ["crates/resp/src/command/draft.rs", "crates/resp/src/command/atomic.rs"],
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction", "what_is_only_watched_undoes_a_transaction_that_goes_the_long_way"],
-            broken_by: ReadsWithoutCheck "reads-without-check" "What a draft has read and not changed is not compared." [Operand],
         }
         "watched-is-a-version" {
             says: "`EXEC` takes effect only if what is watched has the version that it had.",
@@ -62,7 +61,6 @@ macro_rules! objects {
             source: "decision 32",
             kept_in: ["crates/resp/src/command/draft.rs"],
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction", "objects_of_more_than_a_page_are_read_and_moved_as_a_whole"],
-            broken_by: MissingWithoutHeader "missing-without-header" "The header is not read again." [Operand],
         }
         "only-what-is-dead-is-swept" {
             says: "Elements are swept if their object's header, read after they were seen, is of another version, or absent.",
@@ -70,7 +68,6 @@ macro_rules! objects {
             source: "decision 32",
             kept_in: ["crates/pnode/src/frontend/sweeper.rs"],
             tests: ["what_objects_leave_behind_is_swept_and_nothing_else"],
-            broken_by: SweeperTrusts "sweeper-trusts" "The sweeper believes that an object is gone when it was told so." [Operand],
         }
         "a-repeated-command-keeps-its-number" {
             says: "A command that may have taken effect is sent again under the same session and number, and answered what it was.",
@@ -78,7 +75,6 @@ macro_rules! objects {
             source: "design 3",
             kept_in: ["crates/pnode/src/write/writer.rs", "crates/memtable-server/src/partition/sessions.rs"],
             tests: ["only_certain_answers_allow_a_new_number"],
-            broken_by: RepeatsAnew "repeats-anew" "A p-node repeats its own requests under new numbers." [Patch("repeats-anew")],
         }
     }
     } };
