@@ -101,7 +101,7 @@ impl Compactions {
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             if !is_wanted {
                 // (Whoever asks for it does not wait: it is told if it fails.)
-                due.retain(|choice| self.may_begin(table, &choice.range, now_ns));
+                due.retain(|choice| self.may_begin(table, choice.range, now_ns));
             }
             is_held_up |= !due.is_empty();
             due.truncate(OF_A_TABLE_MAX - under_way);
