@@ -106,7 +106,7 @@ impl Compactions {
             let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             if !is_wanted {
-                due.retain(|choice| match self.waits_until(table, &choice.range).filter(|at| *at > now_ns) {
+                due.retain(|choice| match self.waits_until(table, choice.range).filter(|at| *at > now_ns) {
                     Some(at_ns) => {
                         until_ns = until_ns.min(at_ns);
                         false
