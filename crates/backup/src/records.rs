@@ -27,49 +27,37 @@ pub(crate) fn file_of(sst: &SstMeta) -> File {
 
 /// A file of a repository, brought here and checked. Goes when it is dropped.
 pub(crate) struct Local {
-    env: Env,
-    path: PathBuf,
     pub table: Arc<Table>,
+    _file: Temporary,
 }
 
 impl Local {
     pub async fn fetch(repository: &Repository, file: File, dir: &Path) -> Result<Self> {
         let env = repository.env.clone();
         env.vfs.create_dir_all(dir)?;
-        let path = dir.join(format!("{}-{:016x}", file.name(), env.rng.next_u64()));
+        let path = dir.join(format!("sextant-backup-{}-{:016x}", file.name(), env.rng.next_u64()));
         let to = env.vfs.open(&path, OpenMode::CreateNew)?;
-        // From here on it is to be removed, whatever happens.
-        let removed = Removed { env: env.clone(), path: path.clone() };
+        let temporary = Temporary { env, path };
         copy(repository, file, &*to).await?;
         let opened = Table::open(to, file.id, 0, Arc::new(BlockCache::new(0)))?;
-        if let Some(damage) = opened.filter_damage {
-            return Err(damage);
+        match opened.filter_damage {
+            None => Ok(Self { table: Arc::new(opened.table), _file: temporary }),
+            Some(damage) => Err(damage),
         }
-        std::mem::forget(removed);
-        Ok(Self { env, path, table: Arc::new(opened.table) })
     }
 }
 
-struct Removed {
+/// Removed when it is dropped.
+struct Temporary {
     env: Env,
     path: PathBuf,
 }
 
-impl Drop for Removed {
+impl Drop for Temporary {
     fn drop(&mut self) {
-        remove(&self.env, &self.path);
-    }
-}
-
-impl Drop for Local {
-    fn drop(&mut self) {
-        remove(&self.env, &self.path);
-    }
-}
-
-fn remove(env: &Env, path: &Path) {
-    if let Err(e) = env.vfs.remove_file(path) {
-        tracing::warn!("{} is left: {e}", path.display());
+        if let Err(e) = self.env.vfs.remove_file(&self.path) {
+            tracing::warn!("{} is left: {e}", self.path.display());
+        }
     }
 }
 
@@ -144,9 +132,8 @@ pub(crate) fn count(table: Arc<Table>) -> Result<(u64, u64)> {
     Ok((records, tombstones))
 }
 
-/// A place for files that are read: in the directory that is named, or where the system has its temporary ones.
+/// Where files are put while they are read: in the directory that is named, or where the system has its temporary ones.
 pub(crate) fn work_dir(named: Option<&Path>) -> Result<PathBuf> {
-    let base = named.map_or_else(std::env::temp_dir, Path::to_path_buf);
-    let name = format!("sextant-backup-{}", std::process::id());
-    std::path::absolute(base.join(name)).map_err(|e| Error::invalid(format!("{}: {e}", base.display())))
+    let dir = named.map_or_else(std::env::temp_dir, Path::to_path_buf);
+    std::path::absolute(&dir).map_err(|e| Error::invalid(format!("{}: {e}", dir.display())))
 }

@@ -16,6 +16,8 @@ use crate::retry::timed;
 
 /// All that the cluster has is read.
 const VERIFY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
+/// A restore goes no faster than flushes do.
+const IMPORT_DEADLINE: Duration = Duration::from_secs(300);
 /// Until the next piece of a file.
 const PIECE_MAX: Duration = Duration::from_secs(30);
 
@@ -78,8 +80,11 @@ impl Client {
     /// Writes records as they are: with their kinds and expiries. Repeated, it does the same.
     pub async fn import(&self, table: &str, records: Vec<v1::ScanRecord>) -> Result<u64> {
         let request = v1::ImportRequest { table: table.to_owned(), records };
+        // One long attempt: writes may be slowed, and another one would only be in their way.
+        let deadline = self.deadline().max(IMPORT_DEADLINE);
         let reply = self
-            .administer(self.deadline(), async |admin, limit| {
+            .with_attempt_timeout(deadline)
+            .administer(deadline, async |admin, limit| {
                 let mut admin = admin.max_encoding_message_size(sextant_proto::MESSAGE_BYTES_MAX);
                 Ok(admin.import(timed(request.clone(), limit)).await?.into_inner())
             })
