@@ -35,8 +35,7 @@ pub fn begins_a_load(generation: Generation) -> bool {
 
 /// The seq of what is loaded, ahead of everything that is written meanwhile. None: there are no more.
 pub fn seq_ahead(next_seq: u64) -> Option<u64> {
-    let seq = ((next_seq >> SEQS_AHEAD_BITS) + 2) << SEQS_AHEAD_BITS;
-    (seq <= SEQ_MAX).then_some(seq)
+    (next_seq <= SEQ_MAX).then(|| ((next_seq >> SEQS_AHEAD_BITS) + 2) << SEQS_AHEAD_BITS)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 use sextant_client::{
-    Client, EndLoad, ErrorKind, LoadId, LoadPart, LoadRecord, LoadState, PartitionId, Result,
+    Client, EndLoad, Error, ErrorKind, LoadId, LoadPart, LoadRecord, LoadState, PartitionId, Result,
 };
 use sextant_memtable_server::Tuning;
 use sextant_pnode::{Condition, Operation, PNode, ReadOptions, ScanRange, WriteOptions};
@@ -59,6 +59,11 @@ async fn write(client: &Client, part: &LoadPart, round: u64) {
         (state != LoadState::Unknown).then_some(())
     })
     .await;
+}
+
+/// Until somebody says how it is then.
+async fn end(client: &Client, part: &LoadPart, how: EndLoad) -> LoadState {
+    eventually("the load's end is told", async || client.end_load(part, how).await.ok()).await
 }
 
 /// Until it is seen: sent again where a leader has forgotten it.
@@ -146,7 +151,7 @@ async fn everybody_sees_a_load_from_one_moment_on_whoever_reads_and_writes_and_l
                 assert_eq!(round_of(&found.expect("it was loaded").value), round, "{}", key(i));
             }
         }
-        assert_eq!(client.end_load(&part, EndLoad::Commit).await.unwrap(), LoadState::Committed, "once more");
+        assert_eq!(end(&client, &part, EndLoad::Commit).await, LoadState::Committed, "once more");
         // What is loaded is there for conditions, and what is written after it is newer.
         let mut insert = Operation::put("default", key(round), value(round));
         insert.condition = Condition::Absent;
@@ -194,6 +199,15 @@ async fn everybody_sees_a_load_from_one_moment_on_whoever_reads_and_writes_and_l
     c.shutdown().await;
 }
 
+/// Why it is refused, once its leader is known.
+async fn refusal(send: impl AsyncFn() -> Result<LoadState>) -> Error {
+    eventually("it is refused", async || {
+        let error = send().await.unwrap_err();
+        (!matches!(error.kind, ErrorKind::Retry | ErrorKind::Unavailable)).then_some(error)
+    })
+    .await
+}
+
 /// SSTables that an sstable server has.
 fn tables(c: &Cluster, i: usize) -> usize {
     c.sstable_status(i)["tables"].as_u64().unwrap() as usize
@@ -207,19 +221,19 @@ async fn a_load_that_comes_to_nothing_is_cleared_away_and_bad_ones_are_refused()
     let held = tables(&c, 0);
     assert!(held > 1, "{held}");
     // Another one has to wait, and nothing is seen of it.
-    let error = client.send_load(&part(8), records(1)).await.unwrap_err();
+    let error = refusal(async || client.send_load(&part(8), records(1)).await).await;
     assert_eq!(error.kind, ErrorKind::Overloaded, "{error}");
     let read =
         async || c.pnode(0).local().get("default", key(1).as_bytes(), ReadOptions::default()).await.unwrap();
     assert!(read().await.is_none());
     // The next leader knows nothing of it, and clears away what it has left.
     transfer(&c).await;
-    assert_eq!(client.end_load(&part(7), EndLoad::Commit).await.unwrap(), LoadState::Unknown);
+    assert_eq!(end(&client, &part(7), EndLoad::Commit).await, LoadState::Unknown);
     eventually("its tables are gone", async || (0..3).all(|i| tables(&c, i) == 0).then_some(())).await;
     assert!(read().await.is_none());
     // So does whoever gives it up.
     write(&client, &part(9), 1).await;
-    assert_eq!(client.end_load(&part(9), EndLoad::Abort).await.unwrap(), LoadState::Unknown);
+    assert_eq!(end(&client, &part(9), EndLoad::Abort).await, LoadState::Unknown);
     eventually("its tables are gone", async || (0..3).all(|i| tables(&c, i) == 0).then_some(())).await;
     let pieces = |keys: &[&'static str]| {
         let records = keys.iter().map(|key| LoadRecord::new(*key, "v", None)).collect();
@@ -232,7 +246,7 @@ async fn a_load_that_comes_to_nothing_is_cleared_away_and_bad_ones_are_refused()
         (LoadPart { table: "nowhere".into(), ..part(10) }, &["a"], "no table"),
         (LoadPart { partition: PartitionId(9), ..part(10) }, &["a"], "no partition"),
     ] {
-        let error = client.send_load(&part, pieces(keys)).await.unwrap_err();
+        let error = refusal(async || client.send_load(&part, pieces(keys)).await).await;
         assert!(error.message.contains(why), "{error}");
     }
     eventually("nothing is left", async || (0..3).all(|i| tables(&c, i) == 0).then_some(())).await;
