@@ -59,9 +59,6 @@ macro_rules! leases {
                 "a_change_for_another_manifest_is_noticed",
                 "what_changes_do_not_lead_to_is_not_used_nor_a_lease_of_it",
             ],
-            broken_by: ChangeNotApplied "change-not-applied"
-                "A p-node takes the number and the digest of a change, and nothing else of it."
-                [Patch("change-not-applied")],
         }
         "an-acknowledgement-ends-older-leases" {
             says: "A p-node that acknowledges a serial uses no older lease any more.",

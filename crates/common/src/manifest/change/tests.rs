@@ -121,6 +121,8 @@ fn computed(manifest: &Manifest) -> ManifestDigest {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
     #[test]
     fn whoever_follows_changes_has_the_leaders_manifest(
         ssts in 0usize..500,
