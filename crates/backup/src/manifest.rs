@@ -125,6 +125,7 @@ mod tests {
     use sextant_common::cut::CutTable;
     use sextant_common::expiry::Tick;
     use sextant_common::ids::{Generation, Seq, TableId};
+    use sextant_common::manifest::SstList;
 
     use super::*;
 
@@ -134,7 +135,7 @@ mod tests {
             name: "t".into(),
             options: Default::default(),
             generation: Generation(3),
-            ssts: Some(Vec::new()),
+            ssts: Some(SstList::default()),
         };
         let cut =
             Cut { id: 7, at: 9, seq: Seq(8), tick: Tick(5), opened_ms: 1, lease_ms: 2, tables: vec![table] };

@@ -18,13 +18,15 @@ pub enum Feature {
     Load,
     /// A point of the log to which a backup reaches.
     Cut,
+    /// Tables that are compressed with Zstd.
+    Zstd,
 }
 
 impl Feature {
     /// The first format that has it.
     pub fn format(self) -> u32 {
         match self {
-            Feature::Load | Feature::Cut => 1,
+            Feature::Load | Feature::Cut | Feature::Zstd => 1,
         }
     }
 }
@@ -83,7 +85,9 @@ impl Configuration {
             return Ok(());
         }
         if self.format_open {
-            return Err(Error::retry("the partition is new: its members have not all said yet what they can read"));
+            return Err(Error::retry(
+                "the partition is new: its members have not all said yet what they can read",
+            ));
         }
         Err(Error::invalid(format!(
             "the cluster's format is {}: raise it (sextant admin raise-format)",

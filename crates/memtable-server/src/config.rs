@@ -151,7 +151,7 @@ impl Default for Tuning {
             group_bytes: 4 * MIB as usize,
             queue_requests: 16_384,
             disk_stall_ms: 1_000,
-            balance_ms: 10_000,
+            balance_ms: 0,
             rejoin: Rejoin::Automatic,
             format_max: FORMAT_NEWEST,
         }

@@ -25,6 +25,14 @@ const MESSAGES_WAITING: usize = 2;
 /// A server that does not take the next message for so long is left to repair.
 const LAGGARD: Duration = Duration::from_secs(10);
 
+/// What a load's tables may take in the entry that adopts them, which has to fit into messages between servers.
+const ENTRY_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// At most: each end of a table may become one of its range.
+fn entry_bytes(sst: &SstMeta) -> usize {
+    2 * (sst.min_key.len() + sst.max_key.len()) + 256
+}
+
 /// What arrives at once.
 #[derive(Debug, Default)]
 pub struct LoadPiece {
@@ -113,6 +121,11 @@ impl<'b> Arriving<'b> {
 
     fn begin_table(&self) -> Result<Open> {
         let job = &self.job;
+        if self.done.iter().map(entry_bytes).sum::<usize>() > ENTRY_BYTES_MAX {
+            return Err(Error::invalid(
+                "the keys of a load's tables are too long for one entry of the log: load it in parts",
+            ));
+        }
         if self.done.len() >= LOADED_SSTS_MAX {
             let most = self.background.tuning.sst_target_bytes.saturating_mul(LOADED_SSTS_MAX as u64);
             return Err(Error::invalid(format!(

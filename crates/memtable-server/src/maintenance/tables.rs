@@ -2,10 +2,11 @@
 //!
 //! Invariant: an id is never another table's, and never used again.
 
+use sextant_common::configuration::Feature;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{PartitionId, TableId};
 use sextant_common::limits;
-use sextant_common::manifest::{Manifest, TableOptions};
+use sextant_common::manifest::{Compression, Manifest, TableOptions};
 use tokio::sync::oneshot;
 
 use super::{ENTRY_TIMEOUT, within};
@@ -59,6 +60,9 @@ impl NewTable {
 pub async fn create(handle: &Handle, table: NewTable) -> Result<Created> {
     let manifest = handle.shared.manifest();
     table.check(handle.shared.id, &manifest)?;
+    if table.options.compression == Compression::Zstd {
+        handle.shared.configuration.load().check_allows(Feature::Zstd)?;
+    }
     let existed = manifest.table_by_name(&table.name).is_some();
     let NewTable { name, options, id } = table;
     let (done, answer) = oneshot::channel();

@@ -83,6 +83,9 @@ impl Partition {
             return None;
         }
         self.cuts.applied = at.index;
+        if self.cuts.cuts.iter().any(|held| held.id == cut.id) {
+            return None;
+        }
         let OpenCut { id, next_seq, tick, opened_ms, lease_ms, tables, .. } = cut;
         // (A table that was made meanwhile had nothing then.)
         let point = |table: TableId| tables.iter().find(|point| point.table == table);

@@ -49,7 +49,7 @@ impl Partition {
             manifest: (*self.manifest).clone(),
             next_table: self.next_table,
             configuration: self.configuration.clone(),
-            cuts: HeldCuts { applied: self.committed_index, ..self.cuts.clone() },
+            cuts: HeldCuts { applied: self.cuts.applied.max(self.committed_index), ..self.cuts.clone() },
             loads: self.loads.iter().copied().collect(),
         })
     }

@@ -37,7 +37,10 @@ async fn fetch_for_ever(core: &Arc<Core>) {
     loop {
         for (partition, sst) in core.views.take_unfiltered() {
             let Some(id) = sst.upgrade().map(|sst| sst.meta.id) else { continue };
-            wanted.entry(id).or_default().0.push((partition, sst));
+            let ssts = &mut wanted.entry(id).or_default().0;
+            if !ssts.iter().any(|(_, known)| known.ptr_eq(&sst)) {
+                ssts.push((partition, sst));
+            }
         }
         let mut work: Vec<(Arc<Sst>, u32)> = Vec::new();
         wanted.retain(|_, (ssts, attempts)| {

@@ -96,11 +96,13 @@ impl Views {
             let news = !Arc::ptr_eq(&next.manifest, &current.manifest);
             if news {
                 self.tables.learn_all(&next.manifest);
+            }
+            let next = Arc::new(next);
+            slot.view.store(next.clone());
+            if news {
+                // (Whoever takes them looks whether the view has them.)
                 let new = next.manifest.lack_filters_since(&current.manifest);
                 self.unfiltered.lock().extend(new.into_iter().map(|sst| (partition, Arc::downgrade(&sst))));
-            }
-            slot.view.store(Arc::new(next));
-            if news {
                 self.manifests.send_modify(|n| *n += 1);
                 self.filters_wanted.notify_one();
             }

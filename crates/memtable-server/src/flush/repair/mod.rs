@@ -466,7 +466,7 @@ pub(crate) mod tests {
             name: "t".into(),
             options: Default::default(),
             generation: Default::default(),
-            ssts: Some(vec![replaced.clone(), moved.clone()]),
+            ssts: Some(vec![replaced.clone(), moved.clone()].into()),
         };
         let cut = Cut {
             id: 1,
@@ -477,7 +477,7 @@ pub(crate) mod tests {
             lease_ms: 1,
             tables: vec![table],
         };
-        let mut view = ReadView::empty(manifest.into());
+        let mut view = ReadView::empty(Arc::new(manifest).into());
         assert!(!named(&view).contains(&replaced.id));
         view.cuts = Arc::new([cut.into()]);
         let named = named(&view);

@@ -9,7 +9,6 @@ use sextant_common::operation::{
     Condition, Lane, Lifetime, Misfit, OpOutcome, Operation, Returns, Told, Update,
 };
 use sextant_common::{Error, ErrorKind, Result};
-use sextant_environment::Env;
 use sextant_rules::mutant::{self, Mutant};
 
 use super::super::atomic::{ATTEMPTS_MAX, ATTEMPTS_TIME_MAX, pause};

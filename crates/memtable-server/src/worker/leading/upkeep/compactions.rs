@@ -351,10 +351,12 @@ mod tests {
 
     /// Five columns, of two SSTables each.
     fn in_columns(entry: &mut TableManifest) {
-        for (at, sst) in entry.ssts.iter_mut().enumerate() {
-            let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
-            sst.range = KeyRange::new(bound(at), bound(at + 1));
-        }
+        let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
+        entry.ssts.edit(|all| {
+            for (at, sst) in all.iter_mut().enumerate() {
+                sst.range = KeyRange::new(bound(at), bound(at + 1));
+            }
+        });
     }
 
     #[test]
@@ -389,12 +391,7 @@ mod tests {
     #[test]
     fn columns_are_compacted_at_the_same_time_but_not_all_of_them() {
         let mut entry = flushed(T, 10);
-        let bound = |at: usize| if at.is_multiple_of(5) { String::new() } else { (at % 5).to_string() };
-        entry.ssts.edit(|all| {
-            for (at, sst) in all.iter_mut().enumerate() {
-                sst.range = KeyRange::new(bound(at), bound(at + 1));
-            }
-        });
+        in_columns(&mut entry);
         let manifest = manifest(vec![entry]);
         let mut compactions = Compactions::default();
         let mut begun = begin(&mut compactions, &manifest, 2);

@@ -279,7 +279,9 @@ impl Replica {
     /// Of a command that was ignored. (One that is applied again after a restart is, too, but its tables are in the manifest.)
     fn give_up_unless_named(&self, tables: impl Iterator<Item = SstId>) {
         let manifest = self.partition.manifest();
-        let orphans = tables.filter(|orphan| !manifest.all_ssts().any(|sst| sst.id == *orphan));
+        let is_named =
+            |id: &SstId| manifest.all_ssts().any(|sst| sst.id == *id) || self.partition.is_held(*id);
+        let orphans = tables.filter(|orphan| !is_named(orphan));
         self.background.give_up(orphans.collect());
     }
 }
