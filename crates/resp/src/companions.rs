@@ -73,7 +73,8 @@ impl Companions {
         &self,
         object: Box<Object>,
     ) -> std::result::Result<(Lead, Box<Object>), oneshot::Receiver<Turn>> {
-        let key = object.keys[0].clone();
+        // (A copy: the key would hold on to the whole input of its client.)
+        let key = Bytes::copy_from_slice(&object.keys[0]);
         let mut lines = self.lines.lock();
         if let Some(line) = lines.get_mut(&key) {
             let (turn, told) = oneshot::channel();

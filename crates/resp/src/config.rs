@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::command::READ_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use sextant_common::{Error, Result};
 use sextant_environment::config::{FileMode, UnixListen, check_listens};
@@ -48,8 +49,11 @@ pub struct RespConfig {
     /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`.
     pub max_large_bytes: usize,
     /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
-    /// answered `TRYAGAIN`. As many again are for what commands on objects, and transactions, read and make.
+    /// answered `TRYAGAIN`.
     pub max_reply_bytes: usize,
+    /// Bytes that commands on objects, and transactions, may have read and made, of all connections. By default as much as one alone
+    /// may read, what that takes beside, and its reply.
+    pub max_gathered_bytes: usize,
     /// Longest request (one command with all its arguments), in bytes.
     pub max_request_bytes: usize,
     /// A connection without traffic and without a command under way is closed after one to one and a half times this long.
@@ -73,6 +77,7 @@ impl Default for RespConfig {
             max_commands: 1024,
             max_large_bytes: 64 * 1024 * 1024,
             max_reply_bytes: 64 * 1024 * 1024,
+            max_gathered_bytes: 3 * READ_BYTES_MAX,
             max_request_bytes: 64 * 1024 * 1024,
             idle_timeout_ms: 0,
             order: Order::Keys,

@@ -33,7 +33,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         keys_turns: Arc::default(),
         hints: Arc::default(),
         turns: Turns::new(config.max_commands),
-        gathering: Room::new(config.max_reply_bytes),
+        gathering: Room::new(config.max_gathered_bytes),
         companions: Companions::default(),
         waiters: Waiters::default(),
         replies: Replies::new(config.max_reply_bytes),

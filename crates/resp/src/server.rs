@@ -125,7 +125,7 @@ impl RespServer {
             keys_turns: Arc::default(),
             hints: Arc::default(),
             turns: Turns::new(config.max_commands),
-            gathering: Room::new(config.max_reply_bytes),
+            gathering: Room::new(config.max_gathered_bytes),
             companions: Companions::default(),
             waiters: Waiters::default(),
             metrics: metrics.0,

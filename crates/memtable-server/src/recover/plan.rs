@@ -344,9 +344,7 @@ impl Cost {
     fn before(self, newer: Generations, older_last: u64) -> Self {
         let next = newer.first.0 - 1;
         Self {
-            // (What lies between a load and what was there before has never been.)
-            missing: self.missing
-                + if load::begins_a_load(newer.first) { 0 } else { next.saturating_sub(older_last) },
+            missing: self.missing + next.saturating_sub(older_last),
             twice: self.twice + older_last.saturating_sub(next),
             ..self
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
-use sextant_common::limits::BATCH_BYTES_MAX;
+use sextant_common::limits::{self, BATCH_BYTES_MAX};
 use sextant_common::marks::Kind;
 use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key, element_range, version_of};
 use sextant_common::operation::{
@@ -29,7 +29,7 @@ use crate::shared::Shared;
 use crate::store::{ElementRange, Store};
 
 /// Longest values that are read together, in bytes.
-const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(crate) const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most elements that are read together.
 const ELEMENTS_MAX: usize = 1_000_000;
 /// What an element takes beside its bytes.
@@ -614,6 +614,20 @@ impl<'s, S: Store> Draft<'s, S> {
             )));
         }
         Ok(())
+    }
+
+    /// Why an object under `key` cannot get so many elements, each with so many records, of so many bytes in all beside the key: no
+    /// batch carries them.
+    pub fn too_many(key: &Bytes, elements: usize, records: usize, bytes: usize) -> Option<Reply> {
+        let records = elements.saturating_mul(records);
+        let bytes = records.saturating_mul(key.len()).saturating_add(bytes);
+        (records > limits::BATCH_OPS_MAX || bytes > BATCH_BYTES_MAX).then(|| {
+            Reply::error(format!(
+                "ERR nothing took effect: it writes more than {} records, or {} bytes",
+                limits::BATCH_OPS_MAX,
+                BATCH_BYTES_MAX
+            ))
+        })
     }
 
     pub fn put(&mut self, element: Bytes, value: Bytes) {

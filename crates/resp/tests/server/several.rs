@@ -184,7 +184,7 @@ async fn what_is_not_there_says_why() {
 
 #[tokio::test]
 async fn what_finds_no_room_to_gather_is_refused_and_changes_nothing() {
-    let config = RespConfig { max_reply_bytes: 300 * 1024, ..config() };
+    let config = RespConfig { max_gathered_bytes: 300 * 1024, ..config() };
     let server = start(MemoryStore::new(true), config).await;
     let mut client = Raw::connect(server.local_addr()).await;
     let value = "v".repeat(100 * 1024);

@@ -59,6 +59,10 @@ impl Set {
             }
             Set::Combine(combination, true) => {
                 let members = combine(draft, &keys[1..], *combination).await?;
+                let bytes = members.iter().map(Bytes::len).sum();
+                if let Some(refusal) = Draft::<S>::too_many(key, members.len(), 1, bytes) {
+                    return Ok(refusal);
+                }
                 let header = Header::new(draft.fresh_version(), members.len() as u64);
                 for member in &members {
                     draft.put(element_key(key, header.version, Tag::Member, member), Bytes::new());

@@ -266,6 +266,10 @@ impl Sorted {
 
 /// Members that differ, in place of whatever is there; how many they are.
 pub(super) fn store<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, members: &[(f64, Bytes)]) -> Reply {
+    let bytes = members.iter().map(|(_, member)| 2 * member.len()).sum();
+    if let Some(refusal) = Draft::<S>::too_many(key, members.len(), 2, bytes) {
+        return refusal;
+    }
     let header = Header::new(draft.fresh_version(), members.len() as u64);
     for (score, member) in members {
         draft.put(by_score(key, &header, *score, member), Bytes::new());
