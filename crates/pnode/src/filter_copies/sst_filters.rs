@@ -23,6 +23,9 @@ const BYTES_MAX: usize = 256 * 1024 * 1024;
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 const RETRY_PAUSES_MAX: u32 = 20;
 
+/// Entries that lack the filter of one table.
+type Lacking = Vec<(PartitionId, Weak<Sst>)>;
+
 /// Fetches whatever filter is missing in any view, until shutdown.
 pub(super) async fn run_sst_filter_fetcher(core: Arc<Core>, mut shutdown: Shutdown) {
     tokio::select! {
@@ -32,8 +35,8 @@ pub(super) async fn run_sst_filter_fetcher(core: Arc<Core>, mut shutdown: Shutdo
 }
 
 async fn fetch_for_ever(core: &Arc<Core>) {
-    // By table: the entries that lack its filter, and how often it was tried.
-    let mut wanted: BTreeMap<SstId, (Vec<(PartitionId, Weak<Sst>)>, u32)> = BTreeMap::new();
+    // By table: how often it was tried.
+    let mut wanted: BTreeMap<SstId, (Lacking, u32)> = BTreeMap::new();
     loop {
         for (partition, sst) in core.views.take_unfiltered() {
             let Some(id) = sst.upgrade().map(|sst| sst.meta.id) else { continue };
