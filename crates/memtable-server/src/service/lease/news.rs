@@ -92,7 +92,8 @@ impl LeaseShell {
             if is_told {
                 return;
             }
-            if versions.news(position.manifest, position.digest) == News::Differs {
+            // (Whoever has nothing yet means nothing by it: a partition that was rebuilt has tables from its first version on.)
+            if position.manifest.0 > 0 && versions.news(position.manifest, position.digest) == News::Differs {
                 metrics.manifest_mismatches.inc();
                 let (partition, version) = (shared.id, position.manifest);
                 tracing::error!(%partition, %version, "a p-node means another manifest by this version: it gets the whole");
