@@ -27,6 +27,8 @@ use crate::who::Standing;
 /// Most keys that one waits for, and their bytes.
 const KEYS_MAX: usize = 1000;
 const KEYS_BYTES_MAX: usize = 64 * 1024;
+/// Longest wait for a turn to take something; then it looks again, and its own time may be over.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// A command, and how long it waits; None: for ever.
 #[derive(Debug)]
@@ -219,7 +221,9 @@ impl Waiting {
 
     /// None: there is nothing any more.
     async fn try_to_take<S: Store>(&self, shared: &Shared<S>, keys: Vec<Bytes>) -> Option<Reply> {
-        let _turn = shared.waiters.tries.acquire().await;
+        let Ok(_turn) = tokio::time::timeout(TURN_WAIT_MAX, shared.waiters.tries.acquire()).await else {
+            return None;
+        };
         match self.take(shared, keys).await {
             Ok(reply) if is_nothing(&reply) => None,
             // It has become something else since.

@@ -19,6 +19,8 @@ const MESSAGE_BYTES: usize = 512 * 1024;
 /// How often a partition is tried in a row without anything that went well.
 const ATTEMPTS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(500);
+/// Pauses before commits grow to this: for each, writes are held a moment.
+const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How often what waits for its commit is spoken of: leaders forget it after a minute.
 const KEEP: Duration = Duration::from_secs(15);
 
@@ -159,7 +161,7 @@ impl Sending {
                 Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => return Err(e),
                 Err(_) => {
                     failures += 1;
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep((PAUSE * failures).min(COMMIT_PAUSE_MAX)).await;
                 }
             }
         }

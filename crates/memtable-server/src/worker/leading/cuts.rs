@@ -92,12 +92,14 @@ impl Leading {
     }
 
     pub fn end_cut(&mut self, replica: &Replica, id: u64, done: oneshot::Sender<Result<()>>) {
-        if replica.partition.cuts().iter().any(|cut| cut.id == id) {
-            self.cuts.ending.insert(id);
+        if !replica.partition.cuts().iter().any(|cut| cut.id == id) {
+            let _ = done.send(Ok(()));
+        } else if self.cuts.ending.insert(id) {
             let term = self.tenure.term;
             self.command_about_cuts(replica, Command::EndCut(EndCut { term, id }), Some(done));
         } else {
-            let _ = done.send(Ok(()));
+            // One proposal is enough: whoever asks in a loop does not fill the log.
+            let _ = done.send(Err(Error::retry("the snapshot is about to end")));
         }
     }
 
