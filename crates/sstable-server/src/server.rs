@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::calls::{Calls, CallsLayer};
-use sextant_environment::config::check_volume;
+use sextant_environment::config::foreign_volume;
 use sextant_environment::disk_space::DiskSpace;
 use sextant_environment::env::{Door, Listening, Party, cannot_listen, grpc_incoming, internal_calls};
 use sextant_environment::freight::FreightLayer;
@@ -162,8 +162,10 @@ async fn open_catalog(env: &Env, config: &SstServerConfig) -> Result<Arc<Catalog
     let cache = Arc::new(BlockCache::new(config.block_cache_bytes));
     let servers = config.cluster.sstable.clone();
     let open = move || -> Result<_> {
-        if !vfs.exists(&path.join(IDENTITY_FILE)) {
-            check_volume(&*vfs, "sstable", &servers, id, &path, IDENTITY_FILE)?;
+        if !vfs.exists(&path.join(IDENTITY_FILE))
+            && let Some(foreign) = foreign_volume(&*vfs, "sstable", &servers, id, &path, IDENTITY_FILE)
+        {
+            tracing::warn!("{foreign}");
         }
         let catalog = Arc::new(Catalog::new(DataDir::open(vfs, &path, &cluster, partitions, id)?, cache)?);
         let stored = catalog.stored()?;

@@ -2,30 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
-use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 
 use super::{Server, host_port};
 use crate::vfs::Vfs;
 
-/// Refuses an empty `data_dir` beside which another server's data are (`marker`: a file that they have), if that one runs on
-/// another host: they have no business here, nor has this server there.
-pub fn check_volume(
+/// Says so when beside an empty `data_dir` another server's data are (`marker`: a file that they have), if that one runs on another
+/// host. Servers of several addresses may share a disk, so it is no error; and a server without its data knows what it may do.
+pub fn foreign_volume(
     vfs: &dyn Vfs,
     tier: &str,
     servers: &[Server],
     own: NodeId,
     data_dir: &Path,
     marker: &str,
-) -> Result<()> {
-    let found = elsewhere(servers, own, data_dir).find(|(_, dir)| vfs.exists(&dir.join(marker)));
-    let Some((other, dir)) = found else { return Ok(()) };
-    Err(Error::invalid(format!(
+) -> Option<String> {
+    let (other, dir) = elsewhere(servers, own, data_dir).find(|(_, dir)| vfs.exists(&dir.join(marker)))?;
+    Some(format!(
         "{} is empty, and beside it, in {}, are the data of {tier} server {other}, which runs on another host: is this that server's \
-         volume? If it is not, move them away",
+         volume?",
         data_dir.display(),
         dir.display()
-    )))
+    ))
 }
 
 /// Where those that run on other hosts would have their data, if this volume were theirs.
@@ -55,15 +53,16 @@ mod tests {
         let server = |id: u64, addr: &str| Server { id: NodeId(id), addr: addr.into() };
         let hosts = [server(1, "a:7201"), server(2, "b:7201")];
         let one_host = [server(1, "a:7201"), server(2, "a:7202")];
-        let check = |servers: &[Server], dir: &str| {
+        let said = |servers: &[Server], dir: &str| {
             let dir = volume.path().join(dir);
-            check_volume(&RealVfs, "memtable", servers, NodeId(1), &dir, "INCARNATION")
+            foreign_volume(&RealVfs, "memtable", servers, NodeId(1), &dir, "INCARNATION")
         };
-        let refused = check(&hosts, "memtable-1").unwrap_err();
-        assert!(refused.message.contains("data of memtable server 2"), "{refused}");
-        check(&one_host, "memtable-1").unwrap();
-        check(&hosts, "data").unwrap();
-        check(&hosts, "1").unwrap();
-        check(&hosts[..1], "memtable-1").unwrap();
+        let foreign = said(&hosts, "memtable-1").unwrap();
+        assert!(foreign.contains("data of memtable server 2"), "{foreign}");
+        let nothing =
+            [(&one_host[..], "memtable-1"), (&hosts, "data"), (&hosts, "1"), (&hosts[..1], "memtable-1")];
+        for (servers, dir) in nothing {
+            assert_eq!(said(servers, dir), None, "{dir}");
+        }
     }
 }

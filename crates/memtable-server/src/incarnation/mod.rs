@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
-use sextant_environment::config::check_volume;
+use sextant_environment::config::foreign_volume;
 use sextant_environment::vfs::Vfs;
 
 use self::file::{Found, Record, Verdict, judge};
@@ -80,7 +80,11 @@ impl Incarnation {
             Verdict::Known(record) => record,
             Verdict::Fresh => {
                 let servers = &config.cluster.memtable;
-                check_volume(vfs, "memtable", servers, config.id, &config.data_dir, file::NAME)?;
+                let foreign =
+                    foreign_volume(vfs, "memtable", servers, config.id, &config.data_dir, file::NAME);
+                if let Some(foreign) = foreign {
+                    tracing::warn!("{foreign}");
+                }
                 let record = Record {
                     cluster: config.cluster.id.clone(),
                     node: config.id.0,
