@@ -48,6 +48,7 @@ usage: cargo xtask <command>
   sim [option..]    run the whole cluster in a deterministic simulation: --seeds N [--first S] [--twice] [--jobs J]
                     [--limit-seconds L] [--json FILE] [--profile P] [--theme SCENE] [--mutant M] [--no-invariants];
                     broken builds: --mutants all|M,M.. [--themed]
+  patches           check that those broken builds that are patches compile
   metrics           write docs/metrics.md from a cluster that is started for it
   seeing            check that alerts and dashboards use metrics and labels that there are, and that promtool takes the alerts
   seeing --live [option..]
@@ -97,6 +98,7 @@ fn main() -> ExitCode {
         ["seeing", "--live", ref options @ ..] => seeing::live(options),
         ["nightly", ref options @ ..] => nightly::nightly(options),
         ["sim", ref options @ ..] => sim::simulate(options),
+        ["patches"] => sim::check_patches(),
         ["rules"] => rules::write(),
         ["proto"] => run(&PROTO),
         _ => Err(USAGE.to_owned()),
