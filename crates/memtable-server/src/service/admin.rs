@@ -17,7 +17,6 @@ use super::{Context, status};
 use crate::command::configuration::ConfigurationChange;
 use crate::flush::LoadPiece;
 use crate::maintenance::{self, Created, NewTable, Work, loads};
-use crate::recover::Order;
 
 #[derive(Clone)]
 pub struct AdminShell {
@@ -153,9 +152,9 @@ impl Admin for AdminShell {
         &self,
         request: Request<v1::RecoverRequest>,
     ) -> Result<Response<v1::RecoverReply>, Status> {
-        let v1::RecoverRequest { dry_run, without, accept_loss } = request.into_inner();
+        let order = request.into_inner().try_into().map_err(status_of)?;
         // In a task of its own: whoever asks may give up half-way through a partition.
-        let (here, order) = (self.context.rebuilding.clone(), Order { dry_run, without, accept_loss });
+        let here = self.context.rebuilding.clone();
         let run = tokio::spawn(async move { here.run(&order).await });
         let all = run.await.unwrap_or_else(|e| Err(Error::internal(format!("recover: {e}"))));
         let partitions = all.map_err(status_of)?.into_iter().map(Into::into).collect();
