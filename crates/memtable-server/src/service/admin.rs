@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use sextant_common::cut::WantedCut;
 use sextant_common::error::Error;
 use sextant_common::ids::{LoadId, TableId};
 use sextant_common::key::SlotMap;
@@ -178,7 +179,8 @@ impl Admin for AdminShell {
         let cut = match action {
             v1::cut_request::Action::Open => {
                 let lease = sextant_common::cut::check_lease(request.lease_ms).map_err(status_of)?;
-                maintenance::open_cut(handle, id, lease).await.map(Some)
+                let (lease_ms, privileged) = (lease.as_millis() as u64, request.privileged);
+                maintenance::open_cut(handle, WantedCut { id, lease_ms, privileged }).await.map(Some)
             }
             v1::cut_request::Action::Renew => maintenance::renew_cut(handle, id).await.map(Some),
             v1::cut_request::Action::Look => maintenance::look_at_cut(handle, id).map(Some),

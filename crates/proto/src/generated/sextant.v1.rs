@@ -7627,6 +7627,9 @@ pub struct CutRequest {
     /// With OPEN: how long it is held without a renewal; 0: 60 s.
     #[prost(uint64, tag = "4")]
     pub lease_ms: u64,
+    /// With OPEN: for an administrator, for whom some places are kept. A p-node says so.
+    #[prost(bool, tag = "5")]
+    pub privileged: bool,
 }
 /// Nested message and enum types in `CutRequest`.
 pub mod cut_request {

@@ -201,7 +201,7 @@ impl Leading {
             Event::RaiseFormat { term, members, to, done } => {
                 self.raise_format(replica, term, &members, to, done);
             }
-            Event::OpenCut { id, lease_ms, done } => self.begin_cut(replica, id, lease_ms, done),
+            Event::OpenCut { wanted, done } => self.begin_cut(replica, wanted, done),
             Event::RenewCut { id, done } => self.renew_cut(replica, id, done),
             Event::EndCut { id, done } => self.end_cut(replica, id, done),
             Event::Compact { table, done } => self.compact_on_demand(replica, table, done),
