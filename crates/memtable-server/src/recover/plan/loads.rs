@@ -4,6 +4,7 @@
 //! * A load was committed if any other SSTable begins or ends with a generation of its numbers: a flush goes on behind what the manifest
 //!   has, and a compaction has what it named.
 //! * It does not matter where newer SSTables span it: they have its records if it was committed, and otherwise not.
+//! * Another load after it tells nothing: both may have been written when neither was committed.
 //! * For any other the operator decides. Either answer may lose records, so there is no default.
 
 use std::collections::{BTreeMap, BTreeSet};
