@@ -87,7 +87,7 @@ async fn held(
         let created = copy_all(client, repository, snapshot.id, backup, options, progress).await?;
         // It was held all the time: nobody has slept so long that a prune took the mark for a dead one's.
         client.renew_snapshot(snapshot.id).await?;
-        guard.renew().await?;
+        guard.look().await?;
         Ok(created)
     };
     let created = tokio::select! {
@@ -99,8 +99,23 @@ async fn held(
     }
     let created = created?;
     // A prune may begin as soon as the guard is gone: by then the manifest is there.
-    repository.commit(&created.backup).await?;
+    commit(repository, &created.backup).await?;
     Ok(created)
+}
+
+/// The backup is there, with all that it names; or else it is not.
+async fn commit(repository: &Repository, backup: &Backup) -> Result<()> {
+    repository.commit(backup).await?;
+    // Whoever prunes and took this one's mark for a dead one's may have deleted something until now, and sees the manifest from now on.
+    let there = repository.tables().await?;
+    let lost = backup.files().iter().filter(|file| there.get(&file.name()) != Some(&file.bytes)).count();
+    if lost == 0 {
+        return Ok(());
+    }
+    repository.remove_backup(&backup.name).await?;
+    Err(Error::retry(format!(
+        "{lost} files were removed from the repository meanwhile: create the backup again"
+    )))
 }
 
 /// Ends when it cannot be held any more.
@@ -255,11 +270,46 @@ fn name_of(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use object_store::memory::InMemory;
+    use sextant_environment::Env;
+
     use super::*;
+    use crate::testing::backup;
 
     #[test]
     fn names_by_time_sort_by_time() {
         assert_eq!(name_of(1_795_000_000_123), "20261118T110640Z");
         assert!(name_of(999_999_999_000) < name_of(1_000_000_000_000));
+    }
+
+    #[tokio::test]
+    async fn of_two_backups_of_one_name_the_first_stays() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        backup(&repository, "a", 1, &[1]).await;
+        let second = Backup { name: "a".into(), created_ms: 2, cuts: BTreeMap::new() };
+        let error = commit(&repository, &second).await.unwrap_err();
+        assert!(error.message.contains("already"), "{error}");
+        assert_eq!(repository.backup("a").await.unwrap().created_ms, 1);
+    }
+
+    #[tokio::test]
+    async fn in_a_directory_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        let of = |created_ms| Backup { name: "a".into(), created_ms, cuts: BTreeMap::new() };
+        commit(&repository, &of(1)).await.unwrap();
+        assert!(commit(&repository, &of(2)).await.is_err());
+        assert_eq!(repository.backup("a").await.unwrap().created_ms, 1);
+    }
+
+    #[tokio::test]
+    async fn a_backup_whose_files_are_gone_by_then_is_none() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        backup(&repository, "a", 1, &[1, 2]).await;
+        let a = repository.backup("a").await.unwrap();
+        repository.remove_table(&a.files().first().unwrap().name()).await.unwrap();
+        let error = commit(&repository, &Backup { name: "b".into(), ..a }).await.unwrap_err();
+        assert!(error.message.contains("1 files were removed"), "{error}");
+        assert_eq!(repository.names().await.unwrap(), ["a"]);
     }
 }

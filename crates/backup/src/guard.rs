@@ -2,6 +2,7 @@
 //!
 //! Each puts its mark first, and then looks for marks of the other kind; one that finds any takes its own back. So, in a store whose
 //! listings are consistent, at least one of two sees the other. Marks are renewed while work goes on; older ones are of the dead.
+//! Who may have slept for so long that others took it for dead looks again, before it does what cannot be undone ([`Guard::look`]).
 
 use sextant_common::error::{Error, ErrorKind, Result};
 
@@ -35,23 +36,16 @@ impl Work {
 
 pub struct Guard {
     repository: Repository,
+    work: Work,
     name: String,
 }
 
 impl Guard {
     pub async fn take(repository: &Repository, work: Work) -> Result<Self> {
         let name = format!("{}{:016x}", work.prefix(), repository.env.rng.nonzero_u64());
-        let guard = Self { repository: repository.clone(), name };
-        guard.renew().await?;
-        match guard.other(work).await {
-            Ok(None) => Ok(guard),
-            Ok(Some(other)) => {
-                guard.release().await;
-                Err(Error::new(
-                    ErrorKind::Retry,
-                    format!("the repository is in use ({other}): try again later"),
-                ))
-            }
+        let guard = Self { repository: repository.clone(), work, name };
+        match guard.look().await {
+            Ok(()) => Ok(guard),
             Err(e) => {
                 guard.release().await;
                 Err(e)
@@ -59,14 +53,22 @@ impl Guard {
         }
     }
 
-    async fn other(&self, work: Work) -> Result<Option<String>> {
+    /// Puts the mark anew, and looks for others: whoever begins from now on sees it, and who began before is seen.
+    pub async fn look(&self) -> Result<()> {
+        self.renew().await?;
         let marks = self.repository.marks().await?;
         let now_ms = marks.iter().find(|(name, _)| *name == self.name).map_or(0, |(_, at_ms)| *at_ms);
-        let others = marks.into_iter().filter(|(name, at_ms)| {
-            let is_forbidden = work.forbids().iter().any(|other| name.starts_with(other.prefix()));
+        let mut others = marks.into_iter().filter(|(name, at_ms)| {
+            let is_forbidden = self.work.forbids().iter().any(|other| name.starts_with(other.prefix()));
             is_forbidden && *name != self.name && now_ms.saturating_sub(*at_ms) < MARK_AGE_MAX_MS
         });
-        Ok(others.map(|(name, _)| name).next())
+        match others.next() {
+            None => Ok(()),
+            Some((other, _)) => Err(Error::new(
+                ErrorKind::Retry,
+                format!("the repository is in use ({other}): try again later"),
+            )),
+        }
     }
 
     pub async fn renew(&self) -> Result<()> {
@@ -107,5 +109,17 @@ mod tests {
         pruning.release().await;
         Guard::take(&repository, Work::Creating).await.unwrap().release().await;
         assert!(repository.marks().await.unwrap().is_empty(), "those who failed have left none");
+    }
+
+    #[tokio::test]
+    async fn who_looks_again_sees_who_took_it_for_dead() {
+        let repository = repository();
+        let pruning = Guard::take(&repository, Work::Pruning).await.unwrap();
+        pruning.look().await.unwrap();
+        // An hour asleep.
+        repository.unmark(&pruning.name).await.unwrap();
+        let creating = Guard::take(&repository, Work::Creating).await.unwrap();
+        assert!(pruning.look().await.unwrap_err().message.contains("creating-"));
+        assert!(creating.look().await.unwrap_err().message.contains("pruning-"), "its mark is back");
     }
 }

@@ -16,6 +16,8 @@ pub mod prune;
 mod records;
 pub mod repository;
 pub mod restore;
+#[cfg(test)]
+mod testing;
 pub mod verify;
 
 pub use manifest::{Backup, File, check_name};

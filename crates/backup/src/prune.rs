@@ -1,4 +1,7 @@
 //! Old backups go, and files that none names.
+//!
+//! Invariant: nothing is deleted unless this program has just seen that nobody else creates or prunes, and that there are the backups
+//! that it knows. (It cannot be seen in the same moment: one that sleeps for an hour between the two deletes one file too many.)
 
 use std::collections::BTreeSet;
 
@@ -7,6 +10,9 @@ use sextant_common::error::{Error, Result};
 use crate::Progress;
 use crate::guard::{Guard, Work};
 use crate::repository::Repository;
+
+/// For how long it is believed what was seen of others: far below the age of a mark that counts for nothing.
+const BELIEVED_NS: u64 = 10_000_000_000;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pruned {
@@ -27,17 +33,21 @@ pub async fn prune(repository: &Repository, keep: usize, progress: Progress<'_>)
 }
 
 async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Progress<'_>) -> Result<Pruned> {
+    let names = repository.names().await?;
     let mut backups = Vec::new();
-    for name in repository.names().await? {
+    for name in &names {
         // (One that cannot be read ends it: nobody knows what it names.)
-        backups.push(repository.backup(&name).await?);
+        backups.push(repository.backup(name).await?);
     }
     backups.sort_by_key(|backup| (backup.created_ms, backup.name.clone()));
     let old = backups.len().saturating_sub(keep);
     let kept: BTreeSet<String> = backups[old..].iter().flat_map(|b| b.files()).map(|f| f.name()).collect();
+    let mut alone = Alone { repository, guard, names, seen_ns: None };
     let mut pruned = Pruned::default();
     for backup in &backups[..old] {
+        alone.check().await?;
         repository.remove_backup(&backup.name).await?;
+        alone.names.retain(|name| *name != backup.name);
         progress(format!("backup {} is removed", backup.name));
         pruned.backups += 1;
     }
@@ -45,9 +55,7 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
         if kept.contains(&name) {
             continue;
         }
-        if pruned.files % 1000 == 0 {
-            guard.renew().await?;
-        }
+        alone.check().await?;
         repository.remove_table(&name).await?;
         pruned.files += 1;
         pruned.bytes += bytes;
@@ -55,70 +63,116 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
     Ok(pruned)
 }
 
+/// That nobody else is at work, and was not while this program slept.
+struct Alone<'r> {
+    repository: &'r Repository,
+    guard: &'r Guard,
+    /// Of the backups that there are to be, sorted.
+    names: Vec<String>,
+    /// When that was last begun to be seen.
+    seen_ns: Option<u64>,
+}
+
+impl Alone<'_> {
+    /// Before each deletion.
+    async fn check(&mut self) -> Result<()> {
+        let clock = &*self.repository.env.clock;
+        let is_fresh = |seen_ns: u64| clock.holder_ns().saturating_sub(seen_ns) < BELIEVED_NS;
+        if self.seen_ns.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let now_ns = clock.holder_ns();
+        self.guard.look().await?;
+        if self.repository.names().await? != self.names {
+            return Err(Error::retry("backups came or went meanwhile: nothing more is deleted, prune again"));
+        }
+        if !is_fresh(now_ns) {
+            return Err(Error::retry(
+                "the repository is too slow to be sure of others: nothing more is deleted",
+            ));
+        }
+        self.seen_ns = Some(now_ns);
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
+    use futures::FutureExt;
     use object_store::memory::InMemory;
-    use sextant_common::cut::{Cut, CutTable};
-    use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
-    use sextant_common::manifest::SstMeta;
     use sextant_environment::Env;
+    use sextant_environment::clock::{Clock, WallInterval};
 
     use super::*;
     use crate::manifest::{Backup, File};
+    use crate::testing::{backup, sst};
 
-    fn sst(counter: u32) -> SstMeta {
-        let id = SstId {
-            partition: PartitionId(0),
-            plan: LogPosition::default(),
-            epoch: Epoch::default(),
-            counter,
-        };
-        SstMeta {
-            id,
-            table: TableId(1),
-            records: 1,
-            tombstones: 0,
-            min_key: "a".into(),
-            max_key: "b".into(),
-            min_seq: 1,
-            max_seq: 1,
-            file_bytes: 3,
-            checksum: 7,
-            generations: Default::default(),
-            range: Default::default(),
-            expiring: Default::default(),
-            replicas: Vec::new(),
+    /// Moved by hand.
+    #[derive(Default)]
+    struct Moved(AtomicU64);
+
+    impl Clock for Moved {
+        fn wall(&self) -> WallInterval {
+            WallInterval { earliest_ns: self.holder_ns(), latest_ns: self.holder_ns() }
+        }
+
+        fn wall_guess_ns(&self) -> u64 {
+            self.holder_ns()
+        }
+
+        fn holder_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+
+        fn grantor_ns(&self) -> u64 {
+            self.holder_ns()
         }
     }
 
-    async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
-        let table = CutTable {
-            table: TableId(1),
-            name: "t".into(),
-            options: Default::default(),
-            generation: Default::default(),
-            ssts: Some(ssts.iter().map(|counter| sst(*counter)).collect()),
-        };
-        let cut = Cut {
-            id: 1,
-            at: 1,
-            seq: Default::default(),
-            tick: Default::default(),
-            opened_ms: 1,
-            lease_ms: 1,
-            tables: vec![table],
-        };
-        let cuts = BTreeMap::from([(PartitionId(0), cut)]);
-        let backup = Backup { name: name.into(), created_ms, cuts };
-        for File { id, checksum, bytes } in backup.files() {
-            let mut to = repository.write_table(&File { id, checksum, bytes }).await.unwrap();
-            to.write(b"sst").await.unwrap();
-            to.finish().await.unwrap();
+    #[tokio::test]
+    async fn what_was_made_while_a_prune_slept_keeps_its_files() {
+        let clock = Arc::new(Moved::default());
+        let env = Env { clock: clock.clone(), ..Env::real() };
+        let repository = Repository::over(&env, Arc::new(InMemory::new()));
+        for (name, made_ms, ssts) in [("a", 1, [1, 2]), ("b", 2, [2, 3]), ("c", 3, [3, 4])] {
+            backup(&repository, name, made_ms, &ssts).await;
         }
-        repository.commit(&backup).await.unwrap();
+        let d = Backup { name: "d".into(), created_ms: 4, ..repository.backup("a").await.unwrap() };
+        let slept = AtomicU64::new(0);
+        // After the first one: its mark counts for nothing any more, and somebody makes a backup of what it is about to delete.
+        let sleep = |_: String| {
+            if slept.fetch_add(1, Ordering::Relaxed) == 0 {
+                clock.0.fetch_add(2 * 3_600_000_000_000, Ordering::Relaxed);
+                repository.commit(&d).now_or_never().unwrap().unwrap();
+            }
+        };
+        let error = prune(&repository, 1, &sleep).await.unwrap_err();
+        assert!(error.message.contains("meanwhile"), "{error}");
+        let there = repository.tables().await.unwrap();
+        assert!(
+            repository.backup("d").await.unwrap().files().iter().all(|file| there.contains_key(&file.name()))
+        );
+        assert!(repository.marks().await.unwrap().is_empty());
+        assert_eq!(prune(&repository, 1, &|_| ()).await.unwrap().backups, 2);
+    }
+
+    #[tokio::test]
+    async fn who_creates_while_a_prune_slept_keeps_what_it_has_copied() {
+        let clock = Arc::new(Moved::default());
+        let env = Env { clock: clock.clone(), ..Env::real() };
+        let repository = Repository::over(&env, Arc::new(InMemory::new()));
+        backup(&repository, "a", 1, &[1]).await;
+        backup(&repository, "b", 2, &[2]).await;
+        let sleep = |_: String| {
+            clock.0.fetch_add(2 * 3_600_000_000_000, Ordering::Relaxed);
+            repository.mark("creating-0123456789abcdef").now_or_never().unwrap().unwrap();
+        };
+        let error = prune(&repository, 1, &sleep).await.unwrap_err();
+        assert!(error.message.contains("in use"), "{error}");
+        assert_eq!(repository.tables().await.unwrap().len(), 2);
     }
 
     #[tokio::test]

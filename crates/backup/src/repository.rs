@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, WriteMultipart};
+use object_store::{ObjectStore, PutMode, WriteMultipart};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::vfs::OpenMode;
@@ -95,9 +95,22 @@ impl Repository {
         manifest::decode(name, &read.bytes().await.map_err(error)?)
     }
 
-    /// The moment from which on the backup is there.
+    /// The moment from which on the backup is there. Of two of one name the second is an error.
     pub async fn commit(&self, backup: &Backup) -> Result<()> {
-        self.put(Self::manifest(&backup.name), manifest::encode(backup).into()).await
+        let (at, bytes) = (Self::manifest(&backup.name), Bytes::from(manifest::encode(backup)));
+        match self.put(&at, bytes.clone(), PutMode::Create).await {
+            Ok(()) => Ok(()),
+            Err(object_store::Error::AlreadyExists { .. }) => {
+                Err(Error::invalid(format!("there is a backup {:?} already", backup.name)))
+            }
+            // Some file systems have no links, by which a directory does that.
+            Err(e) if self.root.is_some() && !self.names().await?.contains(&backup.name) => {
+                tracing::warn!("the repository cannot tell whether a name is taken meanwhile: {e}");
+                self.put(&at, bytes, PutMode::Overwrite).await.map_err(error)
+            }
+            Err(e) => Err(error(e)),
+        }?;
+        self.sync(&at)
     }
 
     pub async fn remove_backup(&self, name: &str) -> Result<()> {
@@ -146,16 +159,17 @@ impl Repository {
     }
 
     pub(crate) async fn mark(&self, name: &str) -> Result<()> {
-        self.put(Path::from(format!("marks/{name}")), Bytes::from_static(b"\n")).await
+        let at = Path::from(format!("marks/{name}"));
+        self.put(&at, Bytes::from_static(b"\n"), PutMode::Overwrite).await.map_err(error)?;
+        self.sync(&at)
     }
 
     pub(crate) async fn unmark(&self, name: &str) -> Result<()> {
         self.delete(&Path::from(format!("marks/{name}"))).await
     }
 
-    async fn put(&self, at: Path, bytes: Bytes) -> Result<()> {
-        self.store.put(&at, bytes.into()).await.map_err(error)?;
-        self.sync(&at)
+    async fn put(&self, at: &Path, bytes: Bytes, mode: PutMode) -> object_store::Result<()> {
+        self.store.put_opts(at, bytes.into(), mode.into()).await.map(drop)
     }
 
     async fn delete(&self, at: &Path) -> Result<()> {

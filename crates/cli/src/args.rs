@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use sextant_client::ReadMode;
+use sextant_client::{LoadName, ReadMode};
 use sextant_common::manifest::Compression;
 use sextant_ycsb::{YcsbArgs, read_modes};
 
@@ -744,6 +744,12 @@ pub struct RecoverArgs {
     /// Go on although flushed records are missing
     #[arg(long)]
     pub accept_loss: bool,
+    /// Bulk loads that were committed, of those of which nothing tells (`UNDECIDED`)
+    #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
+    pub with_load: Vec<LoadName>,
+    /// And those that were not: what their SSTables have is lost
+    #[arg(long, value_name = "LOAD,...", value_delimiter = ',')]
+    pub without_load: Vec<LoadName>,
     #[command(flatten)]
     pub connection: Connection,
 }
@@ -867,6 +873,7 @@ mod tests {
             "admin raise-format --dry-run",
             "admin raise-format --to 1 --server h:1",
             "admin recover --yes --without-sstable 2,3 --accept-loss --server h:1",
+            "admin recover --yes --with-load 0-3-1,2-3-1 --without-load 1-3-2",
             "create-table t --filter-inserts",
             "ycsb load --records 1000",
             "ycsb run --workload a --records 1000 --operations 1000 --threads 8 --mode bda --distribution zipfian --theta 0.99 --grpc h:1",

@@ -74,6 +74,92 @@ async fn assert_holds(client: &Client, model: &Model) {
     assert_eq!(scanned, alive);
 }
 
+async fn lose_disk(cluster: &mut DevCluster, data: &Path, server: usize) {
+    cluster.kill(Role::Memtable, server).await.unwrap();
+    std::fs::remove_dir_all(data.join(format!("memtable-{}", server + 1))).unwrap();
+}
+
+async fn lose_all_memory(cluster: &mut DevCluster, data: &Path) {
+    for i in 0..3 {
+        lose_disk(cluster, data, i).await;
+    }
+    for i in 0..3 {
+        cluster.relaunch(Role::Memtable, i).await.unwrap();
+    }
+}
+
+/// What a recovery would do, when all servers are up.
+async fn planned(server: &str) -> String {
+    let plan = async || {
+        let output = sextant(&["admin", "recover"], server);
+        output.status.success().then(|| stdout(&output))
+    };
+    eventually("all answer", plan).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_load_that_nothing_came_after_counts_if_the_operator_says_so_and_loads_go_on() {
+    let env = Env::real();
+    let dir = tempfile::tempdir().unwrap();
+    let options = DevOptions {
+        processes: Some(env!("CARGO_BIN_EXE_sextant").into()),
+        partitions: Some(2),
+        ..DevOptions::on_free_ports(dir.path())
+    };
+    let mut cluster = DevCluster::start(env.clone(), options).await.unwrap();
+    let addrs = cluster.grpc_addrs();
+    let patient = ClientOptions { deadline: PATIENCE, ..ClientOptions::default() };
+    let client = Client::connect_in(env.clone(), addrs.clone(), patient).await.unwrap();
+    let load = |round: &str| {
+        let file = dir.path().join(format!("{round}.csv"));
+        let lines: String = (0..50).map(|i| format!("k{i:02},{round} {i}\n")).collect();
+        std::fs::write(&file, lines).unwrap();
+        stdout(&sextant(&["load", file.to_str().unwrap()], &addrs[0]));
+    };
+    let model = |round: &str| -> Model {
+        let loaded = (0..50).map(|i| (format!("k{i:02}"), Some(format!("{round} {i}"))));
+        loaded.chain([("other".into(), Some("stays".into()))]).collect()
+    };
+    client.put("", "k00", "before").await.unwrap();
+    client.put("", "other", "stays").await.unwrap();
+    client.flush(None).await.unwrap();
+    load("first");
+    assert_holds(&client, &model("first")).await;
+
+    lose_all_memory(&mut cluster, dir.path()).await;
+    let plan = planned(&addrs[0]).await;
+    let undecided: Vec<&str> =
+        plan.lines().filter_map(|line| line.split("UNDECIDED: load ").nth(1)).collect();
+    assert_eq!(undecided.len(), 2, "one in each partition: {plan}");
+    let names: Vec<&str> = undecided.iter().filter_map(|line| line.split(' ').next()).collect();
+    let refused = sextant(&["admin", "recover", "--yes"], &addrs[0]);
+    let text = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(!refused.status.success() && text.contains("--with-load"), "{text}");
+    let unknown = sextant(&["admin", "recover", "--yes", "--without-load", "0-99-9"], &addrs[0]);
+    assert!(!unknown.status.success());
+    let done = stdout(&sextant(&["admin", "recover", "--yes", "--with-load", &names.join(",")], &addrs[0]));
+    assert_eq!(done.matches("is rebuilt").count(), 2, "{done}");
+    assert_holds(&client, &model("first")).await;
+
+    // What comes after a load tells of it, also in a partition that was rebuilt.
+    let write = async |round: &str| {
+        for i in 0..50 {
+            client.put("", format!("k{i:02}"), format!("{round} {i}")).await.unwrap();
+        }
+        client.flush(None).await.unwrap();
+    };
+    write("written").await;
+    load("second");
+    assert_holds(&client, &model("second")).await;
+    write("third").await;
+    lose_all_memory(&mut cluster, dir.path()).await;
+    let plan = planned(&addrs[0]).await;
+    assert!(!plan.contains("UNDECIDED") && !plan.contains("MISSING"), "{plan}");
+    stdout(&sextant(&["admin", "recover", "--yes"], &addrs[0]));
+    assert_holds(&client, &model("third")).await;
+    cluster.shutdown().await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
     let env = Env::real();
@@ -133,8 +219,7 @@ async fn all_memtable_disks_are_lost_and_every_flushed_record_comes_back() {
     }
 
     for i in 0..3 {
-        cluster.kill(Role::Memtable, i).await.unwrap();
-        std::fs::remove_dir_all(dir.path().join(format!("memtable-{}", i + 1))).unwrap();
+        lose_disk(&mut cluster, dir.path(), i).await;
     }
     let before = table_files(dir.path());
     assert!(!before.is_empty());

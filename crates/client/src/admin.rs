@@ -8,7 +8,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::{NodeId, PartitionId, TableId};
 use sextant_common::limits;
 use sextant_common::manifest::{TableInfo, TableOptions};
-use sextant_common::recovery::RecoveredPartition;
+use sextant_common::recovery::{RecoveredPartition, RecoveryOrder};
 use sextant_proto::v1;
 
 use crate::client::{Client, kv};
@@ -150,18 +150,10 @@ impl Client {
     }
 
     /// After the loss of all memtable servers' disks: rebuilds the partitions from the tables that the sstable servers
-    /// hold, or, as a dry run, says what would be done. `without`: sstable servers that are gone for good.
-    /// `accept_loss`: go on although flushed records are known to be missing. Idempotent: what has a group is left
-    /// alone.
-    pub fn recover<'a>(
-        &'a self,
-        dry_run: bool,
-        without: &'a [NodeId],
-        accept_loss: bool,
-    ) -> BoxFuture<'a, Result<Vec<RecoveredPartition>>> {
+    /// hold, or, as a dry run, says what would be done. Idempotent: what has a group is left alone.
+    pub fn recover<'a>(&'a self, order: &'a RecoveryOrder) -> BoxFuture<'a, Result<Vec<RecoveredPartition>>> {
         Box::pin(async move {
-            let without = without.iter().map(|n| n.0).collect();
-            let request = v1::RecoverRequest { dry_run, without, accept_loss };
+            let request = v1::RecoverRequest::from(order);
             let deadline = self.deadline().max(MAINTENANCE_DEADLINE);
             let patient = self.with_attempt_timeout(deadline);
             let reply = patient
@@ -169,7 +161,7 @@ impl Client {
                     Ok(admin.recover(timed(request.clone(), limit)).await?.into_inner())
                 })
                 .await?;
-            Ok(reply.partitions.into_iter().map(Into::into).collect())
+            reply.partitions.into_iter().map(TryInto::try_into).collect()
         })
     }
 

@@ -40,7 +40,7 @@ impl Client {
     /// What a snapshot has in a partition.
     pub async fn cut(&self, partition: PartitionId, id: u64) -> Result<Cut> {
         let action = v1::cut_request::Action::Look.into();
-        let request = v1::CutRequest { partition: partition.0, id, action, lease_ms: 0 };
+        let request = v1::CutRequest { partition: partition.0, id, action, lease_ms: 0, privileged: true };
         let reply = self
             .administer(self.deadline(), async |mut admin, limit| {
                 Ok(admin.cut(timed(request, limit)).await?.into_inner())

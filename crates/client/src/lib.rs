@@ -69,10 +69,11 @@ pub use sextant_common::configuration::{ConfigurationChange, LeaseMode, Partitio
 pub use sextant_common::error::{Error, ErrorKind, Result};
 pub use sextant_common::expiry::Tick;
 pub use sextant_common::ids::{LoadId, NodeId, PartitionId, Seq, TableId};
+pub use sextant_common::load::LoadName;
 pub use sextant_common::manifest::{TableInfo, TableOptions};
 pub use sextant_common::marks::{Kind, Marks};
 pub use sextant_common::operation::{
     Condition, Effect, Expected, Lifetime, LifetimeTest, Misfit, OpOutcome, Operation, ReadMode, Record,
     Returns, Told, Update, WriteOutcome,
 };
-pub use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};
+pub use sextant_common::recovery::{RecoveredPartition, RecoveryOrder, RecoveryOutcome, UndecidedLoad};

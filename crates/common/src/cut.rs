@@ -11,6 +11,10 @@ use crate::manifest::{SstList, SstMeta, TableOptions};
 
 /// Most cuts of a partition: each names as much as its manifest.
 pub const CUTS_MAX: usize = 16;
+/// So many of them are for administrators only: whoever may read does not keep backups away.
+pub const CUTS_KEPT: usize = 4;
+/// A cut ends if nothing that it waits for was flushed for so long.
+pub const STUCK_MAX: Duration = Duration::from_secs(300);
 /// How long a cut is held without a renewal.
 pub const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 pub const LEASE_MIN: Duration = Duration::from_secs(1);
@@ -25,6 +29,22 @@ pub fn check_lease(lease_ms: u64) -> Result<Duration> {
         Err(Error::invalid(format!(
             "a snapshot is held for {LEASE_MIN:?} to {LEASE_MAX:?} without a renewal"
         )))
+    }
+}
+
+/// A cut that somebody wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WantedCut {
+    pub id: u64,
+    pub lease_ms: u64,
+    /// For an administrator.
+    pub privileged: bool,
+}
+
+impl WantedCut {
+    /// Beside how many others it is held at most.
+    pub fn room(&self) -> usize {
+        if self.privileged { CUTS_MAX } else { CUTS_MAX - CUTS_KEPT }
     }
 }
 

@@ -26,6 +26,22 @@ const REMEMBERED_MAX: usize = 32;
 /// A cut waits for the flush of all memtables of its partition.
 const OPEN_MAX: Duration = Duration::from_secs(600);
 
+/// What is asked of a cut.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub action: Action,
+    /// With [`Action::Open`]; 0: as long as usual.
+    pub lease_ms: u64,
+    /// With [`Action::Open`]: by an administrator.
+    pub privileged: bool,
+}
+
+impl From<Action> for Wish {
+    fn from(action: Action) -> Self {
+        Self { action, lease_ms: 0, privileged: false }
+    }
+}
+
 pub(crate) struct Snapshot {
     pub id: u64,
     /// By partition.
@@ -74,12 +90,18 @@ impl Snapshots {
         Self { core: core.clone(), known: Mutex::default() }
     }
 
-    /// Begins a cut in every partition. None is left over if one cannot be had.
-    pub async fn open(&self, lease_ms: u64, limit: Option<Duration>) -> Result<Arc<Snapshot>> {
+    /// Begins a cut in every partition. None is left over if one cannot be had. `privileged`: for an administrator.
+    pub async fn open(
+        &self,
+        lease_ms: u64,
+        privileged: bool,
+        limit: Option<Duration>,
+    ) -> Result<Arc<Snapshot>> {
         sextant_common::cut::check_lease(lease_ms)?;
         let id = self.core.env.rng.nonzero_u64();
         let deadline = Deadline::after(&*self.core.env.clock, limit.unwrap_or(OPEN_MAX).min(OPEN_MAX));
-        match self.everywhere(id, Action::Open, lease_ms, deadline).await {
+        let wish = Wish { action: Action::Open, lease_ms, privileged };
+        match self.everywhere(id, wish, deadline).await {
             Ok(snapshot) => Ok(snapshot),
             Err(e) => {
                 let _ = self.close(id).await;
@@ -89,14 +111,14 @@ impl Snapshots {
     }
 
     pub async fn renew(&self, id: u64) -> Result<Arc<Snapshot>> {
-        self.everywhere(id, Action::Renew, 0, self.core.deadline(None)).await
+        self.everywhere(id, Action::Renew.into(), self.core.deadline(None)).await
     }
 
     pub async fn close(&self, id: u64) -> Result<()> {
         self.known.lock().retain(|snapshot| snapshot.id != id);
         let deadline = self.core.deadline(None);
         let partitions = self.core.views.partitions();
-        let ends = partitions.map(|partition| self.ask(partition, id, Action::End, 0, deadline));
+        let ends = partitions.map(|partition| self.ask(partition, id, Action::End.into(), deadline));
         join_all(ends).await.into_iter().try_for_each(|ended| ended.map(drop))
     }
 
@@ -105,13 +127,13 @@ impl Snapshots {
         let known = self.known.lock().iter().find(|snapshot| snapshot.id == id).cloned();
         match known {
             Some(snapshot) => Ok(snapshot),
-            None => self.everywhere(id, Action::Look, 0, self.core.deadline(None)).await,
+            None => self.everywhere(id, Action::Look.into(), self.core.deadline(None)).await,
         }
     }
 
     /// Whether its leader still holds it; if so, what went wrong is something else.
     pub async fn why(&self, id: u64, partition: PartitionId, error: Error) -> Error {
-        match self.ask(partition, id, Action::Look, 0, self.core.deadline(None)).await {
+        match self.ask(partition, id, Action::Look.into(), self.core.deadline(None)).await {
             Err(ended) if ended.kind == ErrorKind::Invalid => {
                 self.known.lock().retain(|snapshot| snapshot.id != id);
                 ended
@@ -120,16 +142,10 @@ impl Snapshots {
         }
     }
 
-    async fn everywhere(
-        &self,
-        id: u64,
-        action: Action,
-        lease_ms: u64,
-        deadline: Deadline,
-    ) -> Result<Arc<Snapshot>> {
+    async fn everywhere(&self, id: u64, wish: Wish, deadline: Deadline) -> Result<Arc<Snapshot>> {
         let partitions = self.core.views.partitions();
         let cuts = partitions.map(|partition| async move {
-            let cut = self.ask(partition, id, action, lease_ms, deadline).await?;
+            let cut = self.ask(partition, id, wish, deadline).await?;
             let cut = cut.filter(Cut::is_complete);
             let cut = cut.ok_or_else(|| Error::unavailable("the snapshot is not complete yet"))?;
             Ok::<_, Error>(OfPartition::new(partition, cut))
@@ -149,12 +165,13 @@ impl Snapshots {
         &self,
         partition: PartitionId,
         id: u64,
-        action: Action,
-        lease_ms: u64,
+        wish: Wish,
         deadline: Deadline,
     ) -> Result<Option<Cut>> {
         let mut backoff = Backoff::default();
-        let request = v1::CutRequest { partition: partition.0, id, action: action.into(), lease_ms };
+        let Wish { action, lease_ms, privileged } = wish;
+        let request =
+            v1::CutRequest { partition: partition.0, id, action: action.into(), lease_ms, privileged };
         loop {
             self.core.check_running()?;
             let leader = self.core.leaders.get(partition).node;

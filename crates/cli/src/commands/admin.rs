@@ -3,7 +3,8 @@
 use std::io::Write;
 
 use sextant_client::{
-    ConfigurationChange, LeaseMode, Maintenance, PartitionFormat, RecoveredPartition, RecoveryOutcome,
+    ConfigurationChange, LeaseMode, Maintenance, PartitionFormat, RecoveredPartition, RecoveryOrder,
+    RecoveryOutcome,
 };
 use sextant_common::ids::{NodeId, PartitionId};
 use sextant_common::manifest::{Compression, TableOptions};
@@ -93,11 +94,17 @@ async fn raise_format(args: RaiseFormatArgs) -> CommandResult {
 }
 
 async fn recover(args: RecoverArgs) -> CommandResult {
-    let without: Vec<NodeId> = args.without_sstable.into_iter().map(NodeId).collect();
-    let partitions = client(&args.connection).await?.recover(!args.yes, &without, args.accept_loss).await?;
+    let order = RecoveryOrder {
+        dry_run: !args.yes,
+        without: args.without_sstable.into_iter().map(NodeId).collect(),
+        accept_loss: args.accept_loss,
+        with_loads: args.with_load,
+        without_loads: args.without_load,
+    };
+    let partitions = client(&args.connection).await?.recover(&order).await?;
     let mut stdout = std::io::stdout().lock();
     let refused = partitions.iter().any(|p| p.outcome == RecoveryOutcome::Refused);
-    for RecoveredPartition { partition, outcome, message, found, losses } in &partitions {
+    for RecoveredPartition { partition, outcome, message, found, losses, undecided } in &partitions {
         let what = match outcome {
             RecoveryOutcome::Founded => "has a group: nothing to be done",
             RecoveryOutcome::Planned => "can be rebuilt",
@@ -111,6 +118,9 @@ async fn recover(args: RecoverArgs) -> CommandResult {
         for line in losses {
             writeln!(stdout, "  MISSING: {line}")?;
         }
+        for load in undecided {
+            writeln!(stdout, "  UNDECIDED: {load}")?;
+        }
     }
     if refused {
         return Err(Failure::error("not every partition can be rebuilt".to_owned()));
@@ -119,6 +129,16 @@ async fn recover(args: RecoverArgs) -> CommandResult {
         writeln!(stdout, "Nothing was done. `--yes` rebuilds the partitions from what was found.")?;
         if partitions.iter().any(|p| !p.losses.is_empty()) {
             writeln!(stdout, "Flushed records are missing: that has to be accepted with --accept-loss.")?;
+        }
+        let undecided: Vec<String> =
+            partitions.iter().flat_map(|p| &p.undecided).map(|load| load.name.to_string()).collect();
+        if !undecided.is_empty() {
+            writeln!(
+                stdout,
+                "Nothing tells whether these loads were committed. Say so of each: --with-load if it was, --without-load if not \
+                 (what its SSTables have is lost then): {}",
+                undecided.join(",")
+            )?;
         }
     }
     Ok(())

@@ -1,10 +1,9 @@
 //! Cuts, as who reads them asks for them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use sextant_common::cut::Cut;
-use sextant_common::error::{Error, Result};
+use sextant_common::cut::{Cut, STUCK_MAX, WantedCut};
+use sextant_common::error::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use super::{DATA_TIMEOUT, ENTRY_TIMEOUT, check_leads, within};
@@ -17,10 +16,11 @@ fn find(cuts: &[Arc<Cut>], id: u64) -> Option<&Arc<Cut>> {
 }
 
 /// Returns when all that it has is in SSTables. Asked again, of this leader or of the next, it is the same one.
-pub async fn open_cut(handle: &Handle, id: u64, lease: Duration) -> Result<Arc<Cut>> {
+pub async fn open_cut(handle: &Handle, wanted: WantedCut) -> Result<Arc<Cut>> {
+    let id = wanted.id;
     let mut cuts = handle.shared.cuts.subscribe();
     let (done, answer) = oneshot::channel();
-    let _ = handle.events.send(Event::OpenCut { id, lease_ms: lease.as_millis() as u64, done });
+    let _ = handle.events.send(Event::OpenCut { wanted, done });
     within(ENTRY_TIMEOUT, "open a snapshot", answer).await?;
     let mut was_there = false;
     let complete = cuts.wait_for(|cuts| match find(cuts, id) {
@@ -31,10 +31,19 @@ pub async fn open_cut(handle: &Handle, id: u64, lease: Duration) -> Result<Arc<C
         None => was_there,
     });
     match tokio::time::timeout(DATA_TIMEOUT, complete).await {
-        Ok(Ok(cuts)) => find(&cuts, id).cloned().ok_or_else(|| unknown_cut(id)),
+        // (Whoever asks again would open another one: this is final.)
+        Ok(Ok(cuts)) => {
+            find(&cuts, id).cloned().ok_or_else(|| Error::new(ErrorKind::Overloaded, not_completed()))
+        }
         Ok(Err(_)) => Err(Error::retry("the server is stopping")),
         Err(_) => Err(Error::unavailable("open a snapshot: its memtables were not flushed in time")),
     }
+}
+
+fn not_completed() -> String {
+    format!(
+        "the snapshot ended before it was complete: what is in memory was not flushed for {STUCK_MAX:?}, or somebody has closed it"
+    )
 }
 
 /// It is held for its lease from now on.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use sextant_common::cut::{CUTS_MAX, Cut, CutTable};
+use sextant_common::cut::{CUTS_KEPT, CUTS_MAX, Cut, CutTable, WantedCut};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, Seq, SstId, TableId};
@@ -33,15 +33,29 @@ impl Partition {
     }
 
     /// A cut of what has been appended, to be proposed now. None: there is one of this id, or there will be.
-    pub fn plan_cut(&self, term: u64, id: u64, opened_ms: u64, lease_ms: u64) -> Result<Option<OpenCut>> {
+    pub fn plan_cut(&self, term: u64, wanted: WantedCut, opened_ms: u64) -> Result<Option<OpenCut>> {
+        let id = wanted.id;
         let coming: Vec<u64> = self.coming_cuts().map(|cut| cut.id).collect();
         if coming.contains(&id) || self.cuts().iter().any(|cut| cut.id == id) {
             return Ok(None);
         }
-        if coming.len() + self.cuts().len() >= CUTS_MAX {
-            let why = format!("there are {CUTS_MAX} snapshots of partition {} already", self.id);
+        if coming.len() + self.cuts().len() >= wanted.room() {
+            let kept = match wanted.privileged {
+                true => String::new(),
+                false => format!(" ({CUTS_KEPT} of {CUTS_MAX} places are kept for administrators)"),
+            };
+            let why = format!("there are {} snapshots of partition {} already{kept}", wanted.room(), self.id);
             return Err(Error::new(ErrorKind::Overloaded, why));
         }
+        // Each freezes all memtables: whoever opens many at once gets one after the other.
+        if !coming.is_empty() || self.cuts().iter().any(|cut| !cut.is_complete()) {
+            return Err(Error::retry(format!("another snapshot of partition {} is being opened", self.id)));
+        }
+        Ok(Some(self.cut_now(term, wanted, opened_ms)))
+    }
+
+    pub(super) fn cut_now(&self, term: u64, wanted: WantedCut, opened_ms: u64) -> OpenCut {
+        let WantedCut { id, lease_ms, .. } = wanted;
         let point = |(table, state): (TableId, &super::table::TableState)| {
             let (generation, freezes) = (state.generation(), !state.active.is_empty());
             CutPoint {
@@ -51,7 +65,7 @@ impl Partition {
             }
         };
         let tables = self.tables().map(point).collect();
-        Ok(Some(OpenCut { term, id, next_seq: self.next_seq, tick: self.tick, opened_ms, lease_ms, tables }))
+        OpenCut { term, id, next_seq: self.next_seq, tick: self.tick, opened_ms, lease_ms, tables }
     }
 
     /// Appended, and not yet committed.

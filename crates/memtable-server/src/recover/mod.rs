@@ -12,4 +12,4 @@ mod run;
 mod snapshot;
 
 pub use gate::{Gate, Memories, Verdict};
-pub use run::{Order, Rebuilding};
+pub use run::Rebuilding;

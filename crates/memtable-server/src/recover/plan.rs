@@ -15,14 +15,17 @@
 //!   the fewest tables of which there is no sound copy, or one, or two, ..: a compaction that was done on one server must not cost its
 //!   inputs; then the one with fewer tables.
 //!
-//! * A bulk load jumps over generations ([`load`]): before its first table there is no gap. (So what is lost just before a load is not
-//!   missed; and of a load that was written and not committed nothing tells that it was not.)
+//! * A bulk load jumps over generations: before its first table there is no gap ([`chain::Places`]). Its tables count only if it was
+//!   committed ([`loads`]).
 //!
 //! A gap may also be in some intervals only, because a compaction had nothing for them: that is no more than a doubt, unless it begins
 //! with the first memtable.
 //!
 //! A table that is chosen in some intervals answers in the manifest for those only: elsewhere it may hold what was deleted since. Its
 //! entries are cut so that of two that overlap the newer one has all keys of the older one, as compactions leave it.
+
+mod chain;
+mod loads;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,9 +34,14 @@ use bytes::Bytes;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{Generation, NodeId, PartitionId, SstId, TableId};
 use sextant_common::key_range::KeyRange;
-use sextant_common::load;
+use sextant_common::load::{LoadName, LoadNumber};
 use sextant_common::manifest::{Generations, Origin, SstMeta, TableOptions};
+use sextant_common::recovery::UndecidedLoad;
 use sextant_common::sstable::{Contents, Holding};
+
+use chain::{Gap, Places, best_chain, gaps};
+use loads::Judged;
+pub use loads::Word;
 
 /// A table on a server.
 #[derive(Clone, Debug)]
@@ -59,7 +67,7 @@ pub struct PlannedTable {
     pub options: TableOptions,
     /// Newest first for every key.
     pub ssts: Vec<Chosen>,
-    /// The newest memtable that any table holds.
+    /// The newest generation of any table that was found, chosen or not.
     pub newest: Generation,
 }
 
@@ -79,6 +87,10 @@ pub struct Plan {
     pub losses: Vec<String>,
     /// That may be missing, if servers were not asked: nothing tells them from records that never were.
     pub doubts: Vec<String>,
+    /// Of which an operator has to say whether they are to count. The tables are planned without them.
+    pub undecided: Vec<UndecidedLoad>,
+    /// Loads of which there are tables.
+    pub loads: BTreeSet<LoadNumber>,
 }
 
 #[derive(Clone, Debug)]
@@ -99,7 +111,7 @@ impl Candidate {
     }
 }
 
-pub fn plan(partition: PartitionId, found: &[Found]) -> Result<Plan> {
+pub fn plan(partition: PartitionId, found: &[Found], word: &Word) -> Result<Plan> {
     let mut plan = Plan::default();
     let mut lineages = BTreeSet::new();
     for Found { server, holding: Holding { id, contents, .. } } in found {
@@ -128,8 +140,12 @@ pub fn plan(partition: PartitionId, found: &[Found]) -> Result<Plan> {
     plan.lineage = lineages.first().copied();
     let by_table = candidates(found, &mut plan)?;
     for (table, candidates) in by_table {
-        let planned = plan_table(table, candidates, &mut plan)?;
+        let planned = plan_table((partition, table), candidates, word, &mut plan)?;
         plan.tables.push(planned);
+    }
+    if let Some(number) = word.with.union(&word.without).find(|number| !plan.loads.contains(*number)) {
+        let name = LoadName { partition, number: *number };
+        return Err(Error::invalid(format!("there is nothing of load {name}")));
     }
     Ok(plan)
 }
@@ -180,7 +196,12 @@ fn candidates(found: &[Found], plan: &mut Plan) -> Result<BTreeMap<TableId, Vec<
     Ok(by_table)
 }
 
-fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Result<PlannedTable> {
+fn plan_table(
+    (partition, table): (PartitionId, TableId),
+    candidates: Vec<Candidate>,
+    word: &Word,
+    plan: &mut Plan,
+) -> Result<PlannedTable> {
     let count = candidates.len();
     let (name, options) = (candidates[0].origin.name.clone(), candidates[0].options.clone());
     let foreign = candidates.iter().find(|c| c.origin.name != name || c.options != options);
@@ -190,20 +211,26 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
             foreign.chosen.meta.id, foreign.origin.name
         )));
     }
-    let intervals = intervals(&candidates);
-    let chains: Vec<Vec<&Candidate>> = intervals
-        .iter()
-        .map(|interval| best_chain(candidates.iter().filter(|c| c.origin.range.covers(interval))))
-        .collect();
-    tell_of_choice(&candidates, &chains, plan);
+    // Numbers go on behind what is left out, too.
     let newest = candidates.iter().map(|c| c.range().last).max().unwrap_or(Generation(0));
-    let whole = Generations { first: Generation(1), last: newest };
-    let missing: BTreeSet<Gap> = chains.iter().flat_map(|chain| gaps(chain, whole)).collect();
-    for Gap { first, last } in missing {
+    let judged = loads::judge(candidates, word)?;
+    let candidates = &judged.accepted;
+    let places = Places::of(candidates);
+    let intervals = intervals(candidates);
+    let holding = |interval| candidates.iter().filter(move |c: &&Candidate| c.origin.range.covers(interval));
+    let chain = |interval| best_chain(holding(interval), interval, &places);
+    let chains: Vec<Vec<&Candidate>> = intervals.iter().map(chain).collect();
+    tell_of_choice(candidates, &chains, plan);
+    tell_of_loads(partition, &judged, &chains, plan);
+    let newest_counting = candidates.iter().map(|c| c.range().last).max().unwrap_or(Generation(0));
+    let missing: Vec<Vec<Gap>> =
+        intervals.iter().zip(&chains).map(|(at, chain)| gaps(chain, at, newest_counting, &places)).collect();
+    for gap in missing.iter().flatten().copied().collect::<BTreeSet<Gap>>() {
         // Of a compaction that had nothing for some keys nobody there remembers it. But there is always something that begins with the
         // first memtable, and a flush is of all keys.
-        let everywhere = chains.iter().all(|chain| gaps(chain, whole).contains(&Gap { first, last }));
+        let everywhere = missing.iter().all(|gaps| gaps.contains(&gap));
         let part = if everywhere { "" } else { ", for a part of the keys," };
+        let Gap { first, last } = gap;
         let lines = if everywhere || first.0 == 1 { &mut plan.losses } else { &mut plan.doubts };
         lines.push(format!(
             "table {name:?}: what was flushed of its memtables {first} to {last}{part} is in no table of the servers asked; older \
@@ -226,7 +253,7 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
     let ssts = entries(&intervals, &chains);
     let distinct: BTreeMap<SstId, &Chosen> = ssts.iter().map(|chosen| (chosen.meta.id, chosen)).collect();
     plan.notes.push(format!(
-        "table {name:?} ({table}): {} of {count} SSTables, with its memtables up to {newest}; newest version {newest_seq}. What was \
+        "table {name:?} ({table}): {} of {count} SSTables, with its memtables up to {newest_counting}; newest version {newest_seq}. What was \
          written after that and not flushed is lost",
         distinct.len()
     ));
@@ -234,6 +261,23 @@ fn plan_table(table: TableId, candidates: Vec<Candidate>, plan: &mut Plan) -> Re
         plan.notes.push(format!("SSTable {id} is on sstable server {} only", alone.holders[0]));
     }
     Ok(PlannedTable { table, name, options, ssts, newest })
+}
+
+/// Says which loads wait for the operator's word, and which are left out.
+fn tell_of_loads(partition: PartitionId, judged: &Judged, chains: &[Vec<&Candidate>], plan: &mut Plan) {
+    plan.loads.extend(&judged.found);
+    for (number, ssts) in &judged.open {
+        let load = loads::described(LoadName { partition, number: *number }, ssts);
+        if loads::is_spanned(ssts, chains) {
+            plan.notes.push(format!("{load}: newer SSTables have it, or it was not committed: not needed"));
+        } else {
+            plan.undecided.push(load);
+        }
+    }
+    for (number, ssts) in &judged.left_out {
+        let load = loads::described(LoadName { partition, number: *number }, ssts);
+        plan.notes.push(format!("{load}: left out"));
+    }
 }
 
 /// Says which tables are not what one would take.
@@ -303,117 +347,6 @@ fn entries(intervals: &[KeyRange], chains: &[Vec<&Candidate>]) -> Vec<Chosen> {
         }
     }
     entries
-}
-
-/// How good a chain of tables is: the less, the better; what is said first counts first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Cost {
-    /// Memtables that no table holds.
-    missing: u64,
-    /// Tables with no sound copy.
-    damaged: u32,
-    /// Memtables that several tables hold.
-    twice: u64,
-    /// How many tables have one sound copy, two, ..: the rarest count first, and few tables are better than many.
-    by_copies: [u32; COPIES_MAX],
-}
-
-/// More sound copies than this are no better.
-const COPIES_MAX: usize = 8;
-
-impl Cost {
-    fn of(candidate: &Candidate) -> Self {
-        let mut cost = Self { missing: 0, damaged: 0, twice: 0, by_copies: [0; COPIES_MAX] };
-        match candidate.chosen.sound {
-            0 => cost.damaged = 1,
-            sound => cost.by_copies[sound.min(COPIES_MAX) - 1] = 1,
-        }
-        cost
-    }
-
-    fn and(self, other: Self) -> Self {
-        Self {
-            missing: self.missing + other.missing,
-            damaged: self.damaged + other.damaged,
-            twice: self.twice + other.twice,
-            by_copies: std::array::from_fn(|at| self.by_copies[at] + other.by_copies[at]),
-        }
-    }
-
-    /// The same with an older table, or the beginning, after this one: what is between them, or in both.
-    fn before(self, newer: Generations, older_last: u64) -> Self {
-        let next = newer.first.0 - 1;
-        Self {
-            missing: self.missing + next.saturating_sub(older_last),
-            twice: self.twice + older_last.saturating_sub(next),
-            ..self
-        }
-    }
-}
-
-/// The best chain of tables from the newest memtable down to the first, newest first.
-fn best_chain<'c>(candidates: impl Iterator<Item = &'c Candidate>) -> Vec<&'c Candidate> {
-    // Of those that hold the same, one.
-    let mut by_range: BTreeMap<(Reverse<u64>, u64), &Candidate> = BTreeMap::new();
-    for candidate in candidates {
-        let range = candidate.range();
-        let best = by_range.entry((Reverse(range.last.0), range.first.0)).or_insert(candidate);
-        if candidate.rank() > best.rank() {
-            *best = candidate;
-        }
-    }
-    let all: Vec<&Candidate> = by_range.into_values().collect();
-    let Some(newest) = all.first().map(|c| c.range().last) else { return vec![] };
-    // For each: the best chain that ends with it, and what comes before it there.
-    let mut chains: Vec<Option<(Cost, Option<usize>)>> = Vec::with_capacity(all.len());
-    for (at, candidate) in all.iter().enumerate() {
-        let (own, range) = (Cost::of(candidate), candidate.range());
-        let begins = (range.last == newest).then_some((own, None));
-        let newer = all[..at].iter().zip(&chains).enumerate();
-        let goes_on = newer.filter_map(|(newer, (before, chain))| {
-            let (cost, above) = ((*chain)?.0, before.range());
-            // (What lies within the other one adds nothing.)
-            (range.first < above.first && range.last < above.last)
-                .then(|| (cost.before(above, range.last.0).and(own), Some(newer)))
-        });
-        chains.push(begins.into_iter().chain(goes_on).min());
-    }
-    let ends = chains.iter().zip(&all).enumerate();
-    let whole = ends.filter_map(|(at, (chain, last))| Some(((*chain)?.0.before(last.range(), 0), at)));
-    let mut at = whole.min().map(|(_, at)| at);
-    let mut chain = Vec::new();
-    while let Some(here) = at {
-        chain.push(all[here]);
-        at = chains[here].and_then(|(_, before)| before);
-    }
-    chain.reverse();
-    chain
-}
-
-/// Memtables that no table holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Gap {
-    first: Generation,
-    last: Generation,
-}
-
-/// What these, newest first, leave out of a range.
-fn gaps(chosen: &[&Candidate], range: Generations) -> Vec<Gap> {
-    let gap = |first, last| Gap { first: Generation(first), last: Generation(last) };
-    let mut gaps = Vec::new();
-    // The oldest generation that is covered so far, from above.
-    let mut covered = range.last.0 + 1;
-    for candidate in chosen {
-        let at = candidate.range();
-        if at.last.0 + 1 < covered && !load::begins_a_load(Generation(covered)) {
-            gaps.push(gap(at.last.0 + 1, covered - 1));
-        }
-        covered = covered.min(at.first.0);
-    }
-    if range.first.0 < covered && !load::begins_a_load(Generation(covered)) {
-        gaps.push(gap(range.first.0, covered - 1));
-    }
-    gaps
 }
 
 #[cfg(test)]

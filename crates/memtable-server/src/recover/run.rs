@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::{NodeId, PartitionId};
-use sextant_common::recovery::{RecoveredPartition, RecoveryOutcome};
+use sextant_common::recovery::{RecoveredPartition, RecoveryOrder, RecoveryOutcome};
 use sextant_environment::Env;
 use sextant_environment::config::ClusterConfig;
 use sextant_raft_log::{Member, Vote};
 
 use super::gate::Gate;
-use super::plan::{Chosen, Found, Plan, plan};
+use super::plan::{Chosen, Found, Plan, Word, plan};
 use super::snapshot::{Catalogue, Rebuilt, catalogue, term};
 use crate::incarnation::Memory;
 use crate::partition::snapshot::encode;
@@ -33,17 +33,6 @@ enum Step {
     Refuse(String),
 }
 
-/// What an operator allows.
-#[derive(Clone, Debug)]
-pub struct Order {
-    /// Only to say what would be done.
-    pub dry_run: bool,
-    /// sstable servers that are given up.
-    pub without: Vec<u64>,
-    /// Flushed records may be missing.
-    pub accept_loss: bool,
-}
-
 /// The server that runs it, with what it needs of its partitions.
 pub struct Rebuilding {
     pub env: Env,
@@ -56,12 +45,12 @@ pub struct Rebuilding {
 
 impl Rebuilding {
     /// What became of each partition, in their order.
-    pub async fn run(&self, order: &Order) -> Result<Vec<RecoveredPartition>> {
+    pub async fn run(&self, order: &RecoveryOrder) -> Result<Vec<RecoveredPartition>> {
         run(self, order).await
     }
 }
 
-async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<RecoveredPartition>> {
+async fn run(here: &Rebuilding, order: &RecoveryOrder) -> Result<Vec<RecoveredPartition>> {
     let founder = here.cluster.memtable.iter().map(|s| s.id).min();
     if founder != Some(here.node) {
         let founder = founder.unwrap_or_default();
@@ -69,6 +58,13 @@ async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<RecoveredPartition>
             ErrorKind::NotLeader,
             format!("memtable server {founder} founds groups: ask that one, or a p-node"),
         ));
+    }
+    let mut named = order.with_loads.iter().chain(&order.without_loads);
+    if let Some(unknown) = named.find(|load| !here.gates.contains_key(&load.partition)) {
+        return Err(Error::invalid(format!("load {unknown}: there is no such partition")));
+    }
+    if let Some(twice) = order.with_loads.iter().find(|load| order.without_loads.contains(load)) {
+        return Err(Error::invalid(format!("load {twice} cannot count and be left out")));
     }
     let mut gates: Vec<&Gate> = here.gates.values().collect();
     gates.sort_by_key(|gate| gate.shared.id);
@@ -93,6 +89,7 @@ async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<RecoveredPartition>
             message: String::new(),
             found: Vec::new(),
             losses: Vec::new(),
+            undecided: Vec::new(),
         };
         recovered.outcome = match step {
             Step::Founded(_) => {
@@ -106,6 +103,7 @@ async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<RecoveredPartition>
             Step::Rebuild(plan) => {
                 recovered.found = plan.notes.clone();
                 recovered.losses = plan.losses.clone();
+                recovered.undecided = plan.undecided.clone();
                 // All or nothing, as far as can be known before: a table may be known to one partition only.
                 if order.dry_run || refused || failed {
                     RecoveryOutcome::Planned
@@ -128,16 +126,21 @@ async fn run(here: &Rebuilding, order: &Order) -> Result<Vec<RecoveredPartition>
 }
 
 /// What to do with a partition, and the newest term that a memtable server has heard of there.
-async fn step(gate: &Gate, order: &Order) -> (Step, u64) {
+async fn step(gate: &Gate, order: &RecoveryOrder) -> (Step, u64) {
     let remembered = match all_empty(gate).await {
         Ok(Some(term)) => term,
         Ok(None) => {
+            // (Loads that were spoken of are the partition's by now, or gone.)
             let found = gather(gate, &order.without).await;
-            return (Step::Founded(found.and_then(|found| plan(gate.shared.id, &found)).ok()), 0);
+            return (
+                Step::Founded(found.and_then(|found| plan(gate.shared.id, &found, &Word::default())).ok()),
+                0,
+            );
         }
         Err(e) => return (Step::Refuse(e.message.into_owned()), 0),
     };
-    let planned = gather(gate, &order.without).await.and_then(|found| plan(gate.shared.id, &found));
+    let word = Word::of(order, gate.shared.id);
+    let planned = gather(gate, &order.without).await.and_then(|found| plan(gate.shared.id, &found, &word));
     let planned = planned.map(|mut plan| {
         if !order.without.is_empty() {
             // What those had may have been all that there was.
@@ -150,6 +153,13 @@ async fn step(gate: &Gate, order: &Order) -> (Step, u64) {
             "flushed records are missing, which has to be accepted (--accept-loss): {}",
             plan.losses.join("; ")
         )),
+        Ok(plan) if !plan.undecided.is_empty() && !order.dry_run => {
+            let loads: Vec<String> = plan.undecided.iter().map(ToString::to_string).collect();
+            Step::Refuse(format!(
+                "nothing tells whether these were committed, so it has to be said (--with-load, --without-load): {}",
+                loads.join("; ")
+            ))
+        }
         Ok(mut plan) => {
             plan.notes.append(&mut plan.doubts);
             if plan.tables.is_empty() {
@@ -195,9 +205,9 @@ fn newest_term(own: NodeId, memories: &[(NodeId, Option<Memory>)]) -> Result<Opt
 }
 
 /// What the sstable servers hold. Every one that is not given up has to answer.
-async fn gather(gate: &Gate, without: &[u64]) -> Result<Vec<Found>> {
+async fn gather(gate: &Gate, without: &[NodeId]) -> Result<Vec<Found>> {
     let id = gate.shared.id;
-    let asked = gate.servers.all().iter().filter(|s| !without.contains(&s.id.0));
+    let asked = gate.servers.all().iter().filter(|s| !without.contains(&s.id));
     let asked = asked.map(|server| async move {
         let holdings = server.holdings(id).await.map_err(|e| {
             Error::unavailable(format!(

@@ -8,6 +8,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Generation, LogPosition, ManifestVersion, NodeId, PartitionId, TableId};
 use sextant_common::limits::TABLES_MAX;
+use sextant_common::load::flushed_when_rebuilt;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest, TableOptions};
 use sextant_common::snapshot::HeldCuts;
 use sextant_raft_log::{Member, Membership, StoredMembership, encode_membership, log_id_at};
@@ -26,8 +27,8 @@ const SEQS_BEYOND: u64 = 1 << 32;
 const GENERATIONS_BEYOND: u64 = 1 << 20;
 /// A manifest version begins with the term, so that it is above all of earlier terms; this leaves room for changes.
 const VERSION_BITS: u32 = 20;
-/// No clock shows a time from which terms could not go on being counted.
-const TERM_OF_CLOCK_MAX: u64 = 1 << 40;
+/// No clock shows a time from which terms could not go on being counted, and loads be numbered (`common::load`).
+const TERM_OF_CLOCK_MAX: u64 = 1 << 33;
 
 /// All tables of the cluster: a partition that has nothing of one knows it all the same.
 pub type Catalogue = BTreeMap<TableId, (String, TableOptions)>;
@@ -76,6 +77,8 @@ impl Rebuilt<'_> {
     pub fn snapshot(&self, replicas: impl Fn(&Chosen) -> Vec<NodeId>) -> Result<Snapshot> {
         let at = LogPosition { term: self.term, index: self.plan.newest_index.saturating_add(1) };
         let version = ManifestVersion(self.term << VERSION_BITS);
+        // Behind whatever was loaded, and in no load's numbers: what is flushed from here on tells of none.
+        let begins = flushed_when_rebuilt(self.term).unwrap_or_default();
         let tables = self.catalogue.iter().map(|(id, (name, options))| {
             let planned = self.plan.tables.iter().find(|t| t.table == *id);
             let newest = planned.map_or(0, |t| t.newest.0);
@@ -85,7 +88,7 @@ impl Rebuilt<'_> {
                 table: *id,
                 name: name.clone(),
                 options: options.clone(),
-                flushed_generation: Generation(newest.saturating_add(GENERATIONS_BEYOND)),
+                flushed_generation: Generation(newest.saturating_add(GENERATIONS_BEYOND)).max(begins),
                 // What anybody knows of an earlier version is void.
                 last_flush_version: version,
                 persisted: at,
@@ -130,6 +133,7 @@ impl Rebuilt<'_> {
 
 #[cfg(test)]
 mod tests {
+    use sextant_common::load::{LoadNumber, first_generation};
     use sextant_environment::config::LeaseConfig;
 
     use super::*;
@@ -200,6 +204,24 @@ mod tests {
             snapshot.checkpoint.generations[&TableId(1)].0,
             manifest.tables[0].flushed_generation.0 + 1
         );
+    }
+
+    #[test]
+    fn a_rebuilt_partition_takes_loads_and_its_flushes_tell_of_none() {
+        let mut one = plan(vec![planned(1, "default")]);
+        let loaded = first_generation(5, 1, Generation(1)).unwrap();
+        one.tables[0].newest = loaded;
+        let catalogue = catalogue([&one]).unwrap();
+        let founding = Configuration::founding(&LeaseConfig::default(), 1 << 20);
+        let term = term(&one, 0, 1_790_000_000);
+        let members = BTreeMap::from([(1, Member::new("a:1", 10))]);
+        let (plan, catalogue, founding) = (&one, &catalogue, &founding);
+        let partition = PartitionId(3);
+        let rebuilt = Rebuilt { partition, plan, catalogue, term, new_lineage: 99, founding, members };
+        let current = rebuilt.snapshot(|_| vec![]).unwrap().checkpoint.generations[&TableId(1)];
+        assert!(current > loaded);
+        assert_eq!(LoadNumber::of(current), None);
+        assert!(first_generation(term, 1, current).is_some());
     }
 
     #[test]

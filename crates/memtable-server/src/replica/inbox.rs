@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use sextant_common::cut::WantedCut;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LoadId, Serial, TableId};
@@ -86,8 +87,7 @@ pub enum Event {
     },
     /// A cut is to begin; told when its entry is published. Idempotent.
     OpenCut {
-        id: u64,
-        lease_ms: u64,
+        wanted: WantedCut,
         done: oneshot::Sender<Result<()>>,
     },
     /// It is read on. Told the term in which it is held on.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use futures::StreamExt;
+use sextant_common::cut::WantedCut;
 use sextant_common::error::Error;
 use sextant_common::ids::{LoadId, TableId};
 use sextant_common::key::SlotMap;
@@ -17,7 +18,6 @@ use super::{Context, status};
 use crate::command::configuration::ConfigurationChange;
 use crate::flush::LoadPiece;
 use crate::maintenance::{self, Created, NewTable, Work, loads};
-use crate::recover::Order;
 
 #[derive(Clone)]
 pub struct AdminShell {
@@ -153,9 +153,9 @@ impl Admin for AdminShell {
         &self,
         request: Request<v1::RecoverRequest>,
     ) -> Result<Response<v1::RecoverReply>, Status> {
-        let v1::RecoverRequest { dry_run, without, accept_loss } = request.into_inner();
+        let order = request.into_inner().try_into().map_err(status_of)?;
         // In a task of its own: whoever asks may give up half-way through a partition.
-        let (here, order) = (self.context.rebuilding.clone(), Order { dry_run, without, accept_loss });
+        let here = self.context.rebuilding.clone();
         let run = tokio::spawn(async move { here.run(&order).await });
         let all = run.await.unwrap_or_else(|e| Err(Error::internal(format!("recover: {e}"))));
         let partitions = all.map_err(status_of)?.into_iter().map(Into::into).collect();
@@ -179,7 +179,8 @@ impl Admin for AdminShell {
         let cut = match action {
             v1::cut_request::Action::Open => {
                 let lease = sextant_common::cut::check_lease(request.lease_ms).map_err(status_of)?;
-                maintenance::open_cut(handle, id, lease).await.map(Some)
+                let (lease_ms, privileged) = (lease.as_millis() as u64, request.privileged);
+                maintenance::open_cut(handle, WantedCut { id, lease_ms, privileged }).await.map(Some)
             }
             v1::cut_request::Action::Renew => maintenance::renew_cut(handle, id).await.map(Some),
             v1::cut_request::Action::Look => maintenance::look_at_cut(handle, id).map(Some),

@@ -21,6 +21,7 @@ use tonic::Status;
 use crate::api::WriteOptions;
 use crate::core::Core;
 use crate::pnode::PNode;
+use crate::snapshots::Wish;
 use crate::upstream::Deadline;
 
 /// Until a server sends the first piece of a file, or the next.
@@ -36,9 +37,10 @@ pub(super) async fn cut(
     if !core.views.contains(partition) {
         return Err(Error::invalid(format!("there is no partition {partition}")));
     }
-    let (action, clock) = (request.action(), &*core.env.clock);
+    let clock = &*core.env.clock;
+    let wish = Wish { action: request.action(), lease_ms: request.lease_ms, privileged: true };
     let deadline = limit.map_or_else(|| core.deadline(None), |limit| Deadline::after(clock, limit));
-    pnode.snapshots().ask(partition, request.id, action, request.lease_ms, deadline).await
+    pnode.snapshots().ask(partition, request.id, wish, deadline).await
 }
 
 /// From those servers first that are to have it, and of them first from who has not failed lately.

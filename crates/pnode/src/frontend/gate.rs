@@ -116,6 +116,11 @@ impl Who {
         self.may_if(what, |who| who.may(class))
     }
 
+    /// Whether it may do whatever administrators may. (No refusal: nothing is told of it.)
+    pub fn administers(&self) -> bool {
+        self.principal.as_ref().is_none_or(|who| who.may(Class::Admin).is_ok())
+    }
+
     pub fn may_key(&self, class: Class, table: &str, key: &[u8]) -> Result<()> {
         is_for_clients(table)?;
         let what = match class {

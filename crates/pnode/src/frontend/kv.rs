@@ -244,7 +244,8 @@ impl Kv for KvService {
         let who = self.who(&request).await?;
         who.may(Class::Read, "a snapshot").map_err(status_of)?;
         let limit = deadline(request.metadata());
-        let snapshot = self.pnode.snapshots().open(request.get_ref().lease_ms, limit).await;
+        let lease_ms = request.get_ref().lease_ms;
+        let snapshot = self.pnode.snapshots().open(lease_ms, who.administers(), limit).await;
         Ok(Response::new(described(&*snapshot.map_err(status_of)?)))
     }
 

@@ -124,18 +124,26 @@ impl Layers {
     }
 
     /// Puts others in the place of some, as [`SharedList::splice`].
-    pub fn splice(&mut self, place: usize, removed: usize, added: Vec<Arc<Sst>>) {
+    pub fn splice(&mut self, place: usize, removed: usize, mut added: Vec<Arc<Sst>>) {
         let gone: Vec<Placed> = self.list.iter_from(place).take(removed).cloned().collect();
         gone.iter().for_each(|placed| self.take_out(placed));
         self.list.splice(place, gone.len(), []);
-        for (place, sst) in (place..).zip(added) {
-            if !self.insert(place, &sst) {
-                // No rank, or no layer, is free there.
-                let list = self.list.iter().map(|placed| placed.sst.clone());
-                let mut list: Vec<Arc<Sst>> = list.collect();
-                list.insert(place, sst);
-                *self = Self::new(list.into_iter());
+        // The oldest first, as they lie.
+        let ranks = self.ranks_at(place, added.len() as u64);
+        for rank in ranks.unwrap_or_default() {
+            match added.pop() {
+                Some(sst) if self.insert(place, &sst, rank) => {}
+                left => {
+                    added.extend(left);
+                    break;
+                }
             }
+        }
+        if !added.is_empty() {
+            // No rank, or no layer, is free there.
+            let mut list: Vec<Arc<Sst>> = self.list.iter().map(|placed| placed.sst.clone()).collect();
+            list.splice(place..place, added);
+            *self = Self::new(list.into_iter());
         }
         while self.layers.last().is_some_and(SharedList::is_empty) {
             self.layers.pop();
@@ -150,8 +158,7 @@ impl Layers {
     }
 
     /// False: there is no place for it.
-    fn insert(&mut self, place: usize, sst: &Arc<Sst>) -> bool {
-        let Some(rank) = self.rank_at(place) else { return false };
+    fn insert(&mut self, place: usize, sst: &Arc<Sst>, rank: u64) -> bool {
         let mut placed = Placed { sst: sst.clone(), rank, layer: None };
         let start = first(&sst.meta);
         if !ends_before(&sst.meta, start) {
@@ -168,13 +175,15 @@ impl Layers {
         true
     }
 
-    /// Between those of its neighbours.
-    fn rank_at(&self, place: usize) -> Option<u64> {
+    /// So many, rising, between those of the neighbours.
+    fn ranks_at(&self, place: usize, count: u64) -> Option<Vec<u64>> {
         let older = self.list.get(place).map_or(0, |placed| placed.rank);
-        match place.checked_sub(1).and_then(|newer| self.list.get(newer)) {
-            Some(newer) => Some(older + (newer.rank - older) / 2).filter(|rank| *rank > older),
-            None => older.checked_add(RANKS_APART),
-        }
+        let apart = match place.checked_sub(1).and_then(|newer| self.list.get(newer)) {
+            Some(newer) => (newer.rank - older) / (count + 1),
+            None => RANKS_APART,
+        };
+        older.checked_add(apart.checked_mul(count)?)?;
+        (apart > 0).then(|| (1..=count).map(|at| older + apart * at).collect())
     }
 
     /// The lowest one above all that is older, if that is below all that is newer.
@@ -362,13 +371,28 @@ mod tests {
         }
     }
 
+    fn of(counter: u32, keys: std::ops::Range<u32>) -> Arc<Sst> {
+        let key = |n: u32| Bytes::from(n.to_be_bytes().to_vec());
+        let (min_key, max_key) = (key(keys.start), key(keys.end - 1));
+        Arc::new(Sst::new(SstMeta { min_key, max_key, ..sst_meta(counter, b"", b"") }))
+    }
+
+    #[test]
+    fn as_many_tables_as_a_load_has_find_room_between_two_others() {
+        let mut layers = Layers::new((0..4).map(|n| of(n, 0..20_000)));
+        let ranks = |layers: &Layers| [0, 1].map(|place| layers.list.get(place).unwrap().rank);
+        let before = ranks(&layers);
+        // Where all have a layer to themselves: rather below, as if a flush had come meanwhile.
+        layers.splice(2, 2, vec![]);
+        layers.splice(2, 0, (0..1024).rev().map(|n| of(10 + n, n * 10..n * 10 + 10)).collect());
+        assert_eq!(ranks(&layers), before, "nothing was put together anew");
+        assert!(is_sound(&layers));
+        assert_eq!(layers.list.len(), 1026);
+        assert_eq!(layers.of(&1234u32.to_be_bytes()).count(), 3);
+    }
+
     #[test]
     fn tables_one_after_the_other_are_one_layer_and_a_flush_is_one_more() {
-        let of = |counter: u32, keys: std::ops::Range<u32>| {
-            let key = |n: u32| Bytes::from(n.to_be_bytes().to_vec());
-            let (min_key, max_key) = (key(keys.start), key(keys.end - 1));
-            Arc::new(Sst::new(SstMeta { min_key, max_key, ..sst_meta(counter, b"", b"") }))
-        };
         let mut layers = Layers::new((0..1000).map(|n| of(n, n * 10..n * 10 + 10)));
         assert_eq!(layers.layers.len(), 1);
         for flush in 0..3 {

@@ -7343,13 +7343,18 @@ pub struct RecoverRequest {
     /// Go on although flushed records are known to be missing.
     #[prost(bool, tag = "3")]
     pub accept_loss: bool,
+    /// Loads (PARTITION-TERM-COUNT) of which nothing tells whether they were committed: these were, those were not.
+    #[prost(string, repeated, tag = "4")]
+    pub with_loads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(string, repeated, tag = "5")]
+    pub without_loads: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecoverReply {
     #[prost(message, repeated, tag = "1")]
     pub partitions: ::prost::alloc::vec::Vec<RecoveredPartition>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RecoveredPartition {
     #[prost(uint32, tag = "1")]
     pub partition: u32,
@@ -7363,6 +7368,8 @@ pub struct RecoveredPartition {
     /// Flushed records that are missing, a line each.
     #[prost(string, repeated, tag = "5")]
     pub losses: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "6")]
+    pub undecided: ::prost::alloc::vec::Vec<UndecidedLoad>,
 }
 /// Nested message and enum types in `RecoveredPartition`.
 pub mod recovered_partition {
@@ -7381,7 +7388,7 @@ pub mod recovered_partition {
     pub enum Outcome {
         /// It has a group: nothing to be done.
         Founded = 0,
-        /// What would be done; `losses` have to be accepted.
+        /// What would be done; `losses` have to be accepted, `undecided` loads be named.
         Planned = 1,
         Recovered = 2,
         /// It cannot be rebuilt, or not now: `message` says why.
@@ -7411,6 +7418,24 @@ pub mod recovered_partition {
             }
         }
     }
+}
+/// A bulk load of which there are SSTables, and nothing tells whether it was committed.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct UndecidedLoad {
+    /// PARTITION-TERM-COUNT
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub table: ::prost::alloc::string::String,
+    #[prost(uint64, tag = "3")]
+    pub ssts: u64,
+    #[prost(uint64, tag = "4")]
+    pub records: u64,
+    #[prost(uint64, tag = "5")]
+    pub bytes: u64,
+    /// Sound ones of the SSTable that has fewest.
+    #[prost(uint32, tag = "6")]
+    pub copies: u32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RaiseFormatRequest {
@@ -7602,6 +7627,9 @@ pub struct CutRequest {
     /// With OPEN: how long it is held without a renewal; 0: 60 s.
     #[prost(uint64, tag = "4")]
     pub lease_ms: u64,
+    /// With OPEN: for an administrator, for whom some places are kept. A p-node says so.
+    #[prost(bool, tag = "5")]
+    pub privileged: bool,
 }
 /// Nested message and enum types in `CutRequest`.
 pub mod cut_request {

@@ -2,14 +2,18 @@
 
 use super::*;
 use crate::command::{EndCut, OpenCut};
-use sextant_common::cut::{CUTS_MAX, Cut};
+use sextant_common::cut::{CUTS_KEPT, CUTS_MAX, Cut, WantedCut};
 use sextant_common::expiry::Tick;
 
 const U: TableId = TableId(2);
 
+fn wanted(id: u64) -> WantedCut {
+    WantedCut { id, lease_ms: 60_000, privileged: false }
+}
+
 impl Node {
     fn plan(&self, id: u64) -> OpenCut {
-        self.partition.plan_cut(self.term, id, 1000, 60_000).unwrap().unwrap()
+        self.partition.cut_now(self.term, wanted(id), 1000)
     }
 
     fn cut(&mut self, id: u64) -> Ingested {
@@ -160,25 +164,49 @@ fn a_truncated_cut_unites_the_memtables_that_it_froze() {
     assert_eq!(n.partition.table(U).unwrap().generation(), Generation(1));
     assert!(n.partition.table(T).unwrap().frozen.is_empty());
     assert!(matches!(n.read("a", 1), ReadAnswer::Found(Version { seq: 1, .. })));
-    assert!(n.partition.plan_cut(1, 1, 0, 1).unwrap().is_some(), "as if it had never been");
+    assert!(n.partition.plan_cut(1, wanted(1), 0).unwrap().is_some(), "as if it had never been");
     assert!(n.commit().is_empty());
 }
 
 #[test]
 fn a_cut_is_begun_once_and_there_are_not_too_many() {
     let mut n = Node::new();
-    for id in 0..CUTS_MAX as u64 {
-        let cut = n.plan(id);
+    let (kept, all) = ((CUTS_MAX - CUTS_KEPT) as u64, CUTS_MAX as u64);
+    let plan = |n: &Node, id, privileged| n.partition.plan_cut(1, WantedCut { privileged, ..wanted(id) }, 0);
+    for id in 0..all {
+        let cut = plan(&n, id, id >= kept).unwrap().unwrap();
         n.command(&Command::OpenCut(cut));
-        assert_eq!(n.partition.plan_cut(1, id, 0, 1).unwrap(), None, "appended only");
+        assert_eq!(plan(&n, id, false).unwrap(), None, "appended only");
+        n.commit();
+        assert_eq!(plan(&n, id, false).unwrap(), None);
+        if id + 1 >= kept {
+            let error = plan(&n, 99, false).unwrap_err();
+            assert_eq!(error.kind, sextant_common::ErrorKind::Overloaded, "{error}");
+            assert!(error.message.contains("kept for administrators"), "{error}");
+        }
     }
-    let error = n.partition.plan_cut(1, 99, 0, 1).unwrap_err();
-    assert_eq!(error.kind, sextant_common::ErrorKind::Overloaded);
-    n.commit();
-    assert!(n.partition.plan_cut(1, 99, 0, 1).is_err());
-    assert_eq!(n.partition.plan_cut(1, 3, 0, 1).unwrap(), None);
+    assert_eq!(plan(&n, 99, true).unwrap_err().kind, sextant_common::ErrorKind::Overloaded);
     n.end_cut(3);
-    assert!(n.partition.plan_cut(1, 99, 0, 1).unwrap().is_some());
+    assert!(plan(&n, 99, true).unwrap().is_some());
+}
+
+#[test]
+fn while_a_cut_is_being_written_no_other_one_freezes_anything() {
+    let mut n = Node::new();
+    n.write(put("a", "1"));
+    let plan = |n: &Node, id| n.partition.plan_cut(1, WantedCut { privileged: true, ..wanted(id) }, 0);
+    let refused = |n: &Node| {
+        let error = plan(n, 2).unwrap_err();
+        assert!(error.is_retryable() && error.message.contains("being opened"), "{error}");
+    };
+    let cut = plan(&n, 1).unwrap().unwrap();
+    n.command(&Command::OpenCut(cut));
+    refused(&n);
+    n.commit();
+    n.write(put("a", "2"));
+    refused(&n);
+    n.flag(T, 1, Some(sst(1)));
+    assert!(plan(&n, 2).unwrap().is_some());
 }
 
 #[test]

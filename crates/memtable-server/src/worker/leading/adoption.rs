@@ -26,6 +26,37 @@ use crate::worker::replica::Replica;
 /// How long writes are held back at most. Then the load waits for another time.
 const HOLD_NS: u64 = 3_000_000_000;
 
+/// After so long without an attempt it is as if there had been none.
+const FORGIVEN_NS: u64 = 60_000_000_000;
+/// Then writes are held back for a fifth of the time at most, however often whoever loads tries.
+const REST_MAX_NS: u64 = 4 * HOLD_NS;
+
+/// Writes were held back in vain: they go on for a while before they are held back again, longer each time.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    until_ns: u64,
+    length_ns: u64,
+}
+
+impl Rest {
+    fn begin(&mut self, now_ns: u64) {
+        if now_ns.saturating_sub(self.until_ns) >= FORGIVEN_NS {
+            self.length_ns = 0;
+        }
+        self.length_ns = (2 * self.length_ns).clamp(HOLD_NS, REST_MAX_NS);
+        self.until_ns = now_ns.saturating_add(self.length_ns);
+    }
+
+    fn check(&self, now_ns: u64) -> Result<()> {
+        match self.until_ns.saturating_sub(now_ns).div_ceil(1_000_000) {
+            0 => Ok(()),
+            ms => Err(Error::retry(format!(
+                "writes were held back in vain a moment ago, and have to go on: try again in {ms} ms"
+            ))),
+        }
+    }
+}
+
 /// A load that is to be seen.
 pub(super) struct Adoption {
     load: Written,
@@ -143,7 +174,7 @@ impl Leading {
             _ if replica.partition.has_loaded(load.id) => return drop(done.send(Adopted::Seen)),
             Ok(()) if self.adoption.is_some() || replica.partition.is_loading() => Some(busy()),
             Ok(()) if self.tenure.term != load.term || self.handover.is_some() => Some(not_leading()),
-            Ok(()) => None,
+            Ok(()) => self.adoption_rest.check(replica.shared.env.clock.grantor_ns()).err(),
             Err(e) => Some(e),
         };
         if let Some(e) = refused {
@@ -214,6 +245,7 @@ impl Leading {
     /// It was not proposed, or no replica has taken it.
     fn give_adoption_up(&mut self, replica: &Replica, why: &'static str) {
         let Some(adoption) = self.adoption.take() else { return };
+        self.adoption_rest.begin(replica.shared.env.clock.grantor_ns());
         replica.shared.desk.withhold(false);
         replica.shared.news.notify_waiters();
         let _ = adoption.done.send(Adopted::NotNow(Error::retry(why)));
@@ -231,6 +263,7 @@ impl Leading {
     /// The manifest has a load, and so has the view: whatever p-nodes keep ends with the ring, and who gets a lease gets the manifest.
     pub(super) fn loaded(&mut self, replica: &mut Replica, id: LoadId) {
         self.renew_ring(replica);
+        self.adoption_rest = Rest::default();
         replica.shared.desk.withhold(false);
         if let Some(adoption) = self.adoption.take_if(|adoption| adoption.load.id == id) {
             let _ = adoption.done.send(Adopted::Seen);
@@ -269,6 +302,26 @@ mod tests {
         let late = Facts { now_ns: 10, ..ready() };
         assert_eq!(next_step(Facts { is_leased: true, ..late }), Step::GiveUp);
         assert_eq!(next_step(late), Step::Propose, "it is ready");
+    }
+
+    #[test]
+    fn after_a_vain_attempt_writes_go_on_for_longer_each_time_up_to_a_bound() {
+        let mut rest = Rest::default();
+        assert!(rest.check(5).is_ok());
+        let mut now_ns = 5;
+        let mut rests = Vec::new();
+        for _ in 0..5 {
+            rest.begin(now_ns);
+            assert!(rest.check(now_ns).unwrap_err().is_retryable());
+            rests.push((rest.until_ns - now_ns) / HOLD_NS);
+            assert!(rest.check(rest.until_ns - 1).is_err());
+            now_ns = rest.until_ns;
+            assert!(rest.check(now_ns).is_ok());
+        }
+        assert_eq!(rests, [1, 2, 4, 4, 4]);
+        now_ns += FORGIVEN_NS;
+        rest.begin(now_ns);
+        assert_eq!(rest.until_ns, now_ns + HOLD_NS, "long ago");
     }
 
     #[test]

@@ -29,7 +29,7 @@ use crate::leadership::leadership_changed;
 use crate::lease::ring::Run;
 use crate::lease::slots::Slots;
 use crate::replica::{Event, FilterSet};
-use adoption::Adoption;
+use adoption::{Adoption, Rest};
 use configure::Shortening;
 use cuts::Cuts;
 use handover::Handover;
@@ -65,6 +65,7 @@ pub(super) struct Leading {
     /// Not before this time (grantor's clock) members are asked (again) which formats they read.
     formats_asked_ns: u64,
     adoption: Option<Adoption>,
+    adoption_rest: Rest,
     /// What was committed when the log's device was seen to hang.
     stalled_at: Option<u64>,
     /// Up to where this leader's own log was last seen durable.
@@ -100,6 +101,7 @@ impl Leading {
             shortening: None,
             formats_asked_ns: 0,
             adoption: None,
+            adoption_rest: Rest::default(),
             stalled_at: None,
             own_durable: 0,
         };
@@ -199,7 +201,7 @@ impl Leading {
             Event::RaiseFormat { term, members, to, done } => {
                 self.raise_format(replica, term, &members, to, done);
             }
-            Event::OpenCut { id, lease_ms, done } => self.begin_cut(replica, id, lease_ms, done),
+            Event::OpenCut { wanted, done } => self.begin_cut(replica, wanted, done),
             Event::RenewCut { id, done } => self.renew_cut(replica, id, done),
             Event::EndCut { id, done } => self.end_cut(replica, id, done),
             Event::Compact { table, done } => self.compact_on_demand(replica, table, done),

@@ -1,0 +1,58 @@
+//! Backups that were never of a cluster.
+
+use std::collections::BTreeMap;
+
+use sextant_common::cut::{Cut, CutTable};
+use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
+use sextant_common::manifest::SstMeta;
+
+use crate::manifest::{Backup, File};
+use crate::repository::Repository;
+
+pub fn sst(counter: u32) -> SstMeta {
+    let id =
+        SstId { partition: PartitionId(0), plan: LogPosition::default(), epoch: Epoch::default(), counter };
+    SstMeta {
+        id,
+        table: TableId(1),
+        records: 1,
+        tombstones: 0,
+        min_key: "a".into(),
+        max_key: "b".into(),
+        min_seq: 1,
+        max_seq: 1,
+        file_bytes: 3,
+        checksum: 7,
+        generations: Default::default(),
+        range: Default::default(),
+        expiring: Default::default(),
+        replicas: Vec::new(),
+    }
+}
+
+pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
+    let table = CutTable {
+        table: TableId(1),
+        name: "t".into(),
+        options: Default::default(),
+        generation: Default::default(),
+        ssts: Some(ssts.iter().map(|counter| sst(*counter)).collect()),
+    };
+    let cut = Cut {
+        id: 1,
+        at: 1,
+        seq: Default::default(),
+        tick: Default::default(),
+        opened_ms: 1,
+        lease_ms: 1,
+        tables: vec![table],
+    };
+    let cuts = BTreeMap::from([(PartitionId(0), cut)]);
+    let backup = Backup { name: name.into(), created_ms, cuts };
+    for File { id, checksum, bytes } in backup.files() {
+        let mut to = repository.write_table(&File { id, checksum, bytes }).await.unwrap();
+        to.write(b"sst").await.unwrap();
+        to.finish().await.unwrap();
+    }
+    repository.commit(&backup).await.unwrap();
+}
