@@ -83,7 +83,7 @@ impl Header {
 }
 
 /// What an element is of its object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Tag {
     Field = 1,

@@ -9,7 +9,7 @@ use sextant_common::ids::NodeId;
 use sextant_common::{Error, Result};
 use sextant_environment::clock::WallSource;
 use sextant_environment::config::{ClusterConfig, FileMode, TlsConfig, UnixListen, check_listens, host_port};
-use sextant_resp::Order;
+use sextant_resp::{Order, TCP_KEEPALIVE_S_DEFAULT};
 
 /// Default size of the record cache.
 const CACHE_BYTES_DEFAULT: u64 = 256 * 1024 * 1024;
@@ -93,6 +93,10 @@ pub struct PNodeConfig {
     /// (`CLIENT ORDER`).
     #[serde(default)]
     pub resp_order: Order,
+    /// A RESP client that has sent nothing for so many seconds is asked whether it is still there, and after as long again its connection
+    /// fails. 0: it is not asked. (gRPC's connections ask every few seconds.)
+    #[serde(default = "tcp_keepalive_s_default")]
+    pub tcp_keepalive_s: u64,
     /// What takes a client so many milliseconds is told in the log, with where the time went, and is in `SLOWLOG`; 0: nothing is.
     #[serde(default = "slow_ms_default")]
     pub slow_ms: u64,
@@ -155,6 +159,9 @@ fn large_bytes_default() -> usize {
 fn commands_default() -> usize {
     COMMANDS_DEFAULT
 }
+fn tcp_keepalive_s_default() -> u64 {
+    TCP_KEEPALIVE_S_DEFAULT
+}
 fn yes() -> bool {
     true
 }
@@ -183,6 +190,7 @@ impl PNodeConfig {
             commands_max: COMMANDS_DEFAULT,
             resp_threads: 0,
             resp_order: Order::Keys,
+            tcp_keepalive_s: TCP_KEEPALIVE_S_DEFAULT,
             slow_ms: SLOW_MS_DEFAULT,
             clock: WallSource::default(),
             tls: None,

@@ -96,6 +96,7 @@ impl PNodeServer {
                         max_reply_bytes: config.reply_bytes_max,
                         threads: resp_threads(&env, config.resp_threads),
                         order: config.resp_order,
+                        tcp_keepalive_s: config.tcp_keepalive_s,
                         idle_timeout_ms: config.limits.idle_s.saturating_mul(1_000),
                         ..RespConfig::default()
                     };

@@ -32,9 +32,12 @@ pub(crate) enum Release {
 impl Release {
     pub fn reply(self) -> Reply {
         match self {
-            Self::Gone | Self::TimedOut => Reply::NilArray,
+            Self::TimedOut => Reply::NilArray,
+            Self::Gone => Reply::error("UNBLOCKED the client sends nothing more"),
             Self::Told => Reply::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
-            Self::Stops => Reply::error("UNBLOCKED the server stops: ask another one"),
+            Self::Stops => Reply::error(
+                "UNBLOCKED force unblock from blocking operation, the server stops: ask another one",
+            ),
             Self::Crowded => Reply::error("UNBLOCKED too many bytes have come after a command that waits"),
         }
     }

@@ -3,26 +3,34 @@
 //! Each reads the object and writes it if it has not changed meanwhile: side by side, all but one would have to try again. So the
 //! first one of a key goes alone, those that come meanwhile wait, and then go as one batch, each with a reply of its own.
 //!
+//! Whoever waits in a line holds a turn that others wait for. So it has a place among the commands of its key's owner as well, which
+//! the store may refuse, and does not wait for ever.
+//!
 //! Invariant: a key has a line only while somebody leads it; whoever leads, and is gone, has passed that on.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sextant_common::Result;
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_environment::clock::Clock;
 use tokio::sync::oneshot;
 
 use crate::command::Object;
 use crate::frame::Reply;
+use crate::store::InLine;
 
 /// Most commands that go together, and bytes of their arguments.
 const TOGETHER_MAX: usize = 128;
 const TOGETHER_BYTES_MAX: usize = 1024 * 1024;
+/// Whoever has waited longer when the next ones go is refused: those before it have met nobody who answers.
+const WAIT_MAX: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Default)]
 pub(crate) struct Companions {
     lines: Lines,
+    clock: Arc<dyn Clock>,
 }
 
 type Lines = Arc<Mutex<HashMap<Bytes, VecDeque<Companion>>>>;
@@ -32,6 +40,15 @@ type Lines = Arc<Mutex<HashMap<Bytes, VecDeque<Companion>>>>;
 pub(crate) struct Companion {
     object: Box<Object>,
     turn: oneshot::Sender<Turn>,
+    since_ns: u64,
+    _place: Option<InLine>,
+}
+
+/// Where a command stands.
+pub(crate) enum Entered {
+    First(Lead, Box<Object>),
+    /// Another one leads; this is where it is told what becomes of it.
+    Behind(oneshot::Receiver<Turn>),
 }
 
 /// What one who waits is told.
@@ -43,11 +60,17 @@ pub(crate) enum Turn {
 }
 
 /// Whoever has it leads the line of its key.
-#[derive(Debug)]
 pub(crate) struct Lead {
     /// None: it has passed that on.
     lines: Option<Lines>,
     key: Bytes,
+    clock: Arc<dyn Clock>,
+}
+
+impl std::fmt::Debug for Lead {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lead").field("key", &self.key).finish_non_exhaustive()
+    }
 }
 
 /// Of a command that goes with others.
@@ -68,21 +91,29 @@ impl Companion {
 }
 
 impl Companions {
-    /// Err: another one leads; this is where it is told what becomes of the command.
+    pub fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { lines: Lines::default(), clock }
+    }
+
+    /// `place`: of one who waits. Err: there is none.
     pub fn enter(
         &self,
         object: Box<Object>,
-    ) -> std::result::Result<(Lead, Box<Object>), oneshot::Receiver<Turn>> {
+        place: impl FnOnce(&[u8]) -> Result<Option<InLine>>,
+    ) -> Result<Entered> {
         // (A copy: the key would hold on to the whole input of its client.)
         let key = Bytes::copy_from_slice(&object.keys[0]);
         let mut lines = self.lines.lock();
         if let Some(line) = lines.get_mut(&key) {
+            let place = place(&key)?;
             let (turn, told) = oneshot::channel();
-            line.push_back(Companion { object, turn });
-            return Err(told);
+            let since_ns = self.clock.holder_ns();
+            line.push_back(Companion { object, turn, since_ns, _place: place });
+            return Ok(Entered::Behind(told));
         }
         lines.insert(key.clone(), VecDeque::new());
-        Ok((Lead { lines: Some(self.lines.clone()), key }, object))
+        let lead = Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone() };
+        Ok(Entered::First(lead, object))
     }
 }
 
@@ -97,18 +128,34 @@ fn taken(line: &mut VecDeque<Companion>) -> Vec<Companion> {
     line.drain(..count.max(1).min(line.len())).collect()
 }
 
+/// Those that have waited too long at this time.
+fn refuse_overdue(line: &mut VecDeque<Companion>, now_ns: u64) {
+    let is_overdue = |c: &Companion| now_ns.saturating_sub(c.since_ns) > WAIT_MAX.as_nanos() as u64;
+    while line.front().is_some_and(is_overdue) {
+        if let Some(companion) = line.pop_front() {
+            let why = "nothing took effect: it has waited too long for others on the same key";
+            companion.parts().1.done(Err(Error::new(ErrorKind::Retry, why)));
+        }
+    }
+}
+
 impl Drop for Lead {
     fn drop(&mut self) {
         let Some(all) = self.lines.take() else { return };
+        let now_ns = self.clock.holder_ns();
         let mut lines = all.lock();
+        if let Some(line) = lines.get_mut(&self.key) {
+            refuse_overdue(line, now_ns);
+        }
         loop {
             let Some(line) = lines.get_mut(&self.key) else { return };
             let mut next = taken(line).into_iter();
-            let Some(Companion { object, turn }) = next.next() else {
+            let Some(Companion { object, turn, .. }) = next.next() else {
                 lines.remove(&self.key);
                 return;
             };
-            let lead = Lead { lines: Some(all.clone()), key: self.key.clone() };
+            let (key, clock) = (self.key.clone(), self.clock.clone());
+            let lead = Lead { lines: Some(all.clone()), key, clock };
             match turn.send(Turn::Lead(lead, object, next.collect())) {
                 // It is gone; those after it are not.
                 Err(Turn::Lead(mut lead, _, others)) => {
@@ -118,5 +165,68 @@ impl Drop for Lead {
                 _ => return,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use sextant_environment::clock::WallInterval;
+
+    use super::*;
+
+    /// Seconds that a test says.
+    struct Said(AtomicU64);
+
+    impl Clock for Said {
+        fn wall(&self) -> WallInterval {
+            WallInterval::UNSYNCHRONISED
+        }
+        fn wall_guess_ns(&self) -> u64 {
+            0
+        }
+        fn holder_ns(&self) -> u64 {
+            self.0.load(Ordering::Relaxed) * 1_000_000_000
+        }
+        fn grantor_ns(&self) -> u64 {
+            self.holder_ns()
+        }
+    }
+
+    fn enter(all: &Companions) -> Entered {
+        all.enter(Object::of_key("k"), |_| Ok(None)).unwrap()
+    }
+
+    fn behind(all: &Companions) -> oneshot::Receiver<Turn> {
+        match enter(all) {
+            Entered::Behind(told) => told,
+            Entered::First(..) => panic!("another one leads"),
+        }
+    }
+
+    #[tokio::test]
+    async fn who_waits_behind_one_who_meets_nobody_does_not_wait_for_ever() {
+        let clock = Arc::new(Said(AtomicU64::new(0)));
+        let all = Companions::new(clock.clone());
+        let Entered::First(lead, _) = enter(&all) else { panic!("nobody leads") };
+        let early = behind(&all);
+        clock.0.store(4, Ordering::Relaxed);
+        let late = behind(&all);
+        clock.0.store(6, Ordering::Relaxed);
+        drop(lead);
+        assert!(matches!(early.await.unwrap(), Turn::Done(Err(e)) if e.kind == ErrorKind::Retry));
+        let Turn::Lead(lead, _, others) = late.await.unwrap() else { panic!("it is next") };
+        assert!(others.is_empty());
+        drop(lead);
+        assert!(matches!(enter(&all), Entered::First(..)), "there is no line any more");
+    }
+
+    #[test]
+    fn who_has_no_place_does_not_wait() {
+        let all = Companions::new(Arc::new(Said(AtomicU64::new(0))));
+        let _first = enter(&all);
+        let refused = all.enter(Object::of_key("k"), |_| Err(Error::new(ErrorKind::Overloaded, "full")));
+        assert_eq!(refused.err().unwrap().kind, ErrorKind::Overloaded);
     }
 }

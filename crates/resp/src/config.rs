@@ -15,6 +15,11 @@ const REQUEST_BYTES_MAX: usize = 1024 * 1024 * 1024;
 /// Most threads: beyond that somebody mistook the unit.
 const THREADS_MAX: usize = 256;
 
+/// Redis' figure.
+pub const TCP_KEEPALIVE_S_DEFAULT: u64 = 300;
+/// Most that the kernel takes.
+const TCP_KEEPALIVE_S_MAX: u64 = 32_767;
+
 /// In which order the commands of a pipeline take effect. Replies come in theirs, whatever this is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,7 +51,8 @@ pub struct RespConfig {
     /// connections that have nothing under way: these do not wait behind pipelines at all.
     pub max_commands: usize,
     /// Bytes of long requests (those of more than 64 KiB) that may be in memory, of all connections. The room is taken before such a
-    /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`.
+    /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`, and as many for keys that
+    /// commands wait for.
     pub max_large_bytes: usize,
     /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
     /// answered `TRYAGAIN`.
@@ -59,6 +65,9 @@ pub struct RespConfig {
     /// A connection without traffic and without a command under way is closed after one to one and a half times this long.
     /// 0: never.
     pub idle_timeout_ms: u64,
+    /// A client that has sent nothing for so many seconds is asked by the kernel whether it is still there, and after as long again its
+    /// connection fails: one that waits for ever does not outlive its host. 0: it is not asked. (Redis' `tcp-keepalive`.)
+    pub tcp_keepalive_s: u64,
     /// Of the commands of a pipeline, until a connection asks for another (`CLIENT ORDER`).
     pub order: Order,
     /// Threads that serve connections, each with its own single-threaded runtime: the fastest way to serve small commands.
@@ -80,6 +89,7 @@ impl Default for RespConfig {
             max_gathered_bytes: 3 * READ_BYTES_MAX,
             max_request_bytes: 64 * 1024 * 1024,
             idle_timeout_ms: 0,
+            tcp_keepalive_s: TCP_KEEPALIVE_S_DEFAULT,
             order: Order::Keys,
             threads: 1,
         }
@@ -116,7 +126,15 @@ impl RespConfig {
         if self.threads > THREADS_MAX {
             return bad(format!("resp.threads is {}: at most {THREADS_MAX}", self.threads));
         }
+        if self.tcp_keepalive_s > TCP_KEEPALIVE_S_MAX {
+            let seconds = self.tcp_keepalive_s;
+            return bad(format!("tcp_keepalive_s is {seconds}: at most {TCP_KEEPALIVE_S_MAX}"));
+        }
         Ok(())
+    }
+
+    pub(crate) fn tcp_keepalive(&self) -> Option<Duration> {
+        (self.tcp_keepalive_s > 0).then(|| Duration::from_secs(self.tcp_keepalive_s))
     }
 
     pub(crate) fn unix_listen(&self) -> Option<UnixListen> {
@@ -156,6 +174,7 @@ mod tests {
             |c: &mut RespConfig| c.max_request_bytes = 1024,
             |c: &mut RespConfig| c.max_request_bytes = usize::MAX,
             |c: &mut RespConfig| c.threads = 100_000,
+            |c: &mut RespConfig| c.tcp_keepalive_s = 100_000,
         ] {
             let mut config = RespConfig::default();
             change(&mut config);

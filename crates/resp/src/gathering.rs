@@ -16,27 +16,34 @@ pub(crate) struct Gathered<'r> {
     room: &'r Room,
     steps: Vec<Share>,
     bytes: usize,
+    lacks_room: bool,
 }
 
 impl<'r> Gathered<'r> {
     pub fn new(room: &'r Room) -> Self {
-        Self { room, steps: Vec::new(), bytes: FREE_BYTES }
+        Self { room, steps: Vec::new(), bytes: FREE_BYTES, lacks_room: false }
     }
 
     /// For so many bytes in all.
     pub fn make_room(&mut self, bytes: usize) -> Result<()> {
         while bytes > self.bytes {
             let step = (bytes - self.bytes).max(STEP_BYTES);
-            let share = self.room.try_take(step).ok_or_else(|| {
-                Error::new(
+            let Some(share) = self.room.try_take(step) else {
+                self.lacks_room = true;
+                return Err(Error::new(
                     ErrorKind::Overloaded,
                     "nothing took effect: others read or make so much at the moment that there is no room for this",
-                )
-            })?;
+                ));
+            };
             self.steps.push(share);
             self.bytes += step;
         }
         Ok(())
+    }
+
+    /// Whether it was refused.
+    pub fn lacks_room(&self) -> bool {
+        self.lacks_room
     }
 }
 

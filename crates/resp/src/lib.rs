@@ -32,9 +32,10 @@ mod store;
 mod waiters;
 mod who;
 
-pub use config::{Order, RespConfig};
+pub use config::{Order, RespConfig, TCP_KEEPALIVE_S_DEFAULT};
 pub use metrics::RespMetrics;
 pub use server::{Common, RespServer};
 pub use store::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between, one_by_one,
+    ElementPage, ElementRange, InLine, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
+    one_by_one,
 };

@@ -1,4 +1,5 @@
-//! Room for what waits for `EXEC`: commands of transactions, and watched keys.
+//! Room for what waits for `EXEC`: commands of transactions, and watched keys. (Keys that commands wait for have room of their own,
+//! of the same kind.)
 //!
 //! Owns the room of all connections, and what each holds of it. A connection holds the first sixteenth of all of it in one half, and the
 //! rest in the other: so no few that hold much keep away those that hold little.

@@ -18,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
+use crate::command::ELEMENTS_AT_ONCE;
 use crate::companions::Companions;
 use crate::config::RespConfig;
 use crate::connection::{Connection, Turns};
@@ -126,8 +127,9 @@ impl RespServer {
             hints: Arc::default(),
             turns: Turns::new(config.max_commands),
             gathering: Room::new(config.max_gathered_bytes),
-            companions: Companions::default(),
-            waiters: Waiters::default(),
+            elements: Semaphore::new(ELEMENTS_AT_ONCE),
+            companions: Companions::new(env.clock.clone()),
+            waiters: Waiters::new(config.max_large_bytes),
             metrics: metrics.0,
             env,
             config,
@@ -193,6 +195,11 @@ async fn accept<S: Store>(
                 continue;
             }
         };
+        if let Some(after) = shared.config.tcp_keepalive()
+            && let Err(e) = connection.keep_alive(after)
+        {
+            tracing::debug!("a connection is not kept alive: {e}");
+        }
         if total.load(Ordering::Relaxed) >= shared.config.max_connections {
             shared.metrics.refused.inc();
             if let Ok(permit) = refusals.clone().try_acquire_owned() {

@@ -8,6 +8,7 @@ use sextant_access::{Allowances, Desk};
 use sextant_environment::Env;
 use sextant_environment::room::Room;
 use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
+use tokio::sync::Semaphore;
 
 use crate::clients::{ClientEntry, Clients};
 use crate::command::KeysTurns;
@@ -38,6 +39,8 @@ pub(crate) struct Shared<S> {
     pub queued: QueuedRoom,
     /// For what commands on several records or elements read and make.
     pub gathering: Room,
+    /// For elements that are asked for.
+    pub elements: Semaphore,
     pub companions: Companions,
     pub waiters: Waiters,
     pub turns: Turns,

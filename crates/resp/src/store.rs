@@ -1,5 +1,6 @@
 //! What the front end needs from whoever holds the data.
 
+use std::any::Any;
 use std::future::Future;
 
 use bytes::Bytes;
@@ -86,6 +87,9 @@ pub struct ElementPage {
 /// What became of some of the sets of a [`Store::set_each`]: their places, and the outcomes.
 pub type SetDone = Vec<(usize, Result<()>)>;
 
+/// A place of a command that waits for others on the same key; given back when it is dropped.
+pub type InLine = Box<dyn Any + Send>;
+
 /// A key, and what its record is.
 pub type Named = (Bytes, Kind);
 
@@ -166,6 +170,12 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// One batch, atomic, of keys that [are together](Store::are_together), in the table that the front end serves, or in that of
     /// elements ([`ELEMENTS_TABLE`](sextant_common::object::ELEMENTS_TABLE)), if an operation says so: what became of each operation.
     fn execute(&self, ops: Vec<Operation>, lane: Lane) -> impl Future<Output = Result<WriteOutcome>> + Send;
+
+    /// A command on this key begins to wait for others on the same key that are under way. An error: too many wait already for who
+    /// owns the key.
+    fn stand_in_line(&self, _key: &[u8]) -> Result<Option<InLine>> {
+        Ok(None)
+    }
 
     /// The wall clock, in milliseconds since 1970: what is left of a lifetime counts from here.
     fn now_ms(&self) -> u64;

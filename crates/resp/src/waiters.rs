@@ -35,6 +35,8 @@ pub(crate) struct Waiters {
     lines: Mutex<HashMap<Place, VecDeque<Arc<Notify>>>>,
     count: AtomicUsize,
     pub tries: Semaphore,
+    /// For the keys.
+    room: QueuedRoom,
 }
 
 /// One who waits, until it is dropped.
@@ -47,17 +49,21 @@ pub(crate) struct Waiter<'w> {
     _room: Held,
 }
 
-impl Default for Waiters {
-    fn default() -> Self {
-        Self { lines: Mutex::default(), count: AtomicUsize::new(0), tries: Semaphore::new(TRIES_MAX) }
-    }
-}
-
 impl Waiters {
+    /// So many bytes are for the keys, beyond the few that each who waits has for nothing.
+    pub fn new(bytes_max: usize) -> Self {
+        Self {
+            lines: Mutex::default(),
+            count: AtomicUsize::new(0),
+            tries: Semaphore::new(TRIES_MAX),
+            room: QueuedRoom::new(bytes_max),
+        }
+    }
+
     /// Stands in the line of each of these keys, copies of which are kept. None: there is no room for them.
-    pub fn enter(&self, kind: Kind, keys: &[Bytes], room: &QueuedRoom) -> Option<Waiter<'_>> {
+    pub fn enter(&self, kind: Kind, keys: &[Bytes]) -> Option<Waiter<'_>> {
         let mut held = Held::default();
-        if !held.take(room, keys.iter().map(|key| key.len() + KEY_BYTES).sum()) {
+        if !held.take(&self.room, keys.iter().map(|key| key.len() + KEY_BYTES).sum()) {
             return None;
         }
         let mut keys: Vec<Bytes> = keys.iter().map(|key| Bytes::copy_from_slice(key)).collect();
@@ -144,15 +150,15 @@ mod tests {
 
     use super::*;
 
-    fn room() -> QueuedRoom {
-        QueuedRoom::new(1 << 20)
+    fn waiters() -> Waiters {
+        Waiters::new(1 << 20)
     }
 
     #[test]
     fn who_came_first_is_woken_first_and_then_the_next() {
-        let (all, room) = (Waiters::default(), room());
+        let all = waiters();
         let key = Bytes::from_static(b"k");
-        let enter = || all.enter(Kind::List, std::slice::from_ref(&key), &room).unwrap();
+        let enter = || all.enter(Kind::List, std::slice::from_ref(&key)).unwrap();
         let (first, second) = (enter(), enter());
         assert_eq!((first.leads(), second.leads()), (vec![key.clone()], vec![]));
         all.wake(&key);
@@ -166,10 +172,10 @@ mod tests {
 
     #[test]
     fn lists_and_sorted_sets_have_lines_of_their_own() {
-        let (all, room) = (Waiters::default(), room());
+        let all = waiters();
         let keys = [Bytes::from_static(b"k"), Bytes::from_static(b"l"), Bytes::from_static(b"k")];
-        let list = all.enter(Kind::List, &keys[..1], &room).unwrap();
-        let sorted = all.enter(Kind::SortedSet, &keys, &room).unwrap();
+        let list = all.enter(Kind::List, &keys[..1]).unwrap();
+        let sorted = all.enter(Kind::SortedSet, &keys).unwrap();
         assert_eq!(sorted.leads(), keys[..2], "a key that is named twice has one place");
         all.wake(&keys[1]);
         assert!(sorted.woken().now_or_never().is_some() && list.woken().now_or_never().is_none());
@@ -177,12 +183,12 @@ mod tests {
 
     #[test]
     fn many_keys_are_looked_at_less_often_and_without_room_nobody_waits() {
-        let (all, room) = (Waiters::default(), room());
+        let all = waiters();
         assert_eq!(all.pause(), PAUSE);
         let keys: Vec<Bytes> = (0..1000).map(|n| Bytes::from(format!("key{n}"))).collect();
-        let _waiter = all.enter(Kind::List, &keys, &room).unwrap();
+        let _waiter = all.enter(Kind::List, &keys).unwrap();
         assert_eq!(all.pause(), Duration::from_millis(100));
-        let others: Vec<_> = (0..10).map_while(|_| all.enter(Kind::List, &keys, &room)).collect();
+        let others: Vec<_> = (0..10).map_while(|_| all.enter(Kind::List, &keys)).collect();
         assert!(others.len() < 10);
     }
 }

@@ -3,6 +3,7 @@
 mod dialing;
 mod handshake;
 mod identity;
+mod keep_alive;
 mod listening;
 mod names;
 mod net;

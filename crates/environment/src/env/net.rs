@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use super::dialing::dial;
 use super::handshake::Party;
 use super::identity::Identity;
+use super::keep_alive::keep_alive;
 use super::names::Names;
 use super::unix;
 use crate::config::{ClusterConfig, UnixListen, unix_path};
@@ -124,6 +125,15 @@ impl Connection {
         match self.handshake.take() {
             Some(handshake) => handshake.perform(self),
             None => Box::pin(std::future::ready(Ok(self))),
+        }
+    }
+
+    /// The peer is asked whether it is still there when nothing has come from it for so long (a second or more), and the connection
+    /// fails if it does not say so: after the same time again. TCP only.
+    pub fn keep_alive(&self, after: Duration) -> io::Result<()> {
+        match &self.io {
+            Io::Tcp(stream) => keep_alive(stream, after),
+            Io::Unix(_) | Io::Other(_) => Ok(()),
         }
     }
 

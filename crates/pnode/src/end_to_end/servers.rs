@@ -163,6 +163,35 @@ async fn resp_serves_the_default_table() {
 }
 
 #[tokio::test]
+async fn a_hot_list_of_a_partition_without_a_leader_takes_no_more_turns_than_its_share() {
+    let cluster = Cluster::start(2).await;
+    // Nobody leads the second.
+    cluster.memtables[0].state.lock().partitions.remove(&1);
+    cluster.memtables[1].state.lock().hints.remove(&1);
+    let key = |partition: u32| {
+        let mut names = (0..).map(|at| format!("key{at}"));
+        names.find(|name| cluster.partition_of(name) == partition).unwrap()
+    };
+    let config = PNodeConfig {
+        resp: Some("127.0.0.1:0".into()),
+        commands_max: 4,
+        default_deadline_ms: 3_600_000,
+        ..PNodeConfig::new(NodeId(1), cluster.config.clone(), "127.0.0.1:0")
+    };
+    let server = PNodeServer::start(cluster.env.clone(), config).await.unwrap();
+    let addr = server.resp_addr().unwrap();
+    let led = format!("SET {} 1\r\n", key(0));
+    assert_eq!(exchange(&cluster, addr, &led, "\r\n").await, "+OK\r\n");
+    let push = format!("RPUSH {} a\r\n", key(1));
+    let pushes: Vec<_> = (0..4).map(|_| Box::pin(exchange(&cluster, addr, &push, "\r\n"))).collect();
+    let (refused, _, others) = futures::future::select_all(pushes).await;
+    assert!(refused.starts_with("-TRYAGAIN partition 1 has no leader, and many commands wait"), "{refused}");
+    let (refused, _, _others) = futures::future::select_all(others).await;
+    assert!(refused.starts_with("-TRYAGAIN partition 1 has no leader, and many commands wait"), "{refused}");
+    assert_eq!(exchange(&cluster, addr, &led, "\r\n").await, "+OK\r\n");
+}
+
+#[tokio::test]
 async fn http_tells_whether_routing_works() {
     let mut cluster = Cluster::start(1).await;
     let partition = cluster.memtables[0].state.lock().partitions.remove(&0).unwrap();

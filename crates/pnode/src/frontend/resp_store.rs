@@ -1,6 +1,6 @@
 //! The default table as what the RESP front end serves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -10,7 +10,8 @@ use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_resp::{
-    ElementPage, ElementRange, Look, Named, Position, SetCondition, SetDone, Store, Walk, between, one_by_one,
+    ElementPage, ElementRange, InLine, Look, Named, Position, SetCondition, SetDone, Store, Walk, between,
+    one_by_one,
 };
 
 use super::shares::{Place, Shares};
@@ -51,6 +52,21 @@ impl RespStore {
         let Some(table) = core.views.tables.get("") else { return Ok(None) };
         let partition = core.views.slot_map.partition_of(key, &table.options);
         self.shares.enter(partition, core.leaders.get(partition).is_certain()).map(Some)
+    }
+
+    /// One for each partition of these keys.
+    fn enter_all(&self, keys: &[Bytes]) -> Result<Vec<Place>> {
+        let core = self.pnode.core();
+        let Some(table) = core.views.tables.get("") else { return Ok(vec![]) };
+        let of = |key: &Bytes| core.views.slot_map.partition_of(key, &table.options);
+        let partitions: BTreeSet<PartitionId> = keys.iter().map(of).collect();
+        let enter = |partition| self.shares.enter(partition, core.leaders.get(partition).is_certain());
+        partitions.into_iter().map(enter).collect()
+    }
+
+    /// For elements of the object that this is one of.
+    fn enter_by_element(&self, element_key: &[u8]) -> Result<Option<Place>> {
+        inner_key(element_key).map_or(Ok(None), |key| self.enter(key))
     }
 
     /// Of a range of one partition.
@@ -128,6 +144,7 @@ impl Store for RespStore {
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Record>>> {
+        let _places = self.enter_all(&keys)?;
         self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await
     }
 
@@ -182,11 +199,13 @@ impl Store for RespStore {
     }
 
     async fn exists(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<u64> {
+        let _places = self.enter_all(&keys)?;
         let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
     }
 
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        let _place = keys.first().map(|key| self.enter_by_element(key)).transpose()?;
         match self.pnode.multi_get(ELEMENTS_TABLE, &keys, ReadOptions::default()).await {
             // Nobody has made an object yet.
             Err(e) if e.kind == ErrorKind::UnknownTable => Ok(vec![None; keys.len()]),
@@ -196,6 +215,7 @@ impl Store for RespStore {
 
     async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
         let ElementRange { start, end, reverse, limit } = range;
+        let _place = self.enter_by_element(&start)?;
         let partition = self.pnode.core().views.slot_map.partition_of(&start, &elements_options());
         let range = ScanRange {
             start,
@@ -306,6 +326,10 @@ impl Store for RespStore {
         let key = of_keys.map(|op| &op.key[..]).or_else(inner);
         let _place = key.map(|key| self.enter(key)).transpose()?;
         self.pnode.write(ops, in_lane(lane)).await
+    }
+
+    fn stand_in_line(&self, key: &[u8]) -> Result<Option<InLine>> {
+        Ok(self.enter(key)?.map(|place| Box::new(place) as InLine))
     }
 
     fn now_ms(&self) -> u64 {

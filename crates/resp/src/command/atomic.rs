@@ -48,6 +48,8 @@ pub(super) enum Done {
     Changed,
     /// The keys are not of one partition: nothing took effect.
     Apart,
+    /// There is no room for what the commands read or make: nothing took effect. Some of them may need little.
+    NoRoom(Error),
 }
 
 pub(super) async fn run<S: Store>(
@@ -106,7 +108,10 @@ pub(super) async fn run<S: Store>(
         if !draft.expect(&expected) {
             return Ok(Done::Changed);
         }
-        let replies = draft.carry_all_out(commands).await?;
+        let replies = match draft.carry_all_out(commands).await {
+            Err(e) if draft.lacks_room() => return Ok(Done::NoRoom(e)),
+            replies => replies?,
+        };
         let is_settled = draft.is_settled().await?;
         let ops = draft.into_ops();
         if !is_settled {

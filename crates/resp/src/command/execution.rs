@@ -67,6 +67,7 @@ impl Request {
                 Done::Replies(mut replies) => replies.pop().unwrap_or(Reply::Nil),
                 Done::Apart => CROSS_SLOT,
                 Done::Changed => Reply::Nil,
+                Done::NoRoom(e) => return Err(e),
             },
             Self::Object(object) => object.run(shared, lane).await?,
             // (Without anybody who could be answered later.)
@@ -97,6 +98,7 @@ impl Request {
                     Done::Replies(replies) => Reply::Array(replies),
                     Done::Apart => CROSS_SLOT,
                     Done::Changed => Reply::NilArray,
+                    Done::NoRoom(e) => return Err(e),
                 }
             }
         })

@@ -17,6 +17,7 @@ mod execution;
 mod hello;
 mod info;
 mod introspection;
+mod looks;
 mod objects;
 mod refusals;
 mod request;
@@ -38,7 +39,7 @@ use crate::who::Who;
 
 pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
-pub(crate) use draft::READ_BYTES_MAX;
+pub(crate) use draft::{ELEMENTS_AT_ONCE, READ_BYTES_MAX};
 pub(crate) use errors::value;
 pub(crate) use execution::set_status;
 pub(crate) use objects::Object;
@@ -162,7 +163,7 @@ fn run<S: Store>(
         Id::Reset => hello::reset(conversation, shared.config.order),
         Id::Client => client::client(command, conversation, shared),
         Id::Command => introspection::command(command),
-        Id::Config => config::config(command),
+        Id::Config => config::config(command, &shared.config),
         Id::Info => info::info(command, shared),
         Id::Slowlog => slowlog::slowlog(command, shared),
         Id::Time => info::time(shared),

@@ -74,11 +74,22 @@ impl Default for KeysTurns {
 }
 
 impl KeysTurns {
-    pub(super) async fn take(&self) -> Result<[SemaphorePermit<'_>; 2]> {
+    /// A place among those who wait for turns.
+    pub(super) fn enter(&self) -> Result<KeysPlace<'_>> {
         let too_many = |_| Error::new(ErrorKind::Retry, "others look at all keys at the moment: use SCAN");
-        let place = self.waiting.try_acquire().map_err(too_many)?;
-        let turn = self.running.acquire().await.map_err(|_| Error::internal("no turns any more"))?;
-        Ok([place, turn])
+        Ok(KeysPlace { turns: self, _place: self.waiting.try_acquire().map_err(too_many)? })
+    }
+}
+
+/// Of one who takes a turn, or several.
+pub(super) struct KeysPlace<'t> {
+    turns: &'t KeysTurns,
+    _place: SemaphorePermit<'t>,
+}
+
+impl KeysPlace<'_> {
+    pub async fn turn(&self) -> Result<SemaphorePermit<'_>> {
+        self.turns.running.acquire().await.map_err(|_| Error::internal("no turns any more"))
     }
 }
 
@@ -136,7 +147,8 @@ impl Scan {
     }
 
     async fn all<S: Store>(&self, store: &S, turns: &KeysTurns, client: &ClientEntry) -> Result<Reply> {
-        let _turn = turns.take().await?;
+        let place = turns.enter()?;
+        let _turn = place.turn().await?;
         let (start, end) = self.range();
         let until_ns = self.env.clock.holder_ns().saturating_add(KEYS_TIME_MAX.as_nanos() as u64);
         let (mut found, mut bytes, mut looked_at) = (Vec::new(), 0, 0);
@@ -245,26 +257,21 @@ pub(super) fn keys<S>(
 
 #[cfg(test)]
 mod tests {
-    use std::pin::pin;
-
     use super::*;
 
     #[tokio::test]
     async fn few_look_at_all_keys_at_once_and_few_wait_for_that() {
         let turns = KeysTurns::default();
-        let mut running = Vec::new();
-        for _ in 0..KEYS_AT_ONCE {
-            running.push(turns.take().await.unwrap());
-        }
-        let mut waiting: Vec<_> = (0..KEYS_WAITING_MAX).map(|_| Box::pin(turns.take())).collect();
-        for taking in &mut waiting {
-            assert!(futures::poll!(taking).is_pending());
-        }
-        assert_eq!(turns.take().await.unwrap_err().kind, ErrorKind::Retry);
+        let places: Vec<_> = (0..KEYS_AT_ONCE + KEYS_WAITING_MAX).map(|_| turns.enter().unwrap()).collect();
+        assert_eq!(turns.enter().err().unwrap().kind, ErrorKind::Retry);
+        let running = futures::future::try_join_all(places[1..=KEYS_AT_ONCE].iter().map(KeysPlace::turn));
+        let running = running.await.unwrap();
+        let mut next = Box::pin(places[0].turn());
+        assert!(futures::poll!(next.as_mut()).is_pending());
         drop(running);
-        waiting.truncate(1);
-        assert!(waiting.pop().unwrap().await.is_ok());
-        let mut next = pin!(turns.take());
-        assert!(futures::poll!(next.as_mut()).is_ready());
+        assert!(next.as_mut().await.is_ok());
+        drop(next);
+        drop(places);
+        assert!(turns.enter().is_ok());
     }
 }

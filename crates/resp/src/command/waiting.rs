@@ -1,10 +1,11 @@
 //! Commands that wait until there is something to take: `BLPOP`, `BLMOVE`, `BZPOPMIN` and their like.
 //!
 //! What is taken is taken as by the command that does not wait, in one batch; so an element is given to one client, once, whatever is
-//! repeated. It is looked for first, by a read that changes nothing and that a lease mostly answers here. Between `MULTI` and `EXEC`
-//! they do not wait.
+//! repeated. It is looked for first, by a read that changes nothing and that a lease mostly answers here; keys whose owner cannot be
+//! reached have nothing, as far as anybody knows. Between `MULTI` and `EXEC` they do not wait.
 
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use tokio::sync::oneshot;
 
 use super::errors::{WRONG_TYPE, store_error};
+use super::looks::Looks;
 use super::objects::{self, Object, score};
 use super::request::Request;
 use super::{Conversation, Release};
@@ -27,6 +29,8 @@ use crate::who::Standing;
 /// Most keys that one waits for, and their bytes.
 const KEYS_MAX: usize = 1000;
 const KEYS_BYTES_MAX: usize = 64 * 1024;
+/// How long nothing may come of the looks at once, until it waits.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// Longest wait for a turn to take something; then it looks again, and its own time may be over.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(100);
 
@@ -83,6 +87,11 @@ fn is_nothing(reply: &Reply) -> bool {
     matches!(reply, Reply::Nil | Reply::NilArray)
 }
 
+/// Whether the owner of the keys could not be asked: nothing has taken effect.
+fn is_out_of_reach(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::UnknownSession)
+}
+
 /// Whether the error is of something that has certainly not taken effect, and may be otherwise soon.
 fn passes(error: &Error) -> bool {
     matches!(
@@ -110,27 +119,49 @@ impl Waiting {
         if self.object.is_move() { &self.object.keys[..1] } else { &self.object.keys }
     }
 
-    /// What there is at once; None: it has to wait. Nobody is passed by who waits already.
-    pub async fn at_once<S: Store>(&self, shared: &Shared<S>) -> Option<Reply> {
-        let kind = self.kind();
-        let mut free = Vec::new();
-        for key in self.sources() {
-            if !shared.waiters.has_line(kind, key) {
-                free.push(key.clone());
-                continue;
-            }
-            match shared.store.get(key.clone(), S::Missed::default()).await {
-                Ok(Some(record)) if record.kind != kind => return Some(WRONG_TYPE),
-                Ok(_) => {}
-                Err(e) => return Some(store_error(&e)),
+    /// When its time is over, from now on.
+    pub fn time(&self) -> impl Future<Output = ()> + Send + use<> {
+        let timeout = self.timeout;
+        let sleep = timeout.map(tokio::time::sleep);
+        async move {
+            match sleep {
+                Some(sleep) => sleep.await,
+                None => std::future::pending().await,
             }
         }
-        if free.is_empty() {
-            return None;
-        }
+    }
+
+    /// What there is at once. Nobody is passed by who waits already. Err: it has to wait, and perhaps why none of the keys could be
+    /// read.
+    pub async fn at_once<S: Store>(&self, shared: &Shared<S>) -> std::result::Result<Reply, Option<Error>> {
+        let (kind, sources) = (self.kind(), self.sources());
+        let has_line = |key: &Bytes| shared.waiters.has_line(kind, key);
+        let free = if are_together(sources, shared) && !sources.iter().any(has_line) {
+            sources.to_vec()
+        } else {
+            let mut looks = Looks::new(shared.store.clone());
+            let found = looks.at(sources, PATIENCE).await;
+            let there = sources.iter().filter_map(|key| Some((key, *found.get(key)?)));
+            let mut free = Vec::new();
+            for (key, its_kind) in there {
+                if its_kind == kind {
+                    free.extend((!has_line(key)).then(|| key.clone()));
+                } else if free.is_empty() {
+                    return Ok(WRONG_TYPE);
+                } else {
+                    break;
+                }
+            }
+            if free.is_empty() {
+                return Err(looks.blindness(Some(unanswered())));
+            }
+            free
+        };
         match self.take(shared, free).await {
-            Ok(reply) => Some(reply).filter(|reply| !is_nothing(reply)),
-            Err(e) => Some(store_error(&e)),
+            Ok(reply) if is_nothing(&reply) => Err(None),
+            Ok(reply) => Ok(reply),
+            Err(e) if is_out_of_reach(&e) => Err(Some(e)),
+            Err(e) => Ok(store_error(&e)),
         }
     }
 
@@ -140,20 +171,18 @@ impl Waiting {
         if self.object.is_move() {
             return again(self.object.keys.clone()).run(shared, Lane::Single).await;
         }
-        let are_together = {
-            let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            shared.store.are_together(&names)
-        };
-        if are_together {
+        if are_together(&keys, shared) {
             return again(keys).run(shared, Lane::Single).await;
         }
+        let mut failure = None;
         for key in keys {
-            let reply = again(vec![key]).run(shared, Lane::Single).await?;
-            if !is_nothing(&reply) {
-                return Ok(reply);
+            match again(vec![key]).run(shared, Lane::Single).await {
+                Ok(reply) if is_nothing(&reply) => {}
+                Err(e) if is_out_of_reach(&e) => failure = Some(e),
+                done => return done,
             }
         }
-        Ok(Reply::NilArray)
+        failure.map_or(Ok(Reply::NilArray), Err)
     }
 
     /// The keys as they are kept while it waits: copies, or they would hold all that came with them.
@@ -162,32 +191,31 @@ impl Waiting {
         Self { object: Box::new(self.object.of(keys)), timeout: self.timeout }
     }
 
-    /// Until there is something, the time is over, or it is released.
+    /// Until there is something, the time is over, or it is released. `blind`: why none of the keys could be read at first.
     pub async fn wait<S: Store>(
         self: Box<Self>,
         shared: &Shared<S>,
         mut standing: Option<Standing>,
         mut released: oneshot::Receiver<Release>,
+        mut time: Pin<&mut (impl Future<Output = ()> + Send)>,
+        blind: Option<Error>,
     ) -> Reply {
         let waiting = self.kept();
         drop(self);
-        let Some(waiter) = shared.waiters.enter(waiting.kind(), waiting.sources(), &shared.queued) else {
+        let Some(waiter) = shared.waiters.enter(waiting.kind(), waiting.sources()) else {
             return Reply::error("TRYAGAIN too many keys are waited for");
         };
-        let mut timeout = pin!(async {
-            match waiting.timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        });
+        let mut looks = Looks::new(shared.store.clone());
         loop {
             let leads = waiter.leads();
-            let there = tokio::select! {
+            let found = tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut timeout => return Reply::NilArray,
-                there = waiting.there(shared, &leads) => there,
+                () = &mut time => return over(looks.blindness(blind)),
+                found = looks.at(&leads, shared.waiters.pause()) => found,
             };
+            let is_there = |key: &&Bytes| found.get(*key) == Some(&waiting.kind());
+            let there: Vec<Bytes> = leads.iter().filter(is_there).cloned().collect();
             if !there.is_empty() {
                 if standing.as_mut().is_some_and(|standing| !standing.may_take(&waiting.object.keys)) {
                     return Reply::error("NOPERM No permissions to access a key");
@@ -200,23 +228,10 @@ impl Waiting {
             tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut timeout => return Reply::NilArray,
+                () = &mut time => return over(looks.blindness(blind)),
                 () = rest(shared, &waiter, !leads.is_empty()) => {}
             }
         }
-    }
-
-    /// Those of the keys that have something.
-    async fn there<S: Store>(&self, shared: &Shared<S>, keys: &[Bytes]) -> Vec<Bytes> {
-        let mut there = Vec::new();
-        for key in keys {
-            let record = shared.store.get(key.clone(), S::Missed::default()).await;
-            // (What cannot be read now may be read later.)
-            if record.ok().flatten().is_some_and(|record| record.kind == self.kind()) {
-                there.push(key.clone());
-            }
-        }
-        there
     }
 
     /// None: there is nothing any more.
@@ -233,6 +248,20 @@ impl Waiting {
             Err(e) => Some(store_error(&e)),
         }
     }
+}
+
+fn are_together<S: Store>(keys: &[Bytes], shared: &Shared<S>) -> bool {
+    let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+    shared.store.are_together(&names)
+}
+
+/// The time is over. Whoever could read nothing does not know that there was nothing.
+fn over(blindness: Option<Error>) -> Reply {
+    blindness.map_or(Reply::NilArray, |why| store_error(&why))
+}
+
+fn unanswered() -> Error {
+    Error::new(ErrorKind::Unavailable, "the owners of the keys do not answer")
 }
 
 /// `leads`: it has something to look at.

@@ -9,7 +9,7 @@ use sextant_common::operation::Lane;
 use sextant_common::{Error, Result};
 
 use super::errors::SYNTAX;
-use super::scan::KeysTurns;
+use super::scan::{KeysPlace, KeysTurns};
 use super::{Conversation, is};
 use crate::clients::ClientEntry;
 use crate::command_table::Id;
@@ -17,7 +17,7 @@ use crate::frame::{Command, Reply};
 use crate::shared::Shared;
 use crate::store::{Position, Store, Walk};
 
-/// Keys that are counted, and that are deleted, at once.
+/// Keys that are counted, and that are deleted, in a step.
 const COUNTED: u64 = 10_000;
 const DELETED: u64 = 1_000;
 /// How long counting may take.
@@ -67,11 +67,12 @@ impl Whole {
         if self.what == What::Any {
             return shared.store.any_key(shared.env.rng.next_u64()).await.map(Reply::optional);
         }
-        let _turn = self.turns.take().await?;
-        match self.what {
-            What::Flush => self.flush(shared, lane).await,
-            _ => self.count(shared).await,
+        let place = self.turns.enter()?;
+        if self.what == What::Flush {
+            return self.flush(shared, lane, &place).await;
         }
+        let _turn = place.turn().await?;
+        self.count(shared).await
     }
 
     async fn count<S: Store>(&self, shared: &Shared<S>) -> Result<Reply> {
@@ -93,10 +94,11 @@ impl Whole {
         Ok(Reply::Integer(count))
     }
 
-    /// Step by step, so what others write meanwhile may stay.
-    async fn flush<S: Store>(&self, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+    /// Step by step, so what others write meanwhile may stay. It may take long: each step is a turn.
+    async fn flush<S: Store>(&self, shared: &Shared<S>, lane: Lane, place: &KeysPlace<'_>) -> Result<Reply> {
         let mut at = Some(Position::default());
         while let Some(position) = at {
+            let _turn = place.turn().await?;
             if self.client.is_gone() {
                 return Err(Error::invalid("nobody waits for it any more"));
             }

@@ -96,6 +96,8 @@ pub(crate) struct Connection<S: Store> {
     /// Holds up what comes after it.
     waiting: Option<(Option<Id>, BoxFuture<'static, Waited>)>,
     intake: Intake,
+    /// The server does.
+    stops: bool,
     /// The peer is gone: replies are dropped.
     broken: bool,
     /// Bytes of finished replies that wait behind unfinished ones.
@@ -148,6 +150,7 @@ impl<S: Store> Connection<S> {
             held_by: None,
             waiting: None,
             intake: Intake::Open,
+            stops: false,
             broken: false,
             held_bytes: 0,
             expected_bytes: 0,
@@ -161,10 +164,9 @@ impl<S: Store> Connection<S> {
     pub async fn run(mut self, mut shutdown: Shutdown) {
         {
             let mut stop = std::pin::pin!(shutdown.wait());
-            let mut stopped = false;
             std::future::poll_fn(|cx| {
-                if !stopped && stop.as_mut().poll(cx).is_ready() {
-                    stopped = true;
+                if !self.stops && stop.as_mut().poll(cx).is_ready() {
+                    self.stops = true;
                     self.conversation.entry.release(Release::Stops);
                     self.end_intake();
                 }

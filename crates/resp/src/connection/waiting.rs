@@ -1,6 +1,7 @@
 //! A command that waits until there is something for it. It keeps neither turn nor room, and nothing after it is begun; but what its
 //! client sends is read, up to a bound, as there is no other way to see that the client has gone.
 
+use std::pin::pin;
 use std::task::Context;
 
 use sextant_environment::slow_log;
@@ -25,25 +26,30 @@ impl<S: Store> Connection<S> {
     ) -> Option<Due> {
         let (shared, client) = (self.shared.clone(), self.conversation.entry.clone());
         // (Whoever is gone already is not told later.)
-        let released = (self.intake == Intake::Open).then(|| client.wait());
+        let released = match self.intake {
+            Intake::Open => Ok(client.wait()),
+            _ if self.stops => Err(Release::Stops),
+            _ => Err(Release::Gone),
+        };
         let standing = self.conversation.who.standing();
         self.running.push(Box::pin(async move {
             let filled = waiting.filled();
+            let mut time = pin!(waiting.time());
             let mut at_once = Box::pin(slow_log::traced(waiting.at_once(&shared)));
             let taken = at_once.as_mut().await;
             let trace = at_once.as_mut().take_value();
             drop(at_once);
             let reply = match (taken, released) {
-                (Some(reply), _) => {
+                (Ok(reply), _) => {
                     let key = waiting.object.keys.first().cloned();
                     shared.took(id, since_ns, key, &client, trace.as_ref());
                     reply
                 }
-                (None, None) => Release::Gone.reply(),
-                (None, Some(released)) => {
+                (Err(_), Err(why)) => why.reply(),
+                (Err(blind), Ok(released)) => {
                     drop(leave);
                     // (How long it waits is nobody's fault, and not measured.)
-                    waiting.wait(&shared, standing, released).await
+                    waiting.wait(&shared, standing, released, time.as_mut(), blind).await
                 }
             };
             filled.iter().for_each(|key| shared.waiters.wake(key));

@@ -150,6 +150,8 @@ impl Store for GatedStore {
     }
 
     async fn walk(&self, _: Walk) -> Result<(Vec<Named>, Option<Position>)> {
+        // (The server looks at all that it has received before a test hears of it, and lets it go.)
+        tokio::task::yield_now().await;
         self.pass("walk".into()).await?;
         Ok((vec![], None))
     }

@@ -9,6 +9,7 @@ mod order;
 mod real_client;
 mod scans;
 mod several;
+mod together;
 mod transactions;
 mod users;
 mod waiting;

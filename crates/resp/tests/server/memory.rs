@@ -3,16 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use sextant_common::Result;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
 use sextant_common::object::ELEMENTS_TABLE;
 use sextant_common::operation::{Change, Lane, Operation, Put, Record, WriteOutcome};
-use sextant_resp::{ElementPage, ElementRange, Look, Named, Position, SetCondition, Store, Walk};
+use sextant_common::{Error, ErrorKind, Result};
+use sextant_resp::{ElementPage, ElementRange, InLine, Look, Named, Position, SetCondition, Store, Walk};
+use tokio::sync::{Semaphore, watch};
 
 type Shard = RwLock<HashMap<Box<[u8]>, Record>>;
 
@@ -29,6 +30,29 @@ pub struct MemoryStore {
     now_ms: Arc<AtomicU64>,
     /// Of the newest version.
     seq: Arc<AtomicU64>,
+    told: Arc<Told>,
+}
+
+/// What a test tells the store, and sees of it.
+struct Told {
+    /// Batches wait.
+    holds_writes: watch::Sender<bool>,
+    /// How many have come.
+    writes: watch::Sender<usize>,
+    /// How many commands have begun to wait for others on their key, and how many may.
+    in_line: watch::Sender<usize>,
+    in_line_max: AtomicU64,
+    /// Keys whose owner cannot be reached; whether it says so, or nothing at all.
+    lost: RwLock<HashMap<Bytes, bool>>,
+    has_lost: AtomicBool,
+    /// Steps of walks that may be taken, and how many were asked for.
+    steps: Semaphore,
+    walks: watch::Sender<usize>,
+    /// The most bytes of keys of elements that were asked for at once.
+    asked_bytes_max: AtomicU64,
+    /// Elements that are asked for by their names, and the most that were.
+    asked: AtomicU64,
+    asked_max: AtomicU64,
 }
 
 /// Where its time begins, in milliseconds since 1970.
@@ -44,6 +68,19 @@ impl MemoryStore {
             fast,
             now_ms: Arc::new(BEGAN_MS.into()),
             seq: Arc::default(),
+            told: Arc::new(Told {
+                holds_writes: watch::Sender::new(false),
+                writes: watch::Sender::new(0),
+                in_line: watch::Sender::new(0),
+                in_line_max: AtomicU64::new(u64::MAX),
+                lost: RwLock::default(),
+                has_lost: AtomicBool::new(false),
+                steps: Semaphore::new(Semaphore::MAX_PERMITS),
+                walks: watch::Sender::new(0),
+                asked_bytes_max: AtomicU64::new(0),
+                asked: AtomicU64::new(0),
+                asked_max: AtomicU64::new(0),
+            }),
         }
     }
 
@@ -51,6 +88,13 @@ impl MemoryStore {
     #[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
     pub fn advance(&self, ms: u64) {
         self.now_ms.fetch_add(ms, Ordering::Relaxed);
+    }
+
+    fn is_lost(&self, key: &[u8]) -> Option<bool> {
+        if !self.told.has_lost.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.told.lost.read().get(key).copied()
     }
 
     fn now(&self) -> Tick {
@@ -66,11 +110,76 @@ impl MemoryStore {
     }
 }
 
+/// For tests; the measurement of the front end alone has no use for it.
+#[allow(dead_code, reason = "the measurement of the front end alone has no use for it")]
+impl MemoryStore {
+    /// Lets batches wait, or go on.
+    pub fn hold_writes(&self, held: bool) {
+        self.told.holds_writes.send_replace(held);
+    }
+
+    /// Until so many batches have come.
+    pub async fn until_writes(&self, count: usize) {
+        until(&self.told.writes, count).await;
+    }
+
+    /// Until so many commands have begun to wait for others on their key.
+    pub async fn until_in_line(&self, count: usize) {
+        until(&self.told.in_line, count).await;
+    }
+
+    /// How many may.
+    pub fn let_in_line(&self, most: u64) {
+        self.told.in_line_max.store(most, Ordering::Relaxed);
+    }
+
+    /// The owner of the key cannot be reached, and either says so or nothing.
+    pub fn lose(&self, key: &'static str, says_so: bool) {
+        self.told.lost.write().insert(Bytes::from_static(key.as_bytes()), says_so);
+        self.told.has_lost.store(true, Ordering::Relaxed);
+    }
+
+    pub fn find(&self, key: &'static str) {
+        self.told.lost.write().remove(key.as_bytes());
+    }
+
+    /// Lets only so many steps of walks be taken.
+    pub fn let_walk(&self, steps: usize) {
+        self.told.steps.forget_permits(Semaphore::MAX_PERMITS);
+        self.told.steps.add_permits(steps);
+    }
+
+    /// Until so many steps of walks were asked for.
+    pub async fn until_walks(&self, count: usize) {
+        until(&self.told.walks, count).await;
+    }
+
+    /// The most elements that were asked for by their names at a time.
+    pub fn asked_max(&self) -> u64 {
+        self.told.asked_max.load(Ordering::Relaxed)
+    }
+
+    pub fn asked_bytes_max(&self) -> u64 {
+        self.told.asked_bytes_max.load(Ordering::Relaxed)
+    }
+}
+
+async fn until(counted: &watch::Sender<usize>, count: usize) {
+    let mut counted = counted.subscribe();
+    let reached = counted.wait_for(|counted| *counted >= count);
+    let reached = tokio::time::timeout(std::time::Duration::from_secs(120), reached).await;
+    drop(reached.expect("it comes to that").expect("the store is there"));
+}
+
 impl Store for MemoryStore {
     type Missed = ();
 
     fn look(&self, key: &[u8]) -> Look<()> {
-        if self.fast { Look::Known(Ok(self.read(key))) } else { Look::Missed(()) }
+        if self.fast && self.is_lost(key).is_none() {
+            Look::Known(Ok(self.read(key)))
+        } else {
+            Look::Missed(())
+        }
     }
 
     fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
@@ -78,10 +187,17 @@ impl Store for MemoryStore {
     }
 
     async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
-        Ok(self.read(&key))
+        match self.is_lost(&key) {
+            None => Ok(self.read(&key)),
+            Some(true) => Err(Error::new(ErrorKind::Unavailable, "no leader")),
+            Some(false) => std::future::pending().await,
+        }
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Record>>> {
+        for key in keys.iter().filter(|key| self.is_lost(key).is_some()) {
+            self.get(key.clone(), ()).await?;
+        }
         Ok(keys.iter().map(|key| self.read(key)).collect())
     }
 
@@ -112,6 +228,15 @@ impl Store for MemoryStore {
     }
 
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
+        let bytes: usize = keys.iter().map(Bytes::len).sum();
+        self.told.asked_bytes_max.fetch_max(bytes as u64, Ordering::Relaxed);
+        if !self.fast {
+            let asked = self.told.asked.fetch_add(keys.len() as u64, Ordering::Relaxed) + keys.len() as u64;
+            self.told.asked_max.fetch_max(asked, Ordering::Relaxed);
+            // (Others ask meanwhile.)
+            tokio::task::yield_now().await;
+            self.told.asked.fetch_sub(keys.len() as u64, Ordering::Relaxed);
+        }
         let elements = self.elements.read();
         Ok(keys.iter().map(|key| elements.get(key).cloned()).collect())
     }
@@ -129,6 +254,10 @@ impl Store for MemoryStore {
     }
 
     async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
+        self.told.walks.send_modify(|count| *count += 1);
+        if let Ok(step) = self.told.steps.acquire().await {
+            step.forget();
+        }
         let Walk { start, end, position, limit } = walk;
         let Some(shard) = self.shards.get(position.part as usize) else { return Ok((vec![], None)) };
         let next = |from: &[u8], part| Position { part, from: Bytes::copy_from_slice(from) };
@@ -162,6 +291,10 @@ impl Store for MemoryStore {
 
     /// One after the other, which is all that a single client can tell.
     async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
+        self.told.writes.send_modify(|count| *count += 1);
+        if *self.told.holds_writes.borrow() {
+            let _ = self.told.holds_writes.subscribe().wait_for(|held| !held).await;
+        }
         let before = |op: &Operation| match op.table == ELEMENTS_TABLE {
             true => self.elements.read().get(&op.key).cloned(),
             false => self.read(&op.key),
@@ -196,6 +329,14 @@ impl Store for MemoryStore {
             }
         }
         Ok(outcome)
+    }
+
+    fn stand_in_line(&self, _: &[u8]) -> Result<Option<InLine>> {
+        if *self.told.in_line.borrow() as u64 >= self.told.in_line_max.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::Overloaded, "many wait already"));
+        }
+        self.told.in_line.send_modify(|count| *count += 1);
+        Ok(None)
     }
 
     fn now_ms(&self) -> u64 {

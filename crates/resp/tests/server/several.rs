@@ -199,3 +199,109 @@ async fn what_finds_no_room_to_gather_is_refused_and_changes_nothing() {
     client.ask(b"LTRIM l 7 -1\r\n", b"+OK\r\n").await;
     client.ask(b"LLEN l\r\n", b":1\r\n").await;
 }
+
+#[tokio::test]
+async fn whoever_deletes_all_keys_lets_others_look_at_them_between_two_steps() {
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    store.let_walk(0);
+    let mut flushing = Vec::new();
+    for at in 1..=2 {
+        let mut client = Raw::connect(server.local_addr()).await;
+        client.send(b"FLUSHDB\r\n").await;
+        store.until_walks(at).await;
+        flushing.push(client);
+    }
+    let mut client = Raw::connect(server.local_addr()).await;
+    // (What is answered was looked at together with what comes after it.)
+    client.ask(b"PING\r\nKEYS *\r\n", b"+PONG\r\n").await;
+    // Each of them has 65 steps to take.
+    store.let_walk(150);
+    client.expect(b"*0\r\n").await;
+    store.let_walk(1000);
+    for mut client in flushing {
+        client.expect(b"+OK\r\n").await;
+    }
+}
+
+/// A key of that length, which all keys of its object's elements have in them.
+fn long_key() -> String {
+    "k".repeat(16_000)
+}
+
+#[tokio::test]
+async fn elements_of_an_object_with_a_long_key_are_asked_for_in_bounded_steps() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let key = long_key();
+    let ask = |name: &str, members: usize| {
+        let mut ask = format!("*{}\r\n${}\r\n{name}\r\n${}\r\n{key}\r\n", members + 2, name.len(), key.len());
+        for at in 0..members {
+            let member = at.to_string();
+            ask += &format!("${}\r\n{member}\r\n", member.len());
+        }
+        ask
+    };
+    client.ask(ask("SADD", 1).as_bytes(), b":1\r\n").await;
+    client.send(ask("SMISMEMBER", 5000).as_bytes()).await;
+    client.expect(b"*5000\r\n:1\r\n").await;
+    client.expect(b":0\r\n".repeat(4999).as_slice()).await;
+    let asked = store.asked_bytes_max();
+    assert!(asked < 300 * 1024, "{asked}");
+}
+
+#[tokio::test]
+async fn what_makes_too_many_keys_of_elements_is_refused_before_they_are_made() {
+    let config = RespConfig { max_gathered_bytes: 1024 * 1024, ..config() };
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let members: String = (0..2000).map(|at| format!(" {at}")).collect();
+    client.ask(format!("SADD s{members}\r\n").as_bytes(), b":2000\r\n").await;
+    let too_many = b"-ERR nothing took effect: it writes more than 100000 records, or 16777216 bytes\r\n";
+    client.ask(format!("COPY s {}\r\n", long_key()).as_bytes(), too_many).await;
+    let members: String = (0..1000).map(|at| format!(" {at}")).collect();
+    store.hold_writes(true);
+    let add = format!("SADD {}{members}\r\n", long_key());
+    client.send(add.as_bytes()).await;
+    store.until_writes(2).await;
+    let mut other = Raw::connect(server.local_addr()).await;
+    let refused = "-TRYAGAIN nothing took effect: others read or make so much at the moment that there is no room for this\r\n";
+    other.ask(add.as_bytes(), refused.as_bytes()).await;
+    store.hold_writes(false);
+    client.expect(b":1000\r\n").await;
+}
+
+#[tokio::test]
+async fn fields_that_are_set_or_deleted_in_a_transaction_are_not_read() {
+    let config = RespConfig { max_gathered_bytes: 300 * 1024, ..config() };
+    for fast in [true, false] {
+        let server = start(MemoryStore::new(fast), config.clone()).await;
+        let mut client = Raw::connect(server.local_addr()).await;
+        let value = "v".repeat(100 * 1024);
+        for at in 0..8 {
+            let set = format!("*4\r\n$4\r\nHSET\r\n$1\r\nh\r\n$1\r\n{at}\r\n${}\r\n{value}\r\n", value.len());
+            client.ask(set.as_bytes(), b":1\r\n").await;
+        }
+        let queued = b"+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n";
+        client
+            .ask(b"MULTI\r\nHSET h 0 a 1 b 2 c 3 d x e x f\r\nHDEL h 2 3 4 4 y\r\nHLEN h\r\n", queued)
+            .await;
+        client.ask(b"EXEC\r\n", b"*3\r\n:1\r\n:3\r\n:6\r\n").await;
+        client.ask(b"HMGET h 0 2 x\r\n", b"*3\r\n$1\r\na\r\n$-1\r\n$1\r\nf\r\n").await;
+    }
+}
+
+#[tokio::test]
+async fn a_pipeline_of_ranges_asks_for_so_many_elements_at_a_time_as_are_answered_in_time() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let elements: String = (0..100).map(|at| format!(" {}", at % 10)).collect();
+    client.ask(format!("RPUSH l{elements}\r\n").as_bytes(), b":100\r\n").await;
+    client.send(b"LRANGE l 0 -1\r\n".repeat(200).as_slice()).await;
+    let all: String = (0..100).map(|at| format!("$1\r\n{}\r\n", at % 10)).collect();
+    client.expect(format!("*100\r\n{all}").repeat(200).as_bytes()).await;
+    assert!((200..=2048).contains(&store.asked_max()), "{}", store.asked_max());
+}

@@ -4,6 +4,8 @@ use super::memory::MemoryStore;
 use super::*;
 
 const BLPOP: &[u8] = b"BLPOP k l 0\r\n";
+const STOPS: &[u8] =
+    b"-UNBLOCKED force unblock from blocking operation, the server stops: ask another one\r\n";
 
 /// Until so many commands wait at this server.
 async fn until_waiting(server: &RespServer, count: usize) {
@@ -138,7 +140,7 @@ async fn operators_and_a_server_that_stops_release_who_waits() {
     first.send(BLPOP).await;
     until_waiting(&server, 1).await;
     server.shutdown().await;
-    first.expect(b"-UNBLOCKED the server stops: ask another one\r\n").await;
+    first.expect(STOPS).await;
 }
 
 #[tokio::test]
@@ -189,4 +191,66 @@ async fn what_many_clients_push_and_pop_is_all_there_once() {
         (0..CLIENTS).flat_map(|client| (0..EACH).map(move |at| format!("{client}-{at}"))).collect();
     all.sort();
     assert_eq!(popped, all);
+}
+
+#[tokio::test]
+async fn a_command_that_comes_to_wait_while_the_server_stops_is_not_told_that_its_time_is_over() {
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    store.hold_writes(true);
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(b"EXPIRE k 100\r\nBLPOP k 0\r\n").await;
+    store.until_writes(1).await;
+    let mut stopping = std::pin::pin!(server.shutdown());
+    assert!(futures::poll!(stopping.as_mut()).is_pending());
+    store.hold_writes(false);
+    stopping.await;
+    client.expect(b":0\r\n").await;
+    client.expect(STOPS).await;
+}
+
+#[tokio::test]
+async fn a_key_whose_owner_cannot_be_reached_keeps_nobody_from_the_others() {
+    for says_so in [true, false] {
+        let store = MemoryStore::new(true);
+        let server = start(store.clone(), config()).await;
+        let mut client = Raw::connect(server.local_addr()).await;
+        client.ask(b"RPUSH apart2 a\r\n", b":1\r\n").await;
+        store.lose("apart1", says_so);
+        client.ask(b"BLPOP apart1 apart2 0\r\n", b"*2\r\n$6\r\napart2\r\n$1\r\na\r\n").await;
+        let mut waits = waiting(&server, b"BLPOP apart1 apart2 0\r\n", 1).await;
+        client.ask(b"RPUSH apart2 b\r\n", b":1\r\n").await;
+        waits.expect(b"*2\r\n$6\r\napart2\r\n$1\r\nb\r\n").await;
+        // (Something is known of one of them.)
+        client.ask(b"BLPOP apart1 apart2 0.01\r\n", b"*-1\r\n").await;
+    }
+}
+
+#[tokio::test]
+async fn the_first_key_that_has_something_is_taken_from_also_of_keys_that_are_apart() {
+    let server = start(MemoryStore::new(true), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"RPUSH apart3 c\r\n", b":1\r\n").await;
+    client.ask(b"RPUSH apart2 b\r\n", b":1\r\n").await;
+    client.ask(b"SET apart4 1\r\n", b"+OK\r\n").await;
+    let three = b"BLPOP apart1 apart2 apart3 apart4 0\r\n";
+    client.ask(three, b"*2\r\n$6\r\napart2\r\n$1\r\nb\r\n").await;
+    client.ask(three, b"*2\r\n$6\r\napart3\r\n$1\r\nc\r\n").await;
+    client.ask(three, b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n").await;
+}
+
+#[tokio::test]
+async fn who_could_read_nothing_is_not_told_that_there_was_nothing() {
+    let store = MemoryStore::new(true);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    for key in ["k", "apart1", "apart2"] {
+        store.lose(key, true);
+    }
+    client.ask(b"BLPOP k 0.01\r\n", b"-CLUSTERDOWN no leader\r\n").await;
+    client.ask(b"BLPOP apart1 apart2 0.01\r\n", b"-CLUSTERDOWN no leader\r\n").await;
+    let mut waits = waiting(&server, b"BLPOP k 0\r\n", 1).await;
+    store.find("k");
+    client.ask(b"RPUSH k a\r\n", b":1\r\n").await;
+    waits.expect(b"*2\r\n$1\r\nk\r\n$1\r\na\r\n").await;
 }

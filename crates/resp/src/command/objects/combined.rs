@@ -91,7 +91,7 @@ impl Combined {
                 if members.iter().any(|(_, member)| member.len() > most) {
                     return Err(Error::invalid("a member is too long for an object of that name").into());
                 }
-                store(draft, &to[0], &members)
+                store(draft, &to[0], &members)?
             }
         })
     }

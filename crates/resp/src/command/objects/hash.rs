@@ -1,5 +1,7 @@
 //! Hashes: fields with values.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, Tag, element_key, element_of};
@@ -55,15 +57,18 @@ impl Hash {
         Ok(match self {
             Hash::Set(pairs, counts) => {
                 let mut header = draft.object_or_new(key, KIND)?;
-                let mut added = 0;
                 let fields: Vec<&Bytes> = pairs.iter().map(|(field, _)| field).collect();
-                draft.elements(key, &header, Tag::Field, &fields).await?;
-                for (field, value) in pairs {
-                    let is_new = put(draft, key, &mut header, field, value.clone()).await?;
-                    added += i64::from(is_new);
+                let were_there = draft.exist(key, &header, Tag::Field, &fields).await?;
+                let mut added = HashSet::new();
+                for ((field, value), was_there) in pairs.iter().zip(were_there) {
+                    draft.put(element_key(key, header.version, Tag::Field, field), value.clone())?;
+                    if !was_there {
+                        added.insert(field);
+                    }
                 }
+                header.count += added.len() as u64;
                 draft.leave_object(key, KIND, header);
-                if *counts { Reply::Integer(added) } else { Reply::OK }
+                if *counts { Reply::Integer(added.len() as i64) } else { Reply::OK }
             }
             Hash::SetNew(field, value) => {
                 let mut header = draft.object_or_new(key, KIND)?;
@@ -98,19 +103,17 @@ impl Hash {
             }
             Hash::Delete(fields) => {
                 let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
-                let mut removed = 0;
-                draft.elements(key, &header, Tag::Field, fields).await?;
-                for field in fields {
-                    if draft.element(key, &header, Tag::Field, field).await?.is_some() {
-                        draft.remove(element_key(key, header.version, Tag::Field, field));
-                        header.count = header.count.saturating_sub(1);
-                        removed += 1;
-                    }
+                let are_there = draft.exist(key, &header, Tag::Field, fields).await?;
+                let are_there = fields.iter().zip(are_there).filter(|(_, is_there)| *is_there);
+                let removed: HashSet<&Bytes> = are_there.map(|(field, _)| field).collect();
+                for field in &removed {
+                    draft.remove(element_key(key, header.version, Tag::Field, field))?;
                 }
-                if removed > 0 {
+                header.count = header.count.saturating_sub(removed.len() as u64);
+                if !removed.is_empty() {
                     draft.leave_object(key, KIND, header);
                 }
-                Reply::Integer(removed)
+                Reply::Integer(removed.len() as i64)
             }
             Hash::Length => Reply::Integer(found.map_or(0, |header| header.count as i64)),
             Hash::Exists(field) => {
@@ -170,7 +173,7 @@ async fn put<S: Store>(
     value: Bytes,
 ) -> Carried<bool> {
     let is_new = draft.element(key, header, Tag::Field, field).await?.is_none();
-    draft.put(element_key(key, header.version, Tag::Field, field), value);
+    draft.put(element_key(key, header.version, Tag::Field, field), value)?;
     header.count += u64::from(is_new);
     Ok(is_new)
 }

@@ -2,10 +2,10 @@
 //! moves all elements on its shorter side.
 
 use bytes::Bytes;
-use sextant_common::Error;
 use sextant_common::limits::BATCH_OPS_MAX;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, LIST_MIDDLE, Tag, element_key};
+use sextant_common::{Error, Result};
 
 use super::super::draft::{Carried, Draft};
 use crate::frame::Reply;
@@ -79,7 +79,7 @@ impl List {
                 }
                 let mut header = draft.object_or_new(key, KIND)?;
                 for value in values {
-                    push(draft, key, &mut header, *end, value.clone());
+                    push(draft, key, &mut header, *end, value.clone())?;
                 }
                 draft.leave_object(key, KIND, header);
                 Reply::Integer(header.count as i64)
@@ -116,7 +116,7 @@ impl List {
                     return Ok(Reply::error("ERR index out of range"));
                 }
                 let at = if *index < 0 { header.count - index.unsigned_abs() } else { *index as u64 };
-                draft.put(element_at(key, &header, ends(&header).0 + at), value.clone());
+                draft.put(element_at(key, &header, ends(&header).0 + at), value.clone())?;
                 draft.leave_object(key, KIND, header);
                 Reply::OK
             }
@@ -138,7 +138,7 @@ impl List {
                 if removed > 0 {
                     let stay = all.iter().zip(&stays).filter(|(_, stays)| **stays);
                     let after: Vec<Bytes> = stay.map(|(value, _)| value.clone()).collect();
-                    rewrite(draft, key, header, &all, &after);
+                    rewrite(draft, key, header, &all, &after)?;
                 }
                 Reply::Integer(removed as i64)
             }
@@ -158,7 +158,7 @@ impl List {
                 }
                 if to > from {
                     for position in (first..first + from).chain(first + to..end) {
-                        draft.remove(element_at(key, &header, position));
+                        draft.remove(element_at(key, &header, position))?;
                     }
                 }
                 (header.ends, header.count) = (Some((first + from, first + to)), to - from);
@@ -173,7 +173,7 @@ impl List {
                 };
                 let mut after = all.clone();
                 after.insert(if *before { at } else { at + 1 }, value.clone());
-                rewrite(draft, key, header, &all, &after);
+                rewrite(draft, key, header, &all, &after)?;
                 Reply::Integer(after.len() as i64)
             }
             List::Move(from_end, to_end) => {
@@ -189,7 +189,7 @@ impl List {
                     return Ok(Reply::Nil);
                 };
                 let mut header = draft.object_or_new(to, KIND)?;
-                push(draft, to, &mut header, *to_end, value.clone());
+                push(draft, to, &mut header, *to_end, value.clone())?;
                 draft.leave_object(to, KIND, header);
                 Reply::Bulk(value)
             }
@@ -252,12 +252,19 @@ fn is_inside(index: i64, count: u64) -> bool {
     if index < 0 { index.unsigned_abs() <= count } else { (index as u64) < count }
 }
 
-fn push<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, header: &mut Header, end: End, value: Bytes) {
+fn push<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &Bytes,
+    header: &mut Header,
+    end: End,
+    value: Bytes,
+) -> Result<()> {
     let (first, last) = ends(header);
     let position = if end == End::Left { first - 1 } else { last };
-    draft.put(element_at(key, header, position), value);
+    draft.put(element_at(key, header, position), value)?;
     header.ends = Some(if end == End::Left { (first - 1, last) } else { (first, last + 1) });
     header.count += 1;
+    Ok(())
 }
 
 /// Those from one index up to another, which the list has.
@@ -303,7 +310,7 @@ pub(super) async fn pop<S: Store>(
     let mut values = read(draft, key, header, from, from + count).await?;
     let (first, last) = ends(header);
     for position in first + from..first + from + count {
-        draft.remove(element_at(key, header, position));
+        draft.remove(element_at(key, header, position))?;
     }
     header.ends = Some(if end == End::Left { (first + count, last) } else { (first, last - count) });
     header.count -= count;
@@ -321,7 +328,7 @@ fn rewrite<S: Store>(
     mut header: Header,
     before: &[Bytes],
     after: &[Bytes],
-) {
+) -> Result<()> {
     let (first, last) = ends(&header);
     let same_at_start = before.iter().zip(after).take_while(|(a, b)| a == b).count();
     let same_at_end = before.iter().rev().zip(after.iter().rev()).take_while(|(a, b)| a == b).count();
@@ -331,14 +338,15 @@ fn rewrite<S: Store>(
         let position = new_first + at as u64;
         let old = position.checked_sub(first).and_then(|at| before.get(usize::try_from(at).ok()?));
         if old != Some(value) {
-            draft.put(element_at(key, &header, position), value.clone());
+            draft.put(element_at(key, &header, position), value.clone())?;
         }
     }
     for position in (first..last).filter(|position| !(new_first..new_last).contains(position)) {
-        draft.remove(element_at(key, &header, position));
+        draft.remove(element_at(key, &header, position))?;
     }
     (header.ends, header.count) = (Some((new_first, new_last)), after.len() as u64);
     draft.leave_object(key, KIND, header);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use super::draft::{Carried, Draft};
 use super::errors::CROSS_SLOT;
 use super::request::Request;
 use super::transaction::Queued;
-use crate::companions::{Companion, Turn};
+use crate::companions::{Client, Companion, Entered, Turn};
 use crate::frame::Reply;
 use crate::hints::Hints;
 use crate::shared::Shared;
@@ -104,6 +104,18 @@ impl Object {
         Self { keys, command, hints: self.hints.clone(), ..*self }
     }
 
+    #[cfg(test)]
+    pub fn of_key(key: &'static str) -> Box<Self> {
+        let keys = vec![Bytes::from_static(key.as_bytes())];
+        Box::new(Self {
+            keys,
+            writes: true,
+            bytes: 1,
+            command: Command::List(List::Length),
+            hints: Arc::default(),
+        })
+    }
+
     /// Under which there may be something new for those who wait.
     pub fn filled(&self) -> &[Bytes] {
         match &self.command {
@@ -126,9 +138,9 @@ impl Object {
         if !self.writes || self.keys.len() > 1 {
             return alone(Queued::Ask(Request::Object(self)), shared, lane).await;
         }
-        match shared.companions.enter(self) {
-            Ok((_lead, object)) => alone(Queued::Ask(Request::Object(object)), shared, lane).await,
-            Err(told) => match told.await {
+        match shared.companions.enter(self, |key| shared.store.stand_in_line(key))? {
+            Entered::First(_lead, object) => alone(Queued::Ask(Request::Object(object)), shared, lane).await,
+            Entered::Behind(told) => match told.await {
                 Ok(Turn::Done(reply)) => reply,
                 Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
                 Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
@@ -144,10 +156,11 @@ async fn alone<S: Store>(command: Queued, shared: &Shared<S>, lane: Lane) -> Res
         }
         Done::Apart => Ok(CROSS_SLOT),
         Done::Changed => Ok(Reply::Nil),
+        Done::NoRoom(e) => Err(e),
     }
 }
 
-/// As one batch; if that would be more than one may be, one after the other.
+/// As one batch; if that would be more than one may be, or finds no room, one after the other.
 async fn together<S: Store>(
     object: Box<Object>,
     others: Vec<Companion>,
@@ -166,18 +179,31 @@ async fn together<S: Store>(
     }
     let replies: Vec<Result<Reply>> = match atomic::run(shared, &commands, &[], lane).await {
         Ok(Done::Replies(replies)) => replies.into_iter().map(Ok).collect(),
-        Err(e) if e.kind == ErrorKind::Invalid => {
-            let mut replies = Vec::with_capacity(commands.len());
-            for command in commands {
-                replies.push(alone(command, shared, lane).await);
-            }
-            replies
-        }
+        Ok(Done::NoRoom(_)) => return one_by_one(commands, waiting, shared, lane).await,
+        Err(e) if e.kind == ErrorKind::Invalid => return one_by_one(commands, waiting, shared, lane).await,
         Err(e) => commands.iter().map(|_| Err(e.clone())).collect(),
-        Ok(_) => commands.iter().map(|_| Ok(CROSS_SLOT)).collect(),
+        Ok(Done::Apart | Done::Changed) => commands.iter().map(|_| Ok(CROSS_SLOT)).collect(),
     };
     let mut replies = replies.into_iter();
     let first = replies.next();
     waiting.into_iter().zip(replies).for_each(|(client, reply)| client.done(reply));
     first.unwrap_or_else(|| Err(Error::internal("a command without a reply")))
+}
+
+/// `waiting`: the clients of all commands but the first.
+async fn one_by_one<S: Store>(
+    commands: Vec<Queued>,
+    waiting: Vec<Client>,
+    shared: &Shared<S>,
+    lane: Lane,
+) -> Result<Reply> {
+    let mut commands = commands.into_iter();
+    let first = match commands.next() {
+        Some(command) => alone(command, shared, lane).await,
+        None => Err(Error::internal("a command without a reply")),
+    };
+    for (command, client) in commands.zip(waiting) {
+        client.done(alone(command, shared, lane).await);
+    }
+    first
 }

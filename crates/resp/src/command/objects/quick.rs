@@ -18,6 +18,7 @@ use super::set::Set;
 use super::sorted::{Add, Placed, Sorted, by_score, score_of};
 use super::{Command, Object};
 use crate::frame::Reply;
+use crate::gathering::Gathered;
 use crate::shared::Shared;
 use crate::store::Store;
 
@@ -38,6 +39,9 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
     let Shared { store, env, .. } = shared;
     let Some((kind, creates)) = way(&object.command) else { return Ok(None) };
     let key = &object.keys[0];
+    // (The keys of elements have that of their object in them.)
+    let mut gathered = Gathered::new(&shared.gathering);
+    gathered.make_room(names_bytes(&object.command, key))?;
     let mut hint = object.hints.find(key, kind);
     let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
     for attempt in 0..ATTEMPTS_MAX {
@@ -135,6 +139,21 @@ fn way(command: &Command) -> Option<(Kind, bool)> {
         }
         Command::Sorted(Sorted::Remove(members)) if members.len() == 1 => Some((Kind::SortedSet, false)),
         _ => None,
+    }
+}
+
+/// Bytes of the keys of elements that are made for it at a time.
+fn names_bytes(command: &Command, key: &[u8]) -> usize {
+    let names = |names: &[Bytes]| names.iter().map(|name| key.len() + name.len()).sum();
+    match command {
+        Command::Hash(Hash::Set(pairs, _)) => pairs.iter().map(|(field, _)| key.len() + field.len()).sum(),
+        Command::Hash(Hash::Delete(fields)) => names(fields),
+        Command::Set(Set::Add(members) | Set::Remove(members)) => names(members),
+        // Two names, and the places of the old score and of the new one.
+        Command::Sorted(Sorted::Add(add)) => {
+            add.members.iter().map(|(_, member)| 4 * (key.len() + member.len())).sum()
+        }
+        _ => 3 * key.len(),
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use bytes::Bytes;
-use sextant_common::Error;
 use sextant_common::marks::Kind;
 use sextant_common::object::{Header, Tag, element_key, element_of, element_range};
+use sextant_common::{Error, Result};
 
 use super::super::draft::{Carried, Draft};
 use crate::frame::Reply;
@@ -65,7 +65,7 @@ impl Set {
                 }
                 let header = Header::new(draft.fresh_version(), members.len() as u64);
                 for member in &members {
-                    draft.put(element_key(key, header.version, Tag::Member, member), Bytes::new());
+                    draft.put(element_key(key, header.version, Tag::Member, member), Bytes::new())?;
                 }
                 draft.replace_object(key, KIND, header);
                 return Ok(Reply::Integer(members.len() as i64));
@@ -85,7 +85,7 @@ impl Set {
                 for member in members {
                     // (One that is named twice is there the second time.)
                     if draft.element(key, &header, Tag::Member, member).await?.is_none() {
-                        draft.put(element_key(key, header.version, Tag::Member, member), Bytes::new());
+                        draft.put(element_key(key, header.version, Tag::Member, member), Bytes::new())?;
                         header.count += 1;
                         added += 1;
                     }
@@ -100,7 +100,7 @@ impl Set {
                 let here = draft.elements(key, &header, Tag::Member, members).await?;
                 let here = members.iter().zip(here).filter(|(_, here)| here.is_some());
                 let here: HashSet<&Bytes> = here.map(|(member, _)| member).collect();
-                remove(draft, key, &mut header, here.iter().copied());
+                remove(draft, key, &mut header, here.iter().copied())?;
                 Reply::Integer(here.len() as i64)
             }
             Set::IsMember(member) => match found {
@@ -129,7 +129,7 @@ impl Set {
                 let chosen = sample(draft, key, &header, Tag::Member, Some(wanted as i64)).await?;
                 let chosen: Vec<Bytes> = chosen.iter().map(|(name, _)| member_of(name, key)).collect();
                 if !chosen.is_empty() {
-                    remove(draft, key, &mut header, &chosen);
+                    remove(draft, key, &mut header, &chosen)?;
                 }
                 let mut chosen = chosen.into_iter().map(Reply::Bulk);
                 match count {
@@ -155,10 +155,10 @@ impl Set {
                     return Ok(Reply::Integer(0));
                 }
                 if key != to {
-                    remove(draft, key, &mut header, [member]);
+                    remove(draft, key, &mut header, [member])?;
                     let mut header = draft.object_or_new(to, KIND)?;
                     if draft.element(to, &header, Tag::Member, member).await?.is_none() {
-                        draft.put(element_key(to, header.version, Tag::Member, member), Bytes::new());
+                        draft.put(element_key(to, header.version, Tag::Member, member), Bytes::new())?;
                         header.count += 1;
                         draft.leave_object(to, KIND, header);
                     }
@@ -185,17 +185,18 @@ fn remove<'m, S: Store>(
     key: &Bytes,
     header: &mut Header,
     members: impl IntoIterator<Item = &'m Bytes>,
-) {
+) -> Result<()> {
     let mut removed = HashSet::new();
     for member in members {
         if removed.insert(member) {
-            draft.remove(element_key(key, header.version, Tag::Member, member));
+            draft.remove(element_key(key, header.version, Tag::Member, member))?;
             header.count = header.count.saturating_sub(1);
         }
     }
     if !removed.is_empty() {
         draft.leave_object(key, KIND, *header);
     }
+    Ok(())
 }
 
 async fn all<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, header: &Header) -> Carried<Vec<Bytes>> {

@@ -141,7 +141,7 @@ impl Sorted {
                 Some(header) => in_range(draft, from, &header, range).await?,
                 None => vec![],
             };
-            return Ok(store(draft, key, &members));
+            return Ok(store(draft, key, &members)?);
         }
         let found = draft.object(key, KIND)?;
         Ok(match self {
@@ -157,15 +157,15 @@ impl Sorted {
                     last = Some((placed, before));
                     let Placed::At(score) = placed else { continue };
                     if let Some(before) = before {
-                        draft.remove(by_score(key, &header, before, member));
+                        draft.remove(by_score(key, &header, before, member))?;
                         counts.1 += 1;
                     } else {
                         header.count += 1;
                         counts.0 += 1;
                     }
-                    draft.put(by_score(key, &header, score, member), Bytes::new());
+                    draft.put(by_score(key, &header, score, member), Bytes::new())?;
                     let value = Bytes::copy_from_slice(&(score + 0.0).to_le_bytes());
-                    draft.put(element_key(key, header.version, Tag::Score, member), value);
+                    draft.put(element_key(key, header.version, Tag::Score, member), value)?;
                 }
                 if counts != (0, 0) {
                     draft.leave_object(key, KIND, header);
@@ -184,7 +184,7 @@ impl Sorted {
                         removed.push((score, member.clone()));
                     }
                 }
-                remove(draft, key, &mut header, &removed);
+                remove(draft, key, &mut header, &removed)?;
                 Reply::Integer(removed.len() as i64)
             }
             Sorted::Score(member) => {
@@ -215,7 +215,7 @@ impl Sorted {
             Sorted::RemoveRange(range) => {
                 let Some(mut header) = found else { return Ok(Reply::Integer(0)) };
                 let members = in_range(draft, key, &header, range).await?;
-                remove(draft, key, &mut header, &members);
+                remove(draft, key, &mut header, &members)?;
                 Reply::Integer(members.len() as i64)
             }
             Sorted::Count(range) => {
@@ -265,19 +265,23 @@ impl Sorted {
 }
 
 /// Members that differ, in place of whatever is there; how many they are.
-pub(super) fn store<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, members: &[(f64, Bytes)]) -> Reply {
+pub(super) fn store<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &Bytes,
+    members: &[(f64, Bytes)],
+) -> sextant_common::Result<Reply> {
     let bytes = members.iter().map(|(_, member)| 2 * member.len()).sum();
     if let Some(refusal) = Draft::<S>::too_many(key, members.len(), 2, bytes) {
-        return refusal;
+        return Ok(refusal);
     }
     let header = Header::new(draft.fresh_version(), members.len() as u64);
     for (score, member) in members {
-        draft.put(by_score(key, &header, *score, member), Bytes::new());
+        draft.put(by_score(key, &header, *score, member), Bytes::new())?;
         let value = Bytes::copy_from_slice(&(score + 0.0).to_le_bytes());
-        draft.put(element_key(key, header.version, Tag::Score, member), value);
+        draft.put(element_key(key, header.version, Tag::Score, member), value)?;
     }
     draft.replace_object(key, KIND, header);
-    Reply::Integer(members.len() as i64)
+    Ok(Reply::Integer(members.len() as i64))
 }
 
 /// Up to so many members from one end.
@@ -294,7 +298,7 @@ pub(super) async fn pop<S: Store>(
     }
     let range = Range { by: By::Index(0, last), reverse: highest, limit: None };
     let members = in_range(draft, key, header, &range).await?;
-    remove(draft, key, header, &members);
+    remove(draft, key, header, &members)?;
     Ok(members)
 }
 
@@ -309,15 +313,21 @@ pub(super) fn show(members: Vec<(f64, Bytes)>, shown: Shown) -> Reply {
 }
 
 /// Members that are there, once each.
-fn remove<S: Store>(draft: &mut Draft<'_, S>, key: &Bytes, header: &mut Header, members: &[(f64, Bytes)]) {
+fn remove<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &Bytes,
+    header: &mut Header,
+    members: &[(f64, Bytes)],
+) -> sextant_common::Result<()> {
     for (score, member) in members {
-        draft.remove(by_score(key, header, *score, member));
-        draft.remove(element_key(key, header.version, Tag::Score, member));
+        draft.remove(by_score(key, header, *score, member))?;
+        draft.remove(element_key(key, header.version, Tag::Score, member))?;
         header.count = header.count.saturating_sub(1);
     }
     if !members.is_empty() {
         draft.leave_object(key, KIND, *header);
     }
+    Ok(())
 }
 
 fn after(key: &[u8]) -> Bytes {

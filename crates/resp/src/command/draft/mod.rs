@@ -3,39 +3,40 @@
 //! Owns what was read, what is to be written, and on what that depends. Every change of an object writes its header: so its elements
 //! are as they were read if the header is still the same version.
 
+mod elements;
+mod moves;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use bytes::Bytes;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
-use sextant_common::limits::{self, BATCH_BYTES_MAX};
+use sextant_common::limits::BATCH_BYTES_MAX;
 use sextant_common::marks::Kind;
-use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key, element_range, version_of};
+use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, version_of};
 use sextant_common::operation::{
-    Change, Condition, Effect, Lane, Lifetime, Operation, Record, Returns, Told, Update, WriteOutcome,
+    Change, Condition, Effect, Lifetime, Operation, Record, Update, WriteOutcome,
 };
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_rules::mutant::{self, Mutant};
+use tokio::sync::Semaphore;
 
 use super::atomic::{check, writes_of};
 use super::errors::{self, WRONG_TYPE, plain, store_error};
 use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
-use super::request::{Move, Request, SetReply};
+use super::request::Request;
 use super::transaction::Queued;
 use crate::frame::Reply;
 use crate::gathering::Gathered;
 use crate::shared::Shared;
-use crate::store::{ElementRange, Store};
+use crate::store::Store;
 
 /// Longest values that are read together, in bytes.
 pub(crate) const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Most elements that are read together.
-const ELEMENTS_MAX: usize = 1_000_000;
-/// What an element takes beside its bytes.
-const ELEMENT_BYTES: usize = 64;
-/// Elements that are asked for at once.
-const PAGE_ELEMENTS: u64 = 10_000;
+/// Elements that are asked for at a time, of all commands; further ones wait, each for those before it. (Their deadline begins when
+/// they are asked for: without this a pipeline of ranges would keep itself from being answered in time.)
+pub(crate) const ELEMENTS_AT_ONCE: usize = 2048;
 /// Longest replies that are given together, in bytes.
 const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of values that a draft makes.
@@ -74,8 +75,8 @@ pub(super) struct Draft<'s, S> {
     cells: BTreeMap<Bytes, Cell>,
     /// Elements that have changed, by their keys; None: removed.
     elements: BTreeMap<Bytes, Option<Bytes>>,
-    /// Stored ones that were read by their names.
-    known: HashMap<Bytes, Option<Bytes>>,
+    /// Stored ones that were read by their names. (A version is of one object: its key need not be kept with each of them.)
+    known: HashMap<(u64, Tag), HashMap<Bytes, Option<Bytes>>>,
     /// Versions that were given here: nothing of them is stored.
     fresh: HashSet<u64>,
     /// What was read of stored elements.
@@ -89,6 +90,7 @@ pub(super) struct Draft<'s, S> {
     /// Something was not read, and is expected to be of some version.
     expects: bool,
     gathered: Gathered<'s>,
+    turns: &'s Semaphore,
 }
 
 #[derive(Debug, Default)]
@@ -152,6 +154,7 @@ impl<'s, S: Store> Draft<'s, S> {
             made: 0,
             expects: false,
             gathered,
+            turns: &shared.elements,
         })
     }
 
@@ -234,11 +237,7 @@ impl<'s, S: Store> Draft<'s, S> {
                     "nothing took effect: the answers are longer than {REPLY_BYTES_MAX} bytes"
                 )));
             }
-            if self.made > MADE_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "nothing took effect: the values that it makes are longer than {MADE_BYTES_MAX} bytes"
-                )));
-            }
+            self.check_made()?;
             self.make_room(bytes)?;
             replies.push(reply);
             if at > turn.0 + TURN_COMMANDS || self.made > turn.1 + TURN_BYTES {
@@ -284,48 +283,6 @@ impl<'s, S: Store> Draft<'s, S> {
                 store_error(&Error::internal("a transaction has a command that it may not have"))
             }
         }
-    }
-
-    async fn carry_over(&mut self, moved: &Move) -> Carried<Reply> {
-        let Move { from, to, copies, replaces, reply } = moved;
-        let Some(cell) = self.cells.get(from) else { return Ok(Reply::error("ERR no such key")) };
-        let Some(record) = cell.record.clone() else {
-            return Ok(if *copies { Reply::Integer(0) } else { Reply::error("ERR no such key") });
-        };
-        let lifetime = match cell.lifetime {
-            Lifetime::Kept => record.expires_at.map_or(Lifetime::Unlimited, Lifetime::Until),
-            lifetime => lifetime,
-        };
-        if !replaces && self.record(to).is_some() {
-            return Ok(set_reply(false, SetReply::Number));
-        }
-        if from != to {
-            let record = match record.kind {
-                Kind::Plain => record,
-                _ => self.copy_elements(from, to, record).await?,
-            };
-            self.leave(to, Some(record), lifetime);
-            if !copies {
-                self.leave(from, None, Lifetime::Unlimited);
-            }
-        }
-        Ok(set_reply(true, *reply))
-    }
-
-    /// Elements are found by the key of their object: so under another name there have to be others.
-    async fn copy_elements(&mut self, from: &Bytes, to: &Bytes, record: Record) -> Carried<Record> {
-        let Some(header) = header_of(&record) else { return Err(damaged().into()) };
-        let copy = Header { version: self.fresh_version(), ..header };
-        for tag in Tag::ALL {
-            for (key, value) in self.all(from, &header, tag).await? {
-                let element = sextant_common::object::element_of(&key, from);
-                if element.len() > sextant_common::object::element_bytes_max(to) {
-                    return Err(Error::invalid("an element is too long for an object of that name").into());
-                }
-                self.put(element_key(to, copy.version, tag, element), value);
-            }
-        }
-        Ok(Record { value: copy.encode(), ..record })
     }
 
     /// What makes it so, if everything that was read is still the same. None of it: there is nothing to make, and what was read was so
@@ -454,190 +411,6 @@ impl<'s, S: Store> Draft<'s, S> {
         if record.is_some() || self.record(key).is_some() {
             self.leave(key, record, Lifetime::Unlimited);
         }
-    }
-
-    /// Whether what is asked for together is asked of the leader.
-    pub fn is_of_leader(&self) -> bool {
-        self.of_leader
-    }
-
-    pub async fn element(
-        &mut self,
-        key: &[u8],
-        header: &Header,
-        tag: Tag,
-        name: &[u8],
-    ) -> Carried<Option<Bytes>> {
-        Ok(self.elements(key, header, tag, &[name]).await?.pop().flatten())
-    }
-
-    pub async fn elements<N: AsRef<[u8]>>(
-        &mut self,
-        key: &[u8],
-        header: &Header,
-        tag: Tag,
-        names: &[N],
-    ) -> Carried<Vec<Option<Bytes>>> {
-        let keys: Vec<Bytes> =
-            names.iter().map(|name| element_key(key, header.version, tag, name.as_ref())).collect();
-        let mut values: Vec<Option<Bytes>> = Vec::with_capacity(keys.len());
-        let mut missing = Vec::new();
-        let is_fresh = self.fresh.contains(&header.version);
-        for (at, key) in keys.into_iter().enumerate() {
-            match self.elements.get(&key).or_else(|| self.known.get(&key)) {
-                Some(value) => values.push(value.clone()),
-                None => {
-                    values.push(None);
-                    if !is_fresh {
-                        missing.push((at, key));
-                    }
-                }
-            }
-        }
-        for missing in missing.chunks(CHUNK_KEYS) {
-            let keys: Vec<Bytes> = missing.iter().map(|(_, key)| key.clone()).collect();
-            let several = keys.len() > 1;
-            let found = match self.of_leader && several {
-                true => self.elements_at_one_moment(keys).await?,
-                false => {
-                    self.read.moments += if several { 2 } else { 1 };
-                    let records = self.store.elements(keys).await?;
-                    records.into_iter().map(|record| record.map(|record| record.value)).collect()
-                }
-            };
-            for ((at, key), value) in missing.iter().zip(found) {
-                self.read.rests_on_header |= value.is_none();
-                self.count_read(value.as_ref().map_or(0, Bytes::len))?;
-                self.known.insert(key.clone(), value.clone());
-                values[*at] = value;
-            }
-        }
-        Ok(values)
-    }
-
-    /// The leader is asked, which says what all of them are when it has come to the request.
-    async fn elements_at_one_moment(&mut self, keys: Vec<Bytes>) -> Carried<Vec<Option<Bytes>>> {
-        let peek = |key| Operation::check_only(ELEMENTS_TABLE, key).returning(Returns::Before);
-        let outcome = self.store.execute(keys.into_iter().map(peek).collect(), Lane::Single).await?;
-        self.read.moments += 1;
-        self.read.rests_on_header = true;
-        let value = |told: Told| match told {
-            Told::Value(value) => Ok(Some(value)),
-            Told::Nothing => Ok(None),
-            Told::Length(_) | Told::Forgotten | Told::Misfit(_) => {
-                Err(Error::invalid("the elements are longer together than an answer may be").into())
-            }
-        };
-        outcome.results.into_iter().map(|result| value(result.told)).collect()
-    }
-
-    /// The first elements of a range, of one tag.
-    pub async fn range(&mut self, header: &Header, range: ElementRange) -> Carried<Vec<(Bytes, Bytes)>> {
-        let ElementRange { start, end, reverse, limit } = range;
-        if start >= end || limit == 0 {
-            return Ok(vec![]);
-        }
-        let changed = || self.elements.range::<Bytes, _>(&start..&end);
-        let gone = changed().filter(|(_, value)| value.is_none()).count() as u64;
-        let mut left = limit.saturating_add(gone);
-        let mut found: Vec<(Bytes, Bytes)> = Vec::new();
-        let mut last_page_bytes = 0;
-        let (mut from, mut to) = (start.clone(), end.clone());
-        while left > 0 && !self.fresh.contains(&header.version) {
-            let page = ElementRange {
-                start: from.clone(),
-                end: to.clone(),
-                reverse,
-                limit: left.min(PAGE_ELEMENTS),
-            };
-            // (The next one may be as long as the last one.)
-            self.make_room(last_page_bytes)?;
-            let before = self.read.bytes;
-            let page = self.store.element_page(page).await?;
-            self.read.moments += if page.took_several { 2 } else { 1 };
-            self.read.rests_on_header = true;
-            for (key, value) in &page.elements {
-                self.count_read(key.len() + value.len())?;
-            }
-            last_page_bytes = self.read.bytes - before;
-            left = left.saturating_sub(page.elements.len() as u64);
-            match page.elements.last() {
-                Some((last, _)) if reverse => to = last.clone(),
-                Some((last, _)) => from = Bytes::from([&last[..], b"\0"].concat()),
-                None => {}
-            }
-            let is_over = !page.has_more || page.elements.is_empty();
-            found.extend(page.elements);
-            if is_over {
-                break;
-            }
-        }
-        if self.elements.range::<Bytes, _>(&start..&end).next().is_some() {
-            let mut all: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
-            for (key, value) in self.elements.range::<Bytes, _>(&start..&end) {
-                match value {
-                    Some(value) => drop(all.insert(key.clone(), value.clone())),
-                    None => drop(all.remove(key)),
-                }
-            }
-            found = if reverse { all.into_iter().rev().collect() } else { all.into_iter().collect() };
-        }
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-        Ok(found)
-    }
-
-    /// All elements of one tag, in their order.
-    pub async fn all(&mut self, key: &[u8], header: &Header, tag: Tag) -> Carried<Vec<(Bytes, Bytes)>> {
-        let (start, end) = element_range(key, header.version, tag);
-        self.range(header, ElementRange { start, end, reverse: false, limit: u64::MAX }).await
-    }
-
-    /// The reply goes by the header too, not only by elements: they have to be of the same moment.
-    pub fn rests_on_header(&mut self) {
-        self.read.moments += 2;
-        self.read.rests_on_header = true;
-    }
-
-    /// For what was read and made, and so many bytes more.
-    fn make_room(&mut self, more_bytes: usize) -> Result<()> {
-        let beside = self.read.elements * ELEMENT_BYTES;
-        self.gathered.make_room(self.read.bytes + beside + self.made + more_bytes)
-    }
-
-    fn count_read(&mut self, bytes: usize) -> Result<()> {
-        self.read.elements += 1;
-        self.read.bytes += bytes;
-        self.make_room(0)?;
-        if self.read.elements > ELEMENTS_MAX || self.read.bytes > READ_BYTES_MAX {
-            return Err(Error::invalid(format!(
-                "nothing took effect: it reads more than {ELEMENTS_MAX} elements, or {READ_BYTES_MAX} bytes"
-            )));
-        }
-        Ok(())
-    }
-
-    /// Why an object under `key` cannot get so many elements, each with so many records, of so many bytes in all beside the key: no
-    /// batch carries them.
-    pub fn too_many(key: &Bytes, elements: usize, records: usize, bytes: usize) -> Option<Reply> {
-        let records = elements.saturating_mul(records);
-        let bytes = records.saturating_mul(key.len()).saturating_add(bytes);
-        (records > limits::BATCH_OPS_MAX || bytes > BATCH_BYTES_MAX).then(|| {
-            Reply::error(format!(
-                "ERR nothing took effect: it writes more than {} records, or {} bytes",
-                limits::BATCH_OPS_MAX,
-                BATCH_BYTES_MAX
-            ))
-        })
-    }
-
-    pub fn put(&mut self, element: Bytes, value: Bytes) {
-        self.made += element.len() + value.len();
-        self.elements.insert(element, Some(value));
-    }
-
-    pub fn remove(&mut self, element: Bytes) {
-        self.made += element.len();
-        self.elements.insert(element, None);
     }
 }
 

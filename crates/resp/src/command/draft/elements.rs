@@ -1,0 +1,326 @@
+//! Elements of objects: read as they are stored, and as the commands so far would leave them.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use sextant_common::limits::{self, BATCH_BYTES_MAX};
+use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key, element_range};
+use sextant_common::operation::{Condition, Lane, Operation, Returns, Told};
+use sextant_common::{Error, Result};
+
+use tokio::sync::SemaphorePermit;
+
+use super::{Carried, Draft, ELEMENTS_AT_ONCE, MADE_BYTES_MAX, READ_BYTES_MAX};
+use crate::command::execution::CHUNK_KEYS;
+use crate::frame::Reply;
+use crate::store::{ElementRange, Store};
+
+/// Most elements that are read together.
+const ELEMENTS_MAX: usize = 1_000_000;
+/// What an element takes beside its bytes.
+const ELEMENT_BYTES: usize = 64;
+/// Elements that are asked for at once.
+const PAGE_ELEMENTS: u64 = 10_000;
+/// The same by their names, in bytes of their keys: each has the key of its object in it.
+const CHUNK_BYTES: usize = 256 * 1024;
+
+impl<'s, S: Store> Draft<'s, S> {
+    /// Whether what is asked for together is asked of the leader.
+    pub fn is_of_leader(&self) -> bool {
+        self.of_leader
+    }
+
+    /// When so many elements may be asked for, until it is dropped.
+    async fn turn(&self, elements: u64) -> Result<SemaphorePermit<'s>> {
+        let elements = elements.min(ELEMENTS_AT_ONCE as u64) as u32;
+        self.turns.acquire_many(elements).await.map_err(|_| Error::internal("no turns any more"))
+    }
+
+    pub async fn element(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        name: &[u8],
+    ) -> Carried<Option<Bytes>> {
+        Ok(self.elements(key, header, tag, &[name]).await?.pop().flatten())
+    }
+
+    pub async fn elements<N: AsRef<[u8]>>(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+    ) -> Carried<Vec<Option<Bytes>>> {
+        let mut values: Vec<Option<Bytes>> = Vec::with_capacity(names.len());
+        let (mut missing, mut missing_bytes) = (Vec::new(), 0);
+        let is_fresh = self.fresh.contains(&header.version);
+        for (at, name) in names.iter().enumerate() {
+            let name = name.as_ref();
+            let element = element_key(key, header.version, tag, name);
+            let known = || self.known.get(&(header.version, tag))?.get(name);
+            let value = self.elements.get(&element).or_else(known).cloned();
+            if value.is_none() && !is_fresh {
+                missing_bytes += element.len();
+                missing.push((at, element));
+            }
+            values.push(value.flatten());
+            // (No more keys at once than are asked for at once.)
+            if missing.len() >= CHUNK_KEYS || missing_bytes >= CHUNK_BYTES {
+                let found = self.read_elements(&missing, missing_bytes).await?;
+                self.note(header, tag, names, &missing, found, &mut values)?;
+                missing.clear();
+                missing_bytes = 0;
+            }
+        }
+        if !missing.is_empty() {
+            let found = self.read_elements(&missing, missing_bytes).await?;
+            self.note(header, tag, names, &missing, found, &mut values)?;
+        }
+        Ok(values)
+    }
+
+    async fn read_elements(
+        &mut self,
+        missing: &[(usize, Bytes)],
+        bytes: usize,
+    ) -> Carried<Vec<Option<Bytes>>> {
+        self.make_room(bytes)?;
+        let keys: Vec<Bytes> = missing.iter().map(|(_, element)| element.clone()).collect();
+        let several = keys.len() > 1;
+        let _turn = self.turn(keys.len() as u64).await?;
+        if self.of_leader && several {
+            return self.elements_at_one_moment(keys).await;
+        }
+        self.read.moments += if several { 2 } else { 1 };
+        let records = self.store.elements(keys).await?;
+        Ok(records.into_iter().map(|record| record.map(|record| record.value)).collect())
+    }
+
+    /// What was found of stored elements.
+    fn note<N: AsRef<[u8]>>(
+        &mut self,
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+        missing: &[(usize, Bytes)],
+        found: Vec<Option<Bytes>>,
+        values: &mut [Option<Bytes>],
+    ) -> Result<()> {
+        for ((at, _), value) in missing.iter().zip(found) {
+            let name = Bytes::copy_from_slice(names[*at].as_ref());
+            self.read.rests_on_header |= value.is_none();
+            self.count_read(name.len() + value.as_ref().map_or(0, Bytes::len))?;
+            self.known.entry((header.version, tag)).or_default().insert(name, value.clone());
+            values[*at] = value;
+        }
+        Ok(())
+    }
+
+    /// Whether elements are there. Their values, which may be long, are not read.
+    pub async fn exist<N: AsRef<[u8]>>(
+        &mut self,
+        key: &[u8],
+        header: &Header,
+        tag: Tag,
+        names: &[N],
+    ) -> Carried<Vec<bool>> {
+        let mut exist = Vec::with_capacity(names.len());
+        let (mut missing, mut missing_bytes) = (Vec::new(), 0);
+        let is_fresh = self.fresh.contains(&header.version);
+        for (at, name) in names.iter().enumerate() {
+            let name = name.as_ref();
+            let element = element_key(key, header.version, tag, name);
+            let known = || self.known.get(&(header.version, tag))?.get(name);
+            let is_known = self.elements.get(&element).or_else(known).map(Option::is_some);
+            let is_there = match is_known {
+                None if is_fresh => Some(false),
+                None => self.store.look_element(&element).transpose()?.map(|record| {
+                    self.read.moments += 1;
+                    self.read.rests_on_header = true;
+                    record.is_some()
+                }),
+                known => known,
+            };
+            exist.push(is_there.unwrap_or_default());
+            if is_there.is_none() {
+                missing_bytes += element.len();
+                missing.push((at, element));
+            }
+            if missing.len() >= CHUNK_KEYS || missing_bytes >= CHUNK_BYTES {
+                self.ask_whether_they_exist(&mut missing, missing_bytes, &mut exist).await?;
+                missing_bytes = 0;
+            }
+        }
+        self.ask_whether_they_exist(&mut missing, missing_bytes, &mut exist).await?;
+        Ok(exist)
+    }
+
+    async fn ask_whether_they_exist(
+        &mut self,
+        missing: &mut Vec<(usize, Bytes)>,
+        bytes: usize,
+        exist: &mut [bool],
+    ) -> Result<()> {
+        if missing.is_empty() {
+            return Ok(());
+        }
+        self.make_room(bytes)?;
+        let is_there = |element: &Bytes| {
+            let check = Operation::check_only(ELEMENTS_TABLE, element.clone());
+            check.only_if(Condition::Present).skip_on_failure()
+        };
+        let ops = missing.iter().map(|(_, element)| is_there(element)).collect();
+        let outcome = self.store.execute(ops, Lane::Single).await?;
+        self.read.moments += 1;
+        self.read.rests_on_header = true;
+        for ((at, _), result) in missing.drain(..).zip(outcome.results) {
+            exist[at] = result.applied;
+        }
+        Ok(())
+    }
+
+    /// The leader is asked, which says what all of them are when it has come to the request.
+    async fn elements_at_one_moment(&mut self, keys: Vec<Bytes>) -> Carried<Vec<Option<Bytes>>> {
+        let peek = |key| Operation::check_only(ELEMENTS_TABLE, key).returning(Returns::Before);
+        let outcome = self.store.execute(keys.into_iter().map(peek).collect(), Lane::Single).await?;
+        self.read.moments += 1;
+        self.read.rests_on_header = true;
+        let value = |told: Told| match told {
+            Told::Value(value) => Ok(Some(value)),
+            Told::Nothing => Ok(None),
+            Told::Length(_) | Told::Forgotten | Told::Misfit(_) => {
+                Err(Error::invalid("the elements are longer together than an answer may be").into())
+            }
+        };
+        outcome.results.into_iter().map(|result| value(result.told)).collect()
+    }
+
+    /// The first elements of a range, of one tag.
+    pub async fn range(&mut self, header: &Header, range: ElementRange) -> Carried<Vec<(Bytes, Bytes)>> {
+        let ElementRange { start, end, reverse, limit } = range;
+        if start >= end || limit == 0 {
+            return Ok(vec![]);
+        }
+        let changed = || self.elements.range::<Bytes, _>(&start..&end);
+        let gone = changed().filter(|(_, value)| value.is_none()).count() as u64;
+        let mut left = limit.saturating_add(gone);
+        let mut found: Vec<(Bytes, Bytes)> = Vec::new();
+        let mut last_page_bytes = 0;
+        let (mut from, mut to) = (start.clone(), end.clone());
+        while left > 0 && !self.fresh.contains(&header.version) {
+            let page = ElementRange {
+                start: from.clone(),
+                end: to.clone(),
+                reverse,
+                limit: left.min(PAGE_ELEMENTS),
+            };
+            // (The next one may be as long as the last one.)
+            self.make_room(last_page_bytes)?;
+            let before = self.read.bytes;
+            let turn = self.turn(page.limit).await?;
+            let page = self.store.element_page(page).await?;
+            drop(turn);
+            self.read.moments += if page.took_several { 2 } else { 1 };
+            self.read.rests_on_header = true;
+            for (key, value) in &page.elements {
+                self.count_read(key.len() + value.len())?;
+            }
+            last_page_bytes = self.read.bytes - before;
+            left = left.saturating_sub(page.elements.len() as u64);
+            match page.elements.last() {
+                Some((last, _)) if reverse => to = last.clone(),
+                Some((last, _)) => from = Bytes::from([&last[..], b"\0"].concat()),
+                None => {}
+            }
+            let is_over = !page.has_more || page.elements.is_empty();
+            found.extend(page.elements);
+            if is_over {
+                break;
+            }
+        }
+        if self.elements.range::<Bytes, _>(&start..&end).next().is_some() {
+            let mut all: BTreeMap<Bytes, Bytes> = found.into_iter().collect();
+            for (key, value) in self.elements.range::<Bytes, _>(&start..&end) {
+                match value {
+                    Some(value) => drop(all.insert(key.clone(), value.clone())),
+                    None => drop(all.remove(key)),
+                }
+            }
+            found = if reverse { all.into_iter().rev().collect() } else { all.into_iter().collect() };
+        }
+        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        Ok(found)
+    }
+
+    /// All elements of one tag, in their order.
+    pub async fn all(&mut self, key: &[u8], header: &Header, tag: Tag) -> Carried<Vec<(Bytes, Bytes)>> {
+        let (start, end) = element_range(key, header.version, tag);
+        self.range(header, ElementRange { start, end, reverse: false, limit: u64::MAX }).await
+    }
+
+    /// The reply goes by the header too, not only by elements: they have to be of the same moment.
+    pub fn rests_on_header(&mut self) {
+        self.read.moments += 2;
+        self.read.rests_on_header = true;
+    }
+
+    /// For what was read and made, and so many bytes more.
+    pub(super) fn make_room(&mut self, more_bytes: usize) -> Result<()> {
+        let beside = self.read.elements * ELEMENT_BYTES;
+        self.gathered.make_room(self.read.bytes + beside + self.made + more_bytes)
+    }
+
+    fn count_read(&mut self, bytes: usize) -> Result<()> {
+        self.read.elements += 1;
+        self.read.bytes += bytes;
+        self.make_room(0)?;
+        if self.read.elements > ELEMENTS_MAX || self.read.bytes > READ_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "nothing took effect: it reads more than {ELEMENTS_MAX} elements, or {READ_BYTES_MAX} bytes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Why an object under `key` cannot get so many elements, each with so many records, of so many bytes in all beside the key: no
+    /// batch carries them.
+    pub fn too_many(key: &Bytes, elements: usize, records: usize, bytes: usize) -> Option<Reply> {
+        let records = elements.saturating_mul(records);
+        let bytes = records.saturating_mul(key.len()).saturating_add(bytes);
+        (records > limits::BATCH_OPS_MAX || bytes > BATCH_BYTES_MAX).then(|| {
+            Reply::error(format!(
+                "ERR nothing took effect: it writes more than {} records, or {} bytes",
+                limits::BATCH_OPS_MAX,
+                BATCH_BYTES_MAX
+            ))
+        })
+    }
+
+    pub fn put(&mut self, element: Bytes, value: Bytes) -> Result<()> {
+        self.made += element.len() + value.len();
+        self.elements.insert(element, Some(value));
+        self.check_made()
+    }
+
+    pub fn remove(&mut self, element: Bytes) -> Result<()> {
+        self.made += element.len();
+        self.elements.insert(element, None);
+        self.check_made()
+    }
+
+    pub(super) fn check_made(&mut self) -> Result<()> {
+        if self.made > MADE_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "nothing took effect: the values that it makes are longer than {MADE_BYTES_MAX} bytes"
+            )));
+        }
+        self.make_room(0)
+    }
+
+    /// Whether something was refused because there is no room for what others and it read and make.
+    pub fn lacks_room(&self) -> bool {
+        self.gathered.lacks_room()
+    }
+}

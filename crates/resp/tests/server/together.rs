@@ -1,0 +1,63 @@
+//! Commands on one object that come while another one on it is under way.
+
+use super::memory::MemoryStore;
+use super::*;
+
+/// A client whose command is under way, and waits for its batch.
+async fn first(server: &RespServer, store: &MemoryStore, command: &[u8]) -> Raw {
+    store.hold_writes(true);
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(command).await;
+    store.until_writes(1).await;
+    client
+}
+
+/// One whose command waits for others on its key, with which it makes so many.
+async fn behind(server: &RespServer, store: &MemoryStore, command: &[u8], count: usize) -> Raw {
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(command).await;
+    store.until_in_line(count).await;
+    client
+}
+
+#[tokio::test]
+async fn those_that_wait_for_others_are_refused_when_the_owner_of_the_key_has_enough_of_them() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    store.let_in_line(2);
+    let mut one = first(&server, &store, b"RPUSH k a\r\n").await;
+    let mut two = behind(&server, &store, b"RPUSH k b\r\n", 1).await;
+    let mut three = behind(&server, &store, b"RPUSH k c\r\n", 2).await;
+    let mut four = Raw::connect(server.local_addr()).await;
+    four.ask(b"RPUSH k d\r\n", b"-TRYAGAIN many wait already\r\n").await;
+    store.hold_writes(false);
+    one.expect(b":1\r\n").await;
+    two.expect(b":2\r\n").await;
+    three.expect(b":3\r\n").await;
+}
+
+#[tokio::test]
+async fn one_that_finds_no_room_keeps_none_of_the_others_from_taking_effect() {
+    let config = RespConfig { max_gathered_bytes: 300 * 1024, ..config() };
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let value = "v".repeat(100 * 1024);
+    for at in 0..8 {
+        let push = format!("*3\r\n$5\r\nRPUSH\r\n$1\r\nl\r\n${}\r\n{value}\r\n", value.len());
+        client.ask(push.as_bytes(), format!(":{}\r\n", at + 1).as_bytes()).await;
+    }
+    store.hold_writes(true);
+    let mut one = Raw::connect(server.local_addr()).await;
+    one.send(b"RPUSH l a\r\n").await;
+    store.until_writes(9).await;
+    let mut two = behind(&server, &store, b"RPUSH l b\r\n", 1).await;
+    let mut greedy = behind(&server, &store, b"LPOP l 8\r\n", 2).await;
+    let mut three = behind(&server, &store, b"RPUSH l c\r\n", 3).await;
+    store.hold_writes(false);
+    one.expect(b":9\r\n").await;
+    two.expect(b":10\r\n").await;
+    let refused = "-TRYAGAIN nothing took effect: others read or make so much at the moment that there is no room for this\r\n";
+    greedy.expect(refused.as_bytes()).await;
+    three.expect(b":11\r\n").await;
+}
