@@ -107,15 +107,23 @@ async fn held(
 async fn commit(repository: &Repository, backup: &Backup) -> Result<()> {
     repository.commit(backup).await?;
     // Whoever prunes and took this one's mark for a dead one's may have deleted something until now, and sees the manifest from now on.
-    let there = repository.tables().await?;
-    let lost = backup.files().iter().filter(|file| there.get(&file.name()) != Some(&file.bytes)).count();
-    if lost == 0 {
-        return Ok(());
+    let looked = repository.tables().await.map(|there| {
+        backup.files().iter().filter(|file| there.get(&file.name()) != Some(&file.bytes)).count()
+    });
+    let why = match looked {
+        Ok(0) => return Ok(()),
+        Ok(lost) => Error::retry(format!(
+            "{lost} files were removed from the repository meanwhile: create the backup again"
+        )),
+        Err(e) => e,
+    };
+    match repository.remove_backup(&backup.name).await {
+        Ok(()) => Err(why),
+        Err(e) => Err(Error::unavailable(format!(
+            "{why}; and {} is still listed, though it may lack files ({e}): remove it, or verify it",
+            backup.name
+        ))),
     }
-    repository.remove_backup(&backup.name).await?;
-    Err(Error::retry(format!(
-        "{lost} files were removed from the repository meanwhile: create the backup again"
-    )))
 }
 
 /// Ends when it cannot be held any more.

@@ -97,16 +97,33 @@ impl Snapshots {
         privileged: bool,
         limit: Option<Duration>,
     ) -> Result<Arc<Snapshot>> {
-        sextant_common::cut::check_lease(lease_ms)?;
+        let lease = sextant_common::cut::check_lease(lease_ms)?;
         let id = self.core.env.rng.nonzero_u64();
         let deadline = Deadline::after(&*self.core.env.clock, limit.unwrap_or(OPEN_MAX).min(OPEN_MAX));
         let wish = Wish { action: Action::Open, lease_ms, privileged };
-        match self.everywhere(id, wish, deadline).await {
+        let opened = tokio::select! {
+            opened = self.everywhere(id, wish, deadline) => opened,
+            () = self.renew_meanwhile(id, lease) => unreachable!("it renews for ever"),
+        };
+        match opened {
             Ok(snapshot) => Ok(snapshot),
             Err(e) => {
                 let _ = self.close(id).await;
                 Err(e)
             }
+        }
+    }
+
+    /// A partition may be done long before another one: its cut is held until all are.
+    async fn renew_meanwhile(&self, id: u64, lease: Duration) {
+        let pause = lease / 3;
+        loop {
+            tokio::time::sleep(pause).await;
+            let deadline = Deadline::after(&*self.core.env.clock, pause);
+            let partitions = self.core.views.partitions();
+            // (Those that have none yet say so.)
+            join_all(partitions.map(|partition| self.ask(partition, id, Action::Renew.into(), deadline)))
+                .await;
         }
     }
 

@@ -177,7 +177,11 @@ pub async fn end(handle: &Handle, background: &Background, id: LoadId, end: End)
 
 async fn commit(handle: &Handle, background: &Background, written: Written, count: u64) -> Result<Load> {
     let shared = &handle.shared;
-    let adopted = match flush(handle, &written.name).await {
+    let flushed = async {
+        may_adopt(handle).await?;
+        flush(handle, &written.name).await
+    };
+    let adopted = match flushed.await {
         Ok(()) => {
             let (done, adopted) = oneshot::channel();
             let _ = handle.events.send(Event::Adopt { load: written.clone(), done });
@@ -211,6 +215,13 @@ async fn flush(handle: &Handle, table: &str) -> Result<()> {
             .unwrap_or_else(|_| Err(Error::new(ErrorKind::Unavailable, "flush: not done in time")))?;
     }
     Ok(())
+}
+
+/// Else flushes would be for nothing.
+async fn may_adopt(handle: &Handle) -> Result<()> {
+    let (done, answer) = oneshot::channel();
+    let _ = handle.events.send(Event::MayAdopt { done });
+    within(ENTRY_TIMEOUT, "load", answer).await
 }
 
 async fn has_loaded(handle: &Handle, id: LoadId) -> Result<bool> {

@@ -68,6 +68,10 @@ pub enum Event {
         id: LoadId,
         done: oneshot::Sender<Result<bool>>,
     },
+    /// Whether it is worth while to flush a table so that a load of it may be seen.
+    MayAdopt {
+        done: oneshot::Sender<Result<()>>,
+    },
     /// Written SSTables are to be seen.
     Adopt {
         load: Written,

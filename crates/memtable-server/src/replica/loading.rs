@@ -85,10 +85,28 @@ struct UnderWay {
     heard_ns: u64,
 }
 
+impl UnderWay {
+    /// Whether a load may take its place.
+    fn gives_way(&self, id: LoadId, term: u64, now_ns: u64) -> bool {
+        let Phase::Written(written) = &self.phase else { return false };
+        self.id == id || written.term != term || is_silent(self.heard_ns, now_ns)
+    }
+
+    fn in_the_way_of(&self, id: LoadId) -> Error {
+        let why = match self.id == id {
+            true => "this load is on its way already",
+            false => "another load is under way",
+        };
+        Error::new(ErrorKind::Overloaded, why)
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct LoadPlace {
     under_way: Mutex<Option<UnderWay>>,
     begun: AtomicU64,
+    /// A term, and how many loads were begun in it here.
+    of_term: Mutex<(u64, u64)>,
 }
 
 impl LoadPlace {
@@ -102,26 +120,31 @@ impl LoadPlace {
         self.begun.fetch_add(1, Ordering::Relaxed) + 1
     }
 
+    /// The number of a load that begins in this term, from 1 on. An error: the place is another load's, and no number is taken.
+    pub fn number(&self, id: LoadId, term: u64, now_ns: u64) -> Result<u64> {
+        if let Some(other) = &*self.under_way.lock()
+            && !other.gives_way(id, term, now_ns)
+        {
+            return Err(other.in_the_way_of(id));
+        }
+        let mut of_term = self.of_term.lock();
+        if of_term.0 != term {
+            *of_term = (term, 0);
+        }
+        of_term.1 += 1;
+        Ok(of_term.1)
+    }
+
     /// Takes the place for records that arrive. What stood there and was given up for it. An error: it is another load's.
     pub fn enter(&self, id: LoadId, count: u64, term: u64, now_ns: u64) -> Result<Option<Written>> {
         let mut place = self.under_way.lock();
-        let before = match place.take() {
-            None => None,
-            Some(UnderWay { id: other, phase: Phase::Written(written), heard_ns, .. })
-                if other == id || written.term != term || is_silent(heard_ns, now_ns) =>
-            {
-                Some(written)
-            }
-            Some(other) => {
-                let why = if other.id == id {
-                    "this load is on its way already"
-                } else {
-                    "another load is under way"
-                };
-                *place = Some(other);
-                return Err(Error::new(ErrorKind::Overloaded, why));
-            }
-        };
+        if let Some(other) = place.as_ref().filter(|other| !other.gives_way(id, term, now_ns)) {
+            return Err(other.in_the_way_of(id));
+        }
+        let before = place.take().and_then(|other| match other.phase {
+            Phase::Written(written) => Some(written),
+            Phase::Arriving | Phase::Ending => None,
+        });
         *place = Some(UnderWay { id, count, phase: Phase::Arriving, heard_ns: now_ns });
         Ok(before)
     }
@@ -221,6 +244,15 @@ mod tests {
         assert!(place.forget(1, Some(3), SILENT + 1).is_none(), "somebody has spoken of it");
         assert!(place.forget(1, Some(3), 2 * SILENT).is_some());
         assert!(place_with(7, 3).forget(1, None, 1).is_some());
+    }
+
+    #[test]
+    fn loads_are_numbered_in_each_term_and_who_finds_the_place_taken_takes_no_number() {
+        let place = place_with(7, 3);
+        assert_eq!(place.number(LoadId(8), 3, 0).unwrap_err().kind, ErrorKind::Overloaded);
+        assert_eq!(place.number(LoadId(7), 3, 0).unwrap(), 1);
+        assert_eq!(place.number(LoadId(7), 3, 0).unwrap(), 2);
+        assert_eq!(place.number(LoadId(8), 4, 0).unwrap(), 1, "a later leader begins anew");
     }
 
     #[test]

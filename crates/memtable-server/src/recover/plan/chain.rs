@@ -41,7 +41,9 @@ impl Places {
         // What begins with a generation that is no load's first one follows another.
         let follows = |range: &Generations| !loads.contains(&range.first);
         let before = ranges().filter(follows).map(|range| range.first.0 - 1);
-        let known: BTreeSet<u64> = ranges().map(|range| range.last.0).chain(before).collect();
+        // (A load that was merged into others has its first number, even if no table ends or begins there.)
+        let firsts = loads.iter().map(|first| first.0);
+        let known: BTreeSet<u64> = ranges().map(|range| range.last.0).chain(before).chain(firsts).collect();
         let jump =
             |first: &Generation| (known.range(..first.0).next_back().map_or(0, |known| *known), first.0);
         Self { jumps: loads.iter().map(jump).collect() }

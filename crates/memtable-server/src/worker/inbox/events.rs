@@ -147,6 +147,7 @@ fn refuse(replica: &Replica, event: Event) {
         | Event::RaiseFormat { done, .. }
         | Event::OpenCut { done, .. }
         | Event::EndCut { done, .. }
+        | Event::MayAdopt { done }
         | Event::ChangeVoters { done, .. } => no(done),
         Event::HandOver { done, .. } | Event::RenewCut { done, .. } => no(done),
         Event::BeginLoad { done, .. } => no(done),

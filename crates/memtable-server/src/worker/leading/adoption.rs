@@ -130,8 +130,10 @@ impl Leading {
             .table_by_name(table)
             .ok_or_else(|| Error::new(ErrorKind::UnknownTable, format!("no table {table:?}")))?;
         let current = replica.partition.table(entry.table).map_or(Generation(1), |t| t.generation());
+        let now_ns = replica.shared.env.clock.grantor_ns();
+        let number = replica.shared.load.number(id, self.tenure.term, now_ns)?;
         let count = replica.shared.load.count();
-        let first = load::first_generation(self.tenure.term, count, current);
+        let first = load::first_generation(self.tenure.term, number, current);
         let seq = load::seq_ahead(replica.partition.last_seq() + 1);
         let (Some(first), Some(seq)) = (first, seq) else {
             return Err(Error::unavailable("this leader has begun too many loads: transfer the leadership"));
@@ -157,6 +159,12 @@ impl Leading {
             return Err(Error::retry("a load is being committed"));
         }
         Ok(replica.partition.has_loaded(id))
+    }
+
+    /// Whether a load may be adopted now, as far as can be said before its table is flushed for it.
+    pub(super) fn may_adopt(&self, replica: &Replica) -> Result<()> {
+        self.check_serves(replica)?;
+        self.adoption_rest.check(replica.shared.env.clock.grantor_ns())
     }
 
     /// Everything that was in its log when it began is applied.

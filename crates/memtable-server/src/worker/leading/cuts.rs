@@ -18,8 +18,8 @@ use crate::partition::cuts::unknown_cut;
 use crate::worker::proposal::PendingCommand;
 use crate::worker::replica::Replica;
 
-/// For how long it is remembered that an administrator has asked for a cut: until it is planned, which takes a moment.
-const PRIVILEGE_NS: u64 = 60_000_000_000;
+/// For how long it is remembered that an administrator has asked for a cut: it may be planned more than once.
+const PRIVILEGE_NS: u64 = 600_000_000_000;
 
 #[derive(Default)]
 pub(in crate::worker) struct Cuts {
@@ -109,7 +109,7 @@ impl Leading {
             return Some(pending);
         };
         let opened_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
-        let privileged = self.cuts.privileged.remove(&id).is_some();
+        let privileged = self.cuts.privileged.contains_key(&id);
         match replica.partition.plan_cut(term, WantedCut { id, lease_ms, privileged }, opened_ms) {
             Ok(Some(cut)) => {
                 replica.metrics.cuts_opened.inc();

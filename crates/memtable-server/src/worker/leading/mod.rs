@@ -196,6 +196,7 @@ impl Leading {
             }
             Event::BeginLoad { table, id, done } => drop(done.send(self.begin_load(replica, &table, id))),
             Event::HasLoaded { id, done } => drop(done.send(self.has_loaded(replica, id))),
+            Event::MayAdopt { done } => drop(done.send(self.may_adopt(replica))),
             Event::Adopt { load, done } => self.adopt(replica, load, done),
             Event::Configure { change, done } => self.configure(replica, &change, done),
             Event::RaiseFormat { term, members, to, done } => {

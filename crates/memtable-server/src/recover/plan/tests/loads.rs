@@ -145,6 +145,20 @@ fn of_a_compaction_over_a_load_and_its_inputs_those_are_taken_that_more_servers_
 }
 
 #[test]
+fn loads_that_were_merged_into_one_table_and_are_gone_are_places_all_the_same() {
+    // Nothing begins or ends in the first one's numbers, but with the first of them.
+    let merged = |counter, from: LoadNumber, to: LoadNumber| up_to(counter, first(from), to, 1);
+    let flush = up_to(7, first(TWO) + 2, TWO, 2);
+    assert_eq!(chosen(&[at(1, 1, 5), merged(9, ONE, TWO), flush]), [7, 9, 1]);
+    // A table without a sound copy is kept as long as no other one has what it holds.
+    let [three, four] = [number(3, 3), number(3, 4)];
+    let last = up_to(8, first(four) + 2, four, 2);
+    let found = [at(1, 1, 5), merged(9, ONE, TWO), damaged(merged(10, three, four)), last];
+    let plan = plan(P, &found).unwrap();
+    assert_eq!(plan.tables[0].ssts.iter().map(|c| c.meta.id.counter).collect::<Vec<_>>(), [8, 10, 9, 1]);
+}
+
+#[test]
 fn what_is_lost_before_a_load_is_missed_if_something_tells_of_it() {
     let newer = [loaded(5, ONE, 0), up_to(7, first(ONE) + 1, ONE, 1)];
     loss(&[&[at(1, 1, 1), at(3, 3, 3)], &newer[..]].concat(), &["memtables 2 to 2"]);
