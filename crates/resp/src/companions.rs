@@ -26,7 +26,7 @@ use crate::store::InLine;
 const TOGETHER_MAX: usize = 128;
 const TOGETHER_BYTES_MAX: usize = 1024 * 1024;
 /// Whoever has waited longer when the next ones go is refused: those before it have met nobody who answers.
-const WAIT_MAX: Duration = Duration::from_secs(5);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(5);
 
 pub(crate) struct Companions {
     lines: Lines,
@@ -41,7 +41,7 @@ pub(crate) struct Companion {
     object: Box<Object>,
     turn: oneshot::Sender<Turn>,
     since_ns: u64,
-    _place: Option<InLine>,
+    place: Option<InLine>,
 }
 
 /// Where a command stands.
@@ -73,20 +73,22 @@ impl std::fmt::Debug for Lead {
     }
 }
 
-/// Of a command that goes with others.
-#[derive(Debug)]
-pub(crate) struct Client(oneshot::Sender<Turn>);
+/// Of a command that goes with others. It keeps its place until it is told what became of it.
+pub(crate) struct Client {
+    turn: oneshot::Sender<Turn>,
+    _place: Option<InLine>,
+}
 
 impl Client {
     pub fn done(self, reply: Result<Reply>) {
         // (It may be gone.)
-        let _ = self.0.send(Turn::Done(reply));
+        let _ = self.turn.send(Turn::Done(reply));
     }
 }
 
 impl Companion {
     pub fn parts(self) -> (Box<Object>, Client) {
-        (self.object, Client(self.turn))
+        (self.object, Client { turn: self.turn, _place: self.place })
     }
 }
 
@@ -108,7 +110,7 @@ impl Companions {
             let place = place(&key)?;
             let (turn, told) = oneshot::channel();
             let since_ns = self.clock.holder_ns();
-            line.push_back(Companion { object, turn, since_ns, _place: place });
+            line.push_back(Companion { object, turn, since_ns, place });
             return Ok(Entered::Behind(told));
         }
         lines.insert(key.clone(), VecDeque::new());
@@ -128,13 +130,16 @@ fn taken(line: &mut VecDeque<Companion>) -> Vec<Companion> {
     line.drain(..count.max(1).min(line.len())).collect()
 }
 
+pub(crate) fn overdue() -> Error {
+    Error::new(ErrorKind::Retry, "nothing took effect: it has waited too long for others on the same key")
+}
+
 /// Those that have waited too long at this time.
 fn refuse_overdue(line: &mut VecDeque<Companion>, now_ns: u64) {
     let is_overdue = |c: &Companion| now_ns.saturating_sub(c.since_ns) > WAIT_MAX.as_nanos() as u64;
     while line.front().is_some_and(is_overdue) {
         if let Some(companion) = line.pop_front() {
-            let why = "nothing took effect: it has waited too long for others on the same key";
-            companion.parts().1.done(Err(Error::new(ErrorKind::Retry, why)));
+            companion.parts().1.done(Err(overdue()));
         }
     }
 }

@@ -8,9 +8,9 @@ use sextant_environment::room::Room;
 use sextant_environment::{Env, env, shutdown};
 
 use crate::clients::Clients;
+use crate::element_turns::ElementTurns;
 use sextant_environment::slow_log::SlowLog;
 
-use crate::command::ELEMENTS_AT_ONCE;
 use crate::companions::Companions;
 use crate::connection::{Connection, Turns};
 use crate::queued::QueuedRoom;
@@ -18,7 +18,6 @@ use crate::replies::Replies;
 use crate::shared::Shared;
 use crate::waiters::Waiters;
 use crate::{RespConfig, RespMetrics, Store};
-use tokio::sync::Semaphore;
 
 /// Serves one connection as a server that has no other would, until it ends.
 pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Connection) {
@@ -36,7 +35,7 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         hints: Arc::default(),
         turns: Turns::new(config.max_commands),
         gathering: Room::new(config.max_gathered_bytes),
-        elements: Semaphore::new(ELEMENTS_AT_ONCE),
+        elements: ElementTurns::default(),
         companions: Companions::new(env.clock.clone()),
         waiters: Waiters::new(config.max_large_bytes),
         replies: Replies::new(config.max_reply_bytes),

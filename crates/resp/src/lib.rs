@@ -17,6 +17,7 @@ mod companions;
 mod config;
 mod connection;
 mod cursors;
+mod element_turns;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzzing;

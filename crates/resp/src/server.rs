@@ -18,10 +18,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
-use crate::command::ELEMENTS_AT_ONCE;
 use crate::companions::Companions;
 use crate::config::RespConfig;
 use crate::connection::{Connection, Turns};
+use crate::element_turns::ElementTurns;
 use crate::metrics::{Metrics, RespMetrics};
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
@@ -127,7 +127,7 @@ impl RespServer {
             hints: Arc::default(),
             turns: Turns::new(config.max_commands),
             gathering: Room::new(config.max_gathered_bytes),
-            elements: Semaphore::new(ELEMENTS_AT_ONCE),
+            elements: ElementTurns::default(),
             companions: Companions::new(env.clock.clone()),
             waiters: Waiters::new(config.max_large_bytes),
             metrics: metrics.0,

@@ -8,7 +8,6 @@ use sextant_access::{Allowances, Desk};
 use sextant_environment::Env;
 use sextant_environment::room::Room;
 use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
-use tokio::sync::Semaphore;
 
 use crate::clients::{ClientEntry, Clients};
 use crate::command::KeysTurns;
@@ -17,6 +16,7 @@ use crate::companions::Companions;
 use crate::config::RespConfig;
 use crate::connection::Turns;
 use crate::cursors::Cursors;
+use crate::element_turns::ElementTurns;
 use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::queued::QueuedRoom;
@@ -40,7 +40,7 @@ pub(crate) struct Shared<S> {
     /// For what commands on several records or elements read and make.
     pub gathering: Room,
     /// For elements that are asked for.
-    pub elements: Semaphore,
+    pub elements: ElementTurns,
     pub companions: Companions,
     pub waiters: Waiters,
     pub turns: Turns,

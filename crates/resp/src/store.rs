@@ -167,6 +167,11 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Whether [`Store::execute`] takes these keys together.
     fn are_together(&self, keys: &[&[u8]]) -> bool;
 
+    /// A number of whoever owns a key: the same for those that [are together](Store::are_together).
+    fn owner(&self, _key: &[u8]) -> u32 {
+        0
+    }
+
     /// One batch, atomic, of keys that [are together](Store::are_together), in the table that the front end serves, or in that of
     /// elements ([`ELEMENTS_TABLE`](sextant_common::object::ELEMENTS_TABLE)), if an operation says so: what became of each operation.
     fn execute(&self, ops: Vec<Operation>, lane: Lane) -> impl Future<Output = Result<WriteOutcome>> + Send;

@@ -315,6 +315,12 @@ impl Store for RespStore {
         partitions.all(|partition| Some(partition) == first)
     }
 
+    fn owner(&self, key: &[u8]) -> u32 {
+        let core = self.pnode.core();
+        let table = core.views.tables.get("");
+        table.map_or(0, |table| core.views.slot_map.partition_of(key, &table.options).0)
+    }
+
     async fn execute(&self, ops: Vec<Operation>, lane: Lane) -> Result<WriteOutcome> {
         let core = self.pnode.core();
         let has_elements = ops.iter().any(|op| op.table == ELEMENTS_TABLE);

@@ -39,7 +39,7 @@ use crate::who::Who;
 
 pub(crate) use acl::Waited;
 pub(crate) use ahead::{Ahead, look_ahead};
-pub(crate) use draft::{ELEMENTS_AT_ONCE, READ_BYTES_MAX};
+pub(crate) use draft::READ_BYTES_MAX;
 pub(crate) use errors::value;
 pub(crate) use execution::set_status;
 pub(crate) use objects::Object;

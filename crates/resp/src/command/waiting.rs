@@ -87,11 +87,6 @@ fn is_nothing(reply: &Reply) -> bool {
     matches!(reply, Reply::Nil | Reply::NilArray)
 }
 
-/// Whether the owner of the keys could not be asked: nothing has taken effect.
-fn is_out_of_reach(error: &Error) -> bool {
-    matches!(error.kind, ErrorKind::NotLeader | ErrorKind::Unavailable | ErrorKind::UnknownSession)
-}
-
 /// Whether the error is of something that has certainly not taken effect, and may be otherwise soon.
 fn passes(error: &Error) -> bool {
     matches!(
@@ -160,7 +155,7 @@ impl Waiting {
         match self.take(shared, free).await {
             Ok(reply) if is_nothing(&reply) => Err(None),
             Ok(reply) => Ok(reply),
-            Err(e) if is_out_of_reach(&e) => Err(Some(e)),
+            Err(e) if passes(&e) => Err(Some(e)),
             Err(e) => Ok(store_error(&e)),
         }
     }
@@ -178,7 +173,7 @@ impl Waiting {
         for key in keys {
             match again(vec![key]).run(shared, Lane::Single).await {
                 Ok(reply) if is_nothing(&reply) => {}
-                Err(e) if is_out_of_reach(&e) => failure = Some(e),
+                Err(e) if passes(&e) => failure = Some(e),
                 done => return done,
             }
         }
@@ -211,7 +206,7 @@ impl Waiting {
             let found = tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut time => return over(looks.blindness(blind)),
+                () = &mut time => return waiting.over(&mut looks, blind).await,
                 found = looks.at(&leads, shared.waiters.pause()) => found,
             };
             let is_there = |key: &&Bytes| found.get(*key) == Some(&waiting.kind());
@@ -228,10 +223,21 @@ impl Waiting {
             tokio::select! {
                 biased;
                 why = &mut released => return why.unwrap_or(Release::Gone).reply(),
-                () = &mut time => return over(looks.blindness(blind)),
+                () = &mut time => return waiting.over(&mut looks, blind).await,
                 () = rest(shared, &waiter, !leads.is_empty()) => {}
             }
         }
+    }
+
+    /// The time is over. Whoever could read nothing does not know that there was nothing; who was never the first of a line, and so has not
+    /// looked since, looks once more.
+    async fn over<S: Store>(&self, looks: &mut Looks<S>, blind: Option<Error>) -> Reply {
+        let mut blindness = looks.blindness(blind);
+        if blindness.is_some() {
+            looks.at(self.sources(), PATIENCE).await;
+            blindness = looks.blindness(blindness);
+        }
+        blindness.map_or(Reply::NilArray, |why| store_error(&why))
     }
 
     /// None: there is nothing any more.
@@ -253,11 +259,6 @@ impl Waiting {
 fn are_together<S: Store>(keys: &[Bytes], shared: &Shared<S>) -> bool {
     let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     shared.store.are_together(&names)
-}
-
-/// The time is over. Whoever could read nothing does not know that there was nothing.
-fn over(blindness: Option<Error>) -> Reply {
-    blindness.map_or(Reply::NilArray, |why| store_error(&why))
 }
 
 fn unanswered() -> Error {

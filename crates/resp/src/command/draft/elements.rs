@@ -8,9 +8,7 @@ use sextant_common::object::{ELEMENTS_TABLE, Header, Tag, element_key, element_r
 use sextant_common::operation::{Condition, Lane, Operation, Returns, Told};
 use sextant_common::{Error, Result};
 
-use tokio::sync::SemaphorePermit;
-
-use super::{Carried, Draft, ELEMENTS_AT_ONCE, MADE_BYTES_MAX, READ_BYTES_MAX};
+use super::{Carried, Draft, MADE_BYTES_MAX, READ_BYTES_MAX};
 use crate::command::execution::CHUNK_KEYS;
 use crate::frame::Reply;
 use crate::store::{ElementRange, Store};
@@ -28,12 +26,6 @@ impl<'s, S: Store> Draft<'s, S> {
     /// Whether what is asked for together is asked of the leader.
     pub fn is_of_leader(&self) -> bool {
         self.of_leader
-    }
-
-    /// When so many elements may be asked for, until it is dropped.
-    async fn turn(&self, elements: u64) -> Result<SemaphorePermit<'s>> {
-        let elements = elements.min(ELEMENTS_AT_ONCE as u64) as u32;
-        self.turns.acquire_many(elements).await.map_err(|_| Error::internal("no turns any more"))
     }
 
     pub async fn element(
@@ -89,7 +81,7 @@ impl<'s, S: Store> Draft<'s, S> {
         self.make_room(bytes)?;
         let keys: Vec<Bytes> = missing.iter().map(|(_, element)| element.clone()).collect();
         let several = keys.len() > 1;
-        let _turn = self.turn(keys.len() as u64).await?;
+        let _turn = self.turns.turn(keys.len() as u64).await?;
         if self.of_leader && several {
             return self.elements_at_one_moment(keys).await;
         }
@@ -219,7 +211,7 @@ impl<'s, S: Store> Draft<'s, S> {
             // (The next one may be as long as the last one.)
             self.make_room(last_page_bytes)?;
             let before = self.read.bytes;
-            let turn = self.turn(page.limit).await?;
+            let turn = self.turns.turn(page.limit.min(header.count)).await?;
             let page = self.store.element_page(page).await?;
             drop(turn);
             self.read.moments += if page.took_several { 2 } else { 1 };

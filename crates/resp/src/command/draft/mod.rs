@@ -20,13 +20,13 @@ use sextant_common::operation::{
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
 use sextant_rules::mutant::{self, Mutant};
-use tokio::sync::Semaphore;
 
 use super::atomic::{check, writes_of};
 use super::errors::{self, WRONG_TYPE, plain, store_error};
 use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
 use super::request::Request;
 use super::transaction::Queued;
+use crate::element_turns::OfOwner;
 use crate::frame::Reply;
 use crate::gathering::Gathered;
 use crate::shared::Shared;
@@ -34,9 +34,6 @@ use crate::store::Store;
 
 /// Longest values that are read together, in bytes.
 pub(crate) const READ_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Elements that are asked for at a time, of all commands; further ones wait, each for those before it. (Their deadline begins when
-/// they are asked for: without this a pipeline of ranges would keep itself from being answered in time.)
-pub(crate) const ELEMENTS_AT_ONCE: usize = 2048;
 /// Longest replies that are given together, in bytes.
 const REPLY_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Most bytes of values that a draft makes.
@@ -90,7 +87,7 @@ pub(super) struct Draft<'s, S> {
     /// Something was not read, and is expected to be of some version.
     expects: bool,
     gathered: Gathered<'s>,
-    turns: &'s Semaphore,
+    turns: OfOwner<'s>,
 }
 
 #[derive(Debug, Default)]
@@ -154,7 +151,7 @@ impl<'s, S: Store> Draft<'s, S> {
             made: 0,
             expects: false,
             gathered,
-            turns: &shared.elements,
+            turns: shared.elements.of(keys.first().map_or(0, |key| store.owner(key))),
         })
     }
 

@@ -31,7 +31,7 @@ use super::draft::{Carried, Draft};
 use super::errors::CROSS_SLOT;
 use super::request::Request;
 use super::transaction::Queued;
-use crate::companions::{Client, Companion, Entered, Turn};
+use crate::companions::{Client, Companion, Entered, Turn, WAIT_MAX, overdue};
 use crate::frame::Reply;
 use crate::hints::Hints;
 use crate::shared::Shared;
@@ -197,13 +197,18 @@ async fn one_by_one<S: Store>(
     shared: &Shared<S>,
     lane: Lane,
 ) -> Result<Reply> {
+    let until_ns = shared.env.clock.holder_ns().saturating_add(WAIT_MAX.as_nanos() as u64);
     let mut commands = commands.into_iter();
     let first = match commands.next() {
         Some(command) => alone(command, shared, lane).await,
         None => Err(Error::internal("a command without a reply")),
     };
     for (command, client) in commands.zip(waiting) {
-        client.done(alone(command, shared, lane).await);
+        let reply = match shared.env.clock.holder_ns() < until_ns {
+            true => alone(command, shared, lane).await,
+            false => Err(overdue()),
+        };
+        client.done(reply);
     }
     first
 }
