@@ -9,7 +9,7 @@ macro_rules! objects {
                  every change of an object writes the header.",
             otherwise: "of two clients that push to a list at once, one loses its element",
             source: "decision 32",
-            kept_in: ["crates/resp/src/command/draft.rs"],
+            kept_in: ["crates/resp/src/command/draft/mod.rs"],
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction"],
             broken_by: ChangesWithoutCondition "changes-without-condition" "What a draft has changed is written whatever is there now." [Operand],
         }
@@ -17,7 +17,7 @@ macro_rules! objects {
             says: "A transaction that goes by what it has read takes effect only if all of that is the same version.",
             otherwise: "replies that were never true together",
             source: "decision 31",
-            kept_in: ["crates/resp/src/command/draft.rs", "crates/resp/src/command/atomic.rs"],
+            kept_in: ["crates/resp/src/command/draft/mod.rs", "crates/resp/src/command/atomic.rs"],
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction", "what_is_only_watched_undoes_a_transaction_that_goes_the_long_way"],
         }
         "watched-is-a-version" {
@@ -51,7 +51,7 @@ macro_rules! objects {
             says: "An object that is made gets a random version, which no object had before.",
             otherwise: "elements of one that was deleted or has expired come back",
             source: "decision 32",
-            kept_in: ["crates/common/src/object.rs", "crates/resp/src/command/draft.rs", "crates/resp/src/command/objects/quick.rs"],
+            kept_in: ["crates/common/src/object.rs", "crates/resp/src/command/draft/mod.rs", "crates/resp/src/command/objects/quick.rs"],
             tests: ["what_objects_leave_behind_is_swept_and_nothing_else"],
             broken_by: VersionsAgain "versions-again" "Objects that are made by their elements all get the same version." [Operand],
         }
@@ -59,7 +59,7 @@ macro_rules! objects {
             says: "An answer that some element is not there, or of several readings, is given if the header is the same after them.",
             otherwise: "a field of an object that was replaced meanwhile was never missing; a list that was never so",
             source: "decision 32",
-            kept_in: ["crates/resp/src/command/draft.rs"],
+            kept_in: ["crates/resp/src/command/draft/mod.rs"],
             tests: ["nobody_sees_half_of_a_command_or_of_a_transaction", "objects_of_more_than_a_page_are_read_and_moved_as_a_whole"],
         }
         "only-what-is-dead-is-swept" {
