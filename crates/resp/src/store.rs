@@ -165,7 +165,7 @@ pub trait Store: Clone + Send + Sync + 'static {
     }
 
     /// Whether [`Store::execute`] takes these keys together.
-    fn are_together(&self, keys: &[&[u8]]) -> bool;
+    fn are_together<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> bool;
 
     /// A number of whoever owns a key: the same for those that [are together](Store::are_together).
     fn owner(&self, _key: &[u8]) -> u32 {

@@ -66,6 +66,8 @@ impl Decided {
 pub(super) struct PendingCommand {
     pub command: Command,
     pub done: Option<oneshot::Sender<Result<()>>>,
+    /// For an administrator: there may be places that are kept for those.
+    pub privileged: bool,
 }
 
 impl PendingCommand {

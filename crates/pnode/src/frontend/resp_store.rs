@@ -46,22 +46,26 @@ impl RespStore {
         Self { sweeper: Some(sweeper), ..self }
     }
 
-    /// A place among the commands of the key's partition, for as long as one is under way.
+    /// None: the table is not known yet.
+    fn partition_of(&self, key: &[u8]) -> Option<PartitionId> {
+        let views = &self.pnode.core().views;
+        views.tables.get("").map(|table| views.slot_map.partition_of(key, &table.options))
+    }
+
+    /// A place among a partition's commands, for as long as one is under way.
+    fn place_in(&self, partition: PartitionId) -> Result<Place> {
+        self.shares.enter(partition, self.pnode.core().leaders.get(partition).is_certain())
+    }
+
     fn enter(&self, key: &[u8]) -> Result<Option<Place>> {
-        let core = self.pnode.core();
-        let Some(table) = core.views.tables.get("") else { return Ok(None) };
-        let partition = core.views.slot_map.partition_of(key, &table.options);
-        self.shares.enter(partition, core.leaders.get(partition).is_certain()).map(Some)
+        self.partition_of(key).map(|partition| self.place_in(partition)).transpose()
     }
 
     /// One for each partition of these keys.
     fn enter_all(&self, keys: &[Bytes]) -> Result<Vec<Place>> {
-        let core = self.pnode.core();
-        let Some(table) = core.views.tables.get("") else { return Ok(vec![]) };
-        let of = |key: &Bytes| core.views.slot_map.partition_of(key, &table.options);
-        let partitions: BTreeSet<PartitionId> = keys.iter().map(of).collect();
-        let enter = |partition| self.shares.enter(partition, core.leaders.get(partition).is_certain());
-        partitions.into_iter().map(enter).collect()
+        let partitions: BTreeSet<PartitionId> =
+            keys.iter().filter_map(|key| self.partition_of(key)).collect();
+        partitions.into_iter().map(|partition| self.place_in(partition)).collect()
     }
 
     /// For elements of the object that this is one of.
@@ -92,7 +96,7 @@ impl RespStore {
         }
         let mut _places = Vec::with_capacity(batches.len());
         for partition in batches.keys() {
-            _places.push(self.shares.enter(*partition, core.leaders.get(*partition).is_certain())?);
+            _places.push(self.place_in(*partition)?);
         }
         let writes = batches.into_values().map(|ops| self.pnode.write(ops, in_lane(lane)));
         // All of them end: what was sent takes effect whether or not somebody waits for it.
@@ -306,19 +310,17 @@ impl Store for RespStore {
         (self.pnode.core().config.cluster.memtable.len() / 2) as u32
     }
 
-    fn are_together(&self, keys: &[&[u8]]) -> bool {
-        let core = self.pnode.core();
+    fn are_together<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> bool {
+        let views = &self.pnode.core().views;
         // (While the table is not known yet, its leader says it.)
-        let Some(table) = core.views.tables.get("") else { return true };
-        let mut partitions = keys.iter().map(|key| core.views.slot_map.partition_of(key, &table.options));
+        let Some(table) = views.tables.get("") else { return true };
+        let mut partitions = keys.into_iter().map(|key| views.slot_map.partition_of(key, &table.options));
         let first = partitions.next();
         partitions.all(|partition| Some(partition) == first)
     }
 
     fn owner(&self, key: &[u8]) -> u32 {
-        let core = self.pnode.core();
-        let table = core.views.tables.get("");
-        table.map_or(0, |table| core.views.slot_map.partition_of(key, &table.options).0)
+        self.partition_of(key).map_or(0, |partition| partition.0)
     }
 
     async fn execute(&self, ops: Vec<Operation>, lane: Lane) -> Result<WriteOutcome> {

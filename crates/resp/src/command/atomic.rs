@@ -149,15 +149,14 @@ pub(super) async fn pause(attempt: usize, env: &Env) {
 }
 
 fn are_together<S: Store>(store: &S, commands: &[Queued], expected: &[(&Bytes, Seq)]) -> bool {
-    let mut keys: Vec<&[u8]> = expected.iter().map(|(key, _)| &key[..]).collect();
     let mut owned: Vec<Bytes> = Vec::new();
     for command in commands {
         if let Queued::Ask(request) = command {
             request.for_each_key(&mut |key| owned.push(Bytes::copy_from_slice(key)));
         }
     }
-    keys.extend(owned.iter().map(|key| &key[..]));
-    keys.is_empty() || store.are_together(&keys)
+    let expected = expected.iter().map(|(key, _)| *key);
+    store.are_together(expected.chain(&owned).map(|key| &key[..]))
 }
 
 /// Operations of the sequencer that the commands are.

@@ -45,8 +45,7 @@ impl Request {
                 aspect.of(record, store.now_ms())
             }
             Self::Change { ops, reply } => {
-                let keys: Vec<&[u8]> = ops.iter().map(|op| &op.key[..]).collect();
-                if !store.are_together(&keys) {
+                if !store.are_together(ops.iter().map(|op| &op.key[..])) {
                     return Ok(CROSS_SLOT);
                 }
                 let is_decimal = is_decimal(&ops);

@@ -131,7 +131,9 @@ impl Waiting {
     pub async fn at_once<S: Store>(&self, shared: &Shared<S>) -> std::result::Result<Reply, Option<Error>> {
         let (kind, sources) = (self.kind(), self.sources());
         let has_line = |key: &Bytes| shared.waiters.has_line(kind, key);
-        let free = if are_together(sources, shared) && !sources.iter().any(has_line) {
+        let free = if shared.store.are_together(sources.iter().map(|key| &key[..]))
+            && !sources.iter().any(has_line)
+        {
             sources.to_vec()
         } else {
             let mut looks = Looks::new(shared.store.clone());
@@ -166,7 +168,7 @@ impl Waiting {
         if self.object.is_move() {
             return again(self.object.keys.clone()).run(shared, Lane::Single).await;
         }
-        if are_together(&keys, shared) {
+        if shared.store.are_together(keys.iter().map(|key| &key[..])) {
             return again(keys).run(shared, Lane::Single).await;
         }
         let mut failure = None;
@@ -254,11 +256,6 @@ impl Waiting {
             Err(e) => Some(store_error(&e)),
         }
     }
-}
-
-fn are_together<S: Store>(keys: &[Bytes], shared: &Shared<S>) -> bool {
-    let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    shared.store.are_together(&names)
 }
 
 fn unanswered() -> Error {

@@ -161,7 +161,7 @@ impl Store for GatedStore {
         Ok(None)
     }
 
-    fn are_together(&self, _: &[&[u8]]) -> bool {
+    fn are_together<'k>(&self, _: impl IntoIterator<Item = &'k [u8]>) -> bool {
         true
     }
 

@@ -284,7 +284,8 @@ impl Store for MemoryStore {
         Ok(keys.get((random % keys.len().max(1) as u64) as usize).cloned())
     }
 
-    fn are_together(&self, keys: &[&[u8]]) -> bool {
+    fn are_together<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> bool {
+        let keys: Vec<&[u8]> = keys.into_iter().collect();
         // As if keys were apart that begin with "apart".
         keys.len() < 2 || !keys.iter().any(|key| key.starts_with(b"apart"))
     }

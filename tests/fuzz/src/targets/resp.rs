@@ -187,7 +187,7 @@ impl Store for Map {
         Ok(self.data.lock().keys().next().cloned())
     }
 
-    fn are_together(&self, _: &[&[u8]]) -> bool {
+    fn are_together<'k>(&self, _: impl IntoIterator<Item = &'k [u8]>) -> bool {
         true
     }
 

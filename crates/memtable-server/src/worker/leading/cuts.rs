@@ -18,16 +18,11 @@ use crate::partition::cuts::unknown_cut;
 use crate::worker::proposal::PendingCommand;
 use crate::worker::replica::Replica;
 
-/// For how long it is remembered that an administrator has asked for a cut: it may be planned more than once.
-const PRIVILEGE_NS: u64 = 600_000_000_000;
-
 #[derive(Default)]
 pub(in crate::worker) struct Cuts {
     held: HashMap<u64, Watch>,
     /// Whose end is proposed, or about to be.
     ending: HashSet<u64>,
-    /// Those that are to be planned for administrators, and until when that is remembered.
-    privileged: HashMap<u64, u64>,
 }
 
 /// How far a cut is: tables that are captured, and the sum of the others' flushed generations.
@@ -76,40 +71,24 @@ impl Leading {
     /// What it says is decided when it is proposed.
     pub fn begin_cut(&mut self, replica: &Replica, wanted: WantedCut, done: oneshot::Sender<Result<()>>) {
         let (term, WantedCut { id, lease_ms, privileged }) = (self.tenure.term, wanted);
-        if privileged {
-            let until_ns = replica.shared.env.clock.grantor_ns().saturating_add(PRIVILEGE_NS);
-            self.cuts.privileged.insert(id, until_ns);
-        }
         let (next_seq, tick, opened_ms, tables) = (0, Tick::default(), 0, Vec::new());
-        let cut = OpenCut { term, id, next_seq, tick, opened_ms, lease_ms, tables };
-        self.command_about_cuts(replica, Command::OpenCut(cut), Some(done));
+        let command = Command::OpenCut(OpenCut { term, id, next_seq, tick, opened_ms, lease_ms, tables });
+        self.client_pending(replica, PendingCommand { command, done: Some(done), privileged });
     }
 
-    /// Every proposal of an entry about cuts.
-    fn command_about_cuts(
-        &mut self,
-        replica: &Replica,
-        command: Command,
-        done: Option<oneshot::Sender<Result<()>>>,
-    ) {
-        match command {
-            // What ends one makes room: it is refused no more than a flag.
-            Command::EndCut(_) => self.command(command, done),
-            command => self.client_command(replica, command, done),
-        }
+    /// What ends one makes room: it is refused no more than a flag.
+    fn propose_end(&mut self, id: u64, done: Option<oneshot::Sender<Result<()>>>) {
+        let term = self.tenure.term;
+        self.command(Command::EndCut(EndCut { term, id }), done);
     }
 
     /// The cut is of what the log has come to. None: there is nothing to be proposed, and who waits was told.
-    pub fn plan_cut(
-        &mut self,
-        replica: &Replica,
-        pending: Box<PendingCommand>,
-    ) -> Option<Box<PendingCommand>> {
+    pub fn plan_cut(&self, replica: &Replica, pending: Box<PendingCommand>) -> Option<Box<PendingCommand>> {
         let Command::OpenCut(OpenCut { term, id, lease_ms, .. }) = pending.command else {
             return Some(pending);
         };
         let opened_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
-        let privileged = self.cuts.privileged.contains_key(&id);
+        let privileged = pending.privileged;
         match replica.partition.plan_cut(term, WantedCut { id, lease_ms, privileged }, opened_ms) {
             Ok(Some(cut)) => {
                 replica.metrics.cuts_opened.inc();
@@ -148,8 +127,7 @@ impl Leading {
         if !replica.partition.cuts().iter().any(|cut| cut.id == id) {
             let _ = done.send(Ok(()));
         } else if self.cuts.ending.insert(id) {
-            let term = self.tenure.term;
-            self.command_about_cuts(replica, Command::EndCut(EndCut { term, id }), Some(done));
+            self.propose_end(id, Some(done));
         } else {
             // One proposal is enough: whoever asks in a loop does not fill the log.
             let _ = done.send(Err(Error::retry("the snapshot is about to end")));
@@ -161,7 +139,6 @@ impl Leading {
         let held = replica.partition.cuts();
         self.cuts.held.retain(|id, _| held.iter().any(|cut| cut.id == *id));
         self.cuts.ending.retain(|id| held.iter().any(|cut| cut.id == *id));
-        self.cuts.privileged.retain(|_, until_ns| *until_ns > now_ns);
         if held.is_empty() {
             return;
         }
@@ -177,12 +154,11 @@ impl Leading {
                 over.push((cut.id, why));
             }
         }
-        let term = self.tenure.term;
         for (id, why) in over {
             tracing::info!(partition = %replica.shared.id, "snapshot {id:016x} ends: {why}");
             replica.metrics.cuts_expired.inc();
             self.cuts.ending.insert(id);
-            self.command_about_cuts(replica, Command::EndCut(EndCut { term, id }), None);
+            self.propose_end(id, None);
         }
     }
 }

@@ -47,13 +47,10 @@ impl<'s, S: Store> Draft<'s, S> {
     ) -> Carried<Vec<Option<Bytes>>> {
         let mut values: Vec<Option<Bytes>> = Vec::with_capacity(names.len());
         let (mut missing, mut missing_bytes) = (Vec::new(), 0);
-        let is_fresh = self.fresh.contains(&header.version);
         for (at, name) in names.iter().enumerate() {
-            let name = name.as_ref();
-            let element = element_key(key, header.version, tag, name);
-            let known = || self.known.get(&(header.version, tag))?.get(name);
-            let value = self.elements.get(&element).or_else(known).cloned();
-            if value.is_none() && !is_fresh {
+            let element = element_key(key, header.version, tag, name.as_ref());
+            let value = self.at_hand(header, tag, name.as_ref(), &element);
+            if value.is_none() {
                 missing_bytes += element.len();
                 missing.push((at, element));
             }
@@ -71,6 +68,13 @@ impl<'s, S: Store> Draft<'s, S> {
             self.note(header, tag, names, &missing, found, &mut values)?;
         }
         Ok(values)
+    }
+
+    /// What is known of an element, which `element` is the key of; None: it has to be asked for.
+    fn at_hand(&self, header: &Header, tag: Tag, name: &[u8], element: &Bytes) -> Option<Option<Bytes>> {
+        let known = || self.known.get(&(header.version, tag))?.get(name);
+        let value = self.elements.get(element).or_else(known).cloned();
+        value.or_else(|| self.fresh.contains(&header.version).then_some(None))
     }
 
     async fn read_elements(
@@ -120,20 +124,15 @@ impl<'s, S: Store> Draft<'s, S> {
     ) -> Carried<Vec<bool>> {
         let mut exist = Vec::with_capacity(names.len());
         let (mut missing, mut missing_bytes) = (Vec::new(), 0);
-        let is_fresh = self.fresh.contains(&header.version);
         for (at, name) in names.iter().enumerate() {
-            let name = name.as_ref();
-            let element = element_key(key, header.version, tag, name);
-            let known = || self.known.get(&(header.version, tag))?.get(name);
-            let is_known = self.elements.get(&element).or_else(known).map(Option::is_some);
-            let is_there = match is_known {
-                None if is_fresh => Some(false),
+            let element = element_key(key, header.version, tag, name.as_ref());
+            let is_there = match self.at_hand(header, tag, name.as_ref(), &element) {
                 None => self.store.look_element(&element).transpose()?.map(|record| {
                     self.read.moments += 1;
                     self.read.rests_on_header = true;
                     record.is_some()
                 }),
-                known => known,
+                known => known.map(|value| value.is_some()),
             };
             exist.push(is_there.unwrap_or_default());
             if is_there.is_none() {
@@ -163,6 +162,7 @@ impl<'s, S: Store> Draft<'s, S> {
             let check = Operation::check_only(ELEMENTS_TABLE, element.clone());
             check.only_if(Condition::Present).skip_on_failure()
         };
+        let _turn = self.turns.turn(missing.len() as u64).await?;
         let ops = missing.iter().map(|(_, element)| is_there(element)).collect();
         let outcome = self.store.execute(ops, Lane::Single).await?;
         self.read.moments += 1;

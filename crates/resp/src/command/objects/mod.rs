@@ -128,8 +128,7 @@ impl Object {
 
     /// Alone, or with others on the same object that have come meanwhile.
     pub async fn run<S: Store>(self: Box<Self>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
-        let keys: Vec<&[u8]> = self.keys.iter().map(|key| &key[..]).collect();
-        if !shared.store.are_together(&keys) {
+        if !shared.store.are_together(self.keys.iter().map(|key| &key[..])) {
             return Ok(CROSS_SLOT);
         }
         if let Some(reply) = quick::run(&self, shared, lane).await? {

@@ -51,7 +51,10 @@ impl Leading {
         command: Command,
         done: Option<oneshot::Sender<Result<()>>>,
     ) {
-        let pending = PendingCommand { command, done };
+        self.client_pending(replica, PendingCommand { command, done, privileged: false });
+    }
+
+    pub fn client_pending(&mut self, replica: &Replica, pending: PendingCommand) {
         let overloaded = |why: String| Err(Error::new(ErrorKind::Overloaded, why));
         if let Err(e) = replica.log_takes_groups() {
             pending.end(overloaded(format!("the log takes no more commands: {e}")));
@@ -64,7 +67,7 @@ impl Leading {
 
     /// Queues a command of the worker's own: a freeze, a flag, a compaction. They are few, and never refused while it leads.
     pub fn command(&mut self, command: Command, done: Option<oneshot::Sender<Result<()>>>) {
-        self.sequencer.own_commands.push_back(PendingCommand { command, done }.into());
+        self.sequencer.own_commands.push_back(PendingCommand { command, done, privileged: false }.into());
     }
 
     /// What is to be proposed next, if anything.

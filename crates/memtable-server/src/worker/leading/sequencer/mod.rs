@@ -162,6 +162,7 @@ mod tests {
         Box::new(PendingCommand {
             command: Command::OpenSession(OpenSession { term: 1, session, time_ms: 0 }),
             done: None,
+            privileged: false,
         })
     }
 
