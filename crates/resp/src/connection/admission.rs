@@ -23,6 +23,8 @@ use crate::replies::{PATIENCE, SHORT_BYTES};
 
 /// Least room that is taken for a command that grows by small arguments.
 const STEP_BYTES: usize = 256 * 1024;
+/// Commands of a pipeline that have their turn together: what is started together travels together, and is answered together.
+const TOGETHER_MAX: usize = 32;
 /// How long a client may take to send what it has begun, while it holds room that others wait for: this, and a second for so many
 /// bytes.
 const UPLOAD_GRACE: Duration = Duration::from_secs(10);
@@ -47,6 +49,8 @@ pub(super) struct Admission {
     /// How long it may take for that.
     allowed: Duration,
     turn: Option<OwnedSemaphorePermit>,
+    /// Of a pipeline: turns of the commands behind, if they are here.
+    turns: Option<OwnedSemaphorePermit>,
     waiting_turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     waiting_in: Lane,
     /// For the user's limits: the next command is paid for, or when the next may be.
@@ -61,13 +65,16 @@ pub(super) struct Admission {
 pub(crate) struct Turns {
     singles: Arc<Semaphore>,
     pipelined: Arc<Semaphore>,
+    together_max: usize,
 }
 
 impl Turns {
     /// So many for pipelines, and as many for connections that have nothing under way.
     pub fn new(commands_max: usize) -> Self {
         let turns = || Arc::new(Semaphore::new(commands_max.min(Semaphore::MAX_PERMITS)));
-        Self { singles: turns(), pipelined: turns() }
+        // A few connections at least have theirs at the same time.
+        let together_max = TOGETHER_MAX.min(commands_max / 4).max(1);
+        Self { singles: turns(), pipelined: turns(), together_max }
     }
 
     fn of(&self, lane: Lane) -> &Arc<Semaphore> {
@@ -115,31 +122,49 @@ impl Admission {
         }
     }
 
-    /// Whether the next command may start. If not, the task is woken when it may.
-    pub fn take_turn(&mut self, all: &Turns, lane: Lane, cx: &mut Context<'_>) -> bool {
+    /// Whether the next command may start, of `here` that may be here. If not, the task is woken when it may.
+    pub fn take_turn(&mut self, all: &Turns, here: usize, lane: Lane, cx: &mut Context<'_>) -> bool {
         if self.turn.is_some() {
             return true;
         }
         if self.waiting_in != lane {
             self.waiting_in = lane;
             self.waiting_turn = None;
+            self.turns = None;
         }
-        if self.waiting_turn.is_none() {
-            let all = all.of(lane);
-            if let Ok(turn) = all.clone().try_acquire_owned() {
-                self.turn = Some(turn);
+        if let Some(turns) = &mut self.turns {
+            self.turn = turns.split(1);
+            if self.turn.is_some() {
                 return true;
             }
+        }
+        if self.waiting_turn.is_none() {
+            let together = match lane {
+                Lane::Single => 1,
+                Lane::Pipelined => here.clamp(1, all.together_max),
+            } as u32;
+            let all = all.of(lane);
+            if let Ok(turns) = all.clone().try_acquire_many_owned(together) {
+                return self.have_turns(Some(turns));
+            }
             let all = all.clone();
-            self.waiting_turn = Some(Box::pin(async move { all.acquire_owned().await.ok() }));
+            self.waiting_turn = Some(Box::pin(async move { all.acquire_many_owned(together).await.ok() }));
         }
         match poll_once(&mut self.waiting_turn, cx) {
-            Some(turn) => {
-                self.turn = turn;
-                true
-            }
+            Some(turns) => self.have_turns(turns),
             None => false,
         }
+    }
+
+    fn have_turns(&mut self, mut turns: Option<OwnedSemaphorePermit>) -> bool {
+        self.turn = turns.as_mut().and_then(|turns| turns.split(1));
+        self.turns = turns;
+        self.turn.is_some()
+    }
+
+    /// Nothing more is started now: others may have what is left of the turns.
+    pub fn rest(&mut self) {
+        self.turns = None;
     }
 
     /// Whether the user has an operation left. If not, the task is woken when it may have.
@@ -219,6 +244,7 @@ impl Admission {
     /// The connection cannot go on for a reason of its own: others come first.
     pub fn leave_line(&mut self) {
         self.turn = None;
+        self.turns = None;
         self.waiting_turn = None;
     }
 
@@ -313,10 +339,10 @@ mod tests {
     }
 
     #[test]
-    fn connections_take_turns_one_command_at_a_time() {
+    fn connections_take_turns_one_command_at_a_time_where_turns_are_few() {
         let turns = Turns::new(2);
         let cx = &mut Context::from_waker(Waker::noop());
-        let mut take = |admission: &mut Admission| admission.take_turn(&turns, Lane::Pipelined, cx);
+        let mut take = |admission: &mut Admission| admission.take_turn(&turns, 9, Lane::Pipelined, cx);
         let (mut deep, mut other) = (Admission::default(), Admission::default());
         assert!(take(&mut deep) && take(&mut deep), "one turn, asked for twice");
         let one = deep.leave();
@@ -329,11 +355,32 @@ mod tests {
     }
 
     #[test]
+    fn what_is_here_of_a_pipeline_has_its_turn_together_and_what_is_left_is_given_up() {
+        let turns = Turns::new(8);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let mut take = |admission: &mut Admission, here| admission.take_turn(&turns, here, Lane::Pipelined, cx);
+        let [mut deep, mut other, mut third] = [(); 3].map(|()| Admission::default());
+        let mut held: Vec<_> = (0..7).map(|_| (take(&mut deep, 1), deep.leave())).collect();
+        assert!(held.iter().all(|(had, _)| *had));
+        assert!(!take(&mut other, 100) && !take(&mut third, 1), "one is left: two go together, and before the third");
+        held.pop();
+        assert!(take(&mut other, 100) && !take(&mut third, 1));
+        drop(held);
+        assert!(take(&mut third, 1));
+        let _first = other.leave();
+        let _behind = (take(&mut other, 99), other.leave());
+        assert_eq!(turns.pipelined.available_permits(), 5);
+        assert!(take(&mut other, 98), "two more");
+        other.rest();
+        assert_eq!(turns.pipelined.available_permits(), 4, "the one that is not begun yet is kept");
+    }
+
+    #[test]
     fn whoever_has_nothing_under_way_does_not_wait_behind_pipelines() {
         let turns = Turns::new(1);
         let cx = &mut Context::from_waker(Waker::noop());
         let [mut deep, mut behind, mut single] = [(); 3].map(|()| Admission::default());
-        let mut take = |admission: &mut Admission, lane| admission.take_turn(&turns, lane, cx);
+        let mut take = |admission: &mut Admission, lane| admission.take_turn(&turns, 1, lane, cx);
         assert!(take(&mut deep, Lane::Pipelined));
         assert!(!take(&mut behind, Lane::Pipelined));
         assert!(take(&mut single, Lane::Single));

@@ -97,6 +97,12 @@ impl<S: Store> Connection<S> {
 
     /// Starts what the input holds, as far as the limits allow.
     pub(super) fn dispatch(&mut self, cx: &mut Context<'_>) -> (Dispatched, bool) {
+        let dispatched = self.dispatch_as_far_as_may_be(cx);
+        self.admission.rest();
+        dispatched
+    }
+
+    fn dispatch_as_far_as_may_be(&mut self, cx: &mut Context<'_>) -> (Dispatched, bool) {
         let mut progress = false;
         loop {
             if let Some(waiting) = &mut self.waiting {
@@ -168,8 +174,10 @@ impl<S: Store> Connection<S> {
                 InPlace::Looked(look) => Some(look),
                 InPlace::NoGet => None,
             };
-            let lane = if self.pipeline.unfinished() > 0 { Lane::Pipelined } else { Lane::Single };
-            if !self.admission.take_turn(&self.shared.turns, lane, cx) {
+            let here = self.parser.alike(&self.input);
+            let is_one_of_many = self.pipeline.unfinished() > 0 || here > 1;
+            let lane = if is_one_of_many { Lane::Pipelined } else { Lane::Single };
+            if !self.admission.take_turn(&self.shared.turns, here, lane, cx) {
                 return (Dispatched::Busy, progress);
             }
             if !self.bytes_within_limits(cx) {

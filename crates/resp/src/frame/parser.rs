@@ -171,6 +171,11 @@ impl Parser {
         &from[start as usize..start as usize + len as usize]
     }
 
+    /// How many commands as long as the complete one the input may hold, that one included.
+    pub fn alike(&self, input: &BytesMut) -> usize {
+        input.len() / self.pos.max(1)
+    }
+
     /// Drops the complete command.
     pub fn skip(&mut self, input: &mut BytesMut) {
         input.advance(self.pos);
