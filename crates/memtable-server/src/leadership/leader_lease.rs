@@ -48,6 +48,12 @@ struct Rounds {
     forsworn: u64,
 }
 
+impl Rounds {
+    fn is_alone(&self) -> bool {
+        !self.voters.is_empty() && self.voters.iter().all(|v| v.iter().all(|n| *n == self.me))
+    }
+}
+
 /// Times are nanoseconds of `Clock::holder_ns`: the leader *holds* the promise of its followers not to vote.
 #[derive(Debug, Default)]
 pub struct LeaderLease {
@@ -164,13 +170,14 @@ impl LeaderLease {
     /// A leader that is the only voter needs nobody: its lease runs from any moment.
     pub fn renew_if_alone(&self, now_ns: u64) {
         let rounds = self.rounds.lock();
-        if rounds.terms.lease_ns > 0
-            && rounds.term >= rounds.forsworn
-            && !rounds.voters.is_empty()
-            && rounds.voters.iter().all(|v| v.iter().all(|n| *n == rounds.me))
-        {
+        if rounds.terms.lease_ns > 0 && rounds.term >= rounds.forsworn && rounds.is_alone() {
             self.valid_until_ns.fetch_max(now_ns + rounds.terms.lease_ns, Ordering::AcqRel);
         }
+    }
+
+    /// Whether this node is the only voter: nobody's answer renews its lease.
+    pub fn is_alone(&self) -> bool {
+        self.rounds.lock().is_alone()
     }
 
     /// How long the lease of `term` still lasts; 0 if it is over or of another term.

@@ -13,9 +13,15 @@ use sextant_raft_log::{LogId, RaftLog, StoredMembership};
 use super::Raft;
 use crate::replica::ReplicaState;
 
-/// How often a node looks that may have to campaign soon; otherwise, and as a leader, it looks at least every [`TICK_MAX`].
+/// How often a node looks that may have to campaign soon.
 const TICK: Duration = Duration::from_millis(10);
-const TICK_MAX: Duration = Duration::from_millis(50);
+/// So long before that it begins to: whatever held it up before has been made up for by then. While a leader is heard, "soon" is always
+/// further away than that, and a node looks a few times a second.
+const LISTENS: Duration = Duration::from_millis(100);
+/// How often at most a leader looks, which has to campaign only after somebody else has led.
+const TICK_LEADING: Duration = Duration::from_millis(50);
+/// Least often.
+const TICK_MAX: Duration = Duration::from_millis(500);
 /// What must fit into the log for a campaign: a leader begins with an entry, and Raft cannot go on if the log refuses it. Far
 /// less than what makes the log refuse writes, so that servers that filled up together still elect one of them.
 const LOG_ROOM_BYTES: u64 = 32 * 1024;
@@ -135,17 +141,18 @@ pub async fn election_loop(
             (m.state, may, m.current_term)
         };
         let now = clock.grantor_ns();
+        let open_in = Duration::from_nanos(shared.guard.opens_at_ns().saturating_sub(now));
+        let listens_in = open_in.saturating_sub(LISTENS);
         if matches!(state, ServerState::Leader | ServerState::Shutdown) {
             hearing.waits_since_ns = 0;
-            pause = TICK_MAX;
+            pause = listens_in.clamp(TICK_LEADING, TICK_MAX);
             hearing.turn(now, pause);
             continue;
         }
         // Named by the leader of the term that this node still knows as the newest.
         let is_heir = term != 0 && shared.heir_of.load(Ordering::Acquire) == term;
         let wait = if is_heir { 0 } else { jitter + patience };
-        let open_in = shared.guard.opens_at_ns().saturating_sub(now);
-        pause = if is_heir { TICK } else { Duration::from_nanos(open_in / 4).clamp(TICK, TICK_MAX) };
+        pause = if is_heir { TICK } else { listens_in.clamp(TICK, TICK_MAX) };
         hearing.turn(now, pause);
         // A candidate whose device hangs could not even write its own vote down.
         let is_due =

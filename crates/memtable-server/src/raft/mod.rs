@@ -7,6 +7,7 @@
 pub mod acceptor;
 pub mod election;
 pub mod network;
+pub mod pulse;
 pub mod reach;
 pub mod snapshot_store;
 pub mod state_machine;
@@ -35,7 +36,9 @@ pub fn config(lease: &LeaseConfig, leader_lease_ms: u64, tuning: &Tuning) -> Res
         election_timeout_min: leader_lease_ms.saturating_sub(1).max(lease.heartbeat_ms + 1),
         election_timeout_max: leader_lease_ms.max(lease.heartbeat_ms + 2),
         enable_elect: false,
-        enable_heartbeat: true,
+        // Heartbeats are asked for ([`pulse`]); nothing else depends on openraft's timer.
+        enable_tick: false,
+        enable_heartbeat: false,
         enable_pre_vote: Some(true),
         enable_leader_restore: Some(false),
         snapshot_policy: SnapshotPolicy::Never,

@@ -36,6 +36,7 @@ use crate::incarnation::{DirectoryLock, Incarnation};
 use crate::metrics::Metrics;
 use crate::raft::acceptor::Acceptor;
 use crate::raft::network::{NetworkFactory, Peer, Purged};
+use crate::raft::pulse::pulse;
 use crate::raft::threads::PartitionThreads;
 use crate::raft::{Raft, StateMachine, election};
 use crate::recover::{Gate, Memories, Rebuilding};
@@ -255,6 +256,11 @@ impl MemtableServer {
                 let (balanced, config) = (balanced.collect(), config.clone());
                 let rank = move |id, node| preference(&config, id, node);
                 tokio::spawn(balance(balanced, interval, rank, draining.clone()));
+            }
+            for (n, thread) in threads.all().enumerate() {
+                let here = rafts.iter().filter(|(id, _)| threads.index_of(**id) == n);
+                let here: Vec<_> = here.map(|(_, raft)| raft.clone()).collect();
+                thread.spawn(pulse(here, Duration::from_millis(lease.heartbeat_ms), shutdown.clone()))?;
             }
             let rafts = Arc::new(rafts);
             let acceptors = partitions.iter().filter_map(|(id, handle): (&PartitionId, &Handle)| {

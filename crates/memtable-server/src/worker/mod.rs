@@ -140,8 +140,10 @@ impl Worker {
         let now = self.replica.shared.env.clock.grantor_ns();
         let mut wake = self.rest.wake(now);
         if let Some(leading) = &self.leading {
-            // Nobody's answer wakes a leader that is alone, and each turn renews its lease.
-            wake = wake.min(Duration::from_millis(self.replica.heartbeat_ms.max(1)));
+            if self.replica.shared.lease.is_alone() {
+                // Nobody's answer renews its lease: each turn does.
+                wake = wake.min(Duration::from_millis(self.replica.heartbeat_ms.max(1)));
+            }
             if let Some(at) = leading.publisher.look_again_at_ns {
                 let until = Duration::from_nanos(at.saturating_sub(now));
                 wake = wake.min(until.max(Duration::from_micros(50)));

@@ -11,7 +11,7 @@ use crate::partition::table::TableState;
 /// While something is under way.
 const TICK: Duration = Duration::from_millis(20);
 /// At rest: the longest that a freeze by age, or the end of a session, can be late.
-const TICK_AT_REST: Duration = Duration::from_millis(100);
+const TICK_AT_REST: Duration = Duration::from_millis(500);
 /// How often upkeep runs: it walks over all tables.
 const UPKEEP: Duration = Duration::from_millis(5);
 /// So long after anything happened a worker looks around as often as if it still did.
@@ -62,7 +62,14 @@ pub(super) fn is_busy(replica: &Replica, leading: Option<&Leading>) -> bool {
     let unfinished = |t: &TableState| !t.frozen.is_empty() || !t.grace.is_empty();
     !replica.queue.is_empty()
         || replica.partition.tables().any(|(_, table)| unfinished(table))
-        || leading.is_some_and(Leading::is_busy)
+        || leading.is_some_and(|leading| leading.is_busy() || expires_soon(replica))
+}
+
+/// Before the worker would look again.
+fn expires_soon(replica: &Replica) -> bool {
+    let wall_ms = replica.shared.env.clock.wall_guess_ns() / 1_000_000;
+    let soon_ms = wall_ms.saturating_add(2 * TICK_AT_REST.as_millis() as u64);
+    replica.partition.next_expiry().is_some_and(|next| next.0 <= soon_ms)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
     ("/sextant.v1.Rows/OpenSession", "Rows", "OpenSession"),
     ("/sextant.v1.Raft/StreamAppend", "Raft", "StreamAppend"),
     ("/sextant.v1.Raft/AppendEntries", "Raft", "AppendEntries"),
+    ("/sextant.v1.Raft/Heartbeats", "Raft", "Heartbeats"),
     ("/sextant.v1.Raft/Vote", "Raft", "Vote"),
     ("/sextant.v1.Raft/PreVote", "Raft", "PreVote"),
     ("/sextant.v1.Raft/InstallSnapshot", "Raft", "InstallSnapshot"),

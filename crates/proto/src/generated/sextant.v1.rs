@@ -1984,6 +1984,35 @@ pub mod append_entries_response {
         }
     }
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeartbeatsRequest {
+    #[prost(uint64, tag = "1")]
+    pub to: u64,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub cluster: ::prost::bytes::Bytes,
+    /// Appends without entries. What they say of `to` and `cluster` is said above.
+    #[prost(message, repeated, tag = "3")]
+    pub heartbeats: ::prost::alloc::vec::Vec<AppendEntriesRequest>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct HeartbeatsReply {
+    #[prost(message, repeated, tag = "1")]
+    pub answers: ::prost::alloc::vec::Vec<HeartbeatAnswer>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatAnswer {
+    /// Which heartbeat of the request, counted from 0.
+    #[prost(uint32, tag = "1")]
+    pub at: u32,
+    /// None: it was refused.
+    #[prost(message, optional, tag = "2")]
+    pub reply: ::core::option::Option<AppendEntriesResponse>,
+    #[prost(string, tag = "3")]
+    pub refusal: ::prost::alloc::string::String,
+    /// Of the receiver, if it is not the one that was meant; else 0.
+    #[prost(uint64, tag = "4")]
+    pub incarnation: u64,
+}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct VoteRequest {
     #[prost(uint32, tag = "1")]
@@ -2266,6 +2295,32 @@ pub mod raft_client {
                 .insert(GrpcMethod::new("sextant.v1.Raft", "AppendEntries"));
             self.inner.unary(req, path, codec).await
         }
+        /// Heartbeats of any number of partitions, from one server to another. Each is answered when its answer is known; the first message
+        /// has those that are known at once.
+        pub async fn heartbeats(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HeartbeatsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::HeartbeatsReply>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/sextant.v1.Raft/Heartbeats",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("sextant.v1.Raft", "Heartbeats"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         pub async fn vote(
             &mut self,
             request: impl tonic::IntoRequest<super::VoteRequest>,
@@ -2437,6 +2492,18 @@ pub mod raft_server {
             tonic::Response<super::AppendEntriesResponse>,
             tonic::Status,
         >;
+        /// Server streaming response type for the Heartbeats method.
+        type HeartbeatsStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::HeartbeatsReply, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// Heartbeats of any number of partitions, from one server to another. Each is answered when its answer is known; the first message
+        /// has those that are known at once.
+        async fn heartbeats(
+            &self,
+            request: tonic::Request<super::HeartbeatsRequest>,
+        ) -> std::result::Result<tonic::Response<Self::HeartbeatsStream>, tonic::Status>;
         async fn vote(
             &self,
             request: tonic::Request<super::VoteRequest>,
@@ -2642,6 +2709,52 @@ pub mod raft_server {
                                 max_encoding_message_size,
                             );
                         let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Raft/Heartbeats" => {
+                    #[allow(non_camel_case_types)]
+                    struct HeartbeatsSvc<T: Raft>(pub Arc<T>);
+                    impl<
+                        T: Raft,
+                    > tonic::server::ServerStreamingService<super::HeartbeatsRequest>
+                    for HeartbeatsSvc<T> {
+                        type Response = super::HeartbeatsReply;
+                        type ResponseStream = T::HeartbeatsStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HeartbeatsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Raft>::heartbeats(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HeartbeatsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
                         Ok(res)
                     };
                     Box::pin(fut)

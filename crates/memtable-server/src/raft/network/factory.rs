@@ -15,6 +15,7 @@ use super::super::threads::PartitionThread;
 use super::super::wire::{self, Address, Introduction, PeerClient};
 use super::Network;
 use super::call::{HEIR_TIMEOUT, VOTE_TIMEOUT, call};
+use super::heartbeats::Heartbeats;
 use crate::incarnation::Memory;
 use crate::replica::ReplicaState;
 
@@ -24,6 +25,7 @@ pub struct Peer {
     pub addr: String,
     data: PeerClient,
     heartbeat: PeerClient,
+    heartbeats: Heartbeats,
 }
 
 impl Peer {
@@ -38,8 +40,14 @@ impl Peer {
         let addr = to.addr.clone();
         let (net, to, cluster) = (env.net.clone(), to.clone(), cluster.clone());
         let client = move || wire::peer_client(&net, &to, &cluster, Party::memtable(me));
-        let (data, heartbeat) = thread.run(async move { (client(), client()) }).await?;
-        Ok(Self { addr, data, heartbeat })
+        let clock = env.clock.clone();
+        let connected = thread.run(async move {
+            let (data, heartbeat) = (client(), client());
+            let heartbeats = Heartbeats::start(heartbeat.clone(), clock);
+            (data, heartbeat, heartbeats)
+        });
+        let (data, heartbeat, heartbeats) = connected.await?;
+        Ok(Self { addr, data, heartbeat, heartbeats })
     }
 }
 
@@ -113,6 +121,7 @@ impl NetworkFactory {
             address,
             purged: self.purged.clone(),
             client: self.peers.get(&target).map(pick),
+            heartbeats: None,
         }
     }
 
@@ -140,6 +149,7 @@ impl RaftNetworkFactory<TypeConfig> for NetworkFactory {
     }
 
     async fn new_heartbeat_client(&mut self, target: u64, node: &Member) -> Network {
-        self.network(target, node, |p| p.heartbeat.clone())
+        let heartbeats = self.peers.get(&target).map(|peer| peer.heartbeats.clone());
+        Network { heartbeats, ..self.network(target, node, |p| p.heartbeat.clone()) }
     }
 }

@@ -1,9 +1,11 @@
 //! Raft's messages to a peer, over gRPC. Send times are taken here: the leader lease counts from them.
 //!
-//! [`call`] is one call, [`factory`] knows the peers, [`pipeline`] streams appends; what openraft asks of a network is here.
+//! [`call`] is one call, [`factory`] knows the peers, [`pipeline`] streams appends, [`heartbeats`] has those that have no entries; what
+//! openraft asks of a network is here.
 
 mod call;
 mod factory;
+mod heartbeats;
 mod pipeline;
 #[cfg(test)]
 mod tests;
@@ -13,7 +15,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::Stream;
+use futures::{Stream, StreamExt as _};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use openraft::OptionalSend;
@@ -28,6 +30,7 @@ use sextant_raft_log::{TypeConfig, Vote};
 
 use self::call::{APPEND_TIMEOUT, RpcResult, VOTE_TIMEOUT, believed, call, reach, refused, unreachable};
 pub use self::factory::{NetworkFactory, Peer, Purged};
+use self::heartbeats::Heartbeats;
 use self::pipeline::{Feed, InUse, Pipeline};
 use super::snapshot_store::SnapshotData;
 use super::wire::{self, Address, PeerClient};
@@ -44,6 +47,8 @@ pub struct Network {
     address: Address,
     purged: Purged,
     client: Option<PeerClient>,
+    /// If it is for nothing but heartbeats.
+    heartbeats: Option<Heartbeats>,
 }
 
 impl Network {
@@ -119,6 +124,18 @@ impl RaftNetworkV2<TypeConfig> for Network {
     where
         S: Stream<Item = AppendEntriesRequest<TypeConfig>> + OptionalSend + Unpin + 'static,
     {
+        if let Some(heartbeats) = &self.heartbeats
+            && heartbeats.are_understood(self.shared.env.clock.holder_ns())
+        {
+            let (heartbeats, shared) = (heartbeats.clone(), self.shared.clone());
+            let address = self.address.clone();
+            let answered = input.then(move |request| {
+                let (heartbeats, shared, address) = (heartbeats.clone(), shared.clone(), address.clone());
+                async move { heartbeats.send(shared, address, request).await }
+            });
+            let answered: BoxStream<'s, _> = Box::pin(answered);
+            return Box::pin(async { Ok(answered) });
+        }
         let client = self.client();
         let pipeline = Pipeline {
             shared: self.shared.clone(),

@@ -27,11 +27,27 @@ use crate::leadership::Ack;
 use crate::replica::ReplicaState;
 
 /// An append that is on its way.
+#[derive(Debug)]
 pub(super) struct Sent {
     range: (Option<LogId>, Option<LogId>),
     term: u64,
     at_ns: u64,
     abstention_ns: u64,
+}
+
+/// The message of an append that leaves now.
+pub(super) fn message_of(
+    shared: &ReplicaState,
+    address: &Address,
+    request: AppendEntriesRequest<TypeConfig>,
+) -> (AppendMessage, Sent) {
+    let range = wire::append_range(&request);
+    let term = request.vote.leader_id.term;
+    let abstention_ns = shared.guard.abstention_ns();
+    let acknowledged = shared.lease.acknowledged_by(term, address.to);
+    let message = wire::append_to_wire(address, request, abstention_ns, acknowledged);
+    let at_ns = shared.env.clock.holder_ns();
+    (message, Sent { range, term, at_ns, abstention_ns })
 }
 
 /// How often a stream that waits for answers looks whether the oldest append is overdue.
@@ -147,13 +163,8 @@ impl Pipeline {
             if leads_nowhere(&request, (purged.0)()) {
                 nowhere.store(true, Ordering::Release);
             }
-            let range = wire::append_range(&request);
-            let term = request.vote.leader_id.term;
-            let abstention_ns = shared.guard.abstention_ns();
-            let acknowledged = shared.lease.acknowledged_by(term, address.to);
-            let message = wire::append_to_wire(&address, request, abstention_ns, acknowledged);
-            let at_ns = shared.env.clock.holder_ns();
-            sent.lock().push_back(Sent { range, term, at_ns, abstention_ns });
+            let (message, leaves) = message_of(&shared, &address, request);
+            sent.lock().push_back(leaves);
             message
         })))
     }
@@ -209,26 +220,37 @@ impl Pipeline {
         }))
     }
 
-    /// The answer to the oldest append; the leader's lease counts it.
+    /// The answer to the oldest append.
     fn accept(&self, reply: AppendReply) -> Result<StreamAppendResult<TypeConfig>> {
         let oldest = self.sent.lock().pop_front();
         let oldest = oldest.ok_or_else(|| Error::invalid("an answer to no append"))?;
-        let accepted = wire::stream_result_from_wire(reply, oldest.range)?;
-        if let Err(StreamAppendError::HigherVote(vote)) = &accepted {
-            reach(oldest.term, oldest.range.1.as_ref()).check_vote(vote)?;
-        }
-        if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
-            // If this node led, it promised as much as its followers did.
-            self.shared.guard.bind(self.shared.env.clock.grantor_ns(), oldest.abstention_ns);
-            self.shared.lease.acknowledged(Ack {
-                term: oldest.term,
-                node: self.address.to,
-                // The leader's lease runs from the sending of what was acknowledged.
-                sent_ns: oldest.at_ns,
-                abstention_ns: oldest.abstention_ns,
-                matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
-            });
-        }
-        Ok(accepted)
+        accept(&self.shared, self.address.to, oldest, reply)
     }
+}
+
+/// The answer of node `from` to an append; the leader's lease counts it.
+pub(super) fn accept(
+    shared: &ReplicaState,
+    from: u64,
+    sent: Sent,
+    reply: AppendReply,
+) -> Result<StreamAppendResult<TypeConfig>> {
+    let Sent { range, term, at_ns, abstention_ns } = sent;
+    let accepted = wire::stream_result_from_wire(reply, range)?;
+    if let Err(StreamAppendError::HigherVote(vote)) = &accepted {
+        reach(term, range.1.as_ref()).check_vote(vote)?;
+    }
+    if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
+        // If this node led, it promised as much as its followers did.
+        shared.guard.bind(shared.env.clock.grantor_ns(), abstention_ns);
+        shared.lease.acknowledged(Ack {
+            term,
+            node: from,
+            // The leader's lease runs from the sending of what was acknowledged.
+            sent_ns: at_ns,
+            abstention_ns,
+            matched: accepted.as_ref().ok().and_then(|m| m.as_ref()).map(|id| id.index),
+        });
+    }
+    Ok(accepted)
 }

@@ -57,6 +57,7 @@ fn network(env: &Env, addr: &str) -> Network {
             Party::memtable(NodeId(1)),
             Some(Party::memtable(NodeId(2))),
         ))),
+        heartbeats: None,
     }
 }
 
@@ -86,9 +87,14 @@ async fn a_request_is_taken_before_a_connection_is_tried() {
     assert_eq!(*when_tried.lock(), Some(1));
 }
 
+type Heard = BoxStream<'static, std::result::Result<v1::HeartbeatsReply, tonic::Status>>;
+type Hears =
+    dyn Fn(v1::HeartbeatsRequest) -> std::result::Result<tonic::Response<Heard>, tonic::Status> + Send + Sync;
+
 /// Takes one append and ends the stream without an answer. Grants any vote, after it has done something else.
 struct Curt {
     asked: Arc<dyn Fn() + Send + Sync>,
+    hears: Arc<Hears>,
 }
 
 impl Curt {
@@ -104,9 +110,12 @@ impl Curt {
 
 /// Starts a peer; a network to it.
 async fn curt(env: &Env, asked: impl Fn() + Send + Sync + 'static) -> Network {
+    peer(env, Curt { asked: Arc::new(asked), hears: Arc::new(|_| not_here()) }).await
+}
+
+async fn peer(env: &Env, curt: Curt) -> Network {
     let listener = env.net.bind("127.0.0.1:0".into(), Door::Members).await.unwrap();
     let addr = listener.local_addr().unwrap().to_string();
-    let curt = Curt { asked: Arc::new(asked) };
     let routes = tonic::transport::Server::builder().add_service(RaftServer::new(curt));
     tokio::spawn(routes.serve_with_incoming(grpc_incoming(listener)));
     network(env, &addr)
@@ -135,6 +144,15 @@ impl RaftService for Curt {
         _request: tonic::Request<v1::AppendEntriesRequest>,
     ) -> std::result::Result<tonic::Response<v1::AppendEntriesResponse>, tonic::Status> {
         not_here()
+    }
+
+    type HeartbeatsStream = Heard;
+
+    async fn heartbeats(
+        &self,
+        request: tonic::Request<v1::HeartbeatsRequest>,
+    ) -> std::result::Result<tonic::Response<Self::HeartbeatsStream>, tonic::Status> {
+        (self.hears)(request.into_inner())
     }
 
     async fn vote(
@@ -266,4 +284,116 @@ async fn openraft_is_told_when_it_goes_on_before_what_is_purged() {
     );
     let one = futures::stream::iter([request]);
     assert!(network.stream_append(one, RPCOption::new(APPEND_TIMEOUT)).await.is_err());
+}
+
+/// A network for heartbeats to a peer that hears them like this.
+async fn heart(
+    env: &Env,
+    hears: impl Fn(v1::HeartbeatsRequest) -> std::result::Result<tonic::Response<Heard>, tonic::Status>
+    + Send
+    + Sync
+    + 'static,
+) -> Network {
+    let network = peer(env, Curt { asked: Arc::new(|| ()), hears: Arc::new(hears) }).await;
+    let heartbeats = Heartbeats::start(network.client.clone().unwrap(), env.clock.clone());
+    Network { heartbeats: Some(heartbeats), ..network }
+}
+
+/// One heartbeat, of the partition.
+async fn beat(network: &Network, partition: u32) -> RpcResult<StreamAppendResult<TypeConfig>> {
+    let address = Address { partition, ..network.address.clone() };
+    let mut network = Network {
+        shared: network.shared.clone(),
+        address,
+        purged: network.purged.clone(),
+        client: network.client.clone(),
+        heartbeats: network.heartbeats.clone(),
+    };
+    let one = futures::stream::iter([empty_append()]);
+    let mut answers = network.stream_append(one, RPCOption::new(APPEND_TIMEOUT)).await?;
+    let answer = answers.next().await.unwrap();
+    assert!(answers.next().await.is_none());
+    answer
+}
+
+#[tokio::test]
+async fn heartbeats_go_together_and_none_waits_for_the_answer_to_another() {
+    let env = Env::real();
+    let calls: Arc<Mutex<Vec<Vec<u32>>>> = Arc::default();
+    let heard = calls.clone();
+    let (slow, answers_later) = tokio::sync::mpsc::unbounded_channel();
+    let later = Arc::new(Mutex::new(Some(answers_later)));
+    let network = heart(&env, move |request| {
+        assert_eq!(request.to, 2);
+        heard.lock().push(request.heartbeats.iter().map(|heartbeat| heartbeat.partition).collect());
+        let answer = |at| v1::HeartbeatAnswer {
+            at,
+            reply: Some(v1::AppendEntriesResponse::default()),
+            ..Default::default()
+        };
+        // The first of them is slow, the last never answered, and somebody answers what nobody asked.
+        let known = v1::HeartbeatsReply { answers: vec![answer(1), answer(1), answer(77)] };
+        let slow = later.lock().take().unwrap();
+        let slow = tokio_stream::wrappers::UnboundedReceiverStream::new(slow)
+            .map(move |()| Ok(v1::HeartbeatsReply { answers: vec![answer(0)] }));
+        Ok(tonic::Response::new(Box::pin(futures::stream::iter([Ok(known)]).chain(slow))))
+    })
+    .await;
+    let (mut first, mut last) = (Box::pin(beat(&network, 4)), Box::pin(beat(&network, 6)));
+    assert!(futures::poll!(first.as_mut()).is_pending());
+    let mut second = Box::pin(beat(&network, 5));
+    assert!(futures::poll!(second.as_mut()).is_pending() && futures::poll!(last.as_mut()).is_pending());
+    assert!(second.await.unwrap().is_ok());
+    assert!(futures::poll!(first.as_mut()).is_pending());
+    slow.send(()).unwrap();
+    assert!(first.await.unwrap().is_ok());
+    drop(slow);
+    assert!(last.await.is_err(), "the peer has left it unanswered");
+    assert_eq!(*calls.lock(), [[4, 5, 6]]);
+}
+
+#[tokio::test]
+async fn an_answer_counts_for_the_lease_from_when_its_heartbeat_was_handed_over_also_if_nobody_waits() {
+    let env = Env::real();
+    let (asked, mut was_asked) = tokio::sync::mpsc::unbounded_channel();
+    let network = heart(&env, move |_| {
+        let (answers, said) = tokio::sync::mpsc::unbounded_channel();
+        asked.send(answers).unwrap();
+        let said = tokio_stream::wrappers::UnboundedReceiverStream::new(said);
+        Ok(tonic::Response::new(Box::pin(said)))
+    })
+    .await;
+    let lease = &network.shared.lease;
+    lease.set_terms(crate::leadership::Terms {
+        lease_ns: u64::MAX / 4,
+        abstention_ns: 0,
+        configured_at: 0,
+    });
+    lease.begin(1, 1, vec![vec![1, 2]]);
+    let mut waits = Box::pin(beat(&network, 4));
+    assert!(futures::poll!(waits.as_mut()).is_pending());
+    let handed_ns = env.clock.holder_ns();
+    let answers = was_asked.recv().await.unwrap();
+    drop(waits);
+    let answer =
+        v1::HeartbeatAnswer { reply: Some(v1::AppendEntriesResponse::default()), ..Default::default() };
+    answers.send(Ok(v1::HeartbeatsReply { answers: vec![answer] })).unwrap();
+    while network.shared.lease.answered_ns(1, 2).is_none() {
+        tokio::task::yield_now().await;
+    }
+    assert!(network.shared.lease.answered_ns(1, 2).unwrap() <= handed_ns);
+}
+
+#[tokio::test]
+async fn a_peer_of_an_older_version_hears_each_heartbeat_in_a_stream_of_its_own() {
+    let env = Env::real();
+    let network = heart(&env, |_| not_here()).await;
+    let heartbeats = network.heartbeats.clone().unwrap();
+    assert!(heartbeats.are_understood(env.clock.holder_ns()));
+    assert!(beat(&network, 4).await.is_err());
+    while heartbeats.are_understood(env.clock.holder_ns()) {
+        tokio::task::yield_now().await;
+    }
+    let error = beat(&network, 4).await.unwrap_err();
+    assert!(error.to_string().contains("ended the stream"), "{error}");
 }

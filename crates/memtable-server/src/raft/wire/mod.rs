@@ -5,6 +5,7 @@
 //! to. Does not own when anything is sent ([`super::network`]) nor what is taken ([`super::acceptor`]).
 
 mod appends;
+mod heartbeats;
 mod peers;
 mod votes;
 
@@ -19,6 +20,7 @@ pub use appends::{
     append_from_wire, append_range, append_reply_from_wire, append_reply_to_wire, append_to_wire,
     stream_result_from_wire, stream_result_to_wire,
 };
+pub use heartbeats::{answer_from_wire, answer_to_wire, heartbeats_to_wire};
 pub use peers::{
     Introduction, PeerClient, heir_to_wire, introduction_from_wire, introduction_to_wire, memory_from_wire,
     memory_to_wire, peer_client, snapshot_to_wire,

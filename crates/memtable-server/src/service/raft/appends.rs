@@ -8,7 +8,7 @@ use super::{Answers, RaftShell, status_of_refusal};
 use crate::raft::acceptor::Sent;
 use crate::raft::wire;
 
-fn sent(message: v1::AppendEntriesRequest) -> Sent {
+pub(super) fn sent(message: v1::AppendEntriesRequest) -> Sent {
     Sent {
         incarnation: message.to_incarnation,
         asked_ns: message.abstention_ns,

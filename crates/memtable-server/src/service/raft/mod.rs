@@ -1,6 +1,7 @@
 //! Raft between memtable servers: decoded here, decided in [`crate::raft::acceptor`], encoded here.
 
 mod appends;
+mod heartbeats;
 mod snapshots;
 
 use std::pin::Pin;
@@ -64,6 +65,15 @@ impl RaftService for RaftShell {
         request: Request<v1::AppendEntriesRequest>,
     ) -> Result<Response<v1::AppendEntriesResponse>, Status> {
         self.append(request.into_inner()).await.map(Response::new)
+    }
+
+    type HeartbeatsStream = Answers<v1::HeartbeatsReply>;
+
+    async fn heartbeats(
+        &self,
+        request: Request<v1::HeartbeatsRequest>,
+    ) -> Result<Response<Self::HeartbeatsStream>, Status> {
+        Ok(Response::new(self.hear_all(request.into_inner())))
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteResponse>, Status> {
