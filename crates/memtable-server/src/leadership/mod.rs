@@ -7,18 +7,21 @@
 //!   majority acknowledged, minus a drift margin.
 //! * [`VoteGuard`]: no node votes, pre-votes or campaigns until process start + lease, the last append or snapshot accepted
 //!   from a leader + lease, and (if it led) its own last acknowledged round + lease have all passed.
+//! * [`Told`]: what of this Raft has to hear, whose heartbeats this node answers itself.
 //! * [`Strangers`]: members that came back without their memory, and what a leader does about them.
 //!
 //! How long a lease is says the partition's replicated configuration: `command::configuration` has the rules across changes.
 
 mod leader_lease;
 mod strangers;
+mod told;
 mod vote_guard;
 
 use sextant_common::error::{Error, ErrorKind};
 
 pub use leader_lease::{Ack, LeaderLease, Quorums, Terms};
 pub use strangers::{Step, Strangers};
+pub use told::Told;
 pub use vote_guard::VoteGuard;
 
 /// What only a leader can do is asked of a server that does not lead.

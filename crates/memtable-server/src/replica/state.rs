@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use super::{LoadPlace, Numbers, Published};
 use crate::command::{Configuration, ConfigurationRules};
 use crate::incarnation::Incarnation;
-use crate::leadership::{LeaderLease, Strangers, VoteGuard};
+use crate::leadership::{LeaderLease, Strangers, Told, VoteGuard};
 use crate::lease::desk::LeaseDesk;
 use crate::lease::grantor::Now;
 use crate::lease::offer::{Claim, Offer};
@@ -88,6 +88,7 @@ pub struct ReplicaState {
     pub queued_bytes: Arc<AtomicUsize>,
     /// Raft has been handed a heartbeat that it has not answered.
     pub hears_heartbeat: AtomicBool,
+    pub told: Told,
     /// Raft has refused a heartbeat: it has stopped.
     pub raft_refuses: AtomicBool,
     /// Smoothed lower bound of the time from proposal to commit, in nanoseconds (for leases of the `timed` mode).
@@ -140,6 +141,7 @@ impl ReplicaState {
             ack_signalled: AtomicBool::new(false),
             queued_bytes: Arc::default(),
             hears_heartbeat: AtomicBool::new(false),
+            told: Told::default(),
             raft_refuses: AtomicBool::new(false),
             log_write_ns: AtomicU64::new(0),
         }

@@ -7,7 +7,7 @@
 //!
 //! Why nothing is promised twice: the guard is bound *before* the vote is looked at, and a vote for somebody else is in the log's
 //! state *before* the guard is looked at a last time. Whichever is first, the other one sees it. Raft gets the heartbeat all the
-//! same.
+//! same, if it says something new: what is committed, or, now and then, that the leader lives.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,9 +55,15 @@ pub fn answered(
     if !is_known(request, log.partition(shared.id).vote(), flushed.as_ref()) {
         return false;
     }
+    let commit = request.leader_commit.as_ref().map_or(0, |id| id.index + 1);
+    let now_ns = shared.env.clock.grantor_ns();
+    if !shared.told.is_news(commit, now_ns) {
+        return true;
+    }
     // One at a time is enough to tell Raft that the leader lives, and what is committed.
     let shared = shared.clone();
     if !shared.hears_heartbeat.swap(true, Ordering::AcqRel) {
+        shared.told.note(commit, now_ns);
         let (raft, request) = (raft.clone(), request.clone());
         tokio::spawn(async move {
             if raft.append_entries(request).await.is_err() {

@@ -51,7 +51,7 @@ pub(super) fn message_of(
 }
 
 /// How often a stream that waits for answers looks whether the oldest append is overdue.
-const OVERDUE_CHECK: Duration = Duration::from_millis(250);
+const OVERDUE_CHECK: Duration = Duration::from_secs(1);
 
 /// The next answer. None: the stream has ended. An append that is not answered in time is an error: a connection may stay
 /// open although an answer was lost.
