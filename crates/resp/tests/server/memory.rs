@@ -50,6 +50,9 @@ struct Told {
     walks: watch::Sender<usize>,
     /// The most bytes of keys of elements that were asked for at once.
     asked_bytes_max: AtomicU64,
+    /// The next time that elements are asked for by their names waits; whether one does.
+    holds_read: AtomicBool,
+    held_read: watch::Sender<bool>,
     /// Elements that are asked for by their names, and the most that were.
     asked: AtomicU64,
     asked_max: AtomicU64,
@@ -78,6 +81,8 @@ impl MemoryStore {
                 steps: Semaphore::new(Semaphore::MAX_PERMITS),
                 walks: watch::Sender::new(0),
                 asked_bytes_max: AtomicU64::new(0),
+                holds_read: AtomicBool::new(false),
+                held_read: watch::Sender::new(false),
                 asked: AtomicU64::new(0),
                 asked_max: AtomicU64::new(0),
             }),
@@ -121,6 +126,21 @@ impl MemoryStore {
     /// Until so many batches have come.
     pub async fn until_writes(&self, count: usize) {
         until(&self.told.writes, count).await;
+    }
+
+    /// The next time that elements are asked for by their names waits, until it is let go.
+    pub fn hold_next_read(&self) {
+        self.told.holds_read.store(true, Ordering::SeqCst);
+    }
+
+    pub async fn until_read_is_held(&self) {
+        let mut held = self.told.held_read.subscribe();
+        let waits = tokio::time::timeout(std::time::Duration::from_secs(120), held.wait_for(|held| *held));
+        drop(waits.await.expect("it comes to that").expect("the store is there"));
+    }
+
+    pub fn let_read_go(&self) {
+        self.told.held_read.send_replace(false);
     }
 
     /// Until so many commands have begun to wait for others on their key.
@@ -230,6 +250,10 @@ impl Store for MemoryStore {
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
         let bytes: usize = keys.iter().map(Bytes::len).sum();
         self.told.asked_bytes_max.fetch_max(bytes as u64, Ordering::Relaxed);
+        if self.told.holds_read.swap(false, Ordering::SeqCst) {
+            self.told.held_read.send_replace(true);
+            let _ = self.told.held_read.subscribe().wait_for(|held| !held).await;
+        }
         if !self.fast {
             let asked = self.told.asked.fetch_add(keys.len() as u64, Ordering::Relaxed) + keys.len() as u64;
             self.told.asked_max.fetch_max(asked, Ordering::Relaxed);

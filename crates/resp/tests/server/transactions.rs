@@ -25,6 +25,31 @@ async fn check(client: &mut Raw, commands: &[&str], replies: &[&str]) {
 }
 
 #[tokio::test]
+async fn what_changes_nothing_is_answered_only_if_what_is_watched_was_the_same_when_elements_were_read() {
+    // Whether the element that is asked for is there or not.
+    for member in ["nosuch", "a"] {
+        let store = MemoryStore::new(false);
+        let server = start(store.clone(), config()).await;
+        let [mut one, mut other] =
+            [Raw::connect(server.local_addr()).await, Raw::connect(server.local_addr()).await];
+        check(&mut one, &["SADD s a b", "WATCH s"], &[":2\r\n+OK\r\n"]).await;
+        store.hold_next_read();
+        one.send(&lines(&["MULTI", &format!("SISMEMBER s {member}"), "EXEC"])).await;
+        store.until_read_is_held().await;
+        check(&mut other, &["SADD s c"], &[":1\r\n"]).await;
+        store.let_read_go();
+        one.expect(format!("+OK\r\n{QUEUED}*-1\r\n").as_bytes()).await;
+        // And nothing comes between.
+        check(
+            &mut one,
+            &["WATCH s", "MULTI", &format!("SISMEMBER s {member}"), "EXEC"],
+            &["+OK\r\n+OK\r\n", QUEUED, if member == "a" { "*1\r\n:1\r\n" } else { "*1\r\n:0\r\n" }],
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn what_is_queued_takes_effect_together_and_in_its_order() {
     let (_server, mut client) = connected().await;
     check(
