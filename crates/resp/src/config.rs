@@ -48,7 +48,8 @@ pub struct RespConfig {
     pub max_pipeline: usize,
     /// Commands of all connections that may be started and not yet answered. The rest waits in the sockets, and connections
     /// take turns, so that one with a deep pipeline does not keep the others from being served. As many again are for
-    /// connections that have nothing under way: these do not wait behind pipelines at all.
+    /// connections that have nothing under way: these do not wait behind pipelines (whoever sends several commands at once, not for
+    /// more than 50 ms).
     pub max_commands: usize,
     /// Bytes of long requests (those of more than 64 KiB) that may be in memory, of all connections. The room is taken before such a
     /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`, and as many for keys that

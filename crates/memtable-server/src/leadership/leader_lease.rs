@@ -49,6 +49,10 @@ struct Rounds {
 }
 
 impl Rounds {
+    fn counts(&self, term: u64) -> bool {
+        self.term == term && term >= self.forsworn
+    }
+
     fn is_alone(&self) -> bool {
         !self.voters.is_empty() && self.voters.iter().all(|v| v.iter().all(|n| *n == self.me))
     }
@@ -138,9 +142,14 @@ impl LeaderLease {
         true
     }
 
+    /// Whether what is acknowledged in `term` counts for anything.
+    pub fn counts(&self, term: u64) -> bool {
+        self.rounds.lock().counts(term)
+    }
+
     pub fn acknowledged(&self, ack: Ack) {
         let mut rounds = self.rounds.lock();
-        if rounds.term != ack.term || ack.term < rounds.forsworn {
+        if !rounds.counts(ack.term) {
             return;
         }
         if let Some(matched) = ack.matched {

@@ -23,7 +23,8 @@ pub async fn pulse(rafts: Vec<Raft>, interval: Duration, mut shutdown: Shutdown)
         for raft in &rafts {
             let leads = raft.server_metrics().borrow_watched().state == ServerState::Leader;
             if leads {
-                // Raft's queue is long; if it is full, or Raft has stopped, nothing is waited for here.
+                // Raft's queue is long; if it is full, nothing is waited for here. (If Raft has stopped, the call would wait for the end
+                // of its core, which runs on this very thread: it is there at the first look, or somebody else waits for it.)
                 let _ = tokio::task::unconstrained(raft.trigger().heartbeat()).now_or_never();
             }
         }

@@ -127,8 +127,15 @@ impl Worker {
         }
         self.sequence().await;
         let now_ns = self.replica.shared.env.clock.grantor_ns();
-        let (replica, leading, resigned) = (&self.replica, self.leading.as_ref(), self.resigned.is_some());
-        if self.rest.takes_upkeep(now_ns, || resigned || rest::is_busy(replica, leading)) {
+        let (replica, leading) = (&self.replica, self.leading.as_ref());
+        let is_busy = || {
+            let lets_go = self.resigned.as_ref().is_some_and(|resigned| resigned.still_leads(replica));
+            lets_go || rest::is_busy(replica, leading)
+        };
+        if self.rest.rests() && is_busy() {
+            self.rest.stir(now_ns);
+        }
+        if self.rest.takes_upkeep(now_ns, is_busy) {
             self.upkeep(now_ns);
             self.refresh_numbers();
         }

@@ -33,6 +33,11 @@ impl Rest {
         self.next_upkeep_ns = self.next_upkeep_ns.min(now_ns + UPKEEP.as_nanos() as u64);
     }
 
+    /// Whether the worker looks around seldom.
+    pub fn rests(&self) -> bool {
+        self.rests
+    }
+
     /// Upkeep is due at the next turn.
     pub fn hurry(&mut self) {
         self.next_upkeep_ns = 0;
@@ -61,6 +66,7 @@ impl Rest {
 pub(super) fn is_busy(replica: &Replica, leading: Option<&Leading>) -> bool {
     let unfinished = |t: &TableState| !t.frozen.is_empty() || !t.grace.is_empty();
     !replica.queue.is_empty()
+        || replica.log_takes_groups().is_err()
         || replica.partition.tables().any(|(_, table)| unfinished(table))
         || leading.is_some_and(|leading| leading.is_busy() || expires_soon(replica))
 }

@@ -25,6 +25,8 @@ use crate::replies::{PATIENCE, SHORT_BYTES};
 const STEP_BYTES: usize = 256 * 1024;
 /// Commands of a pipeline that have their turn together: what is started together travels together, and is answered together.
 const TOGETHER_MAX: usize = 32;
+/// So long a connection with nothing under way waits for the turns of several commands, before it takes what those with one have.
+const TOGETHER_PATIENCE: Duration = Duration::from_millis(50);
 /// How long a client may take to send what it has begun, while it holds room that others wait for: this, and a second for so many
 /// bytes.
 const UPLOAD_GRACE: Duration = Duration::from_secs(10);
@@ -51,6 +53,8 @@ pub(super) struct Admission {
     turn: Option<OwnedSemaphorePermit>,
     /// Of a pipeline: turns of the commands behind, if they are here.
     turns: Option<OwnedSemaphorePermit>,
+    /// Until when it waits for several.
+    tires: Option<Pin<Box<Sleep>>>,
     waiting_turn: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
     waiting_in: Lane,
     /// For the user's limits: the next command is paid for, or when the next may be.
@@ -123,14 +127,19 @@ impl Admission {
     }
 
     /// Whether the next command may start, of `here` that may be here. If not, the task is woken when it may.
+    ///
+    /// Whoever has nothing under way does not wait behind pipelines; the first of several commands waits a moment, so that all of
+    /// them can go together.
     pub fn take_turn(&mut self, all: &Turns, here: usize, lane: Lane, cx: &mut Context<'_>) -> bool {
         if self.turn.is_some() {
             return true;
         }
+        let together = here.clamp(1, all.together_max) as u32;
+        let is_patient = lane == Lane::Single && together > 1 && !self.is_tired(cx);
+        let lane = if is_patient { Lane::Pipelined } else { lane };
         if self.waiting_in != lane {
             self.waiting_in = lane;
             self.waiting_turn = None;
-            self.turns = None;
         }
         if let Some(turns) = &mut self.turns {
             self.turn = turns.split(1);
@@ -139,16 +148,16 @@ impl Admission {
             }
         }
         if self.waiting_turn.is_none() {
-            let together = match lane {
-                Lane::Single => 1,
-                Lane::Pipelined => here.clamp(1, all.together_max),
-            } as u32;
-            let all = all.of(lane);
+            let together = if lane == Lane::Single { 1 } else { together };
+            let all = all.of(lane).clone();
             if let Ok(turns) = all.clone().try_acquire_many_owned(together) {
                 return self.have_turns(Some(turns));
             }
-            let all = all.clone();
             self.waiting_turn = Some(Box::pin(async move { all.acquire_many_owned(together).await.ok() }));
+            if is_patient {
+                self.tires = Some(Box::pin(tokio::time::sleep(TOGETHER_PATIENCE)));
+                self.is_tired(cx);
+            }
         }
         match poll_once(&mut self.waiting_turn, cx) {
             Some(turns) => self.have_turns(turns),
@@ -156,7 +165,13 @@ impl Admission {
         }
     }
 
+    /// Whether it has waited long enough for several turns.
+    fn is_tired(&mut self, cx: &mut Context<'_>) -> bool {
+        self.tires.as_mut().is_some_and(|tires| tires.as_mut().poll(cx).is_ready())
+    }
+
     fn have_turns(&mut self, mut turns: Option<OwnedSemaphorePermit>) -> bool {
+        self.tires = None;
         self.turn = turns.as_mut().and_then(|turns| turns.split(1));
         self.turns = turns;
         self.turn.is_some()
@@ -246,6 +261,7 @@ impl Admission {
         self.turn = None;
         self.turns = None;
         self.waiting_turn = None;
+        self.tires = None;
     }
 
     /// The same, and it may not go on at all for as long as its client likes: what is given to it meanwhile would be lost to all.
@@ -358,11 +374,15 @@ mod tests {
     fn what_is_here_of_a_pipeline_has_its_turn_together_and_what_is_left_is_given_up() {
         let turns = Turns::new(8);
         let cx = &mut Context::from_waker(Waker::noop());
-        let mut take = |admission: &mut Admission, here| admission.take_turn(&turns, here, Lane::Pipelined, cx);
+        let mut take =
+            |admission: &mut Admission, here| admission.take_turn(&turns, here, Lane::Pipelined, cx);
         let [mut deep, mut other, mut third] = [(); 3].map(|()| Admission::default());
         let mut held: Vec<_> = (0..7).map(|_| (take(&mut deep, 1), deep.leave())).collect();
         assert!(held.iter().all(|(had, _)| *had));
-        assert!(!take(&mut other, 100) && !take(&mut third, 1), "one is left: two go together, and before the third");
+        assert!(
+            !take(&mut other, 100) && !take(&mut third, 1),
+            "one is left: two go together, and before the third"
+        );
         held.pop();
         assert!(take(&mut other, 100) && !take(&mut third, 1));
         drop(held);
@@ -393,5 +413,31 @@ mod tests {
         assert!(!take(&mut behind, Lane::Single), "it does not wait in the other any more");
         drop(held);
         assert!(take(&mut behind, Lane::Single));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_of_several_commands_waits_a_moment_for_the_others_turns_and_no_longer() {
+        let turns = Turns::new(8);
+        let take = |admission: &mut Admission, lane| {
+            admission.take_turn(&turns, 2, lane, &mut Context::from_waker(Waker::noop()))
+        };
+        let free = || (turns.singles.available_permits(), turns.pipelined.available_permits());
+        let [mut one, mut other] = [(); 2].map(|()| Admission::default());
+        assert!(take(&mut one, Lane::Single));
+        let first = one.leave();
+        assert!(take(&mut one, Lane::Pipelined));
+        let second = one.leave();
+        assert_eq!(free(), (8, 6));
+        let rest = turns.pipelined.clone().try_acquire_many_owned(6).unwrap();
+        assert!(!take(&mut other, Lane::Single));
+        tokio::time::advance(TOGETHER_PATIENCE - Duration::from_millis(1)).await;
+        assert!(!take(&mut other, Lane::Single));
+        tokio::time::advance(Duration::from_millis(2)).await;
+        assert!(take(&mut other, Lane::Single));
+        let _held = other.leave();
+        assert_eq!(free(), (7, 0));
+        assert!(!take(&mut other, Lane::Pipelined), "it has something under way");
+        drop((first, second, rest));
+        assert!(take(&mut other, Lane::Pipelined));
     }
 }

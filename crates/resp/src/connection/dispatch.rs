@@ -174,9 +174,9 @@ impl<S: Store> Connection<S> {
                 InPlace::Looked(look) => Some(look),
                 InPlace::NoGet => None,
             };
-            let here = self.parser.alike(&self.input);
-            let is_one_of_many = self.pipeline.unfinished() > 0 || here > 1;
-            let lane = if is_one_of_many { Lane::Pipelined } else { Lane::Single };
+            let room = self.shared.config.max_pipeline - self.pipeline.len();
+            let here = self.parser.alike(&self.input).min(room);
+            let lane = if self.pipeline.unfinished() > 0 { Lane::Pipelined } else { Lane::Single };
             if !self.admission.take_turn(&self.shared.turns, here, lane, cx) {
                 return (Dispatched::Busy, progress);
             }

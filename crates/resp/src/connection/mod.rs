@@ -408,6 +408,7 @@ impl<S: Store> Connection<S> {
     fn close_intake(&mut self) {
         self.intake = Intake::Closed;
         self.input.clear();
+        self.admission.leave_all_lines();
     }
 
     fn break_off(&mut self) {

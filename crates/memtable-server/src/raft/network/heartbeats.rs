@@ -24,6 +24,8 @@ use crate::replica::ReplicaState;
 
 /// What follows the first one within so long travels along.
 const GATHERED_WITHIN: Duration = Duration::from_millis(1);
+/// An answer is waited for so long at least.
+const ANSWERED_WITHIN: Duration = Duration::from_millis(100);
 /// A peer that does not know such calls is not asked again for so long: it may have been updated by then.
 const OLDER_FOR_NS: u64 = 10_000_000_000;
 
@@ -95,18 +97,21 @@ async fn carry_all(
     }
 }
 
-/// Whoever waits may have given up: an answer counts all the same.
+/// Whoever waits may have given up: an answer counts all the same, as long as it is worth anything.
 async fn carry(beats: Vec<Beat>, mut client: PeerClient) -> Result<(), Code> {
     let Some(to) = beats.first().map(|beat| beat.address.to) else { return Ok(()) };
+    // What comes later than a lease lasts renews none.
+    let longest_ns = beats.iter().map(|beat| beat.sent.abstention_ns).max().unwrap_or_default();
+    let limit = Duration::from_nanos(longest_ns).clamp(ANSWERED_WITHIN, APPEND_TIMEOUT);
     let (mut messages, mut unanswered) = (Vec::with_capacity(beats.len()), Vec::with_capacity(beats.len()));
     for Beat { shared, address, message, sent, answer } in beats {
         messages.push(message);
         unanswered.push(Some((shared, address, sent, answer)));
     }
     let mut left = unanswered.len();
-    let carried = tokio::time::timeout(APPEND_TIMEOUT, async {
+    let carried = tokio::time::timeout(limit, async {
         let request = wire::heartbeats_to_wire(to, messages);
-        let mut answers = call(APPEND_TIMEOUT, client.heartbeats(request)).await?;
+        let mut answers = call(limit, client.heartbeats(request)).await?;
         while left > 0 {
             let Some(some) = answers.next().await else { break };
             for answer in some?.answers {
@@ -121,7 +126,7 @@ async fn carry(beats: Vec<Beat>, mut client: PeerClient) -> Result<(), Code> {
     });
     let ended: Result<(), Status> = match carried.await {
         Ok(ended) => ended,
-        Err(_) => Err(Status::unavailable(format!("no answer within {APPEND_TIMEOUT:?}"))),
+        Err(_) => Err(Status::unavailable(format!("no answer within {limit:?}"))),
     };
     let why = ended.as_ref().err().cloned();
     let why = why.unwrap_or_else(|| Status::unavailable("the peer left the heartbeat unanswered"));

@@ -15,9 +15,9 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{Stream, StreamExt as _};
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
+use futures::{Stream, StreamExt as _};
 use openraft::OptionalSend;
 use openraft::errors::{RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkV2};
@@ -99,7 +99,7 @@ impl RaftNetworkV2<TypeConfig> for Network {
         let reply = wire::append_reply_from_wire(reply).map_err(|e| unreachable(&e))?;
         reach(term, last.as_ref()).check_append_reply(&reply).map_err(|e| unreachable(&e))?;
         // A conflict too was accepted under this leader's vote.
-        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) {
+        if !matches!(reply, AppendEntriesResponse::HigherVote(_)) && self.shared.lease.counts(term) {
             let matched = match &reply {
                 AppendEntriesResponse::Success => last,
                 AppendEntriesResponse::PartialSuccess(matching) => *matching,

@@ -32,7 +32,7 @@ pub(super) struct Sent {
     range: (Option<LogId>, Option<LogId>),
     term: u64,
     at_ns: u64,
-    abstention_ns: u64,
+    pub(super) abstention_ns: u64,
 }
 
 /// The message of an append that leaves now.
@@ -240,8 +240,10 @@ pub(super) fn accept(
     if let Err(StreamAppendError::HigherVote(vote)) = &accepted {
         reach(term, range.1.as_ref()).check_vote(vote)?;
     }
-    if !matches!(accepted, Err(StreamAppendError::HigherVote(_))) {
-        // If this node led, it promised as much as its followers did.
+    // (An answer to a leader that was binds nobody: it would keep this node from helping to elect the next one.)
+    let counts = !matches!(accepted, Err(StreamAppendError::HigherVote(_))) && shared.lease.counts(term);
+    if counts {
+        // As long as this node leads, it promises as much as its followers do; before that is counted.
         shared.guard.bind(shared.env.clock.grantor_ns(), abstention_ns);
         shared.lease.acknowledged(Ack {
             term,

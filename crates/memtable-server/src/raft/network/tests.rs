@@ -364,11 +364,7 @@ async fn an_answer_counts_for_the_lease_from_when_its_heartbeat_was_handed_over_
     })
     .await;
     let lease = &network.shared.lease;
-    lease.set_terms(crate::leadership::Terms {
-        lease_ns: u64::MAX / 4,
-        abstention_ns: 0,
-        configured_at: 0,
-    });
+    lease.set_terms(crate::leadership::Terms { lease_ns: u64::MAX / 4, abstention_ns: 0, configured_at: 0 });
     lease.begin(1, 1, vec![vec![1, 2]]);
     let mut waits = Box::pin(beat(&network, 4));
     assert!(futures::poll!(waits.as_mut()).is_pending());

@@ -73,7 +73,7 @@ impl RaftService for RaftShell {
         &self,
         request: Request<v1::HeartbeatsRequest>,
     ) -> Result<Response<Self::HeartbeatsStream>, Status> {
-        Ok(Response::new(self.hear_all(request.into_inner())))
+        self.hear_all(request.into_inner()).map(Response::new)
     }
 
     async fn vote(&self, request: Request<v1::VoteRequest>) -> Result<Response<v1::VoteResponse>, Status> {

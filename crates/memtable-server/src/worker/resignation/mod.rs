@@ -34,12 +34,15 @@ impl Resigned {
         Self { term, heir, ask_again_ns: 0, asked: None }
     }
 
+    /// Whether Raft has not let go yet.
+    pub fn still_leads(&self, replica: &Replica) -> bool {
+        let metrics = replica.raft.server_metrics();
+        let m = metrics.borrow_watched();
+        m.state == ServerState::Leader && m.vote.leader_id.term == self.term
+    }
+
     fn leave_raft(&mut self, replica: &Replica) {
-        let leads = {
-            let metrics = replica.raft.server_metrics();
-            let m = metrics.borrow_watched();
-            m.state == ServerState::Leader && m.vote.leader_id.term == self.term
-        };
+        let leads = self.still_leads(replica);
         let now = replica.shared.env.clock.grantor_ns();
         let unanswered = self
             .asked

@@ -345,7 +345,9 @@ impl<'s, S: Store> Draft<'s, S> {
         let now = self.store.get(key.clone(), S::Missed::default()).await?;
         Ok(match self.read.moments {
             // What was not there, or all that was there, was so while the object was this one.
-            0 | 1 if !is_watched => now.as_ref().and_then(header_of).map(|header| header.version) == cell.seen_version,
+            0 | 1 if !is_watched => {
+                now.as_ref().and_then(header_of).map(|header| header.version) == cell.seen_version
+            }
             _ => now.map_or(Seq(0), |record| record.seq) == cell.seen.unwrap_or_default(),
         })
     }
