@@ -50,7 +50,9 @@ struct Told {
     walks: watch::Sender<usize>,
     /// The most bytes of keys of elements that were asked for at once.
     asked_bytes_max: AtomicU64,
-    /// The next time that elements are asked for by their names waits; whether one does.
+    /// How many times elements were asked for by their names.
+    element_reads: AtomicU64,
+    /// The next time that they are waits; whether one does.
     holds_read: AtomicBool,
     held_read: watch::Sender<bool>,
     /// Elements that are asked for by their names, and the most that were.
@@ -81,6 +83,7 @@ impl MemoryStore {
                 steps: Semaphore::new(Semaphore::MAX_PERMITS),
                 walks: watch::Sender::new(0),
                 asked_bytes_max: AtomicU64::new(0),
+                element_reads: AtomicU64::new(0),
                 holds_read: AtomicBool::new(false),
                 held_read: watch::Sender::new(false),
                 asked: AtomicU64::new(0),
@@ -174,6 +177,11 @@ impl MemoryStore {
         until(&self.told.walks, count).await;
     }
 
+    /// How many times elements were asked for by their names.
+    pub fn element_reads(&self) -> u64 {
+        self.told.element_reads.load(Ordering::SeqCst)
+    }
+
     /// The most elements that were asked for by their names at a time.
     pub fn asked_max(&self) -> u64 {
         self.told.asked_max.load(Ordering::Relaxed)
@@ -250,6 +258,7 @@ impl Store for MemoryStore {
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
         let bytes: usize = keys.iter().map(Bytes::len).sum();
         self.told.asked_bytes_max.fetch_max(bytes as u64, Ordering::Relaxed);
+        self.told.element_reads.fetch_add(1, Ordering::SeqCst);
         if self.told.holds_read.swap(false, Ordering::SeqCst) {
             self.told.held_read.send_replace(true);
             let _ = self.told.held_read.subscribe().wait_for(|held| !held).await;

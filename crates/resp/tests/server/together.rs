@@ -37,6 +37,37 @@ async fn those_that_wait_for_others_are_refused_when_the_owner_of_the_key_has_en
 }
 
 #[tokio::test]
+async fn what_they_take_from_a_list_one_by_one_is_read_once() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.ask(b"RPUSH l a b c d e f\r\n", b":6\r\n").await;
+    store.hold_writes(true);
+    let mut one = Raw::connect(server.local_addr()).await;
+    one.send(b"LPOP l\r\n").await;
+    store.until_writes(2).await;
+    let mut two = behind(&server, &store, b"LPOP l\r\n", 1).await;
+    let mut three = behind(&server, &store, b"RPOP l 2\r\n", 2).await;
+    let mut four = behind(&server, &store, b"RPUSH l g\r\n", 3).await;
+    let mut five = behind(&server, &store, b"RPOP l\r\n", 4).await;
+    let mut six = behind(&server, &store, b"LMPOP 1 l LEFT\r\n", 5).await;
+    let mut seven = behind(&server, &store, b"LPOP l\r\n", 6).await;
+    let mut eight = behind(&server, &store, b"LPOP l\r\n", 7).await;
+    let before = store.element_reads();
+    store.hold_writes(false);
+    one.expect(b"$1\r\na\r\n").await;
+    two.expect(b"$1\r\nb\r\n").await;
+    three.expect(b"*2\r\n$1\r\nf\r\n$1\r\ne\r\n").await;
+    four.expect(b":3\r\n").await;
+    five.expect(b"$1\r\ng\r\n").await;
+    six.expect(b"*2\r\n$1\r\nl\r\n*1\r\n$1\r\nc\r\n").await;
+    seven.expect(b"$1\r\nd\r\n").await;
+    eight.expect(b"$-1\r\n").await;
+    assert_eq!(store.element_reads() - before, 1);
+    client.ask(b"EXISTS l\r\n", b":0\r\n").await;
+}
+
+#[tokio::test]
 async fn one_that_finds_no_room_keeps_none_of_the_others_from_taking_effect() {
     let config = RespConfig { max_gathered_bytes: 300 * 1024, ..config() };
     let store = MemoryStore::new(false);

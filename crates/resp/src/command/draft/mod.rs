@@ -24,6 +24,7 @@ use sextant_rules::mutant::{self, Mutant};
 use super::atomic::{check, writes_of};
 use super::errors::{self, WRONG_TYPE, plain, store_error};
 use super::execution::{CHUNK_KEYS, change_reply, is_decimal, set_reply};
+use super::objects;
 use super::request::Request;
 use super::transaction::Queued;
 use crate::element_turns::OfOwner;
@@ -221,6 +222,11 @@ impl<'s, S: Store> Draft<'s, S> {
     pub async fn carry_all_out(&mut self, commands: &[Queued]) -> Result<Vec<Reply>> {
         let mut replies = Vec::with_capacity(commands.len());
         let (mut bytes, mut turn) = (0, (0, 0));
+        if commands.len() > 1
+            && let Err(Stop::Failed(error)) = Box::pin(objects::read_ahead(commands, self)).await
+        {
+            return Err(error);
+        }
         for (at, command) in commands.iter().enumerate() {
             let carried = match command {
                 Queued::Known(reply) => Ok(reply.clone()),

@@ -295,6 +295,20 @@ async fn read<S: Store>(
     Ok(found.into_iter().map(|(_, value)| value).collect())
 }
 
+/// Has at hand what is going to be taken from the ends, so many elements from each: asked for together.
+pub(super) async fn read_ahead<S: Store>(
+    draft: &mut Draft<'_, S>,
+    key: &[u8],
+    (left, right): (u64, u64),
+) -> Carried<()> {
+    let Ok(Some(header)) = draft.object(key, KIND) else { return Ok(()) };
+    let (first, last) = ends(&header);
+    let left = left.min(header.count);
+    let right = right.min(header.count - left);
+    let names: Vec<_> = (first..first + left).chain(last - right..last).map(u64::to_be_bytes).collect();
+    draft.elements(key, &header, Tag::Position, &names).await.map(drop)
+}
+
 pub(super) async fn pop<S: Store>(
     draft: &mut Draft<'_, S>,
     key: &Bytes,

@@ -17,6 +17,7 @@ mod set;
 mod several;
 mod sorted;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -24,7 +25,8 @@ use sextant_common::marks::Kind;
 use sextant_common::operation::Lane;
 use sextant_common::{Error, ErrorKind, Result};
 
-use self::list::List;
+use self::first::{First, From};
+use self::list::{End, List};
 use self::sorted::Sorted;
 use super::atomic::{self, Done};
 use super::draft::{Carried, Draft};
@@ -39,6 +41,9 @@ use crate::store::Store;
 
 pub(super) use decode::decode;
 pub(super) use decode_sorted::score;
+
+/// Most elements of a list that are asked for together because commands that go together take them one by one.
+const READ_AHEAD_MAX: u64 = 256;
 
 /// A command on objects.
 pub(crate) struct Object {
@@ -116,6 +121,17 @@ impl Object {
         })
     }
 
+    /// How many elements it takes from the left end of its only list, and how many from the right.
+    fn takes(&self) -> Option<(u64, u64)> {
+        let (end, count) = match (&self.command, &self.keys[..]) {
+            (Command::List(List::Pop(end, count)), _) => (*end, *count),
+            (Command::First(First { from: From::List(end), count }), [_]) => (*end, *count),
+            _ => return None,
+        };
+        let count = count.unwrap_or(1);
+        Some(if end == End::Left { (count, 0) } else { (0, count) })
+    }
+
     /// Under which there may be something new for those who wait.
     pub fn filled(&self) -> &[Bytes] {
         match &self.command {
@@ -146,6 +162,25 @@ impl Object {
             },
         }
     }
+}
+
+/// Has at hand what commands that go together take from lists, one after the other.
+pub(super) async fn read_ahead<S: Store>(commands: &[Queued], draft: &mut Draft<'_, S>) -> Carried<()> {
+    let mut taken: BTreeMap<&Bytes, (u64, u64)> = BTreeMap::new();
+    for command in commands {
+        if let Queued::Ask(Request::Object(object)) = command
+            && let Some((left, right)) = object.takes()
+        {
+            let all = taken.entry(&object.keys[0]).or_default();
+            *all = (all.0.saturating_add(left), all.1.saturating_add(right));
+        }
+    }
+    for (key, (left, right)) in taken {
+        if (2..=READ_AHEAD_MAX).contains(&left.saturating_add(right)) {
+            list::read_ahead(draft, key, (left, right)).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn alone<S: Store>(command: Queued, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
