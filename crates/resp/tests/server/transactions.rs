@@ -50,6 +50,22 @@ async fn what_changes_nothing_is_answered_only_if_what_is_watched_was_the_same_w
 }
 
 #[tokio::test]
+async fn what_changes_nothing_is_of_one_moment_also_where_one_command_goes_by_the_header_and_another_by_an_element()
+ {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let [mut one, mut other] =
+        [Raw::connect(server.local_addr()).await, Raw::connect(server.local_addr()).await];
+    check(&mut one, &["SADD s a b"], &[":2\r\n"]).await;
+    store.hold_next_read();
+    one.send(&lines(&["MULTI", "SCARD s", "SISMEMBER s c", "EXEC"])).await;
+    store.until_read_is_held().await;
+    check(&mut other, &["SADD s c"], &[":1\r\n"]).await;
+    store.let_read_go();
+    one.expect(format!("+OK\r\n{}*2\r\n:3\r\n:1\r\n", QUEUED.repeat(2)).as_bytes()).await;
+}
+
+#[tokio::test]
 async fn what_is_queued_takes_effect_together_and_in_its_order() {
     let (_server, mut client) = connected().await;
     check(

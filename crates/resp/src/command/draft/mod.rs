@@ -85,9 +85,10 @@ pub(super) struct Draft<'s, S> {
     now: Tick,
     /// Bytes of the values that were made.
     made: usize,
-    /// Something is expected to be of some version ..
-    is_watched: bool,
-    /// .. and was not read.
+    /// Whether all that was read has to have been so at one moment, also what no reply needs together with anything else: something
+    /// is expected to be of some version, or there are several commands, some of which go by the header.
+    is_of_one_moment: bool,
+    /// Something was not read, and is expected to be of some version.
     expects: bool,
     gathered: Gathered<'s>,
     turns: OfOwner<'s>,
@@ -152,7 +153,7 @@ impl<'s, S: Store> Draft<'s, S> {
             of_leader,
             now: Tick(store.now_ms()),
             made: 0,
-            is_watched: false,
+            is_of_one_moment: false,
             expects: false,
             gathered,
             turns: shared.elements.of(keys.first().map_or(0, |key| store.owner(key))),
@@ -161,7 +162,7 @@ impl<'s, S: Store> Draft<'s, S> {
 
     /// That these versions are there. False: it is known that they are not. (What was not read may be long, and is of no use.)
     pub fn expect(&mut self, expected: &[(&Bytes, Seq)]) -> bool {
-        self.is_watched = !expected.is_empty();
+        self.is_of_one_moment |= !expected.is_empty();
         expected.iter().all(|(key, seq)| {
             let cell = self.cells.entry((*key).clone()).or_insert_with(|| {
                 self.expects = true;
@@ -222,6 +223,7 @@ impl<'s, S: Store> Draft<'s, S> {
     pub async fn carry_all_out(&mut self, commands: &[Queued]) -> Result<Vec<Reply>> {
         let mut replies = Vec::with_capacity(commands.len());
         let (mut bytes, mut turn) = (0, (0, 0));
+        self.is_of_one_moment |= commands.len() > 1;
         if commands.len() > 1
             && let Err(Stop::Failed(error)) = Box::pin(objects::read_ahead(commands, self)).await
         {
@@ -342,16 +344,15 @@ impl<'s, S: Store> Draft<'s, S> {
     pub async fn is_settled(&self) -> Result<bool> {
         let mut cells = self.cells.iter();
         let (Some((key, cell)), None) = (cells.next(), cells.next()) else { return Ok(true) };
-        // What was read of an object that is watched was so while it was of the version that is expected.
-        let is_watched = self.is_watched && self.read.moments > 0;
-        let rests = self.read.rests_on_header || self.read.moments > 1 || is_watched;
+        let is_of_one_moment = self.is_of_one_moment && self.read.moments > 0;
+        let rests = self.read.rests_on_header || self.read.moments > 1 || is_of_one_moment;
         if cell.has_changed || !rests {
             return Ok(true);
         }
         let now = self.store.get(key.clone(), S::Missed::default()).await?;
         Ok(match self.read.moments {
             // What was not there, or all that was there, was so while the object was this one.
-            0 | 1 if !is_watched => {
+            0 | 1 if !is_of_one_moment => {
                 now.as_ref().and_then(header_of).map(|header| header.version) == cell.seen_version
             }
             _ => now.map_or(Seq(0), |record| record.seq) == cell.seen.unwrap_or_default(),
