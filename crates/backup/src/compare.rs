@@ -8,7 +8,7 @@ use sextant_common::error::Result;
 use sextant_common::marks::Kind;
 
 use crate::manifest::Backup;
-use crate::records::{Records, work_dir};
+use crate::records::{Joined, Records, work_dir};
 use crate::repository::Repository;
 use crate::{OWN_TABLES, Progress};
 
@@ -54,9 +54,10 @@ pub async fn compare(
         let mut of_backup = 0;
         for cut in backup.cuts.values() {
             let Some(table) = cut.tables.iter().find(|table| table.name == *name) else { continue };
-            let mut records = Records::open(repository, table, cut.tick, &dir).await?;
+            let records = Records::open(repository, table, cut.tick, &dir).await?;
+            let mut records = Joined::all(records)?;
             loop {
-                let page = records.next(KEYS_MAX, BYTES_MAX)?;
+                let page = records.next_page(KEYS_MAX, BYTES_MAX)?;
                 if page.is_empty() {
                     break;
                 }

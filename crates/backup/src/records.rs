@@ -10,6 +10,7 @@ use sextant_common::error::{Error, Result};
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
 use sextant_common::ids::SstId;
+use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::RecordVersion;
 use sextant_environment::Env;
@@ -72,6 +73,59 @@ async fn copy(repository: &Repository, file: File, to: &dyn VfsFile) -> Result<(
     check.finish()
 }
 
+/// Files that are here: those that were asked for last.
+#[derive(Default)]
+pub(crate) struct Files {
+    by_id: BTreeMap<SstId, Arc<Local>>,
+}
+
+impl Files {
+    /// Brings those of these tables that have keys of the range, and gives up all others.
+    pub async fn bring(
+        &mut self,
+        repository: &Repository,
+        tables: &[&CutTable],
+        range: &KeyRange,
+        dir: &Path,
+    ) -> Result<()> {
+        let mut before = std::mem::take(&mut self.by_id);
+        let ssts: Vec<_> = tables.iter().flat_map(|table| answering(table, range)).collect();
+        before.retain(|id, _| ssts.iter().any(|sst| sst.id == *id));
+        for sst in ssts {
+            let local = match before.remove(&sst.id).or_else(|| self.by_id.get(&sst.id).cloned()) {
+                Some(local) => local,
+                None => Arc::new(Local::fetch(repository, file_of(sst), dir).await?),
+            };
+            self.by_id.insert(sst.id, local);
+        }
+        Ok(())
+    }
+
+    /// What the table has in the range; its files were brought.
+    pub fn records(&self, table: &CutTable, range: &KeyRange, tick: Tick) -> Result<Records> {
+        let (mut iters, mut files) = (Vec::new(), Vec::new());
+        for sst in answering(table, range) {
+            let local = self.by_id.get(&sst.id).cloned();
+            let local = local.ok_or_else(|| Error::internal(format!("{} was not brought", sst.id)))?;
+            let range = sst.range.intersection(range);
+            iters.push(TableIter::new(local.table.clone(), range, Direction::Forward, Caching::Bypass)?);
+            files.push(local);
+        }
+        let merge = Merge::new(iters, Direction::Forward);
+        Ok(Records { merge, tick, _files: files })
+    }
+}
+
+/// Those of its SSTables that answer for keys of the range.
+fn answering<'a>(table: &'a CutTable, range: &'a KeyRange) -> impl Iterator<Item = &'a SstMeta> {
+    table.ssts.iter().flatten().filter(|sst| {
+        let answers = sst.range.intersection(range);
+        !answers.is_empty()
+            && answers.start <= sst.max_key
+            && (answers.end.is_empty() || sst.min_key < answers.end)
+    })
+}
+
 /// What a table of a backup has; tombstones, and what has expired by the cut's tick, left out.
 pub(crate) struct Records {
     merge: Merge,
@@ -81,43 +135,89 @@ pub(crate) struct Records {
 }
 
 impl Records {
+    /// All that the table has.
     pub async fn open(repository: &Repository, table: &CutTable, tick: Tick, dir: &Path) -> Result<Self> {
-        let mut files: BTreeMap<SstId, Arc<Local>> = BTreeMap::new();
-        let mut iters = Vec::new();
-        for sst in table.ssts.iter().flatten() {
-            let local = match files.get(&sst.id) {
-                Some(local) => local.clone(),
-                None => {
-                    let local = Arc::new(Local::fetch(repository, file_of(sst), dir).await?);
-                    files.insert(sst.id, local.clone());
-                    local
-                }
-            };
-            let range = sst.range.clone();
-            iters.push(TableIter::new(local.table.clone(), range, Direction::Forward, Caching::Bypass)?);
-        }
-        let merge = Merge::new(iters, Direction::Forward);
-        Ok(Self { merge, tick, _files: files.into_values().collect() })
+        let mut files = Files::default();
+        files.bring(repository, &[table], &KeyRange::all(), dir).await?;
+        files.records(table, &KeyRange::all(), tick)
     }
 
-    /// The next of them; up to so many, and about so many bytes. Empty: that was all.
-    pub fn next(&mut self, count_max: usize, bytes_max: usize) -> Result<Vec<RecordVersion>> {
-        let (mut records, mut bytes) = (Vec::new(), 0);
-        while !self.merge.is_at_end() && records.len() < count_max && bytes < bytes_max {
+    fn next(&mut self) -> Result<Option<RecordVersion>> {
+        while !self.merge.is_at_end() {
             let marks = self.merge.marks();
-            if !self.merge.is_tombstone() && !is_expired(marks.expires_at(), self.tick) {
+            let is_there = !self.merge.is_tombstone() && !is_expired(marks.expires_at(), self.tick);
+            let record = is_there.then(|| {
                 let (key, value) = (self.merge.key().to_vec().into(), self.merge.value());
-                bytes += bytes_of(&key, &value);
-                records.push(RecordVersion { key, seq: Seq(self.merge.seq()), value: Some(value), marks });
-            }
+                RecordVersion { key, seq: Seq(self.merge.seq()), value: Some(value), marks }
+            });
             self.merge.advance()?;
+            if record.is_some() {
+                return Ok(record);
+            }
         }
-        Ok(records)
+        Ok(None)
     }
 }
 
-fn bytes_of(key: &bytes::Bytes, value: &bytes::Bytes) -> usize {
-    key.len() + value.len() + 32
+/// Records of several partitions, in order of their keys; no two have the same.
+pub(crate) struct Joined {
+    /// Each with what it has next.
+    sources: Vec<(RecordVersion, Records)>,
+    /// Which are wanted.
+    wanted: Wanted,
+}
+
+type Wanted = Box<dyn Fn(&[u8]) -> bool + Send>;
+
+impl Joined {
+    pub fn all(records: Records) -> Result<Self> {
+        Self::of(vec![records], Box::new(|_| true))
+    }
+
+    pub fn of(sources: Vec<Records>, wanted: Wanted) -> Result<Self> {
+        let mut joined = Self { sources: Vec::new(), wanted };
+        for records in sources {
+            joined.push(records)?;
+        }
+        Ok(joined)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.sources.is_empty()
+    }
+
+    fn push(&mut self, mut records: Records) -> Result<()> {
+        while let Some(next) = records.next()? {
+            if (self.wanted)(&next.key) {
+                self.sources.push((next, records));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<RecordVersion>> {
+        let least = self.sources.iter().enumerate().min_by(|(_, a), (_, b)| a.0.key.cmp(&b.0.key));
+        let Some(at) = least.map(|(at, _)| at) else { return Ok(None) };
+        let (record, records) = self.sources.swap_remove(at);
+        self.push(records)?;
+        Ok(Some(record))
+    }
+
+    /// The next of them; up to so many, and about so many bytes. Empty: that was all.
+    pub fn next_page(&mut self, count_max: usize, bytes_max: usize) -> Result<Vec<RecordVersion>> {
+        let (mut page, mut bytes) = (Vec::new(), 0);
+        while page.len() < count_max && bytes < bytes_max {
+            let Some(record) = self.next()? else { break };
+            bytes += bytes_of(&record);
+            page.push(record);
+        }
+        Ok(page)
+    }
+}
+
+fn bytes_of(record: &RecordVersion) -> usize {
+    record.key.len() + record.value.as_ref().map_or(0, bytes::Bytes::len) + 32
 }
 
 /// All records of a file, older ones of a key and tombstones too: how many, and how many of them are tombstones.

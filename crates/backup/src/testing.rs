@@ -30,15 +30,16 @@ pub fn sst(counter: u32) -> SstMeta {
     }
 }
 
-pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
+/// Of one table, with these SSTables.
+pub fn cut(ssts: impl Iterator<Item = SstMeta>) -> Cut {
     let table = CutTable {
         table: TableId(1),
         name: "t".into(),
         options: Default::default(),
         generation: Default::default(),
-        ssts: Some(ssts.iter().map(|counter| sst(*counter)).collect()),
+        ssts: Some(ssts.collect()),
     };
-    let cut = Cut {
+    Cut {
         id: 1,
         at: 1,
         seq: Default::default(),
@@ -46,8 +47,11 @@ pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: 
         opened_ms: 1,
         lease_ms: 1,
         tables: vec![table],
-    };
-    let cuts = BTreeMap::from([(PartitionId(0), cut)]);
+    }
+}
+
+pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
+    let cuts = BTreeMap::from([(PartitionId(0), cut(ssts.iter().map(|counter| sst(*counter))))]);
     let backup = Backup { name: name.into(), created_ms, cuts };
     for File { id, checksum, bytes } in backup.files() {
         let mut to = repository.write_table(&File { id, checksum, bytes }).await.unwrap();

@@ -607,7 +607,13 @@ pub struct BackupRestoreArgs {
     /// Users and their rights too: they take the place of those of the same name
     #[arg(long)]
     pub users: bool,
-    /// Where files are put while they are read: room for a partition of a table
+    /// Write all records as clients do. Without: what is more than a few MiB is loaded, which is faster
+    #[arg(long)]
+    pub as_writes: bool,
+    /// Partitions that are written at a time
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub parallel: usize,
+    /// Where files are put while they are read: room for some 3 GB for each partition that is written at a time
     #[arg(long, value_name = "DIR")]
     pub work_dir: Option<PathBuf>,
     #[command(flatten)]

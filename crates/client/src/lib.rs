@@ -58,7 +58,7 @@ pub use admin::Maintenance;
 pub use backup::FetchedTable;
 pub use builder::{Addresses, ClientBuilder};
 pub use client::Client;
-pub use load::{EndLoad, LoadPart, LoadRecord, LoadState};
+pub use load::{EndLoad, Load, LoadFailed, LoadPart, LoadRecord, LoadSource, LoadState};
 pub use options::{ClientOptions, Credentials};
 pub use scan::{RecordStream, ScanOptions, ScanPage, ScanRecord, ScanStream};
 pub use snapshots::{Snapshot, SnapshotPartition};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use sextant_backup::create::{self, create};
-use sextant_backup::restore::{self, Imports, restore};
+use sextant_backup::restore::{self, restore};
 use sextant_backup::{Backup, Repository, compare, prune, verify};
 use sextant_client::{Client, ErrorKind, NodeId, Operation, PartitionId, ScanOptions};
 use sextant_memtable_server::Tuning;
@@ -97,10 +97,24 @@ fn assert_one_state(records: &BTreeMap<String, String>, done: &[u64], begun: &[u
     }
 }
 
-async fn restored_into(c: &Cluster, repository: &Repository, backup: &Backup) -> Client {
+/// Everything is loaded, in pieces of about a file.
+fn loaded() -> restore::Options {
+    restore::Options { loaded_bytes_min: Some(0), piece_bytes: 1, ..Default::default() }
+}
+
+/// Everything is written as clients do.
+fn written() -> restore::Options {
+    restore::Options { loaded_bytes_min: None, ..Default::default() }
+}
+
+async fn restored_into(
+    c: &Cluster,
+    repository: &Repository,
+    backup: &Backup,
+    how: &restore::Options,
+) -> Client {
     let client = client(c, 0).await;
-    let mut sink = Imports::new(&client);
-    restore(&client, repository, backup, &restore::Options::default(), &mut sink, &silent).await.unwrap();
+    restore(&client, repository, backup, how, &silent).await.unwrap();
     client
 }
 
@@ -175,25 +189,25 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
         "all but the object: {compared:?}"
     );
 
-    // Into a cluster of another number of partitions.
-    let other = Cluster::start(self::options(3)).await;
-    let there = restored_into(&other, &repository, &first.backup).await;
-    let restored = all_of(&there).await;
-    assert_one_state(&restored, &done, &begun);
-    assert_eq!(restored["large"].len(), LARGE_BYTES);
-    let mut redis = other.redis(1).await;
-    let field: String = redis::cmd("HGET").arg("object").arg("field").query_async(&mut redis).await.unwrap();
-    let seconds: u64 = redis::cmd("TTL").arg("later").query_async(&mut redis).await.unwrap();
-    assert!(field == "of it" && (1..=100_000).contains(&seconds), "{field} {seconds}");
-    let compared = compare::compare(&there, &repository, &first.backup, None, &silent).await.unwrap();
-    assert!(compared.is_equal() && compared.equal > 0, "{compared:?}");
-    let mut sink = Imports::new(&there);
-    let again = restore(&there, &repository, &second.backup, &Default::default(), &mut sink, &silent).await;
-    assert_eq!(again.unwrap_err().kind, ErrorKind::Invalid, "the table is not empty");
-    let options = restore::Options { into_existing: true, ..Default::default() };
-    restore(&there, &repository, &second.backup, &options, &mut sink, &silent).await.unwrap();
-    let compared = compare::compare(&there, &repository, &second.backup, None, &silent).await.unwrap();
-    assert_eq!((compared.differing, compared.equal), (0, now.len() as u64 - 1));
+    // Into clusters of other numbers of partitions.
+    for (partitions, how) in [(1, written()), (3, loaded())] {
+        let other = Cluster::start(self::options(partitions)).await;
+        let there = restored_into(&other, &repository, &first.backup, &how).await;
+        let restored = all_of(&there).await;
+        assert_one_state(&restored, &done, &begun);
+        assert_eq!(restored["large"].len(), LARGE_BYTES);
+        assert_object(&other).await;
+        let compared = compare::compare(&there, &repository, &first.backup, None, &silent).await.unwrap();
+        assert!(compared.is_equal() && compared.equal > 0, "{compared:?}");
+        let again = restore(&there, &repository, &second.backup, &how, &silent).await;
+        assert_eq!(again.unwrap_err().kind, ErrorKind::Invalid, "the table is not empty");
+        let how = restore::Options { into_existing: true, ..how };
+        restore(&there, &repository, &second.backup, &how, &silent).await.unwrap();
+        let compared = compare::compare(&there, &repository, &second.backup, None, &silent).await.unwrap();
+        assert_eq!((compared.differing, compared.equal), (0, now.len() as u64 - 1));
+        assert_object(&other).await;
+        other.shutdown().await;
+    }
 
     // What the last one names stays.
     let pruned = prune::prune(&repository, 1, &silent).await.unwrap();
@@ -203,8 +217,15 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
     assert_eq!((verified.bad.len(), verified.files), (0, third.files));
     assert_eq!(repository.tables().await.unwrap().len(), third.files, "nothing else is left");
     damage_one(&repository, dir.path(), &third.backup).await;
-    other.shutdown().await;
     c.shutdown().await;
+}
+
+/// The object has its element, and what expires will.
+async fn assert_object(c: &Cluster) {
+    let mut redis = c.redis(1).await;
+    let field: String = redis::cmd("HGET").arg("object").arg("field").query_async(&mut redis).await.unwrap();
+    let seconds: u64 = redis::cmd("TTL").arg("later").query_async(&mut redis).await.unwrap();
+    assert!(field == "of it" && (1..=100_000).contains(&seconds), "{field} {seconds}");
 }
 
 /// A bit of a file is another one.

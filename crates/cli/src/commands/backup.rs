@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use sextant_backup::create::{self, create};
-use sextant_backup::restore::{self, Imports, restore};
+use sextant_backup::restore::{self, restore};
 use sextant_backup::{Backup, Repository, compare, prune, verify};
 use sextant_common::cut::Cut;
 use sextant_environment::Env;
@@ -120,9 +120,14 @@ async fn restored(args: BackupRestoreArgs) -> CommandResult {
         into_existing: args.into_existing,
         users: args.users,
         dir: args.work_dir,
+        parallel: args.parallel,
+        ..restore::Options::default()
     };
-    let mut sink = Imports::new(&client);
-    let restored = restore(&client, &repository, &backup, &options, &mut sink, &progress).await?;
+    let options = match args.as_writes {
+        true => restore::Options { loaded_bytes_min: None, ..options },
+        false => options,
+    };
+    let restored = restore(&client, &repository, &backup, &options, &progress).await?;
     let mut stdout = std::io::stdout().lock();
     for (table, records) in &restored.records {
         writeln!(stdout, "table {table}: {records} records")?;

@@ -37,10 +37,10 @@ pub async fn run(args: LoadArgs) -> CommandResult {
         return Ok(writeln!(std::io::stdout(), "nothing to load")?);
     }
     let (records, parts) = (sorted.records(), sorted.parts().len());
-    let sending = Sending::new(client, name, LoadId(mark.id), sorted);
+    let sending = Sending::new(sorted);
     let env = network::client(&args.table.connection.tls)?;
     let begun_ns = env.clock.holder_ns();
-    match sending.run(args.parallel, args.quiet).await {
+    match sending.run(&client, name, LoadId(mark.id), args.parallel, args.quiet).await {
         Ok(()) => {
             if let Some(at) = &at {
                 mark::remove(at)?;

@@ -20,6 +20,10 @@ use crate::client::Client;
 use crate::retry::timed;
 use crate::wire::Wire;
 
+mod whole;
+
+pub use whole::{Load, LoadFailed, LoadSource};
+
 /// One attempt to send a partition's records: as long as it goes on, whatever the client's deadline.
 const SENDING_DEADLINE: Duration = Duration::from_secs(24 * 3600);
 /// Messages that are made before the connection takes them.

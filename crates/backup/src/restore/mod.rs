@@ -1,0 +1,188 @@
+//! A backup is written into a cluster: any, of any number of partitions.
+//!
+//! What is large is loaded ([`loads`]), [piece](pieces) by piece; what is small is written as clients do ([`imports`]). A restore that
+//! ended half-way may be begun again: it writes the same.
+
+mod imports;
+mod loads;
+mod pieces;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+use sextant_client::{Client, ScanOptions};
+use sextant_common::cut::{Cut, CutTable};
+use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::ids::{LoadId, PartitionId};
+use sextant_common::key::{SLOTS, SlotMap};
+use sextant_common::manifest::TableOptions;
+
+use crate::manifest::Backup;
+use crate::records::{Files, Joined, work_dir};
+use crate::repository::Repository;
+use crate::{OWN_TABLES, Progress, USERS_TABLE};
+use pieces::{Share, Source, Target, targets};
+
+/// Of files that are brought here at once, for one partition, about.
+const PIECE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
+/// What is smaller is written as clients do: a load holds back the writes of its partition for a moment.
+const LOADED_BYTES_MIN: u64 = 4 * 1024 * 1024;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Empty: all.
+    pub tables: Vec<String>,
+    /// What a table has already stays, unless the backup has the key.
+    pub into_existing: bool,
+    /// Users and their rights too.
+    pub users: bool,
+    /// Where files are put while they are read; None: where the system has its temporary ones.
+    pub dir: Option<PathBuf>,
+    /// How many partitions of the cluster are written at a time.
+    pub parallel: usize,
+    /// Of what bytes of files on a partition's part of a table is loaded; None: everything is written as clients do.
+    pub loaded_bytes_min: Option<u64>,
+    /// Of files that are brought here at once, for one partition, about.
+    pub piece_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            tables: Vec::new(),
+            into_existing: false,
+            users: false,
+            dir: None,
+            parallel: 2,
+            loaded_bytes_min: Some(LOADED_BYTES_MIN),
+            piece_bytes: PIECE_BYTES,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// By table.
+    pub records: BTreeMap<String, u64>,
+}
+
+pub async fn restore(
+    client: &Client,
+    repository: &Repository,
+    backup: &Backup,
+    options: &Options,
+    progress: Progress<'_>,
+) -> Result<Restored> {
+    let tables = chosen(backup, options)?;
+    if !options.into_existing {
+        check_empty(client, &tables).await?;
+    }
+    let cluster = SlotMap::even(client.partitions().await?);
+    let targets = targets(&slots_of(backup)?, &cluster);
+    let dir = work_dir(options.dir.as_deref())?;
+    let mut restored = Restored::default();
+    for (name, table_options) in &tables {
+        client.ensure_table(name, table_options).await?;
+        let cluster = cluster.clone();
+        let restoring = Restoring { client, repository, backup, options, progress, dir: &dir, cluster };
+        let records = stream::iter(targets.iter())
+            .map(|target| restoring.table(name, table_options, target))
+            .buffer_unordered(options.parallel.max(1))
+            .try_fold(0, |all, records| std::future::ready(Ok(all + records)))
+            .await?;
+        restored.records.insert(name.clone(), records);
+    }
+    Ok(restored)
+}
+
+/// How the backup's cluster gave its keys to partitions.
+fn slots_of(backup: &Backup) -> Result<SlotMap> {
+    let partitions = backup.cuts.len() as u32;
+    let are_all = backup.cuts.keys().copied().eq((0..partitions).map(PartitionId));
+    match are_all && partitions > 0 && partitions <= u32::from(SLOTS) {
+        true => Ok(SlotMap::even(partitions)),
+        false => Err(Error::corrupt(format!("backup {} has not all partitions", backup.name))),
+    }
+}
+
+struct Restoring<'a> {
+    client: &'a Client,
+    repository: &'a Repository,
+    backup: &'a Backup,
+    options: &'a Options,
+    progress: Progress<'a>,
+    dir: &'a Path,
+    cluster: SlotMap,
+}
+
+impl Restoring<'_> {
+    /// What a partition of the cluster gets of a table: how many records.
+    async fn table(&self, name: &str, options: &TableOptions, target: &Target) -> Result<u64> {
+        let source = |(from, share): &(PartitionId, Share)| {
+            let cut = self.backup.cuts.get(from)?;
+            let table = cut.tables.iter().find(|table| table.name == name)?;
+            Some(Source { cut, table, share: *share })
+        };
+        let sources: Vec<Source<'_>> = target.sources.iter().filter_map(source).collect();
+        let tables: Vec<&CutTable> = sources.iter().map(|source| source.table).collect();
+        let is_loaded = name != USERS_TABLE
+            && self.options.loaded_bytes_min.is_some_and(|least| pieces::bytes(&sources) >= least);
+        let (partition, cluster) = (target.partition, &self.cluster);
+        let (mut files, mut count) = (Files::default(), 0);
+        for range in pieces::ranges(&sources, self.options.piece_bytes) {
+            files.bring(self.repository, &tables, &range, self.dir).await?;
+            let records = || {
+                let records = sources.iter().map(|s| files.records(s.table, &range, s.cut.tick));
+                let (cluster, options) = (cluster.clone(), options.clone());
+                let is_here = move |key: &[u8]| cluster.partition_of(key, &options) == partition;
+                Joined::of(records.collect::<Result<_>>()?, Box::new(is_here))
+            };
+            if records()?.is_empty() {
+                continue;
+            }
+            count += match is_loaded {
+                true => {
+                    let id = LoadId(self.repository.env.rng.nonzero_u64());
+                    loads::load(self.client, name, id, partition, &records).await?
+                }
+                false => imports::import(self.client, name, records()?).await?,
+            };
+            (self.progress)(format!("table {name:?}, partition {partition}: {count} records so far"));
+        }
+        Ok(count)
+    }
+}
+
+/// By name, with their options.
+fn chosen(backup: &Backup, options: &Options) -> Result<BTreeMap<String, TableOptions>> {
+    let all = backup.cuts.values().flat_map(|cut: &Cut| &cut.tables);
+    let all: BTreeMap<String, TableOptions> = all.map(|t| (t.name.clone(), t.options.clone())).collect();
+    if let Some(unknown) = options.tables.iter().find(|name| !all.contains_key(*name)) {
+        let why = format!("backup {} has no table {unknown:?}", backup.name);
+        return Err(Error::new(ErrorKind::UnknownTable, why));
+    }
+    let is_chosen = |name: &str| match name {
+        USERS_TABLE => options.users,
+        name => {
+            name.starts_with(OWN_TABLES)
+                || options.tables.is_empty()
+                || options.tables.iter().any(|t| t == name)
+        }
+    };
+    Ok(all.into_iter().filter(|(name, _)| is_chosen(name)).collect())
+}
+
+async fn check_empty(client: &Client, tables: &BTreeMap<String, TableOptions>) -> Result<()> {
+    let known = client.list_tables().await?;
+    for table in known.iter().filter(|table| tables.contains_key(&table.name)) {
+        let one = ScanOptions { limit: 1, ..ScanOptions::default() };
+        if !client.scan(&table.name, one).collect_records().await?.is_empty() {
+            return Err(Error::invalid(format!(
+                "table {:?} is not empty: --into-existing restores into it all the same",
+                table.name
+            )));
+        }
+    }
+    Ok(())
+}
