@@ -119,6 +119,42 @@ impl Companions {
     }
 }
 
+/// Of several that have entered at once: the first of them and those that go with it, if nobody leads; and where the others wait, in
+/// their order. (Those that go with the first one wait too: it tells them.)
+pub(crate) type EnteredAll =
+    (Option<(Lead, Box<Object>, Vec<Companion>)>, Vec<Result<oneshot::Receiver<Turn>>>);
+
+impl Companions {
+    /// Several of one key, so that nobody comes between them. `place`: of each one that waits for others; without one it does not.
+    pub fn enter_all(
+        &self,
+        objects: Vec<Box<Object>>,
+        place: impl Fn(&[u8]) -> Result<Option<InLine>>,
+    ) -> EnteredAll {
+        let mut objects = objects.into_iter();
+        let Some(first) = objects.next() else { return (None, vec![]) };
+        let key = Bytes::copy_from_slice(&first.keys[0]);
+        let since_ns = self.clock.holder_ns();
+        let companion = |object, place| {
+            let (turn, told) = oneshot::channel();
+            (Companion { object, turn, since_ns, place }, told)
+        };
+        let mut lines = self.lines.lock();
+        if let Some(line) = lines.get_mut(&key) {
+            let mut enter = |object| {
+                let (companion, told) = companion(object, place(&key)?);
+                line.push_back(companion);
+                Ok(told)
+            };
+            return (None, std::iter::once(first).chain(objects).map(&mut enter).collect());
+        }
+        lines.insert(key.clone(), VecDeque::new());
+        let (others, told): (Vec<_>, Vec<_>) = objects.map(|object| companion(object, None)).unzip();
+        let lead = Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone() };
+        (Some((lead, first, others)), told.into_iter().map(Ok).collect())
+    }
+}
+
 /// Those that go next.
 fn taken(line: &mut VecDeque<Companion>) -> Vec<Companion> {
     let mut bytes = 0;

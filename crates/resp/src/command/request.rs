@@ -192,15 +192,30 @@ pub(crate) enum Request {
 }
 
 impl Request {
-    /// What a `SET` puts that asks nothing; any other request comes back.
+    /// Whether it is a `SET` that asks nothing.
+    pub fn is_put(&self) -> bool {
+        matches!(
+            self,
+            Self::Set { put, condition: SetCondition::Always, reply: SetReply::Status }
+                if put.lifetime != Lifetime::Kept
+        )
+    }
+
+    /// What it puts then; any other request comes back.
     pub fn into_put(self) -> Result<Put, Self> {
         match self {
-            Self::Set { put, condition: SetCondition::Always, reply: SetReply::Status }
-                if put.lifetime != Lifetime::Kept =>
-            {
-                Ok(put)
-            }
+            Self::Set { put, .. } if self.is_put() => Ok(put),
             other => Err(other),
+        }
+    }
+
+    /// Of what it writes of one key, about.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Set { put, .. } => put.key.len() + put.value.len(),
+            Self::Change { ops, .. } => ops.iter().map(|op| op.key.len() + op.effect.bytes()).sum(),
+            Self::Object(object) => object.bytes,
+            _ => 0,
         }
     }
 

@@ -58,11 +58,7 @@ impl<S: Store> Connection<S> {
             }
             Err(request) => request,
         };
-        if let Request::Delete(keys) = &request {
-            for key in keys.iter().filter(|key| self.shared.hints.forget(key)) {
-                self.shared.store.is_garbage(key);
-            }
-        }
+        self.forget_hints(&request);
         if let Request::Waiting(waiting) = request {
             return self.start_waiting(ticket, (id, waiting, protocol), leave, since_ns);
         }
@@ -95,9 +91,19 @@ impl<S: Store> Connection<S> {
         None
     }
 
+    /// What was known of an object that is deleted.
+    pub(super) fn forget_hints(&self, request: &Request) {
+        if let Request::Delete(keys) = request {
+            for key in keys.iter().filter(|key| self.shared.hints.forget(key)) {
+                self.shared.store.is_garbage(key);
+            }
+        }
+    }
+
     /// Starts what the input holds, as far as the limits allow.
     pub(super) fn dispatch(&mut self, cx: &mut Context<'_>) -> (Dispatched, bool) {
         let dispatched = self.dispatch_as_far_as_may_be(cx);
+        self.start_held_back(cx);
         self.admission.rest();
         dispatched
     }
@@ -307,6 +313,15 @@ impl<S: Store> Connection<S> {
         if waits {
             self.held_by = Some(self.pipeline.newest());
         }
+        let may_more_come = !self.input.is_empty();
+        let admitted = match admitted {
+            Admitted::Start(ticket, asked)
+                if may_more_come && command::may_have_others(&asked.request) && !asked.request.is_put() =>
+            {
+                return self.held_back.push((ticket, asked));
+            }
+            admitted => admitted,
+        };
         if let Admitted::Start(ticket, asked) = admitted
             && let Some(due) = self.start(ticket, asked, ahead, cx)
         {

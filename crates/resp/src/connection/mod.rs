@@ -16,6 +16,7 @@ mod dispatch;
 mod linger;
 mod output;
 mod pipeline;
+mod rows;
 mod sets;
 mod waiting;
 mod watch;
@@ -40,9 +41,10 @@ use self::dispatch::Dispatched;
 use self::linger::linger;
 use self::output::{BUFFER_KEPT_BYTES, Output};
 use self::pipeline::{Pipeline, Ticket};
+use self::rows::Rows;
 use self::sets::Sets;
 use self::watch::Watch;
-use crate::command::{Ahead, Conversation, Release, Request, Transactions, Waited};
+use crate::command::{Conversation, Release, Request, Transactions, Waited};
 use crate::command_table::Id;
 use crate::config::Order;
 use crate::frame::{Parser, Protocol, Reply};
@@ -86,6 +88,9 @@ pub(crate) struct Connection<S: Store> {
     pipeline: Pipeline<Asked, Due>,
     running: FuturesUnordered<BoxFuture<'static, (Ticket, Due)>>,
     sets: Sets,
+    rows: Rows,
+    /// Until the turn's end: others may go with them.
+    held_back: Vec<(Ticket, Asked)>,
     /// Commands that were unblocked; empty between uses.
     started: Vec<(Ticket, Asked)>,
     /// That the last command was admitted in.
@@ -144,6 +149,8 @@ impl<S: Store> Connection<S> {
             pipeline: Pipeline::default(),
             running: FuturesUnordered::new(),
             sets: Sets::default(),
+            rows: Rows::default(),
+            held_back: Vec::new(),
             started: Vec::new(),
             order,
             admission: Admission::default(),
@@ -185,6 +192,7 @@ impl<S: Store> Connection<S> {
             let mut progress = self.collect(cx);
             let (dispatched, some) = self.dispatch(cx);
             progress |= some;
+            self.join_sets();
             progress |= self.sets.hand_over(&self.shared, &self.conversation.entry, self.lane());
             self.encode_due();
             progress |= self.write(cx);
@@ -223,6 +231,12 @@ impl<S: Store> Connection<S> {
             progress = true;
             self.finished(ticket, due, cx);
         }
+        while !self.rows.is_empty()
+            && let Poll::Ready(Some((ticket, due))) = self.rows.poll_next_unpin(cx)
+        {
+            progress = true;
+            self.finished(ticket, due, cx);
+        }
         while let Poll::Ready(done) = self.sets.poll_done(cx) {
             progress = true;
             done.into_iter().for_each(|(ticket, due)| self.finished(ticket, due, cx));
@@ -248,7 +262,7 @@ impl<S: Store> Connection<S> {
             // could be as deep as the pipeline is long.
             next = None;
             for (ticket, asked) in started.drain(..) {
-                match self.start(ticket, asked, Ahead::default(), cx) {
+                match self.start_with_others(ticket, asked, cx) {
                     Some(due) if next.is_none() => next = Some((ticket, due)),
                     Some(due) => self.running.push(Box::pin(std::future::ready((ticket, due)))),
                     None => {}

@@ -69,6 +69,8 @@ pub(crate) struct Pipeline<W, R> {
     /// Keys of unfinished commands.
     keys: HashMap<u64, Users, BuildHasherDefault<AlreadyHashed>>,
     unfinished: usize,
+    /// Commands that wait for others.
+    waits: usize,
     /// The newest of [`Keys::All`], if it is not finished; it waits for those before it.
     of_all: Option<Ticket>,
     /// The newest of them that writes, if it is not finished.
@@ -103,6 +105,7 @@ impl<W, R> Default for Pipeline<W, R> {
             slots: VecDeque::new(),
             keys: HashMap::default(),
             unfinished: 0,
+            waits: 0,
             of_all: None,
             writer_of_all: None,
         }
@@ -207,8 +210,39 @@ impl<W, R> Pipeline<W, R> {
             return Admitted::Start(ticket, work);
         }
         slot.waiting = Some(work);
+        self.waits += 1;
         self.slots.push_back(slot);
         Admitted::Waits
+    }
+
+    /// Whether any command waits for another one.
+    pub fn has_waiting(&self) -> bool {
+        self.waits > 0
+    }
+
+    /// The command that waits for a started one and nothing else, directly behind it, if both are of one key only and write it: it is
+    /// started now, if it is wanted. Whoever takes it sees to it that they take effect in their order, and
+    /// [finishes](Self::finish) them in it, with nothing in between.
+    pub fn take_follower(
+        &mut self,
+        ticket: Ticket,
+        is_wanted: impl FnOnce(&W) -> bool,
+    ) -> Option<(Ticket, W)> {
+        let slot = &self.slots[(ticket - self.first) as usize];
+        let (Some((Keys::One(hash), Access::Write)), [next]) = (&slot.claim, &slot.blocked[..]) else {
+            return None;
+        };
+        let (hash, next) = (*hash, *next);
+        let follower = &mut self.slots[(next - self.first) as usize];
+        let writes_it = matches!(follower.claim, Some((Keys::One(other), Access::Write)) if other == hash);
+        if !writes_it || follower.blockers != 1 || !follower.waiting.as_ref().is_some_and(is_wanted) {
+            return None;
+        }
+        let work = follower.waiting.take()?;
+        follower.blockers = 0;
+        self.waits -= 1;
+        self.slots[(ticket - self.first) as usize].blocked.clear();
+        Some((next, work))
     }
 
     /// Notes the reply of a started command; what it was the last to block goes to `started`.
@@ -237,6 +271,7 @@ impl<W, R> Pipeline<W, R> {
             if slot.blockers == 0
                 && let Some(work) = slot.waiting.take()
             {
+                self.waits -= 1;
                 started.push((later, work));
             }
         }
@@ -343,6 +378,39 @@ mod tests {
         assert_eq!(p.admit(Keys::One(8), Access::Read, 4), Admitted::Start(4, 4));
         assert_eq!(finish(&mut p, 2), [0; 0]);
         assert_eq!(finish(&mut p, 1), [3]);
+    }
+
+    #[test]
+    fn a_writer_is_followed_by_one_that_waits_for_nothing_else() {
+        let mut p = Numbers::default();
+        for (at, (keys, access)) in [
+            (Keys::One(7), Access::Write),
+            (Keys::One(8), Access::Write),
+            (Keys::One(7), Access::Write),
+            (Keys::One(7), Access::Write),
+            (Keys::Many(vec![7, 8]), Access::Write),
+            (Keys::One(8), Access::Read),
+            (Keys::One(8), Access::Write),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            p.admit(keys, access, at as u32);
+        }
+        assert_eq!(p.take_follower(0, |_| false), None);
+        assert_eq!(p.take_follower(0, |work| *work == 2), Some((2, 2)));
+        assert_eq!(p.take_follower(0, |_| true), None, "it has none any more");
+        assert_eq!(p.take_follower(2, |_| true), Some((3, 3)));
+        assert_eq!(p.take_follower(3, |_| true), None, "it has another key too");
+        assert_eq!(p.take_follower(1, |_| true), None);
+        assert!(p.has_waiting());
+        assert_eq!([finish(&mut p, 0), finish(&mut p, 2), finish(&mut p, 3)], [[0; 0], [0; 0], [0; 0]]);
+        assert_eq!(finish(&mut p, 1), [4]);
+        assert_eq!(finish(&mut p, 4), [5]);
+        assert_eq!(p.take_follower(5, |_| true), None, "readers are not followed");
+        assert_eq!(finish(&mut p, 5), [6]);
+        finish(&mut p, 6);
+        assert!(!p.has_waiting() && p.keys.is_empty());
     }
 
     proptest! {

@@ -7,6 +7,7 @@ mod memory;
 mod objects;
 mod order;
 mod real_client;
+mod rows;
 mod scans;
 mod several;
 mod together;
@@ -67,6 +68,11 @@ impl Raw {
 
     /// These bytes come, after others. Nothing is read beyond them.
     async fn expect_up_to(&mut self, last: &[u8]) {
+        self.until(last).await;
+    }
+
+    /// What comes up to these bytes, with them.
+    async fn until(&mut self, last: &[u8]) -> Vec<u8> {
         let mut got = Vec::new();
         while !got.ends_with(last) {
             let mut byte = [0];
@@ -75,6 +81,7 @@ impl Raw {
                 .expect("an answer");
             got.push(byte[0]);
         }
+        got
     }
 
     async fn ask(&mut self, request: &[u8], reply: &[u8]) {

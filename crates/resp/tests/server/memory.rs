@@ -126,7 +126,12 @@ impl MemoryStore {
         self.told.holds_writes.send_replace(held);
     }
 
-    /// Until so many batches have come.
+    /// How many batches have come.
+    pub fn writes(&self) -> usize {
+        *self.told.writes.borrow()
+    }
+
+    /// Until so many have.
     pub async fn until_writes(&self, count: usize) {
         until(&self.told.writes, count).await;
     }

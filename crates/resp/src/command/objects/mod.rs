@@ -24,6 +24,7 @@ use bytes::Bytes;
 use sextant_common::marks::Kind;
 use sextant_common::operation::Lane;
 use sextant_common::{Error, ErrorKind, Result};
+use tokio::sync::oneshot::Receiver;
 
 use self::first::{First, From};
 use self::list::{End, List};
@@ -142,6 +143,11 @@ impl Object {
         }
     }
 
+    /// Whether it goes [with others](crate::companions) on its only key.
+    pub fn goes_in_line(&self) -> bool {
+        self.writes && self.keys.len() == 1 && !quick::has_way(self)
+    }
+
     /// Alone, or with others on the same object that have come meanwhile.
     pub async fn run<S: Store>(self: Box<Self>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
         if !shared.store.are_together(self.keys.iter().map(|key| &key[..])) {
@@ -155,12 +161,36 @@ impl Object {
         }
         match shared.companions.enter(self, |key| shared.store.stand_in_line(key))? {
             Entered::First(_lead, object) => alone(Queued::Ask(Request::Object(object)), shared, lane).await,
-            Entered::Behind(told) => match told.await {
-                Ok(Turn::Done(reply)) => reply,
-                Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
-                Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
-            },
+            Entered::Behind(told) => behind(told, shared, lane).await,
         }
+    }
+}
+
+/// Several that [go in line](Object::goes_in_line), all on one key, in this order.
+pub(super) async fn run_in_a_row<S: Store>(
+    objects: Vec<Box<Object>>,
+    shared: &Shared<S>,
+    lane: Lane,
+) -> Vec<Result<Reply>> {
+    let (lead, waiting) = shared.companions.enter_all(objects, |key| shared.store.stand_in_line(key));
+    let mut replies = Vec::with_capacity(waiting.len() + 1);
+    if let Some((_lead, object, others)) = lead {
+        replies.push(together(object, others, shared, lane).await);
+    }
+    for told in waiting {
+        replies.push(match told {
+            Ok(told) => behind(told, shared, lane).await,
+            Err(e) => Err(e),
+        });
+    }
+    replies
+}
+
+async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+    match told.await {
+        Ok(Turn::Done(reply)) => reply,
+        Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
+        Err(_) => Err(Error::new(ErrorKind::OutcomeUnknown, "the server stops")),
     }
 }
 

@@ -123,6 +123,10 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
     Err(Error::new(ErrorKind::Retry, "nothing took effect: others change the same object too often"))
 }
 
+pub(super) fn has_way(object: &Object) -> bool {
+    way(&object.command).is_some()
+}
+
 /// The kind of the object, and whether it is made if there is none.
 fn way(command: &Command) -> Option<(Kind, bool)> {
     let few = |elements: usize| elements <= ELEMENTS_MAX;

@@ -1,0 +1,192 @@
+//! Writes of one key that stand directly behind each other in a pipeline.
+
+use proptest::prelude::*;
+use sextant_common::ErrorKind;
+
+use super::gated::GatedStore;
+use super::memory::MemoryStore;
+use super::*;
+
+#[tokio::test]
+async fn of_sets_in_a_row_the_last_is_written_and_all_are_told_what_became_of_it() {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(b"set a 1\r\nset b 1\r\nset a 2\r\nset a 3\r\nget a\r\nset a 4\r\nset a 5\r\n").await;
+    assert_eq!(store.started(2).await, ["set a 3", "set b 1"]);
+    assert_eq!(store.batches(), [2]);
+    store.fail("set a 3", ErrorKind::Unavailable);
+    store.finish("set b 1");
+    client.expect(b"-CLUSTERDOWN told to\r\n+OK\r\n-CLUSTERDOWN told to\r\n-CLUSTERDOWN told to\r\n").await;
+    assert_eq!(store.started(3).await[2..], ["get a"], "it comes between");
+    store.finish("get a");
+    assert_eq!(store.started(4).await[3..], ["set a 5"]);
+    store.finish("set a 5");
+    client.expect(b"$1\r\na\r\n+OK\r\n+OK\r\n").await;
+}
+
+#[tokio::test]
+async fn what_has_waited_for_another_turns_command_goes_together() {
+    let store = GatedStore::new();
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client.send(b"set a 1\r\n").await;
+    store.started(1).await;
+    client.send(b"set a 2\r\nset a 3\r\nget z\r\n").await;
+    assert_eq!(store.started(2).await[1..], ["get z"]);
+    store.finish("set a 1");
+    assert_eq!(store.started(3).await[2..], ["set a 3"]);
+    store.finish("get z");
+    store.finish("set a 3");
+    client.expect(b"+OK\r\n+OK\r\n+OK\r\n$1\r\nz\r\n").await;
+}
+
+#[tokio::test]
+async fn changes_of_one_key_are_one_batch_with_a_reply_for_each() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let before = store.writes();
+    client
+        .ask(
+            b"incr n\r\nincrby n 5\r\nset n 7\r\nincr n\r\nappend n x\r\ngetset n 1\r\nsetnx n 2\r\ndel n\r\nincr n\r\n",
+            b":1\r\n:6\r\n+OK\r\n:8\r\n:2\r\n$2\r\n8x\r\n:0\r\n:1\r\n:1\r\n",
+        )
+        .await;
+    assert_eq!(store.writes() - before, 1);
+    client.ask(b"get n\r\n", b"$1\r\n1\r\n").await;
+}
+
+#[tokio::test]
+async fn one_that_does_not_go_with_what_is_there_keeps_no_other_from_taking_effect() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    client
+        .ask(
+            b"set n x\r\nincr n\r\nset n 1\r\nincr n\r\nexpire n 100\r\nincr n\r\n",
+            b"+OK\r\n-ERR value is not an integer or out of range\r\n+OK\r\n:2\r\n:1\r\n:3\r\n",
+        )
+        .await;
+    // Of two kinds: neither row goes on beyond its end.
+    client
+        .ask(
+            b"del n\r\nlpush n a\r\nlpush n b\r\nincr n\r\nrpush n c\r\nlpop n\r\n",
+            b":1\r\n:1\r\n:2\r\n-WRONGTYPE Operation against a key holding the wrong kind of value\r\n:3\r\n$1\r\nb\r\n",
+        )
+        .await;
+    client.ask(b"lrange n 0 -1\r\n", b"*2\r\n$1\r\na\r\n$1\r\nc\r\n").await;
+}
+
+#[tokio::test]
+async fn commands_on_one_list_are_one_batch_also_with_those_of_others() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    let mut client = Raw::connect(server.local_addr()).await;
+    let before = store.writes();
+    client
+        .ask(
+            b"rpush l a\r\nrpush l b c\r\nlpop l\r\nlpush l d\r\nrpop l\r\n",
+            b":1\r\n:3\r\n$1\r\na\r\n:3\r\n$1\r\nc\r\n",
+        )
+        .await;
+    assert_eq!(store.writes() - before, 1);
+    store.hold_writes(true);
+    let mut one = Raw::connect(server.local_addr()).await;
+    one.send(b"rpush l e\r\nrpush l f\r\n").await;
+    store.until_writes(before + 2).await;
+    client.send(b"rpush l g\r\nrpush l h\r\nrpush l i\r\n").await;
+    store.until_in_line(3).await;
+    store.hold_writes(false);
+    one.expect(b":3\r\n:4\r\n").await;
+    client.expect(b":5\r\n:6\r\n:7\r\n").await;
+    assert_eq!(store.writes() - before, 3);
+}
+
+#[tokio::test]
+async fn who_has_no_place_in_line_is_refused_and_those_behind_it_are_not_answered_before() {
+    let store = MemoryStore::new(false);
+    let server = start(store.clone(), config()).await;
+    store.let_in_line(1);
+    store.hold_writes(true);
+    let mut one = Raw::connect(server.local_addr()).await;
+    one.send(b"rpush l a\r\n").await;
+    store.until_writes(1).await;
+    let mut two = Raw::connect(server.local_addr()).await;
+    two.send(b"rpush l b\r\nrpush l c\r\n").await;
+    store.until_in_line(1).await;
+    store.hold_writes(false);
+    one.expect(b":1\r\n").await;
+    two.expect(b":2\r\n-TRYAGAIN many wait already\r\n").await;
+}
+
+/// What comes when all is answered.
+const END: &[u8] = b"$3\r\nend\r\n";
+
+fn commands() -> impl Strategy<Value = Vec<&'static str>> {
+    let all = [
+        "set a 1",
+        "set a x",
+        "set a 2 ex 100",
+        "set a 3 nx",
+        "set a 4 keepttl",
+        "incr a",
+        "append a 0",
+        "getset a 5",
+        "getdel a",
+        "persist a",
+        "del a",
+        "get a",
+        "strlen a",
+        "lpush a x",
+        "rpush a y z",
+        "lpop a",
+        "rpop a 2",
+        "llen a",
+        "lrange a 0 -1",
+        "hset a f 1",
+        "hincrby a f 2",
+        "hgetall a",
+        "sadd a m",
+        "spop a",
+        "zadd a 1 m",
+        "zpopmin a",
+        "set b 1",
+        "incr b",
+        "get b",
+        "lpush b x",
+        "lpop b",
+        "del a b",
+        "mset a 1 b 2",
+        "rename a b",
+    ];
+    prop::collection::vec(prop::sample::select(all.to_vec()), 1..40)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// (Elements are few: where Redis chooses by chance there is one to choose.)
+    #[test]
+    fn a_pipeline_is_answered_as_its_commands_are_one_by_one(commands in commands()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let server = start(MemoryStore::new(false), config()).await;
+            let mut client = Raw::connect(server.local_addr()).await;
+            let mut one_by_one = Vec::new();
+            for command in &commands {
+                client.send(format!("{command}\r\necho end\r\n").as_bytes()).await;
+                let said = client.until(END).await;
+                one_by_one.extend(&said[..said.len() - END.len()]);
+            }
+            one_by_one.extend(END);
+            let server = start(MemoryStore::new(true), config()).await;
+            let mut client = Raw::connect(server.local_addr()).await;
+            let pipeline: String = commands.iter().map(|command| format!("{command}\r\n")).collect();
+            client.send(format!("{pipeline}echo end\r\n").as_bytes()).await;
+            let pipelined = client.until(END).await;
+            prop_assert_eq!(String::from_utf8_lossy(&pipelined), String::from_utf8_lossy(&one_by_one));
+            Ok(())
+        })?;
+    }
+}
