@@ -14,7 +14,7 @@ use sextant_common::{ErrorKind, Result};
 use super::ahead::Ahead;
 use super::atomic::{self, Done};
 use super::errors::{CROSS_SLOT, store_error};
-use super::objects::{self, Object};
+use super::objects;
 use super::request::Request;
 use super::transaction::Queued;
 use crate::frame::Reply;
@@ -27,16 +27,15 @@ pub(crate) const ROW_BYTES_MAX: usize = 1024 * 1024;
 
 /// Whether a command that writes one key may go with others on it.
 pub(crate) fn may_have_others(request: &Request) -> bool {
-    is_operation(request) || as_object(request).is_some()
+    is_operation(request) || object_row(request).is_some()
 }
 
 /// Whether it may go with the one directly before it.
 pub(crate) fn go_together(before: &Request, next: &Request) -> bool {
     let is_same_key = || before.single_key().is_some() && before.single_key() == next.single_key();
-    match (as_object(before), as_object(next)) {
-        (Some(_), Some(_)) => is_same_key(),
+    match (object_row(before), object_row(next)) {
         (None, None) => is_operation(before) && is_operation(next) && is_same_key(),
-        _ => false,
+        (before, next) => before == next && is_same_key(),
     }
 }
 
@@ -50,10 +49,10 @@ fn is_operation(request: &Request) -> bool {
     }
 }
 
-/// (Those that have a quick way of their own go that way.)
-fn as_object(request: &Request) -> Option<&Object> {
+/// Of a command on an object: how it goes with others.
+fn object_row(request: &Request) -> Option<objects::Row> {
     match request {
-        Request::Object(object) if object.goes_in_line() => Some(object),
+        Request::Object(object) => object.row(),
         _ => None,
     }
 }
@@ -64,20 +63,19 @@ pub(crate) fn run<S: Store>(
     shared: Arc<Shared<S>>,
     lane: Lane,
 ) -> BoxFuture<'static, Vec<Reply>> {
-    let are_objects = requests.iter().all(|request| as_object(request).is_some());
-    match are_objects {
-        true => Box::pin(in_line(requests, shared, lane)),
+    match requests.iter().all(|request| matches!(request, Request::Object(_))) {
+        true => Box::pin(on_an_object(requests, shared, lane)),
         false => Box::pin(as_batch(requests, shared, lane)),
     }
 }
 
-async fn in_line<S: Store>(requests: Vec<Request>, shared: Arc<Shared<S>>, lane: Lane) -> Vec<Reply> {
+async fn on_an_object<S: Store>(requests: Vec<Request>, shared: Arc<Shared<S>>, lane: Lane) -> Vec<Reply> {
     let filled: Vec<_> = requests.iter().flat_map(Request::filled).collect();
     let objects = requests.into_iter().filter_map(|request| match request {
         Request::Object(object) => Some(object),
         _ => None,
     });
-    let replies = objects::run_in_a_row(objects.collect(), &shared, lane).await;
+    let replies = objects::run_row(objects.collect(), &shared, lane).await;
     filled.iter().for_each(|key| shared.waiters.wake(key));
     replies.into_iter().map(said).collect()
 }

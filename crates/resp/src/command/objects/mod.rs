@@ -57,6 +57,15 @@ pub(crate) struct Object {
     hints: Arc<Hints>,
 }
 
+/// How commands on one object go together. Those go together whose rows are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Row {
+    /// As [companions](crate::companions).
+    InLine,
+    /// The [quick](quick) way.
+    Quick(quick::Doing),
+}
+
 impl std::fmt::Debug for Object {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Object").field("command", &self.command).finish_non_exhaustive()
@@ -143,9 +152,16 @@ impl Object {
         }
     }
 
-    /// Whether it goes [with others](crate::companions) on its only key.
-    pub fn goes_in_line(&self) -> bool {
-        self.writes && self.keys.len() == 1 && !quick::has_way(self)
+    /// How it may go with others on its only key, if it may.
+    pub(super) fn row(&self) -> Option<Row> {
+        if !self.writes || self.keys.len() > 1 {
+            return None;
+        }
+        match quick::doing(self) {
+            Some(doing) => Some(Row::Quick(doing)),
+            None if quick::has_way(self) => None,
+            None => Some(Row::InLine),
+        }
     }
 
     /// Alone, or with others on the same object that have come meanwhile.
@@ -166,12 +182,30 @@ impl Object {
     }
 }
 
-/// Several that [go in line](Object::goes_in_line), all on one key, in this order.
-pub(super) async fn run_in_a_row<S: Store>(
+/// Several of one [`Row`], all on one key, in this order.
+pub(super) async fn run_row<S: Store>(
     objects: Vec<Box<Object>>,
     shared: &Shared<S>,
     lane: Lane,
 ) -> Vec<Result<Reply>> {
+    if objects.first().and_then(|object| object.row()) == Some(Row::InLine) {
+        return in_line(objects, shared, lane).await;
+    }
+    let all: Vec<&Object> = objects.iter().map(|object| &**object).collect();
+    match quick::run_all(&all, shared, lane).await {
+        Ok(Some(replies)) => return replies.into_iter().map(Ok).collect(),
+        Ok(None) => {}
+        Err(e) if e.kind == ErrorKind::Invalid => {}
+        Err(e) => return objects.iter().map(|_| Err(e.clone())).collect(),
+    }
+    let mut replies = Vec::with_capacity(objects.len());
+    for object in objects {
+        replies.push(object.run(shared, lane).await);
+    }
+    replies
+}
+
+async fn in_line<S: Store>(objects: Vec<Box<Object>>, shared: &Shared<S>, lane: Lane) -> Vec<Result<Reply>> {
     let (lead, waiting) = shared.companions.enter_all(objects, |key| shared.store.stand_in_line(key));
     let mut replies = Vec::with_capacity(waiting.len() + 1);
     if let Some((_lead, object, others)) = lead {

@@ -36,12 +36,28 @@ struct Plan {
 
 /// None: the command has no such way.
 pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lane) -> Result<Option<Reply>> {
+    Ok(run_all(&[object], shared, lane).await?.and_then(|mut replies| replies.pop()))
+}
+
+/// The same of several commands on one object, of one [`Doing`]: one batch, in their order. None: they have no such way together.
+pub(super) async fn run_all<S: Store>(
+    objects: &[&Object],
+    shared: &Shared<S>,
+    lane: Lane,
+) -> Result<Option<Vec<Reply>>> {
     let Shared { store, env, .. } = shared;
+    let [object, others @ ..] = objects else { return Ok(None) };
     let Some((kind, creates)) = way(&object.command) else { return Ok(None) };
     let key = &object.keys[0];
+    let all =
+        |reply: &dyn Fn(&Command) -> Reply| Ok(Some(objects.iter().map(|o| reply(&o.command)).collect()));
     // (The keys of elements have that of their object in them.)
     let mut gathered = Gathered::new(&shared.gathering);
-    gathered.make_room(names_bytes(&object.command, key))?;
+    match gathered.make_room(objects.iter().map(|object| names_bytes(&object.command, key)).sum()) {
+        // (There may be for each alone.)
+        Err(_) if !others.is_empty() => return Ok(None),
+        made => made?,
+    }
     let mut hint = object.hints.find(key, kind);
     let until_ns = shared.now_ns() + ATTEMPTS_TIME_MAX.as_nanos() as u64;
     for attempt in 0..ATTEMPTS_MAX {
@@ -55,7 +71,7 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
             Some(version) => Some(version),
             None => match store.get(key.clone(), S::Missed::default()).await? {
                 None => None,
-                Some(record) if record.kind != kind => return Ok(Some(WRONG_TYPE)),
+                Some(record) if record.kind != kind => return all(&|_| WRONG_TYPE),
                 Some(record) => {
                     let header = Header::decode(&record.value);
                     Some(header.ok_or_else(|| Error::corrupt("the header of an object is damaged"))?.version)
@@ -66,7 +82,7 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
             Some(version) => (version, false),
             None if creates && mutant::active(Mutant::VersionsAgain) => (7, true),
             None if creates => (env.rng.next_u64(), true),
-            None => return Ok(Some(nothing(&object.command))),
+            None => return all(&nothing),
         };
         let plan = match &object.command {
             Command::Hash(command) => of_hash(command, key, version),
@@ -79,12 +95,23 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
                     hint = None;
                     continue;
                 }
-                Err(reply) => return Ok(Some(reply)),
+                Err(reply) => return Ok(Some(vec![reply])),
             },
             Command::Sorted(Sorted::Remove(members)) => of_removal(members, key, version, store).await?,
             _ => return Ok(None),
         };
-        let Plan { mut ops, counted, reply } = plan;
+        let Plan { mut ops, mut counted, reply } = plan;
+        let mut of_each = vec![ops.len()];
+        for other in others {
+            let plan = match &other.command {
+                Command::Hash(command) => of_hash(command, key, version),
+                Command::Set(command) => of_set(command, key, version),
+                _ => return Ok(None),
+            };
+            of_each.push(plan.ops.len());
+            counted += plan.counted;
+            ops.extend(plan.ops);
+        }
         let counted = u32::try_from(counted).unwrap_or(u32::MAX);
         let counted = if mutant::active(Mutant::CountsOneElement) { counted.min(1) } else { counted };
         ops.push(Operation::update(
@@ -96,11 +123,16 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
         if outcome.applied {
             // (If the last element is gone, this one is no use, and does no harm.)
             object.hints.remember(key, kind, version);
-            let results = &outcome.results[..outcome.results.len().saturating_sub(1)];
-            return match reply {
-                Some(reply) => Ok(Some(reply)),
-                None => answer(&object.command, results).map(Some),
-            };
+            if let Some(reply) = reply {
+                return Ok(Some(vec![reply]));
+            }
+            let mut results = &outcome.results[..outcome.results.len().saturating_sub(1)];
+            let answers = objects.iter().zip(of_each).map(|(object, count)| {
+                let (its, rest) = results.split_at(count.min(results.len()));
+                results = rest;
+                answer(&object.command, its)
+            });
+            return answers.collect::<Result<_>>().map(Some);
         }
         let misfit = outcome.results.iter().find_map(|result| match result.told {
             Told::Misfit(misfit) if misfit != Misfit::OtherObject => Some(misfit),
@@ -110,10 +142,12 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
         match misfit {
             // What it does not go with is of an object that is gone.
             _ if is_other => {}
-            Some(Misfit::WrongKind) => return Ok(Some(WRONG_TYPE)),
+            Some(Misfit::WrongKind) => return all(&|_| WRONG_TYPE),
+            // One of them does not go with the value that it met: nothing took effect.
+            Some(_) if !others.is_empty() => return Ok(None),
             Some(misfit) => {
                 let is_decimal = matches!(&object.command, Command::Hash(Hash::IncrementDecimal(..)));
-                return Ok(Some(hash::misfit(misfit, is_decimal)));
+                return Ok(Some(vec![hash::misfit(misfit, is_decimal)]));
             }
             // An element has changed since it was read.
             None => {}
@@ -121,6 +155,27 @@ pub(super) async fn run<S: Store>(object: &Object, shared: &Shared<S>, lane: Lan
         hint = if is_other { None } else { hint.or((!is_new).then_some(version)) };
     }
     Err(Error::new(ErrorKind::Retry, "nothing took effect: others change the same object too often"))
+}
+
+/// What a command does that can be done together with others that do the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::command) enum Doing {
+    SetsFields,
+    DeletesFields,
+    AddsMembers,
+    RemovesMembers,
+}
+
+/// (What is written of sorted sets depends on what is read before.)
+pub(super) fn doing(object: &Object) -> Option<Doing> {
+    way(&object.command)?;
+    match &object.command {
+        Command::Hash(Hash::Delete(_)) => Some(Doing::DeletesFields),
+        Command::Hash(_) => Some(Doing::SetsFields),
+        Command::Set(Set::Add(_)) => Some(Doing::AddsMembers),
+        Command::Set(Set::Remove(_)) => Some(Doing::RemovesMembers),
+        _ => None,
+    }
 }
 
 pub(super) fn has_way(object: &Object) -> bool {
