@@ -200,7 +200,7 @@ async fn copy(
 ) -> Result<()> {
     let mut attempts = 0;
     loop {
-        let mut writing = repository.write_table(&file).await?;
+        let mut writing = repository.write_table(&file);
         let error = match fetch(client, snapshot, file, pace, &mut writing).await {
             Ok(()) => return writing.finish().await,
             Err(e) => e,

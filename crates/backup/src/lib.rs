@@ -16,6 +16,7 @@ pub mod prune;
 mod records;
 pub mod repository;
 pub mod restore;
+mod s3;
 #[cfg(test)]
 mod testing;
 pub mod verify;

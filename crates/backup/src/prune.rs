@@ -182,7 +182,7 @@ mod tests {
         backup(&repository, "c", 1, &[1, 2]).await;
         backup(&repository, "a", 2, &[2, 3]).await;
         backup(&repository, "b", 3, &[3, 4]).await;
-        let mut died = repository.write_table(&File { id: sst(9).id, checksum: 1, bytes: 3 }).await.unwrap();
+        let mut died = repository.write_table(&File { id: sst(9).id, checksum: 1, bytes: 3 });
         died.write(b"sst").await.unwrap();
         died.finish().await.unwrap();
         let pruned = prune(&repository, 2, &|_| ()).await.unwrap();

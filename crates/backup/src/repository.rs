@@ -1,24 +1,30 @@
 //! Where backups are kept: an object store. What is there, and what it is called: docs/formats/backup.md.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
-use object_store::{ObjectStore, PutMode, WriteMultipart};
-use sextant_common::error::{Error, ErrorKind, Result};
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, WriteMultipart};
+use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::vfs::OpenMode;
 
 use crate::manifest::{self, Backup, File, check_name};
+use crate::s3::bucket::{self, Access};
+use crate::s3::refusal;
 
-/// Files are sent in pieces of this size.
+/// Files are sent in pieces of this size, those that are no larger in one.
 const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Pieces on their way at once.
 const PARTS_AT_ONCE: usize = 2;
+/// Files are asked for in ranges of this size: each has its own attempts, so that a long one does not use them up.
+const RANGE_BYTES: u64 = 32 * 1024 * 1024;
 
 #[derive(Clone)]
 pub struct Repository {
@@ -28,29 +34,31 @@ pub struct Repository {
     root: Option<PathBuf>,
 }
 
-/// An error of the store, as a caller knows errors.
-pub(crate) fn error(e: object_store::Error) -> Error {
-    let kind = match &e {
-        object_store::Error::NotFound { .. } | object_store::Error::InvalidPath { .. } => ErrorKind::Invalid,
-        object_store::Error::PermissionDenied { .. } => ErrorKind::Denied,
-        object_store::Error::Unauthenticated { .. } => ErrorKind::Unauthenticated,
-        _ => ErrorKind::Disk,
-    };
-    Error::new(kind, format!("repository: {e}"))
+fn error(e: object_store::Error) -> Error {
+    refusal::error(&e)
 }
 
 impl Repository {
-    /// `url`: a directory, also as `file:///path`. It is made if it is not there.
+    /// `url`: a directory, also as `file:///path`, which is made if it is not there; or `s3://bucket/prefix`.
     pub fn open(env: &Env, url: &str) -> Result<Self> {
-        let path = match url.split_once("://") {
-            Some(("file", path)) => path,
-            Some((scheme, _)) => {
-                return Err(Error::invalid(format!(
-                    "{scheme}:// is no repository that this program knows: name a directory"
-                )));
+        Self::open_trusting(env, url, None)
+    }
+
+    /// The same; `store_ca`: a file with authorities (PEM) that count beside Mozilla's for who a store is.
+    pub fn open_trusting(env: &Env, url: &str, store_ca: Option<&std::path::Path>) -> Result<Self> {
+        match url.split_once("://") {
+            Some(("s3", location)) => {
+                Ok(Self::over(env, bucket::open(env, location, &Access::by_environment(store_ca))?))
             }
-            None => url,
-        };
+            Some(("file", path)) => Self::directory(env, path),
+            Some((scheme, _)) => Err(Error::invalid(format!(
+                "{scheme}:// is no repository that this program knows: name a directory, or s3://BUCKET/PREFIX"
+            ))),
+            None => Self::directory(env, url),
+        }
+    }
+
+    fn directory(env: &Env, path: &str) -> Result<Self> {
         let root = std::path::absolute(path).map_err(|e| Error::invalid(format!("{path}: {e}")))?;
         env.vfs.create_dir_all(&root)?;
         let store = LocalFileSystem::new_with_prefix(&root).map_err(error)?;
@@ -87,30 +95,46 @@ impl Repository {
 
     pub async fn backup(&self, name: &str) -> Result<Backup> {
         check_name(name)?;
-        let read = self.store.get(&Self::manifest(name)).await;
-        let read = read.map_err(|e| match e {
-            object_store::Error::NotFound { .. } => Error::invalid(format!("there is no backup {name:?}")),
+        let read = self.read(&Self::manifest(name)).await.map_err(|e| match e {
+            object_store::Error::NotFound { .. } if !refusal::is_no_bucket(&e) => {
+                Error::invalid(format!("there is no backup {name:?}"))
+            }
             e => error(e),
         })?;
-        manifest::decode(name, &read.bytes().await.map_err(error)?)
+        manifest::decode(name, &read)
     }
 
     /// The moment from which on the backup is there. Of two of one name the second is an error.
     pub async fn commit(&self, backup: &Backup) -> Result<()> {
         let (at, bytes) = (Self::manifest(&backup.name), Bytes::from(manifest::encode(backup)));
-        match self.put(&at, bytes.clone(), PutMode::Create).await {
-            Ok(()) => Ok(()),
-            Err(object_store::Error::AlreadyExists { .. }) => {
-                Err(Error::invalid(format!("there is a backup {:?} already", backup.name)))
-            }
-            // Some file systems have no links, by which a directory does that.
-            Err(e) if self.root.is_some() && !self.names().await?.contains(&backup.name) => {
-                tracing::warn!("the repository cannot tell whether a name is taken meanwhile: {e}");
-                self.put(&at, bytes, PutMode::Overwrite).await.map_err(error)
-            }
-            Err(e) => Err(error(e)),
-        }?;
+        if let Err(e) = self.put(&at, bytes.clone(), PutMode::Create).await {
+            self.commit_anyway(backup, &at, bytes, e).await?;
+        }
         self.sync(&at)
+    }
+
+    /// What failed may be there all the same: its answer was lost, and another attempt found what the first one had written.
+    async fn commit_anyway(
+        &self,
+        backup: &Backup,
+        at: &Path,
+        bytes: Bytes,
+        e: object_store::Error,
+    ) -> Result<()> {
+        match self.read(at).await {
+            Ok(there) if there == bytes => Ok(()),
+            Ok(_) => Err(Error::invalid(format!("there is a backup {:?} already", backup.name))),
+            // Some file systems have no links, by which a directory tells whether a name is taken.
+            Err(object_store::Error::NotFound { .. }) if self.root.is_some() => {
+                tracing::warn!("the repository cannot tell whether a name is taken meanwhile: {e}");
+                self.put(at, bytes, PutMode::Overwrite).await.map_err(error)
+            }
+            Err(_) => Err(error(e)),
+        }
+    }
+
+    async fn read(&self, at: &Path) -> object_store::Result<Bytes> {
+        self.store.get(at).await?.bytes().await
     }
 
     pub async fn remove_backup(&self, name: &str) -> Result<()> {
@@ -132,20 +156,19 @@ impl Repository {
     }
 
     /// A file of an SSTable that is to be written: it is there when it is [finished](Writing::finish), and not before.
-    pub(crate) async fn write_table(&self, file: &File) -> Result<Writing> {
-        let at = Self::table(file);
-        let upload = self.store.put_multipart(&at).await.map_err(error)?;
-        let to = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
-        Ok(Writing { repository: self.clone(), at, to })
+    pub(crate) fn write_table(&self, file: &File) -> Writing {
+        Writing { repository: self.clone(), at: Self::table(file), first: Vec::new(), parts: None }
     }
 
-    /// Its bytes, in order.
-    pub(crate) async fn read_table(
-        &self,
-        file: &File,
-    ) -> Result<futures::stream::BoxStream<'static, Result<Bytes>>> {
-        let read = self.store.get(&Self::table(file)).await.map_err(error)?;
-        Ok(read.into_stream().map_err(error).boxed())
+    /// Its bytes, in order. A connection that breaks off is made again, and the rest asked for.
+    pub(crate) async fn read_table(&self, file: &File) -> Result<BoxStream<'static, Result<Bytes>>> {
+        let (store, at, bytes) = (self.store.clone(), Self::table(file), file.bytes);
+        let starts = (0..bytes).step_by(RANGE_BYTES as usize);
+        let ranges = starts.map(move |start| start..bytes.min(start + RANGE_BYTES));
+        let pieces = futures::stream::iter(ranges)
+            .then(move |range| read_range(store.clone(), at.clone(), range, bytes))
+            .try_flatten();
+        Ok(pieces.boxed())
     }
 
     /// What others in the repository have marked: name, and when (in milliseconds since 1970, by the store's clock).
@@ -190,27 +213,62 @@ impl Repository {
     }
 }
 
+/// Of a file that has so many bytes.
+async fn read_range(
+    store: Arc<dyn ObjectStore>,
+    at: Path,
+    range: Range<u64>,
+    bytes: u64,
+) -> Result<BoxStream<'static, Result<Bytes>>> {
+    let options = GetOptions { range: Some(GetRange::Bounded(range)), ..GetOptions::default() };
+    let read = store.get_opts(&at, options).await.map_err(error)?;
+    let there = read.meta.size;
+    if there != bytes {
+        return Err(Error::corrupt(format!("{at}: it has {there} bytes instead of {bytes}")));
+    }
+    Ok(read.into_stream().map_err(error).boxed())
+}
+
 pub(crate) struct Writing {
     repository: Repository,
     at: Path,
-    to: WriteMultipart,
+    /// Until it is more than a part.
+    first: Vec<u8>,
+    parts: Option<WriteMultipart>,
 }
 
 impl Writing {
     pub async fn write(&mut self, piece: &[u8]) -> Result<()> {
-        self.to.wait_for_capacity(PARTS_AT_ONCE).await.map_err(error)?;
-        self.to.write(piece);
+        if let Some(parts) = &mut self.parts {
+            parts.wait_for_capacity(PARTS_AT_ONCE).await.map_err(error)?;
+            parts.write(piece);
+            return Ok(());
+        }
+        self.first.extend_from_slice(piece);
+        if self.first.len() > PART_BYTES {
+            let upload = self.repository.store.put_multipart(&self.at).await.map_err(error)?;
+            let mut parts = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
+            parts.put(std::mem::take(&mut self.first).into());
+            self.parts = Some(parts);
+        }
         Ok(())
     }
 
+    /// If it fails, its parts are taken back.
     pub async fn finish(self) -> Result<()> {
-        self.to.finish().await.map_err(error)?;
+        match self.parts {
+            Some(parts) => parts.finish().await.map(drop).map_err(error)?,
+            None => {
+                self.repository.put(&self.at, self.first.into(), PutMode::Overwrite).await.map_err(error)?
+            }
+        }
         self.repository.sync(&self.at)
     }
 
     pub async fn abort(self) {
-        if let Err(e) = self.to.abort().await {
-            tracing::debug!("an upload was not taken back: {e}");
+        let Some(parts) = self.parts else { return };
+        if let Err(e) = parts.abort().await {
+            tracing::warn!("parts of {} are left in the repository: {}", self.at, error(e));
         }
     }
 }

@@ -54,7 +54,7 @@ pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: 
     let cuts = BTreeMap::from([(PartitionId(0), cut(ssts.iter().map(|counter| sst(*counter))))]);
     let backup = Backup { name: name.into(), created_ms, cuts };
     for File { id, checksum, bytes } in backup.files() {
-        let mut to = repository.write_table(&File { id, checksum, bytes }).await.unwrap();
+        let mut to = repository.write_table(&File { id, checksum, bytes });
         to.write(b"sst").await.unwrap();
         to.finish().await.unwrap();
     }

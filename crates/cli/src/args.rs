@@ -532,6 +532,9 @@ pub struct SnapshotIdArgs {
 pub struct BackupArgs {
     #[command(subcommand)]
     pub command: BackupCommand,
+    /// Authorities (PEM) of the store's certificate, for s3://, beside Mozilla's [env: SEXTANT_STORE_CA]
+    #[arg(long, global = true, value_name = "FILE")]
+    pub store_ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -550,15 +553,15 @@ pub enum BackupCommand {
 
 #[derive(Debug, Args)]
 pub struct RepositoryArgs {
-    /// The repository: a directory, which should be on another machine
-    #[arg(value_name = "DIR")]
+    /// The repository: a directory, which should be on another machine, or s3://BUCKET/PREFIX
+    #[arg(value_name = "REPOSITORY")]
     pub repository: String,
 }
 
 #[derive(Debug, Args)]
 pub struct BackupCreateArgs {
-    /// The repository: a directory, which should be on another machine
-    #[arg(long, value_name = "DIR")]
+    /// The repository: a directory, which should be on another machine, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "REPOSITORY")]
     pub to: String,
     /// Its name; without, the time (UTC)
     #[arg(long, value_name = "NAME")]
@@ -593,7 +596,7 @@ pub struct BackupVerifyArgs {
 #[derive(Debug, Args)]
 pub struct BackupRestoreArgs {
     /// The repository
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "REPOSITORY")]
     pub from: String,
     /// Its name; without, the newest
     #[arg(long, value_name = "NAME")]

@@ -54,7 +54,7 @@ fn run(command: Command) -> Exit {
             Command::Status(args) => commands::status::run(args).await,
             Command::Admin(args) => commands::admin::run(args.command).await,
             Command::Snapshot(args) => commands::kv::snapshot(args.command).await,
-            Command::Backup(args) => commands::backup::run(args.command).await,
+            Command::Backup(args) => commands::backup::run(args).await,
             Command::Verify(connection) => commands::backup::verify_cluster(connection).await,
             Command::Ycsb(args) => commands::ycsb::run(args).await,
             Command::Check(args) => commands::check::run(args),

@@ -1,6 +1,7 @@
 //! `sextant backup`, `sextant verify`.
 
 use std::io::Write;
+use std::path::PathBuf;
 
 use sextant_backup::create::{self, create};
 use sextant_backup::restore::{self, restore};
@@ -10,28 +11,38 @@ use sextant_environment::Env;
 
 use super::client;
 use crate::args::{
-    BackupCommand, BackupCreateArgs, BackupPruneArgs, BackupRestoreArgs, BackupVerifyArgs, Connection,
-    RepositoryArgs,
+    BackupArgs, BackupCommand, BackupCreateArgs, BackupPruneArgs, BackupRestoreArgs, BackupVerifyArgs,
+    Connection, RepositoryArgs,
 };
 use crate::exit::{CommandResult, Failure};
 
-pub async fn run(command: BackupCommand) -> CommandResult {
-    match command {
-        BackupCommand::Create(args) => made(args).await,
-        BackupCommand::List(args) => list(args).await,
-        BackupCommand::Verify(args) => verified(args).await,
-        BackupCommand::Restore(args) => restored(args).await,
-        BackupCommand::Prune(args) => pruned(args).await,
+pub async fn run(args: BackupArgs) -> CommandResult {
+    let by_environment = || std::env::var_os("SEXTANT_STORE_CA").filter(|said| !said.is_empty());
+    let stores = Stores { ca: args.store_ca.or_else(|| by_environment().map(PathBuf::from)) };
+    match args.command {
+        BackupCommand::Create(args) => made(args, &stores).await,
+        BackupCommand::List(args) => list(args, &stores).await,
+        BackupCommand::Verify(args) => verified(args, &stores).await,
+        BackupCommand::Restore(args) => restored(args, &stores).await,
+        BackupCommand::Prune(args) => pruned(args, &stores).await,
+    }
+}
+
+/// How repositories are reached.
+struct Stores {
+    /// Authorities of stores' certificates.
+    ca: Option<PathBuf>,
+}
+
+impl Stores {
+    fn open(&self, repository: &str) -> Result<Repository, Failure> {
+        Ok(Repository::open_trusting(&Env::real(), repository, self.ca.as_deref())?)
     }
 }
 
 /// On standard error: what is printed on standard output is the result.
 fn progress(line: String) {
     eprintln!("{line}");
-}
-
-fn open(repository: &str) -> Result<Repository, Failure> {
-    Ok(Repository::open(&Env::real(), repository)?)
 }
 
 async fn find(repository: &Repository, name: Option<String>) -> Result<Backup, Failure> {
@@ -48,8 +59,8 @@ async fn find(repository: &Repository, name: Option<String>) -> Result<Backup, F
     newest.ok_or_else(|| Failure::usage("there is no backup in this repository"))
 }
 
-async fn made(args: BackupCreateArgs) -> CommandResult {
-    let (client, repository) = (client(&args.connection).await?, open(&args.to)?);
+async fn made(args: BackupCreateArgs, stores: &Stores) -> CommandResult {
+    let (client, repository) = (client(&args.connection).await?, stores.open(&args.to)?);
     let options =
         create::Options { name: args.name, tables: args.table, bytes_per_second: args.bytes_per_second };
     let made = create(&client, &repository, &options, &progress).await?;
@@ -62,8 +73,8 @@ async fn made(args: BackupCreateArgs) -> CommandResult {
     Ok(())
 }
 
-async fn list(args: RepositoryArgs) -> CommandResult {
-    let repository = open(&args.repository)?;
+async fn list(args: RepositoryArgs, stores: &Stores) -> CommandResult {
+    let repository = stores.open(&args.repository)?;
     let mut stdout = std::io::stdout().lock();
     for name in repository.names().await? {
         let backup = repository.backup(&name).await?;
@@ -82,8 +93,8 @@ async fn list(args: RepositoryArgs) -> CommandResult {
     Ok(())
 }
 
-async fn verified(args: BackupVerifyArgs) -> CommandResult {
-    let repository = open(&args.repository.repository)?;
+async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
+    let repository = stores.open(&args.repository.repository)?;
     let backup = find(&repository, args.name).await?;
     let (dir, mut stdout) = (args.work_dir.as_deref(), std::io::stdout());
     if args.against_cluster {
@@ -112,8 +123,8 @@ async fn verified(args: BackupVerifyArgs) -> CommandResult {
     }
 }
 
-async fn restored(args: BackupRestoreArgs) -> CommandResult {
-    let (client, repository) = (client(&args.connection).await?, open(&args.from)?);
+async fn restored(args: BackupRestoreArgs, stores: &Stores) -> CommandResult {
+    let (client, repository) = (client(&args.connection).await?, stores.open(&args.from)?);
     let backup = find(&repository, args.name).await?;
     let options = restore::Options {
         tables: args.table,
@@ -135,8 +146,8 @@ async fn restored(args: BackupRestoreArgs) -> CommandResult {
     Ok(())
 }
 
-async fn pruned(args: BackupPruneArgs) -> CommandResult {
-    let repository = open(&args.repository.repository)?;
+async fn pruned(args: BackupPruneArgs, stores: &Stores) -> CommandResult {
+    let repository = stores.open(&args.repository.repository)?;
     let pruned = prune::prune(&repository, args.keep as usize, &progress).await?;
     let (backups, files, bytes) = (pruned.backups, pruned.files, pruned.bytes);
     writeln!(std::io::stdout(), "removed: {backups} backups, {files} files, {bytes} bytes")?;
