@@ -1,5 +1,6 @@
 """Backups in S3 as others wrote it: `sextant backup` against moto's server."""
 
+import logging
 import os
 import pathlib
 import re
@@ -15,6 +16,9 @@ from tests.cluster import PATIENCE, Cluster, program
 
 REPOSITORY = "s3://backups/of/main"
 RECORDS = 500
+#: It tells each request.
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+
 #: So much of what cannot be compressed makes an SSTable that is sent in parts.
 LARGE, LARGE_BYTES = 24, 1024 * 1024
 

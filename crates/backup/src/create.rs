@@ -61,6 +61,7 @@ pub async fn create(
     }
     let guard = Guard::take(repository, Work::Creating).await?;
     let created = held(client, repository, &guard, (name, created_ms), options, progress).await;
+    repository.settle().await;
     guard.release().await;
     created
 }
@@ -205,7 +206,7 @@ async fn copy(
             Ok(()) => return writing.finish().await,
             Err(e) => e,
         };
-        writing.abort().await;
+        drop(writing);
         attempts += 1;
         let is_final = matches!(error.kind, ErrorKind::Invalid | ErrorKind::Disk | ErrorKind::Denied);
         if is_final || attempts >= ATTEMPTS_MAX {

@@ -11,9 +11,12 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, WriteMultipart};
+use parking_lot::Mutex;
 use sextant_common::error::{Error, Result};
 use sextant_environment::Env;
 use sextant_environment::vfs::OpenMode;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 use crate::manifest::{self, Backup, File, check_name};
 use crate::s3::bucket::{self, Access};
@@ -32,6 +35,8 @@ pub struct Repository {
     store: Arc<dyn ObjectStore>,
     /// A directory here: what is written is made durable.
     root: Option<PathBuf>,
+    /// Taking back the parts of files that nobody writes on.
+    abandoned: Arc<Mutex<JoinSet<()>>>,
 }
 
 fn error(e: object_store::Error) -> Error {
@@ -62,12 +67,12 @@ impl Repository {
         let root = std::path::absolute(path).map_err(|e| Error::invalid(format!("{path}: {e}")))?;
         env.vfs.create_dir_all(&root)?;
         let store = LocalFileSystem::new_with_prefix(&root).map_err(error)?;
-        Ok(Self { env: env.clone(), store: Arc::new(store), root: Some(root) })
+        Ok(Self { root: Some(root), ..Self::over(env, Arc::new(store)) })
     }
 
     /// In any store that `object_store` knows.
     pub fn over(env: &Env, store: Arc<dyn ObjectStore>) -> Self {
-        Self { env: env.clone(), store, root: None }
+        Self { env: env.clone(), store, root: None, abandoned: Arc::default() }
     }
 
     fn manifest(name: &str) -> Path {
@@ -157,7 +162,19 @@ impl Repository {
 
     /// A file of an SSTable that is to be written: it is there when it is [finished](Writing::finish), and not before.
     pub(crate) fn write_table(&self, file: &File) -> Writing {
-        Writing { repository: self.clone(), at: Self::table(file), first: Vec::new(), parts: None }
+        Writing {
+            repository: self.clone(),
+            at: Self::table(file),
+            bytes: file.bytes,
+            first: Vec::new(),
+            parts: None,
+        }
+    }
+
+    /// Returns when the parts of all files whose [`Writing`] was dropped are taken back.
+    pub(crate) async fn settle(&self) {
+        let mut abandoned = std::mem::take(&mut *self.abandoned.lock());
+        while abandoned.join_next().await.is_some() {}
     }
 
     /// Its bytes, in order. A connection that breaks off is made again, and the rest asked for.
@@ -229,9 +246,11 @@ async fn read_range(
     Ok(read.into_stream().map_err(error).boxed())
 }
 
+/// Whoever drops one that is not finished [lets it settle](Repository::settle).
 pub(crate) struct Writing {
     repository: Repository,
     at: Path,
+    bytes: u64,
     /// Until it is more than a part.
     first: Vec<u8>,
     parts: Option<WriteMultipart>,
@@ -255,20 +274,38 @@ impl Writing {
     }
 
     /// If it fails, its parts are taken back.
-    pub async fn finish(self) -> Result<()> {
-        match self.parts {
-            Some(parts) => parts.finish().await.map(drop).map_err(error)?,
+    pub async fn finish(mut self) -> Result<()> {
+        match self.parts.take() {
+            Some(parts) => {
+                if let Err(e) = parts.finish().await {
+                    self.is_there().await.then_some(()).ok_or_else(|| error(e))?;
+                }
+            }
             None => {
-                self.repository.put(&self.at, self.first.into(), PutMode::Overwrite).await.map_err(error)?
+                let bytes = std::mem::take(&mut self.first).into();
+                self.repository.put(&self.at, bytes, PutMode::Overwrite).await.map_err(error)?;
             }
         }
         self.repository.sync(&self.at)
     }
 
-    pub async fn abort(self) {
-        let Some(parts) = self.parts else { return };
-        if let Err(e) = parts.abort().await {
-            tracing::warn!("parts of {} are left in the repository: {}", self.at, error(e));
-        }
+    /// Whether it was put together although that seemed to fail: an answer was lost, and another attempt found no parts any more.
+    /// (A name stands for its content, and this size was not there before.)
+    async fn is_there(&self) -> bool {
+        self.repository.root.is_none()
+            && read_range(self.repository.store.clone(), self.at.clone(), 0..1, self.bytes).await.is_ok()
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let (Some(parts), Ok(runtime)) = (self.parts.take(), Handle::try_current()) else { return };
+        let at = self.at.clone();
+        let abort = async move {
+            if let Err(e) = parts.abort().await {
+                tracing::warn!("parts of {at} are left in the repository: {}", error(e));
+            }
+        };
+        self.repository.abandoned.lock().spawn_on(abort, &runtime);
     }
 }

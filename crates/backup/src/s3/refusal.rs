@@ -70,6 +70,11 @@ pub fn error(e: &object_store::Error) -> Error {
     if let Some(Failure { kind, said, .. }) = causes(e).find_map(|cause| cause.downcast_ref()) {
         return Error::new(*kind, format!("repository: {said}"));
     }
+    if let object_store::Error::NotFound { path, .. } = e
+        && !is_no_bucket(e)
+    {
+        return Error::invalid(format!("repository: {path}: it is not there"));
+    }
     let text = e.to_string();
     if let Some(code) = element(&text, "Code") {
         let known = KNOWN.iter().find(|(known, ..)| *known == code);
@@ -91,7 +96,7 @@ pub fn is_no_bucket(e: &object_store::Error) -> bool {
 
 fn kind(e: &object_store::Error) -> ErrorKind {
     match e {
-        object_store::Error::NotFound { .. } | object_store::Error::InvalidPath { .. } => ErrorKind::Invalid,
+        object_store::Error::InvalidPath { .. } => ErrorKind::Invalid,
         object_store::Error::PermissionDenied { .. } => ErrorKind::Denied,
         object_store::Error::Unauthenticated { .. } => ErrorKind::Unauthenticated,
         object_store::Error::AlreadyExists { .. } => ErrorKind::Retry,

@@ -35,7 +35,8 @@ async fn write(repository: &Repository, content: &[u8]) -> Result<()> {
     let mut writing = repository.write_table(&file(content.len()));
     for piece in content.chunks(MIB) {
         if let Err(e) = writing.write(piece).await {
-            writing.abort().await;
+            drop(writing);
+            repository.settle().await;
             return Err(e);
         }
     }
@@ -188,6 +189,9 @@ async fn a_file_of_another_size_is_not_read() {
         let error = read(&repository, bytes).await.unwrap_err();
         assert!(error.kind == ErrorKind::Corrupt && error.message.contains("3 bytes instead"), "{error}");
     }
+    repository.remove_table(&file(3).name()).await.unwrap();
+    let error = read(&repository, 3).await.unwrap_err();
+    assert!(error.message.contains(&format!("{}: it is not there", file(3).name())), "{error}");
 }
 
 #[tokio::test]
@@ -201,6 +205,28 @@ async fn parts_that_could_not_be_sent_are_taken_back() {
     assert!(error.message.contains("SlowDown"), "{error}");
     assert_eq!(s3.uploads(), 0);
     assert!(repository.tables().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_file_that_was_put_together_is_there_though_nobody_was_told() {
+    let s3 = Pretended::plain().await;
+    let repository = s3.repository();
+    s3.fail(Method::POST, "uploadId", Fault::AnswerLost);
+    let content = content(9 * MIB);
+    write(&repository, &content).await.unwrap();
+    assert!(s3.has_failed() && read(&repository, content.len()).await.unwrap() == content);
+}
+
+#[tokio::test]
+async fn who_stops_writing_takes_the_parts_back() {
+    let s3 = Pretended::plain().await;
+    let repository = s3.repository();
+    let mut writing = repository.write_table(&file(20 * MIB));
+    writing.write(&content(9 * MIB)).await.unwrap();
+    assert_eq!(s3.uploads(), 1);
+    drop(writing);
+    repository.settle().await;
+    assert_eq!(s3.uploads(), 0);
 }
 
 #[tokio::test]
