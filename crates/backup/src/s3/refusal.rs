@@ -8,6 +8,11 @@ use sextant_common::error::{Error, ErrorKind};
 /// Of what a store says; some answer with whole pages.
 const TOLD_CHARACTERS_MAX: usize = 300;
 
+const NO_CREDENTIALS: &str = "no credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and no metadata service \
+                              of a cloud gives any";
+/// Where these services are.
+const METADATA: &str = "://169.254.";
+
 /// Why there was no answer.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{said}")]
@@ -25,9 +30,8 @@ impl Failure {
     }
 
     pub fn no_credentials() -> Self {
-        let said = "no credentials: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set, and no metadata \
-                    service of a cloud answers";
-        Self { kind: ErrorKind::Unauthenticated, said: said.to_owned(), is_final: true }
+        let said = NO_CREDENTIALS.to_owned();
+        Self { kind: ErrorKind::Unauthenticated, said, is_final: true }
     }
 
     /// Who is there is not who it should be.
@@ -76,6 +80,10 @@ pub fn error(e: &object_store::Error) -> Error {
         return Error::invalid(format!("repository: {path}: it is not there"));
     }
     let text = e.to_string();
+    if text.contains(METADATA) {
+        let why = format!("repository: {NO_CREDENTIALS} ({})", brief(&text));
+        return Error::new(ErrorKind::Unauthenticated, why);
+    }
     if let Some(code) = element(&text, "Code") {
         let known = KNOWN.iter().find(|(known, ..)| *known == code);
         let (kind, meaning) = known.map_or((kind(e), "the store refuses"), |(_, kind, said)| (*kind, said));

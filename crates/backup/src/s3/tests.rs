@@ -10,6 +10,7 @@ use sextant_environment::env::{Connection, Door, Listener, Network, Whom};
 
 use super::bucket::{Access, open};
 use super::pretended::{BUCKET, Fault, Pretended, SECRET};
+use super::refusal;
 use crate::guard::{Guard, Work};
 use crate::manifest::{Backup, File};
 use crate::prune::{Pruned, prune};
@@ -298,6 +299,9 @@ async fn without_credentials_the_error_names_the_variables() {
     let error = repository.names().await.unwrap_err();
     assert!(error.message.contains("no credentials: AWS_ACCESS_KEY_ID"), "{error}");
     assert_eq!(error.kind, ErrorKind::Unauthenticated);
+    let source = "PUT http://169.254.169.254/latest/api/token: 403 Forbidden".into();
+    let error = refusal::error(&object_store::Error::Generic { store: "S3", source });
+    assert!(error.message.contains("no credentials: AWS_ACCESS_KEY_ID"), "{error}");
 }
 
 #[tokio::test]
