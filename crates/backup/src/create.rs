@@ -127,19 +127,29 @@ async fn commit(repository: &Repository, backup: &Backup) -> Result<()> {
     }
 }
 
-/// Ends when it cannot be held any more.
+/// Ends when it cannot be held any more. (Neither waits for the other: a store may take longer than a snapshot's lease.)
 async fn renew(client: &Client, guard: &Guard, snapshot: u64) -> Error {
-    loop {
-        tokio::time::sleep(RENEWAL).await;
-        let renewed = async {
-            client.renew_snapshot(snapshot).await?;
-            guard.renew().await
-        };
-        match renewed.await {
-            Ok(()) => {}
-            Err(e) if e.kind == ErrorKind::Invalid => return e,
-            Err(e) => tracing::warn!("the snapshot is not renewed yet: {e}"),
+    let marking = async {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            if let Err(e) = guard.renew().await {
+                tracing::warn!("the repository's mark is not renewed yet: {e}");
+            }
         }
+    };
+    let holding = async {
+        loop {
+            tokio::time::sleep(RENEWAL).await;
+            match client.renew_snapshot(snapshot).await {
+                Ok(_) => {}
+                Err(e) if e.kind == ErrorKind::Invalid => return e,
+                Err(e) => tracing::warn!("the snapshot is not renewed yet: {e}"),
+            }
+        }
+    };
+    tokio::select! {
+        e = holding => e,
+        () = marking => Error::internal("it renews its mark for ever"),
     }
 }
 
@@ -202,11 +212,14 @@ async fn copy(
     let mut attempts = 0;
     loop {
         let mut writing = repository.write_table(&file);
-        let error = match fetch(client, snapshot, file, pace, &mut writing).await {
-            Ok(()) => return writing.finish().await,
-            Err(e) => e,
+        let copied = match fetch(client, snapshot, file, pace, &mut writing).await {
+            Ok(()) => writing.finish().await,
+            Err(e) => {
+                drop(writing);
+                Err(e)
+            }
         };
-        drop(writing);
+        let Err(error) = copied else { return Ok(()) };
         attempts += 1;
         let is_final = matches!(error.kind, ErrorKind::Invalid | ErrorKind::Disk | ErrorKind::Denied);
         if is_final || attempts >= ATTEMPTS_MAX {

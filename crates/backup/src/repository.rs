@@ -26,6 +26,8 @@ use crate::s3::refusal;
 const PART_BYTES: usize = 8 * 1024 * 1024;
 /// Pieces on their way at once.
 const PARTS_AT_ONCE: usize = 2;
+/// How often a folder is listed before it is given up.
+const LISTINGS_MAX: usize = 3;
 /// Files are asked for in ranges of this size: each has its own attempts, so that a long one does not use them up.
 const RANGE_BYTES: u64 = 32 * 1024 * 1024;
 
@@ -85,7 +87,7 @@ impl Repository {
 
     /// Names of all backups, sorted: of those with names as they are given by default, by time.
     pub async fn names(&self) -> Result<Vec<String>> {
-        let found: Vec<_> = self.store.list(Some(&"backups".into())).try_collect().await.map_err(error)?;
+        let found = self.list("backups").await?;
         let name = |path: &Path| {
             let parts: Vec<String> = path.parts().map(|part| part.as_ref().to_owned()).collect();
             match &parts[..] {
@@ -146,9 +148,21 @@ impl Repository {
         self.delete(&Self::manifest(name)).await
     }
 
+    /// What is below a folder. A listing that breaks off is made again.
+    async fn list(&self, folder: &str) -> Result<Vec<object_store::ObjectMeta>> {
+        let folder = Path::from(folder);
+        for _ in 1..LISTINGS_MAX {
+            match self.store.list(Some(&folder)).try_collect().await {
+                Ok(found) => return Ok(found),
+                Err(e) => tracing::debug!("the repository is listed again: {e}"),
+            }
+        }
+        self.store.list(Some(&folder)).try_collect().await.map_err(error)
+    }
+
     /// The names of the files of SSTables that are here, and their bytes.
     pub async fn tables(&self) -> Result<BTreeMap<String, u64>> {
-        let found: Vec<_> = self.store.list(Some(&"tables".into())).try_collect().await.map_err(error)?;
+        let found = self.list("tables").await?;
         let named = found.iter().filter_map(|object| {
             let name = object.location.filename()?.to_owned();
             Some((name, object.size))
@@ -190,7 +204,7 @@ impl Repository {
 
     /// What others in the repository have marked: name, and when (in milliseconds since 1970, by the store's clock).
     pub(crate) async fn marks(&self) -> Result<Vec<(String, u64)>> {
-        let found: Vec<_> = self.store.list(Some(&"marks".into())).try_collect().await.map_err(error)?;
+        let found = self.list("marks").await?;
         let mark = |object: object_store::ObjectMeta| {
             let at = u64::try_from(object.last_modified.timestamp_millis()).unwrap_or(0);
             Some((object.location.filename()?.to_owned(), at))

@@ -1,7 +1,8 @@
 //! Commands on one object that have come while another one on it is under way, which go together then.
 //!
 //! Each reads the object and writes it if it has not changed meanwhile: side by side, all but one would have to try again. So the
-//! first one of a key goes alone, those that come meanwhile wait, and then go as one batch, each with a reply of its own.
+//! first one of a key goes alone (or with those of its own client that stand directly behind it), those that come meanwhile wait, and then
+//! go as one batch, each with a reply of its own.
 //!
 //! Whoever waits in a line holds a turn that others wait for. So it has a place among the commands of its key's owner as well, which
 //! the store may refuse, and does not wait for ever.
@@ -119,39 +120,36 @@ impl Companions {
     }
 }
 
-/// Of several that have entered at once: the first of them and those that go with it, if nobody leads; and where the others wait, in
-/// their order. (Those that go with the first one wait too: it tells them.)
-pub(crate) type EnteredAll =
-    (Option<(Lead, Box<Object>, Vec<Companion>)>, Vec<Result<oneshot::Receiver<Turn>>>);
+/// Where a row stands.
+pub(crate) enum EnteredRow {
+    First(Lead, Vec<Box<Object>>),
+    /// Others lead; where each is told what becomes of it, in their order. Err: it has no place.
+    Behind(Vec<Result<oneshot::Receiver<Turn>>>),
+}
 
 impl Companions {
-    /// Several of one key, so that nobody comes between them. `place`: of each one that waits for others; without one it does not.
-    pub fn enter_all(
+    /// Several of one key, so that nobody comes between them.
+    pub fn enter_row(
         &self,
         objects: Vec<Box<Object>>,
         place: impl Fn(&[u8]) -> Result<Option<InLine>>,
-    ) -> EnteredAll {
-        let mut objects = objects.into_iter();
-        let Some(first) = objects.next() else { return (None, vec![]) };
+    ) -> EnteredRow {
+        let Some(first) = objects.first() else { return EnteredRow::Behind(vec![]) };
         let key = Bytes::copy_from_slice(&first.keys[0]);
-        let since_ns = self.clock.holder_ns();
-        let companion = |object, place| {
-            let (turn, told) = oneshot::channel();
-            (Companion { object, turn, since_ns, place }, told)
-        };
         let mut lines = self.lines.lock();
-        if let Some(line) = lines.get_mut(&key) {
-            let mut enter = |object| {
-                let (companion, told) = companion(object, place(&key)?);
-                line.push_back(companion);
-                Ok(told)
-            };
-            return (None, std::iter::once(first).chain(objects).map(&mut enter).collect());
-        }
-        lines.insert(key.clone(), VecDeque::new());
-        let (others, told): (Vec<_>, Vec<_>) = objects.map(|object| companion(object, None)).unzip();
-        let lead = Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone() };
-        (Some((lead, first, others)), told.into_iter().map(Ok).collect())
+        let Some(line) = lines.get_mut(&key) else {
+            lines.insert(key.clone(), VecDeque::new());
+            let lead = Lead { lines: Some(self.lines.clone()), key, clock: self.clock.clone() };
+            return EnteredRow::First(lead, objects);
+        };
+        let since_ns = self.clock.holder_ns();
+        let enter = |object| {
+            let place = place(&key)?;
+            let (turn, told) = oneshot::channel();
+            line.push_back(Companion { object, turn, since_ns, place });
+            Ok(told)
+        };
+        EnteredRow::Behind(objects.into_iter().map(enter).collect())
     }
 }
 

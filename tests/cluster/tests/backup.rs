@@ -220,6 +220,36 @@ async fn a_backup_under_load_is_restored_as_one_published_state_of_each_partitio
     c.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_has_expired_since_the_backup_is_not_seen_after_a_restore() {
+    let c = Cluster::start(options(1)).await;
+    let dir = tempfile::tempdir().unwrap();
+    let repository = Repository::open(&c.env, dir.path().to_str().unwrap()).unwrap();
+    let (operator, mut redis) = (client(&c, 0).await, c.redis(0).await);
+    operator.put("", "stays", "1").await.unwrap();
+    // On a slow machine it may be over before the backup is there.
+    let mut backup = None;
+    for seconds in [2, 8, 32, 128] {
+        redis::cmd("SET").arg("soon").arg("1").arg("EX").arg(seconds).exec_async(&mut redis).await.unwrap();
+        let at: u64 = redis::cmd("PEXPIRETIME").arg("soon").query_async(&mut redis).await.unwrap();
+        let made = create(&operator, &repository, &create::Options::default(), &silent).await.unwrap().backup;
+        if made.cuts[&PartitionId(0)].tick.0 < at {
+            backup = Some(made);
+            break;
+        }
+    }
+    let backup = backup.expect("a backup takes less than two minutes");
+    eventually("it has expired", async || operator.get("", "soon").await.unwrap().is_none().then_some(()))
+        .await;
+    for how in [loaded(), written()] {
+        let other = Cluster::start(options(1)).await;
+        let there = restored_into(&other, &repository, &backup, &how).await;
+        assert_eq!(all_of(&there).await.into_keys().collect::<Vec<_>>(), ["stays"]);
+        other.shutdown().await;
+    }
+    c.shutdown().await;
+}
+
 /// The object has its element, and what expires will.
 async fn assert_object(c: &Cluster) {
     let mut redis = c.redis(1).await;

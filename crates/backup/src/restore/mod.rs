@@ -14,6 +14,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use sextant_client::{Client, ScanOptions};
 use sextant_common::cut::{Cut, CutTable};
 use sextant_common::error::{Error, ErrorKind, Result};
+use sextant_common::expiry::Tick;
 use sextant_common::ids::{LoadId, PartitionId};
 use sextant_common::key::{SLOTS, SlotMap};
 use sextant_common::manifest::TableOptions;
@@ -24,7 +25,7 @@ use crate::repository::Repository;
 use crate::{OWN_TABLES, Progress, USERS_TABLE};
 use pieces::{Share, Source, Target, targets};
 
-/// Of files that are brought here at once, for one partition, about.
+/// Of files that are brought here at once, for one partition, about: whole ones, whatever of them goes there.
 const PIECE_BYTES: u64 = 2 * 1024 * 1024 * 1024;
 /// What is smaller is written as clients do: a load holds back the writes of its partition for a moment.
 const LOADED_BYTES_MIN: u64 = 4 * 1024 * 1024;
@@ -75,19 +76,24 @@ pub async fn restore(
     progress: Progress<'_>,
 ) -> Result<Restored> {
     let tables = chosen(backup, options)?;
+    let known: BTreeMap<String, TableOptions> =
+        client.list_tables().await?.into_iter().map(|table| (table.name, table.options)).collect();
     if !options.into_existing {
-        check_empty(client, &tables).await?;
+        check_empty(client, tables.keys().filter(|name| known.contains_key(*name))).await?;
     }
     let cluster = SlotMap::even(client.partitions().await?);
     let targets = targets(&slots_of(backup)?, &cluster);
     let dir = work_dir(options.dir.as_deref())?;
+    let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);
     let mut restored = Restored::default();
     for (name, table_options) in &tables {
         client.ensure_table(name, table_options).await?;
         let cluster = cluster.clone();
-        let restoring = Restoring { client, repository, backup, options, progress, dir: &dir, cluster };
+        let restoring = Restoring { client, repository, backup, options, progress, dir: &dir, cluster, now };
+        // (Where its keys go is another matter in a table with other options, and each write finds its way.)
+        let may_load = known.get(name).is_none_or(|options| options == table_options);
         let records = stream::iter(targets.iter())
-            .map(|target| restoring.table(name, table_options, target))
+            .map(|target| restoring.table(name, table_options, may_load, target))
             .buffer_unordered(options.parallel.max(1))
             .try_fold(0, |all, records| std::future::ready(Ok(all + records)))
             .await?;
@@ -114,11 +120,19 @@ struct Restoring<'a> {
     progress: Progress<'a>,
     dir: &'a Path,
     cluster: SlotMap,
+    /// What has expired by now is not written: the cluster's own time may be behind, and it would be seen until then.
+    now: Tick,
 }
 
 impl Restoring<'_> {
     /// What a partition of the cluster gets of a table: how many records.
-    async fn table(&self, name: &str, options: &TableOptions, target: &Target) -> Result<u64> {
+    async fn table(
+        &self,
+        name: &str,
+        options: &TableOptions,
+        may_load: bool,
+        target: &Target,
+    ) -> Result<u64> {
         let source = |(from, share): &(PartitionId, Share)| {
             let cut = self.backup.cuts.get(from)?;
             let table = cut.tables.iter().find(|table| table.name == name)?;
@@ -126,14 +140,16 @@ impl Restoring<'_> {
         };
         let sources: Vec<Source<'_>> = target.sources.iter().filter_map(source).collect();
         let tables: Vec<&CutTable> = sources.iter().map(|source| source.table).collect();
-        let is_loaded = name != USERS_TABLE
+        let is_loaded = may_load
+            && name != USERS_TABLE
             && self.options.loaded_bytes_min.is_some_and(|least| pieces::bytes(&sources) >= least);
         let (partition, cluster) = (target.partition, &self.cluster);
         let (mut files, mut count) = (Files::default(), 0);
         for range in pieces::ranges(&sources, self.options.piece_bytes) {
             files.bring(self.repository, &tables, &range, self.dir).await?;
             let records = || {
-                let records = sources.iter().map(|s| files.records(s.table, &range, s.cut.tick));
+                let records =
+                    sources.iter().map(|s| files.records(s.table, &range, s.cut.tick.max(self.now)));
                 let (cluster, options) = (cluster.clone(), options.clone());
                 let is_here = move |key: &[u8]| cluster.partition_of(key, &options) == partition;
                 Joined::of(records.collect::<Result<_>>()?, Box::new(is_here))
@@ -173,14 +189,12 @@ fn chosen(backup: &Backup, options: &Options) -> Result<BTreeMap<String, TableOp
     Ok(all.into_iter().filter(|(name, _)| is_chosen(name)).collect())
 }
 
-async fn check_empty(client: &Client, tables: &BTreeMap<String, TableOptions>) -> Result<()> {
-    let known = client.list_tables().await?;
-    for table in known.iter().filter(|table| tables.contains_key(&table.name)) {
+async fn check_empty(client: &Client, tables: impl Iterator<Item = &String>) -> Result<()> {
+    for name in tables {
         let one = ScanOptions { limit: 1, ..ScanOptions::default() };
-        if !client.scan(&table.name, one).collect_records().await?.is_empty() {
+        if !client.scan(name, one).collect_records().await?.is_empty() {
             return Err(Error::invalid(format!(
-                "table {:?} is not empty: --into-existing restores into it all the same",
-                table.name
+                "table {name:?} is not empty: --into-existing restores into it all the same"
             )));
         }
     }

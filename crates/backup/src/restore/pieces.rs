@@ -67,12 +67,13 @@ pub fn bytes(sources: &[Source<'_>]) -> u64 {
     sources.iter().flat_map(|source| source.files()).map(|(_, bytes)| bytes).sum()
 }
 
-/// Ranges that have about so many bytes of files each, in order; together they are all keys. They begin where files do.
+/// Ranges that have about so many bytes of files each, in order; together they are all keys. They begin where files do. (A file is
+/// brought as a whole, whatever share of it goes into the partition.)
 pub fn ranges(sources: &[Source<'_>], bytes_max: u64) -> Vec<KeyRange> {
     // By the least key that is looked for in them.
     let mut files: BTreeMap<&Bytes, u64> = BTreeMap::new();
-    for (sst, bytes) in sources.iter().flat_map(|source| source.files()) {
-        *files.entry((&sst.min_key).max(&sst.range.start)).or_default() += bytes;
+    for (sst, _) in sources.iter().flat_map(|source| source.files()) {
+        *files.entry((&sst.min_key).max(&sst.range.start)).or_default() += sst.file_bytes;
     }
     let (mut ranges, mut start, mut bytes) = (Vec::new(), Bytes::new(), 0);
     for (least, of_file) in files {
@@ -122,7 +123,7 @@ mod tests {
                 ..testing::sst(1)
             };
             let cut = testing::cut(files.iter().map(sst));
-            let source = Source { cut: &cut, table: &cut.tables[0], share: Share { slots: 1, of: 1 } };
+            let source = Source { cut: &cut, table: &cut.tables[0], share: Share { slots: 1, of: 3 } };
             let ranges = ranges(&[source], bytes_max);
             proptest::prop_assert!(ranges[0].start.is_empty() && ranges[ranges.len() - 1].end.is_empty());
             proptest::prop_assert!(ranges.windows(2).all(|two| two[0].end == two[1].start && !two[0].end.is_empty()));

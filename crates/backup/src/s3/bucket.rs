@@ -44,6 +44,11 @@ pub fn open(env: &Env, location: &str, access: &Access<'_>) -> Result<Arc<dyn Ob
     if bucket.is_empty() {
         return Err(Error::invalid("s3:// without a bucket: s3://BUCKET/PREFIX"));
     }
+    if !bucket.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_')) {
+        return Err(Error::invalid(format!(
+            "{bucket:?} is no name of a bucket: letters, digits, '.', '-' and '_'"
+        )));
+    }
     let builder = configured(&access.variables);
     check(&builder)?;
     let connector = Connector { net: env.net.clone(), tls: trust::trusting(access.ca)? };
@@ -78,6 +83,23 @@ fn configured(variables: &[(String, String)]) -> AmazonS3Builder {
 /// Mistakes that are told better before anything is sent.
 fn check(builder: &AmazonS3Builder) -> Result<()> {
     let said = |key: AmazonS3ConfigKey| builder.get_config_value(&key);
+    // (They go into headers, as they are.)
+    for (key, name) in [
+        (AmazonS3ConfigKey::AccessKeyId, "AWS_ACCESS_KEY_ID"),
+        (AmazonS3ConfigKey::SecretAccessKey, "AWS_SECRET_ACCESS_KEY"),
+        (AmazonS3ConfigKey::Token, "AWS_SESSION_TOKEN"),
+        (AmazonS3ConfigKey::Region, "AWS_REGION"),
+        (AmazonS3ConfigKey::DefaultRegion, "AWS_DEFAULT_REGION"),
+    ] {
+        if said(key).is_some_and(|value| !value.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(Error::invalid(format!("{name} has blanks, a line's end or the like in it")));
+        }
+    }
+    if said(AmazonS3ConfigKey::ConditionalPut).is_some_and(|value| value == "disabled") {
+        return Err(Error::invalid(
+            "AWS_CONDITIONAL_PUT=disabled: of two backups of one name one would be lost",
+        ));
+    }
     match (said(AmazonS3ConfigKey::AccessKeyId), said(AmazonS3ConfigKey::SecretAccessKey)) {
         (Some(_), None) => return Err(Error::invalid("AWS_ACCESS_KEY_ID without AWS_SECRET_ACCESS_KEY")),
         (None, Some(_)) => return Err(Error::invalid("AWS_SECRET_ACCESS_KEY without AWS_ACCESS_KEY_ID")),

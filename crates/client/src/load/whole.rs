@@ -15,6 +15,8 @@ use crate::client::Client;
 /// How often a partition is tried in a row without anything that went well.
 const ATTEMPTS: u32 = 30;
 const PAUSE: Duration = Duration::from_millis(500);
+/// What one that died has left is forgotten after a minute, and there is no place for another one before.
+const PAUSE_OVERLOADED: Duration = Duration::from_secs(3);
 /// Pauses before commits grow to this: for each, writes are held a moment.
 const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How often what waits for its commit is spoken of: leaders forget it after a minute.
@@ -154,6 +156,10 @@ impl Loading<'_> {
                 Ok(LoadState::Written { .. } | LoadState::Committed) => return Ok(()),
                 Ok(LoadState::Unknown) if failures >= ATTEMPTS => return Err(changes_all_the_time()),
                 Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => return Err(e),
+                Err(e) if e.kind == ErrorKind::Overloaded => {
+                    failures += 1;
+                    tokio::time::sleep(PAUSE_OVERLOADED).await;
+                }
                 Ok(LoadState::Unknown) | Err(_) => failures += 1,
             }
             tokio::time::sleep(PAUSE).await;

@@ -1,17 +1,16 @@
 //! Reads as their callers know them: by a table's name and a key, by several keys, by a range.
 
-use std::ops::ControlFlow::{Break, Continue};
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt};
+use futures::stream::{FuturesUnordered, StreamExt};
 use sextant_common::ids::PartitionId;
 use sextant_common::key::filter_hash;
 use sextant_common::limits::{BATCH_OPS_MAX, check_key};
 use sextant_common::manifest::TableInfo;
 use sextant_common::operation::{ReadMode, Record};
 use sextant_common::{Error, Result};
-use sextant_environment::room::Purse;
 
 use super::consult::Consult;
 use super::point_reads::{PointReads, Read};
@@ -24,7 +23,7 @@ use crate::filter_copies::Copies;
 use crate::record_cache::RecordCache;
 use crate::snapshots::Snapshots;
 use crate::tables::Tables;
-use crate::upstream::{Deadline, LargeReads};
+use crate::upstream::LargeReads;
 use crate::view::ReadKey;
 
 /// Values of one multi-get, in bytes: one request must not fill the memory.
@@ -56,6 +55,31 @@ impl Missed {
     /// Whether a consultation is carried on.
     pub fn was_looked_for(&self) -> bool {
         self.0.is_some()
+    }
+}
+
+/// Of a multi-get, as far as it has come.
+struct Found {
+    records: Vec<Option<Record>>,
+    /// Of their values.
+    bytes: usize,
+}
+
+impl Found {
+    fn push(&mut self, record: Option<Record>) -> Result<()> {
+        self.records.push(None);
+        self.put(self.records.len() - 1, record)
+    }
+
+    fn put(&mut self, at: usize, record: Option<Record>) -> Result<()> {
+        self.bytes += record.as_ref().map_or(0, |record| record.value.len());
+        if self.bytes > MULTI_GET_BYTES_MAX {
+            return Err(Error::invalid(format!(
+                "the values of one multi-get have more than {MULTI_GET_BYTES_MAX} bytes: ask for fewer keys"
+            )));
+        }
+        self.records[at] = record;
+        Ok(())
     }
 }
 
@@ -136,42 +160,52 @@ impl Reader {
         let table = self.tables.get(table, deadline).await?;
         let purse = self.large_reads.purse();
         let mut first = first.0.map(|(_, _, _, consult)| consult);
-        let reads = keys
-            .iter()
-            .cloned()
-            .map(|key| self.one_of_many(&table, key, options.mode, deadline, (&purse, first.take())));
-        let mut answers = futures::stream::iter(reads).buffered(READS_AT_ONCE);
-        let (mut records, mut bytes) = (Vec::with_capacity(keys.len()), 0);
-        while let Some(record) = answers.try_next().await? {
-            bytes += record.as_ref().map_or(0, |r: &Record| r.value.len());
-            if bytes > MULTI_GET_BYTES_MAX {
-                return Err(Error::invalid(format!(
-                    "the values of one multi-get have more than {MULTI_GET_BYTES_MAX} bytes: ask for fewer keys"
-                )));
+        let mut found = Found { records: Vec::with_capacity(keys.len()), bytes: 0 };
+        for chunk in keys.chunks(READS_AT_ONCE) {
+            let (begin, mut missed) = (found.records.len(), Vec::new());
+            for (at, key) in chunk.iter().enumerate() {
+                match self.one_of_many(&table, key, options.mode, first.take()) {
+                    Break(record) => found.push(record)?,
+                    Continue((partition, hash, consult)) => {
+                        let key = key.clone();
+                        let mode = options.mode;
+                        let read = Read { table: &table, partition, key, hash, mode, purse: Some(&purse) };
+                        missed.push((begin + at, read, consult));
+                        found.records.push(None);
+                    }
+                }
             }
-            records.push(record);
+            let mut answers: FuturesUnordered<_> = missed
+                .into_iter()
+                .map(async |(at, read, consult)| (at, self.points.read(&read, deadline, consult).await))
+                .collect();
+            while let Some((at, record)) = answers.next().await {
+                found.put(at, record?)?;
+            }
+            if found.records.len() < keys.len() {
+                // However many are at hand: others have their turn.
+                tokio::task::yield_now().await;
+            }
         }
-        Ok(records)
+        Ok(found.records)
     }
 
-    async fn one_of_many(
+    /// What is known without asking, or how far a look has come.
+    fn one_of_many(
         &self,
         table: &Arc<TableInfo>,
-        key: Bytes,
+        key: &Bytes,
         mode: ReadMode,
-        deadline: Deadline,
-        (purse, mut consulted): (&Purse, Option<Consult>),
-    ) -> Result<Option<Record>> {
-        let hash = filter_hash(&key);
-        let partition = self.core.views.slot_map.partition_of(&key, &table.options);
-        if mode == ReadMode::Pda && consulted.is_none() {
-            match self.points.look(table, ReadKey { partition, key: &key, hash }) {
-                Break(answer) => return Ok(answer),
-                Continue(consult) => consulted = Some(consult),
-            }
+        consulted: Option<Consult>,
+    ) -> ControlFlow<Option<Record>, (PartitionId, u64, Option<Consult>)> {
+        let hash = filter_hash(key);
+        let partition = self.core.views.slot_map.partition_of(key, &table.options);
+        if mode != ReadMode::Pda || consulted.is_some() {
+            return Continue((partition, hash, consulted));
         }
-        let read = Read { table, partition, key, hash, mode, purse: Some(purse) };
-        self.points.read(&read, deadline, consulted).await
+        self.points
+            .look(table, ReadKey { partition, key, hash })
+            .map_continue(|consult| (partition, hash, Some(consult)))
     }
 
     pub fn scan(&self, table: &str, range: ScanRange) -> ScanStream {

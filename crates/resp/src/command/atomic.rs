@@ -133,6 +133,17 @@ pub(super) async fn run<S: Store>(
     Err(Error::new(ErrorKind::Retry, "nothing took effect: others change the same records too often"))
 }
 
+/// Operations of the sequencer, all on one key, as one batch. None: they did not take effect.
+pub(super) async fn run_as_batch<S: Store>(
+    store: &S,
+    commands: &[Queued],
+    lane: Lane,
+) -> Result<Option<Vec<Reply>>> {
+    let Some(Batch { ops, .. }) = as_batch(commands, &[]) else { return Ok(None) };
+    let outcome = store.execute(ops, lane).await?;
+    Ok(outcome.applied.then(|| replies(commands, &outcome.results)))
+}
+
 /// The operations on what is watched, and the versions that they expect.
 fn positions(ops: &[Operation], expected: &[(&Bytes, Seq)]) -> Vec<(usize, Seq)> {
     let expected: HashMap<&Bytes, Seq> = expected.iter().copied().collect();

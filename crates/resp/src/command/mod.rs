@@ -45,7 +45,7 @@ pub(crate) use errors::value;
 pub(crate) use execution::set_status;
 pub(crate) use objects::Object;
 pub(crate) use request::Request;
-pub(crate) use row::{ROW_BYTES_MAX, ROW_MAX, go_together, may_have_others, run as run_row};
+pub(crate) use row::{RowRun, RowSize, go_together, may_have_others};
 pub(crate) use scan::KeysTurns;
 pub(crate) use transaction::Transactions;
 pub(crate) use waiting::Waiting;

@@ -1,29 +1,55 @@
 //! Commands that one client has sent on one key, one directly behind the other: they go as one batch, in their order.
 //!
-//! One by one each of them would wait until the one before it is durable. As a batch they take effect at one moment, or none does; each
-//! has a reply of its own. What cannot go so goes one after the other.
+//! One by one each of them would wait until the one before it is durable. As a batch they take effect at one moment; each has a reply of
+//! its own. A batch that does not take effect as a whole keeps nobody from anything: its commands go one after the other then, and each
+//! is answered before the next one begins.
 //!
 //! Owns which go together, and how. Does not own which stand behind each other: that is the connection's.
 
 use std::sync::Arc;
 
-use futures::future::BoxFuture;
+use bytes::Bytes;
 use sextant_common::operation::Lane;
 use sextant_common::{ErrorKind, Result};
+use tokio::sync::oneshot::Receiver;
 
 use super::ahead::Ahead;
-use super::atomic::{self, Done};
-use super::errors::{CROSS_SLOT, store_error};
-use super::objects;
+use super::atomic;
+use super::errors::store_error;
+use super::objects::{self, RowDone};
 use super::request::Request;
 use super::transaction::Queued;
+use crate::companions::Turn;
 use crate::frame::Reply;
 use crate::shared::Shared;
 use crate::store::Store;
 
-/// Of a row.
-pub(crate) const ROW_MAX: usize = 128;
-pub(crate) const ROW_BYTES_MAX: usize = 1024 * 1024;
+/// Of a row: commands, their arguments (no more than an ordinary batch of operations), and bytes (less than what counts as large).
+const COMMANDS_MAX: usize = 64;
+const ARGUMENTS_MAX: usize = 1024;
+const BYTES_MAX: usize = 48 * 1024;
+
+/// How much a row has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RowSize {
+    commands: usize,
+    arguments: usize,
+    bytes: usize,
+}
+
+impl RowSize {
+    /// Whether this one has room in it.
+    pub fn takes(&mut self, request: &Request) -> bool {
+        let (arguments, bytes) = match request {
+            Request::Object(object) => (object.arguments, object.bytes),
+            request => (1, request.bytes()),
+        };
+        self.commands += 1;
+        self.arguments += arguments;
+        self.bytes += bytes;
+        self.commands <= COMMANDS_MAX && self.arguments <= ARGUMENTS_MAX && self.bytes <= BYTES_MAX
+    }
+}
 
 /// Whether a command that writes one key may go with others on it.
 pub(crate) fn may_have_others(request: &Request) -> bool {
@@ -57,48 +83,108 @@ fn object_row(request: &Request) -> Option<objects::Row> {
     }
 }
 
-/// The replies, in the order of the commands; there is at least one.
-pub(crate) fn run<S: Store>(
-    requests: Vec<Request>,
+/// Whether others that did not go with it may succeed, after a batch with it failed so: nothing took effect, and it was not for want of
+/// room.
+fn is_worth_a_second_look(kind: ErrorKind) -> bool {
+    !matches!(
+        kind,
+        ErrorKind::OutcomeUnknown | ErrorKind::Internal | ErrorKind::Overloaded | ErrorKind::Stopping
+    )
+}
+
+/// The commands of a row, as they are answered one after the other.
+pub(crate) struct RowRun<S: Store> {
     shared: Arc<Shared<S>>,
     lane: Lane,
-) -> BoxFuture<'static, Vec<Reply>> {
-    match requests.iter().all(|request| matches!(request, Request::Object(_))) {
-        true => Box::pin(on_an_object(requests, shared, lane)),
-        false => Box::pin(as_batch(requests, shared, lane)),
-    }
+    left: Left,
+    /// Under which there may be something new for those who wait.
+    filled: Option<Bytes>,
 }
 
-async fn on_an_object<S: Store>(requests: Vec<Request>, shared: Arc<Shared<S>>, lane: Lane) -> Vec<Reply> {
-    let filled: Vec<_> = requests.iter().flat_map(Request::filled).collect();
-    let objects = requests.into_iter().filter_map(|request| match request {
-        Request::Object(object) => Some(object),
-        _ => None,
-    });
-    let replies = objects::run_row(objects.collect(), &shared, lane).await;
-    filled.iter().for_each(|key| shared.waiters.wake(key));
-    replies.into_iter().map(said).collect()
+enum Left {
+    Requests(Vec<Request>),
+    Replies(std::vec::IntoIter<Reply>),
+    /// One by one.
+    Apart(std::vec::IntoIter<Request>),
+    /// Where each is told what has become of it.
+    InLine(std::vec::IntoIter<Result<Receiver<Turn>>>),
 }
 
-async fn as_batch<S: Store>(requests: Vec<Request>, shared: Arc<Shared<S>>, lane: Lane) -> Vec<Reply> {
-    let commands: Vec<Queued> = requests.into_iter().map(Queued::Ask).collect();
-    match atomic::run(&shared, &commands, &[], lane).await {
-        Ok(Done::Replies(replies)) => return replies,
-        Ok(Done::NoRoom(_)) => {}
-        Err(e) if e.kind == ErrorKind::Invalid => {}
-        Err(e) => return commands.iter().map(|_| store_error(&e)).collect(),
-        Ok(Done::Apart | Done::Changed) => return commands.iter().map(|_| CROSS_SLOT).collect(),
+impl<S: Store> RowRun<S> {
+    /// Of one row, and not empty.
+    pub fn new(requests: Vec<Request>, shared: Arc<Shared<S>>, lane: Lane) -> Self {
+        let filled = requests.iter().find_map(|request| request.filled().pop());
+        Self { shared, lane, left: Left::Requests(requests), filled }
     }
-    let mut replies = Vec::with_capacity(commands.len());
-    for command in commands {
-        replies.push(match command {
-            Queued::Known(reply) => reply,
-            Queued::Ask(request) => request.run(shared.clone(), Ahead::default(), lane).await,
+
+    /// The reply to the next one. None: that was all.
+    pub async fn next(&mut self) -> Option<Reply> {
+        if let Left::Requests(requests) = &mut self.left {
+            let requests = std::mem::take(requests);
+            self.left = match requests.iter().all(|request| matches!(request, Request::Object(_))) {
+                true => self.on_an_object(requests).await,
+                false => self.as_batch(requests).await,
+            };
+            self.wake();
+        }
+        match &mut self.left {
+            Left::Requests(_) => None,
+            Left::Replies(replies) => replies.next(),
+            Left::Apart(requests) => {
+                Some(requests.next()?.run(self.shared.clone(), Ahead::default(), self.lane).await)
+            }
+            Left::InLine(waiting) => {
+                let reply = match waiting.next()? {
+                    Ok(told) => objects::behind(told, &self.shared, self.lane).await,
+                    Err(e) => Err(e),
+                };
+                self.wake();
+                Some(reply.unwrap_or_else(|e| store_error(&e)))
+            }
+        }
+    }
+
+    fn wake(&self) {
+        self.filled.iter().for_each(|key| self.shared.waiters.wake(key));
+    }
+
+    async fn on_an_object(&self, requests: Vec<Request>) -> Left {
+        let objects = requests.into_iter().filter_map(|request| match request {
+            Request::Object(object) => Some(object),
+            _ => None,
         });
+        match objects::run_row(objects.collect(), &self.shared, self.lane).await {
+            RowDone::Replies(replies) => Left::Replies(replies.into_iter()),
+            RowDone::Apart(objects) => {
+                Left::Apart(objects.into_iter().map(Request::Object).collect::<Vec<_>>().into_iter())
+            }
+            RowDone::InLine(waiting) => Left::InLine(waiting.into_iter()),
+        }
     }
-    replies
+
+    async fn as_batch(&self, requests: Vec<Request>) -> Left {
+        let has_put = requests.iter().any(Request::is_put);
+        let commands: Vec<Queued> = requests.into_iter().map(Queued::Ask).collect();
+        match atomic::run_as_batch(&self.shared.store, &commands, self.lane).await {
+            Ok(Some(replies)) => return Left::Replies(replies.into_iter()),
+            // One of them does not go with what is there, or they are too much together.
+            Ok(None) => {}
+            Err(e) if e.kind == ErrorKind::Invalid => {}
+            // (What a put is written over need not be known.)
+            Err(e) if has_put && is_worth_a_second_look(e.kind) => {}
+            Err(e) => {
+                let replies: Vec<_> = commands.iter().map(|_| store_error(&e)).collect();
+                return Left::Replies(replies.into_iter());
+            }
+        }
+        Left::Apart(requests_of(commands).into_iter())
+    }
 }
 
-fn said(reply: Result<Reply>) -> Reply {
-    reply.unwrap_or_else(|e| store_error(&e))
+pub(super) fn requests_of(commands: Vec<Queued>) -> Vec<Request> {
+    let request = |command| match command {
+        Queued::Ask(request) => Some(request),
+        Queued::Known(_) => None,
+    };
+    commands.into_iter().filter_map(request).collect()
 }

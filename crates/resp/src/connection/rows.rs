@@ -1,4 +1,4 @@
-//! Commands on one key that stand directly behind each other go [together](crate::command::run_row), instead of each waiting for the one
+//! Commands on one key that stand directly behind each other go [together](RowRun), instead of each waiting for the one
 //! before it.
 //!
 //! Owns when they are gathered: when the first of them is started, from those that wait for it and nothing else. So the first one of a
@@ -11,7 +11,8 @@ use sextant_environment::slow_log;
 
 use super::pipeline::Ticket;
 use super::{Asked, Connection, Due};
-use crate::command::{Ahead, ROW_BYTES_MAX, ROW_MAX, go_together, may_have_others, run_row};
+use crate::command::{Ahead, RowRun, RowSize, go_together, may_have_others};
+use crate::frame::Reply;
 use crate::store::Store;
 
 /// What is started and not done.
@@ -28,12 +29,13 @@ impl<S: Store> Connection<S> {
         if !self.pipeline.has_waiting() || !may_have_others(&asked.request) {
             return self.start(ticket, asked, Ahead::default(), cx);
         }
-        let (mut bytes, mut row) = (asked.request.bytes(), vec![(ticket, asked)]);
-        while row.len() < ROW_MAX
+        let mut size = RowSize::default();
+        let has_room = size.takes(&asked.request);
+        let mut row = vec![(ticket, asked)];
+        while has_room
             && let Some((last, before)) = row.last()
             && let Some(next) = self.pipeline.take_follower(*last, |next| {
-                bytes += next.request.bytes();
-                bytes <= ROW_BYTES_MAX && go_together(&before.request, &next.request)
+                go_together(&before.request, &next.request) && size.takes(&next.request)
             })
         {
             row.push(next);
@@ -85,25 +87,20 @@ impl<S: Store> Connection<S> {
             waiting.push((ticket, id, request.first_key(), protocol, leave, since_ns));
             requests.push(request);
         }
-        let run = {
-            let shared = shared.clone();
-            async move {
-                let mut running = Box::pin(slow_log::traced(run_row(requests, shared, lane)));
-                let replies = running.as_mut().await;
-                (replies, running.as_mut().take_value())
-            }
-        };
-        // One after the other: room for a long reply is given back when it has gone out.
-        let due = stream::once(run).flat_map(move |(replies, trace)| {
-            let all = std::mem::take(&mut waiting).into_iter().zip(replies);
-            let rest = (all, trace, shared.clone(), client.clone());
-            stream::unfold(rest, move |(mut all, trace, shared, client)| async move {
-                let ((ticket, id, key, protocol, leave, since_ns), reply) = all.next()?;
-                let (reply, room) = shared.replies.admit_written(reply).await;
-                drop(leave);
-                shared.took(id, since_ns, key, &client, trace.as_ref());
-                Some(((ticket, (reply, protocol, room)), (all, trace, shared, client)))
-            })
+        let run = RowRun::new(requests, shared.clone(), lane);
+        // Each is answered before the next one begins, or at least has room for its answer.
+        let rest = (waiting.into_iter(), run, shared, client);
+        let due = stream::unfold(rest, |(mut waiting, mut run, shared, client)| async move {
+            let (ticket, id, key, protocol, leave, since_ns) = waiting.next()?;
+            let mut running = Box::pin(slow_log::traced(run.next()));
+            let reply = running.as_mut().await;
+            let trace = running.as_mut().take_value();
+            drop(running);
+            let reply = reply.unwrap_or_else(|| Reply::error("ERR a command without a reply: a bug"));
+            let (reply, room) = shared.replies.admit_written(reply).await;
+            drop(leave);
+            shared.took(id, since_ns, key, &client, trace.as_ref());
+            Some(((ticket, (reply, protocol, room)), (waiting, run, shared, client)))
         });
         self.rows.push(due.boxed());
     }

@@ -45,7 +45,8 @@ pub(in super::super) fn decode<S>(spec: &Spec, command: &Command<'_>, shared: &S
     };
     let bytes = (0..command.len()).map(|at| command.arg(at).len()).sum();
     let writes = spec.flags.contains(&"write");
-    Ok(Object { keys, writes, bytes, command: what, hints: shared.hints.clone() })
+    let arguments = command.len();
+    Ok(Object { keys, writes, bytes, arguments, command: what, hints: shared.hints.clone() })
 }
 
 /// A field or a member.

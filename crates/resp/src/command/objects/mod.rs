@@ -31,10 +31,11 @@ use self::list::{End, List};
 use self::sorted::Sorted;
 use super::atomic::{self, Done};
 use super::draft::{Carried, Draft};
-use super::errors::CROSS_SLOT;
+use super::errors::{CROSS_SLOT, store_error};
 use super::request::Request;
+use super::row::requests_of;
 use super::transaction::Queued;
-use crate::companions::{Client, Companion, Entered, Turn, WAIT_MAX, overdue};
+use crate::companions::{Client, Companion, Entered, EnteredRow, Turn, WAIT_MAX, overdue};
 use crate::frame::Reply;
 use crate::hints::Hints;
 use crate::shared::Shared;
@@ -53,6 +54,8 @@ pub(crate) struct Object {
     pub writes: bool,
     /// Of its arguments.
     pub bytes: usize,
+    /// How many words it has.
+    pub arguments: usize,
     command: Command,
     hints: Arc<Hints>,
 }
@@ -126,6 +129,7 @@ impl Object {
             keys,
             writes: true,
             bytes: 1,
+            arguments: 1,
             command: Command::List(List::Length),
             hints: Arc::default(),
         })
@@ -182,45 +186,54 @@ impl Object {
     }
 }
 
+/// What became of a row.
+pub(super) enum RowDone {
+    Replies(Vec<Reply>),
+    /// Nothing took effect: they may go one by one.
+    Apart(Vec<Box<Object>>),
+    /// Others lead; this is where each is told what becomes of it.
+    InLine(Vec<Result<Receiver<Turn>>>),
+}
+
 /// Several of one [`Row`], all on one key, in this order.
-pub(super) async fn run_row<S: Store>(
-    objects: Vec<Box<Object>>,
-    shared: &Shared<S>,
-    lane: Lane,
-) -> Vec<Result<Reply>> {
+pub(super) async fn run_row<S: Store>(objects: Vec<Box<Object>>, shared: &Shared<S>, lane: Lane) -> RowDone {
     if objects.first().and_then(|object| object.row()) == Some(Row::InLine) {
         return in_line(objects, shared, lane).await;
     }
     let all: Vec<&Object> = objects.iter().map(|object| &**object).collect();
     match quick::run_all(&all, shared, lane).await {
-        Ok(Some(replies)) => return replies.into_iter().map(Ok).collect(),
-        Ok(None) => {}
+        Ok(Some(replies)) => RowDone::Replies(replies),
+        Err(e) if e.kind != ErrorKind::Invalid => {
+            RowDone::Replies(objects.iter().map(|_| store_error(&e)).collect())
+        }
+        Ok(None) | Err(_) => RowDone::Apart(objects),
+    }
+}
+
+async fn in_line<S: Store>(objects: Vec<Box<Object>>, shared: &Shared<S>, lane: Lane) -> RowDone {
+    let (_lead, objects) = match shared.companions.enter_row(objects, |key| shared.store.stand_in_line(key)) {
+        EnteredRow::First(lead, objects) => (lead, objects),
+        EnteredRow::Behind(waiting) => return RowDone::InLine(waiting),
+    };
+    let commands: Vec<Queued> =
+        objects.into_iter().map(|object| Queued::Ask(Request::Object(object))).collect();
+    match atomic::run(shared, &commands, &[], lane).await {
+        Ok(Done::Replies(replies)) => return RowDone::Replies(replies),
+        Ok(Done::NoRoom(_)) => {}
         Err(e) if e.kind == ErrorKind::Invalid => {}
-        Err(e) => return objects.iter().map(|_| Err(e.clone())).collect(),
+        Err(e) => return RowDone::Replies(commands.iter().map(|_| store_error(&e)).collect()),
+        Ok(Done::Apart | Done::Changed) => {
+            return RowDone::Replies(commands.iter().map(|_| CROSS_SLOT).collect());
+        }
     }
-    let mut replies = Vec::with_capacity(objects.len());
-    for object in objects {
-        replies.push(object.run(shared, lane).await);
-    }
-    replies
+    let object = |request| match request {
+        Request::Object(object) => Some(object),
+        _ => None,
+    };
+    RowDone::Apart(requests_of(commands).into_iter().filter_map(object).collect())
 }
 
-async fn in_line<S: Store>(objects: Vec<Box<Object>>, shared: &Shared<S>, lane: Lane) -> Vec<Result<Reply>> {
-    let (lead, waiting) = shared.companions.enter_all(objects, |key| shared.store.stand_in_line(key));
-    let mut replies = Vec::with_capacity(waiting.len() + 1);
-    if let Some((_lead, object, others)) = lead {
-        replies.push(together(object, others, shared, lane).await);
-    }
-    for told in waiting {
-        replies.push(match told {
-            Ok(told) => behind(told, shared, lane).await,
-            Err(e) => Err(e),
-        });
-    }
-    replies
-}
-
-async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
+pub(super) async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
     match told.await {
         Ok(Turn::Done(reply)) => reply,
         Ok(Turn::Lead(_lead, object, others)) => together(object, others, shared, lane).await,
