@@ -19,7 +19,7 @@ use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::clock::Clock;
 use tokio::sync::oneshot;
 
-use crate::command::Object;
+use crate::command::{Object, Objects};
 use crate::frame::Reply;
 use crate::store::InLine;
 
@@ -122,18 +122,14 @@ impl Companions {
 
 /// Where a row stands.
 pub(crate) enum EnteredRow {
-    First(Lead, Vec<Box<Object>>),
+    First(Lead, Objects),
     /// Others lead; where each is told what becomes of it, in their order. Err: it has no place.
     Behind(Vec<Result<oneshot::Receiver<Turn>>>),
 }
 
 impl Companions {
     /// Several of one key, so that nobody comes between them.
-    pub fn enter_row(
-        &self,
-        objects: Vec<Box<Object>>,
-        place: impl Fn(&[u8]) -> Result<Option<InLine>>,
-    ) -> EnteredRow {
+    pub fn enter_row(&self, objects: Objects, place: impl Fn(&[u8]) -> Result<Option<InLine>>) -> EnteredRow {
         let Some(first) = objects.first() else { return EnteredRow::Behind(vec![]) };
         let key = Bytes::copy_from_slice(&first.keys[0]);
         let mut lines = self.lines.lock();

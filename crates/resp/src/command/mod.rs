@@ -43,7 +43,7 @@ pub(crate) use ahead::{Ahead, look_ahead};
 pub(crate) use draft::READ_BYTES_MAX;
 pub(crate) use errors::value;
 pub(crate) use execution::set_status;
-pub(crate) use objects::Object;
+pub(crate) use objects::{Object, Objects};
 pub(crate) use request::Request;
 pub(crate) use row::{RowRun, RowSize, go_together, may_have_others};
 pub(crate) use scan::KeysTurns;

@@ -2,7 +2,8 @@
 //!
 //! A single task, and in it a loop of turns: take in the results that have arrived, start every command that the input
 //! holds, append the replies that are due to one buffer, write that once, read more. Nothing waits for anything else: a
-//! slow command holds up only the replies behind it, and a client that does not read its replies holds up only itself.
+//! slow command holds up only the replies behind it, and a client that does not read its replies holds up only itself. (Writes of one key
+//! that stand directly behind each other go together: [`rows`].)
 //!
 //! What a client may rely on: replies come in order; commands that touch the same key, one of them writing, take effect
 //! in order. Everything else in a pipeline may take effect side by side, as if it had been sent over several

@@ -1,7 +1,7 @@
 //! The commands of one connection that were received and not yet answered.
 //!
 //! Owns the order: replies leave in the order of arrival, whatever finishes first; and a command starts only when every
-//! earlier one that it conflicts with is finished. Two commands conflict if they name the same key and at least one of them
+//! earlier one that it conflicts with is finished, unless it is [taken along](Pipeline::take_follower) by the one before it. Two commands conflict if they name the same key and at least one of them
 //! writes. A command of all keys conflicts with every other if at least one of the two writes. Does not own execution. Pure.
 //!
 //! Keys are compared by a 64-bit hash: a collision costs a needless wait, never an order.

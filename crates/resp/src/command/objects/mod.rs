@@ -190,13 +190,16 @@ impl Object {
 pub(super) enum RowDone {
     Replies(Vec<Reply>),
     /// Nothing took effect: they may go one by one.
-    Apart(Vec<Box<Object>>),
+    Apart(Objects),
     /// Others lead; this is where each is told what becomes of it.
     InLine(Vec<Result<Receiver<Turn>>>),
 }
 
+/// In the boxes that they came in, and go on in.
+pub(crate) type Objects = Vec<Box<Object>>;
+
 /// Several of one [`Row`], all on one key, in this order.
-pub(super) async fn run_row<S: Store>(objects: Vec<Box<Object>>, shared: &Shared<S>, lane: Lane) -> RowDone {
+pub(super) async fn run_row<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
     if objects.first().and_then(|object| object.row()) == Some(Row::InLine) {
         return in_line(objects, shared, lane).await;
     }
@@ -210,7 +213,7 @@ pub(super) async fn run_row<S: Store>(objects: Vec<Box<Object>>, shared: &Shared
     }
 }
 
-async fn in_line<S: Store>(objects: Vec<Box<Object>>, shared: &Shared<S>, lane: Lane) -> RowDone {
+async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> RowDone {
     let (_lead, objects) = match shared.companions.enter_row(objects, |key| shared.store.stand_in_line(key)) {
         EnteredRow::First(lead, objects) => (lead, objects),
         EnteredRow::Behind(waiting) => return RowDone::InLine(waiting),
