@@ -155,9 +155,7 @@ impl<S: Store> RowRun<S> {
         });
         match objects::run_row(objects.collect(), &self.shared, self.lane).await {
             RowDone::Replies(replies) => Left::Replies(replies.into_iter()),
-            RowDone::Apart(objects) => {
-                Left::Apart(objects.into_iter().map(Request::Object).collect::<Vec<_>>().into_iter())
-            }
+            RowDone::Apart(requests) => Left::Apart(requests.into_iter()),
             RowDone::InLine(waiting) => Left::InLine(waiting.into_iter()),
         }
     }

@@ -1,8 +1,8 @@
 //! The commands of one connection that were received and not yet answered.
 //!
 //! Owns the order: replies leave in the order of arrival, whatever finishes first; and a command starts only when every
-//! earlier one that it conflicts with is finished, unless it is [taken along](Pipeline::take_follower) by the one before it. Two commands conflict if they name the same key and at least one of them
-//! writes. A command of all keys conflicts with every other if at least one of the two writes. Does not own execution. Pure.
+//! earlier one that it conflicts with is finished, unless it is [taken along](Pipeline::take_follower) by the one before it.
+//! Two commands conflict if they name the same key and at least one of them writes. A command of all keys conflicts with every other if at least one of the two writes. Does not own execution. Pure.
 //!
 //! Keys are compared by a 64-bit hash: a collision costs a needless wait, never an order.
 
@@ -222,7 +222,7 @@ impl<W, R> Pipeline<W, R> {
 
     /// The command that waits for a started one and nothing else, directly behind it, if both are of one key only and write it: it is
     /// started now, if it is wanted. Whoever takes it sees to it that they take effect in their order, and
-    /// [finishes](Self::finish) them in it, with nothing in between.
+    /// [finishes](Self::finish) them in it.
     pub fn take_follower(
         &mut self,
         ticket: Ticket,

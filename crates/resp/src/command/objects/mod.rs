@@ -190,7 +190,7 @@ impl Object {
 pub(super) enum RowDone {
     Replies(Vec<Reply>),
     /// Nothing took effect: they may go one by one.
-    Apart(Objects),
+    Apart(Vec<Request>),
     /// Others lead; this is where each is told what becomes of it.
     InLine(Vec<Result<Receiver<Turn>>>),
 }
@@ -209,7 +209,7 @@ pub(super) async fn run_row<S: Store>(objects: Objects, shared: &Shared<S>, lane
         Err(e) if e.kind != ErrorKind::Invalid => {
             RowDone::Replies(objects.iter().map(|_| store_error(&e)).collect())
         }
-        Ok(None) | Err(_) => RowDone::Apart(objects),
+        Ok(None) | Err(_) => RowDone::Apart(objects.into_iter().map(Request::Object).collect()),
     }
 }
 
@@ -229,11 +229,7 @@ async fn in_line<S: Store>(objects: Objects, shared: &Shared<S>, lane: Lane) -> 
             return RowDone::Replies(commands.iter().map(|_| CROSS_SLOT).collect());
         }
     }
-    let object = |request| match request {
-        Request::Object(object) => Some(object),
-        _ => None,
-    };
-    RowDone::Apart(requests_of(commands).into_iter().filter_map(object).collect())
+    RowDone::Apart(requests_of(commands))
 }
 
 pub(super) async fn behind<S: Store>(told: Receiver<Turn>, shared: &Shared<S>, lane: Lane) -> Result<Reply> {
