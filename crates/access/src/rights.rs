@@ -124,6 +124,12 @@ impl Principal {
         }
     }
 
+    /// Whether there may be anything in a table ("": the default one) for which it has permission.
+    pub fn may_enter(&self, table: &str) -> bool {
+        let table = if table.is_empty() { DEFAULT_TABLE } else { table };
+        self.rights.tables.iter().any(|pattern| pattern.covers(table.as_bytes()))
+    }
+
     /// Whether this may be done to the key of a table ("": the default one).
     pub fn may_key(&self, class: Class, table: &str, key: &[u8]) -> Result<()> {
         self.may_in(class, table)?;
@@ -158,10 +164,12 @@ impl Principal {
 
     fn may_in(&self, class: Class, table: &str) -> Result<()> {
         self.may(class)?;
-        let table = if table.is_empty() { DEFAULT_TABLE } else { table };
-        match self.rights.tables.iter().any(|pattern| pattern.covers(table.as_bytes())) {
+        match self.may_enter(table) {
             true => Ok(()),
-            false => Err(denied(format!("user {} has no permission for table {table}", self.name))),
+            false => {
+                let table = if table.is_empty() { DEFAULT_TABLE } else { table };
+                Err(denied(format!("user {} has no permission for table {table}", self.name)))
+            }
         }
     }
 }

@@ -438,8 +438,28 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
         ("CLIENT LIST", "-NOPERM"),
         ("ACL LIST", "-NOPERM"),
         ("ACL SETUSER bob +@all", "-NOPERM"),
+        ("SELECT 1", "-NOPERM No permissions to access database 1"),
+        ("GET app:1", "one"),
     ] {
         let answer = bob.say(command).await;
+        assert!(answer.starts_with(begins), "{command}: {answer}");
+    }
+    let one_database = "ACL SETUSER carol on >c4rol ~* resettables table=db1 +@all";
+    assert_eq!(by_certificate.say(one_database).await, "+OK");
+    let mut carol = Resp::connect(&plain, resp_addr).await;
+    for (command, begins) in [
+        ("AUTH carol c4rol", "+OK"),
+        ("GET app:1", "-NOPERM No permissions to access a key"),
+        ("SELECT 2", "-NOPERM No permissions to access database 2"),
+        ("SELECT 1", "+OK"),
+        ("GET app:1", "$-1"),
+        ("SET app:1 other", "+OK"),
+        ("FLUSHALL", "-NOPERM No permissions to empty database 0"),
+        ("GET app:1", "other"),
+        ("FLUSHDB", "+OK"),
+        ("DBSIZE", ":0"),
+    ] {
+        let answer = carol.say(command).await;
         assert!(answer.starts_with(begins), "{command}: {answer}");
     }
 

@@ -8,6 +8,7 @@
 pub mod command;
 pub mod configuration;
 pub mod cut;
+pub mod database;
 pub mod error;
 pub mod expiry;
 pub mod filter;

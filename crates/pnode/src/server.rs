@@ -140,10 +140,11 @@ impl PNodeServer {
 
     /// Deletes what objects have left behind, in all partitions where nobody has done so lately. How many elements.
     pub async fn sweep(&self) -> Result<u64> {
-        let sweep = Sweep { pnode: self.pnode.clone() };
         let mut swept = 0;
-        for partition in self.pnode.core().views.partitions() {
-            swept += sweep.partition(partition).await?;
+        for sweep in Sweep::all(&self.pnode) {
+            for partition in self.pnode.core().views.partitions() {
+                swept += sweep.partition(partition).await?;
+            }
         }
         Ok(swept)
     }

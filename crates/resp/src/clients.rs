@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use sextant_common::database::Database;
 use tokio::sync::oneshot;
 
 use crate::frame::{Protocol, Reply};
@@ -63,6 +64,7 @@ struct About {
     /// Empty: the default one.
     user: String,
     protocol: Protocol,
+    database: Database,
 }
 
 impl ClientEntry {
@@ -122,6 +124,10 @@ impl ClientEntry {
 
     pub fn set_user(&self, name: &str) {
         self.about.lock().user = name.to_owned();
+    }
+
+    pub fn set_database(&self, database: Database) {
+        self.about.lock().database = database;
     }
 
     pub fn set_protocol(&self, protocol: Protocol) {
@@ -185,13 +191,14 @@ impl Clients {
         let mut line = String::new();
         let _ = writeln!(
             line,
-            "id={} addr={peer} laddr={} name={} age={} flags={} db=0 sub=0 psub=0 multi=-1 user={} redir=-1 resp={} \
+            "id={} addr={peer} laddr={} name={} age={} flags={} db={} sub=0 psub=0 multi=-1 user={} redir=-1 resp={} \
              lib-name={} lib-ver={}",
             entry.id,
             self.local_addr,
             String::from_utf8_lossy(&about.name),
             now_ns.saturating_sub(entry.connected_ns) / 1_000_000_000,
             if entry.waits() { "b" } else { "N" },
+            about.database.number(),
             if about.user.is_empty() { "default" } else { &about.user },
             if about.protocol == Protocol::Resp3 { 3 } else { 2 },
             String::from_utf8_lossy(&about.library),

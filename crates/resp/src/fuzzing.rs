@@ -11,18 +11,17 @@ use crate::clients::Clients;
 use crate::element_turns::ElementTurns;
 use sextant_environment::slow_log::SlowLog;
 
-use crate::companions::Companions;
 use crate::connection::{Connection, Turns};
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
-use crate::shared::Shared;
+use crate::shared::{Server, Shared};
 use crate::waiters::Waiters;
 use crate::{RespConfig, RespMetrics, Store};
 
 /// Serves one connection as a server that has no other would, until it ends.
 pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Connection) {
     let local_addr = std::net::SocketAddr::from(([127, 0, 0, 1], 6379));
-    let shared = Arc::new(Shared {
+    let server = Server {
         allowances: Allowances::none(env.clock.clone()),
         slow: SlowLog::off(env.clock.clone()),
         clients: Clients::new(local_addr),
@@ -32,20 +31,17 @@ pub async fn serve<S: Store>(env: Env, config: RespConfig, store: S, io: env::Co
         queued: QueuedRoom::new(config.max_large_bytes),
         cursors: Arc::default(),
         keys_turns: Arc::default(),
-        hints: Arc::default(),
         turns: Turns::new(config.max_commands),
         gathering: Room::new(config.max_gathered_bytes),
         elements: ElementTurns::default(),
-        companions: Companions::new(env.clock.clone()),
         waiters: Waiters::new(config.max_large_bytes),
         replies: Replies::new(config.max_reply_bytes),
         access: None,
         metrics: RespMetrics::register(&mut Registry::default()).0,
         env,
         config,
-        store,
         local_addr,
-    });
+    };
     let (_running, shutdown) = shutdown::channel();
-    Connection::new(shared, io).run(shutdown).await;
+    Connection::new(Shared::databases(server, &store), io).run(shutdown).await;
 }

@@ -18,14 +18,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{JoinError, JoinSet};
 
 use crate::clients::Clients;
-use crate::companions::Companions;
 use crate::config::RespConfig;
 use crate::connection::{Connection, Turns};
 use crate::element_turns::ElementTurns;
 use crate::metrics::{Metrics, RespMetrics};
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
-use crate::shared::Shared;
+use crate::shared::{Databases, Server, Shared};
 use crate::store::Store;
 use crate::waiters::Waiters;
 
@@ -112,7 +111,7 @@ impl RespServer {
         }
         let (stop, stopping) = shutdown::channel();
         let (serving, ended) = mpsc::channel(1);
-        let shared = Arc::new(Shared {
+        let server = Server {
             clients: Clients::new(local_addr),
             started_ns: env.clock.holder_ns(),
             key_seed: env.rng.next_u64(),
@@ -124,22 +123,21 @@ impl RespServer {
             replies: Replies::new(config.max_reply_bytes),
             cursors: Arc::default(),
             keys_turns: Arc::default(),
-            hints: Arc::default(),
             turns: Turns::new(config.max_commands),
             gathering: Room::new(config.max_gathered_bytes),
             elements: ElementTurns::default(),
-            companions: Companions::new(env.clock.clone()),
             waiters: Waiters::new(config.max_large_bytes),
             metrics: metrics.0,
             env,
             config,
-            store,
             local_addr,
-        });
+        };
+        let databases = Shared::databases(server, &store);
+        let shared = databases[0].clone();
         let lanes: Arc<[Lane]> = (0..shared.config.threads.max(1))
             .map(|i| {
                 let (handover, arriving) = mpsc::channel(HANDOVER_MAX);
-                let lane = serve(shared.clone(), arriving, stopping.clone(), serving.clone());
+                let lane = serve(databases.clone(), arriving, stopping.clone(), serving.clone());
                 if shared.config.threads == 0 {
                     tokio::spawn(lane);
                 } else {
@@ -224,7 +222,7 @@ async fn accept<S: Store>(
 
 /// Serves the connections that arrive, until no more can arrive and all are closed.
 async fn serve<S: Store>(
-    shared: Arc<Shared<S>>,
+    databases: Databases<S>,
     mut arriving: mpsc::Receiver<(DetachedConnection, Place)>,
     stopping: Shutdown,
     _serving: mpsc::Sender<()>,
@@ -236,7 +234,7 @@ async fn serve<S: Store>(
                 let Some((connection, place)) = arrived else { break };
                 match connection.attach() {
                     Ok(io) => {
-                        let (shared, mut stopping) = (shared.clone(), stopping.clone());
+                        let (databases, mut stopping) = (databases.clone(), stopping.clone());
                         connections.spawn(async move {
                             let established = tokio::select! {
                                 biased;
@@ -244,7 +242,7 @@ async fn serve<S: Store>(
                                 () = stopping.wait() => return,
                             };
                             if let Ok(io) = established {
-                                Connection::new(shared, io).run(stopping).await;
+                                Connection::new(databases, io).run(stopping).await;
                             }
                             drop(place);
                         });

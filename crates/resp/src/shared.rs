@@ -1,10 +1,12 @@
-//! What all connections of a server share.
+//! What connections share: all of a server, and those that have selected one database.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_access::{Allowances, Desk};
+use sextant_common::database::Database;
 use sextant_environment::Env;
 use sextant_environment::room::Room;
 use sextant_environment::slow_log::{Done, SlowLog, Tier, Trace};
@@ -21,12 +23,13 @@ use crate::hints::Hints;
 use crate::metrics::Metrics;
 use crate::queued::QueuedRoom;
 use crate::replies::Replies;
+use crate::store::Store;
 use crate::waiters::Waiters;
 
-pub(crate) struct Shared<S> {
+/// By all connections of a server.
+pub(crate) struct Server {
     pub env: Env,
     pub config: RespConfig,
-    pub store: S,
     pub metrics: Arc<Metrics>,
     pub clients: Clients,
     pub local_addr: SocketAddr,
@@ -41,12 +44,10 @@ pub(crate) struct Shared<S> {
     pub gathering: Room,
     /// For elements that are asked for.
     pub elements: ElementTurns,
-    pub companions: Companions,
     pub waiters: Waiters,
     pub turns: Turns,
     pub cursors: Arc<Cursors>,
     pub keys_turns: Arc<KeysTurns>,
-    pub hints: Arc<Hints>,
     pub replies: Replies,
     pub slow: SlowLog,
     pub allowances: Arc<Allowances>,
@@ -54,7 +55,42 @@ pub(crate) struct Shared<S> {
     pub access: Option<Arc<Desk>>,
 }
 
-impl<S> Shared<S> {
+/// By those connections that have selected this database: a key is another one in each.
+pub(crate) struct Shared<S> {
+    server: Arc<Server>,
+    pub database: Database,
+    pub store: S,
+    pub companions: Companions,
+    pub hints: Arc<Hints>,
+}
+
+/// Of all databases, by their numbers.
+pub(crate) type Databases<S> = Arc<[Arc<Shared<S>>]>;
+
+impl<S> Deref for Shared<S> {
+    type Target = Server;
+
+    fn deref(&self) -> &Server {
+        &self.server
+    }
+}
+
+impl<S: Store> Shared<S> {
+    /// `store`: of the first one.
+    pub fn databases(server: Server, store: &S) -> Databases<S> {
+        let server = Arc::new(server);
+        let shared = |database| Self {
+            database,
+            store: store.database(database),
+            companions: Companions::new(server.env.clock.clone()),
+            hints: Arc::default(),
+            server: server.clone(),
+        };
+        Database::all().map(|database| Arc::new(shared(database))).collect()
+    }
+}
+
+impl Server {
     pub fn now_ns(&self) -> u64 {
         self.env.clock.holder_ns()
     }

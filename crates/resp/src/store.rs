@@ -6,6 +6,7 @@ use std::future::Future;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use sextant_common::Result;
+use sextant_common::database::Database;
 use sextant_common::marks::Kind;
 use sextant_common::operation::{Condition, Lane, Operation, Put, Record, WriteOutcome};
 
@@ -93,7 +94,7 @@ pub type InLine = Box<dyn Any + Send>;
 /// A key, and what its record is.
 pub type Named = (Bytes, Kind);
 
-/// A key-value store, cheap to clone.
+/// A key-value store, cheap to clone, and in it one database.
 ///
 /// Keys and values that are passed in are within `sextant_common::limits` and are slices of a connection's input buffer:
 /// whoever keeps one beyond the call copies it, or it pins the whole buffer.
@@ -103,6 +104,15 @@ pub type Named = (Bytes, Kind);
 pub trait Store: Clone + Send + Sync + 'static {
     /// What a look at a key that is not at hand found out, so that nothing is looked up twice. The default: nobody has looked.
     type Missed: Default + Send + 'static;
+
+    /// The same store, as one that has another database (this one too has this method for all). Costs nothing.
+    fn database(&self, database: Database) -> Self;
+
+    /// Makes the database if there is none.
+    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static;
+
+    /// Whether somebody has made it.
+    fn is_there(&self) -> impl Future<Output = Result<bool>> + Send;
 
     /// What is known without waiting: the first step of every read that nothing holds up.
     fn look(&self, key: &[u8]) -> Look<Self::Missed>;
@@ -172,8 +182,8 @@ pub trait Store: Clone + Send + Sync + 'static {
         0
     }
 
-    /// One batch, atomic, of keys that [are together](Store::are_together), in the table that the front end serves, or in that of
-    /// elements ([`ELEMENTS_TABLE`](sextant_common::object::ELEMENTS_TABLE)), if an operation says so: what became of each operation.
+    /// One batch, atomic, of keys that [are together](Store::are_together), in the database's table, or in that of
+    /// its elements, if an operation says so ([`ELEMENTS_TABLE`](sextant_common::object::ELEMENTS_TABLE)): what became of each operation.
     fn execute(&self, ops: Vec<Operation>, lane: Lane) -> impl Future<Output = Result<WriteOutcome>> + Send;
 
     /// A command on this key begins to wait for others on the same key that are under way. An error: too many wait already for who

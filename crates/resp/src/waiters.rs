@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use sextant_common::database::Database;
 use sextant_common::marks::Kind;
 use tokio::sync::{Notify, Semaphore};
 
@@ -27,7 +28,11 @@ const LOOKS_PER_S: usize = 10_000;
 const TRIES_MAX: usize = 64;
 
 /// What is waited for.
-type Place = (Kind, Bytes);
+type Place = (Database, Kind, Bytes);
+
+fn of((database, kind): (Database, Kind), key: &Bytes) -> Place {
+    (database, kind, key.clone())
+}
 
 /// Of all connections.
 #[derive(Debug)]
@@ -43,7 +48,7 @@ pub(crate) struct Waiters {
 #[derive(Debug)]
 pub(crate) struct Waiter<'w> {
     all: &'w Waiters,
-    kind: Kind,
+    place: (Database, Kind),
     keys: Vec<Bytes>,
     seat: Arc<Notify>,
     _room: Held,
@@ -61,7 +66,7 @@ impl Waiters {
     }
 
     /// Stands in the line of each of these keys, copies of which are kept. None: there is no room for them.
-    pub fn enter(&self, kind: Kind, keys: &[Bytes]) -> Option<Waiter<'_>> {
+    pub fn enter(&self, place: (Database, Kind), keys: &[Bytes]) -> Option<Waiter<'_>> {
         let mut held = Held::default();
         if !held.take(&self.room, keys.iter().map(|key| key.len() + KEY_BYTES).sum()) {
             return None;
@@ -72,11 +77,11 @@ impl Waiters {
         let seat = Arc::new(Notify::new());
         let mut lines = self.lines.lock();
         for key in &keys {
-            lines.entry((kind, key.clone())).or_default().push_back(seat.clone());
+            lines.entry(of(place, key)).or_default().push_back(seat.clone());
         }
         self.count.fetch_add(1, Ordering::SeqCst);
         drop(lines);
-        Some(Waiter { all: self, kind, keys, seat, _room: held })
+        Some(Waiter { all: self, place, keys, seat, _room: held })
     }
 
     pub fn count(&self) -> usize {
@@ -84,18 +89,18 @@ impl Waiters {
     }
 
     /// Whether somebody waits for this.
-    pub fn has_line(&self, kind: Kind, key: &Bytes) -> bool {
-        self.count() > 0 && self.lines.lock().contains_key(&(kind, key.clone()))
+    pub fn has_line(&self, place: (Database, Kind), key: &Bytes) -> bool {
+        self.count() > 0 && self.lines.lock().contains_key(&of(place, key))
     }
 
     /// There may be something under this key.
-    pub fn wake(&self, key: &Bytes) {
+    pub fn wake(&self, database: Database, key: &Bytes) {
         if self.count() == 0 {
             return;
         }
         let lines = self.lines.lock();
         for kind in [Kind::List, Kind::SortedSet] {
-            if let Some(first) = lines.get(&(kind, key.clone())).and_then(VecDeque::front) {
+            if let Some(first) = lines.get(&of((database, kind), key)).and_then(VecDeque::front) {
                 first.notify_one();
             }
         }
@@ -113,7 +118,7 @@ impl Waiter<'_> {
     pub fn leads(&self) -> Vec<Bytes> {
         let lines = self.all.lines.lock();
         let is_first = |key: &&Bytes| {
-            let first = lines.get(&(self.kind, (*key).clone())).and_then(VecDeque::front);
+            let first = lines.get(&of(self.place, key)).and_then(VecDeque::front);
             first.is_some_and(|first| Arc::ptr_eq(first, &self.seat))
         };
         self.keys.iter().filter(is_first).cloned().collect()
@@ -130,7 +135,7 @@ impl Drop for Waiter<'_> {
         let mut lines = self.all.lines.lock();
         self.all.count.fetch_sub(1, Ordering::SeqCst);
         for key in std::mem::take(&mut self.keys) {
-            let place = (self.kind, key);
+            let place = of(self.place, &key);
             let Some(line) = lines.get_mut(&place) else { continue };
             let was_first = line.front().is_some_and(|first| Arc::ptr_eq(first, &self.seat));
             line.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
@@ -150,6 +155,8 @@ mod tests {
 
     use super::*;
 
+    const LISTS: (Database, Kind) = (Database::FIRST, Kind::List);
+
     fn waiters() -> Waiters {
         Waiters::new(1 << 20)
     }
@@ -158,26 +165,26 @@ mod tests {
     fn who_came_first_is_woken_first_and_then_the_next() {
         let all = waiters();
         let key = Bytes::from_static(b"k");
-        let enter = || all.enter(Kind::List, std::slice::from_ref(&key)).unwrap();
+        let enter = || all.enter(LISTS, std::slice::from_ref(&key)).unwrap();
         let (first, second) = (enter(), enter());
         assert_eq!((first.leads(), second.leads()), (vec![key.clone()], vec![]));
-        all.wake(&key);
+        all.wake(Database::FIRST, &key);
         assert!(first.woken().now_or_never().is_some() && second.woken().now_or_never().is_none());
         drop(first);
         assert!(second.woken().now_or_never().is_some(), "there may be more");
         assert_eq!(second.leads(), vec![key.clone()]);
         drop(second);
-        assert_eq!((all.count(), all.has_line(Kind::List, &key)), (0, false));
+        assert_eq!((all.count(), all.has_line(LISTS, &key)), (0, false));
     }
 
     #[test]
     fn lists_and_sorted_sets_have_lines_of_their_own() {
         let all = waiters();
         let keys = [Bytes::from_static(b"k"), Bytes::from_static(b"l"), Bytes::from_static(b"k")];
-        let list = all.enter(Kind::List, &keys[..1]).unwrap();
-        let sorted = all.enter(Kind::SortedSet, &keys).unwrap();
+        let list = all.enter(LISTS, &keys[..1]).unwrap();
+        let sorted = all.enter((Database::FIRST, Kind::SortedSet), &keys).unwrap();
         assert_eq!(sorted.leads(), keys[..2], "a key that is named twice has one place");
-        all.wake(&keys[1]);
+        all.wake(Database::FIRST, &keys[1]);
         assert!(sorted.woken().now_or_never().is_some() && list.woken().now_or_never().is_none());
     }
 
@@ -186,9 +193,9 @@ mod tests {
         let all = waiters();
         assert_eq!(all.pause(), PAUSE);
         let keys: Vec<Bytes> = (0..1000).map(|n| Bytes::from(format!("key{n}"))).collect();
-        let _waiter = all.enter(Kind::List, &keys).unwrap();
+        let _waiter = all.enter(LISTS, &keys).unwrap();
         assert_eq!(all.pause(), Duration::from_millis(100));
-        let others: Vec<_> = (0..10).map_while(|_| all.enter(Kind::List, &keys)).collect();
+        let others: Vec<_> = (0..10).map_while(|_| all.enter(LISTS, &keys)).collect();
         assert!(others.len() < 10);
     }
 }

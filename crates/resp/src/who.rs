@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use sextant_access::{Allowance, Allowances, Class, Desk, Place, Principal};
 use sextant_common::Result;
+use sextant_common::database::Database;
 use sextant_environment::env::{Holder, Identity};
 
 use crate::command_table::{Id, Spec};
@@ -17,6 +18,8 @@ pub(crate) struct Who {
     shown: Option<String>,
     /// As whom it has authenticated, or what it has shown.
     name: Option<String>,
+    /// In which it is.
+    database: Database,
     principal: Option<Arc<Principal>>,
     /// Of the desk, when `principal` was found.
     generation: u64,
@@ -41,7 +44,8 @@ impl Who {
             Holder::Server(_) => None,
         });
         let name = shown.clone();
-        let mut who = Self { desk, name, shown, principal: None, generation: 0, allowances, limits: None };
+        let (principal, limits, database) = (None, None, Database::FIRST);
+        let mut who = Self { desk, name, shown, database, principal, generation: 0, allowances, limits };
         if who.desk.is_none() {
             who.enter(Some(DEFAULT_USER.to_owned()));
         }
@@ -121,7 +125,8 @@ impl Who {
     /// None: everybody may do everything.
     pub fn standing(&mut self) -> Option<Standing> {
         let generation = self.generation();
-        Some(Standing { desk: self.desk.clone()?, name: self.name.clone(), generation })
+        let (name, database) = (self.name.clone(), self.database);
+        Some(Standing { desk: self.desk.clone()?, name, database, generation })
     }
 
     pub fn is_nobody(&mut self) -> bool {
@@ -134,14 +139,35 @@ impl Who {
         self.generation
     }
 
-    /// Of the default table.
+    /// Of its database.
     pub fn may_read(&mut self, key: &[u8]) -> bool {
-        self.desk.is_none() || self.principal().is_some_and(|who| who.may_key(Class::Read, "", key).is_ok())
+        let table = self.database.table();
+        self.desk.is_none()
+            || self.principal().is_some_and(|who| who.may_key(Class::Read, table, key).is_ok())
     }
 
-    /// All keys of a range of the default table; an empty end: to the last key.
+    /// All keys of a range of its database; an empty end: to the last key.
     pub fn may_scan(&mut self, start: &[u8], end: &[u8]) -> bool {
-        self.desk.is_none() || self.principal().is_some_and(|who| who.may_scan("", start, end).is_ok())
+        let table = self.database.table();
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may_scan(table, start, end).is_ok())
+    }
+
+    /// Remove all keys of a database at once.
+    pub fn may_empty(&mut self, database: Database) -> bool {
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may_empty(database.table()).is_ok())
+    }
+
+    /// Anything at all in a database.
+    pub fn may_enter(&mut self, database: Database) -> bool {
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may_enter(database.table()))
+    }
+
+    pub fn database(&self) -> Database {
+        self.database
+    }
+
+    pub fn selects(&mut self, database: Database) {
+        self.database = database;
     }
 
     pub fn may_administrate(&mut self) -> bool {
@@ -161,6 +187,7 @@ impl Who {
         if self.desk.is_none() || spec.flags.contains(&"no_auth") {
             return Ok(());
         }
+        let database = self.database;
         let Some(who) = self.principal() else {
             return Err(Reply::error("NOAUTH Authentication required."));
         };
@@ -177,7 +204,7 @@ impl Who {
         if who.may(class).is_err() {
             return Err(not_permitted(&who.name, spec.name));
         }
-        if class == Class::Dangerous && who.may_empty("").is_err() {
+        if class == Class::Dangerous && who.may_empty(database.table()).is_err() {
             return Err(not_permitted(&who.name, spec.name));
         }
         for (at, place) in spec.key_places(command).into_iter().enumerate() {
@@ -187,7 +214,7 @@ impl Who {
             if is_source || reads_too(spec.id, at, command) {
                 classes[1] = Some(Class::Read);
             }
-            if classes.into_iter().flatten().any(|class| who.may_key(class, "", key).is_err()) {
+            if classes.into_iter().flatten().any(|class| who.may_key(class, database.table(), key).is_err()) {
                 return Err(Reply::error("NOPERM No permissions to access a key"));
             }
         }
@@ -200,6 +227,7 @@ pub(crate) struct Standing {
     desk: Arc<Desk>,
     /// None: nobody that has said so.
     name: Option<String>,
+    database: Database,
     generation: u64,
 }
 
@@ -216,7 +244,9 @@ impl Standing {
         };
         let may = |class| {
             let who = who.as_ref();
-            who.is_some_and(|who| keys.iter().all(|key| who.may_key(class, "", key).is_ok()))
+            who.is_some_and(|who| {
+                keys.iter().all(|key| who.may_key(class, self.database.table(), key).is_ok())
+            })
         };
         let may = may(Class::Write) && may(Class::Read);
         if may {

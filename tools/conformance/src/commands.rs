@@ -226,10 +226,21 @@ impl Generator {
                         ..Said::new(&[b"EXISTS", b"a"], Compared::Exactly)
                     });
                 }
+                4 if self.rng.bool() => self.selection(&mut all),
                 _ => all.push(self.command()),
             }
         }
         all
+    }
+
+    /// Of a database, within a pipeline.
+    fn selection(&mut self, all: &mut Vec<Said>) {
+        let number = self.one(&["0", "0", "0", "1", "2", "15", "16", "-1", "x"]);
+        let (before, after) = (self.command(), self.command());
+        let select = Said::new(&[b"SELECT", number.as_bytes()], Compared::Exactly);
+        all.push(Said { goes_on: true, ..before });
+        all.push(Said { begins: false, goes_on: true, ..select });
+        all.push(Said { begins: false, ..after });
     }
 
     fn transaction(&mut self, all: &mut Vec<Said>) {

@@ -1,11 +1,13 @@
-//! The default table as what the RESP front end serves.
+//! Tables as what the RESP front end serves: each of its databases is one, with the elements of its objects beside it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
+use sextant_common::database::Database;
 use sextant_common::ids::{DEFAULT_TABLE_NAME, PartitionId};
+use sextant_common::manifest::TableOptions;
 use sextant_common::object::{ELEMENTS_TABLE, elements_options, inner_key};
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, ReadMode, Record, WriteOutcome};
 use sextant_common::{Error, ErrorKind, Result};
@@ -31,6 +33,7 @@ const WRITES_AT_ONCE: usize = 32;
 #[derive(Clone)]
 pub(crate) struct RespStore {
     pnode: PNode,
+    database: Database,
     shares: Arc<Shares>,
     /// None: what objects leave behind is others' business.
     sweeper: Option<Sweeper>,
@@ -39,17 +42,33 @@ pub(crate) struct RespStore {
 impl RespStore {
     pub fn new(pnode: PNode, commands_max: usize) -> Self {
         let partitions = pnode.core().views.partitions().count() as u32;
-        Self { pnode, shares: Arc::new(Shares::new(partitions, commands_max)), sweeper: None }
+        let shares = Arc::new(Shares::new(partitions, commands_max));
+        Self { pnode, database: Database::FIRST, shares, sweeper: None }
     }
 
     pub fn swept_by(self, sweeper: Sweeper) -> Self {
         Self { sweeper: Some(sweeper), ..self }
     }
 
+    fn table(&self) -> &'static str {
+        self.database.table()
+    }
+
     /// None: the table is not known yet.
     fn partition_of(&self, key: &[u8]) -> Option<PartitionId> {
         let views = &self.pnode.core().views;
-        views.tables.get("").map(|table| views.slot_map.partition_of(key, &table.options))
+        views.tables.get(self.table()).map(|table| views.slot_map.partition_of(key, &table.options))
+    }
+
+    /// Operations of the front end, which knows two tables, with the names of this database's.
+    fn in_tables(&self, mut ops: Vec<Operation>) -> Vec<Operation> {
+        if self.database != Database::FIRST {
+            for op in &mut ops {
+                let table = if op.table == ELEMENTS_TABLE { self.database.elements() } else { self.table() };
+                op.table = table.to_owned();
+            }
+        }
+        ops
     }
 
     /// A place among a partition's commands, for as long as one is under way.
@@ -75,7 +94,7 @@ impl RespStore {
 
     /// Of a range of one partition.
     async fn first_key(&self, range: ScanRange) -> Result<Option<Bytes>> {
-        let mut pages = self.pnode.scan("", range);
+        let mut pages = self.pnode.scan(self.table(), range);
         while let Some(page) = pages.next_page().await {
             if let Some((key, _)) = page?.records.first() {
                 // (A copy, or it would hold the whole page.)
@@ -88,7 +107,7 @@ impl RespStore {
     /// One batch for each partition: atomic there, not across them. The results of all operations, in no order.
     async fn write_by_partition(&self, ops: Vec<Operation>, lane: Lane) -> Result<Vec<OpOutcome>> {
         let core = self.pnode.core();
-        let table = self.pnode.tables_by_name().get("", core.deadline(None)).await?;
+        let table = self.pnode.tables_by_name().get(self.table(), core.deadline(None)).await?;
         let mut batches: BTreeMap<PartitionId, Vec<Operation>> = BTreeMap::new();
         for op in ops {
             let partition = core.views.slot_map.partition_of(&op.key, &table.options);
@@ -124,15 +143,41 @@ fn without_outcomes(done: Vec<(usize, Result<WriteOutcome>)>) -> SetDone {
 impl Store for RespStore {
     type Missed = router::Missed;
 
+    fn database(&self, database: Database) -> Self {
+        Self { database, ..self.clone() }
+    }
+
+    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        let store = self.clone();
+        async move {
+            if store.is_there().await? {
+                return Ok(());
+            }
+            store.pnode.create_table(store.table(), TableOptions::default()).await.map(drop)
+        }
+    }
+
+    async fn is_there(&self) -> Result<bool> {
+        if self.database == Database::FIRST {
+            return Ok(true);
+        }
+        let tables = self.pnode.tables_by_name();
+        match tables.get(self.table(), self.pnode.core().deadline(None)).await {
+            Ok(_) => Ok(true),
+            Err(e) if e.kind == ErrorKind::UnknownTable => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
     fn look(&self, key: &[u8]) -> Look<router::Missed> {
-        match self.pnode.look("", key) {
+        match self.pnode.look(self.table(), key) {
             router::Look::Known(record) => Look::Known(Ok(record)),
             router::Look::Missed(missed) => Look::Missed(missed),
         }
     }
 
     fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
-        match self.pnode.look(ELEMENTS_TABLE, key) {
+        match self.pnode.look(self.database.elements(), key) {
             router::Look::Known(record) => Some(Ok(record)),
             router::Look::Missed(_) => None,
         }
@@ -142,20 +187,20 @@ impl Store for RespStore {
         let _place = self.enter(&key)?;
         let options = ReadOptions::default();
         match missed.was_looked_for() {
-            true => self.pnode.get_after(missed, "", key, options).await,
-            false => self.pnode.get_bytes("", key, options).await,
+            true => self.pnode.get_after(missed, self.table(), key, options).await,
+            false => self.pnode.get_bytes(self.table(), key, options).await,
         }
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<Vec<Option<Record>>> {
         let _places = self.enter_all(&keys)?;
-        self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await
+        self.pnode.multi_get_after(first, self.table(), &keys, ReadOptions::default()).await
     }
 
     async fn set(&self, put: Put, condition: SetCondition, lane: Lane) -> Result<bool> {
         let Put { key, value, lifetime } = put;
         let _place = self.enter(&key)?;
-        let op = Operation::put("", key, value).lasting(lifetime).only_if(condition.into());
+        let op = Operation::put(self.table(), key, value).lasting(lifetime).only_if(condition.into());
         Ok(self.pnode.write(vec![op], in_lane(lane)).await?.applied)
     }
 
@@ -172,7 +217,7 @@ impl Store for RespStore {
                 Err(e) => refused.push((at, Err(e))),
             }
         }
-        let under_way = match self.pnode.puts("", &entered, lane) {
+        let under_way = match self.pnode.puts(self.table(), &entered, lane) {
             Some(writes) => writes.map(without_outcomes).left_stream(),
             None => {
                 // Each takes a place of its own.
@@ -192,25 +237,25 @@ impl Store for RespStore {
     }
 
     async fn multi_set(&self, pairs: Vec<(Bytes, Bytes)>, lane: Lane) -> Result<()> {
-        let ops = pairs.into_iter().map(|(key, value)| Operation::put("", key, value)).collect();
+        let ops = pairs.into_iter().map(|(key, value)| Operation::put(self.table(), key, value)).collect();
         self.write_by_partition(ops, lane).await.map(|_| ())
     }
 
     async fn delete(&self, keys: Vec<Bytes>, lane: Lane) -> Result<u64> {
-        let ops = keys.into_iter().map(|key| Operation::delete_checked("", key)).collect();
+        let ops = keys.into_iter().map(|key| Operation::delete_checked(self.table(), key)).collect();
         let results = self.write_by_partition(ops, lane).await?;
         Ok(results.iter().filter(|r| r.applied).count() as u64)
     }
 
     async fn exists(&self, keys: Vec<Bytes>, first: router::Missed) -> Result<u64> {
         let _places = self.enter_all(&keys)?;
-        let records = self.pnode.multi_get_after(first, "", &keys, ReadOptions::default()).await?;
+        let records = self.pnode.multi_get_after(first, self.table(), &keys, ReadOptions::default()).await?;
         Ok(records.iter().filter(|r| r.is_some()).count() as u64)
     }
 
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
         let _place = keys.first().map(|key| self.enter_by_element(key)).transpose()?;
-        match self.pnode.multi_get(ELEMENTS_TABLE, &keys, ReadOptions::default()).await {
+        match self.pnode.multi_get(self.database.elements(), &keys, ReadOptions::default()).await {
             // Nobody has made an object yet.
             Err(e) if e.kind == ErrorKind::UnknownTable => Ok(vec![None; keys.len()]),
             answer => answer,
@@ -231,7 +276,7 @@ impl Store for RespStore {
             partition: Some(partition),
             first_page: true,
         };
-        let mut pages = self.pnode.scan(ELEMENTS_TABLE, range);
+        let mut pages = self.pnode.scan(self.database.elements(), range);
         let mut took_several = false;
         loop {
             let page = match pages.next_page().await {
@@ -252,13 +297,13 @@ impl Store for RespStore {
 
     fn is_garbage(&self, key: &[u8]) {
         if let Some(sweeper) = &self.sweeper {
-            sweeper.tell(key);
+            sweeper.tell(self.database, key);
         }
     }
 
     async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
         let Walk { start, end, position: Position { part, mut from }, limit } = walk;
-        let partitions = self.pnode.partitions_of("", &start, &end).await?;
+        let partitions = self.pnode.partitions_of(self.table(), &start, &end).await?;
         let (mut keys, mut part) = (Vec::<Named>::new(), part as usize);
         let last = part.saturating_add(PARTITIONS_A_STEP);
         while part < last && (keys.len() as u64) < limit {
@@ -274,7 +319,7 @@ impl Store for RespStore {
                 ..ScanRange::default()
             };
             let before = keys.len();
-            let mut pages = self.pnode.scan("", range);
+            let mut pages = self.pnode.scan(self.table(), range);
             while let Some(page) = pages.next_page().await {
                 // (Copies, or they would hold the whole page.)
                 let named = |(key, record): &(Bytes, Record)| (Bytes::copy_from_slice(key), record.kind);
@@ -292,7 +337,7 @@ impl Store for RespStore {
     }
 
     async fn any_key(&self, random: u64) -> Result<Option<Bytes>> {
-        let partitions = self.pnode.partitions_of("", b"", b"").await?;
+        let partitions = self.pnode.partitions_of(self.table(), b"", b"").await?;
         let from = (random % partitions.len().max(1) as u64) as usize;
         for partition in partitions[from..].iter().chain(&partitions[..from]) {
             let all = ScanRange { limit: 1, page_records: 1, partition: Some(*partition), ..<_>::default() };
@@ -313,7 +358,7 @@ impl Store for RespStore {
     fn are_together<'k>(&self, keys: impl IntoIterator<Item = &'k [u8]>) -> bool {
         let views = &self.pnode.core().views;
         // (While the table is not known yet, its leader says it.)
-        let Some(table) = views.tables.get("") else { return true };
+        let Some(table) = views.tables.get(self.table()) else { return true };
         let mut partitions = keys.into_iter().map(|key| views.slot_map.partition_of(key, &table.options));
         let first = partitions.next();
         partitions.all(|partition| Some(partition) == first)
@@ -325,15 +370,16 @@ impl Store for RespStore {
 
     async fn execute(&self, ops: Vec<Operation>, lane: Lane) -> Result<WriteOutcome> {
         let core = self.pnode.core();
+        let elements = self.database.elements();
         let has_elements = ops.iter().any(|op| op.table == ELEMENTS_TABLE);
-        if has_elements && core.views.tables.get(ELEMENTS_TABLE).is_none() {
-            self.pnode.create_table(ELEMENTS_TABLE, elements_options()).await?;
+        if has_elements && core.views.tables.get(elements).is_none() {
+            self.pnode.create_table(elements, elements_options()).await?;
         }
         let of_keys = ops.iter().find(|op| op.table.is_empty());
         let inner = || inner_key(&ops.first()?.key);
         let key = of_keys.map(|op| &op.key[..]).or_else(inner);
         let _place = key.map(|key| self.enter(key)).transpose()?;
-        self.pnode.write(ops, in_lane(lane)).await
+        self.pnode.write(self.in_tables(ops), in_lane(lane)).await
     }
 
     fn stand_in_line(&self, key: &[u8]) -> Result<Option<InLine>> {
@@ -347,6 +393,7 @@ impl Store for RespStore {
     fn info(&self) -> Vec<(&'static str, Vec<(String, String)>)> {
         let core = self.pnode.core();
         let metrics = self.pnode.metrics();
+        let table = if self.database == Database::FIRST { DEFAULT_TABLE_NAME } else { self.table() };
         let pairs =
             |pairs: &[(&str, String)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect();
         let leased =
@@ -358,7 +405,7 @@ impl Store for RespStore {
                 "Sextant",
                 pairs(&[
                     ("cluster_id", core.config.cluster.id.clone()),
-                    ("table", DEFAULT_TABLE_NAME.to_owned()),
+                    ("table", table.to_owned()),
                     ("partitions", core.config.cluster.partitions.to_string()),
                     ("partitions_leased", leased.count().to_string()),
                     ("record_cache_entries", entries.to_string()),

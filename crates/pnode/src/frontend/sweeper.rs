@@ -11,10 +11,11 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::database::Database;
 use sextant_common::ids::PartitionId;
 use sextant_common::key::prefix_end;
 use sextant_common::marks::Kind;
-use sextant_common::object::{ELEMENTS_TABLE, Header, inner_key, object_prefix, version_of, version_prefix};
+use sextant_common::object::{Header, inner_key, object_prefix, version_of, version_prefix};
 use sextant_common::operation::{Condition, Lane, Lifetime, Operation};
 use sextant_common::{Error, Result};
 use sextant_environment::Env;
@@ -44,22 +45,22 @@ const WALK_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Clone)]
 pub(crate) struct Sweeper {
     /// Keys, and when each may be looked after (holder's clock).
-    keys: mpsc::Sender<(Bytes, u64)>,
+    keys: mpsc::Sender<(Database, Bytes, u64)>,
     env: Env,
 }
 
 impl Sweeper {
     /// Until the p-node stops.
     pub fn start(pnode: &PNode, stopping: &Shutdown) -> Self {
-        let (queue, mut keys) = mpsc::channel::<(Bytes, u64)>(QUEUE_MAX);
+        let (queue, mut keys) = mpsc::channel::<(Database, Bytes, u64)>(QUEUE_MAX);
         let env = pnode.core().env.clone();
         let clock = env.clock.clone();
-        let (sweep, mut ends) = (Sweep { pnode: pnode.clone() }, stopping.clone());
+        let (pnode, mut ends) = (pnode.clone(), stopping.clone());
         tokio::spawn(async move {
             let soon = async {
-                while let Some((key, due_ns)) = keys.recv().await {
+                while let Some((database, key, due_ns)) = keys.recv().await {
                     tokio::time::sleep(Duration::from_nanos(due_ns.saturating_sub(clock.holder_ns()))).await;
-                    if let Err(e) = sweep.object(&key).await {
+                    if let Err(e) = Sweep::of(&pnode, database).object(&key).await {
                         tracing::debug!("the elements of an object are left to a walk: {e}");
                     }
                 }
@@ -67,10 +68,8 @@ impl Sweeper {
             let walks = async {
                 loop {
                     tokio::time::sleep(LOOK_EVERY).await;
-                    for partition in sweep.pnode.core().views.partitions() {
-                        if let Err(e) = sweep.partition(partition).await {
-                            tracing::debug!("a walk over the elements of partition {partition} ended: {e}");
-                        }
+                    for sweep in Sweep::all(&pnode) {
+                        sweep.walk().await;
                     }
                 }
             };
@@ -84,22 +83,44 @@ impl Sweeper {
     }
 
     /// The object of this key may be gone.
-    pub fn tell(&self, key: &[u8]) {
+    pub fn tell(&self, database: Database, key: &[u8]) {
         // (If there is no room, a walk comes by.)
         let due_ns = self.env.clock.holder_ns().saturating_add(SETTLING.as_nanos() as u64);
-        let _ = self.keys.try_send((Bytes::copy_from_slice(key), due_ns));
+        let _ = self.keys.try_send((database, Bytes::copy_from_slice(key), due_ns));
     }
 }
 
-/// What does it.
+/// What does it, in a database.
 pub(crate) struct Sweep {
-    pub pnode: PNode,
+    pnode: PNode,
+    database: Database,
 }
 
 impl Sweep {
+    fn of(pnode: &PNode, database: Database) -> Self {
+        Self { pnode: pnode.clone(), database }
+    }
+
+    /// One for each database that has elements, as far as is known here.
+    pub fn all(pnode: &PNode) -> Vec<Self> {
+        Database::all().map(|database| Self::of(pnode, database)).filter(Self::has_elements).collect()
+    }
+
+    fn has_elements(&self) -> bool {
+        self.pnode.core().views.tables.get(self.database.elements()).is_some()
+    }
+
+    async fn walk(&self) {
+        for partition in self.pnode.core().views.partitions() {
+            if let Err(e) = self.partition(partition).await {
+                tracing::debug!("a walk over the elements of partition {partition} ended: {e}");
+            }
+        }
+    }
+
     /// Deletes what is left of earlier objects of this key. How many elements that were.
     pub async fn object(&self, key: &[u8]) -> Result<u64> {
-        if self.pnode.core().views.tables.get(ELEMENTS_TABLE).is_none() {
+        if !self.has_elements() {
             return Ok(0);
         }
         let prefix = object_prefix(key);
@@ -118,7 +139,7 @@ impl Sweep {
 
     /// Walks over all objects of a partition, unless somebody does or has just done so. How many elements were deleted.
     pub async fn partition(&self, partition: PartitionId) -> Result<u64> {
-        if self.pnode.core().views.tables.get(ELEMENTS_TABLE).is_none() || !self.claims(partition).await? {
+        if !self.has_elements() || !self.claims(partition).await? {
             return Ok(0);
         }
         // (Claims have no key inside, and come first.)
@@ -144,7 +165,7 @@ impl Sweep {
     async fn claims(&self, partition: PartitionId) -> Result<bool> {
         let name = [&[0, 0][..], b"walk", &partition.0.to_be_bytes()].concat();
         let owner = self.pnode.core().config.id.to_string();
-        let claim = Operation::put(ELEMENTS_TABLE, name, owner)
+        let claim = Operation::put(self.database.elements(), name, owner)
             .only_if(Condition::Absent)
             .lasting(Lifetime::Milliseconds(WALK_EVERY.as_millis() as u64));
         Ok(self.write(vec![claim]).await?.applied)
@@ -172,14 +193,16 @@ impl Sweep {
             partition,
             ..ScanRange::default()
         };
-        let Some(page) = self.pnode.scan(ELEMENTS_TABLE, range).next_page().await else { return Ok(None) };
+        let Some(page) = self.pnode.scan(self.database.elements(), range).next_page().await else {
+            return Ok(None);
+        };
         let first = page?.records.into_iter().next();
         // (What has no version is no element.)
         Ok(first.map(|(key, _)| (key.clone(), version_of(&key).unwrap_or_default())))
     }
 
     async fn live_version(&self, key: &[u8]) -> Result<Option<u64>> {
-        let record = self.pnode.get("", key, ReadOptions::default()).await?;
+        let record = self.pnode.get(self.database.table(), key, ReadOptions::default()).await?;
         let Some(record) = record.filter(|record| record.kind != Kind::Plain) else { return Ok(None) };
         // (What cannot be read is not taken for gone.)
         let header = Header::decode(&record.value);
@@ -192,9 +215,10 @@ impl Sweep {
         let end = prefix_end(&start);
         let mut swept = 0;
         let range = ScanRange { start, end, page_records: PAGE, ..ScanRange::default() };
-        let mut pages = self.pnode.scan(ELEMENTS_TABLE, range);
+        let mut pages = self.pnode.scan(self.database.elements(), range);
         while let Some(page) = pages.next_page().await {
-            let elements = page?.records.into_iter().map(|(key, _)| Operation::delete(ELEMENTS_TABLE, key));
+            let elements =
+                page?.records.into_iter().map(|(key, _)| Operation::delete(self.database.elements(), key));
             let elements: Vec<Operation> = elements.collect();
             let count = elements.len() as u64;
             self.write(elements).await?;

@@ -58,7 +58,7 @@ pub(super) async fn run<S: Store>(
     watched: &[Arc<Watched>],
     lane: Lane,
 ) -> Result<Done> {
-    let Shared { store, env, .. } = shared;
+    let (store, env) = (&shared.store, &shared.env);
     let mut expected = Vec::new();
     for watched in watched.iter().filter(|_| !mutant::active(Mutant::WatchWithoutVersions)) {
         let seen = watched

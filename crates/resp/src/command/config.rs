@@ -1,5 +1,7 @@
 //! `CONFIG`: only what clients and benchmarks ask for on connecting.
 
+use sextant_common::database::Database;
+
 use super::errors::{unknown_subcommand, wrong_arity};
 use super::is;
 use crate::config::RespConfig;
@@ -15,6 +17,7 @@ pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
     // (There are no snapshots to schedule, and every write is synced before it is acknowledged.)
     let parameters = [
         ("appendonly", "yes".to_owned()),
+        ("databases", Database::COUNT.to_string()),
         ("save", String::new()),
         ("tcp-keepalive", settings.tcp_keepalive_s.to_string()),
     ];

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use bytes::Bytes;
+use sextant_common::database::Database;
 use sextant_common::expiry::Tick;
 use sextant_common::limits;
 use sextant_common::operation::{
@@ -16,7 +17,8 @@ use crate::command_table::Id;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::store::SetCondition;
 
-pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
+/// `database`: the one that it is about.
+pub(super) fn decode(id: Id, command: &Command<'_>, database: Database) -> Result<Request, Reply> {
     match id {
         Id::Get => Ok(Request::Get(key(command, 1)?)),
         Id::Strlen => Ok(Request::Inspect(key(command, 1)?, Aspect::Length)),
@@ -79,7 +81,7 @@ pub(super) fn decode(id: Id, command: &Command<'_>) -> Result<Request, Reply> {
         }),
         Id::Rename => rename(command, true, SetReply::Status),
         Id::Renamenx => rename(command, false, SetReply::Number),
-        Id::Copy => copy(command),
+        Id::Copy => copy(command, database),
         Id::Mset => Ok(Request::MultiSet(pairs(command, "mset")?)),
         Id::Object => object(command),
         Id::Memory => super::diagnosis::memory(command),
@@ -275,7 +277,7 @@ fn rename(command: &Command<'_>, replaces: bool, reply: SetReply) -> Result<Requ
     Ok(Request::Move(Move { from, to, copies: false, replaces, reply }))
 }
 
-fn copy(command: &Command<'_>) -> Result<Request, Reply> {
+fn copy(command: &Command<'_>, database: Database) -> Result<Request, Reply> {
     let mut replaces = false;
     let mut i = 3;
     while i < command.len() {
@@ -283,8 +285,9 @@ fn copy(command: &Command<'_>) -> Result<Request, Reply> {
             replaces = true;
         } else if is(command.arg(i), "db") && i + 1 < command.len() {
             i += 1;
-            if integer(command, i)? != 0 {
-                return Err(Reply::error("ERR DB index is out of range"));
+            let to = Database::new(integer(command, i)?).ok_or(errors::DATABASE_OUT_OF_RANGE)?;
+            if to != database {
+                return Err(Reply::error("ERR COPY into another database is not supported"));
             }
         } else {
             return Err(SYNTAX);

@@ -12,6 +12,8 @@ use crate::frame::{Command, Reply};
 const QUOTED_BYTES_MAX: usize = 128;
 
 pub(super) const SYNTAX: Reply = Reply::Error(Bytes::from_static(b"ERR syntax error"));
+pub(super) const DATABASE_OUT_OF_RANGE: Reply =
+    Reply::Error(Bytes::from_static(b"ERR DB index is out of range"));
 pub(super) const NOT_AN_INTEGER: Reply =
     Reply::Error(Bytes::from_static(b"ERR value is not an integer or out of range"));
 

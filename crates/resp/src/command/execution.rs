@@ -30,7 +30,7 @@ impl Request {
             Ahead::Missed(head) => {
                 let filled = self.filled();
                 let reply = self.ask(&shared, head, lane).await.unwrap_or_else(|e| store_error(&e));
-                filled.iter().for_each(|key| shared.waiters.wake(key));
+                filled.iter().for_each(|key| shared.waiters.wake(shared.database, key));
                 reply
             }
         }

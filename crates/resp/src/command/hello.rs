@@ -1,16 +1,16 @@
 //! `HELLO`, `AUTH`, `SELECT`, `RESET`: the state of a connection.
 
 use bytes::Bytes;
+use sextant_common::database::Database;
 
-use super::errors::{NOT_AN_INTEGER, SYNTAX};
+use super::errors::{DATABASE_OUT_OF_RANGE, NOT_AN_INTEGER, SYNTAX, store_error};
 use super::info::REDIS_VERSION;
-use super::{Action, Conversation, acl, is};
+use super::{Action, Conversation, Waited, acl, is};
 use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply, parse_integer};
+use crate::shared::Shared;
+use crate::store::Store;
 use crate::who::DEFAULT_USER;
-
-/// Redis' number of databases: an index beyond it is "out of range", one below it must be 0 here.
-const DATABASES: i64 = 16;
 
 pub(super) fn hello(command: &Command<'_>, conversation: &mut Conversation) -> Action {
     greet(command, conversation).unwrap_or_else(Action::Reply)
@@ -112,13 +112,49 @@ fn authenticate(user: &[u8]) -> Result<(), Reply> {
     }
 }
 
-pub(super) fn select(command: &Command<'_>) -> Reply {
-    match parse_integer(command.arg(1)) {
-        Some(0) => Reply::OK,
-        Some(1..DATABASES) => Reply::error("ERR SELECT is not supported: there is only database 0"),
-        Some(_) => Reply::error("ERR DB index is out of range"),
-        None => NOT_AN_INTEGER,
+/// The first to select a database makes it. (What came before has been answered: [`crate::connection`].)
+pub(super) fn select<S: Store>(
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> Action {
+    match selected(command, conversation) {
+        Err(reply) => Action::Reply(reply),
+        Ok(database) if database == shared.database => Action::Reply(Reply::OK),
+        Ok(database) => {
+            let store = shared.store.database(database);
+            Action::Wait(Box::pin(async move {
+                let opened = store.open().await;
+                let then = move |conversation: &mut Conversation| match opened {
+                    Ok(()) => {
+                        enter(database, conversation);
+                        Reply::OK
+                    }
+                    Err(e) => store_error(&e),
+                };
+                Box::new(then) as Waited
+            }))
+        }
     }
+}
+
+/// Which one it is to be; or why not.
+fn selected(command: &Command<'_>, conversation: &mut Conversation) -> Result<Database, Reply> {
+    let number = parse_integer(command.arg(1)).ok_or(NOT_AN_INTEGER)?;
+    let database = Database::new(number).ok_or(DATABASE_OUT_OF_RANGE)?;
+    if database != conversation.who.database() && conversation.transactions.watches() {
+        return Err(Reply::error("ERR SELECT is not supported while keys of another database are watched"));
+    }
+    if !conversation.who.may_enter(database) {
+        conversation.who.refused("select");
+        return Err(Reply::error(format!("NOPERM No permissions to access database {number}")));
+    }
+    Ok(database)
+}
+
+fn enter(database: Database, conversation: &mut Conversation) {
+    conversation.who.selects(database);
+    conversation.entry.set_database(database);
 }
 
 /// `order`: that of connections that have said nothing.
@@ -129,6 +165,7 @@ pub(super) fn reset(conversation: &mut Conversation, order: Order) -> Reply {
     conversation.who.reset();
     conversation.transactions.forget();
     conversation.order = order;
+    enter(Database::FIRST, conversation);
     Reply::Simple("RESET")
 }
 

@@ -124,7 +124,7 @@ fn run<S: Store>(
     let spec = &COMMANDS[id as usize];
     let decoded = match spec.of {
         Family::Server => None,
-        Family::Record => Some(data::decode(id, command)),
+        Family::Record => Some(data::decode(id, command, conversation.who.database())),
         _ if spec.flags.contains(&"blocking") => Some(waiting::decode(spec, command, conversation, shared)),
         _ => Some(objects::decode(spec, command, shared).map(|object| Request::Object(Box::new(object)))),
     };
@@ -161,7 +161,7 @@ fn run<S: Store>(
         Id::Hello => return hello::hello(command, conversation),
         Id::Auth => return hello::auth(command, conversation),
         Id::Acl => return acl::acl(command, conversation),
-        Id::Select => hello::select(command),
+        Id::Select => return hello::select(command, conversation, shared),
         Id::Reset => hello::reset(conversation, shared.config.order),
         Id::Client => client::client(command, conversation, shared),
         Id::Command => introspection::command(command),

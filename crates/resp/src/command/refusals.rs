@@ -5,7 +5,7 @@ use crate::frame::{Command, Reply};
 
 const CHANNELS: &str = "there are no channels: p-nodes tell each other nothing";
 const SCRIPTS: &str = "there are no scripts: a transaction (MULTI, WATCH) does what they would";
-const ONE_DATABASE: &str = "there is one database";
+const DATABASES: &str = "nothing goes from one database to another";
 const CLUSTER: &str =
     "a p-node is no node of a Redis cluster, and has no replicas: it sends commands where they belong";
 const DUMPS: &str = "there is no dump of a key";
@@ -33,7 +33,7 @@ const REFUSED: [(&str, &[&str]); 11] = [
         ],
     ),
     (SCRIPTS, &["eval", "eval_ro", "evalsha", "evalsha_ro", "script", "fcall", "fcall_ro", "function"]),
-    (ONE_DATABASE, &["swapdb", "move"]),
+    (DATABASES, &["swapdb", "move"]),
     (
         CLUSTER,
         &[

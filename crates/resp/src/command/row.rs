@@ -145,7 +145,7 @@ impl<S: Store> RowRun<S> {
     }
 
     fn wake(&self) {
-        self.filled.iter().for_each(|key| self.shared.waiters.wake(key));
+        self.filled.iter().for_each(|key| self.shared.waiters.wake(self.shared.database, key));
     }
 
     async fn on_an_object(&self, requests: Vec<Request>) -> Left {

@@ -141,6 +141,10 @@ impl Transactions {
         self.open.is_some()
     }
 
+    pub fn watches(&self) -> bool {
+        !self.watched.is_empty()
+    }
+
     /// Since when it holds what others may have to do without. `is_scarce`: the room of all connections is.
     pub fn holds_since_ns(&self, is_scarce: bool) -> Option<u64> {
         let holds = |open: &&Open| is_scarce && !open.held.room.is_empty() || open.held.is_most();

@@ -130,7 +130,7 @@ impl Waiting {
     /// read.
     pub async fn at_once<S: Store>(&self, shared: &Shared<S>) -> std::result::Result<Reply, Option<Error>> {
         let (kind, sources) = (self.kind(), self.sources());
-        let has_line = |key: &Bytes| shared.waiters.has_line(kind, key);
+        let has_line = |key: &Bytes| shared.waiters.has_line((shared.database, kind), key);
         let free = if shared.store.are_together(sources.iter().map(|key| &key[..]))
             && !sources.iter().any(has_line)
         {
@@ -199,7 +199,7 @@ impl Waiting {
     ) -> Reply {
         let waiting = self.kept();
         drop(self);
-        let Some(waiter) = shared.waiters.enter(waiting.kind(), waiting.sources()) else {
+        let Some(waiter) = shared.waiters.enter((shared.database, waiting.kind()), waiting.sources()) else {
             return Reply::error("TRYAGAIN too many keys are waited for");
         };
         let mut looks = Looks::new(shared.store.clone());

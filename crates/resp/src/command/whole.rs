@@ -1,9 +1,10 @@
-//! Commands on all keys of the table at once: `DBSIZE`, `RANDOMKEY`, `FLUSHDB`. (`SCAN` and `KEYS`: [`super::scan`].)
+//! Commands on all keys of a database at once: `DBSIZE`, `RANDOMKEY`, `FLUSHDB`; and on those of all: `FLUSHALL`. (`SCAN` and `KEYS`: [`super::scan`].)
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use sextant_common::database::Database;
 use sextant_common::marks::Kind;
 use sextant_common::operation::Lane;
 use sextant_common::{Error, Result};
@@ -26,6 +27,8 @@ const COUNT_TIME_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Whole {
     what: What,
+    /// Which are emptied, and whether they may be.
+    emptied: Vec<(Database, bool)>,
     turns: Arc<KeysTurns>,
     client: Arc<ClientEntry>,
 }
@@ -35,7 +38,7 @@ enum What {
     Count,
     /// Some key.
     Any,
-    /// All are deleted.
+    /// All are deleted, of one database or of all.
     Flush,
 }
 
@@ -55,7 +58,13 @@ pub(super) fn decode<S>(
     if what != What::Flush && !conversation.who.may_scan(b"", b"") {
         return Err(Reply::error("NOPERM No permissions to read all keys"));
     }
-    Ok(Whole { what, turns: shared.keys_turns.clone(), client: conversation.entry.clone() })
+    let emptied: Vec<Database> = match id {
+        Id::Flushall => Database::all().collect(),
+        _ => vec![shared.database],
+    };
+    let emptied = emptied.into_iter().map(|database| (database, conversation.who.may_empty(database)));
+    let emptied = if what == What::Flush { emptied.collect() } else { vec![] };
+    Ok(Whole { what, emptied, turns: shared.keys_turns.clone(), client: conversation.entry.clone() })
 }
 
 impl Whole {
@@ -94,8 +103,33 @@ impl Whole {
         Ok(Reply::Integer(count))
     }
 
-    /// Step by step, so what others write meanwhile may stay. It may take long: each step is a turn.
     async fn flush<S: Store>(&self, shared: &Shared<S>, lane: Lane, place: &KeysPlace<'_>) -> Result<Reply> {
+        let mut stores = Vec::new();
+        for (database, may) in &self.emptied {
+            let store = shared.store.database(*database);
+            match store.is_there().await? {
+                true if !may => {
+                    let number = database.number();
+                    return Ok(Reply::error(format!("NOPERM No permissions to empty database {number}")));
+                }
+                true => stores.push(store),
+                false => {}
+            }
+        }
+        for store in &stores {
+            self.empty(store, shared, lane, place).await?;
+        }
+        Ok(Reply::OK)
+    }
+
+    /// Step by step, so what others write meanwhile may stay. It may take long: each step is a turn.
+    async fn empty<S: Store>(
+        &self,
+        store: &S,
+        shared: &Shared<S>,
+        lane: Lane,
+        place: &KeysPlace<'_>,
+    ) -> Result<()> {
         let mut at = Some(Position::default());
         while let Some(position) = at {
             let _turn = place.turn().await?;
@@ -103,18 +137,19 @@ impl Whole {
                 return Err(Error::invalid("nobody waits for it any more"));
             }
             let walk = Walk { start: Bytes::new(), end: Bytes::new(), position, limit: DELETED };
-            let (keys, next) = shared.store.walk(walk).await?;
+            let (keys, next) = store.walk(walk).await?;
             let objects: Vec<Bytes> =
                 keys.iter().filter(|(_, kind)| *kind != Kind::Plain).map(|(key, _)| key.clone()).collect();
             if !keys.is_empty() {
-                shared.store.delete(keys.into_iter().map(|(key, _)| key).collect(), lane).await?;
+                store.delete(keys.into_iter().map(|(key, _)| key).collect(), lane).await?;
             }
             for key in &objects {
+                // (Of another database's nothing is forgotten here: what is known may be wrong anyway.)
                 shared.hints.forget(key);
-                shared.store.is_garbage(key);
+                store.is_garbage(key);
             }
             at = next;
         }
-        Ok(Reply::OK)
+        Ok(())
     }
 }

@@ -6,6 +6,7 @@ use std::future::Future;
 use std::task::{Context, Poll};
 
 use sextant_common::Result;
+use sextant_common::database::Database;
 use sextant_common::limits;
 use sextant_common::operation::Lane;
 use sextant_environment::slow_log;
@@ -119,6 +120,7 @@ impl<S: Store> Connection<S> {
                 self.waiting = None;
                 self.shared.metrics.took(id).observe_ns(self.shared.since(self.read_ns));
                 let reply = waited(&mut self.conversation);
+                self.follow_selection();
                 self.reply(reply);
                 progress = true;
             }
@@ -180,6 +182,11 @@ impl<S: Store> Connection<S> {
                 InPlace::Looked(look) => Some(look),
                 InPlace::NoGet => None,
             };
+            if self.pipeline.unfinished() > 0 && self.may_select() {
+                // What came before is of another database.
+                self.admission.leave_all_lines();
+                return (Dispatched::Busy, progress);
+            }
             let room = self.shared.config.max_pipeline - self.pipeline.len();
             let here = self.parser.alike(&self.input).min(room);
             let lane = if self.pipeline.unfinished() > 0 { Lane::Pipelined } else { Lane::Single };
@@ -194,6 +201,7 @@ impl<S: Store> Connection<S> {
             progress = true;
             let Self { parser, input, conversation, shared, .. } = self;
             let (id, action) = parser.take(input, |command| command::decode(command, conversation, shared));
+            self.follow_selection();
             let at_once = !matches!(action, Action::Run(..) | Action::Wait(_));
             self.count(id, at_once);
             if !matches!(action, Action::Run(..)) {
@@ -228,6 +236,21 @@ impl<S: Store> Connection<S> {
             self.read_ns = self.shared.now_ns();
         }
         Ok(may)
+    }
+
+    /// Whether the command may take the connection to another database.
+    fn may_select(&self) -> bool {
+        let name = self.parser.arg(&self.input, 0);
+        let is_reset = || self.shared.database != Database::FIRST && name.eq_ignore_ascii_case(b"reset");
+        name.eq_ignore_ascii_case(b"select") || is_reset()
+    }
+
+    #[inline]
+    fn follow_selection(&mut self) {
+        let database = self.conversation.who.database();
+        if self.shared.database != database {
+            self.shared = self.databases[usize::from(database.number())].clone();
+        }
     }
 
     /// Commands that no limit of another user's, or of those who have not said yet who they are, may keep away.

@@ -30,6 +30,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
+use sextant_common::database::Database;
 use sextant_common::operation::Lane;
 use sextant_environment::env;
 use sextant_environment::room::Share;
@@ -51,7 +52,7 @@ use crate::config::Order;
 use crate::frame::{Parser, Protocol, Reply};
 use crate::metrics::Tally;
 use crate::replies::SHORT_BYTES;
-use crate::shared::Shared;
+use crate::shared::{Databases, Shared};
 use crate::store::Store;
 use crate::who::Who;
 
@@ -80,6 +81,8 @@ struct Asked {
 }
 
 pub(crate) struct Connection<S: Store> {
+    databases: Databases<S>,
+    /// Of the selected one.
     shared: Arc<Shared<S>>,
     io: env::Connection,
     conversation: Conversation,
@@ -126,7 +129,8 @@ enum Intake {
 }
 
 impl<S: Store> Connection<S> {
-    pub fn new(shared: Arc<Shared<S>>, io: env::Connection) -> Self {
+    pub fn new(databases: Databases<S>, io: env::Connection) -> Self {
+        let shared = databases[usize::from(Database::FIRST.number())].clone();
         let entry = shared.clients.add(io.peer, shared.now_ns());
         let mut who = Who::new(shared.access.clone(), io.identity.as_deref(), shared.allowances.clone());
         if !who.is_nobody() {
@@ -143,6 +147,7 @@ impl<S: Store> Connection<S> {
                 order,
             },
             parser: Parser::new(shared.config.max_request_bytes),
+            databases,
             shared,
             io,
             input: BytesMut::new(),

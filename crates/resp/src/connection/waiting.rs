@@ -52,7 +52,7 @@ impl<S: Store> Connection<S> {
                     waiting.wait(&shared, standing, released, time.as_mut(), blind).await
                 }
             };
-            filled.iter().for_each(|key| shared.waiters.wake(key));
+            filled.iter().for_each(|key| shared.waiters.wake(shared.database, key));
             let (reply, room) = shared.replies.admit_written(reply).await;
             (ticket, (reply, protocol, room))
         }));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::Stream;
 use parking_lot::Mutex;
+use sextant_common::database::Database;
 use sextant_common::ids::Seq;
 use sextant_common::marks::Marks;
 use sextant_common::operation::{Lane, OpOutcome, Operation, Put, Record, Told, WriteOutcome};
@@ -87,6 +88,19 @@ fn record(value: Bytes) -> Record {
 impl Store for GatedStore {
     /// The key that was looked at.
     type Missed = Option<Bytes>;
+
+    /// (It has one only.)
+    fn database(&self, _: Database) -> Self {
+        self.clone()
+    }
+
+    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        async { Ok(()) }
+    }
+
+    async fn is_there(&self) -> Result<bool> {
+        Ok(true)
+    }
 
     fn look(&self, key: &[u8]) -> Look<Option<Bytes>> {
         let key = Bytes::copy_from_slice(key);

@@ -1,5 +1,6 @@
 //! The front end over sockets.
 
+mod databases;
 mod gated;
 mod golden;
 mod limits;

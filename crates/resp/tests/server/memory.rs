@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use sextant_common::database::Database;
 use sextant_common::expiry::{Tick, is_expired};
 use sextant_common::ids::Seq;
 use sextant_common::object::ELEMENTS_TABLE;
@@ -21,9 +22,8 @@ const SHARDS: usize = 64;
 
 #[derive(Clone)]
 pub struct MemoryStore {
-    shards: Arc<[Shard; SHARDS]>,
-    /// Of objects.
-    elements: Arc<RwLock<BTreeMap<Bytes, Record>>>,
+    all: Arc<[Data; Database::COUNT]>,
+    database: Database,
     hasher: std::hash::RandomState,
     /// Whether reads are answered by the fast path.
     fast: bool,
@@ -31,6 +31,22 @@ pub struct MemoryStore {
     /// Of the newest version.
     seq: Arc<AtomicU64>,
     told: Arc<Told>,
+}
+
+/// Of a database.
+struct Data {
+    shards: [Shard; SHARDS],
+    /// Of objects.
+    elements: RwLock<BTreeMap<Bytes, Record>>,
+    /// Whether somebody has selected it.
+    is_there: AtomicBool,
+}
+
+impl Data {
+    fn new(at: usize) -> Self {
+        let shards = std::array::from_fn(|_| Shard::default());
+        Self { shards, elements: RwLock::default(), is_there: AtomicBool::new(at == 0) }
+    }
 }
 
 /// What a test tells the store, and sees of it.
@@ -65,10 +81,9 @@ pub const BEGAN_MS: u64 = 1_700_000_000_000;
 
 impl MemoryStore {
     pub fn new(fast: bool) -> Self {
-        let shards = Arc::new(std::array::from_fn(|_| Shard::default()));
         Self {
-            shards,
-            elements: Arc::default(),
+            all: Arc::new(std::array::from_fn(Data::new)),
+            database: Database::FIRST,
             hasher: Default::default(),
             fast,
             now_ms: Arc::new(BEGAN_MS.into()),
@@ -109,8 +124,12 @@ impl MemoryStore {
         Tick(self.now_ms.load(Ordering::Relaxed))
     }
 
+    fn data(&self) -> &Data {
+        &self.all[usize::from(self.database.number())]
+    }
+
     fn shard(&self, key: &[u8]) -> &Shard {
-        &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
+        &self.data().shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
     fn read(&self, key: &[u8]) -> Option<Record> {
@@ -207,6 +226,19 @@ async fn until(counted: &watch::Sender<usize>, count: usize) {
 impl Store for MemoryStore {
     type Missed = ();
 
+    fn database(&self, database: Database) -> Self {
+        Self { database, ..self.clone() }
+    }
+
+    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        self.data().is_there.store(true, Ordering::SeqCst);
+        async { Ok(()) }
+    }
+
+    async fn is_there(&self) -> Result<bool> {
+        Ok(self.data().is_there.load(Ordering::SeqCst))
+    }
+
     fn look(&self, key: &[u8]) -> Look<()> {
         if self.fast && self.is_lost(key).is_none() {
             Look::Known(Ok(self.read(key)))
@@ -216,7 +248,7 @@ impl Store for MemoryStore {
     }
 
     fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
-        self.fast.then(|| Ok(self.elements.read().get(key).cloned()))
+        self.fast.then(|| Ok(self.data().elements.read().get(key).cloned()))
     }
 
     async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
@@ -275,7 +307,7 @@ impl Store for MemoryStore {
             tokio::task::yield_now().await;
             self.told.asked.fetch_sub(keys.len() as u64, Ordering::Relaxed);
         }
-        let elements = self.elements.read();
+        let elements = self.data().elements.read();
         Ok(keys.iter().map(|key| elements.get(key).cloned()).collect())
     }
 
@@ -283,7 +315,7 @@ impl Store for MemoryStore {
         // Short ones, so that there are several.
         const PAGE: u64 = 7;
         let ElementRange { start, end, reverse, limit } = range;
-        let elements = self.elements.read();
+        let elements = self.data().elements.read();
         let all = elements.range(start..end).map(|(key, record)| (key.clone(), record.value.clone()));
         let most = limit.min(PAGE) as usize;
         let elements: Vec<_> =
@@ -297,7 +329,7 @@ impl Store for MemoryStore {
             step.forget();
         }
         let Walk { start, end, position, limit } = walk;
-        let Some(shard) = self.shards.get(position.part as usize) else { return Ok((vec![], None)) };
+        let Some(shard) = self.data().shards.get(position.part as usize) else { return Ok((vec![], None)) };
         let next = |from: &[u8], part| Position { part, from: Bytes::copy_from_slice(from) };
         let in_range =
             |key: &[u8]| key >= &position.from[..] && key >= &start[..] && (end.is_empty() || key < &end[..]);
@@ -314,6 +346,7 @@ impl Store for MemoryStore {
 
     async fn any_key(&self, random: u64) -> Result<Option<Bytes>> {
         let keys: Vec<Bytes> = self
+            .data()
             .shards
             .iter()
             .flat_map(|shard| shard.read().keys().map(|key| Bytes::copy_from_slice(key)).collect::<Vec<_>>())
@@ -335,13 +368,13 @@ impl Store for MemoryStore {
             let _ = self.told.holds_writes.subscribe().wait_for(|held| !held).await;
         }
         let before = |op: &Operation| match op.table == ELEMENTS_TABLE {
-            true => self.elements.read().get(&op.key).cloned(),
+            true => self.data().elements.read().get(&op.key).cloned(),
             false => self.read(&op.key),
         };
         let (changes, outcome) = Operation::execute_batch(&ops, before, self.now());
         for (op, (change, expires_at)) in ops.iter().zip(changes) {
             if op.table == ELEMENTS_TABLE {
-                let mut elements = self.elements.write();
+                let mut elements = self.data().elements.write();
                 match change {
                     Change::To(value, kind) => {
                         let seq = Seq(self.seq.fetch_add(1, Ordering::Relaxed) + 1);

@@ -168,7 +168,7 @@ async fn what_is_not_there_says_why() {
                 "SUBSCRIBE a",
                 "-ERR SUBSCRIBE is not supported: there are no channels: p-nodes tell each other nothing|",
             ),
-            ("SWAPDB 0 1", "-ERR SWAPDB is not supported: there is one database|"),
+            ("SWAPDB 0 1", "-ERR SWAPDB is not supported: nothing goes from one database to another|"),
             ("WAIT 0 100", ":0|"),
             ("WAIT x 100", "-ERR value is not an integer or out of range|"),
             ("LATENCY LATEST", "*0|"),

@@ -308,7 +308,7 @@ async fn records_that_get_another_name_keep_value_and_lifetime() {
             "+OK\r\n+OK\r\n$-1\r\n",
             &format!(":{until}\r\n"),
             "-ERR no such key\r\n:1\r\n:0\r\n:1\r\n:5000\r\n:0\r\n:1\r\n+OK\r\n:0\r\n",
-            "-ERR source and destination objects are the same\r\n:0\r\n-ERR DB index is out of range\r\n-ERR syntax error\r\n:2\r\n",
+            "-ERR source and destination objects are the same\r\n:0\r\n-ERR COPY into another database is not supported\r\n-ERR syntax error\r\n:2\r\n",
         ],
     )
     .await;

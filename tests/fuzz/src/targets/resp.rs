@@ -2,8 +2,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use parking_lot::Mutex;
+use futures::FutureExt;
+use parking_lot::{Mutex, MutexGuard};
 use sextant_common::Result;
+use sextant_common::database::Database;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::Seq;
 use sextant_common::object::ELEMENTS_TABLE;
@@ -104,32 +106,66 @@ pub fn frames(data: &[u8]) {
 /// In milliseconds since 1970.
 const NOW_MS: u64 = 1_700_000_000_000;
 
-/// A map that answers at once.
 #[derive(Clone, Default)]
-struct Map {
+struct Data {
     data: Arc<Mutex<BTreeMap<Bytes, Record>>>,
     elements: Arc<Mutex<BTreeMap<Bytes, Record>>>,
+}
+
+/// Maps that answer at once.
+#[derive(Clone, Default)]
+struct Map {
+    /// By number.
+    databases: [Data; Database::COUNT],
+    /// The one that is selected.
+    database: Database,
     /// Whether reads are answered on the fast path.
     fast: bool,
+}
+
+impl Map {
+    fn selected(&self) -> &Data {
+        &self.databases[usize::from(self.database.number())]
+    }
+
+    fn data(&self) -> MutexGuard<'_, BTreeMap<Bytes, Record>> {
+        self.selected().data.lock()
+    }
+
+    fn elements_of(&self) -> MutexGuard<'_, BTreeMap<Bytes, Record>> {
+        self.selected().elements.lock()
+    }
 }
 
 impl Store for Map {
     type Missed = ();
 
+    fn database(&self, database: Database) -> Self {
+        Self { database, ..self.clone() }
+    }
+
+    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+        tokio::task::yield_now().map(Ok)
+    }
+
+    async fn is_there(&self) -> Result<bool> {
+        Ok(true)
+    }
+
     fn look(&self, key: &[u8]) -> Look<()> {
-        if self.fast { Look::Known(Ok(self.data.lock().get(key).cloned())) } else { Look::Missed(()) }
+        if self.fast { Look::Known(Ok(self.data().get(key).cloned())) } else { Look::Missed(()) }
     }
 
     fn look_element(&self, key: &[u8]) -> Option<Result<Option<Record>>> {
-        self.fast.then(|| Ok(self.elements.lock().get(key).cloned()))
+        self.fast.then(|| Ok(self.elements_of().get(key).cloned()))
     }
 
     async fn get(&self, key: Bytes, (): ()) -> Result<Option<Record>> {
-        Ok(self.data.lock().get(&key).cloned())
+        Ok(self.data().get(&key).cloned())
     }
 
     async fn multi_get(&self, keys: Vec<Bytes>, (): ()) -> Result<Vec<Option<Record>>> {
-        let data = self.data.lock();
+        let data = self.data();
         Ok(keys.iter().map(|key| data.get(key).cloned()).collect())
     }
 
@@ -148,23 +184,23 @@ impl Store for Map {
 
     async fn delete(&self, keys: Vec<Bytes>, _: Lane) -> Result<u64> {
         tokio::task::yield_now().await;
-        let mut data = self.data.lock();
+        let mut data = self.data();
         Ok(keys.iter().filter(|key| data.remove(*key).is_some()).count() as u64)
     }
 
     async fn exists(&self, keys: Vec<Bytes>, (): ()) -> Result<u64> {
-        let data = self.data.lock();
+        let data = self.data();
         Ok(keys.iter().filter(|key| data.contains_key(*key)).count() as u64)
     }
 
     async fn elements(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Record>>> {
-        let elements = self.elements.lock();
+        let elements = self.elements_of();
         Ok(keys.iter().map(|key| elements.get(key).cloned()).collect())
     }
 
     async fn element_page(&self, range: ElementRange) -> Result<ElementPage> {
         let ElementRange { start, end, reverse, limit } = range;
-        let elements = self.elements.lock();
+        let elements = self.elements_of();
         let all = elements.range(start..end).map(|(key, record)| (key.clone(), record.value.clone()));
         let most = limit.min(5) as usize;
         let elements: Vec<_> =
@@ -174,7 +210,7 @@ impl Store for Map {
 
     async fn walk(&self, walk: Walk) -> Result<(Vec<Named>, Option<Position>)> {
         let from = walk.start.max(walk.position.from);
-        let data = self.data.lock();
+        let data = self.data();
         let in_range =
             |(key, _): &(&Bytes, &Record)| **key >= from && (walk.end.is_empty() || **key < walk.end);
         let found = data.iter().filter(in_range).take(walk.limit as usize + 1);
@@ -184,7 +220,7 @@ impl Store for Map {
     }
 
     async fn any_key(&self, _: u64) -> Result<Option<Bytes>> {
-        Ok(self.data.lock().keys().next().cloned())
+        Ok(self.data().keys().next().cloned())
     }
 
     fn are_together<'k>(&self, _: impl IntoIterator<Item = &'k [u8]>) -> bool {
@@ -194,9 +230,9 @@ impl Store for Map {
     async fn execute(&self, ops: Vec<Operation>, _: Lane) -> Result<WriteOutcome> {
         // So that commands that touch the same key have something to wait for.
         tokio::task::yield_now().await;
-        let mut data = self.data.lock();
+        let mut data = self.data();
         // Time stands still: a lifetime ends at once, or never.
-        let mut elements = self.elements.lock();
+        let mut elements = self.elements_of();
         let before = |op: &Operation| {
             if op.table == ELEMENTS_TABLE {
                 elements.get(&op.key).cloned()
@@ -234,7 +270,7 @@ impl Store for Map {
 /// What a server sends to a client that sends these pieces and then no more; and what its map holds.
 fn converse(pieces: Vec<Vec<u8>>, fast: bool) -> (Vec<u8>, BTreeMap<Bytes, Record>) {
     let store = Map { fast, ..Map::default() };
-    let data = store.data.clone();
+    let data = store.databases[0].data.clone();
     let replies = super::log::block_on(async move {
         let env = Env {
             clock: Arc::new(ManualClock::default()),
@@ -334,7 +370,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         &["SET a 1", "GET a", "DEL a a b", "GET a"],
         &["HELLO 3 SETNAME me", "MSET a 1 b 2 a 3", "MGET a b c", "EXISTS a a c", "STRLEN b"],
         &["SET k v NX", "SET k w XX", "SETNX k x", "SET k v EX 10", "GET k", "SET k v NX XX"],
-        &["PING", "PING hi", "ECHO hi", "SELECT 0", "SELECT 3", "RESET", "TIME", "ROLE", "DBSIZE"],
+        &[
+            "PING", "PING hi", "ECHO hi", "SELECT 0", "SET k v", "SELECT 3", "GET k", "RESET", "TIME",
+            "ROLE", "DBSIZE",
+        ],
         &["CLIENT ID", "CLIENT SETNAME x", "CLIENT LIST", "CLIENT SETINFO lib-name y", "CLIENT NO-EVICT on"],
         &["COMMAND COUNT", "COMMAND INFO get", "COMMAND DOCS", "CONFIG GET *", "INFO server", "AUTH a b"],
         &["UNLINK a", "nosuch command", "HELLO 9", "QUIT", "GET a"],

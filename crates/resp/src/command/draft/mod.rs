@@ -122,7 +122,7 @@ fn header_of(record: &Record) -> Option<Header> {
 
 impl<'s, S: Store> Draft<'s, S> {
     pub async fn read(shared: &'s Shared<S>, keys: &[Bytes], of_leader: bool) -> Result<Self> {
-        let Shared { store, env, .. } = shared;
+        let (store, env) = (&shared.store, &shared.env);
         let (mut cells, mut bytes) = (BTreeMap::new(), 0);
         let mut gathered = Gathered::new(&shared.gathering);
         for keys in keys.chunks(CHUNK_KEYS) {

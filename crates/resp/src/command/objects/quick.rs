@@ -45,7 +45,7 @@ pub(super) async fn run_all<S: Store>(
     shared: &Shared<S>,
     lane: Lane,
 ) -> Result<Option<Vec<Reply>>> {
-    let Shared { store, env, .. } = shared;
+    let (store, env) = (&shared.store, &shared.env);
     let [object, others @ ..] = objects else { return Ok(None) };
     let Some((kind, creates)) = way(&object.command) else { return Ok(None) };
     let key = &object.keys[0];
