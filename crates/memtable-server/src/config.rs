@@ -94,6 +94,8 @@ pub struct Tuning {
     /// A compaction cuts what it writes into SSTables of about so many bytes, each for a range of keys of its own: a table of a
     /// partition is made of columns of this size, and no compaction does more work than some of them ask for.
     pub sst_target_bytes: u64,
+    /// A table of which nothing was flushed for so long is compacted until it takes a tenth more than its data at most. 0: never.
+    pub rest_after_ms: u64,
     /// Replaced SSTables are deleted after this time.
     pub sst_delete_grace_ms: u64,
     /// A snapshot ends when it is so old, renewed or not: what it names takes space until then.
@@ -142,6 +144,7 @@ impl Default for Tuning {
             sst_replicas_required: 2,
             compaction_trigger: 6,
             sst_target_bytes: 128 * MIB,
+            rest_after_ms: 10 * 60 * 1000,
             sst_delete_grace_ms: 15_000,
             snapshot_age_max_ms: 24 * 60 * 60 * 1000,
             repair_interval_ms: 1_000,

@@ -203,6 +203,7 @@ impl Plan {
         self.tuning.sst_lost_after_ms = *pick(rng, &[0, 500, 2_000]);
         // In half of the runs tables are cut into columns that a memtable fills.
         self.tuning.sst_target_bytes = *pick(rng, &[1024, 4096, 64 << 10, 128 << 20]);
+        self.tuning.rest_after_ms = *pick(rng, &[0, 300, 2_000]);
         // (What reads and writes at once cannot be judged by its writes alone.)
         self.objects = if self.profile == Profile::LyingClocks { 0 } else { rng.usize(2..=4) };
         self

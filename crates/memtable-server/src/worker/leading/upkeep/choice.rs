@@ -12,6 +12,10 @@
 //!   are tombstones, or when much has expired: then tombstones are dropped, and space comes back. If that is more than a table of
 //!   the target's size, the outputs are cut, and the column with them.
 //!
+//! * When nothing has been flushed for a while the table *rests*: what lies above the oldest tables of the lowest columns goes down and
+//!   into them, those first that waste most, until it is a tenth of what these have. Under writes that would be thrown away: a record
+//!   would be written again each time that a little more has come.
+//!
 //! So what one compaction reads is bounded by the target, whatever the size of the table. Of several columns the one with the most
 //! bytes to be compacted goes first; columns are compacted at the same time, since their inputs are different tables.
 //!
@@ -44,6 +48,9 @@ const PIECE_SHARE: u64 = 4;
 /// Or when it has so many times the target, in however many pieces.
 const PUSHED_TARGETS: u64 = 4;
 
+/// Of a table that rests so much may lie above the oldest tables, in percent of what these have: at most so much is superseded.
+const WASTE_PERCENT: u64 = 10;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::worker) enum Reason {
     /// There are as many tables of one tier as the trigger says.
@@ -54,6 +61,8 @@ pub(in crate::worker) enum Reason {
     Space,
     Tombstones,
     Expired,
+    /// Nothing is written, and there is space to be had.
+    Rest,
     /// Somebody wants it.
     Demand,
 }
@@ -66,6 +75,7 @@ impl Reason {
             Reason::Space => "space",
             Reason::Tombstones => "tombstones",
             Reason::Expired => "expired",
+            Reason::Rest => "rest",
             Reason::Demand => "demand",
         }
     }
@@ -78,6 +88,8 @@ pub(in crate::worker) struct Limits {
     pub trigger: usize,
     /// Of a table, in bytes.
     pub target_bytes: u64,
+    /// Without a flush for so long a table rests; 0: it never does.
+    pub rests_after_ns: u64,
     /// A published tick.
     pub expired_by: Tick,
 }
@@ -134,6 +146,44 @@ impl<'t> Tree<'t> {
             .collect();
         due.sort_by_key(|choice| std::cmp::Reverse(choice.bytes));
         due
+    }
+
+    /// What is due of a table that rests, and has nothing else that is due: from above, then where most is wasted.
+    pub fn due_at_rest(&self, limits: &Limits, is_busy: impl Fn(&SstMeta) -> bool) -> Vec<Choice<'t>> {
+        let lowest = (0..self.columns.len()).filter(|at| self.columns.is_lowest(*at));
+        let oldest_bytes: u64 =
+            lowest.filter_map(|at| self.oldest_and_newer(at)).map(|(oldest, _)| oldest).sum();
+        let all_bytes: u64 = self.entry.ssts.iter().map(|sst| self.bytes(sst)).sum();
+        if is_little(all_bytes.saturating_sub(oldest_bytes), oldest_bytes) {
+            return Vec::new();
+        }
+        let is_free = |at: &usize| !self.columns.ssts(*at).any(&is_busy);
+        let mut pushes: Vec<Choice<'t>> = (0..self.columns.len())
+            .filter(|at| !self.columns.is_lowest(*at) && self.columns.above(*at).next().is_none())
+            .filter(is_free)
+            .filter_map(|at| self.all(at, limits, Reason::Rest))
+            .collect();
+        if !pushes.is_empty() {
+            pushes.sort_by_key(|choice| std::cmp::Reverse(choice.bytes));
+            return pushes;
+        }
+        let mut wasteful: Vec<(u64, usize)> = (0..self.columns.len())
+            .filter(|at| self.columns.is_lowest(*at))
+            .filter(is_free)
+            .filter_map(|at| {
+                let (oldest, newer) = self.oldest_and_newer(at)?;
+                (newer > 0).then(|| (newer.saturating_mul(1000) / oldest.max(1), at))
+            })
+            .collect();
+        wasteful.sort_by_key(|(waste, _)| std::cmp::Reverse(*waste));
+        wasteful.into_iter().filter_map(|(_, at)| self.all(at, limits, Reason::Rest)).collect()
+    }
+
+    /// Of a column: the bytes of its oldest SSTable, and of all others.
+    fn oldest_and_newer(&self, column: usize) -> Option<(u64, u64)> {
+        let ssts: Vec<&SstMeta> = self.columns.ssts(column).collect();
+        let (oldest, newer) = ssts.split_last()?;
+        Some((self.bytes(oldest), self.sum(newer)))
     }
 
     /// Whatever has one of these SSTables becomes new ones, from above: once nothing of them is left, nothing that was there is.
@@ -271,6 +321,10 @@ impl<'t> Tree<'t> {
         let first = if choice.reaches_the_oldest { Generation(1) } else { oldest.first };
         Generations { first, last }
     }
+}
+
+fn is_little(newer_bytes: u64, oldest_bytes: u64) -> bool {
+    newer_bytes.saturating_mul(100) <= oldest_bytes.saturating_mul(WASTE_PERCENT)
 }
 
 /// More than this does not stay in one table.

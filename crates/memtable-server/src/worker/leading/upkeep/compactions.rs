@@ -69,6 +69,8 @@ pub(in crate::worker) struct Compactions {
     demands: Vec<Demand>,
     waiting: HashMap<(TableId, KeyRange), Waits>,
     standings: HashMap<TableId, Standing>,
+    /// The last flush of each table, and when it was seen.
+    flushed: HashMap<TableId, (ManifestVersion, u64)>,
     /// As of when it was looked last: nothing else is due until that changes, or something begins or ends, or until a time.
     looked: Option<Looked>,
 }
@@ -102,7 +104,15 @@ impl Compactions {
                 true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
                 false => tree.due(limits, is_busy),
             };
+            // (What is due at rest is no debt: nobody has to wait for it.)
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
+            if due.is_empty() && !is_wanted && limits.rests_after_ns > 0 {
+                let rests_at_ns = self.rests_at(entry, limits, now_ns);
+                match rests_at_ns <= now_ns {
+                    true => due = tree.due_at_rest(limits, |sst| self.is_busy(table, sst)),
+                    false => until_ns = until_ns.min(rests_at_ns),
+                }
+            }
             let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             if !is_wanted {
@@ -121,6 +131,15 @@ impl Compactions {
         let looked = Looked { version: manifest.version, limits: *limits, until_ns };
         self.looked = Some(looked).filter(|_| all.is_empty());
         all
+    }
+
+    /// From when on a table rests, if nothing is flushed until then.
+    fn rests_at(&mut self, entry: &TableManifest, limits: &Limits, now_ns: u64) -> u64 {
+        let seen = self.flushed.entry(entry.table).or_insert((entry.last_flush_version, now_ns));
+        if seen.0 != entry.last_flush_version {
+            *seen = (entry.last_flush_version, now_ns);
+        }
+        seen.1.saturating_add(limits.rests_after_ns)
     }
 
     /// (Whoever asks for it does not wait: it is told if it fails.)
@@ -285,7 +304,7 @@ mod tests {
     }
 
     fn limits(trigger: usize) -> Limits {
-        Limits { trigger, target_bytes: 1 << 40, expired_by: Tick(0) }
+        Limits { trigger, target_bytes: 1 << 40, rests_after_ns: 0, expired_by: Tick(0) }
     }
 
     fn due(compactions: &mut Compactions, manifest: &Manifest, trigger: usize, now_ns: u64) -> Vec<TableId> {
@@ -322,6 +341,31 @@ mod tests {
         assert_eq!(due(&mut compactions, &manifest, 6, 0), [U]);
         assert!(due(&mut Compactions::default(), &manifest, 7, 0).is_empty());
         assert!(due(&mut Compactions::default(), &manifest, 0, 0).is_empty(), "0: never by itself");
+    }
+
+    #[test]
+    fn a_table_without_flushes_rests_and_is_compacted_until_little_is_wasted() {
+        const AFTER_NS: u64 = 1_000;
+        let limits = Limits { rests_after_ns: AFTER_NS, ..limits(6) };
+        let mut manifest = manifest(vec![flushed(T, 2), flushed(U, 1)]);
+        let mut compactions = Compactions::default();
+        let mut due = |manifest: &Manifest, now_ns| -> Vec<(TableId, Reason)> {
+            let due = compactions.due(manifest, &limits, now_ns);
+            due.into_iter().map(|(entry, choice)| (entry.table, choice.reason)).collect()
+        };
+        assert!(due(&manifest, 5).is_empty() && due(&manifest, 4 + AFTER_NS).is_empty());
+        // A flush, and it is awake again; the other table has nothing to be had.
+        manifest.tables[0] = flushed(T, 3);
+        manifest.version.0 += 1;
+        let flushed_ns = 5 + AFTER_NS;
+        assert!(
+            due(&manifest, flushed_ns).is_empty() && due(&manifest, flushed_ns + AFTER_NS - 1).is_empty()
+        );
+        assert_eq!(due(&manifest, flushed_ns + AFTER_NS), [(T, Reason::Rest)]);
+        // What a compaction leaves is no flush.
+        manifest.tables[0].ssts = vec![sst(9)].into();
+        manifest.version.0 += 1;
+        assert!(due(&manifest, flushed_ns + AFTER_NS + 1).is_empty());
     }
 
     #[test]

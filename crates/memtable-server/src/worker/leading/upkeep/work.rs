@@ -265,6 +265,7 @@ fn limits(replica: &Replica) -> Limits {
     Limits {
         trigger: replica.tuning.compaction_trigger,
         target_bytes: replica.tuning.sst_target_bytes,
+        rests_after_ns: replica.tuning.rest_after_ms.saturating_mul(1_000_000),
         expired_by: replica.expired_by(),
     }
 }

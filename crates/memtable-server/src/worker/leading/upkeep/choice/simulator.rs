@@ -18,8 +18,12 @@ const FLUSHED: usize = 250;
 const TARGET: usize = 1000;
 const TRIGGER: usize = 6;
 
-const LIMITS: Limits =
-    Limits { trigger: TRIGGER, target_bytes: TARGET as u64 * RECORD_BYTES, expired_by: Tick(0) };
+const LIMITS: Limits = Limits {
+    trigger: TRIGGER,
+    target_bytes: TARGET as u64 * RECORD_BYTES,
+    rests_after_ns: 0,
+    expired_by: Tick(0),
+};
 
 /// No compaction reads more, in targets: what goes down at once, and what it meets.
 const COMPACTION_MAX: f64 = 8.0;
@@ -173,6 +177,29 @@ impl Lsm {
         assert!(self.entry.ssts.iter().all(|sst| !wanted.contains(&sst.id)));
     }
 
+    /// Nothing is flushed any more, for long.
+    fn rest(&mut self) {
+        loop {
+            let entry = self.entry.clone();
+            let tree = Tree::new(&entry);
+            let due = tree.due(&LIMITS, |_| false).into_iter().next();
+            let due = due.or_else(|| tree.due_at_rest(&LIMITS, |_| false).into_iter().next());
+            let Some(choice) = due else { break };
+            let generations = tree.generations(&choice);
+            self.compact(&choice, generations);
+        }
+    }
+
+    /// How many keys there are.
+    fn live(&self) -> usize {
+        let mut newest: BTreeMap<u32, bool> = BTreeMap::new();
+        for sst in self.entry.ssts.iter().rev() {
+            let of_range = self.records[&sst.id].iter().filter(|(at, _)| sst.range.contains(&key(*at)));
+            newest.extend(of_range.copied());
+        }
+        newest.values().filter(|is_deleted| !**is_deleted).count()
+    }
+
     /// The most tables that answer for a key.
     fn seen(&self) -> usize {
         let starts = self.entry.ssts.iter().map(|sst| &sst.range.start);
@@ -235,6 +262,34 @@ fn overwriting_a_large_table_costs_what_its_height_says_and_no_compaction_is_lar
     let lsm = ingest("overwritten", 300_000, |rng, _| (rng.u32(..keys) * 100_000, false));
     lsm.assert_bounds("overwritten", (6.0, 20));
     assert!(lsm.stored() < keys as usize * 5 / 2, "{}", lsm.told());
+}
+
+#[test]
+fn a_table_that_rests_takes_little_more_than_what_is_live_and_is_not_written_again_and_again_for_that() {
+    let keys = 40_000;
+    let overwritten = |rng: &mut fastrand::Rng, _: usize| (rng.u32(..keys) * 100_000, false);
+    let growing = |rng: &mut fastrand::Rng, _: usize| (rng.u32(..), false);
+    let deleted =
+        |rng: &mut fastrand::Rng, at: usize| (rng.u32(..keys) * 100_000, at > 60_000 && rng.u8(..3) == 0);
+    for (what, mut lsm) in [
+        ("overwritten", ingest("overwritten", 150_000, overwritten)),
+        ("growing", ingest("growing", 100_000, growing)),
+        ("deleted", ingest("deleted", 120_000, deleted)),
+    ] {
+        let (before, live) = (lsm.stored(), lsm.live());
+        let written: usize = lsm.written.values().sum();
+        lsm.rest();
+        let written = lsm.written.values().sum::<usize>() - written;
+        let told = format!("{what}: {live} live, {before} before, {written} written; {}", lsm.told());
+        println!("{told}");
+        assert_eq!(lsm.live(), live, "{told}");
+        assert!(lsm.stored() * 100 <= live * 115, "{told}");
+        assert!(written <= 2 * before, "{told}");
+        assert!(lsm.compaction_max as f64 <= COMPACTION_MAX * TARGET as f64 * RECORD_BYTES as f64, "{told}");
+        let columns = lsm.entry.ssts.clone();
+        lsm.rest();
+        assert!(lsm.entry.ssts.iter().eq(columns.iter()), "it is done: {told}");
+    }
 }
 
 #[test]

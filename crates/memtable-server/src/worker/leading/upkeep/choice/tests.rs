@@ -45,7 +45,7 @@ fn sized(bytes: &[u64]) -> TableManifest {
 
 /// Nothing is cut.
 fn limits(trigger: usize, by: u64) -> Limits {
-    Limits { trigger, target_bytes: 1 << 40, expired_by: Tick(by) }
+    Limits { trigger, target_bytes: 1 << 40, rests_after_ns: 0, expired_by: Tick(by) }
 }
 
 fn choose(entry: &TableManifest, trigger: usize, by: u64) -> Option<Choice<'_>> {
