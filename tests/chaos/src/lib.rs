@@ -19,6 +19,7 @@ pub mod fault;
 pub mod host;
 pub mod hosts;
 pub mod injection;
+pub mod objects;
 pub mod rolling;
 pub mod run;
 pub mod server;

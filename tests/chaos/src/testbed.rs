@@ -180,6 +180,11 @@ impl Testbed {
         self.cluster.grpc_addrs()
     }
 
+    /// Where the p-nodes speak the Redis protocol.
+    pub fn resp_addrs(&self) -> Result<Vec<String>> {
+        (0..PNODES).map(|at| self.cluster.resp(at).map(str::to_owned)).collect()
+    }
+
     pub fn address(&self, id: Id) -> String {
         self.hosts.host(id.role, id.index)
     }

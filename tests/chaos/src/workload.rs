@@ -16,6 +16,7 @@ use sextant_client::{Client, Effect, Expected, ReadMode, Record};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_environment::Env;
 use sextant_environment::rng::{Rng, SeededRng};
+use sextant_objects::Groups;
 
 /// Keys that everybody fights over.
 const HOT_KEYS: u64 = 6;
@@ -42,8 +43,10 @@ type Reasons = BTreeMap<(&'static str, String), (u64, String)>;
 
 /// What all clients share.
 pub struct Load {
-    env: Env,
+    pub(crate) env: Env,
     pub recorder: Recorder,
+    /// Objects, for clients of the Redis protocol.
+    pub(crate) groups: Groups,
     stop: AtomicBool,
     started_ns: u64,
     next_client: AtomicU64,
@@ -56,6 +59,7 @@ impl Load {
     pub fn new(env: Env, recorder: Recorder) -> Self {
         Self {
             started_ns: env.clock.holder_ns(),
+            groups: Groups::new(env.rng.next_u64()),
             env,
             recorder,
             stop: AtomicBool::new(false),
@@ -69,7 +73,11 @@ impl Load {
         self.stop.store(true, Ordering::SeqCst);
     }
 
-    fn client_id(&self) -> u64 {
+    pub(crate) fn is_over(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn client_id(&self) -> u64 {
         self.next_client.fetch_add(1, Ordering::SeqCst)
     }
 
@@ -88,7 +96,7 @@ impl Load {
         reasons.iter().map(|((op, kind), (n, last))| (*op, kind.clone(), *n, last.clone())).collect()
     }
 
-    fn count(&self, op: &'static str, what: impl Fn(&mut Tally) -> &mut u64) {
+    pub(crate) fn count(&self, op: &'static str, what: impl Fn(&mut Tally) -> &mut u64) {
         *what(self.tallies.lock().entry(op).or_default()) += 1;
     }
 
@@ -116,10 +124,14 @@ impl Load {
     }
 
     fn failed(&self, op: &'static str, e: &Error) {
+        self.note(op, &format!("{:?}", e.kind), e.message.clone().into_owned());
+    }
+
+    pub(crate) fn note(&self, op: &'static str, kind: &str, why: String) {
         let mut reasons = self.reasons.lock();
-        let reason = reasons.entry((op, format!("{:?}", e.kind))).or_default();
+        let reason = reasons.entry((op, kind.to_owned())).or_default();
         reason.0 += 1;
-        reason.1 = e.message.clone().into_owned();
+        reason.1 = why;
     }
 }
 
@@ -145,7 +157,7 @@ pub async fn run_client(load: Arc<Load>, client: Client, seed: u64) {
     let rng: Arc<dyn Rng> = Arc::new(SeededRng::new(seed));
     let mut id = load.client_id();
     let mut n = 0;
-    while !load.stop.load(Ordering::SeqCst) {
+    while !load.is_over() {
         n += 1;
         if !operate(&load, &client, &rng, id, &format!("{id}.{n}")).await {
             id = load.client_id();

@@ -27,6 +27,7 @@ use crate::host::capability::Capabilities;
 use crate::host::confine::Confined;
 use crate::host::memory;
 use crate::injection;
+use crate::objects;
 use crate::server::{Id, MEMTABLE_SERVERS};
 use crate::testbed::{self, Clocks, PARTITIONS, Shape, Testbed};
 use crate::workload::{self, Load};
@@ -36,6 +37,8 @@ pub use report::Report;
 /// Clients of each p-node alone, and clients that know both.
 const CLIENTS_PER_PNODE: usize = 5;
 const CLIENTS_OF_ALL: usize = 3;
+/// Clients of the Redis protocol.
+const CLIENTS_OF_OBJECTS: usize = 4;
 /// Short, so that clients do not spend a fault waiting.
 const DEADLINE: Duration = Duration::from_millis(1_500);
 const ATTEMPT: Duration = Duration::from_millis(400);
@@ -184,6 +187,12 @@ async fn torment(
         let client = connect(&env, addrs).await?;
         clients.spawn(workload::run_client(load.clone(), client, seed ^ (i as u64 + 1) << 50));
     }
+    let resp = bed.resp_addrs()?;
+    for i in 0..CLIENTS_OF_OBJECTS {
+        let mut addrs = resp.clone();
+        addrs.rotate_left(i % resp.len());
+        clients.spawn(objects::run_client(load.clone(), addrs, seed ^ (i as u64 + 1) << 56));
+    }
     let mut upkeep = JoinSet::new();
     let transfers = Arc::new(AtomicU64::new(0));
     upkeep.spawn(maintain(direct.clone(), seed, transfers.clone()));
@@ -241,7 +250,9 @@ async fn torment(
     while clients.join_next().await.is_some() {}
     println!("[{:7.1} s] reading every key through every p-node", seconds());
     if report.converged.is_ok() {
-        report.last_reads = converge::read_everything(&load, &direct).await;
+        let (reads, failed) = converge::read_everything(&load, &direct).await;
+        let (looks, unseen) = objects::look_at_everything(&load, &resp).await;
+        report.last_reads = (reads + looks, failed + unseen);
     }
     report.transfers = transfers.load(Ordering::Relaxed);
     report.operations = load.tallies();
