@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use sextant_common::archive::{LogGroup, LogTable, LogWrites};
 use sextant_common::cut::{Cut, CutTable};
-use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
+use sextant_common::ids::{Epoch, LogPosition, PartitionId, Seq, SstId, TableId};
 use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::RecordVersion;
 
 use crate::manifest::{Backup, File};
 use crate::repository::Repository;
@@ -47,16 +49,35 @@ pub fn cut(ssts: impl Iterator<Item = SstMeta>) -> Cut {
         opened_ms: 1,
         lease_ms: 1,
         tables: vec![table],
+        term: 1,
+        lineage: 1,
     }
 }
 
 pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
     let cuts = BTreeMap::from([(PartitionId(0), cut(ssts.iter().map(|counter| sst(*counter))))]);
-    let backup = Backup { name: name.into(), created_ms, cuts };
+    let backup = Backup { name: name.into(), created_ms, cuts, is_part: false };
     for File { id, checksum, bytes } in backup.files() {
         let mut to = repository.write_table(&File { id, checksum, bytes });
         to.write(b"sst").await.unwrap();
         to.finish().await.unwrap();
     }
     repository.commit(&backup).await.unwrap();
+}
+
+/// An entry that wrote: keys, and values or tombstones.
+pub fn group(index: u64, time_ms: u64, records: &[(&'static str, Option<&'static str>)]) -> LogGroup {
+    let record = |(at, (key, value)): (usize, &(&'static str, Option<&'static str>))| RecordVersion {
+        key: (*key).into(),
+        seq: Seq(index * 100 + at as u64),
+        value: value.map(Into::into),
+        marks: Default::default(),
+    };
+    let records = records.iter().enumerate().map(record).collect();
+    LogGroup { index, time_ms, writes: vec![LogWrites { table: TableId(1), records }] }
+}
+
+/// The table that they write.
+pub fn log_table() -> LogTable {
+    LogTable { id: TableId(1), name: "t".into(), options: Default::default() }
 }

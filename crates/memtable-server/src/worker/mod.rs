@@ -12,6 +12,7 @@
 //! log order.
 
 mod agreement;
+mod archive;
 mod follow;
 mod freezes;
 mod inbox;

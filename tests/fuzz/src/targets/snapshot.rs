@@ -97,6 +97,8 @@ fn sample_cut() -> Cut {
         opened_ms: 4000,
         lease_ms: 60_000,
         tables: vec![table(1, Some(ssts)), table(2, None)],
+        term: 3,
+        lineage: 11,
     }
 }
 

@@ -1,0 +1,86 @@
+//! Where a repository keeps the archive.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use sextant_common::error::Result;
+
+use super::reached::{self, Marks};
+use super::segment::{self, History, Name, Segment};
+use crate::repository::Repository;
+
+const FOLDER: &str = "archive";
+const MARKS: &str = "reached";
+
+/// Everything that a repository has of the log, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Archive {
+    /// Those of a history sorted by position.
+    pub segments: BTreeMap<History, Vec<Name>>,
+    /// In bytes.
+    pub sizes: BTreeMap<Name, u64>,
+    /// By the names of their files.
+    pub marks: BTreeMap<String, Marks>,
+}
+
+impl Archive {
+    pub fn segments_of(&self, history: &History) -> &[Name] {
+        self.segments.get(history).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn marks_of(&self, history: &History) -> Vec<reached::Mark> {
+        self.marks.values().filter_map(|marks| marks.get(history)).copied().collect()
+    }
+}
+
+fn path(name: &Name) -> Path {
+    Path::from(format!("{FOLDER}/{}/{name}", name.history))
+}
+
+fn mark_path(name: &str) -> Path {
+    Path::from(format!("{FOLDER}/{MARKS}/{name}"))
+}
+
+impl Repository {
+    pub async fn archive(&self) -> Result<Archive> {
+        let mut archive = Archive::default();
+        for object in self.list(FOLDER).await? {
+            let parts: Vec<String> =
+                object.location.parts().map(|part| part.as_ref().to_owned()).collect();
+            let [_, folder, name] = &parts[..] else { continue };
+            if folder == MARKS {
+                // (One that is pruned meanwhile is none.)
+                if let Some(bytes) = self.read_if_there(&mark_path(name)).await? {
+                    archive.marks.insert(name.clone(), reached::decode(name, &bytes)?);
+                }
+            } else if let Some(name) = History::parse(folder).and_then(|history| Name::parse(history, name)) {
+                archive.segments.entry(name.history).or_default().push(name);
+                archive.sizes.insert(name, object.size);
+            }
+        }
+        archive.segments.values_mut().for_each(|names| names.sort());
+        Ok(archive)
+    }
+
+    /// It is there when this returns, whole. Written again it is the same.
+    pub(crate) async fn write_segment(&self, name: &Name, bytes: Bytes) -> Result<()> {
+        self.replace(&path(name), bytes).await
+    }
+
+    pub async fn segment(&self, name: &Name) -> Result<Segment> {
+        segment::decode(*name, &self.read_whole(&path(name)).await?)
+    }
+
+    pub(crate) async fn write_marks(&self, name: &str, marks: &Marks) -> Result<()> {
+        self.replace(&mark_path(name), reached::encode(marks).into()).await
+    }
+
+    pub(crate) async fn remove_segment(&self, name: &Name) -> Result<()> {
+        self.delete(&path(name)).await
+    }
+
+    pub(crate) async fn remove_marks(&self, name: &str) -> Result<()> {
+        self.delete(&mark_path(name)).await
+    }
+}
