@@ -90,7 +90,7 @@ async fn followed(args: BackupFollowArgs, stores: &Stores) -> CommandResult {
     let mut following = std::pin::pin!(following);
     tokio::select! {
         ended = &mut following => return Ok(ended?),
-        _ = signals.wait() => stop.trigger(),
+        () = signals.wait() => stop.trigger(),
     }
     Ok(following.await?)
 }
