@@ -132,8 +132,17 @@ mod tests {
             generation: Generation(3),
             ssts: Some(SstList::default()),
         };
-        let cut =
-            Cut { id: 7, at: 9, seq: Seq(8), tick: Tick(5), opened_ms: 1, lease_ms: 2, tables: vec![table], term: 0, lineage: 0 };
+        let cut = Cut {
+            id: 7,
+            at: 9,
+            seq: Seq(8),
+            tick: Tick(5),
+            opened_ms: 1,
+            lease_ms: 2,
+            tables: vec![table],
+            term: 0,
+            lineage: 0,
+        };
         let cuts = BTreeMap::from([(PartitionId(2), cut)]);
         Backup { name: "b".into(), created_ms: 4, cuts, is_part: false }
     }

@@ -11,9 +11,11 @@ use sextant_common::manifest::TableOptions;
 use sextant_environment::env::error_of;
 use sextant_proto::convert::sst_id_to_wire;
 use sextant_proto::v1;
+use sextant_proto::v1::admin_client::AdminClient;
 
 use crate::client::Client;
 use crate::retry::timed;
+use crate::wire::Wire;
 
 /// All that the cluster has is read.
 const VERIFY_DEADLINE: Duration = Duration::from_secs(24 * 3600);
@@ -56,18 +58,29 @@ impl FollowedLog {
     }
 }
 
-impl Client {
+/// Reads the logs of partitions over one connection to a p-node's administration. Clones share it.
+#[derive(Clone, Debug)]
+pub struct LogReader(AdminClient<Wire>);
+
+impl LogReader {
     /// What committed entries of a partition's log did, those after a position; None: only from where on there are any.
-    pub async fn follow_log(&self, partition: PartitionId, after: Option<LogPosition>) -> Result<FollowedLog> {
+    pub async fn follow(&self, partition: PartitionId, after: Option<LogPosition>) -> Result<FollowedLog> {
         let request =
             v1::ReadLogRequest { partition: partition.0, after: after.map(Into::into), having: None };
-        let pages = self
-            .administer(self.deadline(), async |mut admin, _limit| {
-                // (It goes on and on; every page has a limit.)
-                Ok(admin.read_log(request).await?.into_inner())
-            })
-            .await?;
-        Ok(FollowedLog(pages))
+        let mut admin = self.0.clone();
+        // (It goes on and on; every page has a limit.)
+        match tokio::time::timeout(PAGE_MAX, admin.read_log(request)).await {
+            Ok(Ok(pages)) => Ok(FollowedLog(pages.into_inner())),
+            Ok(Err(status)) => Err(error_of(status)),
+            Err(_) => Err(Error::unavailable("the log was not opened in time")),
+        }
+    }
+}
+
+impl Client {
+    /// Finds a p-node to read logs from. If it fails, another one is found by asking again.
+    pub async fn log_reader(&self) -> Result<LogReader> {
+        self.administer(self.deadline(), async |admin, _limit| Ok(LogReader(admin))).await
     }
 
     /// What a snapshot has in a partition.

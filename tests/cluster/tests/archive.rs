@@ -28,11 +28,7 @@ const KEPT: u64 = 1_000_000;
 
 /// Flushed often. `kept`: entries of the log behind what is flushed.
 fn options(partitions: u32, kept: u64) -> Options {
-    let tuning = Tuning {
-        memtable_bytes: 64 << 10,
-        log_entries_kept: kept,
-        ..Options::default().tuning
-    };
+    let tuning = Tuning { memtable_bytes: 64 << 10, log_entries_kept: kept, ..Options::default().tuning };
     Options { partitions, tuning, ..Options::default() }
 }
 
@@ -84,7 +80,8 @@ async fn reach(repository: &Repository, backup: &Backup) -> Reach {
 
 /// Waits until a backup can be restored to a time.
 async fn reaches(repository: &Repository, backup: &Backup, to_ms: u64) {
-    eventually("the archive reaches that time", async || reach(repository, backup).await.check(to_ms).ok()).await;
+    eventually("the archive reaches that time", async || reach(repository, backup).await.check(to_ms).ok())
+        .await;
 }
 
 /// A time at which nothing is written: all that was acknowledged is before it, and what is begun from now on after it.
@@ -122,9 +119,8 @@ impl Writers {
                     match n % 5 {
                         0 => drop(client.delete("", key).await.unwrap()),
                         1 => {
-                            let both = [0, 1].map(|half| {
-                                Operation::put("", format!("{{{writer}}}{half}"), text.clone())
-                            });
+                            let both = [0, 1]
+                                .map(|half| Operation::put("", format!("{{{writer}}}{half}"), text.clone()));
                             client.batch(both.to_vec()).await.unwrap();
                         }
                         _ => drop(client.put("", key, text).await.unwrap()),
@@ -151,9 +147,7 @@ impl Writers {
 async fn objects(c: &Cluster, round: u64) {
     let mut redis = c.redis(0).await;
     let mut run = async |words: &[&str]| {
-        let mut command = redis::cmd(words[0]);
-        words[1..].iter().for_each(|word| drop(command.arg(*word)));
-        command.exec_async(&mut redis).await.unwrap();
+        redis::cmd(words[0]).arg(&words[1..]).exec_async(&mut redis).await.unwrap();
     };
     let text = round.to_string();
     run(&["HSET", "hash", "field", &text, &format!("of-{text}"), "1"]).await;
@@ -187,9 +181,8 @@ async fn said_of_objects(c: &Cluster) -> Vec<String> {
         &["EXISTS", "soon"],
         &["EXPIRETIME", "later"],
     ] {
-        let mut command = redis::cmd(words[0]);
-        words[1..].iter().for_each(|word| drop(command.arg(*word)));
-        let value: redis::Value = command.query_async(&mut redis).await.unwrap();
+        let value: redis::Value =
+            redis::cmd(words[0]).arg(&words[1..]).query_async(&mut redis).await.unwrap();
         said.push(format!("{words:?}: {value:?}"));
     }
     let mut members: Vec<String> = redis::cmd("SMEMBERS").arg("set").query_async(&mut redis).await.unwrap();
@@ -201,8 +194,10 @@ async fn said_of_objects(c: &Cluster) -> Vec<String> {
 /// Everything that a client sees.
 async fn seen(c: &Cluster) -> (BTreeMap<String, String>, Vec<String>) {
     let client = client(c, 0).await;
-    eventually("what is over is gone", async || client.get("", "soon").await.unwrap().is_none().then_some(()))
-        .await;
+    eventually("what is over is gone", async || {
+        client.get("", "soon").await.unwrap().is_none().then_some(())
+    })
+    .await;
     let mut said = said_of_objects(c).await;
     said.push(format!("{:?}", client.get("made-later", "key").await.unwrap().map(|r| r.value)));
     (all_of(&client).await, said)
@@ -225,7 +220,7 @@ async fn assert_restored(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_written_up_to_a_time_is_restored_and_nothing_later() {
-    let mut c = Cluster::start(options(2, KEPT)).await;
+    let mut c = Cluster::start(Options { faulty_disks: true, ..options(2, KEPT) }).await;
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(&c, dir.path());
     let operator = client(&c, 0).await;
@@ -330,7 +325,8 @@ async fn a_gap_and_a_load_are_told_and_refused_until_the_next_backup() {
             operator.put("", "b", n.to_string()).await.unwrap();
         }
         c.maintain(Maintenance::Flush, "").await;
-        let mut pages = operator.follow_log(partition, Some(end)).await.unwrap();
+        let reader = operator.log_reader().await.unwrap();
+        let mut pages = reader.follow(partition, Some(end)).await.unwrap();
         match pages.next().await.unwrap() {
             sextant_common::archive::LogAnswer::Gone { .. } => Some(()),
             sextant_common::archive::LogAnswer::Page(_) => None,

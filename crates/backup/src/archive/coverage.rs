@@ -56,8 +56,7 @@ impl fmt::Display for Coverage {
 impl Coverage {
     /// From a position on, of which a backup has everything up to `opened_ms`. `there`, `marks`: of the partition and lineage.
     pub fn from(start: LogPosition, opened_ms: u64, there: &[Name], marks: &[Mark]) -> Self {
-        let mut covered =
-            Self { segments: Vec::new(), to: start, until_ms: opened_ms, end: End::Newest };
+        let mut covered = Self { segments: Vec::new(), to: start, until_ms: opened_ms, end: End::Newest };
         while let Some(next) = furthest(there, covered.to) {
             covered.to = next.to;
             covered.until_ms = covered.until_ms.max(next.until_ms);
@@ -88,7 +87,8 @@ impl Coverage {
 fn furthest(there: &[Name], at: LogPosition) -> Option<Name> {
     let goes_on = |segment: &&Name| {
         // All its entries are of one term: it has exactly this one if that is of its term, too.
-        let has = segment.to.term == at.term && (segment.after.index + 1..segment.to.index).contains(&at.index);
+        let has =
+            segment.to.term == at.term && (segment.after.index + 1..segment.to.index).contains(&at.index);
         segment.after == at || has
     };
     there.iter().filter(goes_on).max_by_key(|segment| segment.to).copied()
@@ -153,7 +153,11 @@ mod tests {
         let there = [segment((1, 10), (1, 20))];
         let mark = |index| Mark { archived: at(1, index), until_ms: 900 };
         assert_eq!(covered((1, 10), &there, &[mark(20)]), (20, 900, End::Newest));
-        assert_eq!(covered((1, 10), &there, &[mark(15)]), (20, 900, End::Newest), "an older one is true as well");
+        assert_eq!(
+            covered((1, 10), &there, &[mark(15)]),
+            (20, 900, End::Newest),
+            "an older one is true as well"
+        );
         assert_eq!(covered((1, 25), &there, &[mark(20)]), (25, 900, End::Newest), "a backup that is newer");
         assert_eq!(covered((1, 10), &there, &[mark(21)]), (20, 200, End::Gap));
         assert_eq!(covered((1, 5), &[], &[mark(5)]), (5, 900, End::Newest), "nobody has written");

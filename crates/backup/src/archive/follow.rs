@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use parking_lot::Mutex;
-use sextant_client::{Client, FollowedLog};
+use sextant_client::{Client, FollowedLog, LogReader};
 use sextant_common::archive::{LogAnswer, LogPage};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
@@ -26,6 +26,8 @@ use crate::repository::Repository;
 
 pub const EVERY_DEFAULT: Duration = Duration::from_secs(30);
 pub const EVERY_MIN: Duration = Duration::from_millis(100);
+/// Whose logs are read over one connection: p-nodes have few for administration, and bound the calls of each.
+const PARTITIONS_PER_CONNECTION: u32 = 48;
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -51,7 +53,9 @@ pub async fn follow(
 ) -> Result<()> {
     let every = options.every.max(EVERY_MIN);
     let partitions = client.partitions().await?;
-    let following = Following { client, repository, every, stop, progress, marks: Mutex::default() };
+    let readers = (0..=partitions / PARTITIONS_PER_CONNECTION).map(|_| Mutex::default()).collect();
+    let marks = Mutex::default();
+    let following = Following { client, repository, every, stop, progress, readers, marks };
     let all = try_join_all((0..partitions).map(|p| following.partition(PartitionId(p))));
     let all_begun = partitions as usize;
     tokio::select! {
@@ -67,6 +71,8 @@ struct Following<'a> {
     every: Duration,
     stop: Shutdown,
     progress: Progress<'a>,
+    /// One for so many partitions each; None: to be found.
+    readers: Vec<Mutex<Option<LogReader>>>,
     marks: Mutex<Marks>,
 }
 
@@ -78,21 +84,38 @@ struct Log {
 }
 
 impl Following<'_> {
-    /// Tries for ever, unless it is of no use.
+    /// Tries for ever, unless it is of no use. When it is stopped, what it has is written.
     async fn partition(&self, partition: PartitionId) -> Result<()> {
         let (mut gathered, mut told) = (None, String::new());
         loop {
-            let Err(e) = self.run(partition, &mut gathered).await else { return Ok(()) };
+            let Err(e) = self.run(partition, &mut gathered).await else { break };
             if is_final(e.kind) {
                 return Err(e);
             }
+            *self.readers[place(partition)].lock() = None;
             let trouble = format!("partition {partition}: {e}");
             if trouble != told {
                 (self.progress)(trouble.clone());
                 told = trouble;
             }
             if self.is_stopped_within(PAUSE).await {
-                return Ok(());
+                break;
+            }
+        }
+        let Some(mut gatherer) = gathered else { return Ok(()) };
+        self.write_all(gatherer.rest().into_iter().collect()).await?;
+        self.marks.lock().insert(gatherer.history, gatherer.mark());
+        Ok(())
+    }
+
+    async fn reader(&self, partition: PartitionId) -> Result<LogReader> {
+        let place = &self.readers[place(partition)];
+        let known = place.lock().clone();
+        match known {
+            Some(reader) => Ok(reader),
+            None => {
+                let found = self.client.log_reader().await?;
+                Ok(place.lock().get_or_insert(found).clone())
             }
         }
     }
@@ -119,7 +142,7 @@ impl Following<'_> {
                 Some(page) => LogAnswer::Page(page),
                 None => tokio::select! {
                     answer = pages.next() => answer?,
-                    () = stop.wait() => break,
+                    () = stop.wait() => return Ok(()),
                 },
             };
             let LogAnswer::Page(page) = answer else {
@@ -134,17 +157,13 @@ impl Following<'_> {
             }
             self.marks.lock().insert(gatherer.history, gatherer.mark());
         }
-        if let Some(gatherer) = gathered {
-            self.write_all(gatherer.rest().into_iter().collect()).await?;
-            self.marks.lock().insert(gatherer.history, gatherer.mark());
-        }
-        Ok(())
     }
 
     /// Goes on with what there is, or begins.
     async fn begin(&self, partition: PartitionId, gathered: &mut Option<Gatherer>) -> Result<Log> {
+        let reader = self.reader(partition).await?;
         if let Some(gatherer) = gathered {
-            if let Some((first, pages)) = open(self.client, partition, gatherer.position()).await?
+            if let Some((first, pages)) = open(&reader, partition, gatherer.position()).await?
                 && first.lineage == gatherer.history.lineage
                 && let Some(gatherer) = gathered.take()
             {
@@ -154,7 +173,7 @@ impl Following<'_> {
             self.write_all(rest.into_iter().collect()).await?;
         }
         let Begun { history, after, said_ms, first, pages, told } =
-            begin(self.client, self.repository, partition).await?;
+            begin(&reader, self.repository, partition).await?;
         (self.progress)(told);
         // (What was said last may not be written yet.)
         let said_ms = self.marks.lock().get(&history).map_or(0, |mark| mark.until_ms).max(said_ms);
@@ -193,7 +212,9 @@ impl Following<'_> {
         let marks = self.marks.lock().clone();
         let begun: BTreeMap<PartitionId, u64> =
             marks.keys().map(|history| (history.partition, history.lineage)).collect();
-        let Some(first) = begun.first_key_value().filter(|_| begun.len() == partitions) else { return Ok(()) };
+        let Some(first) = begun.first_key_value().filter(|_| begun.len() == partitions) else {
+            return Ok(());
+        };
         if last.as_ref() == Some(&marks) {
             return Ok(());
         }
@@ -201,6 +222,10 @@ impl Following<'_> {
         *last = Some(marks);
         Ok(())
     }
+}
+
+fn place(partition: PartitionId) -> usize {
+    (partition.0 / PARTITIONS_PER_CONNECTION) as usize
 }
 
 /// Trying again does not help.

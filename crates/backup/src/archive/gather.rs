@@ -176,7 +176,11 @@ mod tests {
         assert_eq!((cut[0].name.after, cut[0].name.to), (at(1, 10), at(1, 12)));
         assert_eq!(g.mark(), Mark { archived: at(1, 12), until_ms: 500 });
         g.take(page(at(1, 12), at(1, 12), &[], 900), 31 * SECOND).unwrap();
-        assert_eq!(g.mark(), Mark { archived: at(1, 12), until_ms: 900 }, "nobody writes, and no file is needed");
+        assert_eq!(
+            g.mark(),
+            Mark { archived: at(1, 12), until_ms: 900 },
+            "nobody writes, and no file is needed"
+        );
         assert!(g.rest().is_none());
     }
 

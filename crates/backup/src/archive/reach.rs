@@ -111,14 +111,7 @@ mod tests {
     fn archive() -> Archive {
         let mut archive = Archive::default();
         let (after, to) = (LogPosition { term: 1, index: 1 }, LogPosition { term: 1, index: 5 });
-        let name = Name {
-            history: history(0),
-            after,
-            to,
-            from_ms: 100,
-            until_ms: 500,
-            ends_by_load: false,
-        };
+        let name = Name { history: history(0), after, to, from_ms: 100, until_ms: 500, ends_by_load: false };
         archive.segments.insert(history(0), vec![name]);
         let mark = Mark { archived: after, until_ms: 400 };
         archive.marks.insert("m".into(), BTreeMap::from([(history(1), mark)]));
@@ -152,7 +145,9 @@ mod tests {
         let mut old = backup("a", [90, 95]);
         old.cuts.values_mut().for_each(|cut| cut.term = 0);
         let reach = Reach::of(&old, &archive());
-        assert!(reach.until_ms().is_none() && reach.check(95).is_err() && reach.to_string().contains("older"));
+        assert!(
+            reach.until_ms().is_none() && reach.check(95).is_err() && reach.to_string().contains("older")
+        );
     }
 
     #[test]

@@ -167,7 +167,8 @@ mod tests {
             until_ms: 119,
             ends_by_load: false,
         };
-        let groups = vec![group(11, 100, &[("a", Some("1"))]), group(14, 120, &[("a", None), ("b", Some("2"))])];
+        let groups =
+            vec![group(11, 100, &[("a", Some("1"))]), group(14, 120, &[("a", None), ("b", Some("2"))])];
         Segment { name, groups, tables: vec![log_table()] }
     }
 

@@ -1,7 +1,7 @@
 //! Where a follower begins in a partition's log: where the repository ends; if that is gone, at the newest backup; else as early as
 //! there is anything.
 
-use sextant_client::{Client, FollowedLog};
+use sextant_client::{FollowedLog, LogReader};
 use sextant_common::archive::{LogAnswer, LogPage};
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{LogPosition, PartitionId};
@@ -25,19 +25,19 @@ pub struct Begun {
 
 /// Opens it; None: it is not there from that position on.
 pub async fn open(
-    client: &Client,
+    reader: &LogReader,
     partition: PartitionId,
     after: LogPosition,
 ) -> Result<Option<(LogPage, FollowedLog)>> {
-    let mut pages = client.follow_log(partition, Some(after)).await?;
+    let mut pages = reader.follow(partition, Some(after)).await?;
     Ok(match pages.next().await? {
         LogAnswer::Page(first) => Some((first, pages)),
         LogAnswer::Gone { .. } => None,
     })
 }
 
-pub async fn begin(client: &Client, repository: &Repository, partition: PartitionId) -> Result<Begun> {
-    let (lineage, first) = match client.follow_log(partition, None).await?.next().await? {
+pub async fn begin(reader: &LogReader, repository: &Repository, partition: PartitionId) -> Result<Begun> {
+    let (lineage, first) = match reader.follow(partition, None).await?.next().await? {
         LogAnswer::Gone { lineage, first } => (lineage, first),
         LogAnswer::Page(_) => return Err(Error::internal("a page of the log that nobody asked for")),
     };
@@ -45,11 +45,14 @@ pub async fn begin(client: &Client, repository: &Repository, partition: Partitio
     let archive = repository.archive().await?;
     let end = archive.segments_of(&history).iter().map(|segment| segment.to).max();
     let backup = newest_backup(repository, history).await?;
-    let candidates =
-        [(end, "goes on where the archive ends"), (backup, "begins at the newest backup"), (Some(first), "begins")];
+    let candidates = [
+        (end, "goes on where the archive ends"),
+        (backup, "begins at the newest backup"),
+        (Some(first), "begins"),
+    ];
     for (after, how) in candidates {
         let Some(after) = after else { continue };
-        let Some((page, pages)) = open(client, partition, after).await? else { continue };
+        let Some((page, pages)) = open(reader, partition, after).await? else { continue };
         if page.lineage != lineage {
             return Err(Error::retry(format!("partition {partition} was rebuilt just now")));
         }

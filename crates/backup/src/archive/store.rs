@@ -46,8 +46,7 @@ impl Repository {
     pub async fn archive(&self) -> Result<Archive> {
         let mut archive = Archive::default();
         for object in self.list(FOLDER).await? {
-            let parts: Vec<String> =
-                object.location.parts().map(|part| part.as_ref().to_owned()).collect();
+            let parts: Vec<String> = object.location.parts().map(|part| part.as_ref().to_owned()).collect();
             let [_, folder, name] = &parts[..] else { continue };
             if folder == MARKS {
                 // (One that is pruned meanwhile is none.)

@@ -37,7 +37,8 @@ pub async fn restore_to(
 ) -> Result<Restored> {
     let reach = Reach::of(backup, &repository.archive().await?);
     reach.check(to_ms)?;
-    let tables: BTreeMap<String, ()> = client.list_tables().await?.into_iter().map(|t| (t.name, ())).collect();
+    let tables: BTreeMap<String, ()> =
+        client.list_tables().await?.into_iter().map(|t| (t.name, ())).collect();
     let mut restored = restore(client, repository, backup, options, progress).await?;
     let known = backup.cuts.values().flat_map(|cut| &cut.tables).map(|table| table.name.clone()).collect();
     let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);

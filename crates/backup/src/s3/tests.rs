@@ -78,7 +78,10 @@ async fn a_bucket_is_a_repository() {
     assert_eq!(read.try_next().await.unwrap().unwrap(), "sst");
     assert!(repository.commit(&named("b", 9)).await.unwrap_err().message.contains("already"));
     assert_eq!(repository.backup("b").await.unwrap(), b);
-    assert_eq!(prune(&repository, 1, &|_| ()).await.unwrap(), Pruned { backups: 2, files: 2, segments: 0, bytes: 6 });
+    assert_eq!(
+        prune(&repository, 1, &|_| ()).await.unwrap(),
+        Pruned { backups: 2, files: 2, segments: 0, bytes: 6 }
+    );
     let gone = repository.backup("a").await.unwrap_err();
     assert!(gone.message.contains("there is no backup"), "{gone}");
     let of_whole_bucket = Repository::over(&Env::real(), s3.store(BUCKET));

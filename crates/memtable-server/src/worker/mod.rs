@@ -12,10 +12,10 @@
 //! log order.
 
 mod agreement;
-mod archive;
 mod follow;
 mod freezes;
 mod inbox;
+mod known_log;
 mod leading;
 mod numbers;
 mod pressure;

@@ -18,10 +18,10 @@ use sextant_proto::v1::admin_server::Admin;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::{archive, backup};
 use super::gate::Gate;
 use super::kv::deadline;
 use super::status::cluster_status;
+use super::{archive, backup};
 use crate::pnode::PNode;
 
 /// How long maintenance may take if the caller does not say: a large flush on a slow disk.

@@ -103,7 +103,10 @@ impl TryFrom<v1::LogGroup> for LogGroup {
                 limits::check_key(&record.key)?;
             }
             if writes.records.windows(2).any(|pair| pair[0].seq >= pair[1].seq) {
-                return Err(Error::invalid(format!("log: the writes of entry {} have no order", group.index)));
+                return Err(Error::invalid(format!(
+                    "log: the writes of entry {} have no order",
+                    group.index
+                )));
             }
         }
         Ok(group)

@@ -7,9 +7,8 @@ use sextant_proto::v1::{
     ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply, CutRequest, EndLoadRequest,
     EnsureTableReply, EnsureTableRequest, FetchTableRequest, FileChunk, ImportReply, ImportRequest,
     LoadReply, LoadRequest, LogPage, MaintenanceReply, MaintenanceRequest, RaiseFormatReply,
-    RaiseFormatRequest, ReadLogRequest,
-    RecoverReply, RecoverRequest, StatusReply, StatusRequest, TransferReply, TransferRequest, VerifiedServer,
-    VerifyTablesReply, VerifyTablesRequest,
+    RaiseFormatRequest, ReadLogRequest, RecoverReply, RecoverRequest, StatusReply, StatusRequest,
+    TransferReply, TransferRequest, VerifiedServer, VerifyTablesReply, VerifyTablesRequest,
 };
 use tonic::{Request, Response, Status, Streaming};
 
