@@ -137,12 +137,14 @@ mod tests {
 
     use futures::FutureExt;
     use object_store::memory::InMemory;
+    use sextant_common::ids::PartitionId;
     use sextant_environment::Env;
     use sextant_environment::clock::{Clock, WallInterval};
 
     use super::*;
+    use crate::archive::segment::encode;
     use crate::manifest::File;
-    use crate::testing::{backup, sst};
+    use crate::testing::{archived, assert_archived, backup, segment, sst};
 
     /// Moved by hand.
     #[derive(Default)]
@@ -207,6 +209,28 @@ mod tests {
         let error = prune(&repository, 1, &sleep).await.unwrap_err();
         assert!(error.message.contains("in use"), "{error}");
         assert_eq!(repository.tables().await.unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn the_log_before_the_oldest_that_stays_goes_and_that_of_nobody() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let of = |lineage| History { partition: PartitionId(0), lineage };
+        // (Backups are of entry 1.)
+        let segments = archived(&repository, of(1)).await;
+        let old = segment(of(1), 0, 1);
+        repository.write_segment(&old.name, encode(old.clone()).into()).await.unwrap();
+        archived(&repository, of(2)).await;
+        backup(&repository, "a", 1, &[1]).await;
+        let pruned = prune(&repository, 1, &|_| ()).await.unwrap();
+        assert_eq!((pruned.backups, pruned.files, pruned.segments), (0, 0, 3));
+        assert_archived(&repository, &segments).await;
+        let archive = repository.archive().await.unwrap();
+        assert!(archive.segments_of(&of(2)).is_empty() && archive.marks_of(&of(2)).is_empty());
+        // Those of a backup of an older version are of nobody, too: nothing follows it.
+        let mut older = repository.backup("a").await.unwrap();
+        older.cuts.values_mut().for_each(|cut| cut.term = 0);
+        repository.commit(&Backup { name: "b".into(), created_ms: 2, ..older }).await.unwrap();
+        assert_eq!(prune(&repository, 1, &|_| ()).await.unwrap().segments, 2);
     }
 
     #[tokio::test]

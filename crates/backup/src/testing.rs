@@ -8,6 +8,8 @@ use sextant_common::ids::{Epoch, LogPosition, PartitionId, Seq, SstId, TableId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::RecordVersion;
 
+use crate::archive::reached::Mark;
+use crate::archive::segment::{History, Name, Segment, encode};
 use crate::manifest::{Backup, File};
 use crate::repository::Repository;
 
@@ -80,4 +82,36 @@ pub fn group(index: u64, time_ms: u64, records: &[(&'static str, Option<&'static
 /// The table that they write.
 pub fn log_table() -> LogTable {
     LogTable { id: TableId(1), name: "t".into(), options: Default::default() }
+}
+
+/// Of one group, which is the last entry.
+pub fn segment(history: History, after: u64, to: u64) -> Segment {
+    let at = |index| LogPosition { term: 1, index };
+    let (after, from_ms, until_ms) = (at(after), to * 10, to * 10 + 5);
+    let name = Name { history, after, to: at(to), from_ms, until_ms, ends_by_load: false };
+    Segment { name, groups: vec![group(to, from_ms, &[("k", Some("v"))])], tables: vec![log_table()] }
+}
+
+/// What a follower leaves in a repository: two segments, and how far it is.
+pub async fn archived(repository: &Repository, history: History) -> [Segment; 2] {
+    let segments = [segment(history, 1, 5), segment(history, 5, 9)];
+    for segment in &segments {
+        repository.write_segment(&segment.name, encode(segment.clone()).into()).await.unwrap();
+    }
+    let mark = Mark { archived: segments[1].name.to, until_ms: 200 };
+    let name = format!("{:016x}", history.lineage);
+    repository.write_marks(&name, &BTreeMap::from([(history, mark)])).await.unwrap();
+    segments
+}
+
+/// What was left there is there.
+pub async fn assert_archived(repository: &Repository, segments: &[Segment]) {
+    let archive = repository.archive().await.unwrap();
+    let history = segments[0].name.history;
+    let names: Vec<Name> = segments.iter().map(|segment| segment.name).collect();
+    assert_eq!(archive.segments_of(&history), names);
+    assert_eq!(archive.marks_of(&history), [Mark { archived: names[names.len() - 1].to, until_ms: 200 }]);
+    for segment in segments {
+        assert_eq!(&repository.segment(&segment.name).await.unwrap(), segment);
+    }
 }

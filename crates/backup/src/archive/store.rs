@@ -83,3 +83,39 @@ impl Repository {
         self.delete(&mark_path(name)).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use sextant_common::ids::PartitionId;
+    use sextant_environment::Env;
+
+    use super::*;
+    use crate::testing::{archived, assert_archived, segment};
+
+    const HISTORY: History = History { partition: PartitionId(3), lineage: 7 };
+
+    #[tokio::test]
+    async fn what_was_archived_is_found_by_its_names_in_a_directory_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_directory = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        for repository in [Repository::over(&Env::real(), Arc::new(InMemory::new())), in_directory] {
+            assert!(repository.archive().await.unwrap().segments.is_empty(), "nobody has followed");
+            let segments = archived(&repository, HISTORY).await;
+            assert_archived(&repository, &segments).await;
+            // Again, as of two followers.
+            archived(&repository, HISTORY).await;
+            assert_archived(&repository, &segments).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_segment_under_the_name_of_another_is_none() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let (one, other) = (segment(HISTORY, 1, 5), segment(HISTORY, 5, 9));
+        repository.write_segment(&one.name, segment::encode(other).into()).await.unwrap();
+        assert!(repository.segment(&one.name).await.is_err());
+    }
+}
