@@ -1,6 +1,5 @@
 //! A partition's log, read on and on for an archive: of whoever leads, and of another replica where the leader has purged more.
 
-use std::future::Future;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
@@ -76,12 +75,10 @@ async fn page(service: &AdminService, request: v1::ReadLogRequest) -> Result<v1:
     Ok(of_leader)
 }
 
-fn first_page(
+async fn first_page(
     mut admin: AdminClient<Channel>,
     request: v1::ReadLogRequest,
-) -> impl Future<Output = Result<Response<v1::LogPage>, Status>> {
-    async move {
-        let page = admin.read_log(request).await?.into_inner().message().await?;
-        page.map(Response::new).ok_or_else(|| Status::internal("a page of the log is missing"))
-    }
+) -> Result<Response<v1::LogPage>, Status> {
+    let page = admin.read_log(request).await?.into_inner().message().await?;
+    page.map(Response::new).ok_or_else(|| Status::internal("a page of the log is missing"))
 }
