@@ -50,8 +50,11 @@ impl Repository {
             let [_, folder, name] = &parts[..] else { continue };
             if folder == MARKS {
                 // (One that is pruned meanwhile is none.)
-                if let Some(bytes) = self.read_if_there(&mark_path(name)).await? {
-                    archive.marks.insert(name.clone(), reached::decode(name, &bytes)?);
+                match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
+                    Some(Ok(marks)) => drop(archive.marks.insert(name.clone(), marks)),
+                    // Without it less is known to be complete, and the next one takes its place.
+                    Some(Err(e)) => tracing::warn!("{e}"),
+                    None => {}
                 }
             } else if let Some(name) = History::parse(folder).and_then(|history| Name::parse(history, name)) {
                 archive.segments.entry(name.history).or_default().push(name);
@@ -109,6 +112,18 @@ mod tests {
             archived(&repository, HISTORY).await;
             assert_archived(&repository, &segments).await;
         }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_mark_counts_for_nothing_and_keeps_nobody_from_the_rest() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let segments = archived(&repository, HISTORY).await;
+        repository.replace(&mark_path("0000000000000007"), Bytes::from_static(b"bad")).await.unwrap();
+        let archive = repository.archive().await.unwrap();
+        assert_eq!(
+            (archive.segments_of(&HISTORY).len(), archive.marks_of(&HISTORY).len()),
+            (segments.len(), 0)
+        );
     }
 
     #[tokio::test]
