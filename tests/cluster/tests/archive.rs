@@ -15,7 +15,9 @@ use sextant_backup::archive::verify::verify_log;
 use sextant_backup::create::{self, create};
 use sextant_backup::restore::{self, backup_for, restore, restore_to};
 use sextant_backup::{Backup, Repository, prune};
-use sextant_client::{Client, ErrorKind, Operation, ScanOptions};
+use sextant_client::{Client, ErrorKind, LogReader, Operation, PartitionId, ScanOptions};
+use sextant_common::archive::LogAnswer;
+use sextant_common::ids::LogPosition;
 use sextant_environment::shutdown::{self, ShutdownTrigger};
 use sextant_memtable_server::Tuning;
 use sextant_tests::cluster::{Cluster, Maintenance, Options};
@@ -328,8 +330,8 @@ async fn a_gap_and_a_load_are_told_and_refused_until_the_next_backup() {
         let reader = operator.log_reader().await.unwrap();
         let mut pages = reader.follow(partition, Some(end)).await.unwrap();
         match pages.next().await.unwrap() {
-            sextant_common::archive::LogAnswer::Gone { .. } => Some(()),
-            sextant_common::archive::LogAnswer::Page(_) => None,
+            LogAnswer::Gone { .. } => Some(()),
+            LogAnswer::Page(_) => None,
         }
     })
     .await;
@@ -371,5 +373,60 @@ async fn a_gap_and_a_load_are_told_and_refused_until_the_next_backup() {
     assert!(refused.message.contains("a bulk load"), "{refused}");
     follower.stop().await;
     other.shutdown().await;
+    c.shutdown().await;
+}
+
+/// All that a partition's log has written after a position, up to the first write of a key.
+async fn written(reader: &LogReader, after: LogPosition, last: &str) -> Vec<String> {
+    let mut pages = reader.follow(PartitionId(0), Some(after)).await.unwrap();
+    let mut keys = Vec::new();
+    loop {
+        let LogAnswer::Page(page) = pages.next().await.unwrap() else { panic!("it is gone") };
+        for group in &page.groups {
+            keys.extend(group.records().map(|(_, record)| String::from_utf8(record.key.to_vec()).unwrap()));
+        }
+        if keys.iter().any(|key| key == last) {
+            return keys;
+        }
+    }
+}
+
+async fn first(reader: &LogReader) -> LogPosition {
+    match reader.follow(PartitionId(0), None).await.unwrap().next().await.unwrap() {
+        LogAnswer::Gone { first, .. } => first,
+        LogAnswer::Page(page) => panic!("nobody asked for {page:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_leader_does_not_know_since_it_was_started_again_another_replica_tells() {
+    let mut c = Cluster::start(options(1, KEPT)).await;
+    let (operator, reader) = (client(&c, 0).await, client(&c, 0).await.log_reader().await.unwrap());
+    let begin = first(&reader).await;
+    let mut expected = Vec::new();
+    for round in 0.. {
+        for n in 0..3 {
+            expected.push(format!("{round}-{n}"));
+            operator.put("", format!("{round}-{n}"), "1").await.unwrap();
+        }
+        c.maintain(Maintenance::Flush, "").await;
+        let (leader, servers) = (c.leader(0).await, c.config.memtable.len());
+        let heir = (leader + 1) % servers;
+        c.stop_memtable(heir).await;
+        c.start_memtable(heir).await;
+        let id = c.config.memtable[heir].id.0;
+        eventually("it leads", async || c.transfer(0, id).await.ok()).await;
+        // (It may not have stored its snapshot before it was stopped.)
+        if first(&reader).await.index > begin.index {
+            break;
+        }
+    }
+    operator.put("", "last", "1").await.unwrap();
+    expected.push("last".into());
+    assert_eq!(written(&reader, begin, "last").await, expected);
+    // What never was in the log is in no replica's.
+    let other = LogPosition { term: 1 << 40, index: begin.index + 3 };
+    let answer = reader.follow(PartitionId(0), Some(other)).await.unwrap().next().await.unwrap();
+    assert!(matches!(answer, LogAnswer::Gone { .. }), "{answer:?}");
     c.shutdown().await;
 }
