@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::join_all;
-use sextant_backup::archive::End;
 use sextant_backup::archive::follow::{self, follow};
 use sextant_backup::archive::reach::Reach;
 use sextant_backup::archive::verify::verify_log;
+use sextant_backup::archive::{End, Name};
 use sextant_backup::create::{self, create};
 use sextant_backup::restore::{self, backup_for, restore, restore_to};
 use sextant_backup::{Backup, Repository, prune};
@@ -241,7 +241,10 @@ async fn what_was_written_up_to_a_time_is_restored_and_nothing_later() {
     writers.have_written(20).await;
     follower.stop().await;
     writers.have_written(5).await;
+    // Two at once, each of which cuts segments where it likes.
     let follower = Follower::start(&c, &repository).await;
+    writers.have_written(7).await;
+    let another = Follower::start(&c, &repository).await;
     operator.ensure_table("made-later", &Default::default()).await.unwrap();
     operator.put("made-later", "key", "value").await.unwrap();
     objects(&c, 2).await;
@@ -278,7 +281,7 @@ async fn what_was_written_up_to_a_time_is_restored_and_nothing_later() {
         let verified = verify_log(&repository, backup, &silent).await.unwrap();
         assert!(verified.bad.is_empty() && verified.segments > 0 && verified.groups > 0, "{verified:?}");
     }
-    let told = follower.stop().await;
+    let told = [follower.stop().await, another.stop().await].concat();
     assert!(!told.iter().any(|line| line.contains("gap")), "{told:?}");
     assert!(prune::prune(&repository, 1, &silent).await.unwrap().segments > 0);
     let verified = verify_log(&repository, &second, &silent).await.unwrap();
@@ -288,10 +291,10 @@ async fn what_was_written_up_to_a_time_is_restored_and_nothing_later() {
     c.shutdown().await;
 }
 
-/// A bit of a segment is another one, and then the segment is gone.
+/// A bit of a segment is another one, and then what comes after the backup is gone.
 async fn damage_one(repository: &Repository, dir: &Path, backup: &Backup) {
     let reach = reach(repository, backup).await;
-    let covered = reach.partitions.values().find(|covered| covered.segments.len() > 1).unwrap();
+    let covered = reach.partitions.values().find(|covered| !covered.segments.is_empty()).unwrap();
     let name = covered.segments[0];
     let path = dir.join("archive").join(name.history.to_string()).join(name.to_string());
     let mut bytes = std::fs::read(&path).unwrap();
@@ -300,14 +303,20 @@ async fn damage_one(repository: &Repository, dir: &Path, backup: &Backup) {
     std::fs::write(&path, &bytes).unwrap();
     let verified = verify_log(repository, backup, &silent).await.unwrap();
     assert!(verified.bad.len() == 1 && verified.bad[0].contains(&name.to_string()), "{verified:?}");
-    std::fs::remove_file(&path).unwrap();
+    // What two followers have written has to be lost twice.
+    let archive = repository.archive().await.unwrap();
+    let begin = backup.cuts[&name.history.partition].at;
+    let begins = |name: &&Name| name.after.index <= begin && begin < name.to.index;
+    for name in archive.segments_of(&name.history).iter().filter(begins) {
+        std::fs::remove_file(path.with_file_name(name.to_string())).unwrap();
+    }
     let verified = verify_log(repository, backup, &silent).await.unwrap();
     assert!(verified.bad.len() == 1 && verified.bad[0].contains("a gap"), "{verified:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gap_and_a_load_are_told_and_refused_until_the_next_backup() {
-    let c = Cluster::start(options(1, 20)).await;
+    let c = Cluster::start(options(1, 100)).await;
     let dir = tempfile::tempdir().unwrap();
     let repository = repository(&c, dir.path());
     let operator = client(&c, 0).await;
