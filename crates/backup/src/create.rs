@@ -84,7 +84,7 @@ async fn held(
             cuts.insert(partition, chosen(client.cut(partition, snapshot.id).await?, &options.tables));
         }
         check_tables(&cuts, &options.tables)?;
-        let backup = Backup { name, created_ms, cuts };
+        let backup = Backup { name, created_ms, cuts, is_part: !options.tables.is_empty() };
         let created = copy_all(client, repository, snapshot.id, backup, options, progress).await?;
         // It was held all the time: nobody has slept so long that a prune took the mark for a dead one's.
         client.renew_snapshot(snapshot.id).await?;
@@ -308,7 +308,7 @@ mod tests {
     async fn of_two_backups_of_one_name_the_first_stays() {
         let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
         backup(&repository, "a", 1, &[1]).await;
-        let second = Backup { name: "a".into(), created_ms: 2, cuts: BTreeMap::new() };
+        let second = Backup { name: "a".into(), created_ms: 2, cuts: BTreeMap::new(), is_part: false };
         let error = commit(&repository, &second).await.unwrap_err();
         assert!(error.message.contains("already"), "{error}");
         assert_eq!(repository.backup("a").await.unwrap().created_ms, 1);
@@ -318,7 +318,7 @@ mod tests {
     async fn in_a_directory_too() {
         let dir = tempfile::tempdir().unwrap();
         let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
-        let of = |created_ms| Backup { name: "a".into(), created_ms, cuts: BTreeMap::new() };
+        let of = |created_ms| Backup { name: "a".into(), created_ms, cuts: BTreeMap::new(), is_part: false };
         commit(&repository, &of(1)).await.unwrap();
         assert!(commit(&repository, &of(2)).await.is_err());
         assert_eq!(repository.backup("a").await.unwrap().created_ms, 1);

@@ -7,8 +7,10 @@
 //! Invariant: a backup is there when its manifest is, and that is written when everything that it names is. Nothing that a manifest
 //! names is deleted.
 
+pub mod archive;
 pub mod compare;
 pub mod create;
+mod framing;
 mod guard;
 mod manifest;
 mod pace;

@@ -8,12 +8,11 @@ use sextant_common::cut::Cut;
 use sextant_common::error::{Error, Result};
 use sextant_common::ids::{PartitionId, SstId};
 use sextant_proto::v1;
-use xxhash_rust::xxh3::xxh3_64;
+
+use crate::framing::{framed, unframed};
 
 const MAGIC: [u8; 8] = *b"\xa5sextBAK";
 const VERSION: u32 = 1;
-const HEAD_BYTES: usize = 12;
-const DIGEST_BYTES: usize = 8;
 const NAME_BYTES_MAX: usize = 128;
 
 /// A backup: a cut of each partition.
@@ -23,6 +22,8 @@ pub struct Backup {
     /// In milliseconds since 1970.
     pub created_ms: u64,
     pub cuts: BTreeMap<PartitionId, Cut>,
+    /// It has chosen tables only: of others the log after it is no use.
+    pub is_part: bool,
 }
 
 /// The file of an SSTable in a repository.
@@ -41,6 +42,12 @@ impl File {
 }
 
 impl Backup {
+    /// By the clocks of the partitions' leaders, in milliseconds since 1970: the last of them was begun then. Before it nothing is one
+    /// state of all of them.
+    pub fn as_of_ms(&self) -> u64 {
+        self.cuts.values().map(|cut| cut.opened_ms).max().unwrap_or(self.created_ms)
+    }
+
     /// Each once.
     pub fn files(&self) -> Vec<File> {
         let ssts = self.cuts.values().flat_map(Cut::ssts);
@@ -60,6 +67,8 @@ struct WireBackup {
     created_ms: u64,
     #[prost(message, repeated, tag = "3")]
     cuts: Vec<WireCut>,
+    #[prost(bool, tag = "4")]
+    is_part: bool,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -74,39 +83,25 @@ pub fn encode(backup: &Backup) -> Vec<u8> {
     let cut =
         |(partition, cut): (&PartitionId, &Cut)| WireCut { partition: partition.0, cut: Some(cut.into()) };
     let cuts = backup.cuts.iter().map(cut).collect();
-    let message = WireBackup { name: backup.name.clone(), created_ms: backup.created_ms, cuts };
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&VERSION.to_le_bytes());
-    bytes.extend_from_slice(&message.encode_to_vec());
-    bytes.extend_from_slice(&xxh3_64(&bytes).to_le_bytes());
-    bytes
+    let (name, created_ms, is_part) = (backup.name.clone(), backup.created_ms, backup.is_part);
+    framed(MAGIC, VERSION, &WireBackup { name, created_ms, cuts, is_part })
 }
 
 pub fn decode(name: &str, bytes: &Bytes) -> Result<Backup> {
     let bad = |what: String| Error::corrupt(format!("backup {name}: its manifest {what}"));
-    if bytes.len() < HEAD_BYTES + DIGEST_BYTES || bytes[..MAGIC.len()] != MAGIC {
-        return Err(bad("is none".into()));
-    }
-    let (body, digest) = bytes.split_at(bytes.len() - DIGEST_BYTES);
-    if xxh3_64(body).to_le_bytes() != digest {
-        return Err(bad("does not have its checksum".into()));
-    }
-    let version = u32::from_le_bytes([body[8], body[9], body[10], body[11]]);
-    if version != VERSION {
-        return Err(bad(format!("has version {version}, this program knows version {VERSION}")));
-    }
-    let message = WireBackup::decode(&body[HEAD_BYTES..]).map_err(|e| bad(e.to_string()))?;
+    let mut message: WireBackup = unframed(MAGIC, VERSION, bytes).map_err(bad)?;
     if message.name != name {
         return Err(bad(format!("is of backup {:?}", message.name)));
     }
     let mut cuts = BTreeMap::new();
-    for WireCut { partition, cut } in message.cuts {
+    for WireCut { partition, cut } in std::mem::take(&mut message.cuts) {
         let cut = Cut::try_from(cut.unwrap_or_default())?;
         if !cut.is_complete() || cuts.insert(PartitionId(partition), cut).is_some() {
             return Err(bad(format!("has no whole cut of partition {partition}, or two")));
         }
     }
-    Ok(Backup { name: message.name, created_ms: message.created_ms, cuts })
+    let WireBackup { name, created_ms, is_part, .. } = message;
+    Ok(Backup { name, created_ms, cuts, is_part })
 }
 
 /// A backup's name is a part of a path.
@@ -137,9 +132,19 @@ mod tests {
             generation: Generation(3),
             ssts: Some(SstList::default()),
         };
-        let cut =
-            Cut { id: 7, at: 9, seq: Seq(8), tick: Tick(5), opened_ms: 1, lease_ms: 2, tables: vec![table] };
-        Backup { name: "b".into(), created_ms: 4, cuts: BTreeMap::from([(PartitionId(2), cut)]) }
+        let cut = Cut {
+            id: 7,
+            at: 9,
+            seq: Seq(8),
+            tick: Tick(5),
+            opened_ms: 1,
+            lease_ms: 2,
+            tables: vec![table],
+            term: 0,
+            lineage: 0,
+        };
+        let cuts = BTreeMap::from([(PartitionId(2), cut)]);
+        Backup { name: "b".into(), created_ms: 4, cuts, is_part: false }
     }
 
     #[test]

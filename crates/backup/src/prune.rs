@@ -1,14 +1,18 @@
-//! Old backups go, and files that none names.
+//! Old backups go, files that none names, and the log before the oldest that is kept.
 //!
 //! Invariant: nothing is deleted unless this program has just seen that nobody else creates or prunes, and that there are the backups
 //! that it knows. (It cannot be seen in the same moment: one that sleeps for an hour between the two deletes one file too many.)
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sextant_common::error::{Error, Result};
 
 use crate::Progress;
+use crate::archive::reached::Marks;
+use crate::archive::segment::{History, Name};
+use crate::archive::store::Archive;
 use crate::guard::{Guard, Work};
+use crate::manifest::Backup;
 use crate::repository::Repository;
 
 /// For how long it is believed what was seen of others: far below the age of a mark that counts for nothing.
@@ -18,6 +22,8 @@ const BELIEVED_NS: u64 = 10_000_000_000;
 pub struct Pruned {
     pub backups: usize,
     pub files: usize,
+    /// Of the log.
+    pub segments: usize,
     pub bytes: u64,
 }
 
@@ -42,6 +48,8 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
     backups.sort_by_key(|backup| (backup.created_ms, backup.name.clone()));
     let old = backups.len().saturating_sub(keep);
     let kept: BTreeSet<String> = backups[old..].iter().flat_map(|b| b.files()).map(|f| f.name()).collect();
+    let archive = repository.archive().await?;
+    let (segments, marks) = unneeded(&archive, &backups[old..]);
     let mut alone = Alone { repository, guard, names, seen_ns: None };
     let mut pruned = Pruned::default();
     for backup in &backups[..old] {
@@ -50,6 +58,16 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
         alone.names.retain(|name| *name != backup.name);
         progress(format!("backup {} is removed", backup.name));
         pruned.backups += 1;
+    }
+    for name in segments {
+        alone.check().await?;
+        repository.remove_segment(&name).await?;
+        pruned.segments += 1;
+        pruned.bytes += archive.sizes.get(&name).copied().unwrap_or(0);
+    }
+    for name in marks {
+        alone.check().await?;
+        repository.remove_marks(&name).await?;
     }
     for (name, bytes) in repository.tables().await? {
         if kept.contains(&name) {
@@ -61,6 +79,22 @@ async fn run(repository: &Repository, keep: usize, guard: &Guard, progress: Prog
         pruned.bytes += bytes;
     }
     Ok(pruned)
+}
+
+/// Segments and marks of which no kept backup needs anything. Nor will one that comes: what is archived now is before it.
+fn unneeded(archive: &Archive, kept: &[Backup]) -> (Vec<Name>, Vec<String>) {
+    let cuts = kept.iter().flat_map(|backup| &backup.cuts).filter(|(_, cut)| cut.position().is_some());
+    let mut since: BTreeMap<History, u64> = BTreeMap::new();
+    for (partition, cut) in cuts {
+        let history = History { partition: *partition, lineage: cut.lineage };
+        let at = since.entry(history).or_insert(cut.at);
+        *at = cut.at.min(*at);
+    }
+    let is_needed = |name: &&Name| since.get(&name.history).is_some_and(|at| name.to.index > *at);
+    let segments = archive.segments.values().flatten().filter(|name| !is_needed(name)).copied().collect();
+    let is_of_nobody = |marks: &Marks| !marks.keys().any(|history| since.contains_key(history));
+    let marks = archive.marks.iter().filter(|(_, marks)| is_of_nobody(marks)).map(|(name, _)| name.clone());
+    (segments, marks.collect())
 }
 
 /// That nobody else is at work, and was not while this program slept.
@@ -103,12 +137,14 @@ mod tests {
 
     use futures::FutureExt;
     use object_store::memory::InMemory;
+    use sextant_common::ids::PartitionId;
     use sextant_environment::Env;
     use sextant_environment::clock::{Clock, WallInterval};
 
     use super::*;
-    use crate::manifest::{Backup, File};
-    use crate::testing::{backup, sst};
+    use crate::archive::segment::encode;
+    use crate::manifest::File;
+    use crate::testing::{archived, assert_archived, backup, segment, sst};
 
     /// Moved by hand.
     #[derive(Default)]
@@ -176,6 +212,28 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_log_before_the_oldest_that_stays_goes_and_that_of_nobody() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let of = |lineage| History { partition: PartitionId(0), lineage };
+        // (Backups are of entry 1.)
+        let segments = archived(&repository, of(1)).await;
+        let old = segment(of(1), 0, 1);
+        repository.write_segment(&old.name, encode(old.clone()).into()).await.unwrap();
+        archived(&repository, of(2)).await;
+        backup(&repository, "a", 1, &[1]).await;
+        let pruned = prune(&repository, 1, &|_| ()).await.unwrap();
+        assert_eq!((pruned.backups, pruned.files, pruned.segments), (0, 0, 3));
+        assert_archived(&repository, &segments).await;
+        let archive = repository.archive().await.unwrap();
+        assert!(archive.segments_of(&of(2)).is_empty() && archive.marks_of(&of(2)).is_empty());
+        // Those of a backup of an older version are of nobody, too: nothing follows it.
+        let mut older = repository.backup("a").await.unwrap();
+        older.cuts.values_mut().for_each(|cut| cut.term = 0);
+        repository.commit(&Backup { name: "b".into(), created_ms: 2, ..older }).await.unwrap();
+        assert_eq!(prune(&repository, 1, &|_| ()).await.unwrap().segments, 2);
+    }
+
+    #[tokio::test]
     async fn the_newest_stay_with_all_that_they_name_and_the_rest_goes() {
         let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
         // (By when they were made, not by name.)
@@ -186,7 +244,7 @@ mod tests {
         died.write(b"sst").await.unwrap();
         died.finish().await.unwrap();
         let pruned = prune(&repository, 2, &|_| ()).await.unwrap();
-        assert_eq!(pruned, Pruned { backups: 1, files: 2, bytes: 6 });
+        assert_eq!(pruned, Pruned { backups: 1, files: 2, segments: 0, bytes: 6 });
         assert_eq!(repository.names().await.unwrap(), ["a", "b"]);
         assert_eq!(repository.tables().await.unwrap().len(), 3);
         assert_eq!(prune(&repository, 2, &|_| ()).await.unwrap(), Pruned::default());

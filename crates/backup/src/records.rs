@@ -216,7 +216,7 @@ impl Joined {
     }
 }
 
-fn bytes_of(record: &RecordVersion) -> usize {
+pub(crate) fn bytes_of(record: &RecordVersion) -> usize {
     record.key.len() + record.value.as_ref().map_or(0, bytes::Bytes::len) + 32
 }
 

@@ -144,12 +144,31 @@ impl Repository {
         self.store.get(at).await?.bytes().await
     }
 
+    pub(crate) async fn read_whole(&self, at: &Path) -> Result<Bytes> {
+        self.read(at).await.map_err(error)
+    }
+
+    /// None: there is none.
+    pub(crate) async fn read_if_there(&self, at: &Path) -> Result<Option<Bytes>> {
+        match self.read(at).await {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(object_store::Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(error(e)),
+        }
+    }
+
+    /// All at once: whoever reads it sees all of what was there before, or all of this.
+    pub(crate) async fn replace(&self, at: &Path, bytes: Bytes) -> Result<()> {
+        self.put(at, bytes, PutMode::Overwrite).await.map_err(error)?;
+        self.sync(at)
+    }
+
     pub async fn remove_backup(&self, name: &str) -> Result<()> {
         self.delete(&Self::manifest(name)).await
     }
 
     /// What is below a folder. A listing that breaks off is made again.
-    async fn list(&self, folder: &str) -> Result<Vec<object_store::ObjectMeta>> {
+    pub(crate) async fn list(&self, folder: &str) -> Result<Vec<object_store::ObjectMeta>> {
         let folder = Path::from(folder);
         for _ in 1..LISTINGS_MAX {
             match self.store.list(Some(&folder)).try_collect().await {
@@ -226,7 +245,7 @@ impl Repository {
         self.store.put_opts(at, bytes.into(), mode.into()).await.map(drop)
     }
 
-    async fn delete(&self, at: &Path) -> Result<()> {
+    pub(crate) async fn delete(&self, at: &Path) -> Result<()> {
         match self.store.delete(at).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(e) => Err(error(e)),

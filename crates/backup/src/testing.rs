@@ -2,10 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use sextant_common::archive::{LogGroup, LogTable, LogWrites};
 use sextant_common::cut::{Cut, CutTable};
-use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
+use sextant_common::ids::{Epoch, LogPosition, PartitionId, Seq, SstId, TableId};
 use sextant_common::manifest::SstMeta;
+use sextant_common::sstable::RecordVersion;
 
+use crate::archive::reached::Mark;
+use crate::archive::segment::{History, Name, Segment, encode};
 use crate::manifest::{Backup, File};
 use crate::repository::Repository;
 
@@ -47,16 +51,67 @@ pub fn cut(ssts: impl Iterator<Item = SstMeta>) -> Cut {
         opened_ms: 1,
         lease_ms: 1,
         tables: vec![table],
+        term: 1,
+        lineage: 1,
     }
 }
 
 pub async fn backup(repository: &Repository, name: &str, created_ms: u64, ssts: &[u32]) {
     let cuts = BTreeMap::from([(PartitionId(0), cut(ssts.iter().map(|counter| sst(*counter))))]);
-    let backup = Backup { name: name.into(), created_ms, cuts };
+    let backup = Backup { name: name.into(), created_ms, cuts, is_part: false };
     for File { id, checksum, bytes } in backup.files() {
         let mut to = repository.write_table(&File { id, checksum, bytes });
         to.write(b"sst").await.unwrap();
         to.finish().await.unwrap();
     }
     repository.commit(&backup).await.unwrap();
+}
+
+/// An entry that wrote: keys, and values or tombstones.
+pub fn group(index: u64, time_ms: u64, records: &[(&'static str, Option<&'static str>)]) -> LogGroup {
+    let record = |(at, (key, value)): (usize, &(&'static str, Option<&'static str>))| RecordVersion {
+        key: (*key).into(),
+        seq: Seq(index * 100 + at as u64),
+        value: value.map(Into::into),
+        marks: Default::default(),
+    };
+    let records = records.iter().enumerate().map(record).collect();
+    LogGroup { index, time_ms, writes: vec![LogWrites { table: TableId(1), records }] }
+}
+
+/// The table that they write.
+pub fn log_table() -> LogTable {
+    LogTable { id: TableId(1), name: "t".into(), options: Default::default() }
+}
+
+/// Of one group, which is the last entry.
+pub fn segment(history: History, after: u64, to: u64) -> Segment {
+    let at = |index| LogPosition { term: 1, index };
+    let (after, from_ms, until_ms) = (at(after), to * 10, to * 10 + 5);
+    let name = Name { history, after, to: at(to), from_ms, until_ms, ends_by_load: false };
+    Segment { name, groups: vec![group(to, from_ms, &[("k", Some("v"))])], tables: vec![log_table()] }
+}
+
+/// What a follower leaves in a repository: two segments, and how far it is.
+pub async fn archived(repository: &Repository, history: History) -> [Segment; 2] {
+    let segments = [segment(history, 1, 5), segment(history, 5, 9)];
+    for segment in &segments {
+        repository.write_segment(&segment.name, encode(segment.clone()).into()).await.unwrap();
+    }
+    let mark = Mark { archived: segments[1].name.to, until_ms: 200 };
+    let name = format!("{:016x}", history.lineage);
+    repository.write_marks(&name, &BTreeMap::from([(history, mark)])).await.unwrap();
+    segments
+}
+
+/// What was left there is there.
+pub async fn assert_archived(repository: &Repository, segments: &[Segment]) {
+    let archive = repository.archive().await.unwrap();
+    let history = segments[0].name.history;
+    let names: Vec<Name> = segments.iter().map(|segment| segment.name).collect();
+    assert_eq!(archive.segments_of(&history), names);
+    assert_eq!(archive.marks_of(&history), [Mark { archived: names[names.len() - 1].to, until_ms: 200 }]);
+    for segment in segments {
+        assert_eq!(&repository.segment(&segment.name).await.unwrap(), segment);
+    }
 }

@@ -541,13 +541,15 @@ pub struct BackupArgs {
 pub enum BackupCommand {
     /// Copy what the repository does not have yet, of each partition at one position of its log, while all goes on
     Create(BackupCreateArgs),
-    /// List the backups of a repository
+    /// Archive the log of all partitions as it grows, until it is stopped: so backups can be restored to a later time
+    Follow(BackupFollowArgs),
+    /// List the backups of a repository, and until when the log after each reaches
     List(RepositoryArgs),
-    /// Read every file of a backup to its end; with --against-cluster compare its records with a cluster's. 1: something is bad
+    /// Read every file of a backup, and of the log after it, to its end; with --against-cluster compare its records with a cluster's. 1: something is bad
     Verify(BackupVerifyArgs),
-    /// Write a backup's records into a cluster, of any number of partitions
+    /// Write a backup's records into a cluster, of any number of partitions; with --to-time what was written after it, too
     Restore(BackupRestoreArgs),
-    /// Remove all backups but the newest, and the files that none names any more
+    /// Remove all backups but the newest, and the files and the log that none of them needs
     Prune(BackupPruneArgs),
 }
 
@@ -577,6 +579,18 @@ pub struct BackupCreateArgs {
 }
 
 #[derive(Debug, Args)]
+pub struct BackupFollowArgs {
+    /// The repository: a directory, which should be on another machine, or s3://BUCKET/PREFIX
+    #[arg(long, value_name = "REPOSITORY")]
+    pub to: String,
+    /// How often what was written is put there, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub every: u64,
+    #[command(flatten)]
+    pub connection: Connection,
+}
+
+#[derive(Debug, Args)]
 pub struct BackupVerifyArgs {
     #[command(flatten)]
     pub repository: RepositoryArgs,
@@ -601,6 +615,9 @@ pub struct BackupRestoreArgs {
     /// Its name; without, the newest
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+    /// What was written until then, too, by the archived log: RFC 3339, 2026-11-25T20:00:00Z. Without --name: of the newest backup before
+    #[arg(long, value_name = "TIME")]
+    pub to_time: Option<String>,
     /// Only this table, and elements of objects; may be repeated
     #[arg(long, value_name = "TABLE")]
     pub table: Vec<String>,

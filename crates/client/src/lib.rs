@@ -55,7 +55,7 @@ mod write;
 
 pub use admin::Maintenance;
 #[doc(hidden)]
-pub use backup::FetchedTable;
+pub use backup::{FetchedTable, FollowedLog, LogReader};
 pub use builder::{Addresses, ClientBuilder};
 pub use client::Client;
 pub use load::{EndLoad, Load, LoadFailed, LoadPart, LoadRecord, LoadSource, LoadState};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::expiry::Tick;
-use crate::ids::{Generation, NodeId, Seq, SstId, TableId};
+use crate::ids::{Generation, LogPosition, NodeId, Seq, SstId, TableId};
 use crate::manifest::{SstList, SstMeta, TableOptions};
 
 /// Most cuts of a partition: each names as much as its manifest.
@@ -62,6 +62,10 @@ pub struct Cut {
     pub opened_ms: u64,
     pub lease_ms: u64,
     pub tables: Vec<CutTable>,
+    /// Of its entry; 0: not known, as the lineage is not.
+    pub term: u64,
+    /// Of the partition.
+    pub lineage: u64,
 }
 
 /// A table of a cut.
@@ -77,6 +81,11 @@ pub struct CutTable {
 }
 
 impl Cut {
+    /// Of its entry in the log; None: not known, so nobody can tell what came after it.
+    pub fn position(&self) -> Option<LogPosition> {
+        (self.term > 0 && self.lineage > 0).then_some(LogPosition { term: self.term, index: self.at })
+    }
+
     /// Whether all that it has is in SSTables.
     pub fn is_complete(&self) -> bool {
         self.tables.iter().all(|table| table.ssts.is_some())

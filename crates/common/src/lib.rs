@@ -5,6 +5,7 @@
 //! own: any protocol rule, any message, and anything that is not a pure function of its input (time, disk, network: the
 //! crate `environment`).
 
+pub mod archive;
 pub mod command;
 pub mod configuration;
 pub mod cut;

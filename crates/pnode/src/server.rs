@@ -76,7 +76,7 @@ impl PNodeServer {
                 calls,
                 stopping: stopping.clone(),
             };
-            let admins = AdminService::new(pnode.clone(), gate.clone());
+            let admins = AdminService::new(pnode.clone(), gate.clone(), stopping.clone());
             let (admin, admin_ended) = listeners.for_operators(admins).await?;
             let large = Room::new(config.large_bytes_max);
             let kv =

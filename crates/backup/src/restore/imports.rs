@@ -7,7 +7,7 @@ use sextant_common::error::Result;
 use sextant_common::sstable::RecordVersion;
 use sextant_proto::v1;
 
-use crate::records::Joined;
+use crate::records::{Joined, bytes_of};
 
 /// Of one import.
 const RECORDS_MAX: usize = 1000;
@@ -24,6 +24,26 @@ pub async fn import(client: &Client, table: &str, mut records: Joined) -> Result
         }
         count += page.len() as u64;
         wait(&mut under_way, AT_ONCE - 1).await?;
+        under_way.push(written(client, table, page));
+    }
+    wait(&mut under_way, 0).await?;
+    Ok(count)
+}
+
+/// Records that have each key once, tombstones among them; all are written when this returns.
+pub async fn write(client: &Client, table: &str, records: Vec<RecordVersion>) -> Result<u64> {
+    let (count, mut under_way) = (records.len() as u64, FuturesUnordered::new());
+    let (mut page, mut bytes) = (Vec::new(), 0);
+    for record in records {
+        bytes += bytes_of(&record);
+        page.push(record);
+        if page.len() == RECORDS_MAX || bytes >= BYTES_MAX {
+            wait(&mut under_way, AT_ONCE - 1).await?;
+            under_way.push(written(client, table, std::mem::take(&mut page)));
+            bytes = 0;
+        }
+    }
+    if !page.is_empty() {
         under_way.push(written(client, table, page));
     }
     wait(&mut under_way, 0).await?;

@@ -1,10 +1,13 @@
 //! A backup is written into a cluster: any, of any number of partitions.
 //!
 //! What is large is loaded ([`loads`]), [piece](pieces) by piece; what is small is written as clients do ([`imports`]). A restore that
-//! ended half-way may be begun again: it writes the same.
+//! ended half-way may be begun again: it writes the same. What the archived log has on top of it is written as clients do ([`log`]),
+//! [folded](fold).
 
+mod fold;
 mod imports;
 mod loads;
+mod log;
 mod pieces;
 
 use std::collections::BTreeMap;
@@ -23,6 +26,7 @@ use crate::manifest::Backup;
 use crate::records::{Files, Joined, work_dir};
 use crate::repository::Repository;
 use crate::{OWN_TABLES, Progress, USERS_TABLE};
+pub use log::{backup_for, restore_to};
 use pieces::{Share, Source, Target, targets};
 
 /// Of files that are brought here at once, for one partition, about: whole ones, whatever of them goes there.
@@ -66,6 +70,8 @@ impl Default for Options {
 pub struct Restored {
     /// By table.
     pub records: BTreeMap<String, u64>,
+    /// That the log after the backup has written or deleted.
+    pub of_log: u64,
 }
 
 pub async fn restore(
@@ -178,15 +184,18 @@ fn chosen(backup: &Backup, options: &Options) -> Result<BTreeMap<String, TableOp
         let why = format!("backup {} has no table {unknown:?}", backup.name);
         return Err(Error::new(ErrorKind::UnknownTable, why));
     }
-    let is_chosen = |name: &str| match name {
+    Ok(all.into_iter().filter(|(name, _)| is_chosen(options, name)).collect())
+}
+
+fn is_chosen(options: &Options, name: &str) -> bool {
+    match name {
         USERS_TABLE => options.users,
         name => {
             name.starts_with(OWN_TABLES)
                 || options.tables.is_empty()
                 || options.tables.iter().any(|t| t == name)
         }
-    };
-    Ok(all.into_iter().filter(|(name, _)| is_chosen(name)).collect())
+    }
 }
 
 async fn check_empty(client: &Client, tables: impl Iterator<Item = &String>) -> Result<()> {

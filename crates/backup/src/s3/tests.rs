@@ -5,22 +5,24 @@ use futures::future::BoxFuture;
 use hyper::Method;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sextant_common::error::{ErrorKind, Result};
+use sextant_common::ids::PartitionId;
 use sextant_environment::Env;
 use sextant_environment::env::{Connection, Door, Listener, Network, Whom};
 
 use super::bucket::{Access, open};
 use super::pretended::{BUCKET, Fault, Pretended, SECRET};
 use super::refusal;
+use crate::archive::segment::History;
 use crate::guard::{Guard, Work};
 use crate::manifest::{Backup, File};
 use crate::prune::{Pruned, prune};
 use crate::repository::Repository;
-use crate::testing::{backup, sst};
+use crate::testing::{archived, assert_archived, backup, sst};
 
 const MIB: usize = 1024 * 1024;
 
 fn named(name: &str, created_ms: u64) -> Backup {
-    Backup { name: name.into(), created_ms, cuts: Default::default() }
+    Backup { name: name.into(), created_ms, cuts: Default::default(), is_part: false }
 }
 
 fn file(bytes: usize) -> File {
@@ -78,7 +80,13 @@ async fn a_bucket_is_a_repository() {
     assert_eq!(read.try_next().await.unwrap().unwrap(), "sst");
     assert!(repository.commit(&named("b", 9)).await.unwrap_err().message.contains("already"));
     assert_eq!(repository.backup("b").await.unwrap(), b);
-    assert_eq!(prune(&repository, 1, &|_| ()).await.unwrap(), Pruned { backups: 2, files: 2, bytes: 6 });
+    let segments = archived(&repository, History { partition: PartitionId(0), lineage: 1 }).await;
+    assert_archived(&repository, &segments).await;
+    assert_eq!(
+        prune(&repository, 1, &|_| ()).await.unwrap(),
+        Pruned { backups: 2, files: 2, segments: 0, bytes: 6 }
+    );
+    assert_archived(&repository, &segments).await;
     let gone = repository.backup("a").await.unwrap_err();
     assert!(gone.message.contains("there is no backup"), "{gone}");
     let of_whole_bucket = Repository::over(&Env::real(), s3.store(BUCKET));

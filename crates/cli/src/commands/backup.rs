@@ -2,25 +2,32 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use sextant_backup::archive::follow::{self, follow};
+use sextant_backup::archive::reach::Reach;
+use sextant_backup::archive::time_of;
+use sextant_backup::archive::verify::verify_log;
 use sextant_backup::create::{self, create};
-use sextant_backup::restore::{self, restore};
+use sextant_backup::restore::{self, backup_for, restore, restore_to};
 use sextant_backup::{Backup, Repository, compare, prune, verify};
 use sextant_common::cut::Cut;
-use sextant_environment::Env;
+use sextant_environment::{Env, shutdown};
 
 use super::client;
 use crate::args::{
-    BackupArgs, BackupCommand, BackupCreateArgs, BackupPruneArgs, BackupRestoreArgs, BackupVerifyArgs,
-    Connection, RepositoryArgs,
+    BackupArgs, BackupCommand, BackupCreateArgs, BackupFollowArgs, BackupPruneArgs, BackupRestoreArgs,
+    BackupVerifyArgs, Connection, RepositoryArgs,
 };
 use crate::exit::{CommandResult, Failure};
+use crate::process::StopSignals;
 
 pub async fn run(args: BackupArgs) -> CommandResult {
     let by_environment = || std::env::var_os("SEXTANT_STORE_CA").filter(|said| !said.is_empty());
     let stores = Stores { ca: args.store_ca.or_else(|| by_environment().map(PathBuf::from)) };
     match args.command {
         BackupCommand::Create(args) => made(args, &stores).await,
+        BackupCommand::Follow(args) => followed(args, &stores).await,
         BackupCommand::List(args) => list(args, &stores).await,
         BackupCommand::Verify(args) => verified(args, &stores).await,
         BackupCommand::Restore(args) => restored(args, &stores).await,
@@ -73,8 +80,24 @@ async fn made(args: BackupCreateArgs, stores: &Stores) -> CommandResult {
     Ok(())
 }
 
+/// Until a signal.
+async fn followed(args: BackupFollowArgs, stores: &Stores) -> CommandResult {
+    let (client, repository) = (client(&args.connection).await?, stores.open(&args.to)?);
+    let mut signals = StopSignals::listen()?;
+    let (stop, stopping) = shutdown::channel();
+    let options = follow::Options { every: Duration::from_secs(args.every) };
+    let following = follow(&client, &repository, options, stopping, &progress);
+    let mut following = std::pin::pin!(following);
+    tokio::select! {
+        ended = &mut following => return Ok(ended?),
+        () = signals.wait() => stop.trigger(),
+    }
+    Ok(following.await?)
+}
+
 async fn list(args: RepositoryArgs, stores: &Stores) -> CommandResult {
     let repository = stores.open(&args.repository)?;
+    let archive = repository.archive().await?;
     let mut stdout = std::io::stdout().lock();
     for name in repository.names().await? {
         let backup = repository.backup(&name).await?;
@@ -86,8 +109,9 @@ async fn list(args: RepositoryArgs, stores: &Stores) -> CommandResult {
         );
         writeln!(
             stdout,
-            "{name}\t{partitions} partitions\t{} SSTables\t{bytes} bytes\tat most {records} records",
-            files.len()
+            "{name}\t{partitions} partitions\t{} SSTables\t{bytes} bytes\tat most {records} records\t{}",
+            files.len(),
+            Reach::of(&backup, &archive)
         )?;
     }
     Ok(())
@@ -112,20 +136,27 @@ async fn verified(args: BackupVerifyArgs, stores: &Stores) -> CommandResult {
         return compared.is_equal().then_some(()).ok_or_else(differs);
     }
     let verified = verify::verify(&repository, &backup, dir, &progress).await?;
-    for line in &verified.bad {
+    let log = verify_log(&repository, &backup, &progress).await?;
+    for line in verified.bad.iter().chain(&log.bad) {
         writeln!(stdout, "{line}")?;
     }
     let (files, bytes, records) = (verified.files, verified.bytes, verified.records);
     writeln!(stdout, "backup {}: {files} files are good, {bytes} bytes, {records} records", backup.name)?;
-    match verified.bad.len() {
+    let (segments, groups) = (log.segments, log.groups);
+    writeln!(stdout, "{}: {segments} segments are good, {groups} groups", log.reach)?;
+    match verified.bad.len() + log.bad.len() {
         0 => Ok(()),
-        bad => Err(Failure::negative(format!("{bad} files of the backup are bad"))),
+        bad => Err(Failure::negative(format!("{bad} files of the backup, or of the log after it, are bad"))),
     }
 }
 
 async fn restored(args: BackupRestoreArgs, stores: &Stores) -> CommandResult {
     let (client, repository) = (client(&args.connection).await?, stores.open(&args.from)?);
-    let backup = find(&repository, args.name).await?;
+    let to_ms = args.to_time.as_deref().map(time_of).transpose()?;
+    let backup = match to_ms {
+        Some(to_ms) => backup_for(&repository, args.name.as_deref(), to_ms).await?,
+        None => find(&repository, args.name).await?,
+    };
     let options = restore::Options {
         tables: args.table,
         into_existing: args.into_existing,
@@ -138,10 +169,17 @@ async fn restored(args: BackupRestoreArgs, stores: &Stores) -> CommandResult {
         true => restore::Options { loaded_bytes_min: None, ..options },
         false => options,
     };
-    let restored = restore(&client, &repository, &backup, &options, &progress).await?;
+    let restored = match to_ms {
+        Some(to_ms) => restore_to(&client, &repository, &backup, to_ms, &options, &progress).await?,
+        None => restore(&client, &repository, &backup, &options, &progress).await?,
+    };
     let mut stdout = std::io::stdout().lock();
     for (table, records) in &restored.records {
         writeln!(stdout, "table {table}: {records} records")?;
+    }
+    if to_ms.is_some() {
+        let (name, count) = (&backup.name, restored.of_log);
+        writeln!(stdout, "on top of backup {name}: {count} records written or deleted by the log")?;
     }
     Ok(())
 }
@@ -149,8 +187,11 @@ async fn restored(args: BackupRestoreArgs, stores: &Stores) -> CommandResult {
 async fn pruned(args: BackupPruneArgs, stores: &Stores) -> CommandResult {
     let repository = stores.open(&args.repository.repository)?;
     let pruned = prune::prune(&repository, args.keep as usize, &progress).await?;
-    let (backups, files, bytes) = (pruned.backups, pruned.files, pruned.bytes);
-    writeln!(std::io::stdout(), "removed: {backups} backups, {files} files, {bytes} bytes")?;
+    let prune::Pruned { backups, files, segments, bytes } = pruned;
+    writeln!(
+        std::io::stdout(),
+        "removed: {backups} backups, {files} files, {segments} segments of the log, {bytes} bytes"
+    )?;
     Ok(())
 }
 

@@ -1,7 +1,8 @@
 //! What an operator asks of the partitions that a server leads.
 //!
 //! Owns what each request means, whom it is for, and how long it is waited for: [`memtables`] (freeze, flush), [`cuts`], [`tables`] (a new
-//! table, and whose id it may have), [`members`] (the voters, the leader), [`formats`] (what the log may say). Does not own how it is
+//! table, and whose id it may have), [`members`] (the voters, the leader), [`formats`] (what the log may say), [`log`] (what it
+//! did, for an archive). Does not own how it is
 //! done: that is the worker's.
 //!
 //! Invariant: a request that is not answered in time goes on; nobody is told that it failed.
@@ -9,6 +10,7 @@
 mod cuts;
 mod formats;
 pub mod loads;
+mod log;
 mod members;
 mod memtables;
 mod tables;
@@ -25,6 +27,7 @@ use crate::replica::{Event, Handle};
 
 pub use cuts::{end_cut, look_at_cut, open_cut, renew_cut};
 pub use formats::{ask_formats, raise_formats};
+pub use log::read_log;
 pub use members::{check_leads, choose_voters, transfer, voters_of};
 pub use tables::{Created, NewTable, create};
 

@@ -113,7 +113,9 @@ impl Partition {
             CutTable { table: table.table, name, options, generation, ssts }
         });
         let (seq, tables) = (Seq(next_seq.saturating_sub(1)), captured.collect());
-        self.cuts.cuts.push(Arc::new(Cut { id, at: at.index, seq, tick, opened_ms, lease_ms, tables }));
+        let lineage = self.configuration.as_ref().map_or(0, |(c, _)| c.lineage);
+        let (term, at) = (at.term, at.index);
+        self.cuts.cuts.push(Arc::new(Cut { id, at, seq, tick, opened_ms, lease_ms, tables, term, lineage }));
         Some(CommitEffect::Cut)
     }
 

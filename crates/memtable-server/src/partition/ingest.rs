@@ -83,6 +83,7 @@ impl Partition {
         };
         if ingested == Ingested::Ignored {
             self.counters.ignored_entries += 1;
+            self.verdicts.ignore(at);
         }
         self.last = at;
         self.next_index = at.index + 1;
@@ -257,6 +258,7 @@ impl Partition {
             self.tick = undo.tick;
         }
         self.uncommitted.retain(|(at, _)| at.index < first);
+        self.verdicts.truncate_from(first);
         self.checkpoints.retain(|c| c.at.index < first);
         Ok(())
     }

@@ -10,6 +10,7 @@
 pub mod columns;
 pub mod commit;
 pub mod cuts;
+pub mod effects;
 pub mod evaluate;
 pub mod ingest;
 pub mod rules;
@@ -17,6 +18,7 @@ pub mod sessions;
 pub mod snapshot;
 pub mod table;
 mod undo;
+pub mod verdicts;
 pub mod view;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -37,6 +39,7 @@ use crate::publication::Position;
 use sessions::DuplicateTable;
 use table::{Frozen, TableState};
 use undo::Undo;
+use verdicts::Verdicts;
 use view::{ReadView, TableView};
 
 /// State as of a log position, from which replay can start once everything before it is durable elsewhere.
@@ -62,6 +65,8 @@ pub struct Partition {
     undo: VecDeque<Undo>,
     /// Manifest commands that are not yet committed, oldest first.
     uncommitted: VecDeque<(LogPosition, Command)>,
+    /// Which of the entries had an effect.
+    verdicts: Verdicts,
     committed_index: u64,
     checkpoints: VecDeque<Checkpoint>,
     manifest: Arc<Manifest>,
@@ -111,6 +116,7 @@ impl Partition {
             membership: Bytes::new(),
             undo: VecDeque::new(),
             uncommitted: VecDeque::new(),
+            verdicts: Verdicts::default(),
             committed_index: 0,
             checkpoints: VecDeque::new(),
             versions: manifest.clone().into(),
@@ -136,6 +142,10 @@ impl Partition {
 
     pub fn committed_index(&self) -> u64 {
         self.committed_index
+    }
+
+    pub fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
     }
 
     /// The seq of the newest appended write.

@@ -13,6 +13,7 @@ use sextant_proto::convert;
 
 use super::sessions::DuplicateTable;
 use super::table::TableState;
+use super::verdicts::Verdicts;
 use super::{Checkpoint, Partition};
 use crate::command::ConfigurationRules;
 
@@ -59,6 +60,7 @@ impl Partition {
         let Snapshot { checkpoint, manifest, next_table, configuration, cuts, loads } = snapshot;
         let mut partition = Partition::new(id);
         partition.last = checkpoint.at;
+        partition.verdicts = Verdicts::since(checkpoint.at);
         partition.next_index = checkpoint.at.index + 1;
         partition.committed_index = checkpoint.at.index;
         partition.next_seq = checkpoint.next_seq;

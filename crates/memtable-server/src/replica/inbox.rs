@@ -3,13 +3,14 @@
 //! Owns the events; does not own what they do (the worker's), nor the line in which writes wait ([`super::admission`]).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::cut::WantedCut;
 use sextant_common::error::Result;
 use sextant_common::expiry::Tick;
 use sextant_common::ids::{Epoch, Generation, LoadId, Serial, TableId};
-use sextant_common::manifest::{SstMeta, TableOptions, Versions};
+use sextant_common::manifest::{Manifest, SstMeta, TableOptions, Versions};
 use sextant_raft_log::{Entry, LogId, Member};
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,6 +19,7 @@ use crate::command::configuration::ConfigurationChange;
 use crate::flush::Inputs;
 use crate::partition::ingest::Body;
 use crate::partition::snapshot::Snapshot;
+use crate::partition::verdicts::Verdicts;
 
 use super::loading::{Adopted, LoadJob, Written};
 
@@ -103,6 +105,10 @@ pub enum Event {
         id: u64,
         done: oneshot::Sender<Result<()>>,
     },
+    /// What this replica knows of its log.
+    LookAtLog {
+        done: oneshot::Sender<Result<KnownLog>>,
+    },
     Compact {
         table: TableId,
         done: Option<oneshot::Sender<Result<()>>>,
@@ -131,6 +137,17 @@ pub enum Event {
         result: Result<()>,
     },
     Stop(oneshot::Sender<()>),
+}
+
+/// A replica's log, as far as it can tell what its entries did.
+pub struct KnownLog {
+    pub lineage: u64,
+    pub committed: u64,
+    pub verdicts: Verdicts,
+    /// It has every table that committed entries write.
+    pub manifest: Arc<Manifest>,
+    /// By the leader's clock, nothing up to then comes after what is committed; 0: not known.
+    pub complete_until_ms: u64,
 }
 
 /// Whole filters, as of one serial.

@@ -48,6 +48,8 @@ use crate::worker::{Parts, Worker};
 use recovered::recover;
 
 /// How long a stopping server waits for its parts.
+/// Pages of the log that are made at a time.
+const LOG_PAGES_AT_ONCE: usize = 4;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// A running memtable server.
 pub struct MemtableServer {
@@ -300,6 +302,7 @@ impl MemtableServer {
                 recovery,
                 log,
                 answers: Room::new(rows::ANSWER_BYTES_MAX),
+                log_pages: tokio::sync::Semaphore::new(LOG_PAGES_AT_ONCE),
                 started_ns,
                 draining,
                 shutdown: shutdown.clone(),

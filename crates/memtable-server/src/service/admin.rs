@@ -190,6 +190,23 @@ impl Admin for AdminShell {
         Ok(Response::new(v1::CutReply { cut: cut.map(|cut| (&*cut).into()) }))
     }
 
+    type ReadLogStream = tokio_stream::Once<Result<v1::LogPage, Status>>;
+
+    async fn read_log(
+        &self,
+        request: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<Self::ReadLogStream>, Status> {
+        let v1::ReadLogRequest { partition, after, having } = request.into_inner();
+        let handle = self.context.partition(partition).map_err(status_of)?;
+        let log = self.context.log.partition(handle.shared.id);
+        let stopping = |_| Error::retry("the server is stopping");
+        let _place = self.context.log_pages.acquire().await.map_err(stopping).map_err(status_of)?;
+        let (after, having) = (after.map(Into::into), having.map(Into::into));
+        let answer = maintenance::read_log(handle, &log, after, having).await;
+        let page = answer.map_err(status_of)?.into();
+        Ok(Response::new(tokio_stream::once(Ok(page))))
+    }
+
     type FetchTableStream = tokio_stream::Empty<Result<v1::FileChunk, Status>>;
 
     async fn fetch_table(

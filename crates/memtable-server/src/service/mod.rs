@@ -51,6 +51,8 @@ pub struct Context {
     pub log: Arc<sextant_raft_log::RaftLog>,
     /// For large answers to reads, of all partitions.
     pub answers: sextant_environment::room::Room,
+    /// For pages of the log: each holds a group, which may be large.
+    pub log_pages: tokio::sync::Semaphore,
     pub started_ns: u64,
     /// The server hands over and takes no new leadership.
     pub draining: sextant_environment::shutdown::Shutdown,

@@ -15,6 +15,7 @@ mod agreement;
 mod follow;
 mod freezes;
 mod inbox;
+mod known_log;
 mod leading;
 mod numbers;
 mod pressure;

@@ -11,16 +11,17 @@ use sextant_access::Class;
 use sextant_common::ids::PartitionId;
 use sextant_common::{Error, ErrorKind, Result};
 use sextant_environment::env::{error_of, status_of};
+use sextant_environment::shutdown::Shutdown;
 use sextant_proto::v1;
 use sextant_proto::v1::admin_client::AdminClient;
 use sextant_proto::v1::admin_server::Admin;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::backup;
 use super::gate::Gate;
 use super::kv::deadline;
 use super::status::cluster_status;
+use super::{archive, backup};
 use crate::pnode::PNode;
 
 /// How long maintenance may take if the caller does not say: a large flush on a slow disk.
@@ -37,11 +38,17 @@ const ROUND_PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct AdminService {
     pnode: PNode,
     gate: Gate,
+    stopping: Shutdown,
 }
 
 impl AdminService {
-    pub fn new(pnode: PNode, gate: Gate) -> Self {
-        Self { pnode, gate }
+    pub fn new(pnode: PNode, gate: Gate, stopping: Shutdown) -> Self {
+        Self { pnode, gate, stopping }
+    }
+
+    /// All memtable servers.
+    pub(super) fn memtables(&self) -> impl Iterator<Item = AdminClient<Channel>> + '_ {
+        self.pnode.core().memtables.values().map(|peer| peer.admin.clone())
     }
 
     /// Only for who may; who did is in the log.
@@ -109,7 +116,7 @@ impl AdminService {
 
     /// Asks all memtable servers for what only a leader does, until one does it: who leads may have changed a moment ago, and may
     /// change again. Whoever does not answer (it may be at work, or dead) keeps nobody from being asked again.
-    async fn ask_leader<T, F>(
+    pub(super) async fn ask_leader<T, F>(
         &self,
         limit: Duration,
         call: impl Fn(AdminClient<Channel>) -> F,
@@ -330,6 +337,20 @@ impl Admin for AdminService {
         self.admit(&request, "read an SSTable").await?;
         let chunks = backup::fetch_table(&self.pnode, request.into_inner()).await.map_err(status_of)?;
         Ok(Response::new(chunks.boxed()))
+    }
+
+    type ReadLogStream = BoxStream<'static, Result<v1::LogPage, Status>>;
+
+    async fn read_log(
+        &self,
+        request: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<Self::ReadLogStream>, Status> {
+        self.admit(&request, "read the log").await?;
+        let request = request.into_inner();
+        if !self.pnode.core().views.partitions().any(|p| p.0 == request.partition) {
+            return Err(status_of(Error::invalid(format!("no partition {}", request.partition))));
+        }
+        Ok(Response::new(archive::follow(self.clone(), request, self.stopping.clone())))
     }
 
     async fn import(&self, request: Request<v1::ImportRequest>) -> Result<Response<v1::ImportReply>, Status> {

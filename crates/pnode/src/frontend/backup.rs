@@ -1,4 +1,5 @@
 //! What a backup, a restore and `sextant verify` ask of the whole cluster: cuts, files of SSTables, records as they are, checks.
+//! (The log: [`super::archive`].)
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -106,7 +107,7 @@ async fn first_piece(core: &Core, node: NodeId, id: Bytes) -> Result<(v1::FileCh
     Ok((first, rest.boxed()))
 }
 
-/// Writes records as they were: with their kinds, and until when they were there.
+/// Writes records as they were: with their kinds, and until when they were there. Tombstones delete.
 pub(super) async fn import(pnode: &PNode, request: v1::ImportRequest) -> Result<u64> {
     let core = pnode.core();
     let table = pnode.tables_by_name().get(&request.table, core.deadline(None)).await?;
@@ -115,7 +116,7 @@ pub(super) async fn import(pnode: &PNode, request: v1::ImportRequest) -> Result<
     for record in request.records.into_iter().map(RecordVersion::from) {
         check_key(&record.key)?;
         let partition = core.views.slot_map.partition_of(&record.key, &table.options);
-        batches.entry(partition).or_default().push(operation(&table.name, record)?);
+        batches.entry(partition).or_default().push(operation(&table.name, record));
     }
     let writes = batches.into_values().flat_map(|ops| {
         let batches: Vec<Vec<Operation>> = ops.chunks(BATCH_OPS_MAX).map(<[_]>::to_vec).collect();
@@ -130,15 +131,15 @@ pub(super) async fn import(pnode: &PNode, request: v1::ImportRequest) -> Result<
     Ok(count)
 }
 
-fn operation(table: &str, record: RecordVersion) -> Result<Operation> {
+fn operation(table: &str, record: RecordVersion) -> Operation {
     let RecordVersion { key, value, marks, .. } = record;
-    let value = value.ok_or_else(|| Error::invalid("an import has no tombstones"))?;
+    let Some(value) = value else { return Operation::new(table, key, Effect::Delete) };
     let effect = match marks.kind() {
         Kind::Plain => Effect::Put(value),
         kind => Effect::Update(Update::Header { kind, value }),
     };
     let lifetime = marks.expires_at().map_or(Lifetime::Unlimited, Lifetime::Until);
-    Ok(Operation::new(table, key, effect).lasting(lifetime))
+    Operation::new(table, key, effect).lasting(lifetime)
 }
 
 /// Has sstable servers read all that they have, and compares what they hold with the manifests.

@@ -4,6 +4,7 @@
 //! any decision about a read or a write.
 
 mod admin;
+mod archive;
 mod backup;
 mod connections;
 mod gate;

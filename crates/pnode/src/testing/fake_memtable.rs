@@ -321,6 +321,13 @@ impl Admin for Service {
     async fn cut(&self, _: Request<v1::CutRequest>) -> Result<Response<v1::CutReply>, Status> {
         Err(Status::unimplemented("a fake"))
     }
+    type ReadLogStream = tokio_stream::Empty<Result<v1::LogPage, Status>>;
+    async fn read_log(
+        &self,
+        _: Request<v1::ReadLogRequest>,
+    ) -> Result<Response<Self::ReadLogStream>, Status> {
+        Err(Status::unimplemented("a fake"))
+    }
     type FetchTableStream = tokio_stream::Empty<Result<v1::FileChunk, Status>>;
     async fn fetch_table(
         &self,

@@ -18,6 +18,8 @@ impl From<&Cut> for v1::Cut {
             opened_ms: cut.opened_ms,
             lease_ms: cut.lease_ms,
             tables: cut.tables.iter().map(Into::into).collect(),
+            term: cut.term,
+            lineage: cut.lineage,
         }
     }
 }
@@ -34,6 +36,8 @@ impl TryFrom<v1::Cut> for Cut {
             opened_ms: m.opened_ms,
             lease_ms: m.lease_ms,
             tables: m.tables.into_iter().map(TryInto::try_into).collect::<Result<_>>()?,
+            term: m.term,
+            lineage: m.lineage,
         })
     }
 }

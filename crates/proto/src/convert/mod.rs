@@ -1,10 +1,11 @@
 //! Wire <-> domain. What comes from the wire is validated here; an `Err` names the field.
 //!
-//! By what is converted: ids ([here](self)), the [`manifest`] and [changes](manifest_change) of it, [`cut`]s, [`operation`]s and what is
+//! By what is converted: ids ([here](self)), the [`manifest`] and [changes](manifest_change) of it, [`cut`]s, pages of an [`archive`], [`operation`]s and what is
 //! answered, [`configuration`]s,
 //! orders about [`sstable`]s, recoveries. What is stored is made of bytes and into bytes: [`command`]s of the log, the
 //! [`snapshot`] of a partition, so that nobody else knows that they are protobuf.
 
+pub mod archive;
 pub mod command;
 pub mod configuration;
 pub mod cut;

@@ -63,6 +63,7 @@
     ("/sextant.v1.Admin/Status", "Admin", "Status"),
     ("/sextant.v1.Admin/Cut", "Admin", "Cut"),
     ("/sextant.v1.Admin/FetchTable", "Admin", "FetchTable"),
+    ("/sextant.v1.Admin/ReadLog", "Admin", "ReadLog"),
     ("/sextant.v1.Admin/Import", "Admin", "Import"),
     ("/sextant.v1.Admin/VerifyTables", "Admin", "VerifyTables"),
     ("/sextant.v1.Users/Set", "Users", "Set"),

@@ -236,6 +236,12 @@ pub struct Cut {
     pub lease_ms: u64,
     #[prost(message, repeated, tag = "7")]
     pub tables: ::prost::alloc::vec::Vec<CutTable>,
+    /// Of its entry. 0: of a version that did not say.
+    #[prost(uint64, tag = "8")]
+    pub term: u64,
+    /// Of the partition; 0 as well.
+    #[prost(fixed64, tag = "9")]
+    pub lineage: u64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CutTable {
@@ -7805,11 +7811,77 @@ pub struct FetchTableRequest {
     #[prost(bytes = "bytes", tag = "3")]
     pub id: ::prost::bytes::Bytes,
 }
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReadLogRequest {
+    #[prost(uint32, tag = "1")]
+    pub partition: u32,
+    /// The entries after this one. Not set: only told is after which ones there are any.
+    #[prost(message, optional, tag = "2")]
+    pub after: ::core::option::Option<LogPosition>,
+    /// Of a memtable server: also if it does not lead, but has this entry. (So its log is the leader's.)
+    #[prost(message, optional, tag = "3")]
+    pub having: ::core::option::Option<LogPosition>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogPage {
+    #[prost(fixed64, tag = "1")]
+    pub lineage: u64,
+    /// What was asked for is not there any more, or never was in this log: only what comes after `first` is.
+    #[prost(bool, tag = "2")]
+    pub gone: bool,
+    #[prost(message, optional, tag = "3")]
+    pub first: ::core::option::Option<LogPosition>,
+    /// The entries after this one ..
+    #[prost(message, optional, tag = "4")]
+    pub after: ::core::option::Option<LogPosition>,
+    /// .. up to this one, all of one term. The same as `after`: there are none yet.
+    #[prost(message, optional, tag = "5")]
+    pub to: ::core::option::Option<LogPosition>,
+    /// Those of them that wrote something, in their order.
+    #[prost(message, repeated, tag = "6")]
+    pub groups: ::prost::alloc::vec::Vec<LogGroup>,
+    /// That the groups write.
+    #[prost(message, repeated, tag = "7")]
+    pub tables: ::prost::alloc::vec::Vec<LogTable>,
+    /// The last entry is a bulk load: its records are in no log.
+    #[prost(bool, tag = "8")]
+    pub ends_by_load: bool,
+    /// By its clock, in milliseconds since 1970, the leader has nothing up to then beyond `to`. 0: not known.
+    #[prost(uint64, tag = "9")]
+    pub complete_until_ms: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogGroup {
+    #[prost(uint64, tag = "1")]
+    pub index: u64,
+    /// When it was formed, by the leader's clock, in milliseconds since 1970; never falls within a log.
+    #[prost(uint64, tag = "2")]
+    pub time_ms: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub writes: ::prost::alloc::vec::Vec<LogWrites>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct LogWrites {
+    #[prost(uint32, tag = "1")]
+    pub table: u32,
+    /// By rising seqs.
+    #[prost(message, repeated, tag = "2")]
+    pub records: ::prost::alloc::vec::Vec<ScanRecord>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct LogTable {
+    #[prost(uint32, tag = "1")]
+    pub id: u32,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "3")]
+    pub options: ::core::option::Option<TableOptions>,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ImportRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// In any order. What has expired is not written; tombstones are not allowed.
+    /// In any order. A tombstone deletes.
     #[prost(message, repeated, tag = "2")]
     pub records: ::prost::alloc::vec::Vec<ScanRecord>,
 }
@@ -8244,6 +8316,29 @@ pub mod admin_client {
                 .insert(GrpcMethod::new("sextant.v1.Admin", "FetchTable"));
             self.inner.server_streaming(req, path, codec).await
         }
+        /// What the committed entries of a partition's log did, for an archive. A memtable server answers with one page, a p-node goes on
+        /// until the call ends, or what comes next is gone.
+        pub async fn read_log(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReadLogRequest>,
+        ) -> std::result::Result<
+            tonic::Response<tonic::codec::Streaming<super::LogPage>>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/sextant.v1.Admin/ReadLog");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("sextant.v1.Admin", "ReadLog"));
+            self.inner.server_streaming(req, path, codec).await
+        }
         /// p-nodes only: writes records as they are, into tables of the database's own too. For a restore.
         pub async fn import(
             &mut self,
@@ -8398,6 +8493,18 @@ pub mod admin_server {
             &self,
             request: tonic::Request<super::FetchTableRequest>,
         ) -> std::result::Result<tonic::Response<Self::FetchTableStream>, tonic::Status>;
+        /// Server streaming response type for the ReadLog method.
+        type ReadLogStream: tonic::codegen::tokio_stream::Stream<
+                Item = std::result::Result<super::LogPage, tonic::Status>,
+            >
+            + std::marker::Send
+            + 'static;
+        /// What the committed entries of a partition's log did, for an archive. A memtable server answers with one page, a p-node goes on
+        /// until the call ends, or what comes next is gone.
+        async fn read_log(
+            &self,
+            request: tonic::Request<super::ReadLogRequest>,
+        ) -> std::result::Result<tonic::Response<Self::ReadLogStream>, tonic::Status>;
         /// p-nodes only: writes records as they are, into tables of the database's own too. For a restore.
         async fn import(
             &self,
@@ -9082,6 +9189,52 @@ pub mod admin_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = FetchTableSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.server_streaming(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/sextant.v1.Admin/ReadLog" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReadLogSvc<T: Admin>(pub Arc<T>);
+                    impl<
+                        T: Admin,
+                    > tonic::server::ServerStreamingService<super::ReadLogRequest>
+                    for ReadLogSvc<T> {
+                        type Response = super::LogPage;
+                        type ResponseStream = T::ReadLogStream;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::ResponseStream>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReadLogRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Admin>::read_log(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReadLogSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

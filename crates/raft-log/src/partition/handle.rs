@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use sextant_common::ids::LogPosition;
 use sextant_common::{Error, Result};
 
 use crate::LogObserver;
 use crate::shared::{Handle, Partition, Shared};
-use crate::types::{LogId, Vote};
+use crate::types::{LogId, Vote, log_id_at};
 
 /// The log of one partition. Clones are the same log; at most one task writes to it (openraft's core does).
 #[derive(Clone)]
@@ -72,6 +73,11 @@ impl PartitionLog {
     /// The last purged entry.
     pub fn purged(&self) -> Option<LogId> {
         self.partition.state.lock().purged
+    }
+
+    /// Whether it has exactly this entry, or has purged exactly up to it.
+    pub fn has(&self, position: LogPosition) -> bool {
+        self.partition.state.lock().has(log_id_at(position))
     }
 
     /// Bytes of this partition's log from `index` to the end, record headers included.

@@ -58,6 +58,16 @@ impl PartitionLog {
         }
     }
 
+    /// The entries of `start..end` that are there, from `start` on: about a megabyte, at least one. None: `start` is not there.
+    pub async fn read_piece(&self, start: u64, end: u64) -> Result<Vec<Entry>> {
+        let read = self.read(self.plan(start, end, PIECE_BYTES)).await;
+        let mut entries = read.map_err(|e| Error::new(Error::from(e).kind, "the log cannot be read"))?;
+        if entries.first().is_some_and(|first| first.log_id.index != start) {
+            entries.clear();
+        }
+        Ok(entries)
+    }
+
     /// Plans to read the entries of `start..end` that exist: as many as have `bytes_max`, but at least one.
     pub(super) fn plan(&self, start: u64, end: u64, bytes_max: u64) -> Plan {
         let state = self.partition.state.lock();

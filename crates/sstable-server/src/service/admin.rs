@@ -6,9 +6,9 @@ use sextant_proto::v1::admin_server::Admin;
 use sextant_proto::v1::{
     ChangeVotersReply, ChangeVotersRequest, ConfigureRequest, CutReply, CutRequest, EndLoadRequest,
     EnsureTableReply, EnsureTableRequest, FetchTableRequest, FileChunk, ImportReply, ImportRequest,
-    LoadReply, LoadRequest, MaintenanceReply, MaintenanceRequest, RaiseFormatReply, RaiseFormatRequest,
-    RecoverReply, RecoverRequest, StatusReply, StatusRequest, TransferReply, TransferRequest, VerifiedServer,
-    VerifyTablesReply, VerifyTablesRequest,
+    LoadReply, LoadRequest, LogPage, MaintenanceReply, MaintenanceRequest, RaiseFormatReply,
+    RaiseFormatRequest, ReadLogRequest, RecoverReply, RecoverRequest, StatusReply, StatusRequest,
+    TransferReply, TransferRequest, VerifiedServer, VerifyTablesReply, VerifyTablesRequest,
 };
 use tonic::{Request, Response, Status, Streaming};
 
@@ -87,6 +87,12 @@ impl Admin for AdminService {
         &self,
         _: Request<FetchTableRequest>,
     ) -> Result<Response<Self::FetchTableStream>, Status> {
+        not_here()
+    }
+
+    type ReadLogStream = tokio_stream::Empty<Result<LogPage, Status>>;
+
+    async fn read_log(&self, _: Request<ReadLogRequest>) -> Result<Response<Self::ReadLogStream>, Status> {
         not_here()
     }
 

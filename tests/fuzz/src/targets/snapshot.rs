@@ -97,6 +97,9 @@ fn sample_cut() -> Cut {
         opened_ms: 4000,
         lease_ms: 60_000,
         tables: vec![table(1, Some(ssts)), table(2, None)],
+        // As of versions that do not say where in the log it stands.
+        term: 0,
+        lineage: 0,
     }
 }
 

@@ -476,6 +476,8 @@ pub(crate) mod tests {
             opened_ms: 0,
             lease_ms: 1,
             tables: vec![table],
+            term: 1,
+            lineage: 1,
         };
         let mut view = ReadView::empty(Arc::new(manifest).into());
         assert!(!named(&view).contains(&replaced.id));

@@ -3,6 +3,7 @@
 
 mod agreement;
 mod cuts;
+mod effects;
 mod entries;
 mod expiry;
 mod loads;

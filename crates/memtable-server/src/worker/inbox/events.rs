@@ -15,8 +15,8 @@ use crate::worker::{Ended, Worker};
 impl Worker {
     pub(in crate::worker) fn handle_events(&mut self) -> Result<(), Ended> {
         let mut events = std::mem::take(&mut self.inbox.arrived_events);
-        // Acknowledgements of heartbeats and of leases come at any time.
-        if events.iter().any(|event| !matches!(event, Event::Acknowledged)) {
+        // Acknowledgements of heartbeats and of leases come at any time, and archives look often.
+        if events.iter().any(|event| !matches!(event, Event::Acknowledged | Event::LookAtLog { .. })) {
             self.rest.stir(self.replica.shared.env.clock.grantor_ns());
         }
         for event in events.drain(..) {
@@ -47,6 +47,10 @@ impl Worker {
             }
             Event::Acknowledged => {
                 self.replica.shared.ack_signalled.store(false, Ordering::Release);
+                Ok(())
+            }
+            Event::LookAtLog { done } => {
+                let _ = done.send(Ok(self.replica.known_log(self.leading.is_some())));
                 Ok(())
             }
             event => {
@@ -164,6 +168,7 @@ fn refuse(replica: &Replica, event: Event) {
         | Event::Committed(_)
         | Event::Install { .. }
         | Event::Acknowledged
+        | Event::LookAtLog { .. }
         | Event::Stop(_) => {}
     }
 }

@@ -183,7 +183,17 @@ mod tests {
             ssts: (at < captured).then(SstList::default),
         };
         let (seq, tick, tables) = (Seq(9), Tick(3), (0..2).map(table).collect());
-        Cut { id: 7, at: 20, seq, tick, opened_ms: 0, lease_ms: LEASE_NS / 1_000_000, tables }
+        Cut {
+            id: 7,
+            at: 20,
+            seq,
+            tick,
+            opened_ms: 0,
+            lease_ms: LEASE_NS / 1_000_000,
+            tables,
+            term: 1,
+            lineage: 1,
+        }
     }
 
     fn manifest(flushed: [u64; 2]) -> Manifest {

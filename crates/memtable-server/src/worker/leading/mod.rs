@@ -219,6 +219,7 @@ impl Leading {
             | Event::Committed(_)
             | Event::Install { .. }
             | Event::Acknowledged
+            | Event::LookAtLog { .. }
             | Event::Stop(_) => {}
         }
     }

@@ -1,0 +1,136 @@
+//! Where a repository keeps the archive.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use sextant_common::error::Result;
+
+use super::reached::{self, Marks};
+use super::segment::{self, History, Name, Segment};
+use crate::repository::Repository;
+
+const FOLDER: &str = "archive";
+const MARKS: &str = "reached";
+
+/// Everything that a repository has of the log, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Archive {
+    /// Those of a history sorted by position.
+    pub segments: BTreeMap<History, Vec<Name>>,
+    /// In bytes.
+    pub sizes: BTreeMap<Name, u64>,
+    /// By the names of their files.
+    pub marks: BTreeMap<String, Marks>,
+}
+
+impl Archive {
+    pub fn segments_of(&self, history: &History) -> &[Name] {
+        self.segments.get(history).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn marks_of(&self, history: &History) -> Vec<reached::Mark> {
+        self.marks.values().filter_map(|marks| marks.get(history)).copied().collect()
+    }
+}
+
+fn path(name: &Name) -> Path {
+    Path::from(format!("{FOLDER}/{}/{name}", name.history))
+}
+
+fn mark_path(name: &str) -> Path {
+    Path::from(format!("{FOLDER}/{MARKS}/{name}"))
+}
+
+impl Repository {
+    pub async fn archive(&self) -> Result<Archive> {
+        let mut archive = Archive::default();
+        for object in self.list(FOLDER).await? {
+            let parts: Vec<String> = object.location.parts().map(|part| part.as_ref().to_owned()).collect();
+            let [_, folder, name] = &parts[..] else { continue };
+            if folder == MARKS {
+                // (One that is pruned meanwhile is none.)
+                match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
+                    Some(Ok(marks)) => drop(archive.marks.insert(name.clone(), marks)),
+                    // Without it less is known to be complete, and the next one takes its place.
+                    Some(Err(e)) => tracing::warn!("{e}"),
+                    None => {}
+                }
+            } else if let Some(name) = History::parse(folder).and_then(|history| Name::parse(history, name)) {
+                archive.segments.entry(name.history).or_default().push(name);
+                archive.sizes.insert(name, object.size);
+            }
+        }
+        archive.segments.values_mut().for_each(|names| names.sort());
+        Ok(archive)
+    }
+
+    /// It is there when this returns, whole. Written again it is the same.
+    pub(crate) async fn write_segment(&self, name: &Name, bytes: Bytes) -> Result<()> {
+        self.replace(&path(name), bytes).await
+    }
+
+    pub async fn segment(&self, name: &Name) -> Result<Segment> {
+        segment::decode(*name, &self.read_whole(&path(name)).await?)
+    }
+
+    pub(crate) async fn write_marks(&self, name: &str, marks: &Marks) -> Result<()> {
+        self.replace(&mark_path(name), reached::encode(marks).into()).await
+    }
+
+    pub(crate) async fn remove_segment(&self, name: &Name) -> Result<()> {
+        self.delete(&path(name)).await
+    }
+
+    pub(crate) async fn remove_marks(&self, name: &str) -> Result<()> {
+        self.delete(&mark_path(name)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::memory::InMemory;
+    use sextant_common::ids::PartitionId;
+    use sextant_environment::Env;
+
+    use super::*;
+    use crate::testing::{archived, assert_archived, segment};
+
+    const HISTORY: History = History { partition: PartitionId(3), lineage: 7 };
+
+    #[tokio::test]
+    async fn what_was_archived_is_found_by_its_names_in_a_directory_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let in_directory = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        for repository in [Repository::over(&Env::real(), Arc::new(InMemory::new())), in_directory] {
+            assert!(repository.archive().await.unwrap().segments.is_empty(), "nobody has followed");
+            let segments = archived(&repository, HISTORY).await;
+            assert_archived(&repository, &segments).await;
+            // Again, as of two followers.
+            archived(&repository, HISTORY).await;
+            assert_archived(&repository, &segments).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_mark_counts_for_nothing_and_keeps_nobody_from_the_rest() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let segments = archived(&repository, HISTORY).await;
+        repository.replace(&mark_path("0000000000000007"), Bytes::from_static(b"bad")).await.unwrap();
+        let archive = repository.archive().await.unwrap();
+        assert_eq!(
+            (archive.segments_of(&HISTORY).len(), archive.marks_of(&HISTORY).len()),
+            (segments.len(), 0)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_segment_under_the_name_of_another_is_none() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        let (one, other) = (segment(HISTORY, 1, 5), segment(HISTORY, 5, 9));
+        repository.write_segment(&one.name, segment::encode(other).into()).await.unwrap();
+        assert!(repository.segment(&one.name).await.is_err());
+    }
+}
