@@ -242,9 +242,13 @@ impl Budget {
         self.state.lock().used[kind as usize]
     }
 
-    /// All but blocks.
+    /// Of sections and blocks, at one moment.
     #[cfg(test)]
-    pub fn used_in_all(&self) -> u64 {
-        self.state.lock().used()
+    pub fn used_now(&self, blocks: &dyn Blocks) -> u64 {
+        let state = self.state.lock();
+        state.used() - state.fixed() + blocks.used_bytes()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use super::reader::{Access, Table, Tally};
 const SCAN_RUN: usize = 64;
 /// By a job, for which the index may have to be read each time: 16 MiB of blocks, and 64 KiB.
 const JOB_RUN: usize = 4096;
-/// The first time: pages are often short.
+/// By a scan the first time: pages are often short.
 const FIRST_RUN: usize = 8;
 
 /// Where places are taken from.
@@ -44,9 +44,10 @@ pub(super) struct IndexCursor {
 
 impl IndexCursor {
     pub fn new(direction: Direction, caching: Caching) -> Self {
-        let run_most = if caching == Caching::Look { SCAN_RUN } else { JOB_RUN };
+        let (run_next, run_most) =
+            if caching == Caching::Look { (FIRST_RUN, SCAN_RUN) } else { (JOB_RUN, JOB_RUN) };
         let (access, at) = (caching.access(), Handle { offset: 0, bytes: 0 });
-        Self { direction, access, run: Vec::new(), at, run_next: FIRST_RUN, run_most, next: None }
+        Self { direction, access, run: Vec::new(), at, run_next, run_most, next: None }
     }
 
     /// The block that the cursor stands on.
