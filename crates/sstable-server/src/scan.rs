@@ -11,7 +11,7 @@ use sextant_environment::room::Share;
 use sextant_environment::vfs::IoKind;
 
 use crate::memory::SCANS_BYTES;
-use crate::store::Store;
+use crate::store::{SCANS_MAX, Store};
 use crate::table::iter::{SCAN_FIRST_BYTES, SCAN_MOST_BYTES};
 use crate::table::{Caching, Direction, KeyRange, Merge, Table, TableIter};
 
@@ -129,9 +129,11 @@ impl Store {
     }
 }
 
-/// What the pieces and blocks of so many tables take, and how long a piece is: shorter if there are many.
+/// What the pieces and blocks of so many tables take, and how long a piece is: shorter if there are many, so that as many scans as
+/// may run have room.
 fn pieces(tables: u64) -> (u64, u64) {
-    let piece = (SCANS_BYTES / 2 / tables.max(1)).clamp(SCAN_FIRST_BYTES, SCAN_MOST_BYTES);
+    let piece =
+        (SCANS_BYTES / (SCANS_MAX as u64 + 1) / tables.max(1)).clamp(SCAN_FIRST_BYTES, SCAN_MOST_BYTES);
     (tables * (piece + TABLE_BYTES), piece)
 }
 

