@@ -13,8 +13,6 @@ use sextant_pnode::PNodeConfig;
 use sextant_sstable_server::SstServerConfig;
 
 const ROLES: [Role; 3] = [Role::Memtable, Role::Sstable, Role::PNode];
-/// What a table that is being received takes of an sstable server's memory (its configuration says so).
-const INGEST_BYTES: u64 = 60_000_000;
 
 /// Whether variables of the environment go over a file, as they do when a server starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,10 +153,7 @@ impl ServerFile {
                 let partitions = u64::from(config.cluster.partitions);
                 tuning.memory_bytes.saturating_add(each.saturating_mul(partitions))
             }
-            Self::Sstable(config) => {
-                let ingests = (config.ingests_max as u64).saturating_mul(INGEST_BYTES);
-                config.block_cache_bytes.saturating_add(ingests)
-            }
+            Self::Sstable(config) => config.memory().total,
             Self::PNode(config) => {
                 let messages = [config.large_bytes_max, config.reply_bytes_max, config.read_bytes_max];
                 messages.into_iter().fold(config.cache_bytes, |sum, bytes| sum.saturating_add(bytes as u64))

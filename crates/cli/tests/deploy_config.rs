@@ -49,8 +49,14 @@ fn memtable() {
 
 #[test]
 fn sstable() {
-    let config: SstServerConfig = check("sstable.toml", &["id", "listen", "http", "data_dir", "cluster"]);
+    let required = ["id", "listen", "http", "data_dir", "memory_bytes", "cluster"];
+    let config: SstServerConfig = check("sstable.toml", &required);
     config.validate().unwrap();
+    // Left out, it depends on whether the cache is stated; the sample says what it is without.
+    let least = SstServerConfig { memory_bytes: None, ..config.clone() };
+    assert_eq!(config.memory(), least.memory());
+    let text = std::fs::read_to_string(sample("sstable.toml")).unwrap();
+    assert!(text.contains(&format!("# block_cache_bytes = {}\n", config.memory().cache)));
 }
 
 #[test]

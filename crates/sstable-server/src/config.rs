@@ -7,6 +7,8 @@ use sextant_common::error::{Error, Result};
 use sextant_common::ids::NodeId;
 use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens};
 
+use crate::memory::Memory;
+
 /// Plain data; [`SstServerConfig::validate`] checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -21,17 +23,20 @@ pub struct SstServerConfig {
     pub http: Option<String>,
     /// Made if it does not exist; belongs to this server alone.
     pub data_dir: PathBuf,
-    /// Memory for decompressed blocks, in bytes; 0: none. Filters and small indexes are kept in memory besides: about 1.2
-    /// bytes a record and 1 % of the data.
-    #[serde(default = "defaults::block_cache_bytes")]
-    pub block_cache_bytes: u64,
+    /// Memory for all of the process, in bytes: for the cache, for jobs (tables that are received or written), for requests and for
+    /// the program itself ([`Memory`]). Default: 1 GiB; or what `block_cache_bytes` needs, if only that is stated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Of that, for the cache: decompressed blocks, indexes and filters. 0: nothing is kept. Default: what jobs leave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub block_cache_bytes: Option<u64>,
     /// Most reads from disk (batches of gets, pages of scans) at a time; further ones wait.
     #[serde(default = "defaults::disk_reads_max")]
     pub disk_reads_max: usize,
-    /// Most tables that are being received at a time. Each takes up to 60 MB of memory, and 8 bytes a record.
+    /// Most tables that are being received at a time, while there is room in memory for them: 60 MB each.
     #[serde(default = "defaults::ingests_max")]
     pub ingests_max: usize,
-    /// Most compactions at a time; each has a thread of its own.
+    /// Most compactions at a time, while there is room in memory for them; each has a thread of its own.
     #[serde(default = "defaults::compactions_max")]
     pub compactions_max: usize,
     /// A compaction reads at most so many bytes a second; 0: as many as it can.
@@ -52,9 +57,6 @@ pub struct SstServerConfig {
 }
 
 mod defaults {
-    pub fn block_cache_bytes() -> u64 {
-        256 << 20
-    }
     pub fn disk_reads_max() -> usize {
         64
     }
@@ -89,7 +91,8 @@ impl SstServerConfig {
             listen: listen.into(),
             http: None,
             data_dir: data_dir.into(),
-            block_cache_bytes: defaults::block_cache_bytes(),
+            memory_bytes: None,
+            block_cache_bytes: None,
             disk_reads_max: defaults::disk_reads_max(),
             ingests_max: defaults::ingests_max(),
             compactions_max: defaults::compactions_max(),
@@ -99,6 +102,11 @@ impl SstServerConfig {
             scrub_bytes_per_s: defaults::scrub_bytes_per_s(),
             tls: None,
         }
+    }
+
+    /// What memory there is for.
+    pub fn memory(&self) -> Memory {
+        Memory::of(self.memory_bytes, self.block_cache_bytes)
     }
 
     pub fn validate(&self) -> Result<()> {
@@ -115,6 +123,7 @@ impl SstServerConfig {
         if self.data_dir.as_os_str().is_empty() {
             return bad("data_dir is empty".into());
         }
+        Memory::check(self.memory_bytes, self.block_cache_bytes)?;
         let counts = [
             ("disk_reads_max", self.disk_reads_max, 400),
             ("ingests_max", self.ingests_max, 64),
@@ -163,6 +172,8 @@ mod tests {
             SstServerConfig { ingests_max: 0, ..good.clone() },
             SstServerConfig { disk_reads_max: 10_000, ..good.clone() },
             SstServerConfig { scrub_bytes_per_s: 1, ..good.clone() },
+            SstServerConfig { memory_bytes: Some(1 << 20), ..good.clone() },
+            SstServerConfig { memory_bytes: Some(1 << 30), block_cache_bytes: Some(1 << 30), ..good.clone() },
         ];
         good.validate().unwrap();
         bad.iter().for_each(|config| assert!(config.validate().is_err(), "{config:?}"));

@@ -20,6 +20,7 @@ use sextant_environment::vfs::IoKind;
 use crate::catalog::Entry;
 use crate::store::Store;
 use crate::table::reader::{Found, Tally};
+use crate::table::writer::BLOCK_BYTES;
 use crate::table::{Access, Lookup};
 
 /// More keys in a batch than any coalescer sends.
@@ -77,6 +78,16 @@ pub enum GetAnswer {
 impl GetAnswer {
     fn value_bytes(&self) -> usize {
         if let GetAnswer::Value { value, .. } = self { value.len() } else { 0 }
+    }
+
+    /// A small value that was read from disk leaves its block behind: an answer of a thousand of them would hold as many blocks.
+    fn detached(mut self) -> Self {
+        if let GetAnswer::Value { value, .. } = &mut self
+            && value.len() < BLOCK_BYTES / 2
+        {
+            *value = Bytes::copy_from_slice(value);
+        }
+        self
     }
 
     fn bytes(&self) -> usize {
@@ -246,7 +257,7 @@ impl Store {
                 match search(&get.key, get.hash, candidates, access, &mut tally) {
                     Searched::Done(answer) => {
                         bytes += answer.value_bytes();
-                        on_disk.found.push((get.answer, answer));
+                        on_disk.found.push((get.answer, answer.detached()));
                     }
                     Searched::Large { candidate, bytes } => {
                         (get.first, get.bytes) = (candidate, bytes);

@@ -1,6 +1,7 @@
 //! Receiving a table: a stream of sorted records becomes a durable file.
 //!
-//! One message is written while the next one arrives, so an ingest holds two messages and the writer's buffers.
+//! One message is written while the next one arrives, so an ingest holds two messages and the writer's buffers; it has room for
+//! that before it reads the first one ([`crate::memory`]).
 //! Whatever goes wrong before the file has its name, the file is removed and nobody was told that the table is here.
 
 use std::sync::Arc;
@@ -50,6 +51,7 @@ impl Store {
         mut stream: impl Stream<Item = Result<IngestPiece>> + Unpin,
     ) -> Result<SstMeta> {
         let _turn = self.ingests.take().await?;
+        let _room = self.jobs.ingest().await?;
         let mut piece = next(&mut stream).await?;
         let order = piece.order.take();
         let order = order.ok_or_else(|| Error::invalid("the first message of an ingest has the header"))?;

@@ -14,6 +14,7 @@ pub mod config;
 pub mod data_dir;
 mod get;
 mod ingest;
+pub mod memory;
 pub mod metrics;
 mod progress;
 mod scan;

@@ -1,9 +1,10 @@
 //! What the server counts. One registry per server.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -14,6 +15,8 @@ use sextant_environment::clock::OtherClocks;
 use sextant_environment::latency::Latencies;
 
 use crate::catalog::Catalog;
+use crate::store::Store;
+use crate::table::budget::Kind;
 use crate::table::reader::Tally;
 
 /// Label `outcome`: ok, or the kind of the error.
@@ -85,8 +88,10 @@ pub struct Metrics {
     pub scanned_records: Counter,
     pub filtered: Counter,
     pub false_positives: Counter,
-    pub cache_hits: Counter,
-    pub cache_misses: Counter,
+    pub block_hits: Counter,
+    pub block_misses: Counter,
+    pub index_hits: Counter,
+    pub filter_hits: Counter,
     pub disk_bytes: Counter,
     pub ingest: JobMetrics,
     pub compact: JobMetrics,
@@ -118,8 +123,10 @@ impl Metrics {
         let scanned_records = counter("scan_records", "Records that scans returned");
         let filtered = counter("filtered", "Lookups that a table's range or filter answered");
         let false_positives = counter("filter_false_positives", "Lookups that a filter let pass in vain");
-        let cache_hits = counter("block_cache_hits", "Blocks found in the cache");
-        let cache_misses = counter("block_cache_misses", "Blocks read from disk for a lookup");
+        let block_hits = counter("block_cache_hits", "Blocks found in the cache");
+        let block_misses = counter("block_cache_misses", "Blocks read from disk for a lookup");
+        let index_hits = counter("index_hits", "Indexes found in memory by a lookup");
+        let filter_hits = counter("filter_hits", "Filters found in memory by a lookup");
         let disk_bytes = counter("disk_read_bytes", "Bytes read from disk for lookups and scans");
         let deleted = counter("tables_deleted", "Tables deleted");
         let scrubbed_bytes = counter("scrubbed_bytes", "Bytes that verification has read");
@@ -146,8 +153,10 @@ impl Metrics {
             scanned_records,
             filtered,
             false_positives,
-            cache_hits,
-            cache_misses,
+            block_hits,
+            block_misses,
+            index_hits,
+            filter_hits,
             disk_bytes,
             ingest,
             compact,
@@ -158,10 +167,18 @@ impl Metrics {
         }
     }
 
+    /// What is in memory, and how much there is room for.
+    pub fn watch(&self, registry: &mut Registry, store: &Arc<Store>) {
+        let registry = registry.sub_registry_with_prefix("sextant_sst");
+        registry.register_collector(Box::new(MemoryCollector(Arc::downgrade(store))));
+    }
+
     pub fn add(&self, tally: &Tally) {
         let pairs = [
-            (&self.cache_hits, tally.cache_hits),
-            (&self.cache_misses, tally.cache_misses),
+            (&self.block_hits, tally.cache_hits),
+            (&self.block_misses, tally.cache_misses),
+            (&self.index_hits, tally.index_hits),
+            (&self.filter_hits, tally.filter_hits),
             (&self.disk_bytes, tally.disk_bytes),
             (&self.filtered, tally.filtered),
             (&self.false_positives, tally.false_positives),
@@ -190,11 +207,6 @@ impl Collector for CatalogCollector {
             ("tables", "Tables on this server", count),
             ("table_bytes", "Bytes of all tables", bytes),
             ("tables_damaged", "Tables that failed a check and wait for their repair", damaged),
-            (
-                "block_cache_bytes",
-                "Bytes of decompressed blocks in the block cache",
-                self.0.cache().used_bytes() as i64,
-            ),
         ];
         for (name, help, value) in gauges {
             let gauge = ConstGauge::new(value);
@@ -203,6 +215,43 @@ impl Collector for CatalogCollector {
         let (name, help) = ("tables_repaired", "Damaged tables that are sound again");
         let repaired = ConstCounter::new(self.0.repairs().count);
         repaired.encode(encoder.encode_descriptor(name, help, None, repaired.metric_type())?)?;
+        Ok(())
+    }
+}
+
+/// The same for memory.
+struct MemoryCollector(Weak<Store>);
+
+impl std::fmt::Debug for MemoryCollector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("MemoryCollector")
+    }
+}
+
+impl Collector for MemoryCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let Some(store) = self.0.upgrade() else { return Ok(()) };
+        let (cache, memory) = (store.catalog.cache(), store.config.memory());
+        let mut used = vec![("block", cache.block_bytes()), ("job", store.jobs.held_bytes() as u64)];
+        used.extend(Kind::ALL.map(|kind| (kind.name(), cache.section_bytes(kind))));
+        let limits = vec![("all", memory.total), ("cache", memory.cache), ("jobs", memory.jobs)];
+        let loads = Kind::SECTIONS.map(|kind| (kind.name(), cache.loads(kind)));
+        let used_help = "Bytes in memory: blocks, indexes, filters, dictionaries, what every open table keeps, and the room \
+                         that jobs have taken";
+        let limit_help = "Bytes that there is room for: in all, in the cache (everything but jobs), for jobs";
+        for (name, help, label, values) in
+            [("memory_bytes", used_help, "kind", used), ("memory_limit_bytes", limit_help, "part", limits)]
+        {
+            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            for (value_of, bytes) in values {
+                ConstGauge::new(bytes as i64).encode(family.encode_family(&[(label, value_of)])?)?;
+            }
+        }
+        let help = "Indexes, filters and dictionaries that were read because they were not in memory";
+        let mut family = encoder.encode_descriptor("section_loads", help, None, MetricType::Counter)?;
+        for (kind, count) in loads {
+            ConstCounter::new(count).encode(family.encode_family(&[("kind", kind)])?)?;
+        }
         Ok(())
     }
 }

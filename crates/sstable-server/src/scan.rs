@@ -10,7 +10,9 @@ use sextant_common::sstable::RecordVersion;
 use sextant_environment::room::Share;
 use sextant_environment::vfs::IoKind;
 
-use crate::store::Store;
+use crate::memory::SCANS_BYTES;
+use crate::store::{SCANS_MAX, Store};
+use crate::table::iter::{SCAN_FIRST_BYTES, SCAN_MOST_BYTES};
 use crate::table::{Caching, Direction, KeyRange, Merge, Table, TableIter};
 
 /// Most tables of one scan: more than a partition has.
@@ -20,6 +22,8 @@ const PAGE_RECORDS_MAX: usize = 100_000;
 const PAGE_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// What a record costs in the message beyond key and value.
 const RECORD_OVERHEAD_BYTES: usize = 32;
+/// What a walk over a table holds beside its piece: a block and places from the index.
+const TABLE_BYTES: u64 = 8 * 1024;
 
 /// A page that is asked for.
 #[derive(Debug)]
@@ -53,6 +57,8 @@ pub enum PageAnswer {
 
 struct Page {
     tables: Vec<Arc<Table>>,
+    /// Of each table, that are read ahead.
+    piece_bytes: u64,
     range: KeyRange,
     direction: Direction,
     records_max: usize,
@@ -77,8 +83,10 @@ impl Store {
             Err(answer) => return Ok((answer, None)),
         };
         let at_most = |asked: Option<usize>, most: usize| asked.map_or(most, |asked| most.min(asked));
+        let (pieces_bytes, piece_bytes) = pieces(tables.len() as u64);
         let page = Page {
             tables,
+            piece_bytes,
             range: request.range,
             direction: request.direction,
             records_max: at_most(request.records_max, PAGE_RECORDS_MAX),
@@ -87,11 +95,12 @@ impl Store {
         };
         // Held until there is room for the page: so few pages are in memory without.
         let _scan = self.scans.take().await?;
+        let room = self.pieces.take(pieces_bytes as usize).await;
         let turn = self.disk_reads.take().await?;
         let store = self.clone();
         let work = move || {
             let read = page.read();
-            drop(turn);
+            drop((turn, room));
             let (answer, disk_bytes) = read?;
             store.metrics.scanned_records.inc_by(answer.records().len() as u64);
             store.metrics.disk_bytes.inc_by(disk_bytes);
@@ -120,6 +129,14 @@ impl Store {
     }
 }
 
+/// What the pieces and blocks of so many tables take, and how long a piece is: shorter if there are many, so that as many scans as
+/// may run have room.
+fn pieces(tables: u64) -> (u64, u64) {
+    let piece =
+        (SCANS_BYTES / (SCANS_MAX as u64 + 1) / tables.max(1)).clamp(SCAN_FIRST_BYTES, SCAN_MOST_BYTES);
+    (tables * (piece + TABLE_BYTES), piece)
+}
+
 impl PageAnswer {
     fn records(&self) -> &[RecordVersion] {
         if let PageAnswer::Records { records, .. } = self { records } else { &[] }
@@ -129,7 +146,9 @@ impl PageAnswer {
 impl Page {
     /// The page, and how many bytes of files it took.
     fn read(self) -> Result<(PageAnswer, u64)> {
-        let open = |table| TableIter::new(table, self.range.clone(), self.direction, Caching::Look);
+        let (direction, look) = (self.direction, Caching::Look);
+        let open =
+            |table| TableIter::with_pieces(table, self.range.clone(), direction, look, self.piece_bytes);
         let iters = self.tables.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut merge = Merge::new(iters, self.direction);
         let mut records = Vec::new();

@@ -87,6 +87,7 @@ impl SstServer {
                 &mut registry,
             );
             let store = Arc::new(Store::new(env, config, catalog, metrics, shutdown.clone()));
+            store.metrics.watch(&mut registry, &store);
             let http_addr = match store.config.http.clone() {
                 Some(http) => {
                     let state = http_state(&store, registry);
@@ -159,7 +160,7 @@ async fn open_catalog(env: &Env, config: &SstServerConfig) -> Result<Arc<Catalog
     let stopping = || Error::new(ErrorKind::Stopping, "the runtime is stopping");
     let (vfs, path, id) = (env.vfs.clone(), config.data_dir.clone(), config.id);
     let (cluster, partitions) = (config.cluster.id.clone(), config.cluster.partitions);
-    let cache = Arc::new(BlockCache::new(config.block_cache_bytes));
+    let cache = Arc::new(BlockCache::new(config.memory().cache));
     let servers = config.cluster.sstable.clone();
     let open = move || -> Result<_> {
         if !vfs.exists(&path.join(IDENTITY_FILE))

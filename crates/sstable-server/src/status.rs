@@ -6,6 +6,7 @@ use serde::Serialize;
 use sextant_environment::clock::WallReading;
 
 use crate::store::Store;
+use crate::table::budget::Kind;
 
 /// Damaged tables that are named; the number is always right.
 const DAMAGED_NAMED_MAX: usize = 100;
@@ -20,8 +21,9 @@ struct Status {
     uptime_s: u64,
     tables: usize,
     table_bytes: u64,
-    /// Filters and indexes.
+    /// What open tables keep in memory, whatever the budget is.
     pinned_bytes: u64,
+    memory: MemoryStatus,
     tables_by_partition: BTreeMap<u32, usize>,
     damaged_tables: usize,
     damaged: Vec<String>,
@@ -51,6 +53,20 @@ struct CacheStatus {
     misses: u64,
 }
 
+/// Bytes in memory, and how many there may be.
+#[derive(Serialize)]
+struct MemoryStatus {
+    limit_bytes: u64,
+    cache_limit_bytes: u64,
+    job_limit_bytes: u64,
+    block_bytes: u64,
+    index_bytes: u64,
+    filter_bytes: u64,
+    dictionary_bytes: u64,
+    table_bytes: u64,
+    job_bytes: u64,
+}
+
 /// What is under way now.
 #[derive(Serialize)]
 struct Running {
@@ -74,6 +90,21 @@ struct Done {
 }
 
 impl Store {
+    fn memory_status(&self) -> MemoryStatus {
+        let (memory, cache) = (self.config.memory(), self.catalog.cache());
+        MemoryStatus {
+            limit_bytes: memory.total,
+            cache_limit_bytes: memory.cache,
+            job_limit_bytes: memory.jobs,
+            block_bytes: cache.block_bytes(),
+            index_bytes: cache.section_bytes(Kind::Index),
+            filter_bytes: cache.section_bytes(Kind::Filter),
+            dictionary_bytes: cache.section_bytes(Kind::Dictionary),
+            table_bytes: cache.section_bytes(Kind::Table),
+            job_bytes: self.jobs.held_bytes() as u64,
+        }
+    }
+
     pub fn status_json(&self) -> String {
         let (mut table_bytes, mut pinned_bytes, mut damaged_tables) = (0, 0, 0);
         let (mut tables_by_partition, mut damaged) = (BTreeMap::new(), Vec::new());
@@ -106,6 +137,7 @@ impl Store {
             tables: ids.len(),
             table_bytes,
             pinned_bytes,
+            memory: self.memory_status(),
             tables_by_partition,
             damaged_tables,
             damaged,
@@ -115,8 +147,8 @@ impl Store {
             block_cache: CacheStatus {
                 used_bytes: self.catalog.cache().used_bytes(),
                 capacity_bytes: self.catalog.cache().capacity_bytes(),
-                hits: m.cache_hits.get(),
-                misses: m.cache_misses.get(),
+                hits: m.block_hits.get(),
+                misses: m.block_misses.get(),
             },
             running: Running {
                 disk_reads: self.disk_reads.running(),

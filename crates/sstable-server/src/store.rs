@@ -14,20 +14,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::catalog::Catalog;
 use crate::config::SstServerConfig;
+use crate::memory::{JOB_WAIT_MAX, Jobs, SCANS_BYTES};
 use crate::metrics::Metrics;
 use crate::table::Table;
 
-/// How long a request waits for its turn. Longer than any turn but that of a compaction takes on a disk that works.
-const TURN_WAIT_MAX: Duration = Duration::from_secs(10);
-
-/// Bytes of large answers (values of gets, pages of scans) that may be in memory at a time, until their peers have taken them:
-/// eight of the largest values. An answer is in memory twice while it is encoded.
-const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// How long an answer waits for that room: shorter than anybody waits for an answer. Whoever finds none asks again.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
-/// Pages of scans that are read at a time: each has a block of every table of its scan in memory, which is what cannot be known
-/// before.
-const SCANS_MAX: usize = 4;
+/// Pages of scans that are read at a time: each has a block of every table of its scan in memory, and how long a block is cannot
+/// be known before.
+pub const SCANS_MAX: usize = 4;
 
 /// The server without its listeners.
 pub struct Store {
@@ -37,6 +32,9 @@ pub struct Store {
     pub metrics: Metrics,
     pub shutdown: Shutdown,
     pub answers: Answers,
+    /// For the pieces that scans read ahead.
+    pub pieces: Room,
+    pub jobs: Jobs,
     pub disk_reads: Turns,
     pub scans: Turns,
     pub ingests: Turns,
@@ -54,8 +52,12 @@ impl Store {
         metrics: Metrics,
         shutdown: Shutdown,
     ) -> Self {
+        let memory = config.memory();
+        let room = |bytes: u64| Room::new(usize::try_from(bytes).unwrap_or(usize::MAX));
         Self {
-            answers: Answers(Room::new(ANSWER_BYTES_MAX)),
+            answers: Answers(room(memory.answers)),
+            pieces: room(SCANS_BYTES),
+            jobs: Jobs::new(memory.jobs),
             disk_reads: Turns::new("read", config.disk_reads_max),
             scans: Turns::new("scan", config.disk_reads_max.min(SCANS_MAX)),
             ingests: Turns::new("ingest", config.ingests_max),
@@ -153,11 +155,11 @@ impl Turns {
 
     /// Waits for a turn, for a limited time.
     pub async fn take(&self) -> Result<OwnedSemaphorePermit> {
-        match tokio::time::timeout(TURN_WAIT_MAX, self.permits.clone().acquire_owned()).await {
+        match tokio::time::timeout(JOB_WAIT_MAX, self.permits.clone().acquire_owned()).await {
             Ok(Ok(permit)) => Ok(permit),
             _ => Err(Error::new(
                 ErrorKind::Overloaded,
-                format!("no {} could start within {TURN_WAIT_MAX:?}: {} are running", self.what, self.most),
+                format!("no {} could start within {JOB_WAIT_MAX:?}: {} are running", self.what, self.most),
             )),
         }
     }

@@ -28,7 +28,7 @@ fn options() -> Options {
     Options {
         partitions: 1,
         sstable_config: |config| {
-            config.block_cache_bytes = 0;
+            config.block_cache_bytes = Some(0);
             config.scrub_interval_s = 0;
         },
         pnode_config: |config| {

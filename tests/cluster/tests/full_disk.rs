@@ -18,7 +18,8 @@ const VALUE_BYTES: usize = 16 * 1024;
 const LOG_BYTES: usize = 8 << 20;
 
 fn options(seed: u64) -> Options {
-    let sstable_config = |config: &mut sextant_sstable_server::SstServerConfig| config.block_cache_bytes = 0;
+    let sstable_config =
+        |config: &mut sextant_sstable_server::SstServerConfig| config.block_cache_bytes = Some(0);
     let pnode_config = |config: &mut sextant_pnode::PNodeConfig| config.cache_bytes = 0;
     Options {
         faulty_disks: true,

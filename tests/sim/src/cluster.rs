@@ -77,7 +77,7 @@ impl Cluster {
             let host = place(format!("s{i}"), Tier::Sstable, 100 + i);
             world.add_disk(host.disk.clone());
             let server = SstServerConfig {
-                block_cache_bytes: 64 << 10,
+                block_cache_bytes: Some(64 << 10),
                 scrub_interval_s: 5,
                 ..SstServerConfig::new(
                     NodeId(i as u64),

@@ -109,22 +109,24 @@ fn tables(c: &mut Criterion) {
         let file_bytes = write(file.clone(), shape, &records);
         println!("size/{:<12} {:.3} of the records", shape.name, file_bytes as f64 / DATA_BYTES as f64);
         drop(records);
-        let open = |cache_bytes| {
-            let cache = Arc::new(BlockCache::new(cache_bytes));
-            let table = Arc::new(Table::open(file.clone(), id(1), 1, cache).unwrap().table);
-            for i in 0..count {
-                get(&table, &key(2 * i), true);
-            }
-            table
+        let open = || {
+            let cache = Arc::new(BlockCache::new(4 * DATA_BYTES));
+            Arc::new(Table::open(file.clone(), id(1), 1, cache).unwrap().table)
         };
-        let (warm, uncached) = (open(4 * DATA_BYTES), open(0));
+        // Index and filter are in memory in any case.
+        let (warm, uncached) = (open(), open());
+        for i in 0..count {
+            get(&warm, &key(2 * i), true, Access::Fill);
+        }
         let mut random = fastrand::Rng::with_seed(1);
         let mut group = c.benchmark_group("get");
-        for (name, table) in [("warm", &warm), ("page cache", &uncached)] {
+        for (name, table, access) in
+            [("warm", &warm, Access::Fill), ("page cache", &uncached, Access::NoFill)]
+        {
             group.bench_function(BenchmarkId::new(name, shape.name), |b| {
                 b.iter_batched(
                     || key(2 * random.u64(..count)),
-                    |k| get(table, &k, true),
+                    |k| get(table, &k, true, access),
                     BatchSize::SmallInput,
                 );
             });
@@ -132,7 +134,7 @@ fn tables(c: &mut Criterion) {
         group.bench_function(BenchmarkId::new("absent", shape.name), |b| {
             b.iter_batched(
                 || key(2 * random.u64(..count) + 1),
-                |k| get(&warm, &k, false),
+                |k| get(&warm, &k, false, Access::Fill),
                 BatchSize::SmallInput,
             );
         });
@@ -161,8 +163,8 @@ fn tables(c: &mut Criterion) {
     }
 }
 
-fn get(table: &Table, key: &[u8], exists: bool) {
-    let found = table.get(key, filter_hash(key), Access::Fill, &mut Tally::default()).unwrap();
+fn get(table: &Table, key: &[u8], exists: bool, access: Access) {
+    let found = table.get(key, filter_hash(key), access, &mut Tally::default()).unwrap();
     if exists {
         assert!(matches!(found, Lookup::Found(_)));
     }

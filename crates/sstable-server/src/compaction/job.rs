@@ -30,6 +30,8 @@ pub(super) struct Job {
     store: Arc<Store>,
     plan: Plan,
     progress: Progress,
+    /// Of each input, that are read at a time.
+    piece_bytes: u64,
 }
 
 /// The outputs, one after the other. An output begins at a cut, or where the one before has become large enough, and answers for
@@ -123,8 +125,8 @@ impl Outputs {
 }
 
 impl Job {
-    pub(super) fn new(store: Arc<Store>, plan: Plan, progress: Progress) -> Self {
-        Self { store, plan, progress }
+    pub(super) fn new(store: Arc<Store>, plan: Plan, progress: Progress, piece_bytes: u64) -> Self {
+        Self { store, plan, progress, piece_bytes }
     }
 
     pub(super) async fn run(
@@ -137,7 +139,8 @@ impl Job {
         let keeps_proof = origin.is_some();
         let (store, progress) = (self.store, self.progress);
         // (An input may have records of keys for which it no longer answers.)
-        let open = |table| TableIter::new(table, range.clone(), Direction::Forward, Caching::Bypass);
+        let (forward, bypass) = (Direction::Forward, Caching::Bypass);
+        let open = |table| TableIter::with_pieces(table, range.clone(), forward, bypass, self.piece_bytes);
         let records: u64 = inputs.iter().map(|input| input.meta().records).sum();
         let iters = inputs.into_iter().map(open).collect::<Result<Vec<_>>>()?;
         let mut merge = Merge::new(iters, Direction::Forward);

@@ -37,17 +37,19 @@ impl Store {
     async fn run(self: &Arc<Self>, order: CompactionOrder, progress: Progress) -> Result<Vec<SstMeta>> {
         self.check(&order)?;
         let turn = self.compactions.take().await?;
-        // Only now: what waits for its turn, or does not get one, leaves nothing behind.
+        // Only now: what waits for its turn, or does not get one, leaves nothing behind. (A copy has room of its own, and nobody
+        // holds room while it waits for other.)
         for missing in &order.gather {
             self.copy(missing.clone(), &progress).await?;
         }
         let plan = self.plan(order)?;
+        let (room, piece_bytes) = self.jobs.compaction(plan.inputs.len(), plan.output_records()).await?;
         let (answer, answered) = oneshot::channel();
         let store = self.clone();
         self.env.dedicated("compaction", async move {
             let mut answer = answer;
-            let result = Job::new(store, plan, progress).run(&mut answer).await;
-            drop(turn);
+            let result = Job::new(store, plan, progress, piece_bytes).run(&mut answer).await;
+            drop((turn, room));
             let _ = answer.send(result);
         });
         answered.await.unwrap_or_else(|_| Err(Error::new(ErrorKind::Stopping, "the server is stopping")))

@@ -28,6 +28,18 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// How many records an output may have.
+    pub(super) fn output_records(&self) -> u64 {
+        let records: u64 = self.inputs.iter().map(|input| input.meta().records).sum();
+        let bytes: u64 = self.inputs.iter().map(|input| input.trailer().file_bytes).sum();
+        if self.output_bytes == 0 {
+            return records;
+        }
+        // (The last one also has what is too little for one of its own: half as much.)
+        let most = self.output_bytes.saturating_add(self.output_bytes / 2).min(bytes);
+        (u128::from(records) * u128::from(most) / u128::from(bytes.max(1))) as u64
+    }
+
     /// The keys that are taken.
     pub(super) fn range(&self) -> KeyRange {
         self.origin.as_ref().map(|origin| origin.range.clone()).unwrap_or_default()

@@ -133,7 +133,7 @@ impl Sst for SstService {
         request: Request<FetchFilterRequest>,
     ) -> Result<Response<Self::FetchFilterStream>, Status> {
         let id = sst_id_from_wire(&request.get_ref().id).map_err(status_of)?;
-        let pieces = self.store.fetch_filter(id).map_err(status_of)?;
+        let pieces = self.store.fetch_filter(id).await.map_err(status_of)?;
         Ok(Response::new(self.until_shutdown(pieces.map(|data| Ok(FilterBytes { data })))))
     }
 

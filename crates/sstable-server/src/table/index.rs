@@ -12,8 +12,8 @@ use sextant_common::error::{Error, Result};
 use super::block::{Block, BlockBuilder, Content, Malformed};
 use super::codec::{common_prefix, put_varint, varint};
 
-/// A table with a larger index has two levels: the pinned one then holds a few entries, and leaves compete for the block
-/// cache like data does. One level spares a lookup a cache access; 1 MiB indexes 100 to 150 MB of data, and pins 0.8 % of it.
+/// A table with a larger index has two levels: the top one then holds a few entries, and leaves compete for the block
+/// cache like data does. One level spares a lookup a cache access; 1 MiB indexes 100 to 150 MB of data: 0.8 % of it, read at once.
 pub const FULL_INDEX_BYTES_MAX: usize = 1024 * 1024;
 /// Payload of a leaf: 500 blocks, a top block 500 times smaller.
 pub const LEAF_BYTES: usize = 16 * 1024;

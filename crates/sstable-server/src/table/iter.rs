@@ -9,9 +9,11 @@ use sextant_common::marks::Marks;
 
 use super::block::{BackwardCursor, Block, ForwardCursor, Malformed, Slot};
 use super::direction::Direction;
-use super::index::{Handle, covering, handle};
+use super::index::Handle;
+use super::index_cursor::IndexCursor;
 use super::read_ahead::ReadAhead;
-use super::reader::{Access, Table, Tally};
+use super::reader::{Access, Table};
+use super::zstd::Unpacker;
 
 /// Where a walk takes its blocks from. It never fills the cache with data blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +24,19 @@ pub enum Caching {
     Bypass,
 }
 
+impl Caching {
+    /// To sections, and leaves of the index: they serve point reads as well, and are worth keeping even when a scan needed them
+    /// first.
+    pub(super) fn access(self) -> Access {
+        if self == Caching::Look { Access::Fill } else { Access::NoFill }
+    }
+}
+
 /// Pieces that a scan reads from disk. A page is often short, so the first one is small.
-const SCAN_FIRST_BYTES: u64 = 16 * 1024;
-const SCAN_MOST_BYTES: u64 = 256 * 1024;
+pub const SCAN_FIRST_BYTES: u64 = 16 * 1024;
+pub const SCAN_MOST_BYTES: u64 = 256 * 1024;
 /// Pieces that a compaction reads: large enough for a disk to be sequential among several inputs.
-const BYPASS_BYTES: u64 = 512 * 1024;
+pub const BYPASS_BYTES: u64 = 512 * 1024;
 
 #[derive(Debug)]
 enum Cursor {
@@ -43,6 +53,8 @@ pub struct TableIter {
     caching: Caching,
     index: IndexCursor,
     read_ahead: ReadAhead,
+    /// A job has a dictionary of its own (and the room for it).
+    unpacker: Option<Unpacker>,
     cursor: Option<Cursor>,
     /// The bound ahead lies within the table, so that it has to be checked at every record.
     bounded: bool,
@@ -51,6 +63,18 @@ pub struct TableIter {
 impl TableIter {
     /// Stands on the first record of the range in this direction.
     pub fn new(table: Arc<Table>, range: KeyRange, direction: Direction, caching: Caching) -> Result<Self> {
+        let pieces = if caching == Caching::Look { SCAN_MOST_BYTES } else { BYPASS_BYTES };
+        Self::with_pieces(table, range, direction, caching, pieces)
+    }
+
+    /// The same, reading pieces of at most so many bytes (or of one block).
+    pub fn with_pieces(
+        table: Arc<Table>,
+        range: KeyRange,
+        direction: Direction,
+        caching: Caching,
+        bytes_max: u64,
+    ) -> Result<Self> {
         let meta = table.meta();
         let below = !range.end.is_empty() && range.end <= meta.min_key;
         let overlaps =
@@ -60,18 +84,25 @@ impl TableIter {
             Direction::Backward => range.start > meta.min_key,
         };
         let read_ahead = match caching {
-            Caching::Look => ReadAhead::new(SCAN_FIRST_BYTES, SCAN_MOST_BYTES),
-            Caching::Bypass => ReadAhead::new(BYPASS_BYTES, BYPASS_BYTES),
+            Caching::Look => ReadAhead::new(SCAN_FIRST_BYTES.min(bytes_max), bytes_max),
+            Caching::Bypass => ReadAhead::new(bytes_max, bytes_max),
         };
-        let index = IndexCursor {
-            // Leaves serve point reads as well: worth caching even when a scan needed them first.
-            access: if caching == Caching::Look { Access::Fill } else { Access::NoFill },
-            top_at: 0,
-            leaf: None,
-            at: Handle { offset: 0, bytes: 0 },
+        let index = IndexCursor::new(direction, caching);
+        let mut iter = Self {
+            table,
+            range,
+            direction,
+            caching,
+            index,
+            read_ahead,
+            unpacker: None,
+            cursor: None,
+            bounded,
         };
-        let mut iter = Self { table, range, direction, caching, index, read_ahead, cursor: None, bounded };
         if overlaps {
+            if caching == Caching::Bypass {
+                iter.unpacker = Some(iter.table.own_unpacker()?);
+            }
             match direction {
                 Direction::Forward => iter.seek_forward()?,
                 Direction::Backward => iter.seek_backward()?,
@@ -96,7 +127,7 @@ impl TableIter {
     fn seek_backward(&mut self) -> Result<()> {
         let open = self.range.end.is_empty() || self.range.end > self.table.meta().max_key;
         let at = if open {
-            self.index.last(&self.table)?
+            self.index.seek_last(&self.table)?
         } else {
             self.index.seek(&self.table, &self.range.end)?
         };
@@ -113,11 +144,7 @@ impl TableIter {
     /// Goes on to the next block while the present one is used up, and ends where the range does.
     fn settle(&mut self) -> Result<()> {
         while self.slot_and_key().is_none() {
-            let next = match self.direction {
-                Direction::Forward => self.index.next(&self.table)?,
-                Direction::Backward => self.index.previous(&self.table)?,
-            };
-            let Some(at) = next else {
+            let Some(at) = self.index.advance(&self.table)? else {
                 self.cursor = None;
                 return Ok(());
             };
@@ -144,7 +171,10 @@ impl TableIter {
             return Ok(block);
         }
         let bytes = self.read_ahead.frame(&self.table, at, self.direction)?;
-        self.table.decode(at, &bytes)
+        match &self.unpacker {
+            Some(unpacker) => self.table.decode_with(at, &bytes, unpacker),
+            None => self.table.decode(at, &bytes, self.caching.access()),
+        }
     }
 
     #[inline]
@@ -163,7 +193,7 @@ impl TableIter {
             Some(Cursor::Forward(c)) => c.advance(),
             Some(Cursor::Backward(c)) => c.advance(),
         };
-        advanced.map_err(|Malformed| self.table.malformed(self.index.at))?;
+        advanced.map_err(|Malformed| self.table.malformed(self.index.at()))?;
         self.settle()
     }
 
@@ -210,85 +240,5 @@ impl TableIter {
     /// Bytes read from the file so far.
     pub fn disk_bytes(&self) -> u64 {
         self.read_ahead.disk_bytes
-    }
-}
-
-/// Walks over the handles of the data blocks.
-#[derive(Debug)]
-struct IndexCursor {
-    access: Access,
-    /// Entry of the top block.
-    top_at: usize,
-    /// With two levels: the leaf that entry names, where it lies, and the entry in it.
-    leaf: Option<(Block, Handle, usize)>,
-    /// The data block that the cursor stands on.
-    at: Handle,
-}
-
-impl IndexCursor {
-    /// The block that may hold the key.
-    fn seek(&mut self, table: &Table, key: &[u8]) -> Result<Handle> {
-        self.top_at =
-            covering(table.top(), key).map_err(|Malformed| table.malformed(table.trailer().index))?;
-        self.open_leaf(table, |leaf| covering(leaf, key))
-    }
-
-    fn last(&mut self, table: &Table) -> Result<Handle> {
-        self.top_at = table.top().restarts() - 1;
-        self.open_leaf(table, |leaf| Ok(leaf.restarts() - 1))
-    }
-
-    fn next(&mut self, table: &Table) -> Result<Option<Handle>> {
-        if let Some((leaf, _, at)) = &mut self.leaf
-            && *at + 1 < leaf.restarts()
-        {
-            *at += 1;
-            return self.present(table).map(Some);
-        }
-        if self.top_at + 1 >= table.top().restarts() {
-            return Ok(None);
-        }
-        self.top_at += 1;
-        self.open_leaf(table, |_| Ok(0)).map(Some)
-    }
-
-    fn previous(&mut self, table: &Table) -> Result<Option<Handle>> {
-        if let Some((_, _, at)) = &mut self.leaf
-            && *at > 0
-        {
-            *at -= 1;
-            return self.present(table).map(Some);
-        }
-        if self.top_at == 0 {
-            return Ok(None);
-        }
-        self.top_at -= 1;
-        self.open_leaf(table, |leaf| Ok(leaf.restarts() - 1)).map(Some)
-    }
-
-    /// Opens the leaf of the present top entry (if there are leaves) at the entry that `choose` picks.
-    fn open_leaf(
-        &mut self,
-        table: &Table,
-        choose: impl FnOnce(&Block) -> std::result::Result<usize, Malformed>,
-    ) -> Result<Handle> {
-        if table.trailer().index_levels == 2 {
-            let at = handle(table.top(), self.top_at)
-                .map_err(|Malformed| table.malformed(table.trailer().index))?;
-            let leaf = table.block(at, self.access, &mut Tally::default())?;
-            let leaf = leaf.ok_or_else(|| table.malformed(at))?;
-            let entry = choose(&leaf).map_err(|Malformed| table.malformed(at))?;
-            self.leaf = Some((leaf, at, entry));
-        }
-        self.present(table)
-    }
-
-    fn present(&mut self, table: &Table) -> Result<Handle> {
-        self.at = match &self.leaf {
-            Some((leaf, lies_at, at)) => handle(leaf, *at).map_err(|Malformed| table.malformed(*lies_at))?,
-            None => handle(table.top(), self.top_at)
-                .map_err(|Malformed| table.malformed(table.trailer().index))?,
-        };
-        Ok(self.at)
     }
 }

@@ -1,7 +1,7 @@
 //! The table file, format versions 2 to 6, by what a table has to say; version 1 is read (`docs/formats/table.md`).
 //!
-//! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and the cache of
-//! blocks that all tables share. Does not own files' names, which tables exist (`catalog`) or any message.
+//! Owns every byte of it: blocks, index, filter section, footer; writing, point reads, iteration and merging; and what of all
+//! tables is in memory ([`block_cache`], [`budget`]). Does not own files' names, which tables exist (`catalog`) or any message.
 //!
 //! Layout: data blocks, a dictionary (if they are compressed with one), leaf index blocks (if the index has two levels), top index block, filter section, meta section,
 //! trailer. All but the trailer are frames ([`frame`]).
@@ -11,16 +11,20 @@
 
 pub mod block;
 pub mod block_cache;
+pub mod budget;
 mod codec;
 mod direction;
 pub mod filter;
 pub mod footer;
 pub mod frame;
 pub mod index;
+mod index_cursor;
 pub mod iter;
 pub mod merge;
 mod read_ahead;
 pub mod reader;
+mod section;
+mod sections;
 pub mod writer;
 pub mod zstd;
 

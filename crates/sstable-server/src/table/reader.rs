@@ -1,6 +1,7 @@
-//! An open table: what is pinned in memory, and point reads.
+//! An open table: what stays in memory, and point reads.
 //!
-//! Pinned: the top index block, the filter, the bounds. Everything else is read when needed, checked, and cached.
+//! Its bounds and what else its meta section says stay. Everything else is read when needed, checked, and kept while there is
+//! room: sections (the top index block, the filter, the dictionary) and blocks.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,8 +17,11 @@ use sextant_environment::vfs::VfsFile;
 
 use super::block::{Block, Malformed, Slot};
 use super::block_cache::BlockCache;
+use super::budget::Kind;
 use super::footer::{TRAILER_BYTES, TableMeta, Trailer};
 use super::index::{Handle, covering, handle};
+use super::section::{Charge, Section};
+use super::sections::{fixed_bytes, payload};
 use super::zstd::Unpacker;
 use super::{frame, frame_salt, frame_seed};
 
@@ -55,7 +59,7 @@ pub enum Lookup {
     Found(Found),
     /// The table has no record of this key.
     Absent,
-    /// A block is not in the cache (only with [`Access::CacheOnly`]).
+    /// A section or a block is not in memory (only with [`Access::CacheOnly`]).
     NeedsDisk,
     /// A block of about so many bytes would have to be read (only with [`Access::FillSmall`]).
     Large(usize),
@@ -73,6 +77,9 @@ enum Got {
 pub struct Tally {
     pub cache_hits: u64,
     pub cache_misses: u64,
+    /// Indexes and filters that were in memory. (Those that were not: [`BlockCache::loads`].)
+    pub index_hits: u64,
+    pub filter_hits: u64,
     pub disk_bytes: u64,
     /// The range or the filter ruled the table out.
     pub filtered: u64,
@@ -87,13 +94,30 @@ pub struct Table {
     trailer: Trailer,
     meta: TableMeta,
     salt: u64,
-    top: Block,
-    unpacker: Unpacker,
-    /// Empty if the section is damaged and the filter was not rebuilt: then it matches everything.
-    filter: OnceLock<SealedFilter>,
+    sections: Sections,
+    /// The filter section was damaged when the table was opened.
+    lacks_filter: bool,
+    /// In its place; while there is none, everything matches.
+    rebuilt_filter: OnceLock<(SealedFilter, Charge)>,
     cache: Arc<BlockCache>,
     /// What the first check that failed found.
     damage: OnceLock<String>,
+    _fixed: Charge,
+}
+
+/// What of a table is in memory while there is room.
+pub(super) struct Sections {
+    pub top: Arc<Section<Block>>,
+    pub filter: Arc<Section<SealedFilter>>,
+    pub dictionary: Arc<Section<Unpacker>>,
+}
+
+impl Drop for Sections {
+    fn drop(&mut self) {
+        self.top.clear();
+        self.filter.clear();
+        self.dictionary.clear();
+    }
 }
 
 /// A table that was opened, and what is wrong with its filter section.
@@ -124,46 +148,34 @@ impl Table {
             return Err(named(Error::corrupt(format!("the file holds SSTable {}", trailer.id))));
         }
         let salt = frame_salt(id, trailer.table);
-        let section = |name: &str, at: Handle| {
-            let bytes = read(&*file, at)?;
-            frame::decode(&bytes, frame_seed(salt, at.offset), &Unpacker::default())
-                .map_err(|e| Error::corrupt(format!("offset {}: {name}: {e}", at.offset)))
+        let meta = payload(&*file, id, salt, "meta section", trailer.meta)?;
+        let meta = TableMeta::parse(&meta, trailer.version).map_err(named)?;
+        if let Some(at) = meta.dictionary
+            && (at.bytes > DICTIONARY_FRAME_BYTES_MAX || at.end() > trailer.index.offset)
+        {
+            return Err(named(Error::corrupt("the meta section names a place outside of the data")));
+        }
+        let sections = Sections {
+            top: Section::new(Kind::Index),
+            filter: Section::new(Kind::Filter),
+            dictionary: Section::new(Kind::Dictionary),
         };
-        let meta = section("meta section", trailer.meta)
-            .and_then(|b| TableMeta::parse(&b, trailer.version))
-            .map_err(named)?;
-        let unpacker = match meta.dictionary {
-            None => Unpacker::default(),
-            Some(at) if at.bytes > DICTIONARY_FRAME_BYTES_MAX || at.end() > trailer.index.offset => {
-                return Err(named(Error::corrupt("the meta section names a place outside of the data")));
-            }
-            Some(at) => section("dictionary", at).and_then(|b| Unpacker::new(&b)).map_err(named)?,
-        };
-        let top = section("index", trailer.index).map_err(named)?;
-        let top = Block::parse(top).map_err(|_| {
-            named(Error::corrupt(format!("offset {}: index: malformed", trailer.index.offset)))
-        })?;
-        let filter =
-            section("filter", trailer.filter).and_then(|b| SealedFilter::from_bytes(&b)).map_err(named);
-        let table = Table {
+        let fixed = Charge::add(&cache, Kind::Table, fixed_bytes(&meta));
+        let mut table = Table {
             number,
             file,
             trailer,
             meta,
             salt,
-            top,
-            unpacker,
-            filter: OnceLock::new(),
+            sections,
+            lacks_filter: false,
+            rebuilt_filter: OnceLock::new(),
             cache,
             damage: OnceLock::new(),
+            _fixed: fixed,
         };
-        let filter_damage = match filter {
-            Ok(filter) => {
-                let _ = table.filter.set(filter);
-                None
-            }
-            Err(e) => Some(e),
-        };
+        let filter_damage = table.verify_sections()?;
+        table.lacks_filter = filter_damage.is_some();
         Ok(Opened { table, filter_damage })
     }
 
@@ -201,14 +213,34 @@ impl Table {
         &self.cache
     }
 
-    /// `None`: damaged and not rebuilt.
-    pub fn filter(&self) -> Option<&SealedFilter> {
-        self.filter.get()
+    pub(super) fn shared_cache(&self) -> &Arc<BlockCache> {
+        &self.cache
     }
 
-    /// Puts a rebuilt filter in the place of a damaged one.
+    pub(super) fn sections(&self) -> &Sections {
+        &self.sections
+    }
+
+    pub(super) fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    pub(super) fn dictionary_at(&self) -> Option<Handle> {
+        self.meta.dictionary
+    }
+
+    /// The filter as the file has it, or as it was rebuilt; `None`: damaged and not rebuilt. May have to be read.
+    pub fn filter_bytes(&self) -> Result<Option<Vec<u8>>> {
+        if self.lacks_filter {
+            return Ok(self.rebuilt_filter.get().map(|(filter, _)| filter.to_bytes()));
+        }
+        Ok(Some(self.sealed_filter(Access::Fill)?.part.to_bytes()))
+    }
+
+    /// Puts a rebuilt filter in the place of a damaged one. It stays in memory: the file does not have it.
     pub fn set_rebuilt_filter(&self, filter: SealedFilter) {
-        let _ = self.filter.set(filter);
+        let charge = Charge::add(&self.cache, Kind::Table, filter.memory_bytes() as u64);
+        let _ = self.rebuilt_filter.set((filter, charge));
     }
 
     /// Whether a check failed since the table was opened.
@@ -230,21 +262,25 @@ impl Table {
 
     /// Bytes in memory for as long as the table is open.
     pub fn pinned_bytes(&self) -> u64 {
-        (self.top.size_bytes() + self.filter().map_or(0, SealedFilter::memory_bytes)) as u64
+        let rebuilt = self.rebuilt_filter.get().map_or(0, |(filter, _)| filter.memory_bytes());
+        fixed_bytes(&self.meta) + rebuilt as u64
     }
 
     /// Looks a key up; `hash` is its filter hash.
     pub fn get(&self, key: &[u8], hash: u64, access: Access, tally: &mut Tally) -> Result<Lookup> {
         let in_range = self.meta.min_key.as_ref() <= key && key <= self.meta.max_key.as_ref();
-        if !in_range || self.filter().is_some_and(|f| !f.contains(hash)) {
-            tally.filtered += 1;
-            return Ok(Lookup::Absent);
+        let matches = if in_range { self.matches(hash, access, tally)? } else { Some(false) };
+        match matches {
+            Some(true) => {}
+            Some(false) => {
+                tally.filtered += 1;
+                return Ok(Lookup::Absent);
+            }
+            None => return Ok(Lookup::NeedsDisk),
         }
-        let mut at = self.index_entry(&self.top, self.trailer.index, key)?;
+        let Some(mut at) = self.top_entry(key, access, tally)? else { return Ok(Lookup::NeedsDisk) };
         if self.trailer.index_levels == 2 {
-            // Leaves are small: many of them make an index.
-            let fill = if access == Access::FillSmall { Access::Fill } else { access };
-            let Some(leaf) = self.block(at, fill, tally)? else { return Ok(Lookup::NeedsDisk) };
+            let Some(leaf) = self.leaf(at, access, tally)? else { return Ok(Lookup::NeedsDisk) };
             at = self.index_entry(&leaf, at, key)?;
         }
         let block = match self.block_of_any_size(at, access, tally)? {
@@ -254,7 +290,7 @@ impl Table {
         };
         let slot = block.get(key).map_err(|Malformed| self.malformed(at))?;
         let Some(slot) = slot else {
-            tally.false_positives += u64::from(self.filter().is_some());
+            tally.false_positives += u64::from(!self.lacks_filter || self.rebuilt_filter.get().is_some());
             return Ok(Lookup::Absent);
         };
         let value = block.value(&slot);
@@ -262,20 +298,59 @@ impl Table {
         Ok(Lookup::Found(Found { seq, tombstone, marks, value }))
     }
 
-    pub(super) fn top(&self) -> &Block {
-        &self.top
+    /// Whether the filter lets the key pass; `None`: it would have to be read, and may not.
+    #[inline]
+    fn matches(&self, hash: u64, access: Access, tally: &mut Tally) -> Result<Option<bool>> {
+        if self.lacks_filter {
+            return Ok(Some(self.rebuilt_filter.get().is_none_or(|(filter, _)| filter.contains(hash))));
+        }
+        if let Some(filter) = &*self.sections.filter.get() {
+            tally.filter_hits += 1;
+            return Ok(Some(filter.part.contains(hash)));
+        }
+        match access {
+            Access::CacheOnly => Ok(None),
+            access => Ok(Some(self.sealed_filter(access)?.part.contains(hash))),
+        }
+    }
+
+    /// What the top index block says of a key; `None`: it would have to be read, and may not.
+    #[inline]
+    fn top_entry(&self, key: &[u8], access: Access, tally: &mut Tally) -> Result<Option<Handle>> {
+        if let Some(top) = &*self.sections.top.get() {
+            tally.index_hits += 1;
+            return self.index_entry(&top.part, self.trailer.index, key).map(Some);
+        }
+        match access {
+            Access::CacheOnly => Ok(None),
+            access => self.index_entry(&self.top(access)?.part, self.trailer.index, key).map(Some),
+        }
     }
 
     fn index_entry(&self, block: &Block, lies_at: Handle, key: &[u8]) -> Result<Handle> {
         covering(block, key).and_then(|at| handle(block, at)).map_err(|Malformed| self.malformed(lies_at))
     }
 
-    /// A data block or a leaf of the index. `None` if that would block and may not.
-    pub(super) fn block(&self, at: Handle, access: Access, tally: &mut Tally) -> Result<Option<Block>> {
-        match self.block_of_any_size(at, access, tally)? {
-            Got::Block(block) => Ok(Some(block)),
-            Got::NeedsDisk | Got::Large(_) => Ok(None),
+    /// A leaf of the index; of those who want the same one, one reads it. `None` if it would have to be read, and may not.
+    pub(super) fn leaf(&self, at: Handle, access: Access, tally: &mut Tally) -> Result<Option<Block>> {
+        if let Some(leaf) = self.cache.get(self.number, at.offset) {
+            tally.cache_hits += 1;
+            return Ok(Some(leaf));
         }
+        let read = || {
+            self.check_handle(at)?;
+            self.decode_with(at, &self.read(at)?, &Unpacker::default())
+        };
+        let (leaf, was_here) = match access {
+            Access::CacheOnly => return Ok(None),
+            Access::NoFill => (read()?, false),
+            // Leaves are small, and serve many reads.
+            Access::Fill | Access::FillSmall => self.cache.get_or_read(self.number, at.offset, read)?,
+        };
+        tally.cache_hits += u64::from(was_here);
+        tally.cache_misses += u64::from(!was_here);
+        tally.disk_bytes += if was_here { 0 } else { at.bytes };
+        Ok(Some(leaf))
     }
 
     fn block_of_any_size(&self, at: Handle, access: Access, tally: &mut Tally) -> Result<Got> {
@@ -302,16 +377,23 @@ impl Table {
         {
             return Ok(Got::Large(stated.min(BLOCK_FRAME_BYTES_MAX as usize)));
         }
-        let block = self.decode(at, &bytes)?;
+        let block = self.decode(at, &bytes, access)?;
         if matches!(access, Access::Fill | Access::FillSmall) {
             self.cache.insert(self.number, at.offset, &block);
         }
         Ok(Got::Block(block))
     }
 
-    /// Checks and decompresses the frame that was read from `at`.
-    pub(super) fn decode(&self, at: Handle, bytes: &Bytes) -> Result<Block> {
-        let payload = frame::decode(bytes, frame_seed(self.salt, at.offset), &self.unpacker)
+    /// Checks and decompresses the frame of a data block that was read from `at`.
+    pub(super) fn decode(&self, at: Handle, bytes: &Bytes, access: Access) -> Result<Block> {
+        match self.dictionary(access)? {
+            Some(dictionary) => self.decode_with(at, bytes, &dictionary.part),
+            None => self.decode_with(at, bytes, &Unpacker::default()),
+        }
+    }
+
+    pub(super) fn decode_with(&self, at: Handle, bytes: &Bytes, unpacker: &Unpacker) -> Result<Block> {
+        let payload = frame::decode(bytes, frame_seed(self.salt, at.offset), unpacker)
             .map_err(|e| self.corrupt(at.offset, &e.to_string()))?;
         Block::parse(payload).map_err(|Malformed| self.malformed(at))
     }
@@ -357,7 +439,7 @@ impl Table {
 }
 
 /// Reads a part of a file; a file that ends before it is corrupt.
-fn read(file: &dyn VfsFile, at: Handle) -> Result<Bytes> {
+pub(super) fn read(file: &dyn VfsFile, at: Handle) -> Result<Bytes> {
     let mut buf = vec![0; usize::try_from(at.bytes).map_err(|_| Error::corrupt("impossible length"))?];
     match file.read_exact_at(&mut buf, at.offset) {
         Ok(()) => Ok(buf.into()),

@@ -66,16 +66,30 @@ impl Packer {
     }
 }
 
+/// What a dictionary takes in memory beside its bytes: tables for decoding.
+const DICTIONARY_TABLES_BYTES: usize = 28 * 1024;
+
 /// Decompresses the blocks of one table.
 #[derive(Default)]
 pub struct Unpacker {
     dictionary: Option<DDict<'static>>,
 }
 
+impl std::fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Unpacker {{ has_dictionary: {} }}", self.dictionary.is_some())
+    }
+}
+
 impl Unpacker {
     pub fn new(dictionary: &Bytes) -> Result<Self> {
         let dictionary = DDict::try_create(dictionary).ok_or_else(|| Error::corrupt("malformed"))?;
         Ok(Self { dictionary: Some(dictionary) })
+    }
+
+    /// Of one with a dictionary of so many bytes.
+    pub fn memory_bytes(dictionary: usize) -> usize {
+        dictionary + DICTIONARY_TABLES_BYTES
     }
 
     /// The length of what it wrote into `room`.

@@ -45,7 +45,7 @@ async fn a_failed_sync_acknowledges_nothing_and_leaves_no_file() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_error_is_an_error_of_that_read() {
-    let mut node = Node::with(FaultyVfs::new(1), |c| c.block_cache_bytes = 0).await;
+    let mut node = Node::with(FaultyVfs::new(1), |c| c.block_cache_bytes = Some(0)).await;
     node.ingest(sst_id(1), &model(100, 1)).await.unwrap();
     node.vfs.fail_next(IoKind::Read, 1, Fault::Io, is_table);
     let reply = node.get(&[sst_id(1)], &key(0)).await;

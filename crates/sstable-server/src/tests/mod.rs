@@ -3,6 +3,7 @@
 mod damage;
 mod disk_faults;
 mod jobs;
+mod memory;
 mod reads;
 mod transfer;
 

@@ -44,7 +44,7 @@ async fn a_missing_candidate_is_gone_unless_a_newer_one_has_the_key() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stream_answers_batches_in_order_from_disk_and_from_memory() {
-    let mut node = Node::with(FaultyVfs::new(1), |c| c.block_cache_bytes = 64 * 1024).await;
+    let mut node = Node::with(FaultyVfs::new(1), |c| c.block_cache_bytes = Some(64 * 1024)).await;
     let model = model(3000, 1);
     node.ingest(sst_id(1), &model).await.unwrap();
     // Every batch is a mix of blocks that are cached and others.

@@ -68,6 +68,7 @@ impl Store {
 
     async fn pull(self: &Arc<Self>, wanted: Wanted, sources: &[String], progress: &Progress) -> Result<()> {
         let _turn = self.copies.take().await?;
+        let _room = self.jobs.copy().await?;
         let mut failures = Vec::new();
         for source in sources {
             // Another copy may have finished while this one waited.

@@ -42,14 +42,24 @@ impl Store {
         }))
     }
 
-    /// The filter section's payload in pieces: from memory, so that it is right even if the file no longer is.
-    pub fn fetch_filter(&self, id: SstId) -> Result<impl Stream<Item = Bytes> + Send + 'static> {
+    /// The filter section's payload in pieces; it has been checked. Takes the room of an answer until the last one has left.
+    pub async fn fetch_filter(
+        self: &Arc<Self>,
+        id: SstId,
+    ) -> Result<impl Stream<Item = Bytes> + Send + 'static> {
         let table = self.table(id)?;
-        let filter = table.filter();
-        let filter = filter
-            .ok_or_else(|| Error::corrupt(format!("the filter of SSTable {} is damaged", table.id())))?;
-        let bytes = Bytes::from(filter.to_bytes());
+        let room = self.answers.take(table.trailer().filter.bytes as usize).await?;
+        let turn = self.disk_reads.take().await?;
+        let read = move || {
+            let filter = table.filter_bytes()?;
+            drop(turn);
+            filter.ok_or_else(|| Error::corrupt(format!("the filter of SSTable {id} is damaged")))
+        };
+        let bytes = Bytes::from(self.disk(IoKind::Read, read).await?);
         let pieces = (0..bytes.len()).step_by(PIECE_BYTES);
-        Ok(stream::iter(pieces.map(move |at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)))))
+        Ok(stream::iter(pieces.map(move |at| {
+            let _room = &room;
+            bytes.slice(at..bytes.len().min(at + PIECE_BYTES))
+        })))
     }
 }
