@@ -68,6 +68,11 @@ impl Tables {
         Err(Error::new(ErrorKind::UnknownTable, format!("there is no table {name:?}")))
     }
 
+    /// Gets to know those that others have created.
+    pub async fn look(&self) -> Result<()> {
+        self.copies.newest_manifest(ALLOCATOR).await
+    }
+
     /// Creates a table in all partitions; idempotent. The id, and whether it is new.
     pub async fn create(
         &self,

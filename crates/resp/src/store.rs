@@ -111,8 +111,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// Makes the database if there is none.
     fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static;
 
-    /// Whether somebody has made it.
-    fn is_there(&self) -> impl Future<Output = Result<bool>> + Send;
+    /// Those that somebody has made, the first one among them.
+    fn databases(&self) -> impl Future<Output = Result<Vec<Database>>> + Send;
 
     /// What is known without waiting: the first step of every read that nothing holds up.
     fn look(&self, key: &[u8]) -> Look<Self::Missed>;

@@ -1,6 +1,8 @@
 //! Memory of an sstable server with thousands of tables, whose indexes and filters are more than its budget has room for: of
 //! its process alone, on a real disk, with all kinds of work. `SEXTANT_TABLES`, `SEXTANT_MEMORY_BYTES`: other sizes.
 
+#![allow(clippy::disallowed_methods, reason = "a bench measures real time")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};

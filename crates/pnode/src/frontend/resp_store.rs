@@ -150,23 +150,22 @@ impl Store for RespStore {
     fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
         let store = self.clone();
         async move {
-            if store.is_there().await? {
-                return Ok(());
+            let deadline = store.pnode.core().deadline(None);
+            match store.pnode.tables_by_name().get(store.table(), deadline).await {
+                Err(e) if e.kind == ErrorKind::UnknownTable => {
+                    store.pnode.create_table(store.table(), TableOptions::default()).await.map(drop)
+                }
+                found => found.map(drop),
             }
-            store.pnode.create_table(store.table(), TableOptions::default()).await.map(drop)
         }
     }
 
-    async fn is_there(&self) -> Result<bool> {
-        if self.database == Database::FIRST {
-            return Ok(true);
-        }
-        let tables = self.pnode.tables_by_name();
-        match tables.get(self.table(), self.pnode.core().deadline(None)).await {
-            Ok(_) => Ok(true),
-            Err(e) if e.kind == ErrorKind::UnknownTable => Ok(false),
-            Err(e) => Err(e),
-        }
+    async fn databases(&self) -> Result<Vec<Database>> {
+        self.pnode.tables_by_name().look().await?;
+        let tables = &self.pnode.core().views.tables;
+        let is_there =
+            |database: &Database| *database == Database::FIRST || tables.get(database.table()).is_some();
+        Ok(Database::all().filter(is_there).collect())
     }
 
     fn look(&self, key: &[u8]) -> Look<router::Missed> {

@@ -104,20 +104,17 @@ impl Whole {
     }
 
     async fn flush<S: Store>(&self, shared: &Shared<S>, lane: Lane, place: &KeysPlace<'_>) -> Result<Reply> {
-        let mut stores = Vec::new();
-        for (database, may) in &self.emptied {
-            let store = shared.store.database(*database);
-            match store.is_there().await? {
-                true if !may => {
-                    let number = database.number();
-                    return Ok(Reply::error(format!("NOPERM No permissions to empty database {number}")));
-                }
-                true => stores.push(store),
-                false => {}
-            }
+        let there = match &self.emptied[..] {
+            [(one, _)] => vec![*one],
+            _ => shared.store.databases().await?,
+        };
+        let emptied: Vec<_> = self.emptied.iter().filter(|(database, _)| there.contains(database)).collect();
+        if let Some((database, _)) = emptied.iter().find(|(_, may)| !may) {
+            let number = database.number();
+            return Ok(Reply::error(format!("NOPERM No permissions to empty database {number}")));
         }
-        for store in &stores {
-            self.empty(store, shared, lane, place).await?;
+        for (database, _) in emptied {
+            self.empty(&shared.store.database(*database), shared, lane, place).await?;
         }
         Ok(Reply::OK)
     }

@@ -232,11 +232,13 @@ impl Store for MemoryStore {
 
     fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
         self.data().is_there.store(true, Ordering::SeqCst);
-        async { Ok(()) }
+        std::future::ready(Ok(()))
     }
 
-    async fn is_there(&self) -> Result<bool> {
-        Ok(self.data().is_there.load(Ordering::SeqCst))
+    async fn databases(&self) -> Result<Vec<Database>> {
+        let is_there =
+            |database: &Database| self.all[usize::from(database.number())].is_there.load(Ordering::SeqCst);
+        Ok(Database::all().filter(is_there).collect())
     }
 
     fn look(&self, key: &[u8]) -> Look<()> {

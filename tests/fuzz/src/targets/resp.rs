@@ -148,8 +148,8 @@ impl Store for Map {
         tokio::task::yield_now().map(Ok)
     }
 
-    async fn is_there(&self) -> Result<bool> {
-        Ok(true)
+    async fn databases(&self) -> Result<Vec<Database>> {
+        Ok(Database::all().collect())
     }
 
     fn look(&self, key: &[u8]) -> Look<()> {
