@@ -70,7 +70,19 @@ impl Tables {
 
     /// Gets to know those that others have created.
     pub async fn look(&self) -> Result<()> {
-        self.copies.newest_manifest(ALLOCATOR).await
+        let deadline = self.core.deadline(None);
+        let looked = async {
+            let mut backoff = Backoff::default();
+            loop {
+                let before = self.core.leaders.get(ALLOCATOR).node;
+                let Err(e) = self.copies.newest_manifest(ALLOCATOR).await else { return Ok(()) };
+                self.core.check_running()?;
+                if !self.core.wait_to_retry(ALLOCATOR, before, &mut backoff, deadline).await {
+                    return Err(e);
+                }
+            }
+        };
+        deadline.limit(&*self.core.env.clock, Duration::MAX, looked).await
     }
 
     /// Creates a table in all partitions; idempotent. The id, and whether it is new.

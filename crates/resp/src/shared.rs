@@ -61,7 +61,7 @@ pub(crate) struct Shared<S> {
     pub database: Database,
     pub store: S,
     pub companions: Companions,
-    pub hints: Arc<Hints>,
+    pub hints: Hints,
 }
 
 /// Of all databases, by their numbers.
@@ -78,12 +78,12 @@ impl<S> Deref for Shared<S> {
 impl<S: Store> Shared<S> {
     /// `store`: of the first one.
     pub fn databases(server: Server, store: &S) -> Databases<S> {
-        let server = Arc::new(server);
+        let (server, hints) = (Arc::new(server), Hints::default());
         let shared = |database| Self {
             database,
             store: store.database(database),
             companions: Companions::new(server.env.clock.clone()),
-            hints: Arc::default(),
+            hints: hints.of(database),
             server: server.clone(),
         };
         Database::all().map(|database| Arc::new(shared(database))).collect()

@@ -108,8 +108,8 @@ pub trait Store: Clone + Send + Sync + 'static {
     /// The same store, as one that has another database (this one too has this method for all). Costs nothing.
     fn database(&self, database: Database) -> Self;
 
-    /// Makes the database if there is none.
-    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static;
+    /// Whether the database is there; if it is not, it is made, if `makes` says so.
+    fn open(&self, makes: bool) -> impl Future<Output = Result<bool>> + Send + 'static;
 
     /// Those that somebody has made, the first one among them.
     fn databases(&self) -> impl Future<Output = Result<Vec<Database>>> + Send;

@@ -162,6 +162,10 @@ impl Who {
         self.desk.is_none() || self.principal().is_some_and(|who| who.may_enter(database.table()))
     }
 
+    pub fn may_make_databases(&mut self) -> bool {
+        self.desk.is_none() || self.principal().is_some_and(|who| who.may(Class::Write).is_ok())
+    }
+
     pub fn database(&self) -> Database {
         self.database
     }

@@ -147,16 +147,18 @@ impl Store for RespStore {
         Self { database, ..self.clone() }
     }
 
-    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+    fn open(&self, makes: bool) -> impl Future<Output = Result<bool>> + Send + 'static {
         let store = self.clone();
         async move {
-            let deadline = store.pnode.core().deadline(None);
-            match store.pnode.tables_by_name().get(store.table(), deadline).await {
-                Err(e) if e.kind == ErrorKind::UnknownTable => {
-                    store.pnode.create_table(store.table(), TableOptions::default()).await.map(drop)
-                }
-                found => found.map(drop),
+            let is_known = || store.pnode.core().views.tables.get(store.table()).is_some();
+            if store.database == Database::FIRST || is_known() {
+                return Ok(true);
             }
+            store.pnode.tables_by_name().look().await?;
+            if !is_known() && makes {
+                store.pnode.create_table(store.table(), TableOptions::default()).await?;
+            }
+            Ok(makes || is_known())
         }
     }
 

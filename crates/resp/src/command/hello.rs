@@ -112,23 +112,28 @@ fn authenticate(user: &[u8]) -> Result<(), Reply> {
     }
 }
 
-/// The first to select a database makes it. (What came before has been answered: [`crate::connection`].)
+/// The first to select a database makes it, if it may write. (What came before has been answered: [`crate::connection`].)
 pub(super) fn select<S: Store>(
     command: &Command<'_>,
     conversation: &mut Conversation,
     shared: &Shared<S>,
 ) -> Action {
-    match selected(command, conversation) {
+    match selected(command, conversation, shared) {
         Err(reply) => Action::Reply(reply),
         Ok(database) if database == shared.database => Action::Reply(Reply::OK),
         Ok(database) => {
             let store = shared.store.database(database);
+            let makes = conversation.who.may_make_databases();
             Action::Wait(Box::pin(async move {
-                let opened = store.open().await;
+                let opened = store.open(makes).await;
                 let then = move |conversation: &mut Conversation| match opened {
-                    Ok(()) => {
+                    Ok(true) => {
                         enter(database, conversation);
                         Reply::OK
+                    }
+                    Ok(false) => {
+                        conversation.who.refused("select");
+                        Reply::error(format!("NOPERM No permissions to make database {}", database.number()))
                     }
                     Err(e) => store_error(&e),
                 };
@@ -139,13 +144,18 @@ pub(super) fn select<S: Store>(
 }
 
 /// Which one it is to be; or why not.
-fn selected(command: &Command<'_>, conversation: &mut Conversation) -> Result<Database, Reply> {
+fn selected<S>(
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> Result<Database, Reply> {
     let number = parse_integer(command.arg(1)).ok_or(NOT_AN_INTEGER)?;
     let database = Database::new(number).ok_or(DATABASE_OUT_OF_RANGE)?;
     if database != conversation.who.database() && conversation.transactions.watches() {
         return Err(Reply::error("ERR SELECT is not supported while keys of another database are watched"));
     }
     if !conversation.who.may_enter(database) {
+        shared.metrics.refused_commands.inc();
         conversation.who.refused("select");
         return Err(Reply::error(format!("NOPERM No permissions to access database {number}")));
     }

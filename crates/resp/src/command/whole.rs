@@ -31,6 +31,7 @@ pub(crate) struct Whole {
     emptied: Vec<(Database, bool)>,
     turns: Arc<KeysTurns>,
     client: Arc<ClientEntry>,
+    user: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,8 @@ pub(super) fn decode<S>(
     };
     let emptied = emptied.into_iter().map(|database| (database, conversation.who.may_empty(database)));
     let emptied = if what == What::Flush { emptied.collect() } else { vec![] };
-    Ok(Whole { what, emptied, turns: shared.keys_turns.clone(), client: conversation.entry.clone() })
+    let user = conversation.who.name().to_owned();
+    Ok(Whole { what, emptied, turns: shared.keys_turns.clone(), client: conversation.entry.clone(), user })
 }
 
 impl Whole {
@@ -111,10 +113,14 @@ impl Whole {
         let emptied: Vec<_> = self.emptied.iter().filter(|(database, _)| there.contains(database)).collect();
         if let Some((database, _)) = emptied.iter().find(|(_, may)| !may) {
             let number = database.number();
+            shared.metrics.refused_commands.inc();
+            if let Some(desk) = &shared.access {
+                desk.refused(&self.user, "flushall");
+            }
             return Ok(Reply::error(format!("NOPERM No permissions to empty database {number}")));
         }
         for (database, _) in emptied {
-            self.empty(&shared.store.database(*database), shared, lane, place).await?;
+            self.empty(*database, shared, lane, place).await?;
         }
         Ok(Reply::OK)
     }
@@ -122,11 +128,12 @@ impl Whole {
     /// Step by step, so what others write meanwhile may stay. It may take long: each step is a turn.
     async fn empty<S: Store>(
         &self,
-        store: &S,
+        database: Database,
         shared: &Shared<S>,
         lane: Lane,
         place: &KeysPlace<'_>,
     ) -> Result<()> {
+        let (store, hints) = (shared.store.database(database), shared.hints.of(database));
         let mut at = Some(Position::default());
         while let Some(position) = at {
             let _turn = place.turn().await?;
@@ -141,8 +148,7 @@ impl Whole {
                 store.delete(keys.into_iter().map(|(key, _)| key).collect(), lane).await?;
             }
             for key in &objects {
-                // (Of another database's nothing is forgotten here: what is known may be wrong anyway.)
-                shared.hints.forget(key);
+                hints.forget(key);
                 store.is_garbage(key);
             }
             at = next;

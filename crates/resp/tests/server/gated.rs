@@ -94,8 +94,8 @@ impl Store for GatedStore {
         self.clone()
     }
 
-    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
-        std::future::ready(Ok(()))
+    fn open(&self, _: bool) -> impl Future<Output = Result<bool>> + Send + 'static {
+        std::future::ready(Ok(true))
     }
 
     async fn databases(&self) -> Result<Vec<Database>> {

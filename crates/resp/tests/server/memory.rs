@@ -230,9 +230,9 @@ impl Store for MemoryStore {
         Self { database, ..self.clone() }
     }
 
-    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
+    fn open(&self, _: bool) -> impl Future<Output = Result<bool>> + Send + 'static {
         self.data().is_there.store(true, Ordering::SeqCst);
-        std::future::ready(Ok(()))
+        std::future::ready(Ok(true))
     }
 
     async fn databases(&self) -> Result<Vec<Database>> {

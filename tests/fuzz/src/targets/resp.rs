@@ -144,8 +144,8 @@ impl Store for Map {
         Self { database, ..self.clone() }
     }
 
-    fn open(&self) -> impl Future<Output = Result<()>> + Send + 'static {
-        tokio::task::yield_now().map(Ok)
+    fn open(&self, _: bool) -> impl Future<Output = Result<bool>> + Send + 'static {
+        tokio::task::yield_now().map(|()| Ok(true))
     }
 
     async fn databases(&self) -> Result<Vec<Database>> {

@@ -18,7 +18,6 @@ mod several;
 mod sorted;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use sextant_common::marks::Kind;
@@ -57,7 +56,7 @@ pub(crate) struct Object {
     /// How many words it has.
     pub arguments: usize,
     command: Command,
-    hints: Arc<Hints>,
+    hints: Hints,
 }
 
 /// How commands on one object go together. Those go together whose rows are equal.

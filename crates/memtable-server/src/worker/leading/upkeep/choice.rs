@@ -88,7 +88,7 @@ pub(in crate::worker) struct Limits {
     pub trigger: usize,
     /// Of a table, in bytes.
     pub target_bytes: u64,
-    /// Without a flush for so long a table rests; 0: it never does.
+    /// Without anything written for so long, or up to twice as long, a table rests; 0: it never does.
     pub rests_after_ns: u64,
     /// A published tick.
     pub expired_by: Tick,
@@ -148,42 +148,60 @@ impl<'t> Tree<'t> {
         due
     }
 
-    /// What is due of a table that rests, and has nothing else that is due: from above, then where most is wasted.
-    pub fn due_at_rest(&self, limits: &Limits, is_busy: impl Fn(&SstMeta) -> bool) -> Vec<Choice<'t>> {
-        let lowest = (0..self.columns.len()).filter(|at| self.columns.is_lowest(*at));
-        let oldest_bytes: u64 =
-            lowest.filter_map(|at| self.oldest_and_newer(at)).map(|(oldest, _)| oldest).sum();
-        let all_bytes: u64 = self.entry.ssts.iter().map(|sst| self.bytes(sst)).sum();
-        if is_little(all_bytes.saturating_sub(oldest_bytes), oldest_bytes) {
+    /// What is due of a table that rests, and has nothing else that is due: from above, then where most is wasted. `waits`: its
+    /// range is not to be tried now.
+    pub fn due_at_rest(
+        &self,
+        limits: &Limits,
+        is_busy: impl Fn(&SstMeta) -> bool,
+        waits: impl Fn(&SstMeta) -> bool,
+    ) -> Vec<Choice<'t>> {
+        let columns = || 0..self.columns.len();
+        let oldest =
+            columns().filter(|at| self.columns.is_lowest(*at)).filter_map(|at| self.columns.ssts(at).last());
+        let oldest = self.weigh(oldest);
+        let all = self.weigh(self.entry.ssts.iter());
+        if oldest.wasted_by(&all.without(&oldest)).saturating_mul(100)
+            <= oldest.bytes.saturating_mul(WASTE_PERCENT)
+        {
             return Vec::new();
         }
-        let is_free = |at: &usize| !self.columns.ssts(*at).any(&is_busy);
-        let mut pushes: Vec<Choice<'t>> = (0..self.columns.len())
+        let is_there = |at: &usize| !self.columns.ssts(*at).any(&waits);
+        let above: Vec<usize> = columns()
             .filter(|at| !self.columns.is_lowest(*at) && self.columns.above(*at).next().is_none())
+            .filter(is_there)
+            .collect();
+        let is_free = |at: &usize| !self.columns.ssts(*at).any(&is_busy);
+        let mut pushes: Vec<Choice<'t>> = above
+            .iter()
+            .copied()
             .filter(is_free)
             .filter_map(|at| self.all(at, limits, Reason::Rest))
             .collect();
-        if !pushes.is_empty() {
+        if !pushes.is_empty() || !above.iter().all(is_free) {
             pushes.sort_by_key(|choice| std::cmp::Reverse(choice.bytes));
             return pushes;
         }
-        let mut wasteful: Vec<(u64, usize)> = (0..self.columns.len())
+        let mut wasteful: Vec<(u64, usize)> = columns()
             .filter(|at| self.columns.is_lowest(*at))
+            .filter(is_there)
             .filter(is_free)
             .filter_map(|at| {
-                let (oldest, newer) = self.oldest_and_newer(at)?;
-                (newer > 0).then(|| (newer.saturating_mul(1000) / oldest.max(1), at))
+                let oldest = self.weigh(self.columns.ssts(at).last());
+                let newer = self.weigh(self.columns.ssts(at)).without(&oldest);
+                let wasted = oldest.wasted_by(&newer);
+                (wasted > 0).then(|| (wasted.saturating_mul(1000) / oldest.bytes.max(1), at))
             })
             .collect();
         wasteful.sort_by_key(|(waste, _)| std::cmp::Reverse(*waste));
         wasteful.into_iter().filter_map(|(_, at)| self.all(at, limits, Reason::Rest)).collect()
     }
 
-    /// Of a column: the bytes of its oldest SSTable, and of all others.
-    fn oldest_and_newer(&self, column: usize) -> Option<(u64, u64)> {
-        let ssts: Vec<&SstMeta> = self.columns.ssts(column).collect();
-        let (oldest, newer) = ssts.split_last()?;
-        Some((self.bytes(oldest), self.sum(newer)))
+    fn weigh<'s>(&self, ssts: impl IntoIterator<Item = &'s SstMeta>) -> Weight {
+        ssts.into_iter().fold(Weight::default(), |sum, sst| Weight {
+            bytes: sum.bytes + self.bytes(sst),
+            records: sum.records + sst.records / self.shared.get(&sst.id).copied().unwrap_or(1),
+        })
     }
 
     /// Whatever has one of these SSTables becomes new ones, from above: once nothing of them is left, nothing that was there is.
@@ -323,8 +341,27 @@ impl<'t> Tree<'t> {
     }
 }
 
-fn is_little(newer_bytes: u64, oldest_bytes: u64) -> bool {
-    newer_bytes.saturating_mul(100) <= oldest_bytes.saturating_mul(WASTE_PERCENT)
+/// Of SSTables together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Weight {
+    bytes: u64,
+    records: u64,
+}
+
+impl Weight {
+    fn without(&self, part: &Weight) -> Weight {
+        Weight {
+            bytes: self.bytes.saturating_sub(part.bytes),
+            records: self.records.saturating_sub(part.records),
+        }
+    }
+
+    /// How many bytes less there may be when newer SSTables have gone into these: their own, if they are of the same keys; or those of
+    /// the records that they hide, which may be longer (a tombstone is short).
+    fn wasted_by(&self, newer: &Weight) -> u64 {
+        let hidden = newer.records.saturating_mul(self.bytes / self.records.max(1));
+        newer.bytes.max(hidden.min(self.bytes))
+    }
 }
 
 /// More than this does not stay in one table.

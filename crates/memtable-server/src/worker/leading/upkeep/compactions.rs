@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use sextant_common::error::Result;
-use sextant_common::ids::{ManifestVersion, SstId, TableId};
+use sextant_common::ids::{Generation, ManifestVersion, PartitionId, SstId, TableId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Manifest, SstMeta, TableManifest};
 use tokio::sync::oneshot;
@@ -69,8 +69,8 @@ pub(in crate::worker) struct Compactions {
     demands: Vec<Demand>,
     waiting: HashMap<(TableId, KeyRange), Waits>,
     standings: HashMap<TableId, Standing>,
-    /// The last flush of each table, and when it was seen.
-    flushed: HashMap<TableId, (ManifestVersion, u64)>,
+    /// The newest memtable that each table's SSTables have, and when that was seen.
+    flushed: HashMap<TableId, (Generation, u64)>,
     /// As of when it was looked last: nothing else is due until that changes, or something begins or ends, or until a time.
     looked: Option<Looked>,
 }
@@ -82,13 +82,14 @@ impl Compactions {
         manifest: &'m Manifest,
         limits: &Limits,
         now_ns: u64,
+        has_writes: impl Fn(TableId) -> bool,
     ) -> Vec<(&'m TableManifest, Choice<'m>)> {
         let is_as_before =
             |l: Looked| l.version == manifest.version && l.limits == *limits && now_ns < l.until_ns;
         if self.looked.is_some_and(is_as_before) {
             return Vec::new();
         }
-        let (mut all, mut until_ns) = (Vec::new(), u64::MAX);
+        let (mut all, mut at_rest, mut until_ns) = (Vec::new(), None, u64::MAX);
         for entry in &manifest.tables {
             let (table, is_wanted) = (entry.table, self.demands.iter().any(|d| d.table == entry.table));
             let under_way = self.under_way.iter().filter(|u| u.table == table).count();
@@ -104,16 +105,10 @@ impl Compactions {
                 true => tree.demanded(limits, |sst| self.is_demanded(table, &sst.id), is_busy),
                 false => tree.due(limits, is_busy),
             };
-            // (What is due at rest is no debt: nobody has to wait for it.)
             let debt: u64 = due.iter().map(|choice| choice.bytes).sum();
-            if due.is_empty() && !is_wanted && limits.rests_after_ns > 0 {
-                let rests_at_ns = self.rests_at(entry, limits, now_ns);
-                match rests_at_ns <= now_ns {
-                    true => due = tree.due_at_rest(limits, |sst| self.is_busy(table, sst)),
-                    false => until_ns = until_ns.min(rests_at_ns),
-                }
-            }
-            let begun: u64 = self.under_way.iter().filter(|u| u.table == table).map(|u| u.bytes).sum();
+            // (What is done at rest is no debt: nobody has to wait for it.)
+            let begun = self.under_way.iter().filter(|u| u.table == table && u.reason != Reason::Rest);
+            let begun: u64 = begun.map(|u| u.bytes).sum();
             self.standings.insert(table, Standing { columns: tree.columns(), debt_bytes: debt + begun });
             if !is_wanted {
                 due.retain(|choice| match self.waits_until(table, choice.range).filter(|at| *at > now_ns) {
@@ -124,8 +119,28 @@ impl Compactions {
                     None => true,
                 });
             }
+            if due.is_empty() && !is_wanted && limits.rests_after_ns > 0 && !has_writes(table) {
+                let rests_at_ns = self.rests_at(manifest.partition, entry, limits, now_ns);
+                if rests_at_ns > now_ns {
+                    until_ns = until_ns.min(rests_at_ns);
+                } else if at_rest.is_none() {
+                    let (is_busy, waits) = (
+                        |sst: &SstMeta| self.is_busy(table, sst),
+                        |sst: &SstMeta| self.waits(table, sst, now_ns),
+                    );
+                    let choice = tree.due_at_rest(limits, is_busy, waits).into_iter().next();
+                    at_rest = choice.map(|choice| (entry, choice));
+                    let waiting =
+                        self.waiting.iter().filter(|((of, _), _)| *of == table).map(|(_, w)| w.until_ns);
+                    until_ns = waiting.filter(|at| *at > now_ns).fold(until_ns, u64::min);
+                }
+            }
             due.truncate(OF_A_TABLE_MAX - under_way);
             all.extend(due.into_iter().map(|choice| (entry, choice)));
+        }
+        // One at a time, and nothing else: others must not wait for it.
+        if all.is_empty() && self.under_way.is_empty() {
+            all.extend(at_rest);
         }
         // (What is due and is not begun after all is looked for again.)
         let looked = Looked { version: manifest.version, limits: *limits, until_ns };
@@ -133,13 +148,24 @@ impl Compactions {
         all
     }
 
-    /// From when on a table rests, if nothing is flushed until then.
-    fn rests_at(&mut self, entry: &TableManifest, limits: &Limits, now_ns: u64) -> u64 {
-        let seen = self.flushed.entry(entry.table).or_insert((entry.last_flush_version, now_ns));
-        if seen.0 != entry.last_flush_version {
-            *seen = (entry.last_flush_version, now_ns);
+    /// From when on a table rests, if nothing comes until then. (A flush of nothing is none.)
+    fn rests_at(
+        &mut self,
+        partition: PartitionId,
+        entry: &TableManifest,
+        limits: &Limits,
+        now_ns: u64,
+    ) -> u64 {
+        let newest = entry.ssts.iter().map(|sst| sst.generations.last).max().unwrap_or_default();
+        let seen = self.flushed.entry(entry.table).or_insert((newest, now_ns));
+        if seen.0 != newest {
+            *seen = (newest, now_ns);
         }
-        seen.1.saturating_add(limits.rests_after_ns)
+        seen.1.saturating_add(rest_ns(limits.rests_after_ns, partition, entry.table))
+    }
+
+    fn waits(&self, table: TableId, sst: &SstMeta, now_ns: u64) -> bool {
+        self.waits_until(table, &sst.range).is_some_and(|at| at > now_ns)
     }
 
     /// (Whoever asks for it does not wait: it is told if it fails.)
@@ -231,23 +257,22 @@ impl Compactions {
         }
     }
 
-    /// A compaction came to nothing.
+    /// A compaction came to nothing. Why it was begun.
     pub fn failed(
         &mut self,
         table: TableId,
         range: &KeyRange,
         inputs: &[SstId],
         error: &sextant_common::error::Error,
-    ) {
-        if let Some(at) = self.position(table, range, inputs) {
-            self.under_way.swap_remove(at);
-        }
+    ) -> Option<Reason> {
+        let under_way = self.position(table, range, inputs).map(|at| self.under_way.swap_remove(at));
         self.looked = None;
         let is_of_it =
             |demand: &Demand| demand.table == table && inputs.iter().any(|input| demand.of.contains(input));
         for demand in self.demands.extract_if(.., |demand| is_of_it(demand)) {
             let _ = demand.done.map(|done| done.send(Err(error.clone())));
         }
+        under_way.map(|u| u.reason)
     }
 
     /// It failed, and not because the set of tables has changed: its range waits.
@@ -272,11 +297,16 @@ impl Compactions {
     }
 }
 
+/// Each table of a cluster that has just been started has a time of its own, up to twice as late: or all would rest at once.
+fn rest_ns(after_ns: u64, partition: PartitionId, table: TableId) -> u64 {
+    let place = (u64::from(partition.0) * 389 + u64::from(table.0) * 71) % 1000;
+    after_ns.saturating_add(after_ns / 1000 * place)
+}
+
 #[cfg(test)]
 mod tests {
     use sextant_common::error::Error;
     use sextant_common::expiry::Tick;
-    use sextant_common::ids::{Generation, PartitionId};
     use sextant_common::manifest::{Generations, TableOptions};
 
     use super::*;
@@ -308,7 +338,7 @@ mod tests {
     }
 
     fn due(compactions: &mut Compactions, manifest: &Manifest, trigger: usize, now_ns: u64) -> Vec<TableId> {
-        let due = compactions.due(manifest, &limits(trigger), now_ns);
+        let due = compactions.due(manifest, &limits(trigger), now_ns, |_| false);
         due.into_iter().map(|(entry, _)| entry.table).collect()
     }
 
@@ -318,7 +348,7 @@ mod tests {
         manifest: &Manifest,
         trigger: usize,
     ) -> Vec<(KeyRange, Vec<SstId>)> {
-        let due = compactions.due(manifest, &limits(trigger), 0);
+        let due = compactions.due(manifest, &limits(trigger), 0, |_| false);
         let begun = due.into_iter().map(|(entry, choice)| {
             compactions.begin(entry.table, &choice);
             (choice.range.clone(), choice.inputs.iter().map(|sst| sst.id).collect())
@@ -344,28 +374,44 @@ mod tests {
     }
 
     #[test]
-    fn a_table_without_flushes_rests_and_is_compacted_until_little_is_wasted() {
+    fn a_table_without_writes_rests_and_is_compacted_one_at_a_time_until_little_is_wasted() {
         const AFTER_NS: u64 = 1_000;
         let limits = Limits { rests_after_ns: AFTER_NS, ..limits(6) };
-        let mut manifest = manifest(vec![flushed(T, 2), flushed(U, 1)]);
+        let rest_ns = |table| rest_ns(AFTER_NS, PartitionId(0), table);
+        let mut manifest = manifest(vec![flushed(T, 2), flushed(U, 2)]);
         let mut compactions = Compactions::default();
-        let mut due = |manifest: &Manifest, now_ns| -> Vec<(TableId, Reason)> {
-            let due = compactions.due(manifest, &limits, now_ns);
-            due.into_iter().map(|(entry, choice)| (entry.table, choice.reason)).collect()
+        let due = |compactions: &mut Compactions, manifest: &Manifest, now_ns, written: Option<TableId>| {
+            let due = compactions.due(manifest, &limits, now_ns, |table| Some(table) == written);
+            due.into_iter().map(|(entry, choice)| (entry.table, choice.reason)).collect::<Vec<_>>()
         };
-        assert!(due(&manifest, 5).is_empty() && due(&manifest, 4 + AFTER_NS).is_empty());
-        // A flush, and it is awake again; the other table has nothing to be had.
+        assert!(due(&mut compactions, &manifest, 5, None).is_empty());
+        assert!(due(&mut compactions, &manifest, 4 + rest_ns(T), None).is_empty());
+        // A flush, and it is awake again. A flush of nothing is none: only the version has changed.
         manifest.tables[0] = flushed(T, 3);
+        manifest.tables[1].last_flush_version.0 += 1;
         manifest.version.0 += 1;
-        let flushed_ns = 5 + AFTER_NS;
-        assert!(
-            due(&manifest, flushed_ns).is_empty() && due(&manifest, flushed_ns + AFTER_NS - 1).is_empty()
-        );
-        assert_eq!(due(&manifest, flushed_ns + AFTER_NS), [(T, Reason::Rest)]);
-        // What a compaction leaves is no flush.
-        manifest.tables[0].ssts = vec![sst(9)].into();
+        let (flushed_ns, first_ns) = (4 + rest_ns(T), 5 + rest_ns(U));
+        assert!(due(&mut compactions, &manifest, flushed_ns, None).is_empty());
+        assert_eq!(due(&mut compactions, &manifest, first_ns, None), [(U, Reason::Rest)]);
+        assert!(due(&mut compactions, &manifest, first_ns, Some(U)).is_empty(), "it has writes");
+        // Both rest: one after the other.
+        let late_ns = first_ns + flushed_ns + 2 * AFTER_NS;
         manifest.version.0 += 1;
-        assert!(due(&manifest, flushed_ns + AFTER_NS + 1).is_empty());
+        assert_eq!(due(&mut compactions, &manifest, late_ns, None), [(T, Reason::Rest)]);
+        let begun = compactions.due(&manifest, &limits, late_ns, |_| false).remove(0);
+        compactions.begin(T, &begun.1);
+        assert!(due(&mut compactions, &manifest, late_ns, None).is_empty(), "one is under way");
+        assert_eq!(compactions.standing().debt_bytes, 0);
+        let (range, inputs) =
+            (begun.1.range.clone(), begun.1.inputs.iter().map(|sst| sst.id).collect::<Vec<_>>());
+        // What a compaction leaves is no flush, and has nothing to be had.
+        let mut after = manifest.clone();
+        let whole = SstMeta { table: T, generations: Generations::new(1, 3), ..sst(9) };
+        after.tables[0].ssts = vec![whole].into();
+        after.version.0 += 1;
+        compactions.done(&after.tables[0], &range, &inputs, &[sst(9).id]);
+        assert_eq!(due(&mut compactions, &after, late_ns, None), [(U, Reason::Rest)]);
+        assert!(due(&mut compactions, &after, late_ns, Some(U)).is_empty());
     }
 
     #[test]

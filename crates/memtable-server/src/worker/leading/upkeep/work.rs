@@ -8,7 +8,7 @@ use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Origin, SstMeta, TableManifest};
 use tokio::sync::oneshot;
 
-use super::choice::{Choice, Limits, Tree};
+use super::choice::{Choice, Limits, Reason, Tree};
 use super::{RETRY_NS, Upkeep, flushes};
 use crate::command::{Command, Compaction, Flush, Freeze};
 use crate::flush::{CompactionJob, FlushJob, Inputs};
@@ -39,8 +39,7 @@ impl Leading {
         self.tick_when_due(replica, now_ns);
         self.end_cuts_when_due(replica, now_ns);
         self.flush_what_is_frozen(replica, now_ns);
-        let limits = limits(replica);
-        for (entry, choice) in self.upkeep.compactions.due(replica.partition.manifest(), &limits, now_ns) {
+        for (entry, choice) in self.compactions_due(replica, now_ns) {
             self.compact(replica, entry, &choice);
         }
     }
@@ -162,10 +161,21 @@ impl Leading {
         };
         self.upkeep.compactions.demand(entry, done);
         let now_ns = replica.shared.env.clock.grantor_ns();
-        let due = self.upkeep.compactions.due(replica.partition.manifest(), &limits(replica), now_ns);
-        for (entry, choice) in due {
+        for (entry, choice) in self.compactions_due(replica, now_ns) {
             self.compact(replica, entry, &choice);
         }
+    }
+
+    fn compactions_due<'m>(
+        &mut self,
+        replica: &'m Replica,
+        now_ns: u64,
+    ) -> Vec<(&'m TableManifest, Choice<'m>)> {
+        let partition = &replica.partition;
+        let has_writes = |table| {
+            partition.table(table).is_some_and(|state| !state.active.is_empty() || !state.frozen.is_empty())
+        };
+        self.upkeep.compactions.due(partition.manifest(), &limits(replica), now_ns, has_writes)
     }
 
     fn compact(&mut self, replica: &Replica, entry: &TableManifest, choice: &Choice<'_>) {
@@ -210,9 +220,12 @@ impl Leading {
                 self.command(Command::Compaction(compaction), None);
             }
             Err(e) => {
-                tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
-                replica.metrics.compaction_failures.inc();
-                compactions.failed(table, &range, &inputs, &e);
+                let reason = compactions.failed(table, &range, &inputs, &e);
+                // (Servers that have something better to do are no failure.)
+                if reason != Some(Reason::Rest) || e.kind != ErrorKind::Overloaded {
+                    tracing::warn!(partition = %replica.shared.id, %table, "compaction failed: {e}");
+                    replica.metrics.compaction_failures.inc();
+                }
                 compactions.wait(table, &range, replica.shared.env.clock.grantor_ns());
             }
         }

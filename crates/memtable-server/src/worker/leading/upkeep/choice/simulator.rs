@@ -183,7 +183,7 @@ impl Lsm {
             let entry = self.entry.clone();
             let tree = Tree::new(&entry);
             let due = tree.due(&LIMITS, |_| false).into_iter().next();
-            let due = due.or_else(|| tree.due_at_rest(&LIMITS, |_| false).into_iter().next());
+            let due = due.or_else(|| tree.due_at_rest(&LIMITS, |_| false, |_| false).into_iter().next());
             let Some(choice) = due else { break };
             let generations = tree.generations(&choice);
             self.compact(&choice, generations);
