@@ -462,6 +462,19 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
         let answer = carol.say(command).await;
         assert!(answer.starts_with(begins), "{command}: {answer}");
     }
+    // Who only reads makes none.
+    assert_eq!(by_certificate.say("ACL SETUSER dave on >d4ve ~* alltables +@read").await, "+OK");
+    let mut dave = Resp::connect(&plain, resp_addr).await;
+    for (command, begins) in [
+        ("AUTH dave d4ve", "+OK"),
+        ("SELECT 1", "+OK"),
+        ("GET app:1", "$-1"),
+        ("SELECT 9", "-NOPERM No permissions to make database 9"),
+        ("DBSIZE", ":0"),
+    ] {
+        let answer = dave.say(command).await;
+        assert!(answer.starts_with(begins), "{command}: {answer}");
+    }
 
     // The same over gRPC.
     let bob_calls = servers.user(plain.clone(), "bob", "b0b").await;

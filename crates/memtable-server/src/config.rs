@@ -94,7 +94,7 @@ pub struct Tuning {
     /// A compaction cuts what it writes into SSTables of about so many bytes, each for a range of keys of its own: a table of a
     /// partition is made of columns of this size, and no compaction does more work than some of them ask for.
     pub sst_target_bytes: u64,
-    /// A table of which nothing was flushed for so long is compacted until it takes a tenth more than its data at most. 0: never.
+    /// A table that nobody has written for so long (each up to twice as long) is compacted until about a tenth is wasted. 0: never.
     pub rest_after_ms: u64,
     /// Replaced SSTables are deleted after this time.
     pub sst_delete_grace_ms: u64,

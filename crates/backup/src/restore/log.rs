@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures::stream::{self, StreamExt, TryStreamExt};
-use parking_lot::Mutex;
 use sextant_client::Client;
 use sextant_common::archive::LogTable;
 use sextant_common::error::{Error, Result};
@@ -40,7 +39,8 @@ pub async fn restore_to(
     let tables: BTreeMap<String, ()> =
         client.list_tables().await?.into_iter().map(|t| (t.name, ())).collect();
     let mut restored = restore(client, repository, backup, options, progress).await?;
-    let known = backup.cuts.values().flat_map(|cut| &cut.tables).map(|table| table.name.clone()).collect();
+    let known: BTreeSet<String> =
+        backup.cuts.values().flat_map(|cut| &cut.tables).map(|table| table.name.clone()).collect();
     let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);
     let applying = Applying {
         client,
@@ -51,7 +51,7 @@ pub async fn restore_to(
         to_ms,
         now,
         there: tables.into_keys().collect(),
-        known: Mutex::new(known),
+        known: known.into(),
     };
     let applied: Vec<u64> = stream::iter(&reach.partitions)
         .map(|(partition, covered)| applying.partition(*partition, covered))
@@ -74,7 +74,7 @@ struct Applying<'a> {
     /// Tables that the cluster had before.
     there: BTreeSet<String>,
     /// Tables that are made.
-    known: Mutex<BTreeSet<String>>,
+    known: tokio::sync::Mutex<BTreeSet<String>>,
 }
 
 /// Tables of the log that are wanted, by the ids that they had.
@@ -118,7 +118,9 @@ impl Applying<'_> {
             if !is_chosen(self.options, &name) {
                 continue;
             }
-            let is_known = self.known.lock().contains(&name);
+            // (Held, so that no other partition finds what this one has begun to write.)
+            let mut known = self.known.lock().await;
+            let is_known = known.contains(&name);
             if !is_known && self.backup.is_part && !name.starts_with(OWN_TABLES) {
                 // The backup left it out, or it was made later: what the log has of it may be half of it.
                 continue;
@@ -128,7 +130,7 @@ impl Applying<'_> {
                     check_empty(self.client, [&name].into_iter()).await?;
                 }
                 self.client.ensure_table(&name, &options).await?;
-                self.known.lock().insert(name.clone());
+                known.insert(name.clone());
             }
             names.insert(id, name);
         }

@@ -18,7 +18,7 @@ use sextant_proto::v1::admin_server::Admin;
 use tonic::transport::Channel;
 use tonic::{Request, Response, Status};
 
-use super::gate::Gate;
+use super::gate::{Gate, Who};
 use super::kv::deadline;
 use super::status::cluster_status;
 use super::{archive, backup};
@@ -52,14 +52,14 @@ impl AdminService {
     }
 
     /// Only for who may; who did is in the log.
-    async fn admit<T>(&self, request: &Request<T>, what: &str) -> Result<(), Status> {
+    async fn admit<T>(&self, request: &Request<T>, what: &str) -> Result<Who, Status> {
         let who = self.gate.operator(request).await.map_err(status_of)?;
         who.may(Class::Admin, &format!("to {what}")).map_err(status_of)?;
         // Looking is no act.
         if what != "ask for the status" {
             tracing::info!(target: "audit", "{} asks to {what}", who.name());
         }
-        Ok(())
+        Ok(who)
     }
 
     /// Asks all memtable servers to do it for what they lead, again for partitions that nobody did. `call` is given the
@@ -345,12 +345,12 @@ impl Admin for AdminService {
         &self,
         request: Request<v1::ReadLogRequest>,
     ) -> Result<Response<Self::ReadLogStream>, Status> {
-        self.admit(&request, "read the log").await?;
+        let who = self.admit(&request, "read the log").await?;
         let request = request.into_inner();
         if !self.pnode.core().views.partitions().any(|p| p.0 == request.partition) {
             return Err(status_of(Error::invalid(format!("no partition {}", request.partition))));
         }
-        Ok(Response::new(archive::follow(self.clone(), request, self.stopping.clone())))
+        Ok(Response::new(archive::follow(self.clone(), who, request, self.stopping.clone())))
     }
 
     async fn import(&self, request: Request<v1::ImportRequest>) -> Result<Response<v1::ImportReply>, Status> {

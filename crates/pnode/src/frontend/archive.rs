@@ -1,8 +1,10 @@
 //! A partition's log, read on and on for an archive: of whoever leads, and of another replica where the leader has purged more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::stream::{self, BoxStream, StreamExt};
+use sextant_access::Class;
 use sextant_common::{Error, Result};
 use sextant_environment::env::{error_of, status_of};
 use sextant_environment::shutdown::Shutdown;
@@ -12,6 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Response, Status};
 
 use super::admin::AdminService;
+use super::gate::Who;
 
 /// How often it is looked whether there is more.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -21,21 +24,25 @@ const PAGE_MAX: Duration = Duration::from_secs(20);
 /// Where the reading of a log has come to. None: it ends here.
 type Next = Option<(v1::ReadLogRequest, bool)>;
 
-/// Pages, until what comes next is gone, an error, or the end of this server. A page without entries tells how late it is.
+/// Pages, until what comes next is gone, an error, the end of this server, or that of the rights of who asked. A page without entries
+/// tells how late it is.
 pub(super) fn follow(
     service: AdminService,
+    who: Who,
     request: v1::ReadLogRequest,
     stopping: Shutdown,
 ) -> BoxStream<'static, Result<v1::LogPage, Status>> {
     let first: Next = Some((v1::ReadLogRequest { having: None, ..request }, false));
+    let who = Arc::new(who);
     let pages = stream::unfold(first, move |next| {
-        let (service, mut stopping) = (service.clone(), stopping.clone());
+        let (service, who, mut stopping) = (service.clone(), who.clone(), stopping.clone());
         async move {
             let (request, waits) = next?;
             let asked = async {
                 if waits {
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
+                who.may_still(Class::Admin)?;
                 page(&service, request).await
             };
             let read = tokio::select! {

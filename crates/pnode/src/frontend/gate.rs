@@ -91,6 +91,15 @@ impl Gate {
 }
 
 impl Who {
+    /// Whether who was let in may still do so, as far as its user is there and has the right: a stream goes on for long.
+    pub fn may_still(&self, class: Class) -> Result<()> {
+        let (Some(desk), Some(principal)) = (&self.desk, &self.principal) else { return Ok(()) };
+        match desk.find(&principal.name) {
+            Some(now) => now.may(class),
+            None => Err(Error::new(ErrorKind::Denied, "the user is not there any more")),
+        }
+    }
+
     /// What a request carries, until it is answered.
     pub fn carry(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
         self.limits.as_ref().map_or(Ok(None), |(allowance, _)| allowance.try_carry(bytes))

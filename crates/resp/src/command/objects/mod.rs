@@ -130,7 +130,7 @@ impl Object {
             bytes: 1,
             arguments: 1,
             command: Command::List(List::Length),
-            hints: Arc::default(),
+            hints: Hints::default(),
         })
     }
 

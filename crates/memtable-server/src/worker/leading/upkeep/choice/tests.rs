@@ -97,6 +97,39 @@ fn tables_of_a_tier_become_one_when_there_are_as_many_as_the_trigger_says() {
 }
 
 #[test]
+fn at_rest_what_is_hidden_counts_as_well_as_what_hides_it_and_what_is_above_goes_first() {
+    let at_rest = |entry: &TableManifest, busy: Option<usize>, waiting: Option<usize>| {
+        let is = |place: Option<usize>| {
+            let id = place.map(|place| entry.ssts[place].id);
+            move |sst: &SstMeta| Some(sst.id) == id
+        };
+        let due = Tree::new(entry).due_at_rest(&limits(6, 0), is(busy), is(waiting));
+        due.iter()
+            .map(|choice| choice.inputs.iter().map(|sst| sst.id.counter).collect::<Vec<u32>>())
+            .collect::<Vec<_>>()
+    };
+    let none: Vec<Vec<u32>> = vec![];
+    assert_eq!(at_rest(&sized(&[9, 1, 1000]), None, None), vec![vec![0, 1, 2]], "as many records");
+    // Few records, and short ones.
+    let mut entry = sized(&[9, 1, 1000]);
+    entry.ssts.edit(|all| (all[0].records, all[1].records, all[2].records) = (4, 6, 100));
+    assert_eq!(at_rest(&entry, None, None), none);
+    entry.ssts.edit(|all| all[0].records = 5);
+    assert_eq!(at_rest(&entry, None, None), vec![vec![0, 1, 2]]);
+    // Two columns, and what lies above both.
+    let mut entry = sized(&[50, 50, 50, 100, 100]);
+    entry.ssts.edit(|all| {
+        for (at, bounds) in [(1, ("", "m")), (2, ("m", "")), (3, ("", "m")), (4, ("m", ""))] {
+            all[at].range = KeyRange::new(bounds.0, bounds.1);
+        }
+    });
+    assert_eq!(at_rest(&entry, None, None), vec![vec![0]]);
+    assert_eq!(at_rest(&entry, Some(0), None), none, "they would be written twice");
+    assert_eq!(at_rest(&entry, None, Some(0)), vec![vec![1, 3], vec![2, 4]], "it fails");
+    assert_eq!(at_rest(&entry, Some(3), Some(0)), vec![vec![2, 4]]);
+}
+
+#[test]
 fn a_table_of_which_much_has_expired_or_is_tombstones_is_compacted_whole() {
     let expiring = |records: u64, expiring: u64, last: u64| {
         let mut entry = flushed(2);
