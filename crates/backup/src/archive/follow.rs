@@ -6,6 +6,7 @@
 //! Invariant: a mark is written after the segments that it counts on.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
@@ -15,11 +16,12 @@ use sextant_common::archive::{LogAnswer, LogPage};
 use sextant_common::error::{Error, ErrorKind, Result};
 use sextant_common::ids::PartitionId;
 use sextant_environment::shutdown::Shutdown;
+use tokio::sync::Semaphore;
 
 use super::gather::Gatherer;
-use super::reached::Marks;
-use super::segment::{Segment, encode};
-use super::start::{Begun, begin, open};
+use super::reached::{Mark, Own};
+use super::segment::{History, Segment, encode};
+use super::start::{Begun, Known, begin, limit_ms, open};
 use super::time_text;
 use crate::Progress;
 use crate::repository::Repository;
@@ -28,6 +30,10 @@ pub const EVERY_DEFAULT: Duration = Duration::from_secs(30);
 pub const EVERY_MIN: Duration = Duration::from_millis(100);
 /// Whose logs are read over one connection: p-nodes have few for administration, and bound the calls of each.
 const PARTITIONS_PER_CONNECTION: u32 = 48;
+/// Partitions that look for where to begin.
+const BEGIN_AT_ONCE: usize = 8;
+/// What was read of the repository is believed for so long.
+const KNOWN_NS: u64 = 60_000_000_000;
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -54,8 +60,8 @@ pub async fn follow(
     let every = options.every.max(EVERY_MIN);
     let partitions = client.partitions().await?;
     let readers = (0..=partitions / PARTITIONS_PER_CONNECTION).map(|_| Mutex::default()).collect();
-    let marks = Mutex::default();
-    let following = Following { client, repository, every, stop, progress, readers, marks };
+    let (own, known, turns) = (Mutex::default(), Default::default(), Semaphore::new(BEGIN_AT_ONCE));
+    let following = Following { client, repository, every, stop, progress, readers, own, known, turns };
     let all = try_join_all((0..partitions).map(|p| following.partition(PartitionId(p))));
     let all_begun = partitions as usize;
     tokio::select! {
@@ -65,6 +71,8 @@ pub async fn follow(
     following.write_marks_once(all_begun, &mut None).await
 }
 
+type Newest = BTreeMap<History, Mark>;
+
 struct Following<'a> {
     client: &'a Client,
     repository: &'a Repository,
@@ -73,7 +81,10 @@ struct Following<'a> {
     progress: Progress<'a>,
     /// One for so many partitions each; None: to be found.
     readers: Vec<Mutex<Option<LogReader>>>,
-    marks: Mutex<Marks>,
+    own: Mutex<Own>,
+    /// And when it was read.
+    known: tokio::sync::Mutex<Option<(u64, Arc<Known>)>>,
+    turns: Semaphore,
 }
 
 /// A partition's log, and what came of it.
@@ -104,8 +115,22 @@ impl Following<'_> {
         }
         let Some(mut gatherer) = gathered else { return Ok(()) };
         self.write_all(gatherer.rest().into_iter().collect()).await?;
-        self.marks.lock().insert(gatherer.history, gatherer.mark());
+        self.own.lock().reach(gatherer.history, gatherer.mark());
         Ok(())
+    }
+
+    /// Read for all partitions that begin at about the same time.
+    async fn known(&self) -> Result<Arc<Known>> {
+        let mut place = self.known.lock().await;
+        let now_ns = self.repository.env.clock.holder_ns();
+        if let Some((read_ns, known)) = &*place
+            && now_ns.saturating_sub(*read_ns) < KNOWN_NS
+        {
+            return Ok(known.clone());
+        }
+        let known = Arc::new(Known::read(self.repository, self.progress).await?);
+        *place = Some((self.repository.env.clock.holder_ns(), known.clone()));
+        Ok(known)
     }
 
     async fn reader(&self, partition: PartitionId) -> Result<LogReader> {
@@ -149,13 +174,17 @@ impl Following<'_> {
                 return Err(Error::retry("its log goes on faster than it is read"));
             };
             let now_ns = self.repository.env.clock.holder_ns();
+            gatherer.set_limit(limit_ms(self.repository));
             let cut = gatherer.take(page, now_ns)?;
+            if let Some(odd) = gatherer.take_odd() {
+                (self.progress)(format!("partition {partition}: {odd}"));
+            }
             if let Err(e) = self.write_all(cut).await {
                 // It is read again, from where the repository ends.
                 *gathered = None;
                 return Err(e);
             }
-            self.marks.lock().insert(gatherer.history, gatherer.mark());
+            self.own.lock().reach(gatherer.history, gatherer.mark());
         }
     }
 
@@ -172,12 +201,14 @@ impl Following<'_> {
             let rest = gathered.take().and_then(|mut gatherer| gatherer.rest());
             self.write_all(rest.into_iter().collect()).await?;
         }
-        let Begun { history, after, said_ms, first, pages, told } =
-            begin(&reader, self.repository, partition).await?;
-        (self.progress)(told);
+        let known = self.known().await?;
+        let Begun { history, after, mut said, stretch, oldest, first, pages, told } =
+            begin(&reader, self.repository, &known, partition, &self.turns).await?;
+        told.into_iter().for_each(self.progress);
         // (What was said last may not be written yet.)
-        let said_ms = self.marks.lock().get(&history).map_or(0, |mark| mark.until_ms).max(said_ms);
-        let gatherer = Gatherer::new(history, after, said_ms, self.every);
+        said.extend(self.own.lock().mark(&history).map(|mark| (mark.archived, mark.until_ms)));
+        let mut gatherer = Gatherer::new(history, after, said, self.every);
+        self.own.lock().begin(history, gatherer.mark(), stretch, oldest);
         Ok(Log { gatherer, pages, first: Some(first) })
     }
 
@@ -208,18 +239,20 @@ impl Following<'_> {
         }
     }
 
-    async fn write_marks_once(&self, partitions: usize, last: &mut Option<Marks>) -> Result<()> {
-        let marks = self.marks.lock().clone();
+    async fn write_marks_once(&self, partitions: usize, last: &mut Option<Newest>) -> Result<()> {
+        let own = self.own.lock().clone();
+        let newest = own.newest();
         let begun: BTreeMap<PartitionId, u64> =
-            marks.keys().map(|history| (history.partition, history.lineage)).collect();
+            newest.keys().map(|history| (history.partition, history.lineage)).collect();
         let Some(first) = begun.first_key_value().filter(|_| begun.len() == partitions) else {
             return Ok(());
         };
-        if last.as_ref() == Some(&marks) {
+        if last.as_ref() == Some(&newest) {
             return Ok(());
         }
-        self.repository.write_marks(&format!("{:016x}", first.1), &marks).await?;
-        *last = Some(marks);
+        let written = self.repository.add_marks(&format!("{:016x}", first.1), &own).await?;
+        self.own.lock().remember(written);
+        *last = Some(newest);
         Ok(())
     }
 }
