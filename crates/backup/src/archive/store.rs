@@ -12,6 +12,8 @@ use crate::repository::Repository;
 
 const FOLDER: &str = "archive";
 const MARKS: &str = "reached";
+/// Far more than a follower writes at once: it is read into memory.
+pub const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that a repository has of the log, by name.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +97,7 @@ impl Repository {
     }
 
     pub async fn segment(&self, name: &Name) -> Result<Segment> {
-        segment::decode(*name, &self.read_whole(&path(name)).await?)
+        segment::decode(*name, &self.read_at_most(&path(name), SEGMENT_BYTES_MAX).await?)
     }
 
     /// Adds what a follower says to what is there. (Of two at once the second may not see the first, which says it again next time.)
@@ -183,6 +185,19 @@ mod tests {
         own.remember(merged.clone());
         repository.remove_marks("0000000000000007").await.unwrap();
         assert_eq!(repository.add_marks("0000000000000007", &own).await.unwrap(), merged);
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_is_too_large_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        let segment = segment(HISTORY, 1, 5);
+        repository.write_segment(&segment.name, segment::encode(segment.clone()).into()).await.unwrap();
+        let file = dir.path().join("archive").join(HISTORY.to_string()).join(segment.name.to_string());
+        std::fs::File::options().write(true).open(file).unwrap().set_len(SEGMENT_BYTES_MAX + 1).unwrap();
+        let refused = repository.segment(&segment.name).await.unwrap_err();
+        assert!(refused.message.contains(&segment.name.to_string()), "{refused}");
+        assert!(refused.message.contains("67108865 bytes"), "{refused}");
     }
 
     #[tokio::test]
