@@ -323,7 +323,8 @@ impl Following<'_> {
         if last.as_ref() == Some(&newest) {
             return Ok(());
         }
-        let written = self.repository.add_marks(&format!("{:016x}", first.1), &own).await?;
+        let (name, limit_ms) = (format!("{:016x}", first.1), limit_ms(self.repository));
+        let written = self.repository.add_marks(&name, &own, limit_ms).await?;
         self.own.lock().remember(written);
         *last = Some(newest);
         Ok(())

@@ -100,9 +100,9 @@ impl Repository {
         segment::decode(*name, &self.read_at_most(&path(name), SEGMENT_BYTES_MAX).await?)
     }
 
-    /// Adds what a follower says to what is there. (Of two at once the second may not see the first, which says it again next time.)
-    pub(crate) async fn add_marks(&self, name: &str, own: &Own) -> Result<Marks> {
-        let there =
+    /// Adds what a follower says to what is there, without times that are later than `limit_ms`. (Of two at once the second may not see the first, which says it again next time.)
+    pub(crate) async fn add_marks(&self, name: &str, own: &Own, limit_ms: u64) -> Result<Marks> {
+        let mut there =
             match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
                 Some(Ok(there)) => there,
                 Some(Err(e)) => {
@@ -111,6 +111,8 @@ impl Repository {
                 }
                 None => Marks::default(),
             };
+        there.values_mut().for_each(|of| of.retain(|_, until_ms| *until_ms <= limit_ms));
+        there.retain(|_, of| !of.is_empty());
         let merged = own.merged(there);
         self.write_marks(name, &merged).await?;
         Ok(merged)
@@ -177,14 +179,19 @@ mod tests {
         let mut own = Own::default();
         let mark = Mark { archived: began, until_ms: 700 };
         own.begin(HISTORY, mark, Stretch::new(began, &[], []), None);
-        let merged = repository.add_marks("0000000000000007", &own).await.unwrap();
+        let merged = repository.add_marks("0000000000000007", &own, 1000).await.unwrap();
         assert_eq!(merged[&HISTORY].values().copied().collect::<Vec<_>>(), [200, 700]);
         let archive = repository.archive().await.unwrap();
         assert_eq!(archive.marks["0000000000000007"], merged);
+        // A time that cannot be does not stay.
+        let mut odd = merged.clone();
+        odd.get_mut(&HISTORY).unwrap().insert(LogPosition { term: 1, index: 60 }, 5000);
+        repository.write_marks("0000000000000007", &odd).await.unwrap();
+        assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
         // What it has read it knows when the file is lost.
         own.remember(merged.clone());
         repository.remove_marks("0000000000000007").await.unwrap();
-        assert_eq!(repository.add_marks("0000000000000007", &own).await.unwrap(), merged);
+        assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
     }
 
     #[tokio::test]
