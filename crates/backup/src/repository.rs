@@ -144,8 +144,16 @@ impl Repository {
         self.store.get(at).await?.bytes().await
     }
 
-    pub(crate) async fn read_whole(&self, at: &Path) -> Result<Bytes> {
-        self.read(at).await.map_err(error)
+    /// Into memory; one that is larger is not read.
+    pub(crate) async fn read_at_most(&self, at: &Path, bytes_max: u64) -> Result<Bytes> {
+        let found = self.store.get(at).await.map_err(error)?;
+        let bytes = found.meta.size;
+        if bytes > bytes_max {
+            return Err(Error::corrupt(format!(
+                "{at}: it has {bytes} bytes, and at most {bytes_max} are read"
+            )));
+        }
+        found.bytes().await.map_err(error)
     }
 
     /// None: there is none.

@@ -98,7 +98,7 @@ pub async fn archived(repository: &Repository, history: History) -> [Segment; 2]
     for segment in &segments {
         repository.write_segment(&segment.name, encode(segment.clone()).into()).await.unwrap();
     }
-    let mark = Mark { archived: segments[1].name.to, until_ms: 200 };
+    let mark = BTreeMap::from([(segments[1].name.to, 200)]);
     let name = format!("{:016x}", history.lineage);
     repository.write_marks(&name, &BTreeMap::from([(history, mark)])).await.unwrap();
     segments

@@ -3,6 +3,7 @@
 //! Positions are of term and index: two logs of one lineage with an entry of the same term and index are the same up to there. So what
 //! was written before a partition was lost and rebuilt is never continued by what came after.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use sextant_common::ids::LogPosition;
@@ -57,7 +58,8 @@ impl Coverage {
     /// From a position on, of which a backup has everything up to `opened_ms`. `there`, `marks`: of the partition and lineage.
     pub fn from(start: LogPosition, opened_ms: u64, there: &[Name], marks: &[Mark]) -> Self {
         let mut covered = Self { segments: Vec::new(), to: start, until_ms: opened_ms, end: End::Newest };
-        while let Some(next) = furthest(there, covered.to) {
+        let mut following = Following::of(there);
+        while let Some(next) = following.furthest(covered.to) {
             covered.to = next.to;
             covered.until_ms = covered.until_ms.max(next.until_ms);
             covered.segments.push(next);
@@ -77,21 +79,68 @@ impl Coverage {
         covered
     }
 
+    /// Whether a position is on the way.
+    pub fn goes_through(&self, at: LogPosition) -> bool {
+        let has = |segment: &Name| segment.after == at || segment.to == at || segment.has_before_end(at);
+        self.to == at || self.segments.iter().any(has)
+    }
+
     pub fn unknown(opened_ms: u64) -> Self {
         let to = LogPosition::default();
         Self { segments: Vec::new(), to, until_ms: opened_ms, end: End::NoPosition }
     }
 }
 
-/// Of the segments that go on at a position the one that leads furthest.
-fn furthest(there: &[Name], at: LogPosition) -> Option<Name> {
-    let goes_on = |segment: &&Name| {
-        // All its entries are of one term: it has exactly this one if that is of its term, too.
-        let has =
-            segment.to.term == at.term && (segment.after.index + 1..segment.to.index).contains(&at.index);
-        segment.after == at || has
-    };
-    there.iter().filter(goes_on).max_by_key(|segment| segment.to).copied()
+/// Segments, sorted to be asked for what goes on at one position after another, each later than the one before.
+struct Following<'a> {
+    there: &'a [Name],
+    /// By the position after which they begin: where the one that leads furthest ends, and its place.
+    after: BTreeMap<LogPosition, (LogPosition, usize)>,
+    terms: BTreeMap<u64, Term>,
+}
+
+/// The segments of one term.
+#[derive(Default)]
+struct Term {
+    /// Index after which it begins, and its place; those that begin first are last.
+    to_come: Vec<(u64, usize)>,
+    /// Of those that have begun.
+    furthest: Option<(LogPosition, usize)>,
+}
+
+impl<'a> Following<'a> {
+    fn of(there: &'a [Name]) -> Self {
+        let (mut after, mut terms) = (BTreeMap::new(), BTreeMap::<u64, Term>::new());
+        for (place, segment) in there.iter().enumerate() {
+            let furthest = after.entry(segment.after).or_insert((segment.to, place));
+            *furthest = (segment.to, place).max(*furthest);
+            terms.entry(segment.to.term).or_default().to_come.push((segment.after.index, place));
+        }
+        for term in terms.values_mut() {
+            term.to_come.sort_unstable_by_key(|begins| std::cmp::Reverse(*begins));
+        }
+        Self { there, after, terms }
+    }
+
+    /// Of the segments that go on at a position the one that leads furthest.
+    fn furthest(&mut self, at: LogPosition) -> Option<Name> {
+        let term = self.terms.get_mut(&at.term);
+        let has = term.and_then(|term| {
+            while let Some((_, place)) = term.to_come.pop_if(|(after, _)| *after < at.index) {
+                term.furthest = term.furthest.max(Some((self.there[place].to, place)));
+            }
+            term.furthest.filter(|(to, _)| to.index > at.index)
+        });
+        let (_, place) = has.max(self.after.get(&at).copied())?;
+        Some(self.there[place])
+    }
+}
+
+impl Name {
+    /// All its entries are of one term: it has exactly this one if that is of its term, too.
+    fn has_before_end(&self, at: LogPosition) -> bool {
+        self.to.term == at.term && (self.after.index + 1..self.to.index).contains(&at.index)
+    }
 }
 
 #[cfg(test)]
@@ -163,7 +212,36 @@ mod tests {
         assert_eq!(covered((1, 5), &[], &[mark(5)]), (5, 900, End::Newest), "nobody has written");
     }
 
+    /// As simple as it can be.
+    fn slow(start: LogPosition, there: &[Name]) -> (LogPosition, Vec<Name>) {
+        let (mut to, mut segments) = (start, Vec::new());
+        let goes_on = |at| move |segment: &&Name| segment.after == at || segment.has_before_end(at);
+        while let Some(next) = there.iter().filter(goes_on(to)).max_by_key(|segment| segment.to) {
+            to = next.to;
+            segments.push(*next);
+            if next.ends_by_load {
+                break;
+            }
+        }
+        (to, segments)
+    }
+
     proptest! {
+        #[test]
+        fn sorted_it_is_the_same_as_looking_at_all_again_and_again(
+            segments in prop::collection::vec((0u64..30, 0u64..4, 1u64..12, 0u64..2, 0u32..8, 0u64..50), 0..60),
+            start in (0u64..4, 0u64..30),
+        ) {
+            let name = |(after, term, entries, later, load, until_ms): (u64, u64, u64, u64, u32, u64)| Name {
+                ends_by_load: load == 0,
+                until_ms,
+                ..segment((term, after), (term + later, after + entries))
+            };
+            let there: Vec<Name> = segments.into_iter().map(name).collect();
+            let covered = Coverage::from(at(start.0, start.1), 0, &there, &[]);
+            prop_assert_eq!((covered.to, covered.segments), slow(at(start.0, start.1), &there));
+        }
+
         /// Two followers have cut one log each in its own way, and some files are lost. Entries of term t are those from 100 t on.
         #[test]
         fn what_is_covered_is_there_and_no_more_is_possible(

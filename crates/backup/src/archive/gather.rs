@@ -3,7 +3,7 @@
 //! Invariant: what a segment or a mark has said to be complete until some time stays so. A group that comes later with an earlier time
 //! (the next leader's clock is behind) gets a later one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use sextant_common::archive::{LogGroup, LogPage, LogTable};
@@ -12,6 +12,7 @@ use sextant_common::ids::{LogPosition, TableId};
 
 use super::reached::Mark;
 use super::segment::{History, Name, Segment};
+use super::time_text;
 
 /// A segment is not larger by more than a page.
 const BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -30,6 +31,15 @@ pub struct Gatherer {
     to: LogPosition,
     /// All that comes is later.
     said_ms: u64,
+    /// Of what was taken and is not cut off: later than that, too.
+    passed_ms: u64,
+    /// By position: what comes after it is later than this. Those that were not passed yet.
+    to_pass: VecDeque<(LogPosition, u64)>,
+    /// Times that are later than this are no times.
+    limit_ms: u64,
+    /// To be told; None: nothing, or it was told.
+    odd: Option<String>,
+    has_told: bool,
     /// Nothing up to then comes after `to`; 0: not known.
     complete_ms: u64,
     groups: Vec<LogGroup>,
@@ -40,14 +50,27 @@ pub struct Gatherer {
 }
 
 impl Gatherer {
-    /// Of what comes after a position; until `said_ms` it was said to be complete before.
-    pub fn new(history: History, after: LogPosition, said_ms: u64, every: Duration) -> Self {
+    /// Of what comes after a position. `said` by anyone, in any order: all that comes after this position is later than that.
+    pub fn new(
+        history: History,
+        after: LogPosition,
+        mut said: Vec<(LogPosition, u64)>,
+        every: Duration,
+    ) -> Self {
+        said.sort_unstable();
+        let of_it = said.partition_point(|(at, _)| *at <= after);
+        let to_pass = said.split_off(of_it).into();
         Self {
             history,
             every,
             archived: after,
             to: after,
-            said_ms,
+            said_ms: said.iter().map(|(_, until_ms)| *until_ms).max().unwrap_or(0),
+            passed_ms: 0,
+            to_pass,
+            limit_ms: u64::MAX,
+            odd: None,
+            has_told: false,
             complete_ms: 0,
             groups: Vec::new(),
             tables: BTreeMap::new(),
@@ -58,6 +81,31 @@ impl Gatherer {
 
     pub fn position(&self) -> LogPosition {
         self.to
+    }
+
+    /// By one's own clock, and what may be wrong with it.
+    pub fn set_limit(&mut self, limit_ms: u64) {
+        self.limit_ms = limit_ms;
+    }
+
+    /// Times that cannot be: once.
+    pub fn take_odd(&mut self) -> Option<String> {
+        self.odd.take()
+    }
+
+    fn is_odd(&mut self, ms: u64, what: &str) -> bool {
+        let is_odd = ms > self.limit_ms;
+        if is_odd && !std::mem::replace(&mut self.has_told, true) {
+            self.odd = Some(format!("{what} {}, far in the future by the clock here", time_text(ms)));
+        }
+        is_odd
+    }
+
+    fn pass(&mut self, before: LogPosition) {
+        while let Some((_, until_ms)) = self.to_pass.front().filter(|(at, _)| *at < before) {
+            self.passed_ms = self.passed_ms.max(*until_ms);
+            self.to_pass.pop_front();
+        }
     }
 
     /// What is to be written now, in this order.
@@ -76,10 +124,15 @@ impl Gatherer {
             self.complete_ms = 0;
         }
         self.to = page.to;
-        self.complete_ms = self.complete_ms.max(page.complete_until_ms);
+        if !self.is_odd(page.complete_until_ms, "a leader says that it is complete until") {
+            self.complete_ms = self.complete_ms.max(page.complete_until_ms);
+        }
         self.tables.extend(page.tables.into_iter().map(|table| (table.id, table)));
         for mut group in page.groups {
-            group.time_ms = group.time_ms.max(self.said_ms + 1);
+            self.is_odd(group.time_ms, "what was written has the time");
+            self.pass(LogPosition { term: page.to.term, index: group.index });
+            let said_ms = self.said_ms.max(self.passed_ms);
+            group.time_ms = group.time_ms.max(said_ms.saturating_add(1));
             self.bytes += bytes(&group);
             self.groups.push(group);
         }
@@ -111,8 +164,8 @@ impl Gatherer {
             return None;
         }
         // (Others of the last one's millisecond may come.)
-        let of_groups = self.groups.last().map_or(0, |last| last.time_ms - 1);
-        self.said_ms = self.said_ms.max(of_groups).max(self.complete_ms);
+        let of_groups = self.groups.last().map_or(0, |last| last.time_ms.saturating_sub(1));
+        self.said_ms = self.said_ms.max(of_groups).max(self.complete_ms).max(self.passed_ms);
         let from_ms = self.groups.first().map_or(self.said_ms, |first| first.time_ms);
         let (after, until_ms) = (self.archived, self.said_ms);
         let name = Name { history: self.history, after, to: self.to, from_ms, until_ms, ends_by_load };
@@ -125,7 +178,7 @@ impl Gatherer {
     /// How far it is when everything that was cut off is written. From now on this is said.
     pub fn mark(&mut self) -> Mark {
         let until_ms = match self.groups.first() {
-            Some(first) => first.time_ms - 1,
+            Some(first) => first.time_ms.saturating_sub(1),
             None => self.complete_ms,
         };
         self.said_ms = self.said_ms.max(until_ms);
@@ -163,7 +216,7 @@ mod tests {
     }
 
     fn gatherer() -> Gatherer {
-        Gatherer::new(HISTORY, at(1, 10), 0, Duration::from_secs(30))
+        Gatherer::new(HISTORY, at(1, 10), Vec::new(), Duration::from_secs(30))
     }
 
     #[test]
@@ -224,6 +277,39 @@ mod tests {
         assert_eq!((cut[0].name.to, cut[0].groups.len()), (at(1, 510), 0));
         assert!(g.take(page(at(1, 510), at(1, 511), &[], 0), 60 * SECOND).unwrap().is_empty());
         assert_eq!(g.take(page(at(1, 511), at(1, 511), &[], 0), 660 * SECOND).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_archived_again_is_later_only_than_what_was_said_before_it() {
+        let said = vec![(at(1, 13), 300), (at(1, 10), 90), (at(1, 20), 900), (at(1, 8), 80)];
+        let mut g = Gatherer::new(HISTORY, at(1, 10), said, Duration::from_secs(30));
+        assert_eq!(g.mark().until_ms, 90);
+        g.take(page(at(1, 10), at(1, 15), &[(11, 50), (13, 100), (14, 110)], 0), 0).unwrap();
+        assert_eq!(g.mark(), Mark { archived: at(1, 10), until_ms: 90 }, "entry 11 is of 91");
+        let times = |segment: Segment| segment.groups.iter().map(|g| g.time_ms).collect::<Vec<_>>();
+        assert_eq!(times(g.rest().unwrap()), [91, 100, 301]);
+        g.take(page(at(1, 15), at(1, 21), &[(16, 310), (21, 320)], 0), 0).unwrap();
+        assert_eq!(times(g.rest().unwrap()), [310, 901]);
+    }
+
+    #[test]
+    fn times_in_the_future_are_told_once_and_leaders_are_not_believed() {
+        let mut g = gatherer();
+        g.set_limit(1000);
+        g.take(page(at(1, 10), at(1, 10), &[], u64::MAX), 0).unwrap();
+        assert!(g.take_odd().unwrap().contains("future"));
+        assert_eq!(g.mark().until_ms, 0);
+        g.take(page(at(1, 10), at(1, 12), &[(11, 900), (12, u64::MAX)], 0), 0).unwrap();
+        g.take(page(at(1, 12), at(1, 13), &[(13, 950)], 0), 0).unwrap();
+        assert!(g.take_odd().is_none());
+        let times: Vec<u64> = g.rest().unwrap().groups.iter().map(|group| group.time_ms).collect();
+        assert_eq!(times, [900, u64::MAX, 950], "as leaders say");
+        g.take(page(at(1, 13), at(1, 14), &[(14, 960)], 0), 0).unwrap();
+        assert_eq!(g.rest().unwrap().groups[0].time_ms, 960);
+        let mut g = gatherer();
+        g.set_limit(1000);
+        g.take(page(at(1, 10), at(1, 12), &[(11, 2000)], 0), 0).unwrap();
+        assert!(g.take_odd().unwrap().contains("was written"));
     }
 
     proptest! {

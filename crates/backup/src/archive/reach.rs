@@ -93,7 +93,6 @@ mod tests {
     use sextant_common::cut::Cut;
     use sextant_common::ids::LogPosition;
 
-    use super::super::reached::Mark;
     use super::super::segment::Name;
     use super::*;
     use crate::testing::cut;
@@ -113,8 +112,7 @@ mod tests {
         let (after, to) = (LogPosition { term: 1, index: 1 }, LogPosition { term: 1, index: 5 });
         let name = Name { history: history(0), after, to, from_ms: 100, until_ms: 500, ends_by_load: false };
         archive.segments.insert(history(0), vec![name]);
-        let mark = Mark { archived: after, until_ms: 400 };
-        archive.marks.insert("m".into(), BTreeMap::from([(history(1), mark)]));
+        archive.marks.insert("m".into(), BTreeMap::from([(history(1), BTreeMap::from([(after, 400)]))]));
         archive
     }
 

@@ -6,12 +6,14 @@ use bytes::Bytes;
 use object_store::path::Path;
 use sextant_common::error::Result;
 
-use super::reached::{self, Marks};
+use super::reached::{self, Marks, Own};
 use super::segment::{self, History, Name, Segment};
 use crate::repository::Repository;
 
 const FOLDER: &str = "archive";
 const MARKS: &str = "reached";
+/// Far more than a follower writes at once: it is read into memory.
+pub const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 
 /// Everything that a repository has of the log, by name.
 #[derive(Clone, Debug, Default)]
@@ -30,7 +32,8 @@ impl Archive {
     }
 
     pub fn marks_of(&self, history: &History) -> Vec<reached::Mark> {
-        self.marks.values().filter_map(|marks| marks.get(history)).copied().collect()
+        let of = self.marks.values().filter_map(|marks| marks.get(history)).flatten();
+        of.map(|(archived, until_ms)| reached::Mark { archived: *archived, until_ms: *until_ms }).collect()
     }
 }
 
@@ -65,13 +68,54 @@ impl Repository {
         Ok(archive)
     }
 
+    /// Only of one history, sorted by position.
+    pub(crate) async fn segments_of(&self, history: History) -> Result<Vec<Name>> {
+        let found = self.list(&format!("{FOLDER}/{history}")).await?;
+        let names = found.iter().filter_map(|object| Name::parse(history, object.location.filename()?));
+        let mut names: Vec<Name> = names.collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// By the names of their files. What is damaged counts for nothing.
+    pub(crate) async fn all_marks(&self) -> Result<BTreeMap<String, Marks>> {
+        let mut all = BTreeMap::new();
+        for object in self.list(&format!("{FOLDER}/{MARKS}")).await? {
+            let Some(name) = object.location.filename() else { continue };
+            match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
+                Some(Ok(marks)) => drop(all.insert(name.to_owned(), marks)),
+                Some(Err(e)) => tracing::warn!("{e}"),
+                None => {}
+            }
+        }
+        Ok(all)
+    }
+
     /// It is there when this returns, whole. Written again it is the same.
     pub(crate) async fn write_segment(&self, name: &Name, bytes: Bytes) -> Result<()> {
         self.replace(&path(name), bytes).await
     }
 
     pub async fn segment(&self, name: &Name) -> Result<Segment> {
-        segment::decode(*name, &self.read_whole(&path(name)).await?)
+        segment::decode(*name, &self.read_at_most(&path(name), SEGMENT_BYTES_MAX).await?)
+    }
+
+    /// Adds what a follower says to what is there, without times that are later than `limit_ms`. (Of two at once the second may not see the first, which says it again next time.)
+    pub(crate) async fn add_marks(&self, name: &str, own: &Own, limit_ms: u64) -> Result<Marks> {
+        let mut there =
+            match self.read_if_there(&mark_path(name)).await?.map(|bytes| reached::decode(name, &bytes)) {
+                Some(Ok(there)) => there,
+                Some(Err(e)) => {
+                    tracing::warn!("{e}: it is written anew");
+                    Marks::default()
+                }
+                None => Marks::default(),
+            };
+        there.values_mut().for_each(|of| of.retain(|_, until_ms| *until_ms <= limit_ms));
+        there.retain(|_, of| !of.is_empty());
+        let merged = own.merged(there);
+        self.write_marks(name, &merged).await?;
+        Ok(merged)
     }
 
     pub(crate) async fn write_marks(&self, name: &str, marks: &Marks) -> Result<()> {
@@ -92,9 +136,10 @@ mod tests {
     use std::sync::Arc;
 
     use object_store::memory::InMemory;
-    use sextant_common::ids::PartitionId;
+    use sextant_common::ids::{LogPosition, PartitionId};
     use sextant_environment::Env;
 
+    use super::super::reached::{Mark, Stretch};
     use super::*;
     use crate::testing::{archived, assert_archived, segment};
 
@@ -124,6 +169,42 @@ mod tests {
             (archive.segments_of(&HISTORY).len(), archive.marks_of(&HISTORY).len()),
             (segments.len(), 0)
         );
+    }
+
+    #[tokio::test]
+    async fn a_follower_adds_to_what_others_have_said() {
+        let repository = Repository::over(&Env::real(), Arc::new(InMemory::new()));
+        archived(&repository, HISTORY).await;
+        let began = LogPosition { term: 1, index: 50 };
+        let mut own = Own::default();
+        let mark = Mark { archived: began, until_ms: 700 };
+        own.begin(HISTORY, mark, Stretch::new(began, &[], []), None);
+        let merged = repository.add_marks("0000000000000007", &own, 1000).await.unwrap();
+        assert_eq!(merged[&HISTORY].values().copied().collect::<Vec<_>>(), [200, 700]);
+        let archive = repository.archive().await.unwrap();
+        assert_eq!(archive.marks["0000000000000007"], merged);
+        // A time that cannot be does not stay.
+        let mut odd = merged.clone();
+        odd.get_mut(&HISTORY).unwrap().insert(LogPosition { term: 1, index: 60 }, 5000);
+        repository.write_marks("0000000000000007", &odd).await.unwrap();
+        assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
+        // What it has read it knows when the file is lost.
+        own.remember(merged.clone());
+        repository.remove_marks("0000000000000007").await.unwrap();
+        assert_eq!(repository.add_marks("0000000000000007", &own, 1000).await.unwrap(), merged);
+    }
+
+    #[tokio::test]
+    async fn a_segment_that_is_too_large_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository::open(&Env::real(), dir.path().to_str().unwrap()).unwrap();
+        let segment = segment(HISTORY, 1, 5);
+        repository.write_segment(&segment.name, segment::encode(segment.clone()).into()).await.unwrap();
+        let file = dir.path().join("archive").join(HISTORY.to_string()).join(segment.name.to_string());
+        std::fs::File::options().write(true).open(file).unwrap().set_len(SEGMENT_BYTES_MAX + 1).unwrap();
+        let refused = repository.segment(&segment.name).await.unwrap_err();
+        assert!(refused.message.contains(&segment.name.to_string()), "{refused}");
+        assert!(refused.message.contains("67108865 bytes"), "{refused}");
     }
 
     #[tokio::test]

@@ -80,7 +80,7 @@ async fn made(args: BackupCreateArgs, stores: &Stores) -> CommandResult {
     Ok(())
 }
 
-/// Until a signal.
+/// Until a signal; what is in memory is written then, unless another signal comes.
 async fn followed(args: BackupFollowArgs, stores: &Stores) -> CommandResult {
     let (client, repository) = (client(&args.connection).await?, stores.open(&args.to)?);
     let mut signals = StopSignals::listen()?;
@@ -92,7 +92,12 @@ async fn followed(args: BackupFollowArgs, stores: &Stores) -> CommandResult {
         ended = &mut following => return Ok(ended?),
         () = signals.wait() => stop.trigger(),
     }
-    Ok(following.await?)
+    match signals.drain(following).await {
+        Some(ended) => Ok(ended?),
+        None => {
+            Err(Failure::error("it was ended before everything was written; the next one reads it again"))
+        }
+    }
 }
 
 async fn list(args: RepositoryArgs, stores: &Stores) -> CommandResult {
