@@ -1,8 +1,8 @@
 //! What the process's memory is for.
 //!
 //! Parts: the *cache* (blocks, indexes, filters: `table::budget`); *jobs*, which take all the room that they need before they
-//! begin, and wait for it; requests under way; and the program itself. Jobs that receive a table (ingests, copies) and
-//! compactions have rooms of their own: a flush does not wait for a compaction, which may take minutes. Whoever has room of a
+//! begin, and wait for it; requests under way; and the program itself. Ingests, copies and compactions have rooms of their own:
+//! a flush does not wait for a compaction, which may take minutes, nor for a copy whose source is silent. Whoever has room of a
 //! job waits for no other room of jobs, on no server: so all of them end.
 //!
 //! What a job holds: an ingest [`INGEST_BYTES`], a copy [`COPY_BYTES`], a compaction what [`compaction_bytes`] says. What
@@ -28,9 +28,12 @@ const ANSWERS_PART: u64 = 16;
 const ANSWERS_BYTES: [u64; 2] = [16 * MIB, 64 * MIB];
 /// Jobs have half of the rest, within these: a small one has room for one of each, a large one for as many as may run.
 const JOBS_BYTES: [u64; 2] = [96 * MIB, 512 * MIB];
-/// Of that, one part in so many is for compactions.
-const COMPACTIONS_PART: u64 = 3;
-/// If only `block_cache_bytes` is stated.
+/// Of that, one part in so many is for copies, up to four of them. Ingests and compactions have a half each of what is left, ingests
+/// at least what one needs.
+const COPIES_PART: u64 = 6;
+const COPIES_MAX: u64 = 4;
+/// If only `block_cache_bytes` is stated. (Indexes and filters, which had no bound when such files were written, have half as much
+/// beside it.)
 const JOBS_BYTES_BESIDE: u64 = 384 * MIB;
 /// If nothing is stated.
 const MEMORY_BYTES: u64 = 1024 * MIB;
@@ -68,7 +71,8 @@ impl Memory {
         let answers = |total: u64| (total / ANSWERS_PART).clamp(ANSWERS_BYTES[0], ANSWERS_BYTES[1]);
         let taken = |answers: u64| PROCESS_BYTES + SCANS_BYTES + 2 * answers;
         match (total, cache) {
-            (None, Some(cache)) => {
+            (None, Some(blocks)) => {
+                let cache = blocks.saturating_add(blocks / 2);
                 let answers = answers(cache.saturating_add(JOBS_BYTES_BESIDE));
                 let beside = taken(answers) + JOBS_BYTES_BESIDE;
                 Self { total: cache.saturating_add(beside), cache, jobs: JOBS_BYTES_BESIDE, answers }
@@ -105,7 +109,8 @@ impl Memory {
 /// Room for jobs.
 #[derive(Debug)]
 pub struct Jobs {
-    receiving: Room,
+    ingesting: Room,
+    copying: Room,
     compacting: Room,
     compacting_bytes: u64,
     pub bytes_max: u64,
@@ -113,18 +118,26 @@ pub struct Jobs {
 
 impl Jobs {
     pub fn new(bytes: u64) -> Self {
-        let compacting_bytes = bytes / COMPACTIONS_PART;
+        let copying_bytes = (bytes / COPIES_PART).min(COPIES_MAX * COPY_BYTES);
+        let rest = bytes - copying_bytes;
+        let ingesting_bytes = (rest / 2).max(INGEST_BYTES).min(rest);
+        let compacting_bytes = rest - ingesting_bytes;
         let room = |bytes: u64| Room::new(usize::try_from(bytes).unwrap_or(usize::MAX));
-        let (receiving, compacting) = (room(bytes - compacting_bytes), room(compacting_bytes));
-        Self { receiving, compacting, compacting_bytes, bytes_max: bytes }
+        Self {
+            ingesting: room(ingesting_bytes),
+            copying: room(copying_bytes),
+            compacting: room(compacting_bytes),
+            compacting_bytes,
+            bytes_max: bytes,
+        }
     }
 
     pub async fn ingest(&self) -> Result<Share> {
-        take(&self.receiving, INGEST_BYTES, "ingest").await
+        take(&self.ingesting, INGEST_BYTES, "ingest").await
     }
 
     pub async fn copy(&self) -> Result<Share> {
-        take(&self.receiving, COPY_BYTES, "copy").await
+        take(&self.copying, COPY_BYTES, "copy").await
     }
 
     /// Room for a compaction, and how long the pieces may be that it reads.
@@ -134,7 +147,7 @@ impl Jobs {
     }
 
     pub fn held_bytes(&self) -> usize {
-        self.receiving.held_bytes() + self.compacting.held_bytes()
+        self.ingesting.held_bytes() + self.copying.held_bytes() + self.compacting.held_bytes()
     }
 }
 
@@ -183,8 +196,9 @@ mod tests {
         for cache in [0, 1, 256 * MIB, 64 << 30, u64::MAX] {
             Memory::check(None, Some(cache)).unwrap();
             let memory = Memory::of(None, Some(cache));
-            assert_eq!((memory.cache, memory.jobs), (cache, JOBS_BYTES_BESIDE));
-            assert!(memory.total > cache || cache == u64::MAX);
+            assert_eq!(memory.jobs, JOBS_BYTES_BESIDE);
+            assert_eq!(memory.cache, cache.saturating_add(cache / 2));
+            assert!(memory.total > memory.cache || cache == u64::MAX);
         }
     }
 
@@ -207,8 +221,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn by_default_two_compactions_of_large_outputs_have_room_at_once() {
+        let jobs = Jobs::new(Memory::of(None, None).jobs);
+        // An output of 192 MiB, at 110 bytes a record.
+        let large = || jobs.compaction(10, 1_800_000);
+        let (one, other) = (large().await.unwrap(), large().await.unwrap());
+        assert!(jobs.held_bytes() as u64 <= jobs.bytes_max);
+        drop((one, other));
+    }
+
+    #[tokio::test]
     async fn a_job_waits_for_room_of_its_kind() {
         let jobs = Jobs::new(JOBS_BYTES[0]);
+        let copy = jobs.copy().await.unwrap();
         let ingest = jobs.ingest().await.unwrap();
         let compaction = jobs.compaction(256, u64::MAX).await.unwrap();
         assert!(jobs.held_bytes() as u64 <= jobs.bytes_max);
@@ -218,7 +243,7 @@ mod tests {
         drop(compaction);
         assert!(futures::poll!(second_compaction.as_mut()).is_ready());
         assert!(futures::poll!(second_ingest.as_mut()).is_pending(), "that was room of others");
-        drop(ingest);
+        drop((ingest, copy));
         second_ingest.await.unwrap();
         assert_eq!(jobs.held_bytes(), 0);
     }

@@ -36,23 +36,13 @@ pub async fn restore_to(
 ) -> Result<Restored> {
     let reach = Reach::of(backup, &repository.archive().await?);
     reach.check(to_ms)?;
-    let tables: BTreeMap<String, ()> =
-        client.list_tables().await?.into_iter().map(|t| (t.name, ())).collect();
+    let there: BTreeSet<String> = client.list_tables().await?.into_iter().map(|table| table.name).collect();
     let mut restored = restore(client, repository, backup, options, progress).await?;
     let known: BTreeSet<String> =
         backup.cuts.values().flat_map(|cut| &cut.tables).map(|table| table.name.clone()).collect();
     let now = Tick(repository.env.clock.wall_guess_ns() / 1_000_000);
-    let applying = Applying {
-        client,
-        repository,
-        backup,
-        options,
-        progress,
-        to_ms,
-        now,
-        there: tables.into_keys().collect(),
-        known: known.into(),
-    };
+    let applying =
+        Applying { client, repository, backup, options, progress, to_ms, now, there, known: known.into() };
     let applied: Vec<u64> = stream::iter(&reach.partitions)
         .map(|(partition, covered)| applying.partition(*partition, covered))
         .buffer_unordered(options.parallel.max(1))

@@ -234,7 +234,7 @@ impl Table {
         if self.lacks_filter {
             return Ok(self.rebuilt_filter.get().map(|(filter, _)| filter.to_bytes()));
         }
-        Ok(Some(self.sealed_filter(Access::Fill)?.part.to_bytes()))
+        Ok(Some(self.sealed_filter(Access::NoFill)?.part.to_bytes()))
     }
 
     /// Puts a rebuilt filter in the place of a damaged one. It stays in memory: the file does not have it.
@@ -310,7 +310,13 @@ impl Table {
         }
         match access {
             Access::CacheOnly => Ok(None),
-            access => Ok(Some(self.sealed_filter(access)?.part.contains(hash))),
+            // (It may be the filter: a table can do without, and it would be read for nothing by each get.)
+            _ if self.is_damaged() => Ok(Some(true)),
+            access => match self.sealed_filter(access) {
+                Ok(filter) => Ok(Some(filter.part.contains(hash))),
+                Err(e) if e.kind == ErrorKind::Corrupt => Ok(Some(true)),
+                Err(e) => Err(e),
+            },
         }
     }
 

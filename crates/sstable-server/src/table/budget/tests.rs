@@ -247,11 +247,15 @@ fn a_section_that_was_damaged_since_marks_the_table() {
         file.inner.0.lock()[at.offset as usize + 30] ^= 1;
         assert_has(&table, &model, &key(5));
         drop_sections(&table);
+        let place = format!("SSTable {}: offset {}: {name}: checksum", table.id(), at.offset);
         for _ in 0..2 {
-            let refused = get(&table, &key(5), Access::Fill).unwrap_err();
-            let place = format!("SSTable {}: offset {}: {name}: checksum", table.id(), at.offset);
-            assert!(refused.kind == ErrorKind::Corrupt && refused.message.contains(&place), "{refused}");
-            assert_eq!(table.damage(), Some(&*refused.message));
+            if name == "filter" {
+                assert_has(&table, &model, &key(5));
+            } else {
+                let refused = get(&table, &key(5), Access::Fill).unwrap_err();
+                assert!(refused.kind == ErrorKind::Corrupt && refused.message.contains(&place), "{refused}");
+            }
+            assert!(table.damage().is_some_and(|damage| damage.contains(&place)), "{:?}", table.damage());
         }
         let walk = TableIter::new(table.clone(), KeyRange::all(), Direction::Forward, Caching::Look);
         assert_eq!(walk.is_err(), name == "index", "a walk needs no filter");
