@@ -99,10 +99,10 @@ pub enum ConfigCommand {
 #[derive(Debug, Args)]
 pub struct ConfigInitArgs {
     /// Hosts of the memtable servers: three, or five to survive two failures
-    #[arg(long, value_name = "HOST[:PORT],..", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "HOST[:PORT][@ZONE],..", required = true, value_delimiter = ',')]
     pub memtable: Vec<String>,
-    /// Hosts of the sstable servers: three, or more
-    #[arg(long, value_name = "HOST[:PORT],..", required = true, value_delimiter = ',')]
+    /// Hosts of the sstable servers: three, or more; the copies of a table are spread over their zones
+    #[arg(long, value_name = "HOST[:PORT][@ZONE],..", required = true, value_delimiter = ',')]
     pub sstable: Vec<String>,
     /// Hosts of the p-nodes
     #[arg(long, value_name = "HOST[:PORT],..", required = true, value_delimiter = ',')]

@@ -119,7 +119,7 @@ impl Servers {
         let both = std::fs::read_to_string(dir.path().join("certs/ca.pem")).unwrap() + &other.cert;
         std::fs::write(dir.path().join("certs/ca.pem"), both).unwrap();
         let other = Authority::load(&other.cert, &other.key).unwrap();
-        let server = |addr: &str| vec![Server { id: NodeId(1), addr: addr.to_owned() }];
+        let server = |addr: &str| vec![Server::new(1, addr)];
         let config = ClusterConfig {
             id: "prod".into(),
             partitions: 2,

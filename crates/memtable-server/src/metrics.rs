@@ -65,6 +65,7 @@ pub struct Metrics {
     unflushed_bytes: ByPartition,
     memory_limit_bytes: ByPartition,
     tables_lacking_copies: ByPartition,
+    tables_crowded: ByPartition,
     columns: ByPartition,
     compaction_debt_bytes: ByPartition,
     compaction_read_bytes: ByReason,
@@ -232,6 +233,12 @@ impl Metrics {
             "SSTables that are sound on fewer of the sstable servers that answer than there should be copies, as the leader sees it",
             tables_lacking_copies.clone(),
         );
+        let tables_crowded = ByPartition::default();
+        registry.register(
+            "memtable_tables_in_too_few_zones",
+            "SSTables that could have copies in more zones than they have, as the leader sees it",
+            tables_crowded.clone(),
+        );
         let cuts_held = ByPartition::default();
         registry.register(
             "memtable_client_snapshots_held",
@@ -305,6 +312,7 @@ impl Metrics {
             unflushed_bytes,
             memory_limit_bytes,
             tables_lacking_copies,
+            tables_crowded,
             columns,
             compaction_debt_bytes,
             compaction_read_bytes,
@@ -316,6 +324,11 @@ impl Metrics {
     pub fn set_tables_lacking(&self, partition: PartitionId, count: usize) {
         let label = [("partition", partition.0.to_string())];
         self.tables_lacking_copies.get_or_create(&label).set(count as i64);
+    }
+
+    pub fn set_tables_crowded(&self, partition: PartitionId, count: usize) {
+        let label = [("partition", partition.0.to_string())];
+        self.tables_crowded.get_or_create(&label).set(count as i64);
     }
 
     pub fn set_memory(&self, partition: PartitionId, unflushed: usize, limit: usize) {

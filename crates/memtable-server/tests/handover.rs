@@ -111,12 +111,12 @@ impl Cluster {
 
     async fn start() -> Self {
         let addrs = free_addrs(&Env::real(), 4).await.unwrap();
-        let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
+        let server = |i: usize| Server::new(i as u64 + 1, &addrs[i]);
         let config = ClusterConfig {
             id: "test".into(),
             partitions: 1,
             memtable: (0..3).map(server).collect(),
-            sstable: vec![Server { id: NodeId(1), addr: addrs[3].clone() }],
+            sstable: vec![Server::new(1, addrs[3].clone())],
             lease: LeaseConfig::default(),
         };
         support::sstable::serve_nothing(&addrs[3]);

@@ -28,7 +28,7 @@ impl Alone {
     async fn start() -> Self {
         let env = Env::real();
         let addrs = free_addrs(&env, 2).await.unwrap();
-        let server = |addr: &String| vec![Server { id: NodeId(1), addr: addr.clone() }];
+        let server = |addr: &String| vec![Server::new(1, addr.clone())];
         let config = ClusterConfig {
             id: "test".into(),
             partitions: 1,

@@ -55,6 +55,8 @@ pub struct RespConfig {
     /// one is read, and given back when it is answered. As many again are for commands that wait for `EXEC`, and as many for keys that
     /// commands wait for.
     pub max_large_bytes: usize,
+    /// How long such a one waits for room, in milliseconds: then it is answered `OOM`, and not received.
+    pub large_patience_ms: u64,
     /// Bytes of long replies (more than 64 KiB) that may wait for their clients, of all connections. What finds no room is
     /// answered `TRYAGAIN`.
     pub max_reply_bytes: usize,
@@ -86,6 +88,7 @@ impl Default for RespConfig {
             max_pipeline: 1024,
             max_commands: 1024,
             max_large_bytes: 64 * 1024 * 1024,
+            large_patience_ms: 10_000,
             max_reply_bytes: 64 * 1024 * 1024,
             max_gathered_bytes: 3 * READ_BYTES_MAX,
             max_request_bytes: 64 * 1024 * 1024,

@@ -28,6 +28,7 @@ pub(crate) struct Metrics {
     pub protocol_errors: Counter,
     pub error_replies: Counter,
     pub refused_commands: Counter,
+    pub refused_for_room: Counter,
     pub bytes_read: Counter,
     pub bytes_written: Counter,
     /// By id; the last is for unknown commands.
@@ -51,6 +52,8 @@ impl RespMetrics {
         let protocol_errors = counter("protocol_errors", "Connections closed because of malformed input");
         let error_replies = counter("error_replies", "Error replies sent");
         let refused_commands = counter("commands_refused", "Commands whose user may not run them");
+        let refused_for_room =
+            counter("commands_without_room", "Long commands that were not received for want of room");
         let bytes_read = counter("read_bytes", "Bytes read from clients");
         let bytes_written = counter("written_bytes", "Bytes written to clients");
         let by_command = Family::<CommandLabel, Counter>::default();
@@ -72,6 +75,7 @@ impl RespMetrics {
             protocol_errors,
             error_replies,
             refused_commands,
+            refused_for_room,
             bytes_read,
             bytes_written,
             commands,

@@ -91,11 +91,11 @@ pub fn any_model(records: std::ops::Range<usize>) -> impl Strategy<Value = Model
 }
 
 pub fn cluster_config(sstable: &[&str]) -> ClusterConfig {
-    let server = |(i, addr): (usize, &&str)| Server { id: NodeId(i as u64 + 1), addr: (*addr).to_owned() };
+    let server = |(i, addr): (usize, &&str)| Server::new(i as u64 + 1, *addr);
     ClusterConfig {
         id: "test".into(),
         partitions: 4,
-        memtable: vec![Server { id: NodeId(1), addr: "127.0.0.1:1".into() }],
+        memtable: vec![Server::new(1, "127.0.0.1:1")],
         sstable: sstable.iter().enumerate().map(server).collect(),
         lease: LeaseConfig::default(),
     }

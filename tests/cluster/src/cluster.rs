@@ -32,6 +32,8 @@ pub struct Options {
     pub seed: u64,
     pub tuning: Tuning,
     pub lease: LeaseConfig,
+    /// The zone of each sstable server, one after the other; none: each is in its own.
+    pub zones: &'static [&'static str],
     /// Changes the configuration of every sstable server.
     pub sstable_config: fn(&mut SstServerConfig),
     /// Changes the configuration of every p-node.
@@ -56,6 +58,7 @@ impl Default for Options {
                 ..Tuning::default()
             },
             lease: LeaseConfig::default(),
+            zones: &[],
             sstable_config: |_| (),
             pnode_config: |_| (),
         }
@@ -136,6 +139,9 @@ impl Place for Homes {
             LocalConfig::Memtable(config) => {
                 config.http = None;
                 config.tuning = self.options.tuning.clone();
+                for (server, zone) in config.cluster.sstable.iter_mut().zip(self.options.zones) {
+                    server.zone = Some((*zone).to_owned());
+                }
                 if self.options.faulty_disks {
                     config.data_dir = DISK.into();
                 }

@@ -288,3 +288,46 @@ async fn tables_of_a_lost_and_of_a_drained_server_move_to_others_while_all_goes_
     assert_data(&c, &model, rounds).await;
     c.shutdown().await;
 }
+
+/// Waits until every table has its copies in these zones.
+async fn in_zones(c: &Cluster, expected: &[&str]) {
+    eventually("every table is in the zones that it is to be in", async || {
+        let tables = named(c).await;
+        let zones = |t: &Table| {
+            let mut zones: Vec<&str> = t.replicas.iter().map(|r| ZONES[*r]).collect();
+            zones.sort();
+            zones
+        };
+        (!tables.is_empty() && tables.iter().all(|t| zones(t) == expected)).then_some(())
+    })
+    .await;
+}
+
+const ZONES: [&str; SERVERS] = ["a", "a", "a", "b", "c"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_copies_of_a_table_are_in_as_many_zones_as_there_are() {
+    let mut options = Options { zones: &ZONES, ..options(4) };
+    options.tuning.sst_lost_after_ms = 500;
+    let mut c = Cluster::start(options).await;
+    let (mut model, mut rounds) = (Model::new(), 0);
+    for _ in 0..5 {
+        round(&c, rounds, &mut model).await;
+        rounds += 1;
+        in_zones(&c, &["a", "b", "c"]).await;
+    }
+    // Zone c is away: one of the others has two.
+    c.stop_sstable(4).await;
+    round(&c, rounds, &mut model).await;
+    rounds += 1;
+    in_zones(&c, &["a", "a", "b"]).await;
+    assert_data(&c, &model, rounds).await;
+    // It is back, and has its share again.
+    c.start_sstable(4).await;
+    round(&c, rounds, &mut model).await;
+    rounds += 1;
+    in_zones(&c, &["a", "b", "c"]).await;
+    settled(&c).await;
+    assert_data(&c, &model, rounds).await;
+    c.shutdown().await;
+}

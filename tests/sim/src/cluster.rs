@@ -46,7 +46,7 @@ pub fn resp_addr(index: usize) -> String {
 /// What all servers agree on.
 pub fn config(plan: &Plan) -> ClusterConfig {
     let servers = |tier: &str, n: usize, port: u16| {
-        (1..=n).map(|i| Server { id: NodeId(i as u64), addr: format!("{tier}{i}:{port}") }).collect()
+        (1..=n).map(|i| Server::new(i as u64, format!("{tier}{i}:{port}"))).collect()
     };
     ClusterConfig {
         id: "sim".into(),

@@ -34,7 +34,7 @@ const RECORDS: u64 = 10_000;
 const VALUE_BYTES: usize = 100;
 
 fn cluster() -> ClusterConfig {
-    let server = |addr: &str| vec![Server { id: NodeId(1), addr: addr.to_owned() }];
+    let server = |addr: &str| vec![Server::new(1, addr)];
     let (memtable, sstable) = (server("127.0.0.1:1"), server("127.0.0.1:2"));
     ClusterConfig { id: "bench".into(), partitions: 1, memtable, sstable, lease: LeaseConfig::default() }
 }

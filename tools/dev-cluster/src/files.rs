@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use sextant_common::error::{Error, Result};
-use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, Server};
 use sextant_environment::vfs::{read_file, write_file_atomically};
@@ -63,7 +62,7 @@ impl ClusterFile {
                 let name = format!("{}-{}", role.name(), index + 1);
                 let port = ports::choose(env, &mut ports, &mut used, &name).await?;
                 let addr = options.addr(role, index, port);
-                tiers[tier].push(Server { id: NodeId(index as u64 + 1), addr });
+                tiers[tier].push(Server::new(index as u64 + 1, addr));
             }
         }
         let [memtable, sstable] = tiers;

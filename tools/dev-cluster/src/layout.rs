@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     fn cluster() -> ClusterConfig {
-        let server = |addr: &str| vec![Server { id: NodeId(1), addr: addr.to_owned() }];
+        let server = |addr: &str| vec![Server::new(1, addr)];
         ClusterConfig {
             id: "c".into(),
             partitions: 2,

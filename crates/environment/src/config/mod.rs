@@ -29,7 +29,31 @@ pub struct Server {
     pub id: NodeId,
     /// `host:port` of its gRPC service.
     pub addr: String,
+    /// What fails together: a rack, a data centre, a cloud's availability zone. The copies of a table are spread over as many as
+    /// there are. None: what happens to this server happens to no other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
 }
+
+/// Where a server is: in a zone that has a name, or in one of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Zone<'a> {
+    Named(&'a str),
+    Own(NodeId),
+}
+
+impl Server {
+    pub fn new(id: u64, addr: impl Into<String>) -> Self {
+        Self { id: NodeId(id), addr: addr.into(), zone: None }
+    }
+
+    pub fn zone(&self) -> Zone<'_> {
+        self.zone.as_deref().map_or(Zone::Own(self.id), Zone::Named)
+    }
+}
+
+/// Longest name of a zone, in bytes.
+const ZONE_BYTES_MAX: usize = 64;
 
 /// What every server of a cluster must agree on. [`ClusterConfig::fingerprint`] travels in every handshake: servers with
 /// different values do not talk to each other.
@@ -153,6 +177,12 @@ impl ClusterConfig {
             }
             for server in servers {
                 check_reached(&format!("cluster.{tier}"), &server.addr)?;
+                if server.zone.as_ref().is_some_and(|zone| zone.is_empty() || zone.len() > ZONE_BYTES_MAX) {
+                    return bad(format!(
+                        "cluster.{tier}: zone of {}: 1 to {ZONE_BYTES_MAX} bytes",
+                        server.id
+                    ));
+                }
             }
         }
         self.lease.validate()
@@ -171,7 +201,7 @@ mod tests {
     use super::*;
 
     fn server(id: u64, addr: &str) -> Server {
-        Server { id: NodeId(id), addr: addr.into() }
+        Server::new(id, addr)
     }
 
     fn good() -> ClusterConfig {
@@ -188,7 +218,7 @@ mod tests {
     fn the_defaults_are_valid_and_every_mistake_is_named() {
         good().validate().unwrap();
         type Mistake = fn(&mut ClusterConfig);
-        let mistakes: [(Mistake, &str); 14] = [
+        let mistakes: [(Mistake, &str); 15] = [
             (|c| c.id.clear(), "cluster.id"),
             (|c| c.partitions = 0, "cluster.partitions is 0"),
             (|c| c.partitions = 16_385, "cluster.partitions is 16385"),
@@ -196,6 +226,7 @@ mod tests {
             (|c| c.memtable[1].id = NodeId(1), "cluster.memtable: server ids"),
             (|c| c.sstable[0].id = NodeId(0), "cluster.sstable: server ids"),
             (|c| c.sstable[0].addr = "nowhere".into(), "\"nowhere\" is not host:port"),
+            (|c| c.sstable[0].zone = Some(String::new()), "cluster.sstable: zone of 1"),
             (|c| c.lease.heartbeat_ms = 201, "heartbeat_ms"),
             (|c| c.lease.heartbeat_ms = u64::MAX, "heartbeat_ms"),
             (|c| c.lease.lease_ms = 401, "lease_ms"),

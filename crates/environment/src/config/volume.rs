@@ -50,7 +50,7 @@ mod tests {
         let volume = tempfile::tempdir().unwrap();
         std::fs::create_dir(volume.path().join("memtable-2")).unwrap();
         std::fs::write(volume.path().join("memtable-2/INCARNATION"), b"").unwrap();
-        let server = |id: u64, addr: &str| Server { id: NodeId(id), addr: addr.into() };
+        let server = |id: u64, addr: &str| Server::new(id, addr);
         let hosts = [server(1, "a:7201"), server(2, "b:7201")];
         let one_host = [server(1, "a:7201"), server(2, "a:7202")];
         let said = |servers: &[Server], dir: &str| {

@@ -236,7 +236,7 @@ mod tests {
     use crate::config::{LeaseConfig, Server};
 
     fn cluster(id: &str) -> ClusterConfig {
-        let server = Server { id: NodeId(1), addr: "a:1".into() };
+        let server = Server::new(1, "a:1");
         ClusterConfig {
             id: id.into(),
             partitions: 2,

@@ -88,14 +88,13 @@ pub async fn transfer(handle: &Handle, to: u64, cluster: &ClusterConfig) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::ids::NodeId;
     use sextant_environment::config::Server;
 
     use super::*;
 
     #[test]
     fn voters_are_servers_of_the_configuration_each_named_once() {
-        let server = |id: u64| Server { id: NodeId(id), addr: format!("m{id}:1") };
+        let server = |id: u64| Server::new(id, format!("m{id}:1"));
         let cluster = ClusterConfig {
             id: "test".into(),
             partitions: 1,

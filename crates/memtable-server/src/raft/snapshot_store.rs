@@ -283,7 +283,7 @@ mod tests {
     /// A server of three, the others are not there.
     async fn config() -> MemtableServerConfig {
         let addrs = free_addrs(&Env::real(), 4).await.unwrap();
-        let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
+        let server = |i: usize| Server::new(i as u64 + 1, &addrs[i]);
         MemtableServerConfig {
             id: NodeId(1),
             listen: addrs[0].clone(),

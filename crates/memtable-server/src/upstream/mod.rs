@@ -7,5 +7,6 @@
 
 mod ingest;
 mod servers;
+mod zones;
 
 pub use servers::{Held, SstServer, SstServers};

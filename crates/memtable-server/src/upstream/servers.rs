@@ -13,7 +13,7 @@ use sextant_common::ids::{NodeId, PartitionId, SstId};
 use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::{CompactionOrder, CopyOrder, Holding, IngestOrder, OrderNumber};
 use sextant_environment::Env;
-use sextant_environment::config::{ClusterConfig, Server};
+use sextant_environment::config::{ClusterConfig, Server, Zone};
 use sextant_environment::env::{Party, cluster_channel, error_of};
 use sextant_proto::convert::{sst_id_from_wire, sst_id_to_wire};
 use sextant_proto::v1;
@@ -21,7 +21,7 @@ use sextant_proto::v1::sst_client::SstClient;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::ingest;
+use super::{ingest, zones};
 use crate::memtable::Memtable;
 
 const SHORT: Duration = Duration::from_secs(2);
@@ -36,6 +36,7 @@ const UNWATCHED: Duration = Duration::from_secs(1800);
 pub struct SstServer {
     pub id: NodeId,
     pub addr: String,
+    zone: Option<String>,
     client: SstClient<Channel>,
 }
 
@@ -58,6 +59,7 @@ impl SstServers {
         let connect = |s: &Server| SstServer {
             id: s.id,
             addr: s.addr.clone(),
+            zone: s.zone.clone(),
             client: SstClient::new(cluster_channel(
                 &env.net,
                 &s.addr,
@@ -79,8 +81,8 @@ impl SstServers {
         self.0.iter().find(|s| s.id == id)
     }
 
-    /// The replicas of a new table: by rendezvous hashing over its id, so that another attempt tries other servers. Those to be avoided
-    /// only if there are too few others.
+    /// The replicas of a new table, in as many zones as there are: by rendezvous hashing over its id, so that another attempt tries other
+    /// servers. Those to be avoided only if there are too few others.
     pub fn choose(&self, id: SstId, replicas: usize, avoided: &BTreeSet<NodeId>) -> Vec<&SstServer> {
         let weight = |server: &SstServer| {
             let mut bytes = id.to_bytes().to_vec();
@@ -88,9 +90,8 @@ impl SstServers {
             xxhash_rust::xxh3::xxh3_64(&bytes)
         };
         let mut servers: Vec<_> = self.0.iter().collect();
-        servers.sort_by_key(|s| (avoided.contains(&s.id), std::cmp::Reverse(weight(s))));
-        servers.truncate(replicas);
-        servers
+        servers.sort_by_key(|s| std::cmp::Reverse(weight(s)));
+        zones::spread(servers, replicas, SstServer::zone, |s| usize::from(avoided.contains(&s.id)))
     }
 }
 
@@ -148,6 +149,10 @@ async fn watched<M, T>(
 }
 
 impl SstServer {
+    pub fn zone(&self) -> Zone<'_> {
+        self.zone.as_deref().map_or(Zone::Own(self.id), Zone::Named)
+    }
+
     /// Makes the server write a table of what is in a frozen memtable.
     /// `expired_by`: a published tick.
     pub async fn ingest(

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::ErrorKind;
-use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_environment::env::{Party, cluster_channel, free_addrs};
@@ -72,13 +71,13 @@ impl Cluster {
     /// Each server in an environment of its own.
     pub async fn start_on(envs: Vec<Env>, partitions: u32, tuning: Tuning, lease: LeaseConfig) -> Self {
         let addrs = free_addrs(&Env::real(), 4).await.unwrap();
-        let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
+        let server = |i: usize| Server::new(i as u64 + 1, &addrs[i]);
         let config = ClusterConfig {
             id: "test".into(),
             partitions,
             memtable: (0..3).map(server).collect(),
             // It has nothing and takes nothing: flushes fail and are tried again.
-            sstable: vec![Server { id: NodeId(1), addr: addrs[3].clone() }],
+            sstable: vec![Server::new(1, addrs[3].clone())],
             lease,
         };
         support::sstable::serve_nothing(&addrs[3]);

@@ -45,13 +45,13 @@ impl Cluster {
             sextant_environment::logging::init();
         }
         let addrs = free_addrs(&Env::real(), SERVERS + 1).await.unwrap();
-        let server = |i: usize| Server { id: NodeId(i as u64 + 1), addr: addrs[i].clone() };
+        let server = |i: usize| Server::new(i as u64 + 1, &addrs[i]);
         let config = ClusterConfig {
             id: "test".into(),
             partitions: 1,
             memtable: (0..founders).map(server).collect(),
             // It has nothing and takes nothing.
-            sstable: vec![Server { id: NodeId(1), addr: addrs[SERVERS].clone() }],
+            sstable: vec![Server::new(1, addrs[SERVERS].clone())],
             lease: LeaseConfig::default(),
         };
         support::sstable::serve_nothing(&addrs[SERVERS]);

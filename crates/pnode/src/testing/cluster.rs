@@ -45,7 +45,7 @@ impl Cluster {
             memtables[1].state.lock().hints.insert(partition, (1, 5));
         }
         let servers = |addrs: Vec<String>| {
-            addrs.into_iter().zip(1..).map(|(addr, id)| Server { id: NodeId(id), addr }).collect::<Vec<_>>()
+            addrs.into_iter().zip(1..).map(|(addr, id)| Server::new(id, addr)).collect::<Vec<_>>()
         };
         let config = ClusterConfig {
             id: "test".into(),

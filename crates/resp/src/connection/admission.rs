@@ -46,6 +46,8 @@ pub(super) struct Admission {
     room: Vec<Share>,
     purse: Option<Arc<Purse>>,
     taking_room: Option<BoxFuture<'static, Share>>,
+    /// Until when it waits for that.
+    gives_up: Option<Pin<Box<Sleep>>>,
     /// When what it holds room for is to be here.
     due: Option<Pin<Box<Sleep>>>,
     /// How long it may take for that.
@@ -62,6 +64,16 @@ pub(super) struct Admission {
     pause: Option<Pin<Box<Sleep>>>,
     carried: Option<OwnedSemaphorePermit>,
     taking_bytes: Option<BoxFuture<'static, Option<OwnedSemaphorePermit>>>,
+}
+
+/// Whether more of a command may be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reading {
+    Admitted,
+    /// The task is woken when it may go on.
+    Waits,
+    /// There was no room for too long: the command is not received. It holds nothing any more.
+    Refused,
 }
 
 /// A permit for each command that may be under way.
@@ -90,28 +102,45 @@ impl Turns {
 }
 
 impl Admission {
-    /// Whether more of a command may be read that has `announced` bytes so far, with the argument that is being read. If not, the
-    /// task is woken when it may.
-    pub fn may_read(&mut self, all: &Room, announced: usize, cx: &mut Context<'_>) -> bool {
+    /// Whether more of a command may be read that has `announced` bytes so far, with the argument that is being read. Who has waited for
+    /// so long is refused: those who hold the room may be in no hurry, and whoever waits may be gone, which nobody sees who does not
+    /// read.
+    pub fn may_read(
+        &mut self,
+        all: &Room,
+        announced: usize,
+        patience: Duration,
+        cx: &mut Context<'_>,
+    ) -> Reading {
         if self.taking_room.is_none() {
             let held: usize = self.room.iter().map(Share::bytes).sum();
             if announced <= held.max(SHORT_BYTES) {
-                return true;
+                return Reading::Admitted;
             }
             let needed = (announced - held).max(STEP_BYTES);
             let purse = self.purse.get_or_insert_with(|| Arc::new(all.purse())).clone();
             self.taking_room = Some(Box::pin(async move { purse.take(needed, PATIENCE).await }));
+            self.gives_up = None;
         }
-        match poll_once(&mut self.taking_room, cx) {
-            Some(share) => {
-                self.room.push(share);
-                let seconds = announced.div_ceil(UPLOAD_BYTES_PER_S) as u64;
-                self.allowed = UPLOAD_GRACE + Duration::from_secs(seconds);
-                self.due = Some(Box::pin(tokio::time::sleep(self.allowed)));
-                true
-            }
-            None => false,
+        if let Some(share) = poll_once(&mut self.taking_room, cx) {
+            self.gives_up = None;
+            self.room.push(share);
+            let seconds = announced.div_ceil(UPLOAD_BYTES_PER_S) as u64;
+            self.allowed = UPLOAD_GRACE + Duration::from_secs(seconds);
+            self.due = Some(Box::pin(tokio::time::sleep(self.allowed)));
+            return Reading::Admitted;
         }
+        let gives_up = self.gives_up.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+        if gives_up.as_mut().poll(cx).is_pending() {
+            return Reading::Waits;
+        }
+        self.gives_up = None;
+        self.taking_room = None;
+        self.room.clear();
+        self.due = None;
+        self.taking_bytes = None;
+        self.carried = None;
+        Reading::Refused
     }
 
     /// Whether the client has taken too long to send what it began. If not, the task is woken when it has.
@@ -294,9 +323,31 @@ mod tests {
     use super::*;
 
     const LONG: usize = 1 << 20;
+    const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+
+    fn reading(admission: &mut Admission, all: &Room, announced: usize) -> Reading {
+        admission.may_read(all, announced, ROOM_PATIENCE, &mut Context::from_waker(Waker::noop()))
+    }
 
     fn may_read(admission: &mut Admission, all: &Room, announced: usize) -> bool {
-        admission.may_read(all, announced, &mut Context::from_waker(Waker::noop()))
+        reading(admission, all, announced) == Reading::Admitted
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_room_too_long_is_refused_and_out_of_the_line() {
+        let all = Room::new(LONG);
+        let [mut holder, mut second, mut third] = [(); 3].map(|()| Admission::default());
+        assert!(may_read(&mut holder, &all, LONG));
+        // (One at a time may have more than there is: that is somebody else.)
+        let other = all.purse();
+        let _more = other.take(LONG, PATIENCE).await;
+        assert_eq!(reading(&mut second, &all, LONG), Reading::Waits);
+        tokio::time::sleep(ROOM_PATIENCE - Duration::from_secs(1)).await;
+        assert_eq!(reading(&mut second, &all, LONG), Reading::Waits);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(reading(&mut second, &all, LONG), Reading::Refused);
+        assert!(!second.holds_room());
+        assert_eq!(reading(&mut third, &all, LONG), Reading::Waits, "it has its own time");
     }
 
     #[tokio::test(start_paused = true)]

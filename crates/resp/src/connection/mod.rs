@@ -38,7 +38,7 @@ use sextant_environment::shutdown::Shutdown;
 use tokio::io::AsyncReadExt;
 
 pub(crate) use self::admission::Turns;
-use self::admission::{Admission, Leave};
+use self::admission::{Admission, Leave, Reading};
 use self::dispatch::Dispatched;
 use self::linger::linger;
 use self::output::{BUFFER_KEPT_BYTES, Output};
@@ -333,14 +333,31 @@ impl<S: Store> Connection<S> {
         if announced > SHORT_BYTES && !self.may_carry(announced, cx) {
             return false;
         }
-        if !self.admission.may_read(&self.shared.large, announced, cx) {
-            return false;
+        let patience = Duration::from_millis(self.shared.config.large_patience_ms);
+        match self.admission.may_read(&self.shared.large, announced, patience, cx) {
+            Reading::Admitted => {}
+            Reading::Waits => return false,
+            Reading::Refused => {
+                self.refuse_unread(announced);
+                return true;
+            }
         }
         if self.input.capacity() - self.input.len() < READ_BYTES / 2 {
             let room = missing.clamp(READ_BYTES, READ_BYTES_MAX);
             self.input.reserve(room);
         }
         self.read_some(cx)
+    }
+
+    /// Answers a command for which there is no room before it is here. The rest of it is dropped as it comes.
+    fn refuse_unread(&mut self, announced: usize) {
+        self.parser.give_up(&mut self.input);
+        self.input = BytesMut::from(&self.input[..]);
+        self.conversation.transactions.refuse();
+        self.shared.metrics.refused_for_room.inc();
+        self.reply(Reply::error(format!(
+            "OOM the command was not executed: there is no room for its {announced} bytes"
+        )));
     }
 
     fn read_some(&mut self, cx: &mut Context<'_>) -> bool {

@@ -21,6 +21,8 @@ pub struct Parser {
     args: Vec<(u32, u32)>,
     /// The unquoted words of an inline command.
     words: Vec<u8>,
+    /// How much of a command that was given up is gone. None: none is.
+    given_up: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,8 @@ enum State {
     Header { remaining: u32 },
     /// In the bytes of an argument.
     Body { remaining: u32, len: u32 },
+    /// In an argument of a command that was given up, so many bytes before the next.
+    Dropping { remaining: u32, left: u32 },
     /// A command is complete: it ends at `pos`.
     Done { inline: bool },
 }
@@ -51,6 +55,7 @@ impl Parser {
             scanned: 0,
             args: Vec::new(),
             words: Vec::new(),
+            given_up: None,
         }
     }
 
@@ -97,6 +102,7 @@ impl Parser {
                         self.state = State::Done { inline: true };
                     }
                 },
+                State::Header { remaining: 0 } if self.given_up.is_some() => self.reset(),
                 State::Header { remaining: 0 } => self.state = State::Done { inline: false },
                 State::Header { remaining } => {
                     match input.get(self.pos) {
@@ -114,11 +120,26 @@ impl Parser {
                     if len > limits::VALUE_BYTES_MAX {
                         return Err(ProtocolError::TooBigArgument(len));
                     }
-                    if end + 2 + len + 2 > self.max_request_bytes {
+                    let before = self.given_up.unwrap_or(0);
+                    if before + end + 2 + len + 2 > self.max_request_bytes {
                         return Err(ProtocolError::TooBigRequest(self.max_request_bytes));
                     }
                     self.move_to(end + 2);
                     self.state = State::Body { remaining, len: len as u32 };
+                    if self.given_up.is_some() {
+                        self.give_up(input);
+                    }
+                }
+                State::Dropping { remaining, left: 0 } => {
+                    self.state = State::Header { remaining: remaining - 1 };
+                }
+                State::Dropping { remaining, left } => {
+                    let here = input.len().min(left as usize);
+                    if here == 0 {
+                        return Ok(false);
+                    }
+                    input.advance(here);
+                    self.state = State::Dropping { remaining, left: left - here as u32 };
                 }
                 State::Body { remaining, len } => {
                     let end = self.pos + len as usize;
@@ -151,6 +172,24 @@ impl Parser {
             State::Body { len, .. } => self.pos + len as usize + 2,
             _ => self.pos,
         }
+    }
+
+    /// Gives up the command that is being received: what is here of it goes, and so does the rest as it comes, without being kept.
+    /// The next one that is complete is the one behind it.
+    pub fn give_up(&mut self, input: &mut BytesMut) {
+        let (remaining, left) = match self.state {
+            State::Header { remaining } => (remaining, 0),
+            State::Body { remaining, len } => (remaining, len + 2),
+            State::Start | State::Dropping { .. } | State::Done { .. } => return,
+        };
+        *self.given_up.get_or_insert(0) += self.pos + left as usize;
+        input.advance(self.pos);
+        self.move_to(0);
+        self.args.clear();
+        self.state = match left {
+            0 => State::Header { remaining },
+            left => State::Dropping { remaining, left },
+        };
     }
 
     /// Number of arguments of the complete command, its name included; at least 1.
@@ -202,6 +241,7 @@ impl Parser {
         self.args.clear();
         self.args.shrink_to(ARGS_KEPT);
         self.words.clear();
+        self.given_up = None;
     }
 
     fn move_to(&mut self, pos: usize) {
@@ -395,6 +435,55 @@ mod tests {
         // Small arguments in great number meet the same bound.
         let many = encode(&vec![Vec::new(); LIMIT / 6 + 2]);
         assert_eq!(parse_all(&[&many]).1, Some(ProtocolError::TooBigRequest(LIMIT)));
+    }
+
+    #[test]
+    fn a_command_that_is_given_up_is_dropped_as_it_comes_and_nothing_behind_it() {
+        let big =
+            encode(&[b"set".to_vec(), b"k".to_vec(), vec![b'x'; 100_000], b"EX".to_vec(), b"9".to_vec()]);
+        let all = [big, encode(&[b"get".to_vec(), b"k".to_vec()])].concat();
+        for at in [9, 20, 30, 70_000, 100_030] {
+            for step in [1, 7, 4096, all.len()] {
+                let (mut parser, mut input) = (Parser::new(LIMIT), BytesMut::from(&all[..at]));
+                assert_eq!(parser.parse(&mut input), Ok(false));
+                parser.give_up(&mut input);
+                let mut args = None;
+                for piece in all[at..].chunks(step) {
+                    input.extend_from_slice(piece);
+                    if parser.parse(&mut input).unwrap() {
+                        args = Some(parser.take(&mut input, |c| (c.arg(0).to_vec(), c.arg(1).to_vec())));
+                    }
+                    assert!(
+                        input.len() < step + 32 && parser.announced() < 32,
+                        "it is not kept: {}",
+                        input.len()
+                    );
+                }
+                assert_eq!(args, Some((b"get".to_vec(), b"k".to_vec())), "{at} {step}");
+                assert!(input.is_empty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_command_that_is_given_up_still_has_to_be_one() {
+        let given_up = |rest: &[u8]| {
+            let (mut parser, mut input) =
+                (Parser::new(LIMIT), BytesMut::from(&b"*3\r\n$3\r\nset\r\n$5\r\nab"[..]));
+            assert_eq!(parser.parse(&mut input), Ok(false));
+            parser.give_up(&mut input);
+            input.extend_from_slice(rest);
+            parser.parse(&mut input)
+        };
+        assert_eq!(given_up(b"cde\r\n"), Ok(false));
+        assert_eq!(given_up(b"cde\r\nfg"), Err(ProtocolError::ExpectedDollar(b'f')));
+        let larger = format!("cde\r\n${}\r\n", LIMIT - 20);
+        assert_eq!(
+            given_up(larger.as_bytes()),
+            Err(ProtocolError::TooBigRequest(LIMIT)),
+            "with what is gone"
+        );
+        assert_eq!(given_up(b"cde\r\n$1\r\nx\r\n*1\r\n$4\r\nping\r\n"), Ok(true));
     }
 
     /// Input that is worth parsing: commands, inline lines, and damage.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use sextant_common::ids::NodeId;
 use sextant_dev_cluster::Role;
-use sextant_environment::config::{ClusterConfig, Server, host_port};
+use sextant_environment::config::{ClusterConfig, Server, Zone, host_port};
 use sextant_environment::env::Door;
 
 use crate::args::ConfigCheckArgs;
@@ -130,9 +130,37 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
             findings.push(Finding::Warning(what));
         }
     }
+    in_one_zone(&first.cluster, findings);
     let voters = first.cluster.memtable.len();
     if voters % 2 == 0 {
         let what = format!("{voters} memtable servers survive no more failures than {}", voters - 1);
+        findings.push(Finding::Warning(what));
+    }
+}
+
+/// How many zones there are, and the one with most servers, if it has a name.
+fn largest_zone(servers: &[Server]) -> Option<(usize, &str, usize)> {
+    let mut zones: BTreeMap<Zone<'_>, usize> = BTreeMap::new();
+    servers.iter().for_each(|server| *zones.entry(server.zone()).or_default() += 1);
+    let count = zones.len();
+    match zones.into_iter().max_by_key(|(_, servers)| *servers)? {
+        (Zone::Named(name), servers) => Some((count, name, servers)),
+        (Zone::Own(_), _) => None,
+    }
+}
+
+/// What the loss of one zone would take.
+fn in_one_zone(cluster: &ClusterConfig, findings: &mut Vec<Finding>) {
+    let voters = cluster.memtable.len();
+    if let Some((_, zone, here)) = largest_zone(&cluster.memtable)
+        && 2 * (voters - here) <= voters
+    {
+        let what =
+            format!("zone {zone:?} has {here} of {voters} memtable servers: without it there is no majority");
+        findings.push(Finding::Warning(what));
+    }
+    if let Some((1, zone, _)) = largest_zone(&cluster.sstable) {
+        let what = format!("all sstable servers are in zone {zone:?}: without it no table can be read");
         findings.push(Finding::Warning(what));
     }
 }
@@ -165,6 +193,15 @@ fn compare(first: &Configured, other: &Configured, findings: &mut Vec<Finding>) 
     for (tier, ours, theirs) in [("memtable", &a.memtable, &b.memtable), ("sstable", &a.sstable, &b.sstable)]
     {
         for (one, two) in ours.iter().zip(theirs.iter()).filter(|(one, two)| one.id == two.id) {
+            if one.zone != two.zone {
+                let name = |server: &Server| server.zone.clone().unwrap_or_else(|| "none".to_owned());
+                findings.push(Finding::Warning(format!(
+                    "{where_} do not agree on the zone of {tier} {} ({}, {}): tables would move with each change of leaders",
+                    one.id,
+                    name(one),
+                    name(two)
+                )));
+            }
             if one.addr != two.addr {
                 findings.push(Finding::Warning(format!(
                     "{where_} reach {tier} {} at {} and at {}: good only if that is one server",
@@ -294,6 +331,30 @@ mod tests {
         files[0].1 += "http = \"0.0.0.0:7390\"\n";
         files[1].1 += "http = \"127.0.0.1:7440\"\n";
         assert_eq!(findings(&files), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_one_zone_would_take_along_is_said() {
+        let server = |id, zone: &str| Server { zone: Some(zone.into()), ..Server::new(id, "a:1") };
+        let said = |memtable: &[&str], sstable: &[&str]| {
+            let tier =
+                |zones: &[&str]| (1..).zip(zones).map(|(id, zone)| server(id, zone)).collect::<Vec<_>>();
+            let (memtable, sstable) = (tier(memtable), tier(sstable));
+            let lease = Default::default();
+            let cluster = ClusterConfig { id: "c".into(), partitions: 1, memtable, sstable, lease };
+            let mut findings = Vec::new();
+            in_one_zone(&cluster, &mut findings);
+            findings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(said(&["a", "b", "c"], &["a", "b"]), Vec::<String>::new());
+        assert_eq!(said(&["a", "a", "b", "b", "c"], &["a", "b"]), Vec::<String>::new());
+        assert_eq!(
+            said(&["a", "b", "b"], &["a", "a"]),
+            [
+                "warning: zone \"b\" has 2 of 3 memtable servers: without it there is no majority",
+                "warning: all sstable servers are in zone \"a\": without it no table can be read"
+            ]
+        );
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::Path;
 
-use sextant_common::ids::NodeId;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_pnode::ADMIN_PORT_OFFSET;
 
@@ -25,11 +24,12 @@ const MEMTABLE: Ports = Ports { grpc: 7300, http: 90, resp: 0 };
 const SSTABLE: Ports = Ports { grpc: 7350, http: 90, resp: 0 };
 const PNODE: Ports = Ports { grpc: 7400, http: 80, resp: -1020 };
 
-/// A host, as others reach it, and the port of its gRPC service.
+/// A host, as others reach it, the port of its gRPC service, and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Host {
     name: String,
     port: u16,
+    zone: Option<String>,
 }
 
 pub fn run(args: &ConfigInitArgs) -> CommandResult {
@@ -74,6 +74,9 @@ fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
     let memtable = hosts(&args.memtable, &MEMTABLE)?;
     let sstable = hosts(&args.sstable, &SSTABLE)?;
     let pnode = hosts(&args.pnode, &PNODE)?;
+    if pnode.iter().any(|host| host.zone.is_some()) {
+        return Err("--pnode: a p-node has no zone: it measures which servers are near".to_owned());
+    }
     cluster(args, &memtable, &sstable).validate().map_err(|e| e.message.into_owned())?;
     let mut taken = HashMap::new();
     let mut files = vec![(SHARED_FILE.to_owned(), shared(args, &memtable, &sstable))];
@@ -132,9 +135,8 @@ fn files(args: &ConfigInitArgs) -> Result<Vec<(String, String)>, String> {
 }
 
 fn cluster(args: &ConfigInitArgs, memtable: &[Host], sstable: &[Host]) -> ClusterConfig {
-    let servers = |hosts: &[Host]| {
-        (1..).zip(hosts).map(|(id, host)| Server { id: NodeId(id), addr: addr(host) }).collect()
-    };
+    let server = |(id, host): (u64, &Host)| Server { zone: host.zone.clone(), ..Server::new(id, addr(host)) };
+    let servers = |hosts: &[Host]| (1..).zip(hosts).map(server).collect();
     ClusterConfig {
         id: args.id.clone(),
         partitions: args.partitions,
@@ -148,7 +150,10 @@ fn shared(args: &ConfigInitArgs, memtable: &[Host], sstable: &[Host]) -> String 
     let servers = |hosts: &[Host]| {
         let lines: Vec<String> = (1..)
             .zip(hosts)
-            .map(|(id, host)| format!("    {{ id = {id}, addr = \"{}\" }},\n", addr(host)))
+            .map(|(id, host)| {
+                let zone = host.zone.as_deref().map(|zone| format!(", zone = {}", toml::Value::from(zone)));
+                format!("    {{ id = {id}, addr = \"{}\"{} }},\n", addr(host), zone.unwrap_or_default())
+            })
             .collect();
         lines.concat()
     };
@@ -174,13 +179,17 @@ fn hosts(names: &[String], ports: &Ports) -> Result<Vec<Host>, String> {
     names.iter().map(|name| host(name.trim(), ports.grpc)).collect()
 }
 
-/// `name`, `name:port`, `10.0.0.1`, `10.0.0.1:port`, `[::1]`, `[::1]:port`.
+/// `name`, `name:port`, `10.0.0.1`, `10.0.0.1:port`, `[::1]`, `[::1]:port`, and each with `@zone`.
 fn host(text: &str, default: u16) -> Result<Host, String> {
     let bad =
         || format!("{text:?} is no host or host:port (an IPv6 address stands in brackets: [::1]:{default})");
-    let (name, port) = match text.rsplit_once(':') {
-        Some((name, port)) if !text.ends_with(']') => (name, port.parse().map_err(|_| bad())?),
-        _ => (text, default),
+    let (place, zone) = match text.split_once('@') {
+        Some((place, zone)) => (place, Some(zone.to_owned())),
+        None => (text, None),
+    };
+    let (name, port) = match place.rsplit_once(':') {
+        Some((name, port)) if !place.ends_with(']') => (name, port.parse().map_err(|_| bad())?),
+        _ => (place, default),
     };
     let in_brackets = name.starts_with('[') && name.ends_with(']');
     let is_sound = match in_brackets {
@@ -193,7 +202,7 @@ fn host(text: &str, default: u16) -> Result<Host, String> {
     if !is_sound || port == 0 {
         return Err(bad());
     }
-    Ok(Host { name: name.to_owned(), port })
+    Ok(Host { name: name.to_owned(), port, zone })
 }
 
 #[cfg(test)]
@@ -227,7 +236,7 @@ mod tests {
     #[test]
     fn what_is_written_is_what_the_servers_read() {
         let dir = tempfile::tempdir().unwrap();
-        let mut args = args(&["m1", "10.0.0.2", "[::1]:7000"], &["m1"], &["m1", "p2"]);
+        let mut args = args(&["m1", "10.0.0.2@b", "[::1]:7000@b"], &["m1@a \"b\""], &["m1", "p2"]);
         args.out = dir.path().join("new");
         run(&args).unwrap();
         let path = |name: &str| args.out.join(name);
@@ -236,6 +245,9 @@ mod tests {
         assert_eq!(memtable.cluster.id, "a \"name\"");
         let addrs: Vec<&str> = memtable.cluster.memtable.iter().map(|s| s.addr.as_str()).collect();
         assert_eq!(addrs, ["m1:7300", "10.0.0.2:7300", "[::1]:7000"]);
+        let zones: Vec<_> = memtable.cluster.memtable.iter().map(|s| s.zone.as_deref()).collect();
+        assert_eq!(zones, [None, Some("b"), Some("b")]);
+        assert_eq!(memtable.cluster.sstable[0].zone.as_deref(), Some("a \"b\""));
         assert_eq!((memtable.id.0, memtable.listen.as_str()), (3, "[::]:7000"));
         assert_eq!(memtable.http.as_deref(), Some("[::]:7090"));
         assert_eq!(memtable.data_dir, PathBuf::from("/var/lib/sextant/memtable-3"));
@@ -274,10 +286,10 @@ mod tests {
 
     #[test]
     fn hosts_are_names_or_addresses() {
-        for good in ["h", "h.example", "h_1:2", "10.0.0.1", "[fe80::1]", "[::]:5"] {
+        for good in ["h", "h.example", "h_1:2", "10.0.0.1", "[fe80::1]", "[::]:5", "h@z", "h:1@z", "[::]@z"] {
             host(good, 1).unwrap();
         }
-        for bad in ["", ":1", "h:", "h:0", "h:70000", "::1", "a b", "[x]", "h/x"] {
+        for bad in ["", ":1", "h:", "h:0", "h:70000", "::1", "a b", "[x]", "h/x", "@z"] {
             assert!(host(bad, 1).is_err(), "{bad}");
         }
     }

@@ -58,7 +58,11 @@ struct Memory {
 pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
     let interval = Duration::from_millis(background.tuning.repair_interval_ms.max(10));
     let mut memory = Memory::default();
-    background.metrics.set_tables_lacking(background.shared.id, 0);
+    let tell_nothing = || {
+        background.metrics.set_tables_lacking(background.shared.id, 0);
+        background.metrics.set_tables_crowded(background.shared.id, 0);
+    };
+    tell_nothing();
     loop {
         tokio::select! {
             () = shutdown.wait() => return,
@@ -66,7 +70,7 @@ pub async fn repair_loop(background: Background, mut shutdown: Shutdown) {
         }
         let Some(term) = background.shared.serving() else {
             memory = Memory::default();
-            background.metrics.set_tables_lacking(background.shared.id, 0);
+            tell_nothing();
             continue;
         };
         if memory.term != term {
@@ -131,7 +135,7 @@ impl Memory {
     fn find<'h>(
         &mut self,
         background: &Background,
-        inventories: &'h [(&SstServer, Option<Vec<Held>>)],
+        inventories: &'h [(&'h SstServer, Option<Vec<Held>>)],
         now: u64,
     ) -> Vec<Found<'h>> {
         let configuration = background.shared.configuration.load();
@@ -151,7 +155,7 @@ impl Memory {
                 }
             };
             let is_draining = configuration.draining.contains(&server.id.0);
-            Found { id: server.id, held: held.as_deref(), is_lost, is_draining }
+            Found { id: server.id, zone: server.zone(), held: held.as_deref(), is_lost, is_draining }
         });
         let found: Vec<Found<'_>> = found.collect();
         // New tables go elsewhere, as long as there are enough others.
@@ -313,6 +317,7 @@ fn tell_placement(background: &Background, manifest: &Manifest, found: &[Found<'
     let replicas = background.tuning.sst_replicas;
     let lacking = manifest.all_ssts().filter(|sst| sound(sst) < replicas).count();
     background.metrics.set_tables_lacking(background.shared.id, lacking);
+    background.metrics.set_tables_crowded(background.shared.id, placement::crowded(manifest, found));
 }
 
 /// Whether every table of the manifest is sound on at least `required` servers. A server that does not answer (it may never again)

@@ -2,7 +2,8 @@
 //!
 //! A server that is lost (it has not answered for very long) or draining (an operator wants it empty) is replaced, in each table,
 //! by one that answers; a server that is to have a table and lacks it copies it. Most endangered first: what is sound on the fewest
-//! servers. When all is well, tables move from the fullest server to the emptiest until they are about even.
+//! servers. When all is well, tables move until each is in as many zones as can be, and then from the fullest servers to the
+//! emptiest until they are about even, as long as that leaves no zone with more copies of a table than it must have.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use sextant_common::command::Relocation;
 use sextant_common::ids::{NodeId, SstId};
 use sextant_common::manifest::{Manifest, SstMeta};
+use sextant_environment::config::Zone;
 
 use crate::upstream::Held;
 
@@ -20,6 +22,7 @@ const UNEVEN_BYTES: u64 = 64 * 1024 * 1024;
 #[derive(Clone, Copy)]
 pub struct Found<'h> {
     pub id: NodeId,
+    pub zone: Zone<'h>,
     /// None: it did not answer.
     pub held: Option<&'h [Held]>,
     /// It has not answered for so long that nobody waits for it any more.
@@ -59,6 +62,50 @@ impl Found<'_> {
     fn is_good(&self) -> bool {
         self.held.is_some() && !self.is_lost && !self.is_draining
     }
+
+    fn stays(&self) -> bool {
+        !self.is_lost && !self.is_draining
+    }
+}
+
+/// How many of the servers that a table is to stay on are in a zone.
+fn crowd(sst: &SstMeta, servers: &[Found<'_>], zone: Zone<'_>) -> usize {
+    servers.iter().filter(|s| s.zone == zone && s.stays() && sst.replicas.contains(&s.id)).count()
+}
+
+/// A move of a table that leaves fewer copies of it in one zone.
+struct Spreading {
+    from: NodeId,
+    to: NodeId,
+}
+
+impl Spreading {
+    /// From the zone that has most, there from the fullest; to the one that has fewest, there to the emptiest.
+    fn of(sst: &SstMeta, servers: &[Found<'_>], load: impl Fn(NodeId) -> u64) -> Option<Self> {
+        let crowd = |s: &&Found<'_>| crowd(sst, servers, s.zone);
+        let zone = |id: &NodeId| servers.iter().find(|s| s.id == *id).map(|s| s.zone);
+        // (Nearly always.)
+        if (1..sst.replicas.len())
+            .all(|at| !sst.replicas[..at].iter().any(|id| zone(id) == zone(&sst.replicas[at])))
+        {
+            return None;
+        }
+        let good = || servers.iter().filter(|s| s.is_good());
+        let from = good()
+            .filter(|s| sst.replicas.contains(&s.id))
+            .max_by_key(|s| (crowd(s), load(s.id), Reverse(s.id)))?;
+        if crowd(&from) < 2 {
+            return None;
+        }
+        let free = good().filter(|s| !sst.replicas.contains(&s.id));
+        let to = free.min_by_key(|s| (crowd(s), load(s.id), s.id))?;
+        (crowd(&to) + 2 <= crowd(&from)).then_some(Self { from: from.id, to: to.id })
+    }
+}
+
+/// How many tables could be in more zones than they are.
+pub fn crowded(manifest: &Manifest, servers: &[Found<'_>]) -> usize {
+    manifest.all_ssts().filter(|sst| Spreading::of(sst, servers, |_| 0).is_some()).count()
 }
 
 /// What is to be copied, most endangered first. `replicas`: that a table should have.
@@ -80,8 +127,30 @@ pub fn copies<'m>(manifest: &'m Manifest, servers: &[Found<'_>], replicas: usize
     for (_, sst) in endangered {
         copies_of(sst, servers, replicas, &mut loads, &mut copies);
     }
-    if copies.is_empty() {
-        copies.extend(evening(manifest, servers, &loads));
+    // As long as somebody does not answer, nobody is asked for what need not be.
+    if copies.is_empty() && !servers.iter().any(|s| s.held.is_none() && !s.is_lost) {
+        copies = spreading(manifest, servers, &mut loads);
+        if copies.is_empty() {
+            copies.extend(evening(manifest, servers, &loads));
+        }
+    }
+    copies
+}
+
+fn spreading<'m>(
+    manifest: &'m Manifest,
+    servers: &[Found<'_>],
+    loads: &mut BTreeMap<NodeId, u64>,
+) -> Vec<Copying<'m>> {
+    let (mut copies, mut seen) = (Vec::new(), BTreeSet::new());
+    for sst in manifest.all_ssts().filter(|sst| seen.insert(sst.id)) {
+        let load = |id| loads.get(&id).copied().unwrap_or(0);
+        let Some(Spreading { from, to }) = Spreading::of(sst, servers, load) else { continue };
+        *loads.entry(to).or_default() += sst.file_bytes;
+        if let Some(load) = loads.get_mut(&from) {
+            *load = load.saturating_sub(sst.file_bytes);
+        }
+        copies.push(Copying { sst, to, naming: Naming::InsteadOf(from) });
     }
     copies
 }
@@ -101,15 +170,24 @@ fn copies_of<'m>(
     leaving.sort_by_key(|id| found(id).is_some_and(|s| s.has(sst)));
     let staying = sst.replicas.len() - leaving.len();
     let mut leaving = leaving.into_iter();
+    // What is before is of other tables.
+    let first = copies.len();
     for to in sst.replicas.iter().filter_map(found).filter(|s| s.is_good() && !s.has(sst)) {
         *loads.entry(to.id).or_default() += sst.file_bytes;
         copies.push(Copying { sst, to: to.id, naming: Naming::Named });
     }
     for _ in staying..replicas {
         let others = servers.iter().filter(|s| s.is_good() && !sst.replicas.contains(&s.id));
-        let others = others.filter(|s| !copies.iter().any(|c| c.sst.id == sst.id && c.to == s.id));
-        // One that has it already, then the emptiest.
-        let best = others.min_by_key(|s| (!s.has(sst), loads.get(&s.id).copied().unwrap_or(0), s.id));
+        let added = &copies[first..];
+        let others = others.filter(|s| !added.iter().any(|c| c.to == s.id));
+        let crowd = |zone| {
+            let added = added.iter().filter(|c| c.naming != Naming::Named);
+            let added = added.filter(|c| servers.iter().any(|s| s.id == c.to && s.zone == zone));
+            crowd(sst, servers, zone) + added.count()
+        };
+        // In the zone that has fewest; one that has it already, then the emptiest.
+        let load = |id| loads.get(&id).copied().unwrap_or(0);
+        let best = others.min_by_key(|s| (crowd(s.zone), !s.has(sst), load(s.id), s.id));
         let Some(to) = best else { return };
         if !to.has(sst) {
             *loads.entry(to.id).or_default() += sst.file_bytes;
@@ -150,32 +228,37 @@ pub fn departures(manifest: &Manifest, servers: &[Found<'_>], replicas: usize) -
     departures
 }
 
-/// One table from the fullest server to the emptiest, if that makes them more even.
+/// One table from a full server to an emptier one, if that makes them more even and no zone more crowded: of what can move between the
+/// two that differ most the largest.
 fn evening<'m>(
     manifest: &'m Manifest,
     servers: &[Found<'_>],
     loads: &BTreeMap<NodeId, u64>,
 ) -> Option<Copying<'m>> {
-    // As long as somebody does not answer, nobody is asked for what need not be.
-    if servers.iter().any(|s| s.held.is_none() && !s.is_lost) {
-        return None;
-    }
-    let load = |s: &&Found<'_>| loads.get(&s.id).copied().unwrap_or(0);
+    let load = |s: &Found<'_>| loads.get(&s.id).copied().unwrap_or(0);
     let good: Vec<&Found<'_>> = servers.iter().filter(|s| s.is_good()).collect();
-    let (fullest, emptiest) =
-        (good.iter().max_by_key(|s| (load(s), s.id))?, good.iter().min_by_key(|s| (load(s), s.id))?);
-    let mean = good.iter().map(load).sum::<u64>() / good.len() as u64;
-    let more = load(fullest) - load(emptiest);
-    if more <= UNEVEN_BYTES.max(mean / 4) {
+    let (most, least) = (good.iter().map(|s| load(s)).max()?, good.iter().map(|s| load(s)).min()?);
+    let mean = good.iter().map(|s| load(s)).sum::<u64>() / good.len() as u64;
+    let bound = UNEVEN_BYTES.max(mean / 4);
+    if most - least <= bound {
         return None;
     }
-    let movable = manifest.all_ssts().filter(|sst| {
-        sst.replicas.contains(&fullest.id)
-            && !sst.replicas.contains(&emptiest.id)
-            && 2 * sst.file_bytes <= more
+    let moves = manifest.all_ssts().flat_map(|sst| {
+        let (from, to): (Vec<_>, Vec<_>) = good.iter().copied().partition(|s| sst.replicas.contains(&s.id));
+        let pairs = from.into_iter().flat_map(move |from| to.clone().into_iter().map(move |to| (from, to)));
+        pairs.map(move |(from, to)| (sst, from, to))
     });
-    let sst = movable.max_by_key(|sst| (sst.file_bytes, Reverse(sst.id)))?;
-    Some(Copying { sst, to: emptiest.id, naming: Naming::InsteadOf(fullest.id) })
+    let evens = |sst: &SstMeta, from: &Found<'_>, to: &Found<'_>| {
+        let more = load(from).saturating_sub(load(to));
+        let crowds =
+            || from.zone != to.zone && crowd(sst, servers, to.zone) >= crowd(sst, servers, from.zone);
+        more > bound && 2 * sst.file_bytes <= more && !crowds()
+    };
+    let (sst, from, to) =
+        moves.filter(|(sst, from, to)| evens(sst, from, to)).max_by_key(|(sst, from, to)| {
+            (load(from) - load(to), sst.file_bytes, Reverse((sst.id, from.id, to.id)))
+        })?;
+    Some(Copying { sst, to: to.id, naming: Naming::InsteadOf(from.id) })
 }
 
 /// Copies of tables that the manifest names on servers that it does not name for them, while all that it does name and that
@@ -212,7 +295,8 @@ mod tests {
     const MIB: u64 = 1024 * 1024;
 
     fn server(id: u64, held: &[Held]) -> Found<'_> {
-        Found { id: NodeId(id), held: Some(held), is_lost: false, is_draining: false }
+        let id = NodeId(id);
+        Found { id, zone: Zone::Own(id), held: Some(held), is_lost: false, is_draining: false }
     }
 
     fn told(copies: &[Copying<'_>]) -> Vec<(u32, u64, Naming)> {
@@ -312,6 +396,97 @@ mod tests {
         let count = |id| manifest.all_ssts().filter(|sst| sst.replicas.contains(&NodeId(id))).count();
         let counts: Vec<usize> = (1..=4).map(count).collect();
         assert!(counts.iter().all(|count| (8..=10).contains(count)), "{counts:?}");
+    }
+
+    /// Servers 1, 2, .. in these zones, with what the manifest names on them.
+    fn in_zones<T>(manifest: &Manifest, zones: &str, look: impl FnOnce(&[Found<'_>]) -> T) -> T {
+        let on = |id: NodeId| manifest.all_ssts().filter(move |sst| sst.replicas.contains(&id)).map(held);
+        let held: Vec<Vec<Held>> = (1..).take(zones.len()).map(|id| on(NodeId(id)).collect()).collect();
+        let servers = (1..)
+            .zip(&held)
+            .enumerate()
+            .map(|(at, (id, held))| Found { zone: Zone::Named(&zones[at..at + 1]), ..server(id, held) });
+        look(&servers.collect::<Vec<_>>())
+    }
+
+    /// Copies and renames until nothing is to be done. How many moved, and on which servers each table is then.
+    fn settled(manifest: &mut Manifest, zones: &str) -> (usize, Vec<Vec<u64>>) {
+        for moved in 0..100 {
+            let next = in_zones(manifest, zones, |servers| {
+                copies(manifest, servers, 3).first().map(|c| (c.sst.id, c.to, c.naming))
+            });
+            let Some((id, to, naming)) = next else {
+                let sorted = |sst: &SstMeta| {
+                    let mut on: Vec<u64> = sst.replicas.iter().map(|id| id.0).collect();
+                    on.sort();
+                    on
+                };
+                return (moved, manifest.all_ssts().map(sorted).collect());
+            };
+            let Naming::InsteadOf(from) = naming else { panic!("{naming:?}") };
+            manifest.tables[0].ssts.edit(|all| {
+                let moved = all.iter_mut().find(|sst| sst.id == id).unwrap();
+                moved.replicas.retain(|r| *r != from);
+                moved.replicas.push(to);
+            });
+        }
+        panic!("tables move for ever")
+    }
+
+    #[test]
+    fn a_lost_server_is_replaced_in_the_zone_that_has_fewest_copies() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3]), sst(2, &[1, 2, 3])]);
+        in_zones(&manifest, "abcac", |servers| {
+            let mut servers = servers.to_vec();
+            servers[2] = Found { held: None, is_lost: true, ..servers[2] };
+            let instead = Naming::InsteadOf(NodeId(3));
+            assert_eq!(told(&copies(&manifest, &servers, 3)), [(1, 5, instead), (2, 5, instead)]);
+            // If nobody is left there, wherever it can be.
+            servers[4] = Found { held: None, ..servers[4] };
+            assert_eq!(told(&copies(&manifest, &servers, 3)), [(1, 4, instead), (2, 4, instead)]);
+        });
+    }
+
+    #[test]
+    fn two_lost_servers_are_not_replaced_in_one_zone() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3])]);
+        in_zones(&manifest, "abcbbc", |servers| {
+            let mut servers = servers.to_vec();
+            servers[1] = Found { held: None, is_lost: true, ..servers[1] };
+            servers[2] = Found { held: None, is_lost: true, ..servers[2] };
+            let to: Vec<u64> = copies(&manifest, &servers, 3).iter().map(|c| c.to.0).collect();
+            assert_eq!(to, [4, 6]);
+        });
+    }
+
+    #[test]
+    fn tables_move_into_zones_that_have_none_of_their_copies() {
+        let mut manifest = manifest((1..=4).map(|n| sst(n, &[1, 2, 3])).collect());
+        in_zones(&manifest, "aabcc", |servers| {
+            assert_eq!(crowded(&manifest, servers), 4);
+            assert_eq!(copies(&manifest, servers, 3).len(), 4);
+            let away = Found { held: None, ..servers[1] };
+            let servers = [&servers[..1], &[away], &servers[2..]].concat();
+            assert_eq!(told(&copies(&manifest, &servers, 3)), [], "it may come back");
+        });
+        let (moved, on) = settled(&mut manifest, "aabcc");
+        assert_eq!(moved, 4);
+        for on in on {
+            assert!(on[0] <= 2 && on[1] == 3 && on[2] >= 4, "one of each zone: {on:?}");
+        }
+        assert_eq!(in_zones(&manifest, "aabcc", |servers| crowded(&manifest, servers)), 0);
+        // One zone has to have two, if there are but two.
+        assert_eq!(settled(&mut manifest, "aabbb").0, 0);
+    }
+
+    #[test]
+    fn servers_become_even_within_what_zones_allow() {
+        let mut manifest = manifest((1..=12).map(|n| sst(n, &[1, 2, 3])).collect());
+        manifest.tables[0].ssts.edit(|all| all.iter_mut().for_each(|sst| sst.file_bytes = 50 * MIB));
+        let (_, on) = settled(&mut manifest, "abcc");
+        assert!(on.iter().all(|on| on[..2] == [1, 2]), "zones a and b have one server each: {on:?}");
+        let on_third = on.iter().filter(|on| on[2] == 3).count();
+        assert!((5..=7).contains(&on_third), "{on_third}");
     }
 
     #[test]
