@@ -13,9 +13,10 @@ class RedisPy(unittest.TestCase):
         cluster = Cluster()
         cls.addClassCleanup(cluster.stop)
         host, port = cluster.resp()
-        cls.redis = redis.Redis(host=host, port=port, socket_timeout=PATIENCE)
+        cls.at = {"host": host, "port": port, "socket_timeout": PATIENCE}
+        cls.redis = redis.Redis(**cls.at)
         cls.addClassCleanup(cls.redis.close)
-        cls.text = redis.Redis(host=host, port=port, decode_responses=True, socket_timeout=PATIENCE)
+        cls.text = redis.Redis(**cls.at, decode_responses=True)
         cls.addClassCleanup(cls.text.close)
 
     def test_basic_commands(self):
@@ -51,6 +52,15 @@ class RedisPy(unittest.TestCase):
             with self.assertRaises(redis.WatchError):
                 watched.execute()
         self.assertEqual(self.text.get("{p}a"), "10")
+
+    def test_clients_are_listed_and_killed(self):
+        r, other = self.text, redis.Redis(**self.at, client_name="other")
+        self.addCleanup(other.close)
+        id = other.client_id()
+        self.assertEqual([client["id"] for client in r.client_list() if client["name"] == "other"], [str(id)])
+        self.assertEqual((other.client_info()["id"], r.client_info()["user"]), (id, "default"))
+        self.assertEqual(r.client_kill_filter(_id=id), 1)
+        self.assertNotIn(str(id), [client["id"] for client in r.client_list()])
 
     def test_errors_are_redis_errors(self):
         self.text.set("s", "text")

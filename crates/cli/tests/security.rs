@@ -436,6 +436,7 @@ async fn users_may_do_what_their_rules_say_and_nobody_else_anything() {
         ("DEL app:1", "-NOPERM"),
         ("CONFIG GET *", "-NOPERM"),
         ("CLIENT LIST", "-NOPERM"),
+        ("CLIENT KILL SKIPME no ID 1", "-NOPERM"),
         ("ACL LIST", "-NOPERM"),
         ("ACL SETUSER bob +@all", "-NOPERM"),
         ("SELECT 1", "-NOPERM No permissions to access database 1"),

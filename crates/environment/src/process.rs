@@ -16,7 +16,7 @@ pub fn metrics() -> String {
     }
     if let Some(bytes) = resident_bytes() {
         let name = "process_resident_memory_bytes";
-        family(name, "gauge", "Resident memory", name, bytes);
+        family(name, "gauge", "Resident memory", name, bytes as f64);
     }
     if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
         let name = "process_open_fds";
@@ -36,12 +36,13 @@ fn cpu_seconds() -> Option<f64> {
     Some(seconds(usage.ru_utime) + seconds(usage.ru_stime))
 }
 
-fn resident_bytes() -> Option<f64> {
+/// Memory of this process that is in use; None: the system does not tell.
+pub fn resident_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
-    let pages: f64 = statm.split_whitespace().nth(1)?.parse().ok()?;
+    let pages: u64 = statm.split_whitespace().nth(1)?.parse().ok()?;
     // SAFETY: sysconf has no preconditions.
     let page_bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    Some(pages * page_bytes as f64)
+    Some(pages * u64::try_from(page_bytes).ok()?)
 }
 
 #[cfg(test)]

@@ -1,20 +1,28 @@
-//! Who is connected: for `CLIENT LIST` and its kin.
+//! Who is connected: for `CLIENT LIST`, `CLIENT KILL` and their kin.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64, Ordering};
+use std::task::Waker;
 
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use parking_lot::Mutex;
 use sextant_common::database::Database;
 use tokio::sync::oneshot;
 
+use crate::command_table::{COMMANDS, Id};
 use crate::frame::{Protocol, Reply};
+use crate::who::DEFAULT_USER;
 
 /// Longest name or library name that is kept, in bytes: a client's name is not a place to store data.
 const NAME_BYTES_MAX: usize = 256;
+/// Instead of the place of a command in the table: there was none.
+const NO_COMMAND: u16 = u16::MAX;
+/// Instead of a number of commands: no transaction is open.
+const NO_TRANSACTION: i64 = -1;
 
 /// Why a command that waits is answered although there is nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +59,16 @@ pub(crate) struct ClientEntry {
     peer: Option<SocketAddr>,
     connected_ns: u64,
     is_gone: AtomicBool,
+    /// Somebody has ended it.
+    is_killed: AtomicBool,
+    /// Its task.
+    task: AtomicWaker,
+    /// When it last sent something.
+    heard_ns: AtomicU64,
+    /// Its last command.
+    command: AtomicU16,
+    /// Commands that wait for `EXEC`.
+    queued: AtomicI64,
     /// Where its command waits, if one does.
     waits: Mutex<Option<oneshot::Sender<Release>>>,
     about: Mutex<About>,
@@ -97,6 +115,48 @@ impl ClientEntry {
 
     pub fn leave(&self) {
         self.is_gone.store(true, Ordering::Relaxed);
+    }
+
+    /// Its connection is to end. False: that was so before.
+    pub fn kill(&self) -> bool {
+        let was_killed = self.is_killed.swap(true, Ordering::AcqRel);
+        self.task.wake();
+        !was_killed
+    }
+
+    /// Whether somebody has ended it. If not, `task` is woken then.
+    #[inline]
+    pub fn is_killed(&self, task: &Waker) -> bool {
+        self.task.register(task);
+        self.is_killed.load(Ordering::Acquire)
+    }
+
+    /// It has sent something.
+    #[inline]
+    pub fn heard(&self, now_ns: u64) {
+        self.heard_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// That is its last command.
+    #[inline]
+    pub fn asked(&self, id: Id) {
+        self.command.store(id as u16, Ordering::Relaxed);
+    }
+
+    /// So many commands wait for `EXEC`; None: no transaction is open.
+    #[inline]
+    pub fn has_queued(&self, commands: Option<usize>) {
+        self.queued.store(commands.map_or(NO_TRANSACTION, |n| n as i64), Ordering::Relaxed);
+    }
+
+    pub fn user(&self) -> String {
+        let about = self.about.lock();
+        if about.user.is_empty() { DEFAULT_USER.to_owned() } else { about.user.clone() }
+    }
+
+    /// As `CLIENT LIST` says it.
+    pub fn addr(&self) -> String {
+        self.peer.map_or_else(String::new, |peer| peer.to_string())
     }
 
     pub fn name(&self) -> Option<Bytes> {
@@ -158,6 +218,11 @@ impl Clients {
             peer,
             connected_ns: now_ns,
             is_gone: AtomicBool::new(false),
+            is_killed: AtomicBool::new(false),
+            task: AtomicWaker::new(),
+            heard_ns: AtomicU64::new(now_ns),
+            command: AtomicU16::new(NO_COMMAND),
+            queued: AtomicI64::new(NO_TRANSACTION),
             waits: Mutex::default(),
             about: Mutex::default(),
         });
@@ -181,25 +246,54 @@ impl Clients {
 
     /// A line for each connection, oldest first.
     pub fn list(&self, now_ns: u64) -> String {
-        let entries: Vec<_> = self.connected.lock().values().cloned().collect();
-        entries.iter().map(|entry| self.line(entry, now_ns)).collect()
+        self.all().iter().map(|entry| self.line(entry, now_ns)).collect()
     }
 
+    /// A line for each of these that is connected.
+    pub fn list_of(&self, ids: &[u64], now_ns: u64) -> String {
+        let all = self.all();
+        let named = ids.iter().filter_map(|id| all.iter().find(|entry| entry.id == *id));
+        named.map(|entry| self.line(entry, now_ns)).collect()
+    }
+
+    /// Oldest first, but for those that are ended.
+    pub fn all(&self) -> Vec<Arc<ClientEntry>> {
+        let connected = self.connected.lock();
+        connected.values().filter(|entry| !entry.is_killed.load(Ordering::Relaxed)).cloned().collect()
+    }
+
+    /// Where all of them are connected to.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// In the order of Redis 6.2, which some clients go by, and what came later at the end. What the memory of one connection is
+    /// is not known: 0.
     pub fn line(&self, entry: &ClientEntry, now_ns: u64) -> String {
         let about = entry.about.lock();
-        let peer = entry.peer.map_or_else(String::new, |p| p.to_string());
+        let seconds_since = |then_ns: u64| now_ns.saturating_sub(then_ns) / 1_000_000_000;
+        let queued = entry.queued.load(Ordering::Relaxed);
+        let flags = match (entry.waits(), queued) {
+            (true, _) => "b",
+            (false, NO_TRANSACTION) => "N",
+            (false, _) => "x",
+        };
+        let command = COMMANDS.get(usize::from(entry.command.load(Ordering::Relaxed)));
         let mut line = String::new();
         let _ = writeln!(
             line,
-            "id={} addr={peer} laddr={} name={} age={} flags={} db={} sub=0 psub=0 multi=-1 user={} redir=-1 resp={} \
-             lib-name={} lib-ver={}",
+            "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub=0 psub=0 multi={queued} qbuf=0 \
+             qbuf-free=0 argv-mem=0 obl=0 oll=0 omem=0 tot-mem=0 events=r cmd={} user={} redir=-1 resp={} lib-name={} \
+             lib-ver={}",
             entry.id,
+            entry.addr(),
             self.local_addr,
             String::from_utf8_lossy(&about.name),
-            now_ns.saturating_sub(entry.connected_ns) / 1_000_000_000,
-            if entry.waits() { "b" } else { "N" },
+            seconds_since(entry.connected_ns),
+            seconds_since(entry.heard_ns.load(Ordering::Relaxed)),
             about.database.number(),
-            if about.user.is_empty() { "default" } else { &about.user },
+            command.map_or("NULL", |spec| spec.name),
+            if about.user.is_empty() { DEFAULT_USER } else { &about.user },
             if about.protocol == Protocol::Resp3 { 3 } else { 2 },
             String::from_utf8_lossy(&about.library),
             String::from_utf8_lossy(&about.library_version),

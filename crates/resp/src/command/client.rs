@@ -1,43 +1,85 @@
 //! `CLIENT`: what clients say about themselves, and who is connected.
 
+mod kill;
+
 use super::errors::{NOT_AN_INTEGER, SYNTAX, unknown_subcommand, wrong_arity};
 use super::hello::{bad_name, is_valid_name};
-use super::{Conversation, Release, is};
+use super::{Action, Conversation, Release, Wanted, is};
 use crate::config::Order;
 use crate::frame::{Command, Reply, parse_integer};
 use crate::shared::Shared;
 use crate::store::Store;
 use crate::who::not_permitted;
 
+/// How many arguments each has, its name and the command's included; 0: several numbers of them.
+const SUBCOMMANDS: [(&str, usize); 12] = [
+    ("id", 2),
+    ("info", 2),
+    ("getname", 2),
+    ("setname", 3),
+    ("setinfo", 4),
+    ("no-evict", 3),
+    ("no-touch", 3),
+    ("list", 0),
+    ("kill", 0),
+    ("order", 3),
+    ("reply", 3),
+    ("unblock", 0),
+];
+/// Whoever may administrate has these.
+const OF_OTHERS: [&str; 3] = ["list", "kill", "unblock"];
+
+const NOT_TRACKED: &str = "no keys are tracked: p-nodes tell each other nothing of them";
+const NOT_PAUSED: &str = "the clients of other p-nodes would go on";
+/// Subcommands of Redis that are not there, and why not.
+const REFUSED: [(&str, &str); 6] = [
+    ("caching", NOT_TRACKED),
+    ("getredir", NOT_TRACKED),
+    ("tracking", NOT_TRACKED),
+    ("trackinginfo", NOT_TRACKED),
+    ("pause", NOT_PAUSED),
+    ("unpause", NOT_PAUSED),
+];
+
 pub(super) fn client<S: Store>(
     command: &Command<'_>,
     conversation: &mut Conversation,
     shared: &Shared<S>,
-) -> Reply {
-    const SUBCOMMANDS: [(&str, usize); 10] = [
-        ("id", 2),
-        ("info", 2),
-        ("getname", 2),
-        ("setname", 3),
-        ("setinfo", 4),
-        ("no-evict", 3),
-        ("no-touch", 3),
-        ("list", 0),
-        ("order", 3),
-        ("unblock", 0),
-    ];
+) -> Action {
+    Action::Reply(match subcommand(command, conversation) {
+        Ok("kill") => return kill::kill(command, conversation, shared),
+        Ok(name) => answer(name, command, conversation, shared),
+        Err(refused) => refused,
+    })
+}
+
+/// Which one it is, if it may be run.
+fn subcommand(command: &Command<'_>, conversation: &mut Conversation) -> Result<&'static str, Reply> {
     let subcommand = command.arg(1);
-    let Some((name, len)) = SUBCOMMANDS.into_iter().find(|(name, _)| is(subcommand, name)) else {
-        return unknown_subcommand(command, "CLIENT");
-    };
-    if len != 0 && command.len() != len {
-        return wrong_arity(&format!("client|{name}"));
+    if let Some((name, why)) = REFUSED.into_iter().find(|(name, _)| is(subcommand, name)) {
+        let name = name.to_ascii_uppercase();
+        return Err(Reply::error(format!("ERR CLIENT {name} is not supported: {why}")));
     }
-    if ["list", "unblock"].contains(&name) && !conversation.who.may_administrate() {
+    let Some((name, len)) = SUBCOMMANDS.into_iter().find(|(name, _)| is(subcommand, name)) else {
+        return Err(unknown_subcommand(command, "CLIENT"));
+    };
+    if len != 0 && command.len() != len || name == "kill" && command.len() == 2 {
+        return Err(wrong_arity(&format!("client|{name}")));
+    }
+    if OF_OTHERS.contains(&name) && !conversation.who.may_administrate() {
         let command = format!("client|{name}");
         conversation.who.refused(&command);
-        return not_permitted(conversation.who.name(), &command);
+        return Err(not_permitted(conversation.who.name(), &command));
     }
+    Ok(name)
+}
+
+fn answer<S: Store>(
+    name: &str,
+    command: &Command<'_>,
+    conversation: &mut Conversation,
+    shared: &Shared<S>,
+) -> Reply {
     match name {
         "id" => Reply::Integer(conversation.entry.id() as i64),
         "info" => Reply::Text(shared.clients.line(&conversation.entry, shared.now_ns())),
@@ -60,8 +102,17 @@ pub(super) fn client<S: Store>(
             };
             Reply::OK
         }
+        "reply" => {
+            conversation.wanted = match command.arg(2) {
+                wanted if is(wanted, "on") => Wanted::All,
+                wanted if is(wanted, "off") => Wanted::None,
+                wanted if is(wanted, "skip") => conversation.wanted.but_the_next(),
+                _ => return SYNTAX,
+            };
+            Reply::OK
+        }
         "unblock" => unblock(command, shared),
-        "list" => list(command, conversation, shared),
+        "list" => list(command, shared),
         // Nothing here evicts clients, or keeps a time of last access.
         _ if is(command.arg(2), "on") || is(command.arg(2), "off") => Reply::OK,
         _ => SYNTAX,
@@ -102,23 +153,33 @@ fn unblock<S: Store>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
     }
 }
 
-fn list<S: Store>(command: &Command<'_>, conversation: &Conversation, shared: &Shared<S>) -> Reply {
+fn list<S: Store>(command: &Command<'_>, shared: &Shared<S>) -> Reply {
+    let now_ns = shared.now_ns();
     match command.len() {
-        2 => Reply::Text(shared.clients.list(shared.now_ns())),
-        4 if is(command.arg(2), "type") => {
-            let kind = command.arg(3);
-            if is(kind, "normal") {
-                Reply::Text(shared.clients.list(shared.now_ns()))
-            } else if ["master", "replica", "slave", "pubsub"].iter().any(|k| is(kind, k)) {
-                Reply::Text(String::new())
-            } else {
-                let kind = String::from_utf8_lossy(kind).into_owned();
-                Reply::error(format!("ERR Unknown client type '{kind}'"))
-            }
-        }
-        4 if is(command.arg(2), "id") && command.arg(3) == conversation.entry.id().to_string().as_bytes() => {
-            Reply::Text(shared.clients.line(&conversation.entry, shared.now_ns()))
+        2 => Reply::Text(shared.clients.list(now_ns)),
+        4 if is(command.arg(2), "type") => match is_everybody(command.arg(3)) {
+            Ok(true) => Reply::Text(shared.clients.list(now_ns)),
+            Ok(false) => Reply::Text(String::new()),
+            Err(unknown) => unknown,
+        },
+        4.. if is(command.arg(2), "id") => {
+            let ids: Option<Vec<i64>> = (3..command.len()).map(|at| parse_integer(command.arg(at))).collect();
+            let Some(ids) = ids else { return Reply::error("ERR Invalid client ID") };
+            let ids: Vec<u64> = ids.into_iter().filter_map(|id| u64::try_from(id).ok()).collect();
+            Reply::Text(shared.clients.list_of(&ids, now_ns))
         }
         _ => SYNTAX,
+    }
+}
+
+/// Whether all clients are of this type, or none.
+fn is_everybody(kind: &[u8]) -> Result<bool, Reply> {
+    if is(kind, "normal") {
+        Ok(true)
+    } else if ["master", "replica", "slave", "pubsub"].iter().any(|k| is(kind, k)) {
+        Ok(false)
+    } else {
+        let kind = String::from_utf8_lossy(kind).into_owned();
+        Err(Reply::error(format!("ERR Unknown client type '{kind}'")))
     }
 }

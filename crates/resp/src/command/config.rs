@@ -1,27 +1,55 @@
-//! `CONFIG`: only what clients and benchmarks ask for on connecting.
+//! `CONFIG`: what clients, benchmarks and libraries ask for on connecting.
 
 use sextant_common::database::Database;
+use sextant_common::limits::VALUE_BYTES_MAX;
 
 use super::errors::{unknown_subcommand, wrong_arity};
 use super::is;
+use super::scan::glob;
 use crate::config::RespConfig;
 use crate::frame::{Command, Reply};
 
 pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
+    if let Some(name) = ["set", "rewrite", "resetstat"].iter().find(|name| is(command.arg(1), name)) {
+        let name = name.to_ascii_uppercase();
+        return Reply::error(format!(
+            "ERR CONFIG {name} is not supported: settings are in the servers' files"
+        ));
+    }
     if !is(command.arg(1), "get") {
         return unknown_subcommand(command, "CONFIG");
     }
     if command.len() < 3 {
         return wrong_arity("config|get");
     }
-    // (There are no snapshots to schedule, and every write is synced before it is acknowledged.)
-    let parameters = [
-        ("appendonly", "yes".to_owned()),
-        ("databases", Database::COUNT.to_string()),
-        ("save", String::new()),
-        ("tcp-keepalive", settings.tcp_keepalive_s.to_string()),
-    ];
-    let asked = |name: &str| (2..command.len()).any(|i| command.arg(i) == b"*" || is(command.arg(i), name));
-    let found = parameters.into_iter().filter(|(name, _)| asked(name));
+    let patterns: Result<Vec<_>, Reply> =
+        (2..command.len()).map(|at| glob(&command.arg(at).to_ascii_lowercase())).collect();
+    let patterns = match patterns {
+        Ok(patterns) => patterns,
+        Err(refused) => return refused,
+    };
+    let asked = |name: &str| patterns.iter().any(|pattern| pattern.matches(name.as_bytes(), &mut 0));
+    let found = parameters(settings).into_iter().filter(|(name, _)| asked(name));
     Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::Bulk(value.into()))).collect())
 }
+
+fn parameters(settings: &RespConfig) -> [(&'static str, String); 11] {
+    [
+        // Every write is synced before it is acknowledged, and there are no snapshots to schedule.
+        ("appendonly", "yes".into()),
+        ("appendfsync", "always".into()),
+        ("save", String::new()),
+        ("databases", Database::COUNT.to_string()),
+        ("maxclients", settings.max_connections.to_string()),
+        // Nothing is evicted.
+        ("maxmemory", "0".into()),
+        ("maxmemory-policy", EVICTION.into()),
+        ("notify-keyspace-events", String::new()),
+        ("proto-max-bulk-len", VALUE_BYTES_MAX.to_string()),
+        ("tcp-keepalive", settings.tcp_keepalive_s.to_string()),
+        ("timeout", settings.idle_timeout().map_or(0, |idle| idle.as_secs().max(1)).to_string()),
+    ]
+}
+
+/// There is none.
+pub(super) const EVICTION: &str = "noeviction";

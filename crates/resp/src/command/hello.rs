@@ -5,7 +5,7 @@ use sextant_common::database::Database;
 
 use super::errors::{DATABASE_OUT_OF_RANGE, NOT_AN_INTEGER, SYNTAX, store_error};
 use super::info::REDIS_VERSION;
-use super::{Action, Conversation, Waited, acl, is};
+use super::{Action, Conversation, Waited, Wanted, acl, is};
 use crate::config::Order;
 use crate::frame::{Command, Protocol, Reply, parse_integer};
 use crate::shared::Shared;
@@ -175,6 +175,7 @@ pub(super) fn reset(conversation: &mut Conversation, order: Order) -> Reply {
     conversation.who.reset();
     conversation.transactions.forget();
     conversation.order = order;
+    conversation.wanted = Wanted::default();
     enter(Database::FIRST, conversation);
     Reply::Simple("RESET")
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use bytes::Bytes;
+use sextant_environment::process;
 
+use super::config::EVICTION;
 use super::is;
 use crate::frame::{Command, Reply};
 use crate::shared::Shared;
@@ -61,6 +63,7 @@ fn own_sections<S: Store>(shared: &Shared<S>) -> Vec<Section> {
                 field("maxclients", shared.config.max_connections.to_string()),
             ],
         ),
+        ("Memory", memory()),
         ("Persistence", vec![field("loading", "0".into()), field("aof_enabled", "1".into())]),
         ("Stats", shared.metrics.info()),
         ("Replication", vec![field("role", "master".into()), field("connected_slaves", "0".into())]),
@@ -69,9 +72,48 @@ fn own_sections<S: Store>(shared: &Shared<S>) -> Vec<Section> {
     ]
 }
 
+/// Of the whole process. Job queues look whether something is evicted.
+fn memory() -> Vec<(String, String)> {
+    let used = process::resident_bytes().into_iter().flat_map(|bytes| {
+        let fields =
+            |name: &str| [(name.to_owned(), bytes.to_string()), (format!("{name}_human"), human(bytes))];
+        [fields("used_memory"), fields("used_memory_rss")].concat()
+    });
+    let bounds = [("maxmemory", "0"), ("maxmemory_human", "0B"), ("maxmemory_policy", EVICTION)];
+    used.chain(bounds.map(|(name, value)| (name.to_owned(), value.to_owned()))).collect()
+}
+
+/// As Redis says it: `1.50M`.
+fn human(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["K", "M", "G", "T"];
+    let mut size = bytes as f64;
+    let mut unit = "B";
+    for larger in UNITS {
+        if size < 1024.0 {
+            break;
+        }
+        (size, unit) = (size / 1024.0, larger);
+    }
+    if unit == "B" { format!("{bytes}B") } else { format!("{size:.2}{unit}") }
+}
+
 /// Seconds and microseconds since 1970: the best guess, as in logs.
 pub(super) fn time<S: Store>(shared: &Shared<S>) -> Reply {
     let now_us = shared.env.clock.wall_guess_ns() / 1_000;
     let number = |n: u64| Reply::Bulk(Bytes::from(n.to_string()));
     Reply::Array(vec![number(now_us / 1_000_000), number(now_us % 1_000_000)])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_said_as_redis_says_them() {
+        for (bytes, said) in
+            [(0, "0B"), (1023, "1023B"), (1024, "1.00K"), (1_572_864, "1.50M"), (3 << 30, "3.00G")]
+        {
+            assert_eq!(human(bytes), said);
+        }
+    }
 }

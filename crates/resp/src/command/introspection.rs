@@ -1,8 +1,9 @@
 //! `COMMAND`: the table, for clients that route by it.
 
-use super::errors::{unknown_subcommand, wrong_arity};
+use super::errors::{SYNTAX, unknown_subcommand, wrong_arity};
 use super::is;
-use crate::command_table::{COMMANDS, Spec, find};
+use super::scan::glob;
+use crate::command_table::{COMMANDS, Family, Spec, find};
 use crate::frame::{Command, Reply};
 
 pub(super) fn command(command: &Command<'_>) -> Reply {
@@ -23,8 +24,8 @@ pub(super) fn command(command: &Command<'_>) -> Reply {
         let named = (2..command.len()).map(|i| find(command.arg(i)).map_or(Reply::Nil, describe));
         return Reply::Array(named.collect());
     }
-    if is(subcommand, "list") && command.len() == 2 {
-        return Reply::Array(COMMANDS.iter().map(|spec| Reply::bulk(spec.name)).collect());
+    if is(subcommand, "list") {
+        return list(command).unwrap_or_else(|refused| refused);
     }
     if is(subcommand, "getkeys") {
         return keys_of(command);
@@ -35,6 +36,90 @@ pub(super) fn command(command: &Command<'_>) -> Reply {
     }
     unknown_subcommand(command, "COMMAND")
 }
+
+/// `[FILTERBY MODULE name|ACLCAT category|PATTERN pattern]`.
+fn list(command: &Command<'_>) -> Result<Reply, Reply> {
+    let names = |is_asked: &dyn Fn(&Spec) -> bool| {
+        Reply::Array(
+            COMMANDS.iter().filter(|spec| is_asked(spec)).map(|spec| Reply::bulk(spec.name)).collect(),
+        )
+    };
+    match command.len() {
+        2 => return Ok(names(&|_| true)),
+        5 if is(command.arg(2), "filterby") => {}
+        _ => return Err(SYNTAX),
+    }
+    let (by, value) = (command.arg(3), command.arg(4).to_ascii_lowercase());
+    if is(by, "module") {
+        Ok(names(&|_| false))
+    } else if is(by, "aclcat") {
+        Ok(names(&|spec| categories(spec).any(|category| category.as_bytes()[1..] == value)))
+    } else if is(by, "pattern") {
+        let pattern = glob(&value)?;
+        Ok(names(&|spec| pattern.matches(spec.name.as_bytes(), &mut 0)))
+    } else {
+        Err(SYNTAX)
+    }
+}
+
+/// The categories of Redis that tell what a command does. (Users have rights by fewer: `ACL CAT`.)
+fn categories(spec: &Spec) -> impl Iterator<Item = &'static str> {
+    let has = |flag: &str| spec.flags.contains(&flag);
+    let of = match spec.of {
+        Family::Hash => Some("@hash"),
+        Family::Set => Some("@set"),
+        Family::Sorted => Some("@sortedset"),
+        Family::List => Some("@list"),
+        Family::Record if ["object", "memory"].contains(&spec.name) => None,
+        Family::Record if OF_ANY_KEY.contains(&spec.name) => Some("@keyspace"),
+        Family::Record => Some("@string"),
+        Family::Server if OF_ALL_KEYS.contains(&spec.name) => Some("@keyspace"),
+        Family::Server if OF_TRANSACTIONS.contains(&spec.name) => Some("@transaction"),
+        Family::Server if OF_CONNECTIONS.contains(&spec.name) => Some("@connection"),
+        Family::Server => None,
+    };
+    let touches_keys = of.is_some_and(|of| of != "@transaction");
+    let is_dangerous = has("dangerous") || ["info", "keys", "role"].contains(&spec.name);
+    let where_it_belongs = |names: &[&str]| of.filter(|of| names.contains(of));
+    // (In the order of Redis.)
+    [
+        where_it_belongs(&["@keyspace"]),
+        (touches_keys && has("readonly")).then_some("@read"),
+        (has("write") || has("dangerous")).then_some("@write"),
+        where_it_belongs(&["@set", "@sortedset", "@list", "@hash", "@string"]),
+        (spec.name == "role").then_some("@admin"),
+        Some(if has("fast") { "@fast" } else { "@slow" }),
+        has("blocking").then_some("@blocking"),
+        is_dangerous.then_some("@dangerous"),
+        where_it_belongs(&["@connection", "@transaction"]),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+const OF_ANY_KEY: [&str; 17] = [
+    "copy",
+    "del",
+    "exists",
+    "expire",
+    "expireat",
+    "expiretime",
+    "persist",
+    "pexpire",
+    "pexpireat",
+    "pexpiretime",
+    "pttl",
+    "rename",
+    "renamenx",
+    "touch",
+    "ttl",
+    "type",
+    "unlink",
+];
+const OF_ALL_KEYS: [&str; 6] = ["dbsize", "flushall", "flushdb", "keys", "randomkey", "scan"];
+const OF_TRANSACTIONS: [&str; 5] = ["discard", "exec", "multi", "unwatch", "watch"];
+const OF_CONNECTIONS: [&str; 9] =
+    ["auth", "command", "echo", "hello", "ping", "quit", "reset", "select", "wait"];
 
 /// Of the command that the arguments are.
 fn keys_of(command: &Command<'_>) -> Reply {
@@ -63,7 +148,7 @@ fn describe(spec: &Spec) -> Reply {
         Reply::Integer(first),
         Reply::Integer(last),
         Reply::Integer(step),
-        Reply::Set(vec![]),
+        Reply::Set(categories(spec).map(Reply::Simple).collect()),
         Reply::Array(vec![]),
         Reply::Array(vec![]),
         Reply::Array(vec![]),

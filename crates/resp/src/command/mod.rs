@@ -59,6 +59,48 @@ pub(crate) struct Conversation {
     pub who: Who,
     pub transactions: Transactions,
     pub order: Order,
+    pub wanted: Wanted,
+}
+
+/// Which replies a client wants (`CLIENT REPLY`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    #[default]
+    All,
+    None,
+    /// All but the one to this command, and the next.
+    ButTheNext,
+    /// All but the one to this command.
+    ButThis,
+}
+
+impl Wanted {
+    #[inline]
+    pub fn is_all(self) -> bool {
+        self == Self::All
+    }
+
+    /// A command has been looked at: what is wanted of the one after it.
+    #[inline]
+    pub fn go_on(&mut self) {
+        *self = match *self {
+            Self::ButTheNext => Self::ButThis,
+            Self::ButThis => Self::All,
+            same => same,
+        };
+    }
+
+    fn but_the_next(self) -> Self {
+        if self == Self::None { Self::None } else { Self::ButTheNext }
+    }
+}
+
+impl Conversation {
+    /// In which the reply to the present command is to be encoded.
+    #[inline]
+    pub fn encoding(&self) -> Protocol {
+        if self.wanted.is_all() { self.protocol } else { Protocol::Silent }
+    }
 }
 
 /// What to do about a command.
@@ -87,6 +129,7 @@ pub(crate) fn decode<S: Store>(
         conversation.transactions.refuse();
         return (Some(spec.id), Action::Reply(errors::wrong_arity(spec.name)));
     }
+    conversation.entry.asked(spec.id);
     if let Err(refused) = conversation.who.permit(spec, command) {
         conversation.transactions.refuse();
         shared.metrics.refused_commands.inc();
@@ -163,7 +206,7 @@ fn run<S: Store>(
         Id::Acl => return acl::acl(command, conversation),
         Id::Select => return hello::select(command, conversation, shared),
         Id::Reset => hello::reset(conversation, shared.config.order),
-        Id::Client => client::client(command, conversation, shared),
+        Id::Client => return client::client(command, conversation, shared),
         Id::Command => introspection::command(command),
         Id::Config => config::config(command, &shared.config),
         Id::Info => info::info(command, shared),

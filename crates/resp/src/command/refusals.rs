@@ -8,6 +8,10 @@ const SCRIPTS: &str = "there are no scripts: a transaction (MULTI, WATCH) does w
 const DATABASES: &str = "nothing goes from one database to another";
 const CLUSTER: &str =
     "a p-node is no node of a Redis cluster, and has no replicas: it sends commands where they belong";
+/// As a Redis says it that is no node of a cluster, as clients may look for that.
+const NO_CLUSTER: &str =
+    "ERR This instance has cluster support disabled: a p-node sends commands where they belong";
+const OF_CLUSTERS: [&str; 4] = ["asking", "cluster", "readonly", "readwrite"];
 const DUMPS: &str = "there is no dump of a key";
 const STREAMS: &str = "there are no streams";
 const GEO: &str = "there are no places: a sorted set can hold their numbers";
@@ -93,6 +97,9 @@ const REFUSED: [(&str, &[&str]); 11] = [
 
 /// What is said to one of them; None: it is no command of Redis.
 pub(super) fn refusal(command: &Command<'_>) -> Option<Reply> {
+    if OF_CLUSTERS.iter().any(|name| is(command.arg(0), name)) {
+        return Some(Reply::error(NO_CLUSTER));
+    }
     let (why, names) = REFUSED.iter().find(|(_, names)| names.iter().any(|name| is(command.arg(0), name)))?;
     let name = names.iter().find(|name| is(command.arg(0), name))?.to_ascii_uppercase();
     Some(Reply::error(format!("ERR {name} is not supported: {why}")))

@@ -141,6 +141,11 @@ impl Transactions {
         self.open.is_some()
     }
 
+    /// Of the open one.
+    pub fn queued(&self) -> Option<usize> {
+        self.open.as_ref().map(|open| open.queue.len())
+    }
+
     pub fn watches(&self) -> bool {
         !self.watched.is_empty()
     }

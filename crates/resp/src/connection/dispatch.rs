@@ -122,6 +122,7 @@ impl<S: Store> Connection<S> {
                 let reply = waited(&mut self.conversation);
                 self.follow_selection();
                 self.reply(reply);
+                self.conversation.wanted.go_on();
                 progress = true;
             }
             if self.intake == Intake::Closed {
@@ -202,6 +203,7 @@ impl<S: Store> Connection<S> {
             let Self { parser, input, conversation, shared, .. } = self;
             let (id, action) = parser.take(input, |command| command::decode(command, conversation, shared));
             self.follow_selection();
+            self.conversation.entry.has_queued(self.conversation.transactions.queued());
             let at_once = !matches!(action, Action::Run(..) | Action::Wait(_));
             self.count(id, at_once);
             if !matches!(action, Action::Run(..)) {
@@ -210,7 +212,10 @@ impl<S: Store> Connection<S> {
             }
             match action {
                 Action::Reply(reply) => self.reply(reply),
-                Action::Wait(waiting) => self.waiting = Some((id, waiting)),
+                Action::Wait(waiting) => {
+                    self.waiting = Some((id, waiting));
+                    continue;
+                }
                 Action::Run(id, request) => self.admit(id, request, looked, cx),
                 Action::Close(reply) => {
                     if let Some(reply) = reply {
@@ -219,6 +224,7 @@ impl<S: Store> Connection<S> {
                     self.close_intake();
                 }
             }
+            self.conversation.wanted.go_on();
         }
     }
 
@@ -276,6 +282,9 @@ impl<S: Store> Connection<S> {
         if !self.pipeline.is_empty() || self.parser.len() != 2 || self.conversation.transactions.is_open() {
             return InPlace::NoGet;
         }
+        if !self.conversation.wanted.is_all() {
+            return InPlace::NoGet;
+        }
         if !self.parser.arg(&self.input, 0).eq_ignore_ascii_case(b"get") {
             return InPlace::NoGet;
         }
@@ -288,6 +297,7 @@ impl<S: Store> Connection<S> {
             look => return InPlace::Looked(look),
         };
         let reply = command::value(value);
+        self.conversation.entry.asked(Id::Get);
         self.output.put(&reply, self.conversation.protocol, None);
         self.parser.skip(&mut self.input);
         self.admission.begun();
@@ -328,7 +338,7 @@ impl<S: Store> Connection<S> {
         let keys = keys_of(&request);
         // In the pipeline's order each waits for the one before it.
         let access = if order == Order::Pipeline { Access::Write } else { access };
-        let (protocol, since_ns) = (self.conversation.protocol, self.read_ns);
+        let (protocol, since_ns) = (self.conversation.encoding(), self.read_ns);
         let asked = Asked { id, request, protocol, leave, since_ns };
         let waits = matches!(asked.request, Request::Waiting(_));
         // Whoever waits for a write looks after it.
@@ -355,10 +365,10 @@ impl<S: Store> Connection<S> {
     /// A reply that is known at once: encoded at once if nothing is before it.
     pub(super) fn reply(&mut self, reply: Reply) {
         if self.pipeline.is_empty() {
-            self.put(&reply, self.conversation.protocol, None);
+            self.put(&reply, self.conversation.encoding(), None);
         } else {
             self.held_bytes += reply.size();
-            self.pipeline.push_finished((reply, self.conversation.protocol, None));
+            self.pipeline.push_finished((reply, self.conversation.encoding(), None));
         }
     }
 }

@@ -35,7 +35,7 @@ use sextant_common::operation::Lane;
 use sextant_environment::env;
 use sextant_environment::room::Share;
 use sextant_environment::shutdown::Shutdown;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWrite};
 
 pub(crate) use self::admission::Turns;
 use self::admission::{Admission, Leave, Reading};
@@ -46,7 +46,7 @@ use self::pipeline::{Pipeline, Ticket};
 use self::rows::Rows;
 use self::sets::Sets;
 use self::watch::Watch;
-use crate::command::{Conversation, Release, Request, Transactions, Waited};
+use crate::command::{Conversation, Release, Request, Transactions, Waited, Wanted};
 use crate::command_table::Id;
 use crate::config::Order;
 use crate::frame::{Parser, Protocol, Reply};
@@ -145,6 +145,7 @@ impl<S: Store> Connection<S> {
                 who,
                 transactions: Transactions::default(),
                 order,
+                wanted: Wanted::default(),
             },
             parser: Parser::new(shared.config.max_request_bytes),
             databases,
@@ -182,6 +183,9 @@ impl<S: Store> Connection<S> {
                     self.stops = true;
                     self.conversation.entry.release(Release::Stops);
                     self.end_intake();
+                }
+                if !self.broken && self.conversation.entry.is_killed(cx.waker()) {
+                    self.end_now(cx);
                 }
                 self.poll_turns(cx)
             })
@@ -358,6 +362,7 @@ impl<S: Store> Connection<S> {
         self.reply(Reply::error(format!(
             "OOM the command was not executed: there is no room for its {announced} bytes"
         )));
+        self.conversation.wanted.go_on();
     }
 
     fn read_some(&mut self, cx: &mut Context<'_>) -> bool {
@@ -368,6 +373,7 @@ impl<S: Store> Connection<S> {
             Poll::Ready(Ok(read)) => {
                 self.shared.metrics.bytes_read.inc_by(read as u64);
                 self.read_ns = self.shared.now_ns();
+                self.conversation.entry.heard(self.read_ns);
                 self.watch.note();
             }
             Poll::Ready(Err(_)) => self.break_off(),
@@ -446,6 +452,14 @@ impl<S: Store> Connection<S> {
         self.intake = Intake::Closed;
         self.input.clear();
         self.admission.leave_all_lines();
+    }
+
+    /// Somebody says so: what is under way is done, and nobody is told.
+    fn end_now(&mut self, cx: &mut Context<'_>) {
+        self.break_off();
+        self.close_intake();
+        // (Its client sees it before that.)
+        let _ = std::pin::Pin::new(&mut self.io).poll_shutdown(cx);
     }
 
     fn break_off(&mut self) {

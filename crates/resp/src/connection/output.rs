@@ -45,6 +45,9 @@ impl Output {
     }
 
     pub fn put(&mut self, reply: &Reply, protocol: Protocol, room: Option<Share>) {
+        if protocol == Protocol::Silent {
+            return;
+        }
         reply.encode(protocol, &mut self.bytes);
         let end = self.written + self.bytes.len() as u64;
         self.rooms.extend(room.map(|room| (end, room)));

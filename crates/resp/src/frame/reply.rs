@@ -10,6 +10,8 @@ pub enum Protocol {
     #[default]
     Resp2,
     Resp3,
+    /// The client wants no reply.
+    Silent,
 }
 
 /// A reply, not yet encoded.

@@ -164,8 +164,37 @@ async fn odd_requests_are_answered_as_redis_does() {
         ("client list type foo\r\n", "-ERR Unknown client type 'foo'\r\n"),
         ("command foo\r\n", "-ERR unknown subcommand 'foo'. Try COMMAND HELP.\r\n"),
         ("command docs\r\n", "*0\r\n"),
+        ("command list filterby module json\r\n", "*0\r\n"),
+        ("command list filterby aclcat nosuch\r\n", "*0\r\n"),
+        ("command list filterby pattern PSETE*\r\n", "*1\r\n$6\r\npsetex\r\n"),
+        (
+            "command list filterby aclcat TRANSACTION\r\n",
+            "*5\r\n$5\r\nmulti\r\n$4\r\nexec\r\n$7\r\ndiscard\r\n$5\r\nwatch\r\n$7\r\nunwatch\r\n",
+        ),
+        (
+            "command list filterby foo bar\r\ncommand list foo\r\n",
+            "-ERR syntax error\r\n-ERR syntax error\r\n",
+        ),
+        (
+            "command info getset\r\n",
+            "*1\r\n*10\r\n$6\r\ngetset\r\n:3\r\n*3\r\n+write\r\n+denyoom\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*3\r\n+@write\r\n\
+             +@string\r\n+@fast\r\n*0\r\n*0\r\n*0\r\n",
+        ),
         ("command info nosuch\r\n", "*1\r\n$-1\r\n"),
         ("config get nosuch\r\n", "*0\r\n"),
+        (
+            "config get MAXMEMORY* databases\r\n",
+            "*6\r\n$9\r\ndatabases\r\n$2\r\n16\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n$16\r\nmaxmemory-policy\r\n$10\r\nnoeviction\r\n",
+        ),
+        (
+            "config set save ''\r\n",
+            "-ERR CONFIG SET is not supported: settings are in the servers' files\r\n",
+        ),
+        (
+            "readonly\r\ncluster info\r\n",
+            &"-ERR This instance has cluster support disabled: a p-node sends commands where they belong\r\n"
+                .repeat(2),
+        ),
         ("config get\r\n", "-ERR wrong number of arguments for 'config|get' command\r\n"),
         ("role\r\n", "*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"),
         ("info nosuch\r\n", "$0\r\n\r\n"),
@@ -295,7 +324,8 @@ async fn commands_are_described() {
     client
         .ask(
             b"command info get\r\n",
-            b"*1\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*0\r\n*0\r\n*0\r\n*0\r\n",
+            b"*1\r\n*10\r\n$3\r\nget\r\n:2\r\n*2\r\n+readonly\r\n+fast\r\n:1\r\n:1\r\n:1\r\n*3\r\n+@read\r\n+@string\r\n\
+              +@fast\r\n*0\r\n*0\r\n*0\r\n",
         )
         .await;
     client.ask(b"command count\r\n", b":158\r\n").await;

@@ -1,5 +1,6 @@
 //! The front end over sockets.
 
+mod clients;
 mod databases;
 mod gated;
 mod golden;
