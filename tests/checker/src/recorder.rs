@@ -224,8 +224,13 @@ impl Recorder {
 
 impl Pending<'_> {
     /// To be called right after the answer has arrived. `version`: of what was written, or of what was seen.
-    pub fn returned(mut self, outcome: Returned<'_>, version: Option<u64>) {
+    pub fn returned(self, outcome: Returned<'_>, version: Option<u64>) {
         let ret = self.recorder.clock.holder_ns();
+        self.returned_at(ret, outcome, version);
+    }
+
+    /// The same for an answer that arrived at `ret`, of which something was learned later.
+    pub fn returned_at(mut self, ret: u64, outcome: Returned<'_>, version: Option<u64>) {
         let word = |yes: bool, words: (&'static str, &'static str)| Some(if yes { words.0 } else { words.1 });
         let out = match (outcome, self.op) {
             (Returned::Value(value), _) => value,

@@ -32,6 +32,7 @@ const MEMTABLE_PORT: u16 = 7000;
 const SSTABLE_PORT: u16 = 7100;
 const PNODE_PORT: u16 = 7200;
 const RESP_PORT: u16 = 7300;
+const ADMIN_PORT: u16 = 7400;
 
 /// The address of a p-node's gRPC services.
 pub fn pnode_addr(index: usize) -> String {
@@ -110,6 +111,7 @@ impl Cluster {
             let server = PNodeConfig {
                 cache_bytes: plan.cache_bytes,
                 register_reads: plan.register_reads,
+                admin: Some(format!("0.0.0.0:{ADMIN_PORT}")),
                 resp: Some(format!("0.0.0.0:{RESP_PORT}")),
                 resp_threads: 1,
                 ..PNodeConfig::new(NodeId(i as u64), config.clone(), format!("0.0.0.0:{PNODE_PORT}"))

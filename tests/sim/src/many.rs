@@ -34,7 +34,7 @@ pub struct ManyOptions {
 }
 
 /// How often what has to happen in a hundred runs of the profile `mixed`, at least. About a fifth of what was measured.
-const MINIMA: [(&str, u64); 45] = [
+const MINIMA: [(&str, u64); 48] = [
     // Reads answered without the leader.
     ("sstable_only_reads", 14_000),
     ("cache_reads", 3_800),
@@ -84,6 +84,10 @@ const MINIMA: [(&str, u64); 45] = [
     // Retries that cross a restart of a memtable server, or a snapshot that one has installed.
     ("late_retries_over_restarts", 100),
     ("late_retries_over_snapshots", 20),
+    // Bulk loads, in half of the runs: committed, also where the leader has changed since they began, and seen.
+    ("loads_committed", 10),
+    ("loads_over_elections", 1),
+    ("reads_of_loads", 1_000),
     ("refused_proposals", 3_000),
     ("votes_dropped", 280),
     ("snapshots_installed", 15),

@@ -74,10 +74,14 @@ pub enum Scene {
     AloneBySentence,
     /// Leaders answer late to what they have read, while the same records are written, and the ring begins anew.
     SlowAnswers,
+    /// A load is committed while a p-node is not heard.
+    LoadUnderLease,
+    /// Whoever leads, or writes SSTables, is lost while a load is committed.
+    LoadInterrupted,
 }
 
 impl Scene {
-    pub const ALL: [Scene; 15] = [
+    pub const ALL: [Scene; 17] = [
         Scene::Asleep,
         Scene::OldWorld,
         Scene::Laggard,
@@ -93,6 +97,8 @@ impl Scene {
         Scene::LateConfirmation,
         Scene::AloneBySentence,
         Scene::SlowAnswers,
+        Scene::LoadUnderLease,
+        Scene::LoadInterrupted,
     ];
 
     pub fn named(name: &str) -> Option<Self> {
@@ -117,7 +123,14 @@ impl Scene {
             Scene::LateConfirmation => "late_confirmation",
             Scene::AloneBySentence => "alone_by_sentence",
             Scene::SlowAnswers => "slow_answers",
+            Scene::LoadUnderLease => "load_under_lease",
+            Scene::LoadInterrupted => "load_interrupted",
         }
+    }
+
+    /// Whether it is about bulk loads.
+    pub fn loads(self) -> bool {
+        matches!(self, Scene::LoadUnderLease | Scene::LoadInterrupted)
     }
 }
 
@@ -162,6 +175,8 @@ pub struct Plan {
     pub modes: bool,
     /// Clients of the Redis protocol that use objects.
     pub objects: usize,
+    /// Clients that load in bulk.
+    pub loads: usize,
 }
 
 pub const MEMTABLE_SERVERS: usize = 3;
@@ -206,6 +221,14 @@ impl Plan {
         self.tuning.rest_after_ms = *pick(rng, &[0, 300, 2_000]);
         // (What reads and writes at once cannot be judged by its writes alone.)
         self.objects = if self.profile == Profile::LyingClocks { 0 } else { rng.usize(2..=4) };
+        // Writes are held back for each: other runs are without.
+        let themed = self.theme.is_some_and(Scene::loads);
+        self.loads = match rng.u64(0..6) {
+            _ if self.profile == Profile::LyingClocks => 0,
+            0 => 2,
+            1 | 2 => 1,
+            _ => usize::from(themed),
+        };
         self
     }
 
@@ -271,6 +294,10 @@ impl Plan {
                 (lease.lease_ms, lease.leader_lease_ms) = (200, 300);
             }
             Some(Scene::SlowAnswers) => (lease.lease_ms, lease.leader_lease_ms) = (100, 200),
+            Some(Scene::LoadUnderLease) => {
+                (lease.lease_ms, lease.leader_lease_ms) = (300, 400);
+                cache_bytes = 1 << 20;
+            }
             Some(Scene::LateConfirmation) => (lease.lease_ms, lease.leader_lease_ms) = (300, 400),
             Some(Scene::LateSstables) => cache_bytes = 1 << 20,
             Some(Scene::HandoverUnderLease) => (lease.lease_ms, lease.leader_lease_ms) = (200, 260),
@@ -302,6 +329,7 @@ impl Plan {
             wipes: false,
             modes: false,
             objects: 0,
+            loads: 0,
             clients: rng.usize(3..=6),
             hot_keys: rng.u64(2..=6),
             cold_keys: rng.u64(40..=120),

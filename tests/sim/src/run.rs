@@ -156,6 +156,7 @@ enum Kind {
     Mayflies,
     Snapshots,
     Objects,
+    Loads,
 }
 
 fn drive(
@@ -183,6 +184,7 @@ fn drive(
     ];
     let kinds = std::iter::repeat_n(Kind::Registers, plan.clients).chain(others);
     let kinds = kinds.chain(std::iter::repeat_n(Kind::Objects, plan.objects));
+    let kinds = kinds.chain(std::iter::repeat_n(Kind::Loads, plan.loads));
     for (number, kind) in kinds.enumerate() {
         let name = format!("c{}", number + 1);
         let host = client_host(world, 400 + number, &name);
@@ -199,6 +201,7 @@ fn drive(
                 Kind::Mayflies => workload::mayflies(shared, host, number).await,
                 Kind::Snapshots => workload::snapshots(shared, host, number).await,
                 Kind::Objects => workload::objects(shared, host, number).await,
+                Kind::Loads => workload::loads(shared, host, number).await,
             }
             Ok(())
         });

@@ -57,6 +57,12 @@ pub struct World {
     disks: Mutex<Vec<FaultyVfs>>,
     /// The memtable server that leads each partition, as far as it said so.
     leaders: Mutex<BTreeMap<PartitionId, u64>>,
+    /// How often each partition has got a leader.
+    elections: Mutex<BTreeMap<PartitionId, u64>>,
+    /// How many sstable servers are not running.
+    sstables_down: AtomicU64,
+    /// Loads that are written are to be committed now.
+    commits: Notify,
     /// By partition: who said last that it serves it, and when it was asked.
     serving: Mutex<BTreeMap<u64, (u64, u64)>>,
     /// When (true time) a memtable server was last asked and was a voter of every partition, in possession of its memory.
@@ -85,6 +91,9 @@ impl World {
             faulty: AtomicBool::new(false),
             disks: Mutex::default(),
             leaders: Mutex::default(),
+            elections: Mutex::default(),
+            sstables_down: AtomicU64::new(0),
+            commits: Notify::new(),
             serving: Mutex::default(),
             standing: Mutex::default(),
             memtable_starts: AtomicU64::new(0),
@@ -177,6 +186,28 @@ impl World {
 
     pub fn leads(&self, partition: PartitionId, node: u64) {
         self.leaders.lock().insert(partition, node);
+        *self.elections.lock().entry(partition).or_default() += 1;
+    }
+
+    pub fn elections(&self, partition: PartitionId) -> u64 {
+        self.elections.lock().get(&partition).copied().unwrap_or(0)
+    }
+
+    pub fn set_sstables_down(&self, servers: u64) {
+        self.sstables_down.store(servers, Relaxed);
+    }
+
+    pub fn sstables_down(&self) -> u64 {
+        self.sstables_down.load(Relaxed)
+    }
+
+    /// Whoever has written a load, and waits for this, goes on.
+    pub fn commit_loads(&self) {
+        self.commits.notify_waiters();
+    }
+
+    pub async fn commits_wanted(&self) {
+        self.commits.notified().await;
     }
 
     pub fn memtable_starts(&self) {

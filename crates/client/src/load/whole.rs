@@ -1,6 +1,7 @@
 //! A load from its first record to its last commit: what each partition gets is sent, a few partitions at a time; when all is written it
 //! is committed, one partition after the other. Whatever a leader has forgotten is sent again.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -55,8 +56,10 @@ pub struct Load {
 pub struct LoadFailed {
     /// Where.
     pub partition: PartitionId,
-    /// Where it is seen.
+    /// Where it is seen, as far as it was asked.
     pub committed: Vec<PartitionId>,
+    /// Whether it is seen in `partition`, too, is not known: nobody has answered the last wish that it be.
+    pub unsure: bool,
     /// Why.
     pub error: Error,
 }
@@ -64,12 +67,12 @@ pub struct LoadFailed {
 impl fmt::Display for LoadFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "partition {}: {}", self.partition, self.error)?;
-        match self.committed.is_empty() {
-            true => write!(f, "; nothing of it is seen"),
-            false => {
-                let all: Vec<String> = self.committed.iter().map(ToString::to_string).collect();
-                write!(f, "; it is seen in partitions {} only", all.join(" "))
-            }
+        let all: Vec<String> = self.committed.iter().map(ToString::to_string).collect();
+        match (all.is_empty(), self.unsure) {
+            (true, false) => write!(f, "; nothing of it is seen"),
+            (true, true) => write!(f, "; whether it is seen there is not known, nothing of it is elsewhere"),
+            (false, false) => write!(f, "; it is seen in partitions {} only", all.join(" ")),
+            (false, true) => write!(f, "; it is seen in partitions {}, perhaps there too", all.join(" ")),
         }
     }
 }
@@ -86,7 +89,7 @@ impl Client {
         load: &'a Load,
         source: &'a dyn LoadSource,
     ) -> BoxFuture<'a, Result<(), LoadFailed>> {
-        let loading = Loading { client: self, load, source };
+        let loading = Loading { client: self, load, source, committed: Default::default() };
         Box::pin(async move {
             tokio::select! {
                 done = loading.send_and_commit() => done,
@@ -100,6 +103,14 @@ struct Loading<'a> {
     client: &'a Client,
     load: &'a Load,
     source: &'a dyn LoadSource,
+    /// Where it is seen, also from before.
+    committed: parking_lot::Mutex<BTreeSet<PartitionId>>,
+}
+
+/// Why a partition was not committed, or may not have been.
+struct NotCommitted {
+    error: Error,
+    unsure: bool,
 }
 
 fn is_worth_another_attempt(error: &Error) -> bool {
@@ -122,19 +133,21 @@ impl Loading<'_> {
     }
 
     async fn send_and_commit(&self) -> Result<(), LoadFailed> {
-        let failed = |partition, committed: &[PartitionId]| {
-            let committed = committed.to_vec();
-            move |error| LoadFailed { partition, committed, error }
+        let failed = |partition, NotCommitted { error, unsure }| {
+            let committed = self.committed.lock().iter().copied().collect();
+            LoadFailed { partition, committed, unsure, error }
         };
+        let not_written = |error| NotCommitted { error, unsure: false };
         stream::iter(self.load.partitions.clone())
-            .map(|partition| async move { self.write(partition).await.map_err(failed(partition, &[])) })
+            .map(|partition| async move {
+                self.write(partition).await.map_err(|e| failed(partition, not_written(e)))
+            })
             .buffer_unordered(self.load.parallel.max(1))
             .try_collect::<()>()
             .await?;
-        let mut committed = Vec::new();
         for partition in &self.load.partitions {
-            self.commit(*partition).await.map_err(failed(*partition, &committed))?;
-            committed.push(*partition);
+            self.commit(*partition).await.map_err(|e| failed(*partition, e))?;
+            self.committed.lock().insert(*partition);
         }
         Ok(())
     }
@@ -153,7 +166,11 @@ impl Loading<'_> {
                 Err(e) => Err(e),
             };
             match state {
-                Ok(LoadState::Written { .. } | LoadState::Committed) => return Ok(()),
+                Ok(LoadState::Written { .. }) => return Ok(()),
+                Ok(LoadState::Committed) => {
+                    self.committed.lock().insert(partition);
+                    return Ok(());
+                }
                 Ok(LoadState::Unknown) if failures >= ATTEMPTS => return Err(changes_all_the_time()),
                 Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => return Err(e),
                 Err(e) if e.kind == ErrorKind::Overloaded => {
@@ -166,20 +183,28 @@ impl Loading<'_> {
         }
     }
 
-    async fn commit(&self, partition: PartitionId) -> Result<()> {
+    async fn commit(&self, partition: PartitionId) -> Result<(), NotCommitted> {
         let part = self.part(partition);
-        let mut failures = 0;
+        let (mut failures, mut unsure) = (0, false);
+        let failed = |unsure| move |error| NotCommitted { error, unsure };
         loop {
             match self.client.end_load(&part, EndLoad::Commit).await {
                 Ok(LoadState::Committed) => return Ok(()),
-                Ok(LoadState::Unknown | LoadState::Written { .. }) if failures < ATTEMPTS => {
+                // It is not, and what was asked before is over.
+                Ok(LoadState::Unknown | LoadState::Written { .. }) => {
+                    unsure = false;
+                    if failures >= ATTEMPTS {
+                        return Err(failed(unsure)(changes_all_the_time()));
+                    }
                     failures += 1;
-                    self.write(partition).await?;
+                    self.write(partition).await.map_err(failed(unsure))?;
                 }
-                Ok(_) => return Err(changes_all_the_time()),
-                Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => return Err(e),
+                Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => {
+                    let certain = matches!(e.kind, ErrorKind::Invalid | ErrorKind::Denied);
+                    return Err(failed(unsure || !certain)(e));
+                }
                 Err(_) => {
-                    failures += 1;
+                    (failures, unsure) = (failures + 1, true);
                     tokio::time::sleep((PAUSE * failures).min(COMMIT_PAUSE_MAX)).await;
                 }
             }

@@ -21,6 +21,8 @@ pub(super) enum Due {
     /// They lose power, for about so many milliseconds.
     Kill(Vec<String>, u64),
     Want(Wanted),
+    /// Loads that are written are committed.
+    CommitLoads,
     /// Its fsyncs hang for so many milliseconds.
     HangSyncs(String, u64),
     /// Its tasks stop at a point for so many milliseconds.

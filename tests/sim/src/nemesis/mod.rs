@@ -44,6 +44,7 @@ impl Nemesis {
             self.follow(sim, cluster, due, now_ns);
         }
         self.world.set_faulty(!self.due.is_empty());
+        self.world.set_sstables_down(self.down.iter().filter(|name| name.starts_with('s')).count() as u64);
         self.keep_calm(sim, cluster, now_ns);
         self.watch_a_laggard(cluster, now_ns);
         if !faults
@@ -185,6 +186,7 @@ impl Nemesis {
             Due::Pause(name, ms) => self.stop_for(cluster, name, now_ns, ms),
             Due::Kill(names, down_ms) => self.kill(sim, cluster, &names, true, now_ns, down_ms),
             Due::Want(what) => self.world.want(what),
+            Due::CommitLoads => self.world.commit_loads(),
             Due::HoldAt(name, point, ms) => cluster.host(&name).hold_at(point, ms),
             Due::SlowAt(name, point, within_ms, each_ms) => {
                 cluster.host(&name).slow_at(point, within_ms, each_ms);

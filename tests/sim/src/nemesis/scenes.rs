@@ -43,10 +43,16 @@ const SCENES: [Entry; Scene::ALL.len()] = [
     // Which servers may be wiped is judged by who votes now.
     Entry { scene: Scene::AloneBySentence, playable: |plan| !plan.wipes, script: alone_by_sentence },
     Entry { scene: Scene::SlowAnswers, playable: always, script: slow_answers },
+    Entry { scene: Scene::LoadUnderLease, playable: loads, script: load_under_lease },
+    Entry { scene: Scene::LoadInterrupted, playable: loads, script: load_interrupted },
 ];
 
 fn always(_: &Plan) -> bool {
     true
+}
+
+fn loads(plan: &Plan) -> bool {
+    plan.loads > 0
 }
 
 /// Who plays in a scene, and how long leases are there.
@@ -278,6 +284,31 @@ fn slow_answers(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
     }
     if rng.bool() {
         steps.push((rng.u64(50..400), Due::Want(Wanted::OtherMode)));
+    }
+}
+
+fn load_under_lease(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
+    // Flushes come first: by the time that leases count those of before have run out.
+    steps.push((0, Due::CommitLoads));
+    let unheard = cast.lease_ms + rng.u64(0..900);
+    steps.push((rng.u64(0..cast.lease_ms * 2), Due::BeginNet(cast.without_pnode(), unheard)));
+}
+
+fn load_interrupted(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
+    steps.push((0, Due::CommitLoads));
+    let leader = std::slice::from_ref(&cast.leader);
+    let (at, gone_ms) = (rng.u64(1..500), cast.leader_ms * 4);
+    let loss = match rng.u64(0..6) {
+        0 => Due::Kill(leader.to_vec(), gone_ms),
+        1 => Due::Kill(cast.memtables.clone(), gone_ms),
+        2 => Due::BeginNet(cut(leader, &cast.others), gone_ms),
+        3 => Due::Pause(cast.leader.clone(), cast.leader_ms + rng.u64(50..600)),
+        4 => Due::Want(Wanted::Transfer { to: id(pick::<String>(rng, &cast.peers)) }),
+        _ => Due::BeginNet(cast.without_leader(), gone_ms),
+    };
+    steps.push((at, loss));
+    if rng.u64(0..3) == 0 {
+        steps.push((rng.u64(1..500), Due::Kill(vec![pick(rng, &cast.sstables).clone()], 1_500)));
     }
 }
 

@@ -1,5 +1,6 @@
 //! One client's page in the history: each call is written down with its answer.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -61,11 +62,25 @@ impl Book {
         known
     }
 
+    /// Puts that a load makes of its records, begun when it is asked to be seen.
+    pub fn loads<'s>(
+        &self,
+        shared: &'s Shared,
+        table: &str,
+        records: &BTreeMap<String, String>,
+    ) -> Vec<Pending<'s>> {
+        let begin = |(key, value): (&String, &String)| {
+            self.written(table, key);
+            shared.recorder.call(self.id, &name(table, key), Call::Put(value))
+        };
+        records.iter().map(begin).collect()
+    }
+
     fn written(&self, table: &str, key: &str) {
         self.shared.keys.lock().insert((table.to_owned(), key.to_owned()));
     }
 
-    /// None: no answer.
+    /// The value. An error: no answer.
     pub async fn get(
         &mut self,
         client: &Client,
@@ -73,6 +88,17 @@ impl Book {
         key: &str,
         mode: ReadMode,
     ) -> Result<Option<String>, Error> {
+        Ok(self.look(client, table, key, mode).await?.map(|record| text(&record.value)))
+    }
+
+    /// The same with all that is known of the record.
+    pub async fn look(
+        &mut self,
+        client: &Client,
+        table: &str,
+        key: &str,
+        mode: ReadMode,
+    ) -> Result<Option<Record>, Error> {
         let shared = self.shared.clone();
         let pending = shared.recorder.call(self.id, &name(table, key), Call::Get);
         let answer = client.with_mode(mode).get(table, key.to_owned()).await;
@@ -80,7 +106,7 @@ impl Book {
             Ok(record) => {
                 saw(pending, &record);
                 self.count(Known::Done);
-                Ok(record.map(|r| text(&r.value)))
+                Ok(record)
             }
             Err(e) => {
                 pending.not_executed();
@@ -90,7 +116,12 @@ impl Book {
         }
     }
 
-    pub async fn multi_get(&mut self, client: &Client, table: &str, keys: &[String]) -> Result<(), Error> {
+    pub async fn multi_get(
+        &mut self,
+        client: &Client,
+        table: &str,
+        keys: &[String],
+    ) -> Result<Vec<Option<Record>>, Error> {
         let shared = self.shared.clone();
         let pending: Vec<_> =
             keys.iter().map(|k| shared.recorder.call(self.id, &name(table, k), Call::Get)).collect();
@@ -101,7 +132,7 @@ impl Book {
                     saw(pending, record);
                     self.count(Known::Done);
                 }
-                Ok(())
+                Ok(records)
             }
             Err(e) => {
                 pending.into_iter().for_each(Pending::not_executed);

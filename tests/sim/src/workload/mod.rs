@@ -7,6 +7,7 @@ mod copies;
 mod history;
 mod increments;
 mod late_retries;
+mod loads;
 mod mayflies;
 mod objects;
 mod operator;
@@ -36,6 +37,7 @@ use crate::world::{Phase, World};
 pub use copies::late_copies;
 pub use history::Book;
 pub use late_retries::late_retries;
+pub use loads::loads;
 pub use mayflies::{OF_A_MAYFLY, mayflies};
 pub use objects::objects;
 pub use operator::{operate, run_errands};
@@ -60,6 +62,8 @@ pub struct Shared {
     pub groups: Groups,
     /// What was said of the times of partitions.
     pub mayflies: mayflies::Times,
+    /// What is loaded in bulk.
+    pub loads: loads::Sets,
     next_client: AtomicU64,
     /// Clients that still work.
     pub working: AtomicU64,
@@ -86,6 +90,7 @@ impl Shared {
             increments: Mutex::default(),
             groups: Groups::new(mix(world.seed, 5)),
             mayflies: mayflies::Times::default(),
+            loads: loads::Sets::default(),
             next_client: AtomicU64::new(1),
             working: AtomicU64::new(0),
             maintenance: Mutex::default(),

@@ -81,6 +81,14 @@ pub async fn verify(shared: Arc<Shared>, host: Arc<Host>) {
                 }
             }
         }
+        for (at, client) in clients.iter().enumerate() {
+            for set in shared.loads.all() {
+                while let Err(e) = super::loads::look_at_all(&shared, &set, &[], client, &mut book).await {
+                    stuck = format!("a scan of {}/{} through p{}: {e}", set.name, set.tag, at + 1);
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
         let keys: Vec<(String, String)> = shared.keys.lock().iter().cloned().collect();
         for (at, client) in clients.iter().enumerate() {
             for (table, _) in tables {
