@@ -249,11 +249,11 @@ impl Clients {
         self.all().iter().map(|entry| self.line(entry, now_ns)).collect()
     }
 
-    /// A line for each of these that is connected.
+    /// A line for each of these that is connected, in their order; each once.
     pub fn list_of(&self, ids: &[u64], now_ns: u64) -> String {
-        let all = self.all();
-        let named = ids.iter().filter_map(|id| all.iter().find(|entry| entry.id == *id));
-        named.map(|entry| self.line(entry, now_ns)).collect()
+        let mut all: BTreeMap<u64, _> = self.all().into_iter().map(|entry| (entry.id, entry)).collect();
+        let named = ids.iter().filter_map(|id| all.remove(id));
+        named.map(|entry| self.line(&entry, now_ns)).collect()
     }
 
     /// Oldest first, but for those that are ended.

@@ -52,7 +52,10 @@ async fn write(background: &Background, job: &FlushJob, id: SstId) -> Result<Sst
         };
         match next {
             Some((_, Ok(meta))) => written.push(meta),
-            Some((server, Err(e))) => errors.push(format!("server {server}: {e}")),
+            Some((server, Err(e))) => {
+                background.failed(server);
+                errors.push(format!("server {server}: {e}"));
+            }
             None => break,
         }
     }

@@ -6,6 +6,7 @@ mod load;
 mod minor;
 mod repair;
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -13,7 +14,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sextant_common::expiry::Tick;
-use sextant_common::ids::{Epoch, LogPosition, SstId, TableId};
+use sextant_common::ids::{Epoch, LogPosition, NodeId, SstId, TableId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::manifest::{Origin, SstMeta, TableOptions};
 use sextant_common::sstable::OrderNumber;
@@ -25,6 +26,9 @@ use crate::memtable::Memtable;
 use crate::metrics::Metrics;
 use crate::replica::{Event, ReplicaState};
 use crate::upstream::{SstServer, SstServers};
+
+/// How long others are asked before an sstable server that could not do what it was asked.
+const FAILING: Duration = Duration::from_secs(60);
 
 pub use load::{Arriving, LoadPiece};
 pub use repair::repair_loop;
@@ -98,9 +102,24 @@ impl Background {
         OrderNumber { lineage, term, number: self.orders.fetch_add(1, Ordering::Relaxed) }
     }
 
+    /// A server could not do what it was asked: its disk may be full. Others are asked first, for a while.
+    fn failed(&self, server: NodeId) {
+        let until_ns = self.shared.env.clock.grantor_ns().saturating_add(FAILING.as_nanos() as u64);
+        self.shared.failing_ssts.lock().insert(server, until_ns);
+    }
+
+    /// Those that could not do what they were asked, lately.
+    fn failing(&self) -> BTreeSet<NodeId> {
+        let now_ns = self.shared.env.clock.grantor_ns();
+        let mut failing = self.shared.failing_ssts.lock();
+        failing.retain(|_, until_ns| *until_ns > now_ns);
+        failing.keys().copied().collect()
+    }
+
     /// The servers of a new table.
     fn choose(&self, id: SstId) -> Vec<&SstServer> {
-        let avoided = self.shared.avoided_ssts.lock().clone();
+        let mut avoided = self.shared.avoided_ssts.lock().clone();
+        avoided.extend(self.failing());
         self.servers.choose(id, self.tuning.sst_replicas, &avoided)
     }
 

@@ -1,6 +1,6 @@
 //! What a replica's worker publishes, and the server's other tasks read from any thread.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -78,6 +78,8 @@ pub struct ReplicaState {
     pub load: LoadPlace,
     /// sstable servers that new tables are not to be on if there are enough others.
     pub avoided_ssts: Mutex<BTreeSet<NodeId>>,
+    /// sstable servers that could not do what this replica asked of them, and until when others are asked first, on the grantor's clock.
+    pub failing_ssts: Mutex<BTreeMap<NodeId, u64>>,
     /// Why the partition is not founded, if this server knows.
     pub unfounded: Mutex<Option<String>>,
     /// Numbers for /status, refreshed by the worker.
@@ -136,6 +138,7 @@ impl ReplicaState {
             gathered_ssts: Mutex::default(),
             load: LoadPlace::default(),
             avoided_ssts: Mutex::default(),
+            failing_ssts: Mutex::default(),
             unfounded: Mutex::default(),
             numbers: Mutex::default(),
             ack_signalled: AtomicBool::new(false),

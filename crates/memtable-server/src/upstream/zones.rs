@@ -4,12 +4,12 @@ use sextant_environment::config::Zone;
 
 /// Of `candidates` (in the order of preference within a zone) so many, the first of the zone that has the fewest chosen, again and again.
 /// `rank`: what counts before zones do; the lowest first.
-pub fn spread<'s, T>(
-    mut candidates: Vec<&'s T>,
+pub fn spread<T>(
+    mut candidates: Vec<&T>,
     count: usize,
     zone: impl Fn(&T) -> Zone<'_>,
     rank: impl Fn(&T) -> usize,
-) -> Vec<&'s T> {
+) -> Vec<&T> {
     let mut chosen: Vec<&T> = Vec::with_capacity(count.min(candidates.len()));
     while chosen.len() < count {
         let crowd = |one: &T| chosen.iter().filter(|other| zone(other) == zone(one)).count();

@@ -29,6 +29,9 @@ const SUBCOMMANDS: [(&str, usize); 12] = [
 /// Whoever may administrate has these.
 const OF_OTHERS: [&str; 3] = ["list", "kill", "unblock"];
 
+/// These are not for transactions.
+const AT_ONCE: [&str; 2] = ["kill", "reply"];
+
 const NOT_TRACKED: &str = "no keys are tracked: p-nodes tell each other nothing of them";
 const NOT_PAUSED: &str = "the clients of other p-nodes would go on";
 /// Subcommands of Redis that are not there, and why not.
@@ -70,6 +73,11 @@ fn subcommand(command: &Command<'_>, conversation: &mut Conversation) -> Result<
         let command = format!("client|{name}");
         conversation.who.refused(&command);
         return Err(not_permitted(conversation.who.name(), &command));
+    }
+    // It would take effect at once, whatever becomes of the transaction.
+    if AT_ONCE.contains(&name) && conversation.transactions.is_open() {
+        conversation.transactions.refuse();
+        return Err(Reply::error("ERR Command not allowed inside a transaction"));
     }
     Ok(name)
 }

@@ -22,14 +22,18 @@ pub(super) fn config(command: &Command<'_>, settings: &RespConfig) -> Reply {
     if command.len() < 3 {
         return wrong_arity("config|get");
     }
-    let patterns: Result<Vec<_>, Reply> =
-        (2..command.len()).map(|at| glob(&command.arg(at).to_ascii_lowercase())).collect();
-    let patterns = match patterns {
-        Ok(patterns) => patterns,
-        Err(refused) => return refused,
-    };
-    let asked = |name: &str| patterns.iter().any(|pattern| pattern.matches(name.as_bytes(), &mut 0));
-    let found = parameters(settings).into_iter().filter(|(name, _)| asked(name));
+    let mut parameters = parameters(settings).map(|parameter| (parameter, false));
+    // One pattern at a time: compiled, it may be a hundred times as long.
+    for at in 2..command.len() {
+        let pattern = match glob(&command.arg(at).to_ascii_lowercase()) {
+            Ok(pattern) => pattern,
+            Err(refused) => return refused,
+        };
+        for ((name, _), is_asked) in &mut parameters {
+            *is_asked |= pattern.matches(name.as_bytes(), &mut 0);
+        }
+    }
+    let found = parameters.into_iter().filter(|(_, is_asked)| *is_asked).map(|(parameter, _)| parameter);
     Reply::Map(found.map(|(name, value)| (Reply::bulk(name), Reply::Bulk(value.into()))).collect())
 }
 

@@ -218,7 +218,8 @@ impl<S: Store> Connection<S> {
                     progress |= self.read_while_held(cx);
                 }
             }
-            if self.intake == Intake::Closed && self.pipeline.is_empty() && self.output.is_empty() {
+            let is_done = self.pipeline.is_empty() && self.output.is_empty() && self.waiting.is_none();
+            if self.intake == Intake::Closed && is_done {
                 self.tally.flush(&self.shared.metrics, || self.shared.since(self.read_ns));
                 return Poll::Ready(());
             }

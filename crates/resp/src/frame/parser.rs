@@ -185,7 +185,8 @@ impl Parser {
         *self.given_up.get_or_insert(0) += self.pos + left as usize;
         input.advance(self.pos);
         self.move_to(0);
-        self.args.clear();
+        // (It may be long until the rest has come, if it ever does.)
+        self.args = Vec::new();
         self.state = match left {
             0 => State::Header { remaining },
             left => State::Dropping { remaining, left },

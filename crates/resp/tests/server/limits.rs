@@ -141,24 +141,29 @@ async fn a_connection_that_leaves_is_forgotten() {
     }
 }
 
-/// A client has begun a long command, for which it has all the room, and sends nothing more.
-async fn without_room() -> (RespServer, Raw) {
-    // (Shorter than the time after which one of those who wait may have more than there is.)
-    let config = RespConfig { max_large_bytes: 1 << 20, large_patience_ms: 100, ..config() };
+/// Two clients have begun long commands: one has all the room, the other what one may have beyond it. They send nothing more.
+async fn without_room() -> (RespServer, Vec<Raw>) {
+    // (Longer than the time after which one of those who wait has more than there is.)
+    let config = RespConfig { max_large_bytes: 1 << 20, large_patience_ms: 1_000, ..config() };
     let server = start(MemoryStore::new(true), config).await;
-    let mut holder = Raw::connect(server.local_addr()).await;
-    holder.send(b"*3\r\n$3\r\nset\r\n$1\r\nh\r\n$1000000\r\n").await;
-    holder.send(&[b'h'; 100_000]).await;
-    let mut other = Raw::connect(server.local_addr()).await;
-    loop {
-        other.send(b"info stats\r\n").await;
-        let said = String::from_utf8(other.until(b"total_error_replies:0\r\n").await).unwrap();
-        let (_, read) = said.split_once("total_net_input_bytes:").unwrap();
-        if read.split_once("\r\n").unwrap().0.parse::<usize>().unwrap() > 100_000 {
-            return (server, holder);
+    let mut holders = Vec::new();
+    for so_far in 1..=2 {
+        let mut holder = Raw::connect(server.local_addr()).await;
+        holder.send(b"*3\r\n$3\r\nset\r\n$1\r\nh\r\n$1000000\r\n").await;
+        holder.send(&[b'h'; 100_000]).await;
+        holders.push(holder);
+        let mut other = Raw::connect(server.local_addr()).await;
+        loop {
+            other.send(b"info stats\r\n").await;
+            let said = String::from_utf8(other.until(b"total_error_replies:0\r\n").await).unwrap();
+            let (_, read) = said.split_once("total_net_input_bytes:").unwrap();
+            if read.split_once("\r\n").unwrap().0.parse::<usize>().unwrap() > so_far * 100_000 {
+                break;
+            }
+            other.expect(b"\r\n").await;
         }
-        other.expect(b"\r\n").await;
     }
+    (server, holders)
 }
 
 const LONG_SET: &[u8] = b"*3\r\n$3\r\nset\r\n$1\r\nk\r\n$1000000\r\n";
@@ -166,7 +171,7 @@ const NO_ROOM: &[u8] = b"-OOM the command was not executed: there is no room for
 
 #[tokio::test]
 async fn a_long_command_that_finds_no_room_in_time_is_refused_and_the_connection_goes_on() {
-    let (server, mut holder) = without_room().await;
+    let (server, mut holders) = without_room().await;
     // Nobody is told before the rest of it is here, and it can be sent all the same.
     let mut client = Raw::connect(server.local_addr()).await;
     client.ask(LONG_SET, NO_ROOM).await;
@@ -184,9 +189,11 @@ async fn a_long_command_that_finds_no_room_in_time_is_refused_and_the_connection
     client.send(b"\r\nexec\r\nget a\r\n").await;
     let aborted = b"-EXECABORT Transaction discarded because of previous errors.\r\n$1\r\n1\r\n";
     client.expect(&[b"+OK\r\n+QUEUED\r\n", NO_ROOM, aborted].concat()).await;
-    // Who holds the room has lost nothing, and when it is done others have it.
-    holder.send(&vec![b'h'; 900_000]).await;
-    holder.ask(b"\r\n", b"+OK\r\n").await;
+    // Who holds the room has lost nothing, and others have it then.
+    for holder in &mut holders {
+        holder.send(&vec![b'h'; 900_000]).await;
+        holder.ask(b"\r\n", b"+OK\r\n").await;
+    }
     client.send(LONG_SET).await;
     client.send(&vec![b'v'; 1_000_000]).await;
     client.ask(b"\r\nstrlen k\r\n", b"+OK\r\n:1000000\r\n").await;
@@ -194,12 +201,12 @@ async fn a_long_command_that_finds_no_room_in_time_is_refused_and_the_connection
 
 #[tokio::test]
 async fn many_that_are_gone_do_not_hold_up_who_comes_after_them() {
-    let (server, holder) = without_room().await;
+    let (server, holders) = without_room().await;
     for _ in 0..200 {
         let mut gone = Raw::connect(server.local_addr()).await;
         gone.send(LONG_SET).await;
     }
-    drop(holder);
+    drop(holders);
     let mut client = Raw::connect(server.local_addr()).await;
     // They had room before it, one after the other, or were refused: it is refused itself, at most.
     loop {

@@ -91,6 +91,9 @@ fn together(all: &[Configured], findings: &mut Vec<Finding>) {
     for other in &all[1..] {
         compare(first, other, findings);
     }
+    if let Some(first) = all.iter().find(|one| one.role == Role::Memtable) {
+        all.iter().for_each(|other| compare_zones(first, other, findings));
+    }
     let mut by_id: BTreeMap<(Role, NodeId), &Configured> = BTreeMap::new();
     for one in all {
         if let Some(before) = by_id.insert((one.role, one.id), one) {
@@ -193,21 +196,32 @@ fn compare(first: &Configured, other: &Configured, findings: &mut Vec<Finding>) 
     for (tier, ours, theirs) in [("memtable", &a.memtable, &b.memtable), ("sstable", &a.sstable, &b.sstable)]
     {
         for (one, two) in ours.iter().zip(theirs.iter()).filter(|(one, two)| one.id == two.id) {
-            if one.zone != two.zone {
-                let name = |server: &Server| server.zone.clone().unwrap_or_else(|| "none".to_owned());
-                findings.push(Finding::Warning(format!(
-                    "{where_} do not agree on the zone of {tier} {} ({}, {}): tables would move with each change of leaders",
-                    one.id,
-                    name(one),
-                    name(two)
-                )));
-            }
             if one.addr != two.addr {
                 findings.push(Finding::Warning(format!(
                     "{where_} reach {tier} {} at {} and at {}: good only if that is one server",
                     one.id, one.addr, two.addr
                 )));
             }
+        }
+    }
+}
+
+/// Each leader goes by its own file.
+fn compare_zones(first: &Configured, other: &Configured, findings: &mut Vec<Finding>) {
+    if (first.role, other.role) != (Role::Memtable, Role::Memtable) {
+        return;
+    }
+    let name = |server: &Server| server.zone.clone().unwrap_or_else(|| "none".to_owned());
+    for one in &first.cluster.sstable {
+        let two = other.cluster.sstable.iter().find(|two| two.id == one.id);
+        if let Some(two) = two.filter(|two| two.zone != one.zone) {
+            let (a, b) = (first.path.display(), other.path.display());
+            findings.push(Finding::Warning(format!(
+                "{a} and {b} do not agree on the zone of sstable {} ({}, {}): tables move when leaders change",
+                one.id,
+                name(one),
+                name(two)
+            )));
         }
     }
 }

@@ -143,10 +143,13 @@ impl Memory {
             0 => u64::MAX,
             ms => ms.saturating_mul(1_000_000),
         };
+        let failing = background.failing();
         let found = inventories.iter().map(|(server, held)| {
             let is_lost = match held {
                 Some(_) => {
-                    self.silent.remove(&server.id);
+                    if self.silent.remove(&server.id).is_some() {
+                        background.shared.failing_ssts.lock().remove(&server.id);
+                    }
                     false
                 }
                 None => {
@@ -155,7 +158,14 @@ impl Memory {
                 }
             };
             let is_draining = configuration.draining.contains(&server.id.0);
-            Found { id: server.id, zone: server.zone(), held: held.as_deref(), is_lost, is_draining }
+            Found {
+                id: server.id,
+                zone: server.zone(),
+                held: held.as_deref(),
+                is_lost,
+                is_draining,
+                is_failing: failing.contains(&server.id),
+            }
         });
         let found: Vec<Found<'_>> = found.collect();
         // New tables go elsewhere, as long as there are enough others.
@@ -304,7 +314,10 @@ async fn copy_to<'m>(
                 tracing::info!("sstable server {to} has copied table {}", sst.id);
                 done.push(copying);
             }
-            Err(e) => tracing::warn!("sstable server {to} cannot copy table {}: {e}", sst.id),
+            Err(e) => {
+                background.failed(to);
+                tracing::warn!("sstable server {to} cannot copy table {}: {e}", sst.id);
+            }
         }
     }
     done

@@ -17,6 +17,8 @@ use crate::upstream::Held;
 
 /// Servers are even if their bytes (of this partition) differ by no more than this, or a quarter of what they have on average.
 const UNEVEN_BYTES: u64 = 64 * 1024 * 1024;
+/// Between so many pairs of servers a table to move is looked for, those that differ most.
+const PAIRS_MAX: usize = 16;
 
 /// An sstable server, as a round found it.
 #[derive(Clone, Copy)]
@@ -28,6 +30,8 @@ pub struct Found<'h> {
     /// It has not answered for so long that nobody waits for it any more.
     pub is_lost: bool,
     pub is_draining: bool,
+    /// It could not do what it was asked, lately: others come first.
+    pub is_failing: bool,
 }
 
 /// What a copy is for.
@@ -73,39 +77,44 @@ fn crowd(sst: &SstMeta, servers: &[Found<'_>], zone: Zone<'_>) -> usize {
     servers.iter().filter(|s| s.zone == zone && s.stays() && sst.replicas.contains(&s.id)).count()
 }
 
-/// A move of a table that leaves fewer copies of it in one zone.
-struct Spreading {
-    from: NodeId,
-    to: NodeId,
+/// Finds moves of tables that leave fewer copies in one zone.
+struct Spread<'s> {
+    by_id: BTreeMap<NodeId, &'s Found<'s>>,
+    /// Those to which tables may go, by zone.
+    good: BTreeMap<Zone<'s>, Vec<&'s Found<'s>>>,
 }
 
-impl Spreading {
+impl<'s> Spread<'s> {
+    fn over(servers: &'s [Found<'s>]) -> Self {
+        let mut good: BTreeMap<Zone<'s>, Vec<&Found<'s>>> = BTreeMap::new();
+        for server in servers.iter().filter(|s| s.is_good() && !s.is_failing) {
+            good.entry(server.zone).or_default().push(server);
+        }
+        Self { by_id: servers.iter().map(|s| (s.id, s)).collect(), good }
+    }
+
     /// From the zone that has most, there from the fullest; to the one that has fewest, there to the emptiest.
-    fn of(sst: &SstMeta, servers: &[Found<'_>], load: impl Fn(NodeId) -> u64) -> Option<Self> {
-        let crowd = |s: &&Found<'_>| crowd(sst, servers, s.zone);
-        let zone = |id: &NodeId| servers.iter().find(|s| s.id == *id).map(|s| s.zone);
-        // (Nearly always.)
-        if (1..sst.replicas.len())
-            .all(|at| !sst.replicas[..at].iter().any(|id| zone(id) == zone(&sst.replicas[at])))
-        {
+    fn of(&self, sst: &SstMeta, load: impl Fn(NodeId) -> u64) -> Option<(NodeId, NodeId)> {
+        let on: Vec<&Found<'_>> =
+            sst.replicas.iter().filter_map(|id| self.by_id.get(id).copied()).filter(|s| s.stays()).collect();
+        let crowd = |zone: Zone<'_>| on.iter().filter(|s| s.zone == zone).count();
+        let from = on.iter().filter(|s| s.is_good());
+        let from = from.max_by_key(|s| (crowd(s.zone), load(s.id), Reverse(s.id)))?;
+        let most = crowd(from.zone);
+        if most < 2 {
             return None;
         }
-        let good = || servers.iter().filter(|s| s.is_good());
-        let from = good()
-            .filter(|s| sst.replicas.contains(&s.id))
-            .max_by_key(|s| (crowd(s), load(s.id), Reverse(s.id)))?;
-        if crowd(&from) < 2 {
-            return None;
-        }
-        let free = good().filter(|s| !sst.replicas.contains(&s.id));
-        let to = free.min_by_key(|s| (crowd(s), load(s.id), s.id))?;
-        (crowd(&to) + 2 <= crowd(&from)).then_some(Self { from: from.id, to: to.id })
+        let zones = self.good.iter().filter(|(zone, _)| crowd(**zone) + 2 <= most);
+        let free = zones.flat_map(|(_, good)| good).filter(|s| !sst.replicas.contains(&s.id));
+        let to = free.min_by_key(|s| (crowd(s.zone), load(s.id), s.id))?;
+        Some((from.id, to.id))
     }
 }
 
 /// How many tables could be in more zones than they are.
 pub fn crowded(manifest: &Manifest, servers: &[Found<'_>]) -> usize {
-    manifest.all_ssts().filter(|sst| Spreading::of(sst, servers, |_| 0).is_some()).count()
+    let spread = Spread::over(servers);
+    manifest.all_ssts().filter(|sst| spread.of(sst, |_| 0).is_some()).count()
 }
 
 /// What is to be copied, most endangered first. `replicas`: that a table should have.
@@ -124,13 +133,16 @@ pub fn copies<'m>(manifest: &'m Manifest, servers: &[Found<'_>], replicas: usize
     }
     endangered.sort_by_key(|(safe, sst)| (*safe, sst.id));
     let mut copies = Vec::new();
-    for (_, sst) in endangered {
-        copies_of(sst, servers, replicas, &mut loads, &mut copies);
+    for (safe, sst) in endangered {
+        copies_of(sst, safe, servers, replicas, &mut loads, &mut copies);
     }
-    // As long as somebody does not answer, nobody is asked for what need not be.
-    if copies.is_empty() && !servers.iter().any(|s| s.held.is_none() && !s.is_lost) {
-        copies = spreading(manifest, servers, &mut loads);
-        if copies.is_empty() {
+    // As long as somebody does not answer, nobody is asked for what need not be. (Who cannot copy does not hold others up.)
+    let is_failing = |id: NodeId| servers.iter().any(|s| s.id == id && s.is_failing);
+    let is_calm = !servers.iter().any(|s| s.held.is_none() && !s.is_lost);
+    if is_calm && copies.iter().all(|c| is_failing(c.to)) {
+        let before = copies.len();
+        copies.extend(spreading(manifest, servers, &mut loads));
+        if copies.len() == before {
             copies.extend(evening(manifest, servers, &loads));
         }
     }
@@ -143,9 +155,10 @@ fn spreading<'m>(
     loads: &mut BTreeMap<NodeId, u64>,
 ) -> Vec<Copying<'m>> {
     let (mut copies, mut seen) = (Vec::new(), BTreeSet::new());
+    let spread = Spread::over(servers);
     for sst in manifest.all_ssts().filter(|sst| seen.insert(sst.id)) {
         let load = |id| loads.get(&id).copied().unwrap_or(0);
-        let Some(Spreading { from, to }) = Spreading::of(sst, servers, load) else { continue };
+        let Some((from, to)) = spread.of(sst, load) else { continue };
         *loads.entry(to).or_default() += sst.file_bytes;
         if let Some(load) = loads.get_mut(&from) {
             *load = load.saturating_sub(sst.file_bytes);
@@ -155,8 +168,10 @@ fn spreading<'m>(
     copies
 }
 
+/// `safe`: how many copies of the table there are that will stay.
 fn copies_of<'m>(
     sst: &'m SstMeta,
+    safe: usize,
     servers: &[Found<'_>],
     replicas: usize,
     loads: &mut BTreeMap<NodeId, u64>,
@@ -185,9 +200,11 @@ fn copies_of<'m>(
             let added = added.filter(|c| servers.iter().any(|s| s.id == c.to && s.zone == zone));
             crowd(sst, servers, zone) + added.count()
         };
-        // In the zone that has fewest; one that has it already, then the emptiest.
+        // In the zone that has fewest (when a second copy is there, wherever that is); one that has it already, then the emptiest.
         let load = |id| loads.get(&id).copied().unwrap_or(0);
-        let best = others.min_by_key(|s| (crowd(s.zone), !s.has(sst), load(s.id), s.id));
+        let is_urgent = |s: &&Found<'_>| safe < 2 && !s.has(sst);
+        let best =
+            others.min_by_key(|s| (s.is_failing, is_urgent(s), crowd(s.zone), !s.has(sst), load(s.id), s.id));
         let Some(to) = best else { return };
         if !to.has(sst) {
             *loads.entry(to.id).or_default() += sst.file_bytes;
@@ -228,37 +245,32 @@ pub fn departures(manifest: &Manifest, servers: &[Found<'_>], replicas: usize) -
     departures
 }
 
-/// One table from a full server to an emptier one, if that makes them more even and no zone more crowded: of what can move between the
-/// two that differ most the largest.
+/// One table from a full server to an emptier one, if that makes them more even and no zone more crowded: the largest that can move
+/// between the two that differ most.
 fn evening<'m>(
     manifest: &'m Manifest,
     servers: &[Found<'_>],
     loads: &BTreeMap<NodeId, u64>,
 ) -> Option<Copying<'m>> {
-    let load = |s: &Found<'_>| loads.get(&s.id).copied().unwrap_or(0);
-    let good: Vec<&Found<'_>> = servers.iter().filter(|s| s.is_good()).collect();
-    let (most, least) = (good.iter().map(|s| load(s)).max()?, good.iter().map(|s| load(s)).min()?);
-    let mean = good.iter().map(|s| load(s)).sum::<u64>() / good.len() as u64;
+    let good = || servers.iter().filter(|s| s.is_good()).map(|s| (loads.get(&s.id).copied().unwrap_or(0), s));
+    let mean = good().map(|(load, _)| load).sum::<u64>() / good().count().max(1) as u64;
     let bound = UNEVEN_BYTES.max(mean / 4);
-    if most - least <= bound {
-        return None;
-    }
-    let moves = manifest.all_ssts().flat_map(|sst| {
-        let (from, to): (Vec<_>, Vec<_>) = good.iter().copied().partition(|s| sst.replicas.contains(&s.id));
-        let pairs = from.into_iter().flat_map(move |from| to.clone().into_iter().map(move |to| (from, to)));
-        pairs.map(move |(from, to)| (sst, from, to))
+    let differ = good().flat_map(|(full, from)| {
+        let emptier = good().filter(move |(load, to)| !to.is_failing && full.saturating_sub(*load) > bound);
+        emptier.map(move |(load, to)| (full - load, from, to))
     });
-    let evens = |sst: &SstMeta, from: &Found<'_>, to: &Found<'_>| {
-        let more = load(from).saturating_sub(load(to));
-        let crowds =
-            || from.zone != to.zone && crowd(sst, servers, to.zone) >= crowd(sst, servers, from.zone);
-        more > bound && 2 * sst.file_bytes <= more && !crowds()
-    };
-    let (sst, from, to) =
-        moves.filter(|(sst, from, to)| evens(sst, from, to)).max_by_key(|(sst, from, to)| {
-            (load(from) - load(to), sst.file_bytes, Reverse((sst.id, from.id, to.id)))
-        })?;
-    Some(Copying { sst, to: to.id, naming: Naming::InsteadOf(from.id) })
+    let mut differ: Vec<(u64, &Found<'_>, &Found<'_>)> = differ.collect();
+    differ.sort_by_key(|(more, from, to)| (Reverse(*more), Reverse(from.id), to.id));
+    differ.into_iter().take(PAIRS_MAX).find_map(|(more, from, to)| {
+        let movable = manifest.all_ssts().filter(|sst| {
+            sst.replicas.contains(&from.id)
+                && !sst.replicas.contains(&to.id)
+                && 2 * sst.file_bytes <= more
+                && (from.zone == to.zone || crowd(sst, servers, to.zone) < crowd(sst, servers, from.zone))
+        });
+        let sst = movable.max_by_key(|sst| (sst.file_bytes, Reverse(sst.id)))?;
+        Some(Copying { sst, to: to.id, naming: Naming::InsteadOf(from.id) })
+    })
 }
 
 /// Copies of tables that the manifest names on servers that it does not name for them, while all that it does name and that
@@ -296,7 +308,14 @@ mod tests {
 
     fn server(id: u64, held: &[Held]) -> Found<'_> {
         let id = NodeId(id);
-        Found { id, zone: Zone::Own(id), held: Some(held), is_lost: false, is_draining: false }
+        Found {
+            id,
+            zone: Zone::Own(id),
+            held: Some(held),
+            is_lost: false,
+            is_draining: false,
+            is_failing: false,
+        }
     }
 
     fn told(copies: &[Copying<'_>]) -> Vec<(u32, u64, Naming)> {
@@ -445,6 +464,35 @@ mod tests {
             servers[4] = Found { held: None, ..servers[4] };
             assert_eq!(told(&copies(&manifest, &servers, 3)), [(1, 4, instead), (2, 4, instead)]);
         });
+    }
+
+    #[test]
+    fn who_cannot_copy_does_not_keep_tables_from_others() {
+        let manifest = manifest(vec![sst(1, &[1, 2, 3]), sst(2, &[1, 4, 5])]);
+        in_zones(&manifest, "aabbbc", |servers| {
+            let mut servers = servers.to_vec();
+            servers[2] = Found { held: None, is_lost: true, ..servers[2] };
+            servers[5].is_failing = true;
+            // Zone c would be better, if it could.
+            let instead = Naming::InsteadOf(NodeId(3));
+            assert_eq!(told(&copies(&manifest, &servers, 3)), [(1, 4, instead)]);
+            servers[5].is_failing = false;
+            assert_eq!(told(&copies(&manifest, &servers, 3)), [(1, 6, instead)]);
+        });
+        // One that lacks its own and cannot copy holds up nobody else.
+        let both = [held(&sst(1, &[])), held(&sst(2, &[]))];
+        let lacking = Found { is_failing: true, ..server(3, &[]) };
+        let in_a = |id, held| Found { zone: Zone::Named("a"), ..server(id, held) };
+        let servers = [
+            server(1, &both),
+            server(2, &both[..1]),
+            lacking,
+            in_a(4, &both),
+            in_a(5, &both),
+            server(6, &[]),
+        ];
+        let moves = [(1, 3, Naming::Named), (2, 6, Naming::InsteadOf(NodeId(4)))];
+        assert_eq!(told(&copies(&manifest, &servers, 3)), moves);
     }
 
     #[test]
