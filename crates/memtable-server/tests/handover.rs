@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
-use sextant_common::ids::NodeId;
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
 use sextant_environment::env::{Party, cluster_channel, error_of, free_addrs};

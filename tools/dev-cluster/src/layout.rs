@@ -92,7 +92,6 @@ fn merge(base: &mut toml::Table, over: &toml::Table) {
 
 #[cfg(test)]
 mod tests {
-    use sextant_common::ids::NodeId;
     use sextant_environment::config::{LeaseConfig, Server};
     use sextant_memtable_server::MemtableServerConfig;
     use sextant_pnode::PNodeConfig;

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use sextant_common::ids::NodeId;
 use sextant_common::{Error, ErrorKind};
 use sextant_environment::Env;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
