@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
-use sextant_common::ids::{Epoch, LogPosition, NodeId, PartitionId, SstId, TableId};
+use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
 use sextant_common::manifest::{Compression, Origin, SstMeta, TableOptions};
 use sextant_common::marks::Marks;
 use sextant_environment::config::{ClusterConfig, LeaseConfig, Server};
