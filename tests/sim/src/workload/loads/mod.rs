@@ -261,13 +261,14 @@ impl Loader<'_> {
                 Some(LoadState::Written { .. }) | None => shared.count("loads_not_committed_at_once"),
             }
         }
-        let ret_ns = shared.world.now_ns();
         let outcome = match (outcome, &asked) {
             (Some(outcome), _) => outcome,
             (None, None) => Outcome::Nothing,
             (None, Some(_)) if rng.u64(0..4) == 0 => Outcome::Unknown,
             (None, Some(_)) => self.settle(&part, lingers, &mut rng).await,
         };
+        // When it was told: what was still on its way may have taken effect while it was settled.
+        let ret_ns = shared.world.now_ns();
         if outcome == Outcome::Committed {
             round.set.committed(sets, round.n);
             self.earlier.borrow_mut().push(part.clone());
