@@ -48,7 +48,13 @@ impl Server {
     }
 
     pub fn zone(&self) -> Zone<'_> {
-        self.zone.as_deref().map_or(Zone::Own(self.id), Zone::Named)
+        Zone::of(self.id, self.zone.as_deref())
+    }
+}
+
+impl<'a> Zone<'a> {
+    pub fn of(id: NodeId, name: Option<&'a str>) -> Self {
+        name.map_or(Self::Own(id), Self::Named)
     }
 }
 

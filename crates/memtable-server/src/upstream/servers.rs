@@ -150,7 +150,7 @@ async fn watched<M, T>(
 
 impl SstServer {
     pub fn zone(&self) -> Zone<'_> {
-        self.zone.as_deref().map_or(Zone::Own(self.id), Zone::Named)
+        Zone::of(self.id, self.zone.as_deref())
     }
 
     /// Makes the server write a table of what is in a frozen memtable.

@@ -64,9 +64,10 @@ impl Found<'_> {
 
     /// Whether it may be given tables.
     fn is_good(&self) -> bool {
-        self.held.is_some() && !self.is_lost && !self.is_draining
+        self.held.is_some() && self.stays()
     }
 
+    /// Whether what it has counts for the time to come.
     fn stays(&self) -> bool {
         !self.is_lost && !self.is_draining
     }
