@@ -12,6 +12,31 @@ use sextant_environment::latency::Latencies;
 type ByPartition = Family<[(&'static str, String); 1], Gauge>;
 type ByReason = Family<[(&'static str, &'static str); 1], Counter>;
 
+/// Where the time of a group of writes goes at its leader, from the arrival of its first write to its publication: one after the other.
+#[derive(Clone, Debug)]
+pub struct Stages {
+    /// Until it is proposed: those before it, and the sequencer.
+    pub queued: Latencies,
+    /// Until it has its place in the log, and is in the memtables.
+    pub ingested: Latencies,
+    /// Until a majority has it on disk.
+    pub committed: Latencies,
+    /// Until leases and predecessors let it be seen.
+    pub published: Latencies,
+}
+
+impl Stages {
+    fn register(registry: &mut Registry) -> Self {
+        let family = Family::<[(&'static str, &'static str); 1], Latencies>::default();
+        let help = "Where the time of a group of writes goes at its leader, from the arrival of its first write: each stage begins where \
+                    the one before ends";
+        registry.register("memtable_write_stage_seconds", help, family.clone());
+        let [queued, ingested, committed, published] = ["queued", "ingested", "committed", "published"]
+            .map(|stage| family.get_or_create_owned(&[("stage", stage)]));
+        Self { queued, ingested, committed, published }
+    }
+}
+
 #[derive(Debug)]
 pub struct Metrics {
     pub read_messages: Counter,
@@ -61,6 +86,7 @@ pub struct Metrics {
     pub propose_to_publish: Latencies,
     /// From commit to publication, in seconds: what leases and predecessors made a group wait.
     pub commit_wait: Latencies,
+    pub stages: Stages,
     pub group_writes: Histogram,
     unflushed_bytes: ByPartition,
     memory_limit_bytes: ByPartition,
@@ -210,6 +236,7 @@ impl Metrics {
             "Time from the commit of a group of writes to its publication: waiting for leases and predecessors",
             commit_wait.clone(),
         );
+        let stages = Stages::register(registry);
         let group_writes = Histogram::new(exponential_buckets(1.0, 2.0, 14));
         registry.register(
             "memtable_group_writes",
@@ -308,6 +335,7 @@ impl Metrics {
             write_seconds,
             propose_to_publish,
             commit_wait,
+            stages,
             group_writes,
             unflushed_bytes,
             memory_limit_bytes,

@@ -9,6 +9,9 @@ use sextant_environment::config::{ClusterConfig, TlsConfig, check_listens};
 
 use crate::memory::Memory;
 
+/// The system knows none that gives way more.
+const NICE_MAX: u8 = 19;
+
 /// Plain data; [`SstServerConfig::validate`] checks it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,6 +45,15 @@ pub struct SstServerConfig {
     /// A compaction reads at most so many bytes a second; 0: as many as it can.
     #[serde(default)]
     pub compaction_bytes_per_s: u64,
+    /// And writes at most so many; 0: as many as it can.
+    #[serde(default)]
+    pub compaction_write_bytes_per_s: u64,
+    /// Nice value of the threads of compactions: reads go before. 0 (as important as they) to 19.
+    #[serde(default = "defaults::compaction_nice")]
+    pub compaction_nice: u8,
+    /// Files of tables that are not needed any more are removed at this pace; 0: at once.
+    #[serde(default = "defaults::delete_bytes_per_s")]
+    pub delete_bytes_per_s: u64,
     /// Most tables that are being copied to this server at a time, and most that are being read by other servers.
     #[serde(default = "defaults::copies_max")]
     pub copies_max: usize,
@@ -65,6 +77,12 @@ mod defaults {
     }
     pub fn compactions_max() -> usize {
         2
+    }
+    pub fn compaction_nice() -> u8 {
+        5
+    }
+    pub fn delete_bytes_per_s() -> u64 {
+        256 << 20
     }
     pub fn copies_max() -> usize {
         4
@@ -97,6 +115,9 @@ impl SstServerConfig {
             ingests_max: defaults::ingests_max(),
             compactions_max: defaults::compactions_max(),
             compaction_bytes_per_s: 0,
+            compaction_write_bytes_per_s: 0,
+            compaction_nice: defaults::compaction_nice(),
+            delete_bytes_per_s: defaults::delete_bytes_per_s(),
             copies_max: defaults::copies_max(),
             scrub_interval_s: defaults::scrub_interval_s(),
             scrub_bytes_per_s: defaults::scrub_bytes_per_s(),
@@ -136,6 +157,12 @@ impl SstServerConfig {
                 return bad(format!("{field} is {count}: 1 to {most}"));
             }
         }
+        if self.compaction_nice > NICE_MAX {
+            return bad(format!("compaction_nice is {}: 0 to {NICE_MAX}", self.compaction_nice));
+        }
+        if (1..1024 * 1024).contains(&self.delete_bytes_per_s) {
+            return bad("delete_bytes_per_s: at least 1048576, or 0: at once".into());
+        }
         if self.scrub_interval_s > 0 && self.scrub_bytes_per_s < 64 * 1024 {
             return bad(
                 "scrub_bytes_per_s: at least 65536 (scrub_interval_s = 0 turns verification off)".into()
@@ -172,6 +199,8 @@ mod tests {
             SstServerConfig { ingests_max: 0, ..good.clone() },
             SstServerConfig { disk_reads_max: 10_000, ..good.clone() },
             SstServerConfig { scrub_bytes_per_s: 1, ..good.clone() },
+            SstServerConfig { compaction_nice: 20, ..good.clone() },
+            SstServerConfig { delete_bytes_per_s: 1, ..good.clone() },
             SstServerConfig { memory_bytes: Some(1 << 20), ..good.clone() },
             SstServerConfig { memory_bytes: Some(1 << 30), block_cache_bytes: Some(1 << 30), ..good.clone() },
         ];

@@ -1,7 +1,7 @@
 //! The data directory: whose it is, who holds it, and where its files are.
 //!
 //! Files: `IDENTITY` (JSON: format version, tier, cluster, node, partitions), `LOCK`, `FENCES` (`catalog/fences.rs`), one `<SstId>.sst` a table, and `*.tmp` while a table
-//! is being written; those are removed at start. All calls block.
+//! is being written, or of one that was deleted, until its bytes are; those are removed at start. All calls block.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl DataDir {
             vfs.remove_file(path)?;
         }
         if !stale.is_empty() {
-            tracing::info!("removed {} incomplete tables", stale.len());
+            tracing::info!("removed {} files of incomplete and of deleted tables", stale.len());
             vfs.sync_dir(dir)?;
         }
         Ok(Self { vfs, dir: dir.to_owned(), lock: Mutex::new(Some(lock)), temporaries: AtomicU64::new(0) })
@@ -107,8 +107,7 @@ impl DataDir {
 
     /// A new empty file for a table that is about to be written.
     pub fn create_temporary(&self, id: SstId) -> Result<Temporary> {
-        let number = self.temporaries.fetch_add(1, Ordering::Relaxed);
-        let path = self.dir.join(format!("{id}.{number}.{TEMPORARY_EXTENSION}"));
+        let path = self.temporary_path(id);
         let file = self.vfs.open(&path, OpenMode::CreateNew)?;
         Ok(Temporary { vfs: self.vfs.clone(), path, file, id, kept: false })
     }
@@ -122,11 +121,18 @@ impl DataDir {
 
     /// Removes a table's file; false if there was none. Durable after [`DataDir::sync`].
     pub fn remove_table(&self, id: SstId) -> Result<bool> {
-        match self.vfs.remove_file(&self.path(id)) {
-            Ok(()) => Ok(true),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(e) => Err(e.into()),
-        }
+        is_there(self.vfs.remove_file(&self.path(id)))
+    }
+
+    /// The same, but its bytes stay until they are [`erase`](DataDir::erase)d, or the directory is opened again. None: there was no
+    /// such file.
+    pub fn take_table(&self, id: SstId) -> Result<Option<PathBuf>> {
+        let path = self.temporary_path(id);
+        Ok(is_there(self.vfs.rename(&self.path(id), &path))?.then_some(path))
+    }
+
+    pub fn erase(&self, taken: &Path) -> Result<()> {
+        Ok(self.vfs.remove_file(taken)?)
     }
 
     /// None: there is no such file.
@@ -149,8 +155,21 @@ impl DataDir {
         *self.lock.lock() = None;
     }
 
+    fn temporary_path(&self, id: SstId) -> PathBuf {
+        let number = self.temporaries.fetch_add(1, Ordering::Relaxed);
+        self.dir.join(format!("{id}.{number}.{TEMPORARY_EXTENSION}"))
+    }
+
     fn path(&self, id: SstId) -> PathBuf {
         self.dir.join(format!("{id}.{TABLE_EXTENSION}"))
+    }
+}
+
+fn is_there(done: std::io::Result<()>) -> Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod catalog;
 mod compaction;
 pub mod config;
 pub mod data_dir;
+mod erasing;
 mod get;
 mod ingest;
 pub mod memory;

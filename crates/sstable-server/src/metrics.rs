@@ -206,6 +206,11 @@ impl Collector for CatalogCollector {
         let gauges = [
             ("tables", "Tables on this server", count),
             ("table_bytes", "Bytes of all tables", bytes),
+            (
+                "deleted_bytes",
+                "Bytes of deleted tables that are still on the disk",
+                self.0.deleted().bytes() as i64,
+            ),
             ("tables_damaged", "Tables that failed a check and wait for their repair", damaged),
         ];
         for (name, help, value) in gauges {

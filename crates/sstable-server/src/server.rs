@@ -98,6 +98,7 @@ impl SstServer {
             let tasks = vec![
                 tokio::spawn(serve(store.clone(), calls, grpc_incoming(listener), shutdown)),
                 tokio::spawn(store.clone().scrub()),
+                tokio::spawn(store.clone().erase_deleted()),
             ];
             tracing::info!(
                 "sstable server {} serves {} tables on {addr}",

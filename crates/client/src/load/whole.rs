@@ -1,7 +1,7 @@
 //! A load from its first record to its last commit: what each partition gets is sent, a few partitions at a time; when all is written it
 //! is committed, one partition after the other. Whatever a leader has forgotten is sent again.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_OVERLOADED: Duration = Duration::from_secs(3);
 /// Pauses before commits grow to this: for each, writes are held a moment.
 const COMMIT_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// After a failure the other partitions are asked once whether it is seen there.
+const LAST_LOOK: Duration = Duration::from_secs(10);
 /// How often what waits for its commit is spoken of: leaders forget it after a minute.
 const KEEP: Duration = Duration::from_secs(15);
 
@@ -56,10 +58,10 @@ pub struct Load {
 pub struct LoadFailed {
     /// Where.
     pub partition: PartitionId,
-    /// Where it is seen, as far as it was asked.
+    /// Where it is seen.
     pub committed: Vec<PartitionId>,
-    /// Whether it is seen in `partition`, too, is not known: nobody has answered the last wish that it be.
-    pub unsure: bool,
+    /// Where it is not known whether it is: nobody has answered, or not the last wish that it be.
+    pub unsure: Vec<PartitionId>,
     /// Why.
     pub error: Error,
 }
@@ -67,12 +69,24 @@ pub struct LoadFailed {
 impl fmt::Display for LoadFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "partition {}: {}", self.partition, self.error)?;
-        let all: Vec<String> = self.committed.iter().map(ToString::to_string).collect();
-        match (all.is_empty(), self.unsure) {
-            (true, false) => write!(f, "; nothing of it is seen"),
-            (true, true) => write!(f, "; whether it is seen there is not known, nothing of it is elsewhere"),
-            (false, false) => write!(f, "; it is seen in partitions {} only", all.join(" ")),
-            (false, true) => write!(f, "; it is seen in partitions {}, perhaps there too", all.join(" ")),
+        let named = |all: &[PartitionId]| match all {
+            [one] => format!("partition {one}"),
+            all => {
+                format!("partitions {}", all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "))
+            }
+        };
+        match &self.committed[..] {
+            [] if self.unsure.is_empty() => return write!(f, "; nothing of it is seen"),
+            [] => {}
+            seen => write!(f, "; it is seen in {}", named(seen))?,
+        }
+        match &self.unsure[..] {
+            [] => write!(f, " only"),
+            unsure => write!(
+                f,
+                "; whether it is seen in {} is not known, and it is seen nowhere else",
+                named(unsure)
+            ),
         }
     }
 }
@@ -89,7 +103,7 @@ impl Client {
         load: &'a Load,
         source: &'a dyn LoadSource,
     ) -> BoxFuture<'a, Result<(), LoadFailed>> {
-        let loading = Loading { client: self, load, source, committed: Default::default() };
+        let loading = Loading { client: self, load, source, known: Default::default() };
         Box::pin(async move {
             tokio::select! {
                 done = loading.send_and_commit() => done,
@@ -103,14 +117,16 @@ struct Loading<'a> {
     client: &'a Client,
     load: &'a Load,
     source: &'a dyn LoadSource,
-    /// Where it is seen, also from before.
-    committed: parking_lot::Mutex<BTreeSet<PartitionId>>,
+    /// What partitions have said, also of what was done before.
+    known: parking_lot::Mutex<BTreeMap<PartitionId, Seen>>,
 }
 
-/// Why a partition was not committed, or may not have been.
-struct NotCommitted {
-    error: Error,
-    unsure: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    Not,
+    Committed,
+    /// Somebody was asked to commit it, and has not answered.
+    Perhaps,
 }
 
 fn is_worth_another_attempt(error: &Error) -> bool {
@@ -133,23 +149,48 @@ impl Loading<'_> {
     }
 
     async fn send_and_commit(&self) -> Result<(), LoadFailed> {
-        let failed = |partition, NotCommitted { error, unsure }| {
-            let committed = self.committed.lock().iter().copied().collect();
-            LoadFailed { partition, committed, unsure, error }
-        };
-        let not_written = |error| NotCommitted { error, unsure: false };
-        stream::iter(self.load.partitions.clone())
-            .map(|partition| async move {
-                self.write(partition).await.map_err(|e| failed(partition, not_written(e)))
-            })
+        let written = stream::iter(self.load.partitions.clone())
+            .map(|partition| async move { self.write(partition).await.map_err(|e| (partition, e)) })
             .buffer_unordered(self.load.parallel.max(1))
             .try_collect::<()>()
-            .await?;
+            .await;
+        if let Err((partition, e)) = written {
+            return Err(self.failed(partition, e).await);
+        }
         for partition in &self.load.partitions {
-            self.commit(*partition).await.map_err(|e| failed(*partition, e))?;
-            self.committed.lock().insert(*partition);
+            if let Err(e) = self.commit(*partition).await {
+                return Err(self.failed(*partition, e).await);
+            }
         }
         Ok(())
+    }
+
+    fn is(&self, partition: PartitionId, seen: Seen) {
+        self.known.lock().insert(partition, seen);
+    }
+
+    fn learn(&self, partition: PartitionId, state: LoadState) {
+        self.is(partition, if state == LoadState::Committed { Seen::Committed } else { Seen::Not });
+    }
+
+    /// How far it came. (With the number of one that was broken off, partitions may have it that were not asked yet.)
+    async fn failed(&self, partition: PartitionId, error: Error) -> LoadFailed {
+        let known = self.known.lock().clone();
+        let others =
+            self.load.partitions.iter().copied().filter(|p| known.get(p).is_none_or(|s| *s == Seen::Perhaps));
+        let asks = others.map(|other| async move {
+            if let Ok(state) = self.client.end_load(&self.part(other), EndLoad::Keep).await {
+                self.learn(other, state);
+            }
+        });
+        let _ = tokio::time::timeout(LAST_LOOK, futures::future::join_all(asks)).await;
+        let known = self.known.lock();
+        let with = |seen: &[Option<Seen>]| {
+            let all = self.load.partitions.iter().copied();
+            all.filter(|partition| seen.contains(&known.get(partition).copied())).collect()
+        };
+        let (committed, unsure) = (with(&[Some(Seen::Committed)]), with(&[None, Some(Seen::Perhaps)]));
+        LoadFailed { partition, committed, unsure, error }
     }
 
     /// Until it is written, or seen.
@@ -157,7 +198,11 @@ impl Loading<'_> {
         let part = self.part(partition);
         let mut failures = 0;
         loop {
-            let state = match self.client.end_load(&part, EndLoad::Keep).await {
+            let known = self.client.end_load(&part, EndLoad::Keep).await;
+            if let Ok(state) = known {
+                self.learn(partition, state);
+            }
+            let state = match known {
                 Ok(LoadState::Unknown) => self.client.send_load(&part, self.source.records(partition)?).await,
                 Ok(known) => {
                     self.source.is_there(partition);
@@ -166,11 +211,7 @@ impl Loading<'_> {
                 Err(e) => Err(e),
             };
             match state {
-                Ok(LoadState::Written { .. }) => return Ok(()),
-                Ok(LoadState::Committed) => {
-                    self.committed.lock().insert(partition);
-                    return Ok(());
-                }
+                Ok(LoadState::Written { .. } | LoadState::Committed) => return Ok(()),
                 Ok(LoadState::Unknown) if failures >= ATTEMPTS => return Err(changes_all_the_time()),
                 Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => return Err(e),
                 Err(e) if e.kind == ErrorKind::Overloaded => {
@@ -183,28 +224,34 @@ impl Loading<'_> {
         }
     }
 
-    async fn commit(&self, partition: PartitionId) -> Result<(), NotCommitted> {
+    async fn commit(&self, partition: PartitionId) -> Result<()> {
         let part = self.part(partition);
-        let (mut failures, mut unsure) = (0, false);
-        let failed = |unsure| move |error| NotCommitted { error, unsure };
+        let mut failures = 0;
         loop {
+            let before = self.known.lock().insert(partition, Seen::Perhaps);
             match self.client.end_load(&part, EndLoad::Commit).await {
-                Ok(LoadState::Committed) => return Ok(()),
+                Ok(LoadState::Committed) => {
+                    self.is(partition, Seen::Committed);
+                    return Ok(());
+                }
                 // It is not, and what was asked before is over.
                 Ok(LoadState::Unknown | LoadState::Written { .. }) => {
-                    unsure = false;
+                    self.is(partition, Seen::Not);
                     if failures >= ATTEMPTS {
-                        return Err(failed(unsure)(changes_all_the_time()));
+                        return Err(changes_all_the_time());
                     }
                     failures += 1;
-                    self.write(partition).await.map_err(failed(unsure))?;
+                    self.write(partition).await?;
                 }
                 Err(e) if failures >= ATTEMPTS || !is_worth_another_attempt(&e) => {
-                    let certain = matches!(e.kind, ErrorKind::Invalid | ErrorKind::Denied);
-                    return Err(failed(unsure || !certain)(e));
+                    // (A wish that was refused changes nothing.)
+                    if let (Some(before), ErrorKind::Invalid | ErrorKind::Denied) = (before, e.kind) {
+                        self.is(partition, before);
+                    }
+                    return Err(e);
                 }
                 Err(_) => {
-                    (failures, unsure) = (failures + 1, true);
+                    failures += 1;
                     tokio::time::sleep((PAUSE * failures).min(COMMIT_PAUSE_MAX)).await;
                 }
             }
@@ -214,4 +261,30 @@ impl Loading<'_> {
 
 fn changes_all_the_time() -> Error {
     Error::unavailable("its leader changes all the time")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_where_it_is_seen_and_where_that_is_not_known() {
+        let said = |committed: &[u32], unsure: &[u32]| {
+            let of = |all: &[u32]| all.iter().copied().map(PartitionId).collect();
+            let error = Error::unavailable("gone");
+            let failed =
+                LoadFailed { partition: PartitionId(2), committed: of(committed), unsure: of(unsure), error };
+            failed.to_string().split_once("; ").unwrap().1.to_owned()
+        };
+        assert_eq!(said(&[], &[]), "nothing of it is seen");
+        assert_eq!(said(&[0, 1], &[]), "it is seen in partitions 0 1 only");
+        assert_eq!(
+            said(&[], &[2]),
+            "whether it is seen in partition 2 is not known, and it is seen nowhere else"
+        );
+        assert_eq!(
+            said(&[0], &[2, 3]),
+            "it is seen in partition 0; whether it is seen in partitions 2 3 is not known, and it is seen nowhere else"
+        );
+    }
 }

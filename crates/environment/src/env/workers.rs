@@ -10,6 +10,12 @@ pub trait Workers: Send + Sync + 'static {
     /// Runs blocking work on a pool (in a simulation: at once). Must be called within a tokio runtime.
     fn blocking(&self, work: Box<dyn FnOnce() + Send>);
 
+    /// From now on the calling thread gives way to others, as far as its nice value (0 to 19) says; it is for a thread of
+    /// [`Workers::dedicated`]. (In a simulation: nothing.)
+    fn give_way(&self, nice: u8) {
+        let _ = nice;
+    }
+
     /// How many threads can run at a time, for whoever chooses how many to have.
     fn cores(&self) -> usize;
 }
@@ -37,6 +43,13 @@ impl Workers for ThreadWorkers {
     #[allow(clippy::disallowed_methods, reason = "the one place where the blocking pool is used")]
     fn blocking(&self, work: Box<dyn FnOnce() + Send>) {
         tokio::task::spawn_blocking(work);
+    }
+
+    fn give_way(&self, nice: u8) {
+        // SAFETY: it takes no pointers. (Linux has a nice value for each thread; 0 means the calling one.)
+        if nice > 0 && unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice.into()) } != 0 {
+            tracing::debug!("a thread stays as important as others: {}", std::io::Error::last_os_error());
+        }
     }
 
     fn cores(&self) -> usize {

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use sextant_common::ids::{Epoch, LogPosition, PartitionId, SstId, TableId};
-use sextant_common::manifest::{SstMeta, TableOptions};
+use sextant_common::manifest::{Generations, SstMeta, TableOptions};
 use sextant_common::operation::{Condition, Effect, Lifetime, RequestId, Returns, WriteOp, WriteRequest};
 
 use super::Partition;
 use super::ingest::{Body, Ingested};
-use crate::command::{Command, EnsureTable, Freeze};
+use crate::command::{Command, EnsureTable, Flush, Freeze};
 
 const TERM: u64 = 1;
 
@@ -49,6 +49,18 @@ pub fn freeze(partition: &mut Partition, table: TableId) -> u64 {
     let frozen = append(partition, &Command::Freeze(Freeze { term: TERM, table, generation }));
     assert!(matches!(frozen, Ingested::Frozen { .. }));
     partition.last().index
+}
+
+/// Freezes a table's active memtable, and an SSTable has what was in it. All of it is committed.
+pub fn flush(partition: &mut Partition, table: TableId) {
+    let generation = partition.table(table).unwrap().generation();
+    freeze(partition, table);
+    let freeze = partition.table(table).unwrap().frozen.front().unwrap().freeze;
+    let generations = Generations::new(generation.0, generation.0);
+    let sst = Some(SstMeta { table, generations, ..sst(generation.0 as u32) });
+    append(partition, &Command::Flush(Flush { term: TERM, table, generation, freeze, sst }));
+    let last = partition.last().index;
+    partition.commit(last, 0);
 }
 
 fn append(partition: &mut Partition, command: &Command) -> Ingested {

@@ -75,6 +75,11 @@ impl ReplySink {
         Self { id, since_ns, to: Some(to), room }
     }
 
+    /// When the request arrived.
+    pub fn since_ns(&self) -> u64 {
+        self.since_ns
+    }
+
     pub fn send(mut self, fate: WriteFate) {
         self.give(fate);
     }

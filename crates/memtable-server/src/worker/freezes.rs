@@ -1,8 +1,9 @@
 //! When a memtable is frozen. Pure: tells which; the worker proposes.
 //!
 //! A memtable is frozen when it is large, old, or far back in the log (replay has to begin before it), and the largest one when all
-//! of them crowd the memory or the log is full. So that the log can be purged where nothing is written, an empty one is frozen
-//! too, now and then: its freeze is a point from which replay can start.
+//! of them crowd the memory or the log is full. One that nobody has written to for a while is frozen so that its table can rest
+//! ([`super::leading`]'s compactions): what is in memory may supersede what is in SSTables. So that the log can be purged where nothing
+//! is written, an empty one is frozen too, now and then: its freeze is a point from which replay can start.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,11 +19,21 @@ const FULL_LOG_FREEZE_BYTES: u64 = 256 * 1024;
 /// emptier, for a change of leaders.
 #[derive(Default)]
 pub(super) struct Freezes {
-    /// Since when the active memtable of a table has held something, as far as this node has seen.
-    active_since: HashMap<TableId, (Generation, u64)>,
+    /// Of active memtables that hold something.
+    ages: HashMap<TableId, Age>,
     /// Bytes that the server's log had taken when this partition last had something to flush, or was frozen at rest.
     /// None: not looked at yet.
     rest_log_bytes: Option<u64>,
+}
+
+/// How long a memtable has held something, as far as this node has seen.
+#[derive(Clone, Copy, Debug)]
+struct Age {
+    generation: Generation,
+    since_ns: u64,
+    /// They become more with each write.
+    held_bytes: usize,
+    written_ns: u64,
 }
 
 /// What decides, beside the partition itself.
@@ -51,9 +62,14 @@ impl Freezes {
     ) -> Vec<TableId> {
         let now_ns = pressure.now_ns;
         self.look_at_ages(partition, now_ns);
+        let lasts = |since_ns: u64, ms: u64| now_ns.saturating_sub(since_ns) >= ms.saturating_mul(1_000_000);
+        let rests = |id: &TableId, age: &Age| {
+            let has_ssts = || partition.manifest().table(*id).is_some_and(|entry| !entry.ssts.is_empty());
+            tuning.rest_after_ms > 0 && lasts(age.written_ns, tuning.rest_after_ms) && has_ssts()
+        };
         let too_old = |id: &TableId| {
-            let since = self.active_since.get(id).map_or(now_ns, |(_, since)| *since);
-            now_ns.saturating_sub(since) >= tuning.freeze_age_ms * 1_000_000
+            let age = self.ages.get(id);
+            age.is_some_and(|age| lasts(age.since_ns, tuning.freeze_age_ms) || rests(id, age))
         };
         let log_bytes = partition.log_bytes();
         let crowded = partition.unflushed_bytes() > pressure.memory_bytes / 2;
@@ -73,15 +89,18 @@ impl Freezes {
 
     fn look_at_ages(&mut self, partition: &Partition, now_ns: u64) {
         for (id, table) in partition.tables() {
-            let since = if table.active.is_empty() { None } else { Some((table.generation(), now_ns)) };
-            match (self.active_since.get(&id), since) {
-                (Some((generation, _)), Some((current, _))) if *generation == current => {}
-                (_, Some(since)) => {
-                    self.active_since.insert(id, since);
+            if table.active.is_empty() {
+                self.ages.remove(&id);
+                continue;
+            }
+            let (generation, held_bytes) = (table.generation(), table.active.held_bytes());
+            let age = Age { generation, since_ns: now_ns, held_bytes, written_ns: now_ns };
+            match self.ages.get_mut(&id).filter(|known| known.generation == generation) {
+                Some(known) if known.held_bytes != held_bytes => {
+                    *known = Age { since_ns: known.since_ns, ..age };
                 }
-                (_, None) => {
-                    self.active_since.remove(&id);
-                }
+                Some(_) => {}
+                None => drop(self.ages.insert(id, age)),
             }
         }
     }
@@ -116,12 +135,19 @@ impl Freezes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::testing::{partition_with, put};
+    use crate::partition::testing::{flush, partition_with, put};
 
     const T: TableId = TableId(1);
 
     fn tuning() -> Tuning {
-        Tuning { freeze_age_ms: 1000, memtable_bytes: 10_000, freeze_log_bytes: 1 << 20, ..Tuning::default() }
+        let (memtable_bytes, freeze_log_bytes) = (10_000, 1 << 20);
+        Tuning {
+            freeze_age_ms: 1000,
+            rest_after_ms: 300,
+            memtable_bytes,
+            freeze_log_bytes,
+            ..Tuning::default()
+        }
     }
 
     fn calm(now_ms: u64) -> Pressure {
@@ -142,6 +168,27 @@ mod tests {
         assert!(due(&partition, 6999, &[]).is_empty());
         assert_eq!(due(&partition, 7000, &[]), [T]);
         assert!(due(&partition, 9000, &[T]).is_empty(), "once");
+    }
+
+    #[test]
+    fn a_memtable_that_nobody_writes_to_is_frozen_so_that_its_table_can_rest() {
+        let (rests, only_in_memory) = (T, TableId(2));
+        let mut partition = partition_with(&[rests, only_in_memory]);
+        put(&mut partition, rests, "k", 10);
+        flush(&mut partition, rests);
+        put(&mut partition, rests, "k", 10);
+        put(&mut partition, only_in_memory, "k", 10);
+        let mut freezes = Freezes::default();
+        let mut due = |partition: &Partition, tuning: &Tuning, now_ms| {
+            freezes.due(partition, tuning, &calm(now_ms), &HashSet::new())
+        };
+        assert!(due(&partition, &tuning(), 100).is_empty());
+        put(&mut partition, rests, "k", 10);
+        assert!(due(&partition, &tuning(), 399).is_empty(), "written since");
+        assert!(due(&partition, &tuning(), 698).is_empty());
+        assert!(due(&partition, &Tuning { rest_after_ms: 0, ..tuning() }, 699).is_empty(), "never");
+        assert_eq!(due(&partition, &tuning(), 699), [rests], "of the other there is nothing to be had");
+        assert_eq!(due(&partition, &tuning(), 1100), [rests, only_in_memory]);
     }
 
     #[test]

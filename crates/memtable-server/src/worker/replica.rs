@@ -209,10 +209,10 @@ impl Replica {
         self.queue.push(match own {
             Some(proposal) if matches!(seen, Seen::Ignored { .. }) => {
                 // It had no effect on any replica: certainly not executed.
-                waiting::own(at.index, reached, proposal).waiting.refused("the log changed meanwhile");
+                waiting::own(at.index, reached, proposal, 0).waiting.refused("the log changed meanwhile");
                 waiting::bare(at.index, reached)
             }
-            Some(proposal) => waiting::own(at.index, reached, proposal),
+            Some(proposal) => waiting::own(at.index, reached, proposal, self.shared.env.clock.holder_ns()),
             None => waiting::bare(at.index, reached),
         });
         Ok(seen)

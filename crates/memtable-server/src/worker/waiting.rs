@@ -13,13 +13,16 @@ pub(super) struct Waiting {
     pub(super) pending: Option<PendingCommand>,
     /// When the entry was proposed here (holder's clock); 0: it was not.
     pub(super) proposed_ns: u64,
+    /// When it came back from the log (holder's clock), if it was proposed here.
+    pub(super) ingested_ns: u64,
     /// When it was known to be committed (holder's clock); 0: not yet.
     pub(super) committed_ns: u64,
 }
 
-/// The entry of a proposal of this leader.
-pub(super) fn own(index: u64, position: Position, proposal: Proposal) -> Appended<Waiting> {
-    let mut waiting = Waiting { proposed_ns: proposal.proposed_ns, ..Waiting::default() };
+/// The entry of a proposal of this leader, which comes back from the log.
+pub(super) fn own(index: u64, position: Position, proposal: Proposal, now_ns: u64) -> Appended<Waiting> {
+    let mut waiting =
+        Waiting { proposed_ns: proposal.proposed_ns, ingested_ns: now_ns, ..Waiting::default() };
     match proposal.what {
         Proposed::Group(writes) => {
             waiting.replies = writes.into_iter().map(Decided::into_reply).collect();

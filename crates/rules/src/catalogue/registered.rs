@@ -1,6 +1,7 @@
 //! Registered reads: what a p-node may keep of a leader's answers, and what ends it; tables from outside.
 //!
-//! No server loads tables from outside yet: those rules are kept in the model, which shows what is enough.
+//! Servers adopt loads under no lease ([the decision](../../../../docs/decisions/0034-loads.md)); what loads under leases would need is
+//! kept in the model, which shows what is enough.
 
 macro_rules! registered {
     ($next:ident $($later:ident)* => $($before:tt)*) => { $next! { $($later)* => $($before)*
@@ -177,7 +178,7 @@ macro_rules! registered {
             source: "design 14",
             kept_in: ["crates/memtable-server/src/worker/leading/adoption.rs", "tests/model/src/step/loads.rs"],
             tests: ["loads_beside_reads_and_writes", "readers_and_conditions_of_before_a_load_are_stale_at_once"],
-            broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model],
+            broken_by: BaseOverLoad "base-over-load" "A load voids bases when it is shown, as a flush does." [Model, Operand],
         }
         "a-load-is-seen-under-no-lease" {
             says:
@@ -193,9 +194,9 @@ macro_rules! registered {
                 "everybody_sees_a_load_from_one_moment_on_whoever_reads_and_writes_and_leads_meanwhile"
             ],
             broken_by: LoadUnderLease "load-under-lease"
-                "A load is proposed while leases live." [Model],
+                "A load is proposed while leases live." [Model, Operand],
             broken_by: LoadGrantsOn "load-grants-on"
-                "Leases are granted while a load is on its way." [Model],
+                "Leases are granted while a load is on its way." [Model, Operand],
         }
         "what-is-kept-ends-when-a-load-is-applied" {
             says: "The view has a load, then the ring begins anew, and only then leases are granted for its manifest.",
@@ -206,7 +207,7 @@ macro_rules! registered {
                 "crates/memtable-server/src/worker/inbox/events.rs"
             ],
             tests: ["loads_that_are_adopted_while_no_lease_lives"],
-            broken_by: LoadKeepsRing "load-keeps-ring" "After a load the ring goes on." [Model],
+            broken_by: LoadKeepsRing "load-keeps-ring" "After a load the ring goes on." [Model, Operand],
             broken_by: LoadRenewsEarly "load-renews-early"
                 "The ring begins anew when a load is proposed, not when it is applied." [Model],
         }

@@ -8,6 +8,7 @@
 //! under them. Changes block and are made one at a time; lookups never wait for a disk.
 
 mod fences;
+mod graveyard;
 mod heal;
 mod open;
 
@@ -22,6 +23,7 @@ use sextant_common::manifest::SstMeta;
 use sextant_common::sstable::OrderNumber;
 
 use self::fences::Fences;
+use self::graveyard::{Deleted, Graveyard};
 use crate::data_dir::{DataDir, Temporary};
 use crate::table::block_cache::BlockCache;
 use crate::table::{Opened, Table};
@@ -126,6 +128,7 @@ pub struct Catalog {
     fences: Fences,
     next_number: AtomicU64,
     repairs: Mutex<Repairs>,
+    deleted: Graveyard,
 }
 
 impl Catalog {
@@ -134,7 +137,8 @@ impl Catalog {
         let fences = Fences::read(&dir)?;
         let (tables, changes) = (RwLock::new(HashMap::new()), Mutex::new(false));
         let (next_number, repairs) = (AtomicU64::new(1), Mutex::default());
-        Ok(Self { dir, cache, tables, changes, fences, next_number, repairs })
+        let deleted = Graveyard::default();
+        Ok(Self { dir, cache, tables, changes, fences, next_number, repairs, deleted })
     }
 
     /// The map, for lookups that do not block.
@@ -263,17 +267,31 @@ impl Catalog {
                 refused += 1;
                 continue;
             }
-            let had_file = self.dir.remove_table(*id)?;
+            let taken = self.dir.take_table(*id)?;
             let entry = self.tables.write().remove(id);
-            deleted += u32::from(had_file || entry.is_some());
+            deleted += u32::from(taken.is_some() || entry.is_some());
+            let bytes = entry.as_ref().map_or(0, Entry::file_bytes);
+            self.deleted.add(taken.map(|path| Deleted { path, bytes }));
             if let Some(Entry::Open(table)) = entry {
                 numbers.insert(table.number());
             }
         }
         self.dir.sync()?;
         drop(stopped);
+        self.deleted.tell();
         self.cache.forget(&numbers);
         Ok((deleted, refused))
+    }
+
+    /// Files whose bytes are still there.
+    pub fn deleted(&self) -> &Graveyard {
+        &self.deleted
+    }
+
+    /// Gives their bytes back; nothing if the server has stopped, since somebody else may have the directory.
+    pub fn erase(&self, deleted: &Deleted) -> Result<()> {
+        let stopped = self.changes.lock();
+        if *stopped { Ok(()) } else { self.dir.erase(&deleted.path) }
     }
 
     /// Only a group with the table's own history can know that nobody needs the table any more. A group that was founded anew

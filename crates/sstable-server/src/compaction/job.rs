@@ -184,7 +184,8 @@ impl Job {
                 slice_end = merged_bytes + SLICE_BYTES;
                 progress.reached(merged_bytes);
                 store.disk_delay(IoKind::Write).await;
-                rest(&store, &progress, answer, || throttle(&store, started_ns, merge.disk_bytes())).await;
+                let moved = (merge.disk_bytes(), outputs.written_bytes());
+                rest(&store, &progress, answer, || throttle(&store, started_ns, moved)).await;
                 if answer.is_closed() {
                     return Err(Error::new(
                         ErrorKind::Unavailable,
@@ -230,8 +231,11 @@ async fn rest(
     }
 }
 
-/// How long to wait so that having read so many bytes since the start is not too fast.
-fn throttle(store: &Store, started_ns: u64, disk_bytes: u64) -> Duration {
-    let due_ns = disk_bytes.saturating_mul(1_000_000_000).checked_div(store.config.compaction_bytes_per_s);
-    Duration::from_nanos(due_ns.unwrap_or(0).saturating_sub(store.elapsed_ns(started_ns)))
+/// How long to wait so that having read and written so many bytes since the start is not too fast.
+fn throttle(store: &Store, started_ns: u64, (read, written): (u64, u64)) -> Duration {
+    let due_ns =
+        |bytes: u64, pace: u64| bytes.saturating_mul(1_000_000_000).checked_div(pace).unwrap_or_default();
+    let (reads, writes) = (store.config.compaction_bytes_per_s, store.config.compaction_write_bytes_per_s);
+    let due_ns = due_ns(read, reads).max(due_ns(written, writes));
+    Duration::from_nanos(due_ns.saturating_sub(store.elapsed_ns(started_ns)))
 }

@@ -48,6 +48,7 @@ impl Store {
         let store = self.clone();
         self.env.dedicated("compaction", async move {
             let mut answer = answer;
+            store.env.workers.give_way(store.config.compaction_nice);
             let result = Job::new(store, plan, progress, piece_bytes).run(&mut answer).await;
             drop((turn, room));
             let _ = answer.send(result);

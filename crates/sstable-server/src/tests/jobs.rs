@@ -349,8 +349,31 @@ async fn a_table_is_deleted_only_on_behalf_of_its_own_lineage() {
         let request = DeleteRequest { ids: ids.clone(), lineage };
         let reply = node.client.delete(request).await.unwrap().into_inner();
         assert_eq!((reply.deleted, reply.refused), (deleted, left), "{lineage}");
-        assert_eq!(node.files().len() as u32, left);
+        assert_eq!(node.tables_with_a_name(), left as usize);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bytes_of_deleted_tables_go_one_after_the_other_and_the_rest_with_the_next_start() {
+    let mut node = Node::with(FaultyVfs::new(1), |c| c.delete_bytes_per_s = 1 << 20).await;
+    let large = model(5_000, 1);
+    let ids: Vec<Bytes> = (1..=3).map(|counter| sst_id_to_wire(sst_id(counter))).collect();
+    for counter in 1..=3 {
+        node.ingest(sst_id(counter), &large).await.unwrap();
+    }
+    let request = DeleteRequest { ids, lineage: 0 };
+    assert_eq!(node.client.delete(request).await.unwrap().into_inner().deleted, 3);
+    assert!(node.inventory().await.is_empty() && node.tables_with_a_name() == 0);
+    while node.files().len() == 3 {
+        tokio::task::yield_now().await;
+    }
+    // The same id again: it is another file.
+    let again = node.ingest(sst_id(1), &large).await.unwrap();
+    assert_eq!(node.inventory().await.len(), 1);
+    node.crash().await;
+    assert_eq!(node.files().len(), 1, "what was deleted is erased");
+    assert_eq!(node.inventory().await[0].id, sst_id_to_wire(again.id));
+    node.assert_holds(sst_id(1), &large).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

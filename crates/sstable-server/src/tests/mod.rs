@@ -111,6 +111,11 @@ impl Node {
         self.config.data_dir.join(format!("{id}.sst"))
     }
 
+    /// Files of what was deleted have none.
+    fn tables_with_a_name(&self) -> usize {
+        self.files().iter().filter(|name| name.ends_with(".sst")).count()
+    }
+
     fn files(&self) -> Vec<String> {
         let paths = self.vfs.list(&self.config.data_dir).unwrap();
         let name = |p: PathBuf| p.file_name().unwrap().to_string_lossy().into_owned();

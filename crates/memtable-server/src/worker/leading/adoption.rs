@@ -13,6 +13,7 @@ use sextant_common::ids::{Generation, LoadId};
 use sextant_common::key_range::KeyRange;
 use sextant_common::load;
 use sextant_common::manifest::{Generations, SstList, SstMeta};
+use sextant_rules::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 
 use super::Leading;
@@ -199,7 +200,7 @@ impl Leading {
 
     /// No group is formed while a load is on its way: it would be newer than the load, and know nothing of it.
     pub(super) fn holds_groups(&self, replica: &Replica) -> bool {
-        self.adoption.is_some() || replica.partition.is_loading()
+        (self.adoption.is_some() || replica.partition.is_loading()) && !mutant::active(Mutant::BaseOverLoad)
     }
 
     pub fn see_to_adoption(&mut self, replica: &Replica) {
@@ -212,7 +213,8 @@ impl Leading {
         let facts = Facts {
             is_written_to: !state.active.is_empty(),
             is_flushing: !state.frozen.is_empty() || self.upkeep.is_freezing(table),
-            is_leased: replica.shared.desk.holders(now).1 > 0 || now.mono_ns < self.tenure.hold_until_ns,
+            is_leased: (replica.shared.desk.holders(now).1 > 0 || now.mono_ns < self.tenure.hold_until_ns)
+                && !mutant::active(Mutant::LoadUnderLease),
             is_proposing: self.sequencer.proposal.is_some(),
             now_ns: now.mono_ns,
             until_ns: *until_ns,
@@ -247,6 +249,9 @@ impl Leading {
             ssts: placed(ssts.clone(), &below, flushed),
         };
         adoption.proposed = true;
+        if mutant::active(Mutant::LoadGrantsOn) {
+            replica.shared.desk.withhold(false);
+        }
         self.command(Command::Load(load), None);
     }
 
@@ -270,7 +275,9 @@ impl Leading {
 
     /// The manifest has a load, and so has the view: whatever p-nodes keep ends with the ring, and who gets a lease gets the manifest.
     pub(super) fn loaded(&mut self, replica: &mut Replica, id: LoadId) {
-        self.renew_ring(replica);
+        if !mutant::active(Mutant::LoadKeepsRing) {
+            self.renew_ring(replica);
+        }
         self.adoption_rest = Rest::default();
         replica.shared.desk.withhold(false);
         if let Some(adoption) = self.adoption.take_if(|adoption| adoption.load.id == id) {

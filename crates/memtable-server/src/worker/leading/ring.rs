@@ -52,7 +52,7 @@ mod tests {
     }
 
     fn own(index: u64, seq: u64, proposal: Proposal) -> crate::publication::Appended<Waiting> {
-        waiting::own(index, Position { seq, ..Position::default() }, proposal)
+        waiting::own(index, Position { seq, ..Position::default() }, proposal, 2)
     }
 
     #[test]

@@ -207,6 +207,11 @@ impl Leading {
         let term = self.tenure.term;
         let (responder, _committed, answer) = ProgressResponder::new();
         let proposed_ns = replica.shared.env.clock.holder_ns();
+        if let Proposed::Group(writes) = &what
+            && let Some(arrived_ns) = writes.iter().map(|decided| decided.write.reply.since_ns()).min()
+        {
+            replica.metrics.stages.queued.observe_ns(proposed_ns.saturating_sub(arrived_ns));
+        }
         self.sequencer.proposal =
             Some(Proposal { payload: payload.clone(), term, raft: Some(answer), serial, what, proposed_ns });
         let leader = openraft::alias::CommittedLeaderIdOf::<TypeConfig>::new(term);
