@@ -25,6 +25,9 @@ fn main() -> std::process::ExitCode {
 }
 
 fn run(command: Command) -> Exit {
+    if let Command::Sstable(_) = &command {
+        process::gives_memory_back();
+    }
     let workers = match &command {
         Command::Ycsb(ycsb) => ycsb.args.workers(),
         Command::Memtable(_) => Some(process::voter_workers()),

@@ -11,6 +11,24 @@ pub fn voter_workers() -> usize {
     std::thread::available_parallelism().map_or(VOTER_WORKERS_MIN, |cores| cores.get().max(VOTER_WORKERS_MIN))
 }
 
+/// mimalloc 3's number of its option `purge_delay`, which its crate does not name; and what that is unless somebody has set it.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+const PURGE_DELAY_DEFAULT_MS: std::ffi::c_long = 1000;
+const PURGE_DELAY_MS: std::ffi::c_long = 10;
+
+/// For a server whose memory has a bound, and that gives much back all the time: the system has it at once. (In benchmarks/large-table.md.)
+/// To be called before there are other threads.
+pub fn gives_memory_back() {
+    sextant_environment::process::without_huge_pages();
+    // SAFETY: both calls only read and write a number of the allocator's.
+    unsafe {
+        // (MIMALLOC_PURGE_DELAY goes before; and if the options have other numbers one day, nothing is changed.)
+        if libmimalloc_sys::mi_option_get(PURGE_DELAY) == PURGE_DELAY_DEFAULT_MS {
+            libmimalloc_sys::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
+        }
+    }
+}
+
 /// A runtime. `workers`: its OS threads; `None`: one a core. One worker is the main thread: nothing is handed over.
 pub fn runtime(workers: Option<usize>) -> std::io::Result<tokio::runtime::Runtime> {
     let mut builder = match workers {
@@ -71,5 +89,22 @@ impl StopSignals {
             done = draining => Some(done),
             () = self.wait() => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_allocators_option_has_the_number_that_it_is_asked_by() {
+        let is_set = std::env::var_os("MIMALLOC_PURGE_DELAY").is_some();
+        gives_memory_back();
+        // SAFETY: it only reads a number of the allocator's.
+        let now = unsafe { libmimalloc_sys::mi_option_get(PURGE_DELAY) };
+        assert!(is_set || now == PURGE_DELAY_MS, "{now}");
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        // (Older kernels do not say.)
+        assert!(!status.contains("THP_enabled:\t1"), "{status}");
     }
 }

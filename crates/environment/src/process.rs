@@ -25,6 +25,15 @@ pub fn metrics() -> String {
     out
 }
 
+/// From now on the memory of this process is in pages of the system's ordinary size. With larger ones what a program gives back in pieces
+/// is not given back, or is there again with the next byte that is touched beside it.
+pub fn without_huge_pages() {
+    // SAFETY: it takes no pointers.
+    if unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) } != 0 {
+        tracing::debug!("huge pages stay on: {}", std::io::Error::last_os_error());
+    }
+}
+
 fn cpu_seconds() -> Option<f64> {
     // SAFETY: an all-zero rusage is valid, and getrusage only writes to it.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };

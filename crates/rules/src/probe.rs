@@ -64,6 +64,8 @@ pub enum ProbeEvent {
     RingRenewed { partition: PartitionId, node: u64, over_group: bool },
     /// An entry waits for a serial that its leader's ring has not reached: `newest` is the ring's last.
     WaitsForNothing { partition: PartitionId, node: u64, serial: Serial, newest: Serial },
+    /// A leader holds back leases and groups for a load.
+    LoadHeld { partition: PartitionId, node: u64 },
     /// A leader granted a lease.
     LeaseGranted { partition: PartitionId, node: u64, epoch: Epoch, holder: [u8; 16], serial: Serial },
     /// A p-node made a view. `lease_until_ns`: on its `Clock::holder_ns`, usable strictly before; 0: no lease.

@@ -173,7 +173,9 @@ impl Invariants {
             ProbeEvent::ManifestDiffers { partition, version } => Some(format!(
                 "invariant: partition {partition}: a p-node has another manifest {version} than its leader"
             )),
-            ProbeEvent::LeaseGranted { .. } | ProbeEvent::RingRenewed { .. } => None,
+            ProbeEvent::LeaseGranted { .. }
+            | ProbeEvent::RingRenewed { .. }
+            | ProbeEvent::LoadHeld { .. } => None,
             ProbeEvent::ViewMade {
                 partition,
                 epoch,
@@ -227,6 +229,7 @@ impl Invariants {
             ProbeEvent::Held { .. }
             | ProbeEvent::ManifestDiffers { .. }
             | ProbeEvent::WaitsForNothing { .. }
+            | ProbeEvent::LoadHeld { .. }
             | ProbeEvent::Committed { .. }
             | ProbeEvent::BitsLeft { .. }
             | ProbeEvent::TablesChanged { .. } => {}

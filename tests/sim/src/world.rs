@@ -69,6 +69,7 @@ pub struct World {
     standing: Mutex<BTreeMap<u64, u64>>,
     /// How often memtable servers have started.
     memtable_starts: AtomicU64,
+    loads_held: AtomicU64,
     pub invariants: Mutex<Invariants>,
 }
 
@@ -97,6 +98,7 @@ impl World {
             serving: Mutex::default(),
             standing: Mutex::default(),
             memtable_starts: AtomicU64::new(0),
+            loads_held: AtomicU64::new(0),
             invariants: Mutex::new(invariants),
         })
     }
@@ -208,6 +210,16 @@ impl World {
 
     pub async fn commits_wanted(&self) {
         self.commits.notified().await;
+    }
+
+    /// A leader holds back leases and groups for a load.
+    pub fn load_is_held(&self) {
+        self.loads_held.fetch_add(1, Relaxed);
+    }
+
+    /// How often one did.
+    pub fn loads_held(&self) -> u64 {
+        self.loads_held.load(Relaxed)
     }
 
     pub fn memtable_starts(&self) {

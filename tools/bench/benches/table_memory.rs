@@ -47,8 +47,12 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap()
 }
 
-/// The server's process: until its standard input ends.
+/// The server's process: until its standard input ends. What the allocator gives back is as in `sextant sstable`, unless the environment
+/// says otherwise.
 fn serve(dir: &str) {
+    if std::env::var_os("MIMALLOC_ALLOW_THP").is_none() {
+        sextant_environment::process::without_huge_pages();
+    }
     runtime().block_on(async {
         let mut config = SstServerConfig::new(NodeId(1), cluster(), "127.0.0.1:0", dir);
         config.memory_bytes = Some(number("SEXTANT_MEMORY_BYTES", 256 << 20));
@@ -68,7 +72,9 @@ struct Process {
 
 impl Process {
     fn start(dir: &Path) -> Self {
+        let delay = std::env::var("MIMALLOC_PURGE_DELAY").unwrap_or_else(|_| "10".into());
         let mut child = Command::new(std::env::current_exe().unwrap())
+            .env("MIMALLOC_PURGE_DELAY", delay)
             .arg("serve")
             .arg(dir)
             .stdin(Stdio::piped())

@@ -287,6 +287,9 @@ impl Probe for HostProbe {
         if let ProbeEvent::Led { partition, node, .. } = event {
             host.world.leads(partition, node);
         }
+        if let ProbeEvent::LoadHeld { .. } = event {
+            host.world.load_is_held();
+        }
         let teller = Teller {
             host: host.index,
             name: &host.name,

@@ -23,6 +23,15 @@ pub(super) enum Due {
     Want(Wanted),
     /// Loads that are written are committed.
     CommitLoads,
+    /// From the moment on that a leader holds back leases for a load, if that is within so many milliseconds; for so many.
+    BeginNetAtLoad(NetFault, u64, u64),
+    /// The same: after so many loads, until a time.
+    AwaitLoad {
+        fault: NetFault,
+        ms: u64,
+        after: u64,
+        until_ns: u64,
+    },
     /// Its fsyncs hang for so many milliseconds.
     HangSyncs(String, u64),
     /// Its tasks stop at a point for so many milliseconds.

@@ -187,6 +187,15 @@ impl Nemesis {
             Due::Kill(names, down_ms) => self.kill(sim, cluster, &names, true, now_ns, down_ms),
             Due::Want(what) => self.world.want(what),
             Due::CommitLoads => self.world.commit_loads(),
+            Due::BeginNetAtLoad(fault, within_ms, ms) => {
+                let (after, until_ns) = (self.world.loads_held(), now_ns + within_ms * MS);
+                self.due.push((now_ns, Due::AwaitLoad { fault, ms, after, until_ns }));
+            }
+            Due::AwaitLoad { fault, ms, after, .. } if self.world.loads_held() > after => {
+                self.net(sim, fault, now_ns, ms);
+            }
+            Due::AwaitLoad { until_ns, .. } if now_ns >= until_ns => {}
+            Due::AwaitLoad { .. } => self.due.push((now_ns, due)),
             Due::HoldAt(name, point, ms) => cluster.host(&name).hold_at(point, ms),
             Due::SlowAt(name, point, within_ms, each_ms) => {
                 cluster.host(&name).slow_at(point, within_ms, each_ms);

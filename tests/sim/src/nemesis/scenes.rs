@@ -14,6 +14,9 @@ use crate::cluster::{Cluster, Tier};
 use crate::plan::{Plan, Scene, pick};
 use crate::world::Wanted;
 
+/// So long a load that is to be committed may take to flush its table first.
+const LOAD_WITHIN_MS: u64 = 1_500;
+
 /// What happens, and so many milliseconds from now.
 type Steps = Vec<(u64, Due)>;
 
@@ -288,10 +291,14 @@ fn slow_answers(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
 }
 
 fn load_under_lease(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {
-    // Flushes come first: by the time that leases count those of before have run out.
-    steps.push((0, Due::CommitLoads));
     let unheard = cast.lease_ms + rng.u64(0..900);
-    steps.push((rng.u64(0..cast.lease_ms * 2), Due::BeginNet(cast.without_pnode(), unheard)));
+    // Flushes come first: by the time that leases count those of before have run out. So mostly when leases begin to count.
+    let cut_off = match rng.u64(0..3) {
+        0 => (rng.u64(0..cast.lease_ms * 2), Due::BeginNet(cast.without_pnode(), unheard)),
+        _ => (0, Due::BeginNetAtLoad(cast.without_pnode(), LOAD_WITHIN_MS, unheard)),
+    };
+    steps.push(cut_off);
+    steps.push((0, Due::CommitLoads));
 }
 
 fn load_interrupted(cast: &Cast, rng: &mut fastrand::Rng, steps: &mut Steps) {

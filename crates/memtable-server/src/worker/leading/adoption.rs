@@ -14,6 +14,7 @@ use sextant_common::key_range::KeyRange;
 use sextant_common::load;
 use sextant_common::manifest::{Generations, SstList, SstMeta};
 use sextant_rules::mutant::{self, Mutant};
+use sextant_rules::probe::ProbeEvent;
 use tokio::sync::oneshot;
 
 use super::Leading;
@@ -195,6 +196,7 @@ impl Leading {
         // Whoever acknowledges it uses no lease from before.
         shared.desk.push([Run::Invalidated { slots: vec![0] }]);
         shared.news.notify_waiters();
+        shared.env.tell(|| ProbeEvent::LoadHeld { partition: shared.id, node: shared.node });
         self.adoption = Some(Adoption { load, until_ns, proposed: false, done });
     }
 
